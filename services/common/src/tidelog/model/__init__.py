@@ -1,0 +1,1 @@
+"""What the whole cluster names: topics, partitions, errors. No I/O."""

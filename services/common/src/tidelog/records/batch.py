@@ -1,0 +1,139 @@
+"""The header of a record batch (magic 2) and the few fields a broker may set in place.
+
+A batch is `base_offset int64, batch_length int32` (the log overhead, 12 bytes; `batch_length` counts what follows it) and then
+`partition_leader_epoch int32, magic int8, crc uint32, attributes int16, last_offset_delta int32, base_timestamp int64,
+max_timestamp int64, producer_id int64, producer_epoch int16, base_sequence int32, record_count int32, records`.
+The CRC-32C covers everything from `attributes` on, so base offset and leader epoch can be set without computing it anew.
+Source: Kafka's `DefaultRecordBatch`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+LOG_OVERHEAD_BYTES = 12
+BATCH_HEADER_BYTES = 61
+MAGIC_OFFSET = 16
+CRC_OFFSET = 17
+CRC_COVERS_FROM = 21
+CURRENT_MAGIC = 2
+
+COMPRESSION_MASK = 0x07
+TIMESTAMP_TYPE_BIT = 0x08
+TRANSACTIONAL_BIT = 0x10
+CONTROL_BIT = 0x20
+
+NO_PRODUCER_ID = -1
+NO_TIMESTAMP = -1
+
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_OFFSET_AND_LENGTH = struct.Struct(">qi")
+_BASE_OFFSET_LENGTH_EPOCH = struct.Struct(">qii")
+_CRC = struct.Struct(">I")
+_ATTRIBUTES = struct.Struct(">h")
+_MAX_TIMESTAMP = struct.Struct(">q")
+_ATTRIBUTES_OFFSET = 21
+_MAX_TIMESTAMP_OFFSET = 35
+
+Buffer = bytes | bytearray | memoryview
+
+
+class CorruptBatchError(ValueError):
+    """Bytes that are no record batch; the message says why."""
+
+
+class BatchHeader(NamedTuple):
+    """All 13 fields in wire order."""
+
+    base_offset: int
+    batch_length: int
+    partition_leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The whole batch, log overhead included."""
+        return self.batch_length + LOG_OVERHEAD_BYTES
+
+    @property
+    def last_offset(self) -> int:
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def last_sequence(self) -> int:
+        """Sequence of the last record; int32 that wraps to 0, -1 without a producer id."""
+        if self.producer_id == NO_PRODUCER_ID:
+            return -1
+        return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
+
+    @property
+    def compression(self) -> int:
+        return self.attributes & COMPRESSION_MASK
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & TIMESTAMP_TYPE_BIT)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL_BIT)
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL_BIT)
+
+
+def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
+    """The header at `position`; raises CorruptBatchError if fewer than 61 bytes are there. Checks nothing else."""
+    if len(buffer) - position < BATCH_HEADER_BYTES:
+        raise CorruptBatchError(f"{len(buffer) - position} bytes are less than a batch header's {BATCH_HEADER_BYTES}")
+    return BatchHeader._make(_HEADER.unpack_from(buffer, position))
+
+
+def crc_matches(header: BatchHeader, buffer: Buffer, position: int = 0) -> bool:
+    end = position + header.batch_length + LOG_OVERHEAD_BYTES
+    return bool(crc32c(memoryview(buffer)[position + CRC_COVERS_FROM : end]) == header.crc)
+
+
+def assign_offset_and_epoch(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+    """Set the two fields outside the CRC: what a leader does to every batch it appends."""
+    _BASE_OFFSET_LENGTH_EPOCH.pack_into(
+        buffer, position, base_offset, _OFFSET_AND_LENGTH.unpack_from(buffer, position)[1], leader_epoch
+    )
+
+
+def set_log_append_time(buffer: bytearray | memoryview, header: BatchHeader, position: int, now_ms: int) -> None:
+    """Mark the batch LogAppendTime with `max_timestamp` = now (its records need no change) and renew the CRC."""
+    _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_OFFSET, header.attributes | TIMESTAMP_TYPE_BIT)
+    _MAX_TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_OFFSET, now_ms)
+    end = position + header.size_bytes
+    _CRC.pack_into(buffer, position + CRC_OFFSET, crc32c(memoryview(buffer)[position + CRC_COVERS_FROM : end]))
+
+
+def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
+    """(position, header) of each whole batch in `buffer`; stops before a batch that is cut off by its end.
+
+    Raises CorruptBatchError for a length that no batch can have.
+    """
+    position, end = 0, len(buffer)
+    while end - position >= BATCH_HEADER_BYTES:
+        header = BatchHeader._make(_HEADER.unpack_from(buffer, position))
+        if header.batch_length < BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES:
+            raise CorruptBatchError(f"batch length {header.batch_length} at position {position} is too small")
+        if header.size_bytes > end - position:
+            return
+        yield position, header
+        position += header.size_bytes

@@ -1,0 +1,1 @@
+"""What every service runs on: settings, timers, purgatory, logs, metrics."""

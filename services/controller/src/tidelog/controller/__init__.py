@@ -1,0 +1,1 @@
+"""The controller: owns topics, placement and leader election."""
