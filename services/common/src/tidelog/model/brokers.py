@@ -17,8 +17,8 @@ class Endpoint(NamedTuple):
 class BrokerRegistration(NamedTuple):
     """A broker that is alive.
 
-    `broker_epoch` is the create_revision of its `/brokers/ids/<id>` key; another value means that it died and was
-    born again, even if nobody saw the key vanish (KIP-903).
+    `broker_epoch` is the create_revision of its `/brokers/ids/<id>` key; another value means that it died
+    and was born again, even if nobody saw the key vanish (KIP-903).
     """
 
     broker_id: int

@@ -1,9 +1,10 @@
 """What the controller tells brokers: LeaderAndIsr, UpdateMetadata, StopReplica.
 
-Each command carries the controller's id and epoch. A broker keeps the highest epoch it was shown and refuses an older one
-with STALE_CONTROLLER_EPOCH; that check is the receiver's, so a deposed controller can do no harm however late its
-commands arrive. The shapes follow Kafka's requests of these names; between processes they travel over gRPC, in one process
-they are passed as they are, so both sides must treat them as immutable.
+Each command carries the controller's id and epoch. A broker keeps the highest epoch it was shown and
+refuses an older one with STALE_CONTROLLER_EPOCH; that check is the receiver's, so a deposed controller can
+do no harm however late its commands arrive. The shapes follow Kafka's requests of these names; between
+processes they travel over gRPC, in one process they are passed as they are, so both sides must treat them
+as immutable.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class PartitionState(NamedTuple):
     isr: tuple[int, ...]
     replicas: tuple[int, ...]
     controller_epoch: int
-    # mod_revision of the state key: what an ISR change by the leader compares against. Kafka's partition epoch.
+    # mod_revision of the state key: what an ISR change by the leader compares against. Kafka's partition
+    # epoch.
     partition_epoch: int = 0
     # True only when the replica never existed before: a log may be made afresh without suspicion.
     is_new: bool = False
@@ -58,7 +60,9 @@ class PartitionState(NamedTuple):
 
 
 class TopicState(NamedTuple):
-    """A whole topic: every partition in order of its index, and the overrides set on the topic (not the defaults)."""
+    """A whole topic: every partition in order of its index, and the overrides set on the topic (not the
+    defaults).
+    """
 
     name: str
     topic_id: uuid.UUID
@@ -75,10 +79,10 @@ class DeletedTopic(NamedTuple):
 class LeaderAndIsr:
     """Become leader or follower of these partitions; make the logs that aren't there.
 
-    `topic_configs` holds the overrides of every topic named in `partitions` (a topic without overrides may be missing).
-    With `is_full`, `partitions` are all that the receiving broker hosts: any other log of its is a stray.
-    A partition whose `leader_epoch` and `partition_epoch` aren't above what the broker holds is answered with NONE and
-    changes nothing (a repeated command).
+    `topic_configs` holds the overrides of every topic named in `partitions` (a topic without overrides may
+    be missing). With `is_full`, `partitions` are all that the receiving broker hosts: any other log of its
+    is a stray. A partition whose `leader_epoch` and `partition_epoch` aren't above what the broker holds is
+    answered with NONE and changes nothing (a repeated command).
     """
 
     controller_id: int
@@ -92,10 +96,11 @@ class LeaderAndIsr:
 class UpdateMetadata:
     """What clients are to be told: brokers alive, topics, settings.
 
-    `brokers` are all that are alive, each time. `topics` are those that changed (each whole) and `deleted_topics` those
-    that went; with `is_full` `topics` are all there are, and what isn't named no longer exists. A topic that was deleted
-    and made again comes in both: deletions are applied first, by topic id. `broker_configs` maps a broker id in
-    decimal, or DEFAULT_BROKER_ENTITY, to its dynamic settings, all of them each time; None where nothing changed.
+    `brokers` are all that are alive, each time. `topics` are those that changed (each whole) and
+    `deleted_topics` those that went; with `is_full` `topics` are all there are, and what isn't named no
+    longer exists. A topic that was deleted and made again comes in both: deletions are applied first, by
+    topic id. `broker_configs` maps a broker id in decimal, or DEFAULT_BROKER_ENTITY, to its dynamic
+    settings, all of them each time; None where nothing changed.
     """
 
     controller_id: int
@@ -109,7 +114,9 @@ class UpdateMetadata:
 
 @dataclass(frozen=True, slots=True)
 class StopReplica:
-    """Stop serving these partitions; with `delete` their logs go too. `topic_ids` guard against a topic made anew."""
+    """Stop serving these partitions; with `delete` their logs go too. `topic_ids` guard against a topic
+    made anew.
+    """
 
     controller_id: int
     controller_epoch: int
@@ -127,7 +134,8 @@ class CommandResult:
 
 
 class BrokerCommands(Protocol):
-    """A broker as the controller sees it. Answers once the command has taken effect (logs exist, metadata is served).
+    """A broker as the controller sees it. Answers once the command has taken effect (logs exist, metadata
+    is served).
 
     Raises ConnectionError if it is unknown whether the command arrived; it may then be sent again.
     """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 # How many producer ids one block holds, as in Kafka's ProducerIdsBlock.
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
@@ -20,7 +20,8 @@ class ForwardedRequest:
     host: str = ""
 
 
-class ProducerIdBlock(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class ProducerIdBlock:
     """Producer ids `first` .. `first + count - 1`, which no one else is ever given."""
 
     first: int
@@ -28,7 +29,9 @@ class ProducerIdBlock(NamedTuple):
 
 
 class ControllerApi(Protocol):
-    """The active controller. Every call raises KafkaError(NOT_CONTROLLER) while the one called isn't (retriable)."""
+    """The active controller. Every call raises KafkaError(NOT_CONTROLLER) while the one called isn't
+    (retriable).
+    """
 
     async def handle(self, api_key: int, request: ForwardedRequest) -> Any:
         """The response dataclass of that API (its `throttle_time_ms` left 0). Served:
@@ -36,11 +39,14 @@ class ControllerApi(Protocol):
         CreateTopics, DeleteTopics, CreatePartitions, AlterConfigs, IncrementalAlterConfigs, ElectLeaders,
         AlterPartitionReassignments, ListPartitionReassignments, UpdateFeatures, AlterClientQuotas,
         DescribeClientQuotas. Refusals stand in the response, as in Kafka; anything else raises
-        KafkaError(UNSUPPORTED_VERSION). The answer comes once every live broker concerned has applied the change, or
-        the request's own time-out has passed (its `timeout_ms`; then REQUEST_TIMED_OUT where the API can say it).
+        KafkaError(UNSUPPORTED_VERSION). The answer comes once every live broker concerned has applied the
+        change, or the request's own time-out has passed (its `timeout_ms`; then REQUEST_TIMED_OUT where the
+        API can say it).
         """
         ...
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
-        """A block of its own, stored before it is answered. STALE_BROKER_EPOCH from a broker that was since reborn."""
+        """A block of its own, stored before it is answered. STALE_BROKER_EPOCH from a broker that was since
+        reborn.
+        """
         ...
