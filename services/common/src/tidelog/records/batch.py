@@ -115,12 +115,16 @@ def assign_offset_and_epoch(buffer: bytearray | memoryview, position: int, base_
     )
 
 
-def set_log_append_time(buffer: bytearray | memoryview, header: BatchHeader, position: int, now_ms: int) -> None:
-    """Mark the batch LogAppendTime with `max_timestamp` = now (its records need no change) and renew the CRC."""
-    _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_OFFSET, header.attributes | TIMESTAMP_TYPE_BIT)
+def set_log_append_time(
+    buffer: bytearray | memoryview, header: BatchHeader, position: int, now_ms: int
+) -> BatchHeader:
+    """Mark the batch LogAppendTime with `max_timestamp` = now and renew the CRC; its records need no change. Returns the new header."""
+    attributes = header.attributes | TIMESTAMP_TYPE_BIT
+    _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_OFFSET, attributes)
     _MAX_TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_OFFSET, now_ms)
-    end = position + header.size_bytes
-    _CRC.pack_into(buffer, position + CRC_OFFSET, crc32c(memoryview(buffer)[position + CRC_COVERS_FROM : end]))
+    crc = crc32c(memoryview(buffer)[position + CRC_COVERS_FROM : position + header.size_bytes])
+    _CRC.pack_into(buffer, position + CRC_OFFSET, crc)
+    return header._replace(attributes=attributes, max_timestamp=now_ms, crc=crc)
 
 
 def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
