@@ -1,0 +1,1 @@
+"""What a partition decides: appends, producers, epochs. No I/O, no clock."""

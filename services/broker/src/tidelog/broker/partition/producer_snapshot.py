@@ -1,0 +1,57 @@
+"""The `.snapshot` file of producer state: version int16, crc uint32, count int32, then 46 bytes an entry.
+
+The CRC-32C covers all that follows it. Source: Kafka's `ProducerSnapshot` message and `ProducerStateManager`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+SNAPSHOT_VERSION = 1
+_HEAD = struct.Struct(">hI")
+_COUNT = struct.Struct(">i")
+_ENTRY = struct.Struct(">qhiqiqiq")
+
+
+class CorruptSnapshotError(ValueError):
+    """Bytes that are no producer snapshot; the message says why."""
+
+
+class SnapshotEntry(NamedTuple):
+    """In file order. `last_offset` -1: no batch known; `txn_first_offset` -1: no transaction open."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+    coordinator_epoch: int
+    txn_first_offset: int
+
+
+def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
+    packed = [_ENTRY.pack(*entry) for entry in entries]
+    body = _COUNT.pack(len(packed)) + b"".join(packed)
+    return _HEAD.pack(SNAPSHOT_VERSION, crc32c(body)) + body
+
+
+def decode_snapshot(data: bytes) -> list[SnapshotEntry]:
+    """Raises CorruptSnapshotError: too short, another version, CRC mismatch, count beyond the end."""
+    if len(data) < _HEAD.size + _COUNT.size:
+        raise CorruptSnapshotError(f"producer snapshot of {len(data)} bytes is too short")
+    version, crc = _HEAD.unpack_from(data)
+    if version != SNAPSHOT_VERSION:
+        raise CorruptSnapshotError(f"producer snapshot of unknown version {version}")
+    body = memoryview(data)[_HEAD.size :]
+    if crc32c(body) != crc:
+        raise CorruptSnapshotError("producer snapshot fails its CRC")
+    count = _COUNT.unpack_from(body)[0]
+    entries = body[_COUNT.size :]
+    if not 0 <= count * _ENTRY.size <= len(entries):
+        raise CorruptSnapshotError(f"producer snapshot announces {count} entries in {len(entries)} bytes")
+    return [SnapshotEntry._make(fields) for fields in _ENTRY.iter_unpack(entries[: count * _ENTRY.size])]

@@ -1,0 +1,352 @@
+"""What a partition remembers of each idempotent producer, so that a repeated batch is stored once and a gap is refused.
+
+Rules: Kafka's `ProducerAppendInfo`, `ProducerStateEntry`, `ProducerStateManager` (4.3); KIP-98, KIP-890.
+The leader calls `check` before and `update` after an append; followers and recovery call `update` alone.
+"""
+
+from __future__ import annotations
+
+from heapq import nsmallest
+from typing import NamedTuple
+
+from tidelog.broker.partition.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.records.batch import CONTROL_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchHeader
+from tidelog.records.control import EndTransactionMarker
+
+MAX_BATCHES_REMEMBERED = 5  # Kafka's number: also the most requests an idempotent client has in flight
+DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
+MAX_PRODUCERS = 50_000  # a partition; Kafka has no bound, and short-lived producers then fill its heap
+_EVICTED_AT_ONCE = 16  # 1/16 of the producers go when the bound is reached, so the search for them is rare
+NO_SEQUENCE = -1
+NO_OFFSET = -1
+_SEQUENCE_MASK = 0x7FFFFFFF
+
+
+class Duplicate(NamedTuple):
+    """A batch that was stored before: answer with these, append nothing."""
+
+    base_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class StoredBatch(NamedTuple):
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp: int
+
+
+class CompletedTransaction(NamedTuple):
+    producer_id: int
+    first_offset: int
+    last_offset: int  # the marker's own offset
+    is_aborted: bool
+
+
+class ActiveProducer(NamedTuple):
+    """One row of DescribeProducers; -1 where there is nothing to tell."""
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int
+    last_timestamp: int
+    coordinator_epoch: int
+    current_txn_start_offset: int
+
+
+class _Producer:
+    """State of one producer id. `batches` holds at most five, all of the current epoch, oldest first."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "last_timestamp",
+        "producer_epoch",
+        "touched_offset",
+        "txn_first_offset",
+    )
+
+    def __init__(self, producer_epoch: int) -> None:
+        self.producer_epoch = producer_epoch
+        self.coordinator_epoch = -1
+        self.last_timestamp = -1
+        self.txn_first_offset = NO_OFFSET
+        self.touched_offset = NO_OFFSET
+        self.batches: list[
+            tuple[int, int, int, int]
+        ] = []  # StoredBatch's fields; plain tuples are made faster
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1][0] if self.batches else NO_SEQUENCE
+
+
+class ProducerState:
+    """All producers of one partition. `end_offset`: everything below it is in the state."""
+
+    __slots__ = ("_max_producers", "_ongoing", "_producers", "_unreplicated", "end_offset")
+
+    def __init__(self, *, end_offset: int = 0, max_producers: int = MAX_PRODUCERS) -> None:
+        self._producers: dict[int, _Producer] = {}
+        self._ongoing: dict[
+            int, int
+        ] = {}  # producer id -> first offset of its open transaction, in offset order
+        self._unreplicated: list[CompletedTransaction] = []  # ended, marker not yet below the high watermark
+        self._max_producers = max_producers
+        self.end_offset = end_offset
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def check(self, header: BatchHeader) -> Duplicate | None:
+        """May this batch of a client be appended? None: yes. A Duplicate: it is here already.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH (an older epoch than was seen), OUT_OF_ORDER_SEQUENCE_NUMBER (not the
+        next sequence; not 0 under a new epoch), INVALID_TXN_STATE (plain batch inside an open transaction). A producer
+        of which nothing is known may begin with any sequence, as its history can have been deleted by retention.
+        """
+        producer = self._producers.get(header[9])
+        if producer is None:
+            return None
+        epoch, sequence = header[10], header[11]
+        batches = producer.batches
+        if epoch == producer.producer_epoch and batches:
+            last_sequence = batches[-1][0]
+            if sequence != (last_sequence + 1) & _SEQUENCE_MASK:
+                last_of_this = (sequence + header[6]) & _SEQUENCE_MASK
+                for stored_last, last_offset, delta, timestamp in batches:
+                    if stored_last == last_of_this and (stored_last - delta) & _SEQUENCE_MASK == sequence:
+                        return Duplicate(last_offset - delta, last_offset, timestamp)
+                raise _out_of_order(header, f"after {last_sequence}")
+        else:
+            self._check_without_batches(producer, header)
+        if producer.txn_first_offset >= 0 and not header[5] & TRANSACTIONAL_BIT:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Producer {header[9]} has an open transaction here and sent a batch outside it",
+            )
+        return None
+
+    def _check_without_batches(self, producer: _Producer, header: BatchHeader) -> None:
+        """A new or old epoch, or one of which only a marker is known."""
+        epoch, sequence = header[10], header[11]
+        known_epoch = producer.producer_epoch
+        if epoch < known_epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Producer {header[9]} wrote with epoch {epoch}, epoch {known_epoch} was seen before",
+            )
+        if sequence != 0 and known_epoch >= 0:
+            raise _out_of_order(header, f"as the first of epoch {epoch}")
+
+    def update(
+        self, header: BatchHeader, marker: EndTransactionMarker | None = None
+    ) -> CompletedTransaction | None:
+        """Take in a batch that now is in the log, its offsets assigned.
+
+        A control batch needs its `marker` (None if compaction emptied the batch or it is of another type). Returns the
+        transaction a marker ended, if any was open.
+        """
+        base_offset, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, epoch, sequence, _ = header
+        last_offset = base_offset + delta
+        self.end_offset = last_offset + 1
+        if producer_id == NO_PRODUCER_ID:
+            return None
+        if attributes & CONTROL_BIT:
+            return self._end_transaction(header, marker) if marker is not None else None
+        producer = self._producers.get(producer_id)
+        if producer is None:
+            producer = self._add(producer_id, epoch)
+        batches = producer.batches
+        if producer.producer_epoch != epoch:
+            producer.producer_epoch = epoch
+            batches.clear()
+        elif len(batches) == MAX_BATCHES_REMEMBERED:
+            del batches[0]
+        batches.append(((sequence + delta) & _SEQUENCE_MASK, last_offset, delta, max_timestamp))
+        producer.last_timestamp = max_timestamp
+        producer.touched_offset = last_offset
+        if attributes & TRANSACTIONAL_BIT and producer.txn_first_offset < 0:
+            producer.txn_first_offset = base_offset
+            self._ongoing[producer_id] = base_offset
+        return None
+
+    def _add(self, producer_id: int, epoch: int) -> _Producer:
+        if len(self._producers) >= self._max_producers:
+            self._evict()
+        producer = self._producers[producer_id] = _Producer(epoch)
+        return producer
+
+    def _evict(self) -> None:
+        """Forget those who wrote longest ago, never one with an open transaction."""
+        idle = (
+            (p.touched_offset, producer_id)
+            for producer_id, p in self._producers.items()
+            if p.txn_first_offset < 0
+        )
+        for _, producer_id in nsmallest(max(1, self._max_producers // _EVICTED_AT_ONCE), idle):
+            del self._producers[producer_id]
+
+    def _end_transaction(
+        self, header: BatchHeader, marker: EndTransactionMarker
+    ) -> CompletedTransaction | None:
+        producer_id, epoch, offset = header.producer_id, header.producer_epoch, header.base_offset
+        producer = self._producers.get(producer_id) or self._add(producer_id, epoch)
+        if producer.producer_epoch != epoch:
+            producer.producer_epoch = epoch
+            producer.batches.clear()
+        first_offset = producer.txn_first_offset
+        producer.txn_first_offset = NO_OFFSET
+        producer.coordinator_epoch = marker.coordinator_epoch
+        producer.last_timestamp = header.max_timestamp
+        producer.touched_offset = offset
+        self._ongoing.pop(producer_id, None)
+        if first_offset < 0:
+            return None
+        completed = CompletedTransaction(producer_id, first_offset, offset, not marker.is_commit)
+        self._unreplicated.append(completed)
+        return completed
+
+    # -- transactions and the last stable offset
+
+    def first_unstable_offset(self) -> int | None:
+        """The first offset a read_committed reader must not see: of the oldest transaction open or not yet replicated."""
+        first = next(iter(self._ongoing.values()), None)
+        if self._unreplicated:
+            unreplicated = min(completed.first_offset for completed in self._unreplicated)
+            if first is None or unreplicated < first:
+                return unreplicated
+        return first
+
+    def on_high_watermark(self, high_watermark: int) -> None:
+        """Markers below `high_watermark` are replicated: their transactions no longer hold readers back."""
+        if self._unreplicated:
+            self._unreplicated = [
+                ended for ended in self._unreplicated if ended.last_offset >= high_watermark
+            ]
+
+    # -- forgetting
+
+    def expire(self, now_ms: int, expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS) -> int:
+        """Forget producers whose newest batch is `expiration_ms` old by its own timestamp; how many those were.
+
+        One with an open transaction stays (`producer.id.expiration.ms`).
+        """
+        expired = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if producer.txn_first_offset < 0 and now_ms - producer.last_timestamp >= expiration_ms
+        ]
+        for producer_id in expired:
+            del self._producers[producer_id]
+        return len(expired)
+
+    def truncate_from(self, offset: int) -> bool:
+        """The log was cut at `offset`. True: nothing of the state was beyond it.
+
+        False: the state is empty now and must be made anew, by `load` of the newest snapshot at or below `offset` and
+        `update` with each batch from there on; what the cut batches displaced can be had only so.
+        """
+        if self.end_offset <= offset:
+            return True
+        self.clear(end_offset=0)
+        return False
+
+    def clear(self, *, end_offset: int) -> None:
+        """Know nothing, as of `end_offset`."""
+        self._producers.clear()
+        self._ongoing.clear()
+        self._unreplicated.clear()
+        self.end_offset = end_offset
+
+    # -- snapshot files and DescribeProducers
+
+    def snapshot(self) -> bytes:
+        """Contents of the `.snapshot` file that is named by `end_offset`, in Kafka's format.
+
+        Kafka keeps the newest batch of a producer only. Here a producer has one entry for each batch remembered, newest
+        last: Kafka, for which a later entry of the same id replaces an earlier one, reads what it would have written
+        itself, and `load` gets all five back.
+        """
+        return encode_snapshot(
+            SnapshotEntry(
+                producer_id,
+                producer.producer_epoch,
+                *batch,
+                producer.coordinator_epoch,
+                producer.txn_first_offset,
+            )
+            for producer_id, producer in self._producers.items()
+            for batch in _batches_to_store(producer)
+        )
+
+    def load(
+        self,
+        data: bytes,
+        *,
+        end_offset: int,
+        now_ms: int | None = None,
+        expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
+    ) -> None:
+        """Replace the state by that of a `.snapshot` file (ours or Kafka's) whose name says `end_offset`.
+
+        With `now_ms`, producers expired by then are left out. Raises CorruptSnapshotError, the state then unchanged.
+        """
+        entries = decode_snapshot(data)
+        self.clear(end_offset=end_offset)
+        for entry in entries:
+            producer = self._producers.get(entry.producer_id)
+            if producer is None or producer.producer_epoch != entry.producer_epoch:
+                producer = self._producers[entry.producer_id] = _Producer(entry.producer_epoch)
+            if entry.last_offset >= 0:
+                producer.batches.append(
+                    (entry.last_sequence, entry.last_offset, entry.offset_delta, entry.timestamp)
+                )
+                del producer.batches[:-MAX_BATCHES_REMEMBERED]
+            producer.last_timestamp = entry.timestamp
+            producer.touched_offset = entry.last_offset
+            producer.coordinator_epoch = entry.coordinator_epoch
+            producer.txn_first_offset = entry.txn_first_offset
+        ongoing = sorted(
+            (p.txn_first_offset, pid) for pid, p in self._producers.items() if p.txn_first_offset >= 0
+        )
+        self._ongoing.update((producer_id, first_offset) for first_offset, producer_id in ongoing)
+        if now_ms is not None:
+            self.expire(now_ms, expiration_ms)
+        while len(self._producers) > self._max_producers and len(self._producers) > len(self._ongoing):
+            self._evict()
+
+    def describe(self) -> list[ActiveProducer]:
+        return [
+            ActiveProducer(
+                producer_id,
+                producer.producer_epoch,
+                producer.last_sequence,
+                producer.last_timestamp,
+                producer.coordinator_epoch,
+                producer.txn_first_offset,
+            )
+            for producer_id, producer in self._producers.items()
+        ]
+
+    def stored_batches(self, producer_id: int) -> list[StoredBatch]:
+        """The batches remembered of a producer, oldest first; none if it is unknown."""
+        producer = self._producers.get(producer_id)
+        return [StoredBatch(*batch) for batch in producer.batches] if producer else []
+
+
+def _batches_to_store(producer: _Producer) -> list[tuple[int, int, int, int]]:
+    """The last carries the producer's own timestamp, which a marker may have moved."""
+    if not producer.batches:
+        return [(NO_SEQUENCE, NO_OFFSET, 0, producer.last_timestamp)]
+    *older, (last_sequence, last_offset, delta, _) = producer.batches
+    return [*older, (last_sequence, last_offset, delta, producer.last_timestamp)]
+
+
+def _out_of_order(header: BatchHeader, where: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        f"Producer {header.producer_id} sent sequence {header.base_sequence} {where}",
+    )

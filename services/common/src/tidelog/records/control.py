@@ -1,0 +1,58 @@
+"""Control records: the markers that end a transaction.
+
+Key: version int16, type int16 (0 abort, 1 commit). Value of those two: version int16, coordinator_epoch int32.
+Source: Kafka's `ControlRecordType`, `EndTransactionMarker`; KIP-98.
+"""
+
+from __future__ import annotations
+
+import struct
+from enum import IntEnum
+from typing import NamedTuple
+
+_KEY = struct.Struct(">hh")
+_END_TRANSACTION_VALUE = struct.Struct(">hi")
+_VERSION = 0
+
+
+class ControlType(IntEnum):
+    ABORT = 0
+    COMMIT = 1
+    LEADER_CHANGE = 2
+    SNAPSHOT_HEADER = 3
+    SNAPSHOT_FOOTER = 4
+    KRAFT_VERSION = 5
+    KRAFT_VOTERS = 6
+
+
+class CorruptControlRecordError(ValueError):
+    """A control record that can't be read; the message says why."""
+
+
+class EndTransactionMarker(NamedTuple):
+    is_commit: bool
+    coordinator_epoch: int
+
+
+def encode_end_transaction(marker: EndTransactionMarker) -> tuple[bytes, bytes]:
+    """(key, value) of the control record."""
+    control_type = ControlType.COMMIT if marker.is_commit else ControlType.ABORT
+    return _KEY.pack(_VERSION, control_type), _END_TRANSACTION_VALUE.pack(_VERSION, marker.coordinator_epoch)
+
+
+def decode_end_transaction(key: bytes | memoryview, value: bytes | memoryview) -> EndTransactionMarker | None:
+    """The marker, or None if the control record is of another type. Longer keys and values of later versions are read."""
+    if len(key) < _KEY.size:
+        raise CorruptControlRecordError(
+            f"control record key of {len(key)} bytes, at least {_KEY.size} expected"
+        )
+    control_type = _KEY.unpack_from(key)[1]
+    if control_type not in (ControlType.ABORT, ControlType.COMMIT):
+        return None
+    if len(value) < _END_TRANSACTION_VALUE.size:
+        raise CorruptControlRecordError(
+            f"end-transaction marker of {len(value)} bytes, at least {_END_TRANSACTION_VALUE.size} expected"
+        )
+    return EndTransactionMarker(
+        control_type == ControlType.COMMIT, _END_TRANSACTION_VALUE.unpack_from(value)[1]
+    )
