@@ -1,0 +1,140 @@
+"""A real `tidelog dev` process: start, wait for `ready:`, stop, kill, start again on the same port and data."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+READY_LINE = re.compile(r"^ready: (\S+):(\d+)\s*$", re.MULTILINE)
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 20.0
+LOG_TAIL_BYTES = 20_000
+
+
+class BrokerStartError(RuntimeError):
+    """The process ended, or said no `ready:` in time; the message holds its output."""
+
+
+def free_port() -> int:
+    """A TCP port nobody listens on now; another process could take it before the broker does, which is rare."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def tidelog_command() -> list[str]:
+    """How to call the tidelog of this checkout's environment."""
+    script = Path(sys.executable).with_name("tidelog")
+    return [str(script)] if script.exists() else [sys.executable, "-m", "tidelog.cli.main"]
+
+
+class BrokerProcess:
+    """One `tidelog dev`; keeps its port and data directory over restarts."""
+
+    def __init__(
+        self,
+        data_dir: Path,
+        log_path: Path,
+        settings: Mapping[str, str] | None = None,
+        port: int | None = None,
+        file_size_limit_bytes: int | None = None,
+    ) -> None:
+        self.data_dir = data_dir
+        self.log_path = log_path
+        self.settings = dict(settings or {})
+        self.host = "127.0.0.1"
+        self.port = port or free_port()
+        self.file_size_limit_bytes = file_size_limit_bytes
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start_seconds = 0.0
+
+    @property
+    def bootstrap(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "the broker was never started"
+        return self.process.pid
+
+    def command(self) -> list[str]:
+        command = [*tidelog_command(), "dev", "--listen", self.bootstrap, "--data-dir", str(self.data_dir)]
+        for name, value in self.settings.items():
+            command += ["--set", f"{name}={value}"]
+        return command
+
+    def spawn(self) -> subprocess.Popen[bytes]:
+        """Start the process without waiting for anything."""
+        assert not self.is_running(), "the broker already runs"
+        limit = self.file_size_limit_bytes
+
+        def limit_file_size() -> None:
+            if limit is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                preexec_fn=limit_file_size if limit is not None else None,
+            )
+        return self.process
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> BrokerProcess:
+        log_start = self.log_path.stat().st_size if self.log_path.exists() else 0
+        began = time.monotonic()
+        process = self.spawn()
+        while True:
+            output = self.log_text(log_start)
+            if READY_LINE.search(output):
+                self.start_seconds = time.monotonic() - began
+                return self
+            if process.poll() is not None:
+                raise BrokerStartError(f"tidelog ended with {process.returncode}:\n{output}")
+            if time.monotonic() - began > timeout_s:
+                self.kill()
+                raise BrokerStartError(f"no `ready:` within {timeout_s} s:\n{output}")
+            time.sleep(0.01)
+
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """SIGTERM and wait; returns the exit code. A process that doesn't end in time is killed and TimeoutExpired raised."""
+        assert self.process is not None
+        if self.is_running():
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        """SIGKILL and wait."""
+        if self.process is not None and self.is_running():
+            self.process.kill()
+            self.process.wait()
+
+    def log_text(self, from_byte: int = 0) -> str:
+        if not self.log_path.exists():
+            return ""
+        with self.log_path.open("rb") as log:
+            log.seek(from_byte)
+            return log.read().decode(errors="replace")
+
+    def log_tail(self) -> str:
+        size = self.log_path.stat().st_size if self.log_path.exists() else 0
+        return self.log_text(max(0, size - LOG_TAIL_BYTES))

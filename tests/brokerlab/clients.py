@@ -1,0 +1,124 @@
+"""Short forms of what most tests do with librdkafka."""
+
+from __future__ import annotations
+
+import functools
+import time
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+CLIENT_TIMEOUT_S = 30.0
+
+
+@functools.lru_cache(maxsize=4)
+def admin_client(bootstrap: str) -> AdminClient:
+    """One a broker, kept: futures of a client that was garbage-collected never end."""
+    return AdminClient({"bootstrap.servers": bootstrap})
+
+
+def create_topic(
+    bootstrap: str, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, replication_factor: int = 1
+) -> None:
+    """Create and wait until every partition has a leader."""
+    admin = admin_client(bootstrap)
+    new = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(configs or {}))
+    admin.create_topics([new])[name].result(CLIENT_TIMEOUT_S)
+    deadline = time.monotonic() + CLIENT_TIMEOUT_S
+    while time.monotonic() < deadline:
+        found = admin.list_topics(name, timeout=CLIENT_TIMEOUT_S).topics[name]
+        leaders = [p.leader for p in found.partitions.values()]
+        if found.error is None and len(leaders) == partitions and min(leaders) >= 0:
+            return
+        time.sleep(0.02)
+    raise TimeoutError(f"topic {name} has no leaders")
+
+
+def new_producer(bootstrap: str, **settings: Any) -> Producer:
+    """A producer; `_` in a setting's name means `.`."""
+    return Producer({"bootstrap.servers": bootstrap, **{k.replace("_", "."): v for k, v in settings.items()}})
+
+
+def new_consumer(bootstrap: str, **settings: Any) -> Consumer:
+    """A consumer for assign(): its group id is never used."""
+    return Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": f"unused-{uuid.uuid4().hex[:8]}",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 100,
+            **{k.replace("_", "."): v for k, v in settings.items()},
+        }
+    )
+
+
+def produce_values(
+    bootstrap: str, topic: str, values: Iterable[bytes], partition: int = 0, **settings: Any
+) -> list[Message]:
+    """Produce in order and wait for all; returns the delivered messages (with offsets). Any failure raises."""
+    delivered: list[Message] = []
+    failed: list[KafkaError] = []
+
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            delivered.append(message)
+        else:
+            failed.append(error)
+
+    producer = new_producer(bootstrap, **settings)
+    for value in values:
+        while True:
+            try:
+                producer.produce(topic, value, partition=partition, on_delivery=on_delivery)
+                break
+            except BufferError:
+                producer.poll(0.05)
+        producer.poll(0)
+    left = producer.flush(CLIENT_TIMEOUT_S)
+    assert left == 0, f"{left} messages were neither delivered nor failed in {CLIENT_TIMEOUT_S} s"
+    assert not failed, f"{len(failed)} messages failed, first: {failed[0]}"
+    return delivered
+
+
+def consume_messages(
+    bootstrap: str,
+    topic: str,
+    count: int,
+    partitions: Iterable[int] = (0,),
+    offset: int = OFFSET_BEGINNING,
+    timeout_s: float = CLIENT_TIMEOUT_S,
+    **settings: Any,
+) -> list[Message]:
+    """At least `count` messages (whatever else came with the last of them), or a TimeoutError."""
+    consumer = new_consumer(bootstrap, **settings)
+    try:
+        consumer.assign([TopicPartition(topic, p, offset) for p in partitions])
+        return poll_messages(consumer, count, timeout_s)
+    finally:
+        consumer.close()
+
+
+def poll_messages(consumer: Consumer, count: int, timeout_s: float = CLIENT_TIMEOUT_S) -> list[Message]:
+    messages: list[Message] = []
+    deadline = time.monotonic() + timeout_s
+    while len(messages) < count:
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"{len(messages)} of {count} messages in {timeout_s} s")
+        for message in consumer.consume(max(1, count - len(messages)), 0.2):
+            error = message.error()
+            assert error is None, error
+            messages.append(message)
+    return messages
+
+
+def end_offset(bootstrap: str, topic: str, partition: int = 0) -> int:
+    consumer = new_consumer(bootstrap)
+    try:
+        end: int = consumer.get_watermark_offsets(TopicPartition(topic, partition), CLIENT_TIMEOUT_S)[1]
+        return end
+    finally:
+        consumer.close()

@@ -1,0 +1,144 @@
+"""Brokers for the integration tests.
+
+`bootstrap` is a broker shared by a session's tests (one a pytest-xdist worker), or, with TIDELOG_TEST_BOOTSTRAP=HOST:PORT,
+any broker already running: so can the tests themselves be checked against Apache Kafka. `start_broker` makes a test its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import subprocess
+import uuid
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+
+import pytest
+from brokerlab.broker_process import BrokerProcess
+from brokerlab.clients import create_topic
+from brokerlab.kafka_jars import JavaTools, KafkaUnavailableError, find_jars
+from brokerlab.raw_client import RawClient
+
+EXTERNAL_BOOTSTRAP = "TIDELOG_TEST_BOOTSTRAP"
+_running: list[BrokerProcess] = []
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test's report ends with the logs of the brokers that ran."""
+    report = yield
+    if report.failed:
+        for broker in _running:
+            report.sections.append((f"log of the broker on {broker.bootstrap}", broker.log_tail()))
+    return report
+
+
+@pytest.fixture(scope="session")
+def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess | None]:
+    """The session's broker; None if an external one is used."""
+    if os.environ.get(EXTERNAL_BOOTSTRAP):
+        yield None
+        return
+    directory = tmp_path_factory.mktemp("shared-broker")
+    broker = BrokerProcess(directory / "data", directory / "broker.log")
+    _running.append(broker)
+    try:
+        yield broker.start()
+        broker.stop()
+    finally:
+        broker.kill()
+        _running.remove(broker)
+        shutil.rmtree(directory / "data", ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def bootstrap(shared_broker: BrokerProcess | None) -> str:
+    return shared_broker.bootstrap if shared_broker else os.environ[EXTERNAL_BOOTSTRAP]
+
+
+@pytest.fixture
+def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    """start_broker(settings={...}, start=True, data_dir=..., port=...) -> a broker of the test's own."""
+    if os.environ.get(EXTERNAL_BOOTSTRAP):
+        pytest.skip(f"starts its own brokers, {EXTERNAL_BOOTSTRAP} names one that runs")
+    own: list[BrokerProcess] = []
+    numbers = itertools.count(1)
+
+    def start_one(
+        settings: dict[str, str] | None = None,
+        *,
+        data_dir: Path | None = None,
+        port: int | None = None,
+        file_size_limit_bytes: int | None = None,
+        start: bool = True,
+    ) -> BrokerProcess:
+        number = next(numbers)
+        broker = BrokerProcess(
+            data_dir or tmp_path / f"data{number}",
+            tmp_path / f"broker{number}.log",
+            settings,
+            port,
+            file_size_limit_bytes,
+        )
+        own.append(broker)
+        _running.append(broker)
+        return broker.start() if start else broker
+
+    try:
+        yield start_one
+    finally:
+        for broker in own:
+            broker.kill()
+            _running.remove(broker)
+
+
+@pytest.fixture
+def own_broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
+    return start_broker()
+
+
+@pytest.fixture
+def new_topic(bootstrap: str) -> Callable[..., str]:
+    """new_topic(partitions=1, **configs) -> the name of a fresh topic on the shared broker; `_` in a config's name means `.`."""
+
+    def create(partitions: int = 1, **configs: object) -> str:
+        name = f"t-{uuid.uuid4().hex[:12]}"
+        create_topic(bootstrap, name, partitions, {k.replace("_", "."): str(v) for k, v in configs.items()})
+        return name
+
+    return create
+
+
+@pytest.fixture
+def topic(new_topic: Callable[..., str]) -> str:
+    return new_topic()
+
+
+@pytest.fixture
+def raw(bootstrap: str) -> Iterator[RawClient]:
+    with RawClient(bootstrap) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def kafka_jars() -> Path:
+    try:
+        return find_jars()
+    except (KafkaUnavailableError, subprocess.TimeoutExpired) as reason:
+        pytest.skip(str(reason))
+
+
+@pytest.fixture(scope="session")
+def java(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> JavaTools:
+    return JavaTools(kafka_jars, tmp_path_factory.mktemp("java"))
+
+
+@pytest.fixture(scope="session")
+def kcat() -> str:
+    found = shutil.which("kcat") or shutil.which("kafkacat")
+    if found is None:
+        pytest.skip("kcat is not installed")
+    return found
