@@ -11,7 +11,6 @@ import struct
 from dataclasses import dataclass
 
 from crc32c import crc32c
-
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
