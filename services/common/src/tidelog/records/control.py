@@ -1,6 +1,6 @@
 """Control records: the markers that end a transaction.
 
-Key: version int16, type int16 (0 abort, 1 commit). Value of those two: version int16, coordinator_epoch int32.
+Key: version int16, type int16 (0 abort, 1 commit). Their value: version int16, coordinator_epoch int32.
 Source: Kafka's `ControlRecordType`, `EndTransactionMarker`; KIP-98.
 """
 
@@ -41,7 +41,7 @@ def encode_end_transaction(marker: EndTransactionMarker) -> tuple[bytes, bytes]:
 
 
 def decode_end_transaction(key: bytes | memoryview, value: bytes | memoryview) -> EndTransactionMarker | None:
-    """The marker, or None if the control record is of another type. Longer keys and values of later versions are read."""
+    """The marker, or None if the record is of another control type. A later version's longer value is read too."""
     if len(key) < _KEY.size:
         raise CorruptControlRecordError(
             f"control record key of {len(key)} bytes, at least {_KEY.size} expected"

@@ -1,7 +1,7 @@
 """Is what a client sent to a partition one sound batch? Decided from the 61 bytes of its header and the CRC.
 
-Kafka walks all records here; we only where the topic needs it (`record_validation.py`), so a batch whose header lies about
-its records' timestamps is found by no one but its reader. Rules and error codes: Kafka 4.3's `ProduceRequest`,
+Kafka walks all records here; we only where the topic needs it (`record_validation.py`), so a batch whose header lies
+about its records is found by no one but its reader. Rules and error codes: Kafka 4.3's `ProduceRequest`,
 `UnifiedLog`, `LogValidator`, in the order in which Kafka would meet them.
 """
 
@@ -62,11 +62,11 @@ class AppendRules:
 def validate_batches(
     records: memoryview, *, rules: AppendRules, now_ms: int, produce_version: int = NEWEST_PRODUCE_VERSION
 ) -> BatchHeader:
-    """The header of the one batch in `records`, which a Produce request of `produce_version` carries for a partition.
+    """The header of the one batch in `records`, what a Produce request of `produce_version` has for a partition.
 
-    `header.size_bytes` may be less than `len(records)`: a cut-off batch behind the first is ignored, as Kafka does.
-    Raises KafkaError: CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE, INVALID_TIMESTAMP,
-    UNSUPPORTED_COMPRESSION_TYPE.
+    `header.size_bytes` may be less than `len(records)`: a cut-off batch behind the first is ignored, as by Kafka.
+    Raises KafkaError: CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
+    INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE.
     """
     size = len(records)
     if size < BATCH_HEADER_BYTES:
@@ -174,14 +174,14 @@ def _check_framing(records: memoryview, header: BatchHeader, produce_version: in
     if header.compression == ZSTD and produce_version < FIRST_PRODUCE_VERSION_WITH_ZSTD:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"Produce version {produce_version} does not know zstd, version {FIRST_PRODUCE_VERSION_WITH_ZSTD} does",
+            f"zstd needs Produce version {FIRST_PRODUCE_VERSION_WITH_ZSTD}, this is {produce_version}",
         )
     if _has_batch(records[header.size_bytes :]):
         raise KafkaError(ErrorCode.INVALID_RECORD, "A partition takes exactly one batch a Produce request")
 
 
 def _has_batch(records: memoryview) -> bool:
-    """Does a whole batch (of any format) begin here? Raises CORRUPT_MESSAGE where the first bytes are no batch's."""
+    """Does a whole batch (of any format) begin here? Raises CORRUPT_MESSAGE where its first bytes can't be."""
     if len(records) < LOG_OVERHEAD_BYTES:
         return False
     length = _LENGTH.unpack_from(records, 8)[0]

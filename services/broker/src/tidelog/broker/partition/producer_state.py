@@ -1,4 +1,4 @@
-"""What a partition remembers of each idempotent producer, so that a repeated batch is stored once and a gap is refused.
+"""What a partition remembers of each idempotent producer: a repeated batch is stored once, a gap is refused.
 
 Rules: Kafka's `ProducerAppendInfo`, `ProducerStateEntry`, `ProducerStateManager` (4.3); KIP-98, KIP-890.
 The leader calls `check` before and `update` after an append; followers and recovery call `update` alone.
@@ -84,28 +84,39 @@ class _Producer:
 
 
 class ProducerState:
-    """All producers of one partition. `end_offset`: everything below it is in the state."""
+    """All producers of one partition.
 
-    __slots__ = ("_max_producers", "_ongoing", "_producers", "_unreplicated", "end_offset")
+    `end_offset`: one past the last offset that the state knows of. `expiration_ms`: `producer.id.expiration.ms`, may be
+    set at any time.
+    """
 
-    def __init__(self, *, end_offset: int = 0, max_producers: int = MAX_PRODUCERS) -> None:
+    __slots__ = ("_max_producers", "_ongoing", "_producers", "_unreplicated", "end_offset", "expiration_ms")
+
+    def __init__(
+        self,
+        *,
+        expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
+        max_producers: int = MAX_PRODUCERS,
+    ) -> None:
         self._producers: dict[int, _Producer] = {}
         self._ongoing: dict[
             int, int
         ] = {}  # producer id -> first offset of its open transaction, in offset order
         self._unreplicated: list[CompletedTransaction] = []  # ended, marker not yet below the high watermark
         self._max_producers = max_producers
-        self.end_offset = end_offset
+        self.end_offset = 0
+        self.expiration_ms = expiration_ms
 
     def __len__(self) -> int:
         return len(self._producers)
 
-    def check(self, header: BatchHeader) -> Duplicate | None:
+    def check(self, header: BatchHeader, now_ms: int) -> Duplicate | None:
         """May this batch of a client be appended? None: yes. A Duplicate: it is here already.
 
-        Raises KafkaError: INVALID_PRODUCER_EPOCH (an older epoch than was seen), OUT_OF_ORDER_SEQUENCE_NUMBER (not the
-        next sequence; not 0 under a new epoch), INVALID_TXN_STATE (plain batch inside an open transaction). A producer
-        of which nothing is known may begin with any sequence, as its history can have been deleted by retention.
+        Raises KafkaError: INVALID_PRODUCER_EPOCH (an older epoch than was seen), OUT_OF_ORDER_SEQUENCE_NUMBER (not
+        the next sequence; not 0 under a new epoch), INVALID_TXN_STATE (plain batch inside an open transaction).
+        A producer of which nothing is known, or that has expired by `now_ms`, may begin with any sequence, as its
+        history can have been deleted by retention.
         """
         producer = self._producers.get(header[9])
         if producer is None:
@@ -115,13 +126,19 @@ class ProducerState:
         if epoch == producer.producer_epoch and batches:
             last_sequence = batches[-1][0]
             if sequence != (last_sequence + 1) & _SEQUENCE_MASK:
-                last_of_this = (sequence + header[6]) & _SEQUENCE_MASK
-                for stored_last, last_offset, delta, timestamp in batches:
-                    if stored_last == last_of_this and (stored_last - delta) & _SEQUENCE_MASK == sequence:
-                        return Duplicate(last_offset - delta, last_offset, timestamp)
-                raise _out_of_order(header, f"after {last_sequence}")
-        else:
-            self._check_without_batches(producer, header)
+                duplicate = _find_duplicate(batches, sequence, header[6])
+                if duplicate is None and not self._forget_if_expired(header[9], now_ms):
+                    raise _out_of_order(header, f"after {last_sequence}")
+                return duplicate
+        elif epoch < producer.producer_epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_PRODUCER_EPOCH,
+                f"Producer {header[9]} wrote with epoch {epoch}, epoch {producer.producer_epoch} was seen before",
+            )
+        elif sequence != 0 and producer.producer_epoch >= 0:
+            if not self._forget_if_expired(header[9], now_ms):
+                raise _out_of_order(header, f"as the first of epoch {epoch}")
+            return None
         if producer.txn_first_offset >= 0 and not header[5] & TRANSACTIONAL_BIT:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
@@ -129,25 +146,22 @@ class ProducerState:
             )
         return None
 
-    def _check_without_batches(self, producer: _Producer, header: BatchHeader) -> None:
-        """A new or old epoch, or one of which only a marker is known."""
-        epoch, sequence = header[10], header[11]
-        known_epoch = producer.producer_epoch
-        if epoch < known_epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"Producer {header[9]} wrote with epoch {epoch}, epoch {known_epoch} was seen before",
-            )
-        if sequence != 0 and known_epoch >= 0:
-            raise _out_of_order(header, f"as the first of epoch {epoch}")
+    def _forget_if_expired(self, producer_id: int, now_ms: int) -> bool:
+        if not self._is_expired(self._producers[producer_id], now_ms):
+            return False
+        del self._producers[producer_id]
+        return True
+
+    def _is_expired(self, producer: _Producer, now_ms: int) -> bool:
+        return producer.txn_first_offset < 0 and now_ms - producer.last_timestamp >= self.expiration_ms
 
     def update(
         self, header: BatchHeader, marker: EndTransactionMarker | None = None
     ) -> CompletedTransaction | None:
         """Take in a batch that now is in the log, its offsets assigned.
 
-        A control batch needs its `marker` (None if compaction emptied the batch or it is of another type). Returns the
-        transaction a marker ended, if any was open.
+        A control batch needs its `marker` (None if compaction emptied the batch or it is of another type).
+        Returns the transaction a marker ended, if any was open.
         """
         base_offset, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, epoch, sequence, _ = header
         last_offset = base_offset + delta
@@ -211,8 +225,9 @@ class ProducerState:
 
     # -- transactions and the last stable offset
 
+    @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset a read_committed reader must not see: of the oldest transaction open or not yet replicated."""
+        """The first offset hidden from read_committed: of the oldest transaction open or not yet replicated."""
         first = next(iter(self._ongoing.values()), None)
         if self._unreplicated:
             unreplicated = min(completed.first_offset for completed in self._unreplicated)
@@ -229,16 +244,12 @@ class ProducerState:
 
     # -- forgetting
 
-    def expire(self, now_ms: int, expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS) -> int:
+    def expire(self, now_ms: int) -> int:
         """Forget producers whose newest batch is `expiration_ms` old by its own timestamp; how many those were.
 
-        One with an open transaction stays (`producer.id.expiration.ms`).
+        One with an open transaction stays.
         """
-        expired = [
-            producer_id
-            for producer_id, producer in self._producers.items()
-            if producer.txn_first_offset < 0 and now_ms - producer.last_timestamp >= expiration_ms
-        ]
+        expired = [pid for pid, producer in self._producers.items() if self._is_expired(producer, now_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
         return len(expired)
@@ -246,30 +257,31 @@ class ProducerState:
     def truncate_from(self, offset: int) -> bool:
         """The log was cut at `offset`. True: nothing of the state was beyond it.
 
-        False: the state is empty now and must be made anew, by `load` of the newest snapshot at or below `offset` and
-        `update` with each batch from there on; what the cut batches displaced can be had only so.
+        False: the state is empty now and must be made anew, by `load` of the newest snapshot at or below `offset`
+        and `update` with each batch from there on; what the cut batches displaced can be had only so.
         """
         if self.end_offset <= offset:
             return True
-        self.clear(end_offset=0)
+        self.clear()
         return False
 
-    def clear(self, *, end_offset: int) -> None:
-        """Know nothing, as of `end_offset`."""
+    def clear(self) -> None:
         self._producers.clear()
         self._ongoing.clear()
         self._unreplicated.clear()
-        self.end_offset = end_offset
+        self.end_offset = 0
 
     # -- snapshot files and DescribeProducers
 
-    def snapshot(self) -> bytes:
-        """Contents of the `.snapshot` file that is named by `end_offset`, in Kafka's format.
+    def snapshot(self, end_offset: int) -> bytes:
+        """Contents of the `.snapshot` file named by `end_offset`, the log's end, in Kafka's format.
 
-        Kafka keeps the newest batch of a producer only. Here a producer has one entry for each batch remembered, newest
-        last: Kafka, for which a later entry of the same id replaces an earlier one, reads what it would have written
-        itself, and `load` gets all five back.
+        Kafka keeps the newest batch of a producer only. Here a producer has one entry for each batch remembered,
+        newest last: Kafka, for which a later entry of the same id replaces an earlier one, reads what it would have
+        written itself, and `load` gets all five back. Raises ValueError if the state is beyond `end_offset`.
         """
+        if end_offset < self.end_offset:
+            raise ValueError(f"producer state up to {self.end_offset} is no snapshot of offset {end_offset}")
         return encode_snapshot(
             SnapshotEntry(
                 producer_id,
@@ -282,20 +294,14 @@ class ProducerState:
             for batch in _batches_to_store(producer)
         )
 
-    def load(
-        self,
-        data: bytes,
-        *,
-        end_offset: int,
-        now_ms: int | None = None,
-        expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
-    ) -> None:
+    def load(self, data: bytes, end_offset: int, now_ms: int | None = None) -> None:
         """Replace the state by that of a `.snapshot` file (ours or Kafka's) whose name says `end_offset`.
 
         With `now_ms`, producers expired by then are left out. Raises CorruptSnapshotError, the state then unchanged.
         """
         entries = decode_snapshot(data)
-        self.clear(end_offset=end_offset)
+        self.clear()
+        self.end_offset = end_offset
         for entry in entries:
             producer = self._producers.get(entry.producer_id)
             if producer is None or producer.producer_epoch != entry.producer_epoch:
@@ -314,7 +320,7 @@ class ProducerState:
         )
         self._ongoing.update((producer_id, first_offset) for first_offset, producer_id in ongoing)
         if now_ms is not None:
-            self.expire(now_ms, expiration_ms)
+            self.expire(now_ms)
         while len(self._producers) > self._max_producers and len(self._producers) > len(self._ongoing):
             self._evict()
 
@@ -343,6 +349,17 @@ def _batches_to_store(producer: _Producer) -> list[tuple[int, int, int, int]]:
         return [(NO_SEQUENCE, NO_OFFSET, 0, producer.last_timestamp)]
     *older, (last_sequence, last_offset, delta, _) = producer.batches
     return [*older, (last_sequence, last_offset, delta, producer.last_timestamp)]
+
+
+def _find_duplicate(
+    batches: list[tuple[int, int, int, int]], first_sequence: int, last_offset_delta: int
+) -> Duplicate | None:
+    """The remembered batch with the same first and last sequence."""
+    last_sequence = (first_sequence + last_offset_delta) & _SEQUENCE_MASK
+    for stored_last, last_offset, delta, timestamp in batches:
+        if stored_last == last_sequence and (stored_last - delta) & _SEQUENCE_MASK == first_sequence:
+            return Duplicate(last_offset - delta, last_offset, timestamp)
+    return None
 
 
 def _out_of_order(header: BatchHeader, where: str) -> KafkaError:
