@@ -105,7 +105,7 @@ class PartitionCore:
     @property
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, else the high watermark; never above the latter (SPEC A7)."""
-        unstable = self.producers.first_unstable_offset
+        unstable = self.producers.first_unstable_offset()
         return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
 
     def read_limit(self, isolation_level: int) -> int:
@@ -149,8 +149,7 @@ class PartitionCore:
     def _on_batch_appended(self, event: BatchAppended, now_ms: int) -> list[Effect]:
         header = event.header
         self.log_end_offset = header.last_offset + 1
-        if header.producer_id != NO_PRODUCER_ID:
-            self.producers.update(header)
+        self.producers.update(header)
         return self._advanced_high_watermark()
 
     def _on_leader_and_isr_received(self, event: LeaderAndIsrReceived, now_ms: int) -> list[Effect]:
@@ -202,4 +201,5 @@ class PartitionCore:
         if least <= self.high_watermark:
             return []
         self.high_watermark = least
+        self.producers.on_high_watermark(least)
         return [AdvanceHighWatermark(least)]

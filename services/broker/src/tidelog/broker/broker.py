@@ -1,0 +1,90 @@
+"""What the handlers of one broker share: settings, metadata, replicas, what waits, and the way to the controller."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from tidelog.broker.fetch_sessions import FetchSessions
+from tidelog.broker.log.log_directory import LogDirectory
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.producer_ids import ProducerIds
+from tidelog.broker.replica import Replica
+from tidelog.broker.request import RequestContext
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest
+from tidelog.runtime.broker_settings import BrokerSettings
+from tidelog.runtime.clock import Clock
+from tidelog.runtime.purgatory import DelayedOperation, Purgatory
+from tidelog.runtime.telemetry import Telemetry
+from tidelog.runtime.timer import Timer
+from tidelog.runtime.topic_settings import TopicSettings
+
+_log = structlog.get_logger(__name__)
+
+
+class Broker:
+    """State without a life of its own; `server.py` starts and stops what keeps it going."""
+
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        metadata: MetadataView,
+        log_directory: LogDirectory,
+        controller: ControllerApi,
+        telemetry: Telemetry,
+        clock: Clock,
+        timer: Timer,
+        random_source: random.Random,
+    ) -> None:
+        self.settings = settings
+        self.broker_id = settings.broker_id
+        self.broker_epoch = -1
+        self.metadata = metadata
+        self.log_directory = log_directory
+        self.controller = controller
+        self.telemetry = telemetry
+        self.clock = clock
+        self.timer = timer
+        self.replicas: dict[TopicPartition, Replica] = {}
+        self.produce_purgatory: Purgatory[TopicPartition] = Purgatory("Produce", timer, self._operation_failed)
+        self.fetch_purgatory: Purgatory[TopicPartition] = Purgatory("Fetch", timer, self._operation_failed)
+        self.fetch_sessions = FetchSessions(
+            settings.max_incremental_fetch_session_cache_slots, lambda: random_source.randrange(1, 2**31)
+        )
+        self.producer_ids = ProducerIds(lambda: controller.allocate_producer_ids(self.broker_id, self.broker_epoch))
+
+    def leader_replica(self, topic: str, partition: int) -> Replica:
+        """Raises KafkaError if this broker does not lead it."""
+        replica = self.replicas.get(TopicPartition(topic, partition))
+        if replica is None:
+            raise self.no_replica_error(topic, partition)
+        if not replica.core.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return replica
+
+    def no_replica_error(self, topic: str, partition: int) -> KafkaError:
+        """Why there is no replica here: it is elsewhere, or nowhere."""
+        if self.metadata.partition(topic, partition) is None:
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def high_watermark_advanced(self, topic_partition: TopicPartition) -> None:
+        """Readers that wait and producers with acks=all may go on."""
+        self.fetch_purgatory.check_and_complete(topic_partition)
+        self.produce_purgatory.check_and_complete(topic_partition)
+
+    def topic_settings(self, overrides: Mapping[str, str]) -> TopicSettings:
+        return TopicSettings.resolve(self.settings, overrides)
+
+    async def forward(self, api_key: int, request: Any, context: RequestContext) -> Any:
+        """Have the controller answer an admin request."""
+        forwarded = ForwardedRequest(context.api_version, request, client_id=context.client_id, host=context.host)
+        return await self.controller.handle(api_key, forwarded)
+
+    def _operation_failed(self, operation: DelayedOperation, error: Exception) -> None:
+        _log.error("a waiting request failed", operation=type(operation).__name__, exc_info=error)

@@ -1,0 +1,212 @@
+"""One client's TCP connection: frames in, answers out in the order of their requests.
+
+Requests are started as they arrive, so a client may pipeline; one that parks (a long poll, acks=all) lets the next start, and the answers
+still leave in order. A request handled by a coroutine holds back those behind it, as Kafka does with every request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, cast
+
+import structlog
+
+from tidelog.broker.frames import FrameReader, InvalidFrameSizeError
+from tidelog.broker.outbox import Chunk, Outbox
+from tidelog.wire.codec import MalformedMessageError
+
+if TYPE_CHECKING:
+    from tidelog.broker.dispatch import Dispatcher
+    from tidelog.broker.listener import Listener
+    from tidelog.broker.request import RequestContext
+
+MAX_PARKED_REQUESTS = 100
+"""Requests of one connection that wait for something; beyond it nothing more is read from the socket."""
+MAX_UNSENT_BYTES = 1024 * 1024
+"""Answers the client has not taken yet; beyond it nothing more is read from the socket."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ClosedByProtocolError(Exception):
+    """The client said something that has no answer in Kafka's protocol; the message says what. The connection is closed."""
+
+
+class Connection(asyncio.BufferedProtocol):
+    """Bytes and order; what a request means is the dispatcher's."""
+
+    __slots__ = ("_barrier", "_flush_deferred", "_frames", "_outbox", "_paused", "_ready", "_transport", "_waiting", "dispatcher", "is_closed", "last_active", "listener", "loop", "peer_host", "peer_port")
+
+    def __init__(self, listener: Listener, dispatcher: Dispatcher) -> None:
+        self.listener = listener
+        self.dispatcher = dispatcher
+        self.loop = listener.loop
+        self.peer_host = ""
+        self.peer_port = 0
+        self.is_closed = False
+        self.last_active = self.loop.time()
+        self._frames = FrameReader(listener.buffer_pool, listener.max_request_bytes)
+        self._waiting: deque[RequestContext] = deque()
+        self._ready: list[Chunk] = []
+        self._barrier = False
+        self._paused = False
+        self._flush_deferred = False
+        self._transport: asyncio.Transport | None = None
+        self._outbox: Outbox | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether requests of this connection are still to be answered: then it isn't idle."""
+        return bool(self._waiting) or self._barrier
+
+    # -- the transport's calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self.peer_host, self.peer_port = transport.get_extra_info("peername")[:2]
+        fileno = transport.get_extra_info("socket").fileno()
+        self._outbox = Outbox(self.loop, fileno, self._on_drained, self._on_send_error)
+        if not self.listener.admit(self):
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._shut()
+        self.listener.forget(self)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._frames.buffer()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.is_closed:
+            return
+        self.last_active = self.loop.time()
+        try:
+            self._frames.received(nbytes)
+        except InvalidFrameSizeError as error:
+            self.refuse(str(error))
+            return
+        self._process()
+
+    # -- requests in
+
+    def _process(self) -> None:
+        """Start every whole request that is here, then send the answers that are ready in one write."""
+        frames, dispatch = self._frames, self.dispatcher.dispatch
+        self._flush_deferred = True
+        try:
+            while not self.is_closed:
+                if self._barrier or len(self._waiting) >= MAX_PARKED_REQUESTS or self._unsent_bytes() > MAX_UNSENT_BYTES:
+                    self._pause()
+                    break
+                frame = frames.next_frame()
+                if frame is None:
+                    break
+                dispatch(self, frame)
+        except (InvalidFrameSizeError, MalformedMessageError, ClosedByProtocolError) as error:
+            self._flush()
+            self.refuse(str(error))
+        finally:
+            self._flush_deferred = False
+        if self._ready:
+            self._flush()
+
+    def _pause(self) -> None:
+        self._frames.keep_unread()
+        if not self._paused and self._transport is not None:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def _resume(self) -> None:
+        """Something that held requests back may be gone: take up what was kept, then read on."""
+        if not self._paused or self.is_closed or self._flush_deferred:
+            return
+        if self._barrier or len(self._waiting) >= MAX_PARKED_REQUESTS or self._unsent_bytes() > MAX_UNSENT_BYTES:
+            return
+        self._paused = False
+        self._process()
+        if not self._paused and not self.is_closed and self._transport is not None:
+            self._transport.resume_reading()
+
+    def start_barrier(self) -> None:
+        """Hold back later requests until `end_barrier`."""
+        self._barrier = True
+
+    def end_barrier(self) -> None:
+        self._barrier = False
+        self._resume()
+
+    # -- answers out
+
+    def answer_now(self, context: RequestContext, chunks: Sequence[Chunk]) -> None:
+        """The answer of a request that was just started."""
+        if self._waiting:
+            context.chunks = chunks
+            self._waiting.append(context)
+        else:
+            self._ready.extend(chunks)
+
+    def wait_for(self, context: RequestContext) -> None:
+        """Keep the place of a request that is answered later."""
+        self._waiting.append(context)
+
+    def answer_later(self, context: RequestContext, chunks: Sequence[Chunk]) -> None:
+        """The answer of a request that waited; it leaves once all before it have left."""
+        context.chunks = chunks
+        waiting = self._waiting
+        while waiting:
+            done = waiting[0].chunks
+            if done is None:
+                break
+            self._ready.extend(done)
+            waiting.popleft()
+        if self._ready and not self._flush_deferred:
+            self._flush()
+        self._resume()
+
+    def _flush(self) -> None:
+        ready = self._ready
+        if not ready or self._outbox is None:
+            return
+        self._ready = []
+        if len(ready) > 1 and all(type(chunk) is bytes for chunk in ready):
+            ready = [b"".join(cast(list[bytes], ready))]
+        self._outbox.send(ready)
+
+    def _unsent_bytes(self) -> int:
+        return self._outbox.waiting_bytes if self._outbox is not None else 0
+
+    def _on_drained(self) -> None:
+        self.last_active = self.loop.time()
+        self._resume()
+
+    # -- the end
+
+    def refuse(self, reason: str) -> None:
+        """Close a connection that broke the protocol, with one line in the log."""
+        if not self.is_closed:
+            _log.warning("connection closed", peer=f"{self.peer_host}:{self.peer_port}", reason=reason)
+            self.close()
+
+    def close(self) -> None:
+        self._shut()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _on_send_error(self, error: OSError) -> None:
+        _log.debug("connection lost", peer=f"{self.peer_host}:{self.peer_port}", reason=str(error))
+        self.close()
+
+    def _shut(self) -> None:
+        if self.is_closed:
+            return
+        self.is_closed = True
+        if self._outbox is not None:
+            self._outbox.close()
+        self._frames.close()
+        for context in self._waiting:
+            context.abandon()
+        self._waiting.clear()
+        self._ready.clear()
+

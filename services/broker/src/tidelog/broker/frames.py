@@ -1,0 +1,166 @@
+"""Bytes from a socket, cut into request frames, with as few copies as can be.
+
+Every connection reads into one buffer that all share, for the event loop hands a connection its bytes before it reads for another.
+Only what a frame leaves unfinished is copied, into a buffer of the connection's own. A connection that sends large frames reads straight into
+such a buffer. So an idle connection holds no memory, and a large Produce request lies in one piece from socket to log.
+"""
+
+from __future__ import annotations
+
+import struct
+
+SHARED_BUFFER_BYTES = 256 * 1024
+FIRST_READ_BYTES = 64 * 1024
+"""What a connection known for large frames reads before it knows the next frame's size."""
+LARGE_FRAME_BYTES = 128 * 1024
+FIRST_ALLOCATION_BYTES = 1024 * 1024 + 64 * 1024
+"""A frame may claim any size up to the limit; memory is given as its bytes arrive, doubling from here."""
+POOLED_BYTES = 8 * 1024 * 1024
+
+_SIZE = struct.Struct(">i")
+
+
+class InvalidFrameSizeError(ValueError):
+    """A frame's length that is negative or over `socket.request.max.bytes`."""
+
+
+class BufferPool:
+    """Receive buffers shared by the connections of one event loop; keeps at most POOLED_BYTES for reuse."""
+
+    __slots__ = ("_free", "_free_bytes", "shared")
+
+    def __init__(self) -> None:
+        self.shared = memoryview(bytearray(SHARED_BUFFER_BYTES))
+        self._free: list[bytearray] = []
+        self._free_bytes = 0
+
+    def take(self, size_bytes: int) -> bytearray:
+        """A buffer of at least `size_bytes`, its contents arbitrary."""
+        for index in range(len(self._free) - 1, -1, -1):
+            if len(self._free[index]) >= size_bytes:
+                buffer = self._free.pop(index)
+                self._free_bytes -= len(buffer)
+                return buffer
+        return bytearray(size_bytes)
+
+    def give_back(self, buffer: bytearray) -> None:
+        if len(buffer) >= FIRST_READ_BYTES and self._free_bytes + len(buffer) <= POOLED_BYTES:
+            self._free.append(buffer)
+            self._free_bytes += len(buffer)
+
+
+class FrameReader:
+    """The receiving half of one connection: `buffer()` to read into, then `received(n)`, then `next_frame()` until None.
+
+    A frame is given without its length prefix and is valid until the next call of any method but `next_frame`.
+    """
+
+    __slots__ = (
+        "_data",
+        "_end",
+        "_expects_large",
+        "_max_frame_bytes",
+        "_own",
+        "_own_filled",
+        "_own_frame_end",
+        "_pool",
+        "_start",
+    )
+
+    def __init__(self, pool: BufferPool, max_frame_bytes: int) -> None:
+        self._pool = pool
+        self._max_frame_bytes = max_frame_bytes
+        self._own: bytearray | None = None
+        self._own_filled = 0
+        self._own_frame_end = 0  # 0: the size is not known yet
+        self._expects_large = False
+        self._data = pool.shared
+        self._start = self._end = 0
+
+    def buffer(self) -> memoryview:
+        """Where the next bytes from the socket go."""
+        if self._own is None:
+            if not self._expects_large:
+                return self._pool.shared
+            self._own, self._own_filled, self._own_frame_end = self._pool.take(FIRST_ALLOCATION_BYTES), 0, 0
+        if self._own_frame_end:
+            return memoryview(self._own)[self._own_filled : min(self._own_frame_end, len(self._own))]
+        if self._own_filled:  # fewer than 4 bytes: nothing beyond the size, so that no frame has to move
+            return memoryview(self._own)[self._own_filled : _SIZE.size]
+        return memoryview(self._own)[:FIRST_READ_BYTES]
+
+    def received(self, size_bytes: int) -> None:
+        """`size_bytes` were read into `buffer()`. Raises InvalidFrameSizeError."""
+        if self._own is None:
+            self._data, self._start, self._end = self._pool.shared, 0, size_bytes
+            return
+        self._own_filled += size_bytes
+        if not self._own_frame_end and self._own_filled >= _SIZE.size:
+            self._own_frame_end = _SIZE.size + self._checked_size(self._own, 0)
+        if self._own_frame_end > len(self._own) and self._own_filled == len(self._own):
+            self._grow(min(self._own_frame_end, 2 * len(self._own)))
+        if self._own_frame_end and self._own_filled >= self._own_frame_end:
+            self._data, self._start, self._end = memoryview(self._own), 0, self._own_filled
+
+    def next_frame(self) -> memoryview | None:
+        """The next whole frame, or None; what is left over is then kept for later. Raises InvalidFrameSizeError."""
+        start, left = self._start, self._end - self._start
+        if left >= _SIZE.size:
+            size = self._checked_size(self._data, start)
+            if left >= size + _SIZE.size:
+                start += _SIZE.size
+                self._start = start + size
+                return self._data[start : start + size]
+        if left or self._end:
+            self._keep_rest()
+        return None
+
+    def keep_unread(self) -> None:
+        """Stop in the middle: the bytes not yet given out move to a buffer of this connection's own, if they are not there."""
+        if self._start < self._end and self._own is None:
+            self._own = self._pool.take(max(self._end - self._start, FIRST_READ_BYTES))
+            self._own_filled = self._end - self._start
+            self._own[: self._own_filled] = self._data[self._start : self._end]
+            self._own_frame_end = 0
+            self._data, self._start, self._end = memoryview(self._own), 0, self._own_filled
+
+    def close(self) -> None:
+        if self._own is not None:
+            self._data, self._start, self._end = self._pool.shared, 0, 0
+            self._pool.give_back(self._own)
+            self._own = None
+
+    def _checked_size(self, data: bytearray | memoryview, position: int) -> int:
+        size: int = _SIZE.unpack_from(data, position)[0]
+        if size < 0 or size > self._max_frame_bytes:
+            raise InvalidFrameSizeError(f"a request of {size} bytes; socket.request.max.bytes is {self._max_frame_bytes}")
+        return size
+
+    def _keep_rest(self) -> None:
+        """All whole frames are given out: free the buffer, or move the beginning of the next frame to its front."""
+        data, start, left = self._data, self._start, self._end - self._start
+        frame_bytes = _SIZE.size + self._checked_size(data, start) if left >= _SIZE.size else 0
+        self._expects_large = frame_bytes >= LARGE_FRAME_BYTES or (
+            self._own is not None and left == 0 and self._end >= LARGE_FRAME_BYTES
+        )
+        self._data, self._start, self._end = self._pool.shared, 0, 0
+        if left:
+            keep = self._own
+            if keep is None or len(keep) < min(frame_bytes, FIRST_ALLOCATION_BYTES):
+                keep = self._pool.take(max(min(frame_bytes, FIRST_ALLOCATION_BYTES), _SIZE.size, left))
+            memoryview(keep)[:left] = data[start : start + left]
+            self._own, keep = keep, self._own
+            self._own_filled, self._own_frame_end = left, frame_bytes
+            if keep is not None and keep is not self._own:
+                self._pool.give_back(keep)
+        elif self._own is not None:
+            self._pool.give_back(self._own)
+            self._own = None
+
+    def _grow(self, size_bytes: int) -> None:
+        old = self._own
+        assert old is not None
+        grown = self._pool.take(size_bytes)
+        grown[: len(old)] = old
+        self._pool.give_back(old)
+        self._own = grown

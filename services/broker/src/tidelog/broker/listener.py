@@ -1,0 +1,118 @@
+"""A listening socket and the limits on who may connect: in all, per address, and for how long without a word."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tidelog.broker.connection import Connection
+from tidelog.broker.frames import BufferPool
+from tidelog.model.brokers import Endpoint
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.dispatch import Dispatcher
+    from tidelog.runtime.broker_settings import BrokerSettings
+
+IDLE_CHECKS_PER_TIMEOUT = 10
+"""A connection is closed at most a tenth of `connections.max.idle.ms` late."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ConnectionLimits:
+    """`max.connections` and `max.connections.per.ip` over all listeners of a broker."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._max_connections = settings.max_connections
+        self._max_per_ip = settings.max_connections_per_ip
+        self._overrides = settings.max_connections_per_ip_overrides
+        self.per_host: Counter[str] = Counter()
+        self.total = 0
+
+    def admit(self, host: str) -> str | None:
+        """Count a connection from `host`; the limit it breaks, or None."""
+        self.total += 1
+        self.per_host[host] += 1
+        if self.total > self._max_connections:
+            return f"max.connections is {self._max_connections}"
+        limit = self._overrides.get(host, self._max_per_ip)
+        if self.per_host[host] > limit:
+            return f"max.connections.per.ip is {limit} for {host}"
+        return None
+
+    def forget(self, host: str) -> None:
+        self.total -= 1
+        self.per_host[host] -= 1
+        if not self.per_host[host]:
+            del self.per_host[host]
+
+
+class Listener:
+    """One of `listeners`; owns its connections."""
+
+    def __init__(self, endpoint: Endpoint, broker: Broker, dispatcher: Dispatcher, limits: ConnectionLimits) -> None:
+        self.name = endpoint.listener_name
+        self.loop = asyncio.get_running_loop()
+        self.buffer_pool = BufferPool()
+        self.max_request_bytes = broker.settings.socket_request_max_bytes
+        self.port = endpoint.port
+        self._host = endpoint.host
+        self._broker = broker
+        self._dispatcher = dispatcher
+        self._limits = limits
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. Raises OSError if the address can't be had. Port 0 takes a free one, told by `port` afterwards."""
+        settings = self._broker.settings
+        listening = socket.create_server(
+            (self._host or "0.0.0.0", self.port), backlog=settings.socket_listen_backlog_size, reuse_port=False
+        )
+        # Accepted sockets inherit these. A small send buffer keeps sendfile's data in the CPU's cache.
+        if settings.socket_send_buffer_bytes > 0:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.socket_send_buffer_bytes)
+        self.port = listening.getsockname()[1]
+        self._server = await self.loop.create_server(
+            lambda: Connection(self, self._dispatcher), sock=listening, backlog=settings.socket_listen_backlog_size
+        )
+        self._watch_idle()
+
+    def admit(self, connection: Connection) -> bool:
+        self._connections.add(connection)
+        self._broker.telemetry.connection_opened(self.name)
+        broken = self._limits.admit(connection.peer_host)
+        if broken is not None:
+            _log.warning("connection refused", peer=f"{connection.peer_host}:{connection.peer_port}", reason=broken)
+        return broken is None
+
+    def forget(self, connection: Connection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._limits.forget(connection.peer_host)
+            self._broker.telemetry.connection_closed(self.name)
+
+    def stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def close(self) -> None:
+        self.stop_accepting()
+        for connection in list(self._connections):
+            connection.close()
+
+    def _watch_idle(self) -> None:
+        max_idle_ms = self._broker.settings.connections_max_idle_ms
+        if max_idle_ms < 0:
+            return
+        oldest = self.loop.time() - max_idle_ms / 1000
+        for connection in list(self._connections):
+            if connection.last_active < oldest and not connection.is_waiting:
+                _log.debug("idle connection closed", peer=f"{connection.peer_host}:{connection.peer_port}")
+                connection.close()
+        self._broker.timer.add(self._watch_idle, self._broker.timer.now_ms() + max(max_idle_ms // IDLE_CHECKS_PER_TIMEOUT, 1))

@@ -1,0 +1,62 @@
+"""What this broker tells clients of the cluster: brokers, topics, settings, as the controller last said (UpdateMetadata)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+
+from tidelog.model.brokers import BrokerRegistration, Endpoint
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import PartitionState, TopicState, UpdateMetadata
+
+
+class MetadataView:
+    """Read by handlers, written by `apply` alone. `version` grows with each change, so answers made from it can be cached."""
+
+    def __init__(self, cluster_id: str) -> None:
+        self.cluster_id = cluster_id
+        self.version = 0
+        self.controller_id = -1
+        self.brokers: dict[int, BrokerRegistration] = {}
+        self.topics: dict[str, TopicState] = {}
+        self.topic_names: dict[uuid.UUID, str] = {}
+        self.broker_configs: Mapping[str, Mapping[str, str]] = {}
+
+    def apply(self, update: UpdateMetadata) -> None:
+        self.version += 1
+        self.controller_id = update.controller_id
+        self.brokers = {broker.broker_id: broker for broker in update.brokers}
+        if update.is_full:
+            self.topics.clear()
+            self.topic_names.clear()
+        for deleted in update.deleted_topics:
+            known = self.topics.get(deleted.name)
+            if known is not None and known.topic_id == deleted.topic_id:
+                del self.topics[deleted.name]
+                del self.topic_names[deleted.topic_id]
+        for topic in update.topics:
+            self.topics[topic.name] = topic
+            self.topic_names[topic.topic_id] = topic.name
+        if update.broker_configs is not None:
+            self.broker_configs = update.broker_configs
+
+    def partition(self, topic: str, partition: int) -> PartitionState | None:
+        state = self.topics.get(topic)
+        if state is None or not 0 <= partition < len(state.partitions):
+            return None
+        return state.partitions[partition]
+
+    def endpoints(self, listener_name: str) -> Iterable[tuple[BrokerRegistration, Endpoint]]:
+        """Each live broker with its address on the listener that the asking client uses."""
+        for broker in self.brokers.values():
+            for endpoint in broker.endpoints:
+                if endpoint.listener_name == listener_name:
+                    yield broker, endpoint
+
+    def offline_replicas(self, state: PartitionState) -> list[int]:
+        return [replica for replica in state.replicas if replica not in self.brokers]
+
+    def all_partitions(self) -> Iterable[TopicPartition]:
+        for topic in self.topics.values():
+            for state in topic.partitions:
+                yield TopicPartition(topic.name, state.partition)

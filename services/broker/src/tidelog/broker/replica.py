@@ -1,0 +1,150 @@
+"""One replica on this broker: the partition's core and its log, and the requests that touch both.
+
+The core decides, the log does the I/O, this shell carries effects from one to the other. Everything here runs on the event loop.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tidelog.broker.log.file_range import FileRange
+from tidelog.broker.log.partition_log import PartitionLog
+from tidelog.broker.partition.append_validation import AppendRules, validate_batches
+from tidelog.broker.partition.core import PartitionCore
+from tidelog.broker.partition.events import (
+    AdvanceHighWatermark,
+    AdvanceLogStartOffset,
+    AnswerDuplicate,
+    AppendBatch,
+    BatchAppended,
+    DeleteRecordsReceived,
+    Effect,
+    LeaderAndIsrReceived,
+    LogStartOffsetMoved,
+    MinInSyncReplicasChanged,
+    PersistLeaderEpochs,
+    ProduceReceived,
+    Refuse,
+)
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import NO_TIMESTAMP, assign_offset_and_epoch, set_log_append_time
+from tidelog.rpc.broker_commands import PartitionState
+from tidelog.runtime.topic_settings import TopicSettings
+
+
+class Appended(NamedTuple):
+    """What the producer is told. `required_offset` is what acks=all waits for: the high watermark reaching it."""
+
+    base_offset: int
+    required_offset: int
+    log_append_time_ms: int  # -1 unless the topic uses LogAppendTime
+
+
+class Replica:
+    """Raises KafkaError with Kafka's code for whatever is refused."""
+
+    __slots__ = (
+        "_on_high_watermark",
+        "append_rules",
+        "core",
+        "last_high_watermark_at_checkpoint",
+        "log",
+        "settings",
+        "topic_id",
+        "topic_partition",
+    )
+
+    def __init__(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID,
+        core: PartitionCore,
+        log: PartitionLog,
+        settings: TopicSettings,
+        on_high_watermark: Callable[[TopicPartition], None],
+    ) -> None:
+        self.topic_partition = topic_partition
+        self.topic_id = topic_id
+        self.core = core
+        self.log = log
+        self._on_high_watermark = on_high_watermark
+        self.apply_settings(settings, now_ms=0)
+
+    # -- produce
+
+    def append(self, records: memoryview, required_acks: int, produce_version: int, now_ms: int) -> Appended:
+        """Append the one batch of a Produce request. Its bytes are changed in place (offset, epoch, time) and not kept."""
+        header = validate_batches(records, rules=self.append_rules, produce_version=produce_version, now_ms=now_ms)
+        decision = self.core.step(ProduceReceived(header, required_acks), now_ms)[0]
+        if type(decision) is AppendBatch:
+            base_offset = decision.base_offset
+            assign_offset_and_epoch(records, 0, base_offset, decision.leader_epoch)
+            header = header._replace(base_offset=base_offset, partition_leader_epoch=decision.leader_epoch)
+            log_append_time_ms = NO_TIMESTAMP
+            if self.append_rules.is_log_append_time:
+                header = set_log_append_time(records, header, 0, now_ms)
+                log_append_time_ms = now_ms
+            self.log.append(records, header, now_ms)
+            self._carry_out(self.core.step(BatchAppended(header), now_ms), now_ms)
+            return Appended(base_offset, header.last_offset + 1, log_append_time_ms)
+        if type(decision) is AnswerDuplicate:
+            return Appended(decision.base_offset, decision.last_offset + 1, NO_TIMESTAMP)
+        assert type(decision) is Refuse
+        raise KafkaError(decision.error, decision.message)
+
+    # -- fetch
+
+    def read(self, fetch_offset: int, max_bytes: int, isolation_level: int, *, at_least_one_batch: bool) -> FileRange | None:
+        """Where the batches from `fetch_offset` on lie, as far as a client may see them."""
+        core = self.core
+        if not core.log_start_offset <= fetch_offset <= core.log_end_offset:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"offset {fetch_offset} is outside {core.log_start_offset} to {core.log_end_offset} of {self.topic_partition}",
+            )
+        limit = core.read_limit(isolation_level)
+        if fetch_offset >= limit:
+            return None
+        return self.log.read(fetch_offset, max_bytes, limit, at_least_one_batch=at_least_one_batch)
+
+    # -- what the controller says
+
+    def lead_or_follow(self, state: PartitionState, now_ms: int) -> None:
+        event = LeaderAndIsrReceived(
+            state.leader, state.leader_epoch, state.partition_epoch, state.isr, state.replicas, self.core.log_end_offset
+        )
+        self._carry_out(self.core.step(event, now_ms), now_ms)
+
+    def apply_settings(self, settings: TopicSettings, now_ms: int) -> None:
+        self.settings = settings
+        self.append_rules = AppendRules.of(settings)
+        self.log.config = settings.log_config()
+        self._carry_out(self.core.step(MinInSyncReplicasChanged(settings.min_insync_replicas), now_ms), now_ms)
+
+    # -- what is removed
+
+    def delete_records(self, offset: int, now_ms: int) -> int:
+        """Move the log start offset to `offset` (-1: the high watermark); returns the low watermark."""
+        self._carry_out(self.core.step(DeleteRecordsReceived(offset), now_ms), now_ms)
+        return self.core.log_start_offset
+
+    def delete_old_segments(self, now_ms: int) -> int:
+        """Retention by time and size (SPEC B7); returns how many segments went."""
+        deleted = self.log.delete_old_segments(now_ms, self.core.high_watermark)
+        self._carry_out(self.core.step(LogStartOffsetMoved(self.log.log_start_offset), now_ms), now_ms)
+        return deleted
+
+    def _carry_out(self, effects: list[Effect], now_ms: int) -> None:
+        for effect in effects:
+            if type(effect) is AdvanceHighWatermark:
+                self._on_high_watermark(self.topic_partition)
+            elif type(effect) is PersistLeaderEpochs:
+                self.log.persist_leader_epochs()
+            elif type(effect) is AdvanceLogStartOffset:
+                self.log.increment_log_start_offset(effect.log_start_offset)
+                self.core.step(LogStartOffsetMoved(effect.log_start_offset), now_ms)
+            elif type(effect) is Refuse:
+                raise KafkaError(effect.error, effect.message)

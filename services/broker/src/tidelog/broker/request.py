@@ -1,0 +1,71 @@
+"""What a handler knows of the request it answers, and the ways to answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tidelog.broker.connection import Connection
+    from tidelog.broker.dispatch import Route
+    from tidelog.broker.outbox import Chunk
+
+
+class _Sentinel:
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+PARKED: Final = _Sentinel("PARKED")
+"""Returned by a handler that called `park()`: the answer comes later, by `reply()`."""
+NO_REPLY: Final = _Sentinel("NO_REPLY")
+"""Returned by a handler whose request wants no answer (Produce with acks=0)."""
+
+
+class RequestContext:
+    """One request on its way: its header's facts and its place in the connection's order of answers."""
+
+    __slots__ = ("api_version", "chunks", "client_id", "connection", "correlation_id", "on_abandoned", "route", "started_at")
+
+    def __init__(
+        self, connection: Connection, route: Route, correlation_id: int, client_id: str | None, started_at: float
+    ) -> None:
+        self.connection = connection
+        self.route = route
+        self.api_version = route.version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.started_at = started_at  # seconds of the event loop's clock
+        self.chunks: Sequence[Chunk] | None = None
+        self.on_abandoned: Callable[[], None] | None = None
+
+    @property
+    def listener_name(self) -> str:
+        return self.connection.listener.name
+
+    @property
+    def host(self) -> str:
+        return self.connection.peer_host
+
+    def park(self, on_abandoned: Callable[[], None] | None = None) -> _Sentinel:
+        """Keep the place in the order of answers; `on_abandoned` is called if the connection ends before the answer."""
+        self.on_abandoned = on_abandoned
+        self.connection.wait_for(self)
+        return PARKED
+
+    def reply(self, message: Any) -> None:
+        """Answer a parked request."""
+        self.on_abandoned = None
+        if not self.connection.is_closed:
+            self.connection.answer_later(self, self.route.encode_answer(self, message))
+
+    def abandon(self) -> None:
+        """The connection is gone."""
+        if self.on_abandoned is not None:
+            self.on_abandoned()
+            self.on_abandoned = None
