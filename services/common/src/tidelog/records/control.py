@@ -41,7 +41,7 @@ def encode_end_transaction(marker: EndTransactionMarker) -> tuple[bytes, bytes]:
 
 
 def decode_end_transaction(key: bytes | memoryview, value: bytes | memoryview) -> EndTransactionMarker | None:
-    """The marker, or None if the record is of another control type. A later version's longer value is read too."""
+    """The marker, None for another control type. A later version's longer value is read too."""
     if len(key) < _KEY.size:
         raise CorruptControlRecordError(
             f"control record key of {len(key)} bytes, at least {_KEY.size} expected"

@@ -1,8 +1,8 @@
 """Is what a client sent to a partition one sound batch? Decided from the 61 bytes of its header and the CRC.
 
-Kafka walks all records here; we only where the topic needs it (`record_validation.py`), so a batch whose header lies
-about its records is found by no one but its reader. Rules and error codes: Kafka 4.3's `ProduceRequest`,
-`UnifiedLog`, `LogValidator`, in the order in which Kafka would meet them.
+Kafka walks all records here; we only where the topic needs it (`record_validation.py`), so a batch whose
+header lies about its records is found by no one but its reader. Rules and error codes: Kafka 4.3's
+`ProduceRequest`, `UnifiedLog`, `LogValidator`, in the order in which Kafka would meet them.
 """
 
 from __future__ import annotations
@@ -62,10 +62,10 @@ class AppendRules:
 def validate_batches(
     records: memoryview, *, rules: AppendRules, now_ms: int, produce_version: int = NEWEST_PRODUCE_VERSION
 ) -> BatchHeader:
-    """The header of the one batch in `records`, what a Produce request of `produce_version` has for a partition.
+    """The header of the one batch in `records`, which a Produce request has for a partition.
 
-    `header.size_bytes` may be less than `len(records)`: a cut-off batch behind the first is ignored, as by Kafka.
-    Raises KafkaError: CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
+    `header.size_bytes` may be less than `len(records)`: a cut-off batch behind the first is ignored, as by
+    Kafka. Raises KafkaError: CORRUPT_MESSAGE, INVALID_RECORD, MESSAGE_TOO_LARGE, RECORD_LIST_TOO_LARGE,
     INVALID_TIMESTAMP, UNSUPPORTED_COMPRESSION_TYPE.
     """
     size = len(records)
@@ -181,7 +181,7 @@ def _check_framing(records: memoryview, header: BatchHeader, produce_version: in
 
 
 def _has_batch(records: memoryview) -> bool:
-    """Does a whole batch (of any format) begin here? Raises CORRUPT_MESSAGE where its first bytes can't be."""
+    """Does a whole batch, of any format, begin here? Raises CORRUPT_MESSAGE if none ever can."""
     if len(records) < LOG_OVERHEAD_BYTES:
         return False
     length = _LENGTH.unpack_from(records, 8)[0]

@@ -62,7 +62,7 @@ class LeaderEpochs:
         return EpochEntry(self._epochs[0], self._start_offsets[0]) if self._epochs else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Batches from `start_offset` on carry `epoch`; True if that was news: the checkpoint must be written.
+        """Batches from `start_offset` on carry `epoch`; True if that has to be written to the checkpoint.
 
         Entries that the new one contradicts (same or later epoch, same or later offset) are dropped, as Kafka
         does: the log is about to hold, from `start_offset` on, what the new epoch says.
@@ -79,10 +79,10 @@ class LeaderEpochs:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
-        """Where the largest epoch not above `epoch` ends: where the next starts; `log_end_offset` for the newest.
+        """Where the largest epoch not above `epoch` ends; the newest ends at `log_end_offset`.
 
-        An epoch above all that are known is undefined (-1, -1): the asker may know more than this log. An epoch
-        below all that are known ends where the earliest begins, under its own number (KIP-279).
+        An epoch above all that are known is undefined (-1, -1): the asker may know more than this log. An
+        epoch below all that are known ends where the earliest begins, under its own number (KIP-279).
         """
         epochs = self._epochs
         if not epochs or epoch < 0 or epoch > epochs[-1]:
@@ -122,7 +122,7 @@ class LeaderEpochs:
         self._start_offsets.clear()
 
     def encode(self) -> bytes:
-        """The text of Kafka's `leader-epoch-checkpoint`: version, number of entries, an `epoch offset` a line."""
+        """The text of Kafka's `leader-epoch-checkpoint`: version, number of entries, `epoch offset` lines."""
         lines = [str(_CHECKPOINT_VERSION), str(len(self._epochs))]
         lines += [
             f"{epoch} {offset}" for epoch, offset in zip(self._epochs, self._start_offsets, strict=True)

@@ -86,8 +86,8 @@ class _Producer:
 class ProducerState:
     """All producers of one partition.
 
-    `end_offset`: one past the last offset that the state knows of. `expiration_ms`: `producer.id.expiration.ms`, may be
-    set at any time.
+    `end_offset`: one past the last offset that the state knows of. `expiration_ms`:
+    `producer.id.expiration.ms`, may be set at any time.
     """
 
     __slots__ = ("_max_producers", "_ongoing", "_producers", "_unreplicated", "end_offset", "expiration_ms")
@@ -113,10 +113,10 @@ class ProducerState:
     def check(self, header: BatchHeader, now_ms: int) -> Duplicate | None:
         """May this batch of a client be appended? None: yes. A Duplicate: it is here already.
 
-        Raises KafkaError: INVALID_PRODUCER_EPOCH (an older epoch than was seen), OUT_OF_ORDER_SEQUENCE_NUMBER (not
-        the next sequence; not 0 under a new epoch), INVALID_TXN_STATE (plain batch inside an open transaction).
-        A producer of which nothing is known, or that has expired by `now_ms`, may begin with any sequence, as its
-        history can have been deleted by retention.
+        Raises KafkaError: INVALID_PRODUCER_EPOCH (an older epoch than was seen), OUT_OF_ORDER_SEQUENCE_NUMBER
+        (not the next sequence; not 0 under a new epoch), INVALID_TXN_STATE (plain batch inside an open
+        transaction). A producer of which nothing is known, or that has expired by `now_ms`, may begin with
+        any sequence, as its history can have been deleted by retention.
         """
         producer = self._producers.get(header[9])
         if producer is None:
@@ -133,7 +133,7 @@ class ProducerState:
         elif epoch < producer.producer_epoch:
             raise KafkaError(
                 ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"Producer {header[9]} wrote with epoch {epoch}, epoch {producer.producer_epoch} was seen before",
+                f"Producer {header[9]} wrote with epoch {epoch}, epoch {producer.producer_epoch} was seen",
             )
         elif sequence != 0 and producer.producer_epoch >= 0:
             if not self._forget_if_expired(header[9], now_ms):
@@ -227,7 +227,7 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """The first offset hidden from read_committed: of the oldest transaction open or not yet replicated."""
+        """Where read_committed must stop: at the oldest transaction that is open or not yet replicated."""
         first = next(iter(self._ongoing.values()), None)
         if self._unreplicated:
             unreplicated = min(completed.first_offset for completed in self._unreplicated)
@@ -245,7 +245,7 @@ class ProducerState:
     # -- forgetting
 
     def expire(self, now_ms: int) -> int:
-        """Forget producers whose newest batch is `expiration_ms` old by its own timestamp; how many those were.
+        """Forget producers whose newest batch is `expiration_ms` old by its own timestamp; returns how many.
 
         One with an open transaction stays.
         """
@@ -257,8 +257,9 @@ class ProducerState:
     def truncate_from(self, offset: int) -> bool:
         """The log was cut at `offset`. True: nothing of the state was beyond it.
 
-        False: the state is empty now and must be made anew, by `load` of the newest snapshot at or below `offset`
-        and `update` with each batch from there on; what the cut batches displaced can be had only so.
+        False: the state is empty now and must be made anew, by `load` of the newest snapshot at or below
+        `offset` and `update` with each batch from there on; what the cut batches displaced can be had only
+        so.
         """
         if self.end_offset <= offset:
             return True
@@ -276,9 +277,10 @@ class ProducerState:
     def snapshot(self, end_offset: int) -> bytes:
         """Contents of the `.snapshot` file named by `end_offset`, the log's end, in Kafka's format.
 
-        Kafka keeps the newest batch of a producer only. Here a producer has one entry for each batch remembered,
-        newest last: Kafka, for which a later entry of the same id replaces an earlier one, reads what it would have
-        written itself, and `load` gets all five back. Raises ValueError if the state is beyond `end_offset`.
+        Kafka keeps the newest batch of a producer only. Here a producer has one entry for each batch
+        remembered, newest last: Kafka, for which a later entry of the same id replaces an earlier one, reads
+        what it would have written itself, and `load` gets all five back. Raises ValueError if the state is
+        beyond `end_offset`.
         """
         if end_offset < self.end_offset:
             raise ValueError(f"producer state up to {self.end_offset} is no snapshot of offset {end_offset}")
@@ -297,7 +299,8 @@ class ProducerState:
     def load(self, data: bytes, end_offset: int, now_ms: int | None = None) -> None:
         """Replace the state by that of a `.snapshot` file (ours or Kafka's) whose name says `end_offset`.
 
-        With `now_ms`, producers expired by then are left out. Raises CorruptSnapshotError, the state then unchanged.
+        With `now_ms`, producers expired by then are left out. Raises CorruptSnapshotError, the state then
+        unchanged.
         """
         entries = decode_snapshot(data)
         self.clear()
