@@ -1,0 +1,75 @@
+"""Small files that are replaced as a whole, and Kafka's offset checkpoints: version line `0`, a count, `topic partition offset` lines."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from tidelog.broker.log.errors import CorruptFileError
+from tidelog.broker.log.partition_directory import sync_directory
+from tidelog.model.topics import TopicPartition
+
+RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
+LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
+_VERSION: Final = 0
+
+
+def write_atomically(path: str | Path, content: bytes, *, syncs: bool = True) -> None:
+    """The file is either the old or the new one, whenever the process dies; with `syncs` also if the machine does. Raises OSError."""
+    temporary = f"{os.fspath(path)}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        with os.fdopen(fd, "wb", buffering=0) as file:
+            written = file.write(content)
+            if written != len(content):
+                raise OSError(f"{temporary}: {written} of {len(content)} bytes written")
+            if syncs:
+                os.fsync(fd)
+        os.replace(temporary, path)
+    except OSError:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    if syncs:
+        sync_directory(os.path.dirname(path) or ".")
+
+
+def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
+    lines = [str(_VERSION), str(len(offsets))]
+    lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def decode_offsets(path: Path, content: bytes) -> dict[TopicPartition, int]:
+    """Raises CorruptFileError that names the line."""
+    lines = content.decode("utf-8", errors="replace").splitlines()
+    if not lines:
+        return {}
+    offsets: dict[TopicPartition, int] = {}
+    try:
+        version, count = int(lines[0]), int(lines[1])
+        for line in lines[2:]:
+            topic, partition, offset = line.split()
+            offsets[TopicPartition(topic, int(partition))] = int(offset)
+    except (ValueError, IndexError) as error:
+        raise CorruptFileError(f"{path}, line {len(offsets) + 3}: not `topic partition offset`") from error
+    if version != _VERSION:
+        raise CorruptFileError(f"{path}: version {version} is unknown, {_VERSION} expected")
+    if count != len(offsets):
+        raise CorruptFileError(f"{path}: {count} entries announced, {len(offsets)} found")
+    return offsets
+
+
+def read_offsets(path: Path) -> dict[TopicPartition, int]:
+    """Empty if the file is absent. Raises CorruptFileError, OSError."""
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    return decode_offsets(path, content)
+
+
+def write_offsets(path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    write_atomically(path, encode_offsets(offsets))

@@ -1,0 +1,89 @@
+"""The directory of one partition and the names of the files in it: Kafka's, a 20-digit base offset and a suffix."""
+
+from __future__ import annotations
+
+import os
+import threading
+import uuid
+from pathlib import Path
+from typing import Final
+
+from tidelog.model.topics import TopicPartition
+
+LOG_SUFFIX: Final = ".log"
+OFFSET_INDEX_SUFFIX: Final = ".index"
+TIME_INDEX_SUFFIX: Final = ".timeindex"
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
+SNAPSHOT_SUFFIX: Final = ".snapshot"
+DELETED_SUFFIX: Final = ".deleted"
+SEGMENT_SUFFIXES: Final = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TRANSACTION_INDEX_SUFFIX)
+LEADER_EPOCHS_FILE: Final = "leader-epoch-checkpoint"
+PARTITION_METADATA_FILE: Final = "partition.metadata"
+DELETED_DIRECTORY_SUFFIX: Final = "-delete"
+_OFFSET_DIGITS: Final = 20
+_MAX_NAME_LENGTH: Final = 255
+
+
+class PartitionDirectory:
+    """`path` changes when the partition is deleted. `lock` is held for the few file operations that two threads may want at once."""
+
+    __slots__ = ("lock", "path")
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.lock = threading.Lock()
+
+    def file(self, base_offset: int, suffix: str) -> str:
+        return f"{self.path}/{base_offset:020d}{suffix}"
+
+    def named(self, name: str) -> Path:
+        return Path(self.path, name)
+
+    def offsets_of(self, suffix: str) -> list[int]:
+        """The base offsets of the files with this suffix, sorted."""
+        return sorted(
+            int(stem)
+            for name in os.listdir(self.path)
+            if name.endswith(suffix)
+            and len(stem := name.removesuffix(suffix)) == _OFFSET_DIGITS
+            and stem.isdecimal()
+        )
+
+    def sync(self) -> None:
+        """fsync of the directory itself: names of new, renamed and deleted files are durable then."""
+        sync_directory(self.path)
+
+
+def sync_directory(path: str | Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_file(path: str | Path) -> None:
+    """fsync through a descriptor of its own, so that it can be called beside the thread that writes the file."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def partition_directory_name(topic_partition: TopicPartition) -> str:
+    return f"{topic_partition.topic}-{topic_partition.partition}"
+
+
+def parse_partition_directory_name(name: str) -> TopicPartition | None:
+    """`topic-3` -> (topic, 3); None for any other directory."""
+    topic, dash, partition = name.rpartition("-")
+    if not dash or not topic or not (partition.isdecimal() and partition.isascii()):
+        return None
+    return TopicPartition(topic, int(partition))
+
+
+def deleted_directory_name(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
+    """Kafka's `<topic>-<partition>.<unique>-delete`, the topic cut so that the name is no longer than a file name may be."""
+    suffix = f"-{topic_partition.partition}.{unique.hex}{DELETED_DIRECTORY_SUFFIX}"
+    return topic_partition.topic[: _MAX_NAME_LENGTH - len(suffix)] + suffix

@@ -1,0 +1,267 @@
+"""What happens when a partition's log is opened, and after it was cut: segments, indexes, producer state and epochs agree again.
+
+Source: Kafka's `LogLoader`, `LogSegment.recover`, `ProducerStateManager`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tidelog.broker.log.batch_scan import scan_headers
+from tidelog.broker.log.errors import TornLogError
+from tidelog.broker.log.log_config import LogConfig
+from tidelog.broker.log.open_segments import OpenSegments
+from tidelog.broker.log.partition_directory import (
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    PartitionDirectory,
+)
+from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET, Segment
+from tidelog.broker.log.segment_lookup import batch_with
+from tidelog.broker.partition.leader_epochs import LeaderEpochs
+from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError
+from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.records.batch import NO_PRODUCER_ID, BatchHeader
+from tidelog.records.record import end_transaction_marker
+
+LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, ".cleaned", ".tmp")
+
+
+class LoadedSegments(NamedTuple):
+    """`cut` says where and why the log was cut short, None if it was sound."""
+
+    segments: list[Segment]
+    cut: str | None
+
+
+def load_segments(
+    directory: PartitionDirectory,
+    config: LogConfig,
+    open_segments: OpenSegments,
+    leader_epochs: LeaderEpochs,
+    *,
+    recovery_point: int,
+    log_start_offset: int,
+    clean_shutdown: bool,
+    now_ms: int,
+) -> LoadedSegments:
+    """The segments in `directory`, one at least, checked as far as need be. Raises OSError.
+
+    After a clean shutdown only the active segment's end is read. Else each segment that reaches beyond `recovery_point` is read
+    whole, its CRCs checked and its indexes made anew; so is any whose indexes are missing or senseless. The first batch that is
+    not sound ends the log: what follows it is removed.
+    """
+    _remove_leftovers(directory)
+    bases = directory.offsets_of(LOG_SUFFIX)
+    segments: list[Segment] = []
+    cut: str | None = None
+    for number, base_offset in enumerate(bases):
+        segment = _existing_segment(directory, base_offset, open_segments)
+        is_last = number + 1 == len(bases)
+        segment.next_offset = base_offset if is_last else bases[number + 1]
+        if cut is not None:
+            segment.remove_files()
+            continue
+        segments.append(segment)
+        needs_recovery = (
+            not clean_shutdown and (is_last or segment.next_offset > recovery_point)
+        ) or not _load_indexes(segment)
+        if not needs_recovery and is_last:
+            needs_recovery = not _load_end(segment)
+        if needs_recovery:
+            cut = recover_segment(segment, config, leader_epochs)
+        segment.close_files()
+    if segments and segments[-1].next_offset < log_start_offset:
+        for (
+            segment
+        ) in segments:  # all of the log was below its start: a crash lost its end after DeleteRecords
+            segment.remove_files()
+        segments = []
+    if not segments:
+        segments = [Segment(directory, log_start_offset, open_segments, created_ms=now_ms)]
+        segments[0].create_files()
+        segments[0].close_files()
+    return LoadedSegments(segments, cut)
+
+
+def _remove_leftovers(directory: PartitionDirectory) -> None:
+    """Files that were on their way out or in when the process died, and indexes without a segment."""
+    names = set(os.listdir(directory.path))
+    for name in names:
+        stem, dot, suffix = name.rpartition(".")
+        is_orphan = dot + suffix in SEGMENT_SUFFIXES and stem.isdecimal() and stem + LOG_SUFFIX not in names
+        if name.endswith(LEFTOVER_SUFFIXES) or is_orphan:
+            directory.named(name).unlink(missing_ok=True)
+
+
+def _existing_segment(
+    directory: PartitionDirectory, base_offset: int, open_segments: OpenSegments
+) -> Segment:
+    status = os.stat(directory.file(base_offset, LOG_SUFFIX))
+    return Segment(
+        directory,
+        base_offset,
+        open_segments,
+        size_bytes=status.st_size,
+        created_ms=status.st_mtime_ns // 1_000_000,
+    )
+
+
+def _load_indexes(segment: Segment) -> bool:
+    """Take the index files as they are; False if they must be made anew."""
+    for index, suffix in (
+        (segment.offset_index, OFFSET_INDEX_SUFFIX),
+        (segment.time_index, TIME_INDEX_SUFFIX),
+    ):
+        try:
+            size = os.stat(segment.directory.file(segment.base_offset, suffix)).st_size
+        except FileNotFoundError:
+            return False
+        if size % index.ENTRY.size:
+            return False
+        index.opened_with(size // index.ENTRY.size)
+    count = segment.offset_index.entry_count
+    if count:
+        relative_offset, position = segment.offset_index.entry(count - 1)
+        if relative_offset <= 0 or position >= segment.size_bytes or (count > 1 and not position):
+            return False
+    timestamp, offset = segment.time_index.last()
+    if segment.time_index.entry_count and (timestamp < 0 or offset < segment.base_offset):
+        return False
+    segment.time_index.load_last()
+    segment.max_timestamp, segment.offset_of_max_timestamp = timestamp, offset
+    return True
+
+
+def _load_end(segment: Segment) -> bool:
+    """Read the last stretch of the active segment, from its last index entry on: next offset, greatest timestamp."""
+    if not segment.size_bytes:
+        segment.next_offset = segment.base_offset
+        return True
+    fd = segment.open_file()
+    try:
+        for _, header, _ in scan_headers(fd, segment.offset_index.last_position(), segment.size_bytes):
+            segment.next_offset = header.last_offset + 1
+            segment.note_timestamp(header.max_timestamp, header.last_offset)
+        _, first, _ = next(scan_headers(fd, 0, segment.size_bytes))
+    except TornLogError:
+        return False
+    segment.first_timestamp = first.max_timestamp
+    return True
+
+
+def recover_segment(segment: Segment, config: LogConfig, leader_epochs: LeaderEpochs) -> str | None:
+    """Read the whole segment, cut it at the first batch that is not sound, make its indexes anew, note the epochs it shows.
+
+    Returns where and why it was cut, None if it was not.
+    """
+    fd = segment.open_file()
+    segment.offset_index.reset()
+    segment.time_index.reset()
+    segment.max_timestamp, segment.offset_of_max_timestamp = -1, segment.base_offset
+    segment.next_offset = segment.base_offset
+    segment.bytes_since_index_entry = 0
+    end, reason = 0, None
+    try:
+        for position, header, _ in scan_headers(
+            fd, 0, segment.size_bytes, min_offset=segment.base_offset, checks_crc=True
+        ):
+            if header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET:
+                raise TornLogError(
+                    position, f"offset {header.last_offset} is too far from the segment's first"
+                )
+            _take_in(segment, header, position, config)
+            if header.partition_leader_epoch > leader_epochs.latest_epoch:
+                leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+            end = position + header.size_bytes
+    except TornLogError as error:
+        reason = f"{segment.path}: {error}"
+        os.ftruncate(fd, end)
+        segment.size_bytes = end
+    segment.finish()
+    return reason
+
+
+def _take_in(segment: Segment, header: BatchHeader, position: int, config: LogConfig) -> None:
+    """What an append does besides writing."""
+    if not position:
+        segment.first_timestamp = header.max_timestamp
+    segment.note_timestamp(header.max_timestamp, header.last_offset)
+    if segment.bytes_since_index_entry > config.index_interval_bytes:
+        segment.add_index_entries(header.last_offset, position)
+        segment.bytes_since_index_entry = 0
+    segment.bytes_since_index_entry += header.size_bytes
+    segment.next_offset = header.last_offset + 1
+
+
+def truncate_segment(segment: Segment, offset: int) -> None:
+    """Cut off the batches with a record at or above `offset`. Raises OSError, TornLogError."""
+    place = batch_with(segment, offset)
+    if place is not None:
+        os.ftruncate(segment.open_file(), place.position)
+        segment.size_bytes = place.position
+    segment.offset_index.keep_below(offset - segment.base_offset)
+    segment.time_index.keep_offsets_below(offset)
+    segment.bytes_since_index_entry = 0
+    segment.next_offset = segment.base_offset
+    segment.max_timestamp, segment.offset_of_max_timestamp = segment.time_index.last()
+    if not _load_end(segment):
+        raise TornLogError(0, f"{segment.path} holds no sound batches after truncation")
+
+
+def rebuild_producer_state(
+    directory: PartitionDirectory,
+    segments: Sequence[Segment],
+    producer_state: ProducerState,
+    log_end_offset: int,
+    now_ms: int,
+) -> None:
+    """From the newest snapshot at or below the log end that can be read, and the batches after it. Raises OSError."""
+    remove_snapshots_above(directory, log_end_offset)
+    start = segments[0].base_offset
+    producer_state.clear()
+    for offset in reversed(directory.offsets_of(SNAPSHOT_SUFFIX)):
+        path = directory.file(offset, SNAPSHOT_SUFFIX)
+        try:
+            producer_state.load(Path(path).read_bytes(), offset, now_ms)
+        except CorruptSnapshotError:
+            os.unlink(path)
+            continue
+        start = offset
+        break
+    for segment in segments:
+        if segment.next_offset > start and segment.size_bytes:
+            _replay(segment, producer_state, start)
+
+
+
+def _replay(segment: Segment, producer_state: ProducerState, start_offset: int) -> None:
+    place = batch_with(segment, start_offset)
+    if place is None:
+        return
+    fd = segment.open_file()
+    for position, header, _ in scan_headers(fd, place.position, segment.size_bytes):
+        if header.producer_id != NO_PRODUCER_ID:
+            marker = end_transaction_marker(os.pread(fd, header.size_bytes, position)) if header.is_control else None
+            producer_state.update(header, marker)
+    segment.close_files()
+
+
+def remove_snapshots_above(directory: PartitionDirectory, offset: int) -> None:
+    for snapshot_offset in directory.offsets_of(SNAPSHOT_SUFFIX):
+        if snapshot_offset > offset:
+            os.unlink(directory.file(snapshot_offset, SNAPSHOT_SUFFIX))
+
+
+def remove_snapshots_below(directory: PartitionDirectory, offset: int) -> None:
+    """Those that no segment begins at any more."""
+    for snapshot_offset in directory.offsets_of(SNAPSHOT_SUFFIX):
+        if snapshot_offset < offset:
+            Path(directory.file(snapshot_offset, SNAPSHOT_SUFFIX)).unlink(missing_ok=True)

@@ -1,0 +1,177 @@
+"""One segment: a `.log` file of batches with its two indexes, and what is known of it without reading."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from tidelog.broker.log.offset_index import OffsetIndex
+from tidelog.broker.log.open_segments import OpenSegments
+from tidelog.broker.log.partition_directory import (
+    DELETED_SUFFIX,
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    PartitionDirectory,
+    sync_file,
+)
+from tidelog.broker.log.time_index import TimeIndex
+from tidelog.records.batch import NO_TIMESTAMP
+
+NOT_OPEN: Final = -1
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+
+
+class Segment:
+    """Changed by `PartitionLog` alone. Files are opened when first needed. Raises OSError where the disk refuses.
+
+    `next_offset` is where the following batch goes; `max_timestamp` the greatest of all batches (-1: none) and
+    `offset_of_max_timestamp` the last offset of the batch that has it; `first_timestamp` the first batch's greatest (-1: unknown).
+    `references` counts the file ranges being sent; the file stays open as long.
+    """
+
+    __slots__ = (
+        "_open_segments",
+        "base_offset",
+        "bytes_since_index_entry",
+        "created_ms",
+        "directory",
+        "fd",
+        "first_timestamp",
+        "is_deleted",
+        "max_timestamp",
+        "next_offset",
+        "offset_index",
+        "offset_of_max_timestamp",
+        "recently_used",
+        "references",
+        "size_bytes",
+        "time_index",
+    )
+
+    def __init__(
+        self,
+        directory: PartitionDirectory,
+        base_offset: int,
+        open_segments: OpenSegments,
+        *,
+        size_bytes: int = 0,
+        created_ms: int,
+    ) -> None:
+        self.directory = directory
+        self.base_offset = base_offset
+        self._open_segments = open_segments
+        self.fd = NOT_OPEN
+        self.size_bytes = size_bytes
+        self.next_offset = base_offset
+        self.offset_index = OffsetIndex(directory, base_offset)
+        self.time_index = TimeIndex(directory, base_offset)
+        self.max_timestamp = NO_TIMESTAMP
+        self.offset_of_max_timestamp = base_offset
+        self.first_timestamp = NO_TIMESTAMP
+        self.created_ms = created_ms
+        self.bytes_since_index_entry = 0
+        self.references = 0
+        self.recently_used = False
+        self.is_deleted = False
+
+    def __repr__(self) -> str:
+        return f"Segment({self.path}, {self.size_bytes} bytes)"
+
+    @property
+    def path(self) -> str:
+        return self.directory.file(self.base_offset, LOG_SUFFIX)
+
+    # -- files
+
+    def create_files(self) -> None:
+        """A new, empty segment; whatever has its names is emptied."""
+        self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        self._open_segments.opened(self)
+        self.offset_index.create()
+        self.time_index.create()
+
+    def open_file(self) -> int:
+        """The file descriptor, opened if need be; it may be closed again at the next call for another segment, unless referred to."""
+        self.recently_used = True
+        if self.fd == NOT_OPEN:
+            self.fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            self._open_segments.opened(self)
+        return self.fd
+
+    def close_files(self) -> None:
+        self.offset_index.close()
+        self.time_index.close()
+        if self.fd != NOT_OPEN:
+            self._open_segments.closed(self)
+            os.close(self.fd)
+            self.fd = NOT_OPEN
+
+    def release(self) -> None:
+        self.references -= 1
+        if self.is_deleted and not self.references:
+            self.close_files()
+
+    def forget(self) -> None:
+        """The log no longer has this segment: its file is closed as soon as nobody sends from it."""
+        self.is_deleted = True
+        if not self.references:
+            self.close_files()
+
+    @contextmanager
+    def own_descriptor(self) -> Iterator[int]:
+        """For reading in another thread than the loop's."""
+        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    # -- changes
+
+    def note_timestamp(self, timestamp: int, last_offset: int) -> None:
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+            self.offset_of_max_timestamp = last_offset
+
+    def add_index_entries(self, last_offset: int, position: int) -> None:
+        self.offset_index.append(last_offset, position)
+        self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
+
+    def finish(self) -> None:
+        """No more batches come: the time index ends with the greatest timestamp and both indexes are on file."""
+        self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
+        self.spill_indexes()
+
+    def spill_indexes(self) -> None:
+        self.offset_index.spill()
+        self.time_index.spill()
+
+    def sync(self) -> None:
+        """fsync of log and indexes, from any thread. A file deleted meanwhile needs none."""
+        self.spill_indexes()
+        for suffix in SEGMENT_SUFFIXES:
+            try:
+                sync_file(self.directory.file(self.base_offset, suffix))
+            except FileNotFoundError:
+                if suffix == LOG_SUFFIX and not self.is_deleted:
+                    raise
+
+    def rename_deleted(self) -> None:
+        """Give the files Kafka's suffix for what is to be removed; their names are free then."""
+        for suffix in SEGMENT_SUFFIXES:
+            path = self.directory.file(self.base_offset, suffix)
+            try:
+                os.rename(path, path + DELETED_SUFFIX)
+            except FileNotFoundError:
+                continue
+
+    def remove_files(self) -> None:
+        for suffix in SEGMENT_SUFFIXES:
+            path = self.directory.file(self.base_offset, suffix)
+            for name in (path, path + DELETED_SUFFIX):
+                try:
+                    os.unlink(name)
+                except FileNotFoundError:
+                    continue
