@@ -10,6 +10,7 @@ import itertools
 import os
 import shutil
 import subprocess
+import time
 import uuid
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -100,13 +101,28 @@ def own_broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
     return start_broker()
 
 
+def await_leaders(bootstrap: str, topic: str, partitions: int) -> None:
+    """Apache Kafka can name its broker leader a moment before it acts as one."""
+    asked = [{"partition_index": p, "timestamp": -1} for p in range(partitions)]
+    with RawClient(bootstrap) as client:
+        while True:
+            answer = client.call(
+                "list_offsets", 5, replica_id=-1, isolation_level=0, topics=[{"name": topic, "partitions": asked}]
+            )
+            if not any(p.error_code for p in answer.topics[0].partitions):
+                return
+            time.sleep(0.02)
+
+
 @pytest.fixture
-def new_topic(bootstrap: str) -> Callable[..., str]:
+def new_topic(bootstrap: str, shared_broker: BrokerProcess | None) -> Callable[..., str]:
     """new_topic(partitions=1, **configs) -> the name of a fresh topic on the shared broker; `_` in a config's name means `.`."""
 
     def create(partitions: int = 1, **configs: object) -> str:
         name = f"t-{uuid.uuid4().hex[:12]}"
         create_topic(bootstrap, name, partitions, {k.replace("_", "."): str(v) for k, v in configs.items()})
+        if shared_broker is None:
+            await_leaders(bootstrap, name, partitions)
         return name
 
     return create
