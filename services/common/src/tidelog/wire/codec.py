@@ -1,0 +1,166 @@
+"""Encoders and decoders of all messages, one pair for each message and version, made at first use.
+
+A decoder takes (buffer, position) and gives (message, end position); strings are copied, `bytes` and `records` are views into the buffer. An
+encoder takes a message and gives the chunks of its body: bytes, and between them each `records` value as it was given.
+"""
+
+from __future__ import annotations
+
+import importlib
+import struct
+from collections.abc import Callable
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from tidelog.wire.api_keys import api_spec
+from tidelog.wire.decoder_source import write_decoder
+from tidelog.wire.encoder_source import write_encoder
+from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError
+from tidelog.wire.schema import Buffer, Message
+
+__all__ = [
+    "Decoder",
+    "Encoder",
+    "MalformedMessageError",
+    "RecordCodec",
+    "UnsupportedVersionError",
+    "decoder",
+    "encoder",
+    "record_codec",
+    "request_class",
+    "request_decoder",
+    "request_encoder",
+    "response_class",
+    "response_decoder",
+    "response_encoder",
+]
+
+Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
+Encoder: TypeAlias = Callable[[Any], list[Any]]
+
+_decoders: dict[tuple[type[Message], int], Decoder] = {}
+_encoders: dict[tuple[type[Message], int], Encoder] = {}
+_INT16 = struct.Struct(">h")
+
+
+def decoder(message: type[Message], version: int) -> Decoder:
+    """Raises UnsupportedVersionError. The decoder raises MalformedMessageError, and nothing else, for any bytes."""
+    made = _decoders.get((message, version))
+    if made is None:
+        _require(message, version)
+        source = write_decoder(message, version)
+        made = source.compile(f"<decoder of {message.__name__} version {version}>", "decode")
+        _decoders[message, version] = made
+    return made
+
+
+def encoder(message: type[Message], version: int) -> Encoder:
+    """Raises UnsupportedVersionError. The encoder leaves out what the version doesn't have; None where the version has no null is an error
+    (TypeError, AttributeError), as is a number that is out of range (struct.error)."""
+    made = _encoders.get((message, version))
+    if made is None:
+        _require(message, version)
+        source = write_encoder(message, version)
+        made = source.compile(f"<encoder of {message.__name__} version {version}>", "encode")
+        _encoders[message, version] = made
+    return made
+
+
+def _require(message: type[Message], version: int) -> None:
+    first, last = message.VERSIONS
+    if not first <= version <= last:
+        raise UnsupportedVersionError(message.__name__, version)
+
+
+def request_class(api_key: int) -> type[Message]:
+    """The dataclass of an API's request; its module is imported now if it wasn't."""
+    return _message_class(api_key, "Request")
+
+
+def response_class(api_key: int) -> type[Message]:
+    return _message_class(api_key, "Response")
+
+
+def _message_class(api_key: int, suffix: str) -> type[Message]:
+    spec = api_spec(api_key)
+    module = importlib.import_module(f"tidelog.wire.messages.{spec.module}")
+    found: type[Message] = getattr(module, spec.name + suffix)
+    return found
+
+
+def request_decoder(api_key: int, version: int) -> Decoder:
+    """(buffer, position) -> (request, end position). Raises UnsupportedVersionError for an API or version that Kafka 4.3 doesn't serve."""
+    return decoder(request_class(api_key), version)
+
+
+def request_encoder(api_key: int, version: int) -> Encoder:
+    return encoder(request_class(api_key), version)
+
+
+def response_decoder(api_key: int, version: int) -> Decoder:
+    return decoder(response_class(api_key), version)
+
+
+def response_encoder(api_key: int, version: int) -> Encoder:
+    """response -> chunks of its body, without header. A `records` value is a chunk of its own, un-copied; one of length 0 is no chunk."""
+    return encoder(response_class(api_key), version)
+
+
+M = TypeVar("M", bound=Message)
+
+
+class RecordCodec(Generic[M]):
+    """Keys and values of internal topics, and the consumer protocol's data: an int16 before the body.
+
+    The int16 of a value is its version; that of a coordinator's key is the kind of record (the definition's API_KEY), its body
+    being version 0. Source: Kafka's MessageUtil.
+    """
+
+    def __init__(self, message: type[M]) -> None:
+        self.message = message
+        self.prefix: int | None = (
+            getattr(message, "API_KEY", None) if message.__name__.endswith("Key") else None
+        )
+
+    def encode(self, message: M, version: int | None = None) -> bytes:
+        """`version` is the newest one unless given; a key has only one."""
+        if version is None:
+            version = self.message.VERSIONS[1]
+        prefix = version if self.prefix is None else self.prefix
+        return b"".join((_INT16.pack(prefix), *encoder(self.message, version)(message)))
+
+    def decode(self, data: Buffer, *, newer_as_newest: bool = False) -> M:
+        """The message in `data`. A prefix of another kind or version raises UnsupportedVersionError, bytes that are none MalformedMessageError.
+
+        `newer_as_newest`: a version above ours is read as our newest, what follows is ignored (consumer protocol).
+        """
+        if len(data) < _INT16.size:
+            raise MalformedMessageError(f"{self.message.__name__}: {len(data)} bytes are no version")
+        prefix: int = _INT16.unpack_from(data, 0)[0]
+        first, last = self.message.VERSIONS
+        if self.prefix is None:
+            version = last if newer_as_newest and prefix > last else prefix
+        elif prefix == self.prefix:
+            version = first
+        else:
+            raise UnsupportedVersionError(f"{self.message.__name__} (kind {self.prefix})", prefix)
+        message: M = decoder(self.message, version)(data, _INT16.size)[0]
+        return message
+
+
+_record_codecs: dict[type[Any], RecordCodec[Any]] = {}
+
+
+def record_codec(message: type[M]) -> RecordCodec[M]:
+    """The codec of one class of tidelog.wire.messages.records."""
+    made = _record_codecs.get(message)
+    if made is None:
+        made = _record_codecs[message] = RecordCodec(message)
+    return made
+
+
+def record_kind(key: Buffer) -> int:
+    """The int16 before a coordinator record's key, which says what kind of record it is. Raises MalformedMessageError."""
+    if len(key) < _INT16.size:
+        raise MalformedMessageError(f"a record key of {len(key)} bytes has no kind")
+    kind: int = _INT16.unpack_from(key, 0)[0]
+    return kind

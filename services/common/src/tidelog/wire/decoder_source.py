@@ -1,0 +1,231 @@
+"""Writes the decoder of one message in one version: straight-line Python, with a loop for each array and no call for each field.
+
+Fields of a fixed size are read in runs with one `struct.Struct.unpack_from`; the length that follows a run (one byte of it, where it is a
+varint) is read with it. The buffer's end is checked by `unpack_from` itself (struct.error), by indexing (IndexError) or, for slices, explicitly.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from tidelog.wire import primitives
+from tidelog.wire.schema import FIXED_SIZE_BYTES, FIXED_SIZE_FORMATS, F, FieldType, Message, Struct
+from tidelog.wire.source import Source, array_of
+
+_BLOBS = ("string", "bytes", "records")
+
+
+def write_decoder(message: type[Message], version: int) -> Source:
+    """Source of `decode(buffer, position) -> (message, end position)`."""
+    return _DecoderWriter(message, version).write()
+
+
+class _DecoderWriter:
+    def __init__(self, message: type[Message], version: int) -> None:
+        self._message = message
+        self._version = version
+        self._flexible = version >= message.FLEXIBLE_FROM
+        self._pending: list[tuple[str, str]] = []
+        self._source = Source()
+        self._source.names.update(
+            struct_error=struct.error,
+            unpack_from=struct.unpack_from,
+            malformed=primitives.malformed,
+            read_uvarint=primitives.read_uvarint,
+            read_long_uvarint=primitives.read_long_uvarint,
+            read_long_string_length=primitives.read_long_string_length,
+            skip_tagged_fields=primitives.skip_tagged_fields,
+            new_uuid=primitives.new_uuid,
+            cached_uuid=primitives.cached_uuid,
+        )
+
+    def write(self) -> Source:
+        source = self._source
+        with source.block("def decode(buffer, p):"):
+            with source.block("try:"):
+                source.line("end = len(buffer)")
+                if _has_views(self._message):
+                    source.line("view = memoryview(buffer)")
+                result = self._struct(self._message)
+                self._flush()
+                source.line(f"return {result}, p")
+            with source.block("except (struct_error, IndexError, UnicodeDecodeError) as error:"):
+                name = f"{self._message.__name__} version {self._version}"
+                source.line(f'raise malformed(f"{name}: {{error}}") from error')
+        return source
+
+    def _flush(self) -> None:
+        """Read the run of fixed-size values gathered so far."""
+        if not self._pending:
+            return
+        letters = "".join(letter for letter, _ in self._pending)
+        names = ", ".join(name for _, name in self._pending)
+        self._pending.clear()
+        if letters == "B":
+            self._source.line(f"{names} = buffer[p]")
+        else:
+            comma = "" if "," in names else ","
+            self._source.line(
+                f"{names}{comma} = {self._source.struct_method(letters, 'unpack_from')}(buffer, p)"
+            )
+        self._source.line(f"p += {struct.calcsize('>' + letters)}")
+
+    def _struct(self, kind: type[Struct]) -> str:
+        """Expression that makes the struct, valid once the pending run is flushed."""
+        values: list[str] = []
+        tagged: list[tuple[F, str]] = []
+        for field in kind.FIELDS:
+            if not field.is_in(self._version):
+                values.append(self._source.default_of(kind, field))
+            elif field.is_tagged_in(self._version):
+                values.append(self._source.new("t"))
+                tagged.append((field, values[-1]))
+            else:
+                values.append(self._value(field.kind, field.is_nullable_in(self._version), field.name))
+        if self._flexible:
+            self._tagged_section(kind, tagged)
+        return f"{self._source.name_for(kind.__name__, kind)}({', '.join(values)})"
+
+    def _tagged_section(self, kind: type[Struct], tagged: list[tuple[F, str]]) -> None:
+        source = self._source
+        count = source.new("n")
+        self._pending.append(("B", count))
+        self._flush()
+        if not tagged:
+            source.line(f"if {count}: p = skip_tagged_fields(buffer, p, {count})")
+            return
+        for field, name in tagged:
+            source.line(f"{name} = {source.default_of(kind, field)}")
+        with source.block(f"if {count}:"):
+            source.line(f"if {count} >= 128: {count}, p = read_long_uvarint(buffer, p, {count})")
+            with source.block(f"for _ in range({count}):"):
+                tag, stop = source.new("tag"), source.new("stop")
+                source.line(f"{tag}, p = read_uvarint(buffer, p)")
+                source.line(f"{stop}, p = read_uvarint(buffer, p)")
+                source.line(f"{stop} += p")
+                source.line(f'if {stop} > end: raise malformed("a tagged field is longer than what is left")')
+                word = "if"
+                for field, name in tagged:
+                    with source.block(f"{word} {tag} == {field.tag}:"):
+                        value = self._value(field.kind, field.is_nullable_in(self._version), field.name)
+                        self._flush()
+                        source.line(f"{name} = {value}")
+                        source.line(f'if p != {stop}: raise malformed("{field.name}: not as long as said")')
+                    word = "elif"
+                source.line(f"else: p = {stop}")
+
+    def _value(self, kind: FieldType, nullable: bool, name: str) -> str:
+        """Expression for one value, valid once the pending run is flushed."""
+        element = array_of(kind)
+        if element is not None:
+            return self._array(element, nullable, name)
+        if not isinstance(kind, str):
+            assert not isinstance(kind, tuple)
+            return self._nullable_struct(kind) if nullable else self._struct(kind)
+        if kind in _BLOBS:
+            return self._blob(kind, nullable, name)
+        variable = self._source.new("v")
+        self._pending.append((FIXED_SIZE_FORMATS[kind], variable))
+        return f"cached_uuid({variable}) or new_uuid({variable})" if kind == "uuid" else variable
+
+    def _nullable_struct(self, kind: type[Struct]) -> str:
+        source = self._source
+        flag, result = source.new("flag"), source.new("v")
+        self._pending.append(("b", flag))
+        self._flush()
+        source.line(f"{result} = None")
+        with source.block(f"if {flag} >= 0:"):
+            made = self._struct(kind)
+            self._flush()
+            source.line(f"{result} = {made}")
+        return result
+
+    def _blob(self, kind: str, nullable: bool, name: str) -> str:
+        source = self._source
+        length, stop, result = source.new("n"), source.new("e"), source.new("v")
+        if self._flexible:
+            long = "read_long_string_length" if kind == "string" else "read_long_uvarint"
+            self._pending.append(("B", length))
+            self._flush()
+            source.line(f"if {length} >= 128: {length}, p = {long}(buffer, p, {length})")
+            source.line(f"{stop} = p + {length} - 1")
+        else:
+            self._pending.append(("h" if kind == "string" else "i", length))
+            self._flush()
+            source.line(f"{stop} = p + {length}")
+        taken = f'str(buffer[p:{stop}], "utf-8")' if kind == "string" else f"view[p:{stop}]"
+        with source.block(f"if p <= {stop} <= end:"):
+            source.line(f"{result} = {taken}")
+            source.line(f"p = {stop}")
+        if nullable:
+            source.line(f"elif {stop} < p: {result} = None")
+        source.line(
+            f'else: raise malformed(f"{name}: a length of {{{stop} - p}} where {{end - p}} bytes are left")'
+        )
+        return result
+
+    def _array(self, element: FieldType, nullable: bool, name: str) -> str:
+        source = self._source
+        count, result = source.new("n"), source.new("v")
+        if self._flexible:
+            self._pending.append(("B", count))
+            self._flush()
+            source.line(f"if {count} >= 128: {count}, p = read_long_uvarint(buffer, p, {count})")
+            source.line(f"{count} -= 1")
+        else:
+            self._pending.append(("i", count))
+            self._flush()
+        least = self._least_size(element)
+        most = "end - p" if least == 1 else f"(end - p) // {least}"
+        with source.block(f"if 0 <= {count} <= {most}:"):
+            self._elements(element, count, result, name)
+        if nullable:
+            source.line(f"elif {count} < 0: {result} = None")
+        source.line(
+            f'else: raise malformed(f"{name}: {{{count}}} elements where {{end - p}} bytes are left")'
+        )
+        return result
+
+    def _elements(self, element: FieldType, count: str, result: str, name: str) -> None:
+        source = self._source
+        if isinstance(element, str) and element not in _BLOBS and element != "uuid":
+            letter = FIXED_SIZE_FORMATS[element]
+            readers = f"readers_{letter.replace('?', 't')}"
+            if readers not in source.names:
+                source.names[readers] = primitives.array_readers(letter)
+            short = f"{readers}[{count}](buffer, p)"
+            long = f'unpack_from(f">{{{count}}}{letter}", buffer, p)'
+            source.line(f"{result} = list({short} if {count} < {primitives.SMALL_ARRAY} else {long})")
+            source.line(f"p += {count} * {FIXED_SIZE_BYTES[element]}")
+            return
+        source.line(f"{result} = []")
+        with source.block(f"for _ in range({count}):"):
+            value = self._value(element, False, name)
+            self._flush()
+            source.line(f"{result}.append({value})")
+
+    def _least_size(self, kind: FieldType) -> int:
+        """The fewest bytes one value takes: what bounds an array's length before anything is made."""
+        if isinstance(kind, tuple):
+            return 1 if self._flexible else 4
+        if isinstance(kind, str):
+            if kind in _BLOBS:
+                return 1 if self._flexible else (2 if kind == "string" else 4)
+            return FIXED_SIZE_BYTES[kind]
+        size = 1 if self._flexible else 0
+        for field in kind.FIELDS:
+            if field.is_in(self._version) and not field.is_tagged_in(self._version):
+                is_struct = not isinstance(field.kind, (str, tuple))
+                size += (
+                    1 if is_struct and field.is_nullable_in(self._version) else self._least_size(field.kind)
+                )
+        return max(size, 1)
+
+
+def _has_views(kind: type[Struct]) -> bool:
+    """Whether any value, at any depth, is given out as a view into the buffer."""
+    for field in kind.FIELDS:
+        inner = field.kind[0] if isinstance(field.kind, tuple) else field.kind
+        if inner in ("bytes", "records") or (not isinstance(inner, str) and _has_views(inner)):
+            return True
+    return False

@@ -1,0 +1,137 @@
+"""The parts of encoding and decoding that generated code calls: everything rare, and the tables for what is frequent.
+
+Generated code reads lengths below 128 itself; what comes here are longer ones, tagged fields, uuids and arrays of numbers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import UUID, SafeUUID
+
+from tidelog.wire.malformed import MalformedMessageError
+from tidelog.wire.schema import ZERO_UUID, Buffer
+
+MAX_STRING_BYTES = 32767
+"""Kafka refuses longer strings, also where the length is a varint."""
+MAX_UVARINT_BYTES = 5
+MAX_INT32 = 0x7FFFFFFF
+MAX_CACHED_UUIDS = 16384
+SMALL_ARRAY = 32
+"""Arrays of numbers up to this length have a `struct.Struct` of their own."""
+
+UVARINTS: tuple[bytes, ...] = tuple(bytes((n,)) for n in range(128))
+"""Encoded unsigned varints of one byte."""
+
+_uuid_of_bytes: dict[bytes, UUID] = {bytes(16): ZERO_UUID}
+_unknown_safety = SafeUUID.unknown
+_set_attribute = object.__setattr__
+
+
+def malformed(what: str) -> MalformedMessageError:
+    return MalformedMessageError(what)
+
+
+def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
+    """(value, end position). Raises MalformedMessageError above 2^31-1, IndexError when the buffer ends."""
+    value = buffer[position]
+    if value < 128:
+        return value, position + 1
+    return read_long_uvarint(buffer, position + 1, value)
+
+
+def read_long_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
+    """The rest of a varint whose first byte (128 or more) was read already: (value, end position)."""
+    value = first & 127
+    shift = 7
+    for _ in range(MAX_UVARINT_BYTES - 1):
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            if value > MAX_INT32:
+                raise MalformedMessageError(f"a length of {value} is above 2^31-1")
+            return value, position
+        shift += 7
+    raise MalformedMessageError("a varint is longer than 5 bytes")
+
+
+def read_long_string_length(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
+    """As read_long_uvarint, for a string's length + 1."""
+    value, position = read_long_uvarint(buffer, position, first)
+    if value > MAX_STRING_BYTES + 1:
+        raise MalformedMessageError(f"a string of {value - 1} bytes is longer than {MAX_STRING_BYTES}")
+    return value, position
+
+
+def uvarint(value: int) -> bytes:
+    """`value` (0 to 2^32-1) as an unsigned varint."""
+    if value < 128:
+        return UVARINTS[value]
+    out = bytearray()
+    while value >= 128:
+        out.append(value & 127 | 128)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def string_length_uvarint(length_plus_one: int) -> bytes:
+    """The length of a compact string. Raises ValueError for a string longer than Kafka allows."""
+    if length_plus_one > MAX_STRING_BYTES + 1:
+        raise ValueError(f"a string of {length_plus_one - 1} bytes is longer than {MAX_STRING_BYTES}")
+    return uvarint(length_plus_one)
+
+
+def skip_tagged_fields(buffer: Buffer, position: int, count: int) -> int:
+    """End position after the tagged section whose count's first byte is `count`, read already."""
+    if count >= 128:
+        count, position = read_long_uvarint(buffer, position, count)
+    end = len(buffer)
+    for _ in range(count):  # every round reads two bytes or raises
+        _, position = read_uvarint(buffer, position)
+        size, position = read_uvarint(buffer, position)
+        position += size
+        if position > end:
+            raise MalformedMessageError("a tagged field is longer than what is left of the message")
+    return position
+
+
+def new_uuid(data: bytes) -> UUID:
+    """The UUID of 16 bytes, remembered: topic ids come again and again, and `uuid.UUID()` takes a microsecond."""
+    value = UUID.__new__(UUID)
+    _set_attribute(value, "int", int.from_bytes(data, "big"))
+    _set_attribute(value, "is_safe", _unknown_safety)
+    if len(_uuid_of_bytes) >= MAX_CACHED_UUIDS:
+        _uuid_of_bytes.clear()
+        _uuid_of_bytes[bytes(16)] = ZERO_UUID
+    _uuid_of_bytes[data] = value
+    return value
+
+
+cached_uuid: Callable[[bytes], UUID | None] = _uuid_of_bytes.get
+
+
+def array_readers(letter: str) -> tuple[Callable[[Buffer, int], tuple[Any, ...]], ...]:
+    """unpack_from of 0, 1, 2, ... numbers."""
+    return tuple(struct.Struct(f">{n}{letter}").unpack_from for n in range(SMALL_ARRAY))
+
+
+def array_packers(prefix: str, letter: str) -> tuple[Callable[..., bytes], ...]:
+    """pack of a length of 0, 1, 2, ... and so many numbers; `prefix` is the length's letter (B: compact, one byte)."""
+    return tuple(struct.Struct(f">{prefix}{n}{letter}").pack for n in range(SMALL_ARRAY))
+
+
+def pack_long_array(letter: str, values: Sequence[Any], *, compact: bool) -> bytes:
+    """An array with its length, of any size."""
+    count = len(values)
+    length = uvarint(count + 1) if compact else struct.pack(">i", count)
+    return length + struct.pack(f">{count}{letter}", *values)
+
+
+def pack_tagged_fields(fields: list[tuple[int, bytes]]) -> bytes:
+    """The tagged section of (tag, content) in order of tags."""
+    return uvarint(len(fields)) + b"".join(
+        uvarint(tag) + uvarint(len(content)) + content for tag, content in fields
+    )

@@ -1,0 +1,75 @@
+"""Lines of Python with indentation, and the names they refer to: what the writers of decoders and encoders share."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING
+from typing import Any
+from uuid import UUID
+
+from tidelog.wire.schema import F, Struct
+
+
+class Source:
+    """A function in the making; `names` becomes its globals."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.names: dict[str, Any] = {}
+        self._depth = 0
+        self._counter = 0
+
+    def line(self, text: str) -> None:
+        self.lines.append("    " * self._depth + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        """Indented lines under `head`."""
+        self.line(head)
+        self._depth += 1
+        yield
+        self._depth -= 1
+
+    def new(self, prefix: str) -> str:
+        """A name used nowhere else."""
+        self._counter += 1
+        return f"{prefix}{self._counter}"
+
+    def name_for(self, prefix: str, value: Any) -> str:
+        """The global name of `value`; the same for the same object."""
+        for name, known in self.names.items():
+            if known is value:
+                return name
+        name = self.new(prefix)
+        self.names[name] = value
+        return name
+
+    def struct_method(self, letters: str, method: str) -> str:
+        """The global name of `pack` or `unpack_from` of the big-endian format `letters`."""
+        name = method + "_" + letters.replace("?", "t")
+        if name not in self.names:
+            self.names[name] = getattr(struct.Struct(">" + letters), method)
+        return name
+
+    def default_of(self, kind: type[Struct], field: F) -> str:
+        """An expression for the field's default value."""
+        declared = kind.__dataclass_fields__[field.name]
+        if declared.default_factory is not MISSING:
+            if declared.default_factory is list:
+                return "[]"
+            return self.name_for(declared.default_factory.__name__, declared.default_factory) + "()"
+        if isinstance(declared.default, UUID):
+            return self.name_for("zero_uuid", declared.default)
+        return repr(declared.default)
+
+    def compile(self, filename: str, function: str) -> Any:
+        """Execute the source and return its `function`."""
+        exec(compile("\n".join(self.lines), filename, "exec"), self.names)
+        return self.names[function]
+
+
+def array_of(kind: object) -> Any | None:
+    """The element kind if `kind` is an array's, else None."""
+    return kind[0] if isinstance(kind, tuple) else None

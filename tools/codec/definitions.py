@@ -1,0 +1,128 @@
+"""Kafka's message definitions: where they come from, and what is read from them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shutil
+import subprocess
+import zipfile
+from pathlib import Path
+from typing import Any
+
+KAFKA_VERSION = "4.3.1"
+JARS = {
+    "kafka-clients": "52501b7b47510c66f898871adaf6d2968ab7246561d44ced43643a8a587f0b36",
+    "kafka-group-coordinator": "4ab56d002e1624185c874199e9e0ffb243dbeb9f68b4d0cadf48ce2f617a1126",
+    "kafka-transaction-coordinator": "c64aaa2a88d8fd382c4800204872917686e542043c7916c9e8797d939d8eb313",
+}
+"""Artifacts of org.apache.kafka that hold definitions, with the SHA-256 of their jars."""
+DEFINITIONS_FOLDER = "common/message/"
+FETCH_TIMEOUT_S = 300
+
+NOT_OURS = {
+    "KRaftVersionRecord",
+    "LeaderChangeMessage",
+    "SnapshotFooterRecord",
+    "SnapshotHeaderRecord",
+    "VotersRecord",
+}
+"""Data records of KRaft's own log; tidelog has no such log."""
+
+
+class DefinitionsUnavailableError(Exception):
+    """The jars are not here and can't be fetched; the message says why."""
+
+
+def cache_folder() -> Path:
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "tidelog" / f"kafka-definitions-{KAFKA_VERSION}"
+
+
+def find_jars() -> list[Path]:
+    """The pinned jars: from our cache, else from jars that are already on this machine, else through Maven."""
+    folder = cache_folder()
+    found = []
+    for artifact, sha256 in JARS.items():
+        target = folder / f"{artifact}-{KAFKA_VERSION}.jar"
+        if not _is_pinned(target, sha256):
+            folder.mkdir(parents=True, exist_ok=True)
+            _copy_local(artifact, sha256, target) or _fetch(artifact, target)
+            if not _is_pinned(target, sha256):
+                target.unlink(missing_ok=True)
+                raise SystemExit(f"{target.name}: its SHA-256 is not the pinned one")
+        found.append(target)
+    return found
+
+
+def _is_pinned(path: Path, sha256: str) -> bool:
+    return path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() == sha256
+
+
+def _copy_local(artifact: str, sha256: str, target: Path) -> bool:
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    name = f"{artifact}-{KAFKA_VERSION}.jar"
+    peer = Path(os.environ.get("KAFKA_HOME") or cache / "kafka-peer")
+    repository = Path.home() / ".m2" / "repository" / "org" / "apache" / "kafka"
+    for candidate in (peer / f"libs-{KAFKA_VERSION}" / name, repository / artifact / KAFKA_VERSION / name):
+        if _is_pinned(candidate, sha256):
+            shutil.copyfile(candidate, target)
+            return True
+    return False
+
+
+def _fetch(artifact: str, target: Path) -> None:
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise DefinitionsUnavailableError(f"{target.name} is not cached and Maven (mvn) is not installed")
+    coordinates = f"org.apache.kafka:{artifact}:{KAFKA_VERSION}"
+    command = [
+        maven,
+        "-B",
+        "-q",
+        "-ntp",
+        "dependency:copy",
+        f"-Dartifact={coordinates}",
+        f"-DoutputDirectory={target.parent}",
+    ]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False, cwd=target.parent
+        )
+    except subprocess.TimeoutExpired:
+        raise DefinitionsUnavailableError(
+            f"fetching {coordinates} took longer than {FETCH_TIMEOUT_S} s"
+        ) from None
+    if done.returncode != 0:
+        lines = (done.stdout + done.stderr).strip().splitlines() or ["no output"]
+        raise DefinitionsUnavailableError(f"fetching {coordinates} failed: {lines[0][:200]}")
+
+
+def load_definitions() -> list[dict[str, Any]]:
+    """All definitions with fields that a broker or its coordinators need, as parsed JSON.
+
+    Requests and responses are those of APIs that a broker's listener serves. Raises DefinitionsUnavailableError.
+    """
+    definitions = []
+    for jar in find_jars():
+        with zipfile.ZipFile(jar) as archive:
+            for name in sorted(archive.namelist()):
+                if name.startswith(DEFINITIONS_FOLDER) and name.endswith(".json"):
+                    definitions.append(_parse(archive.read(name).decode()))
+    served = {
+        d["apiKey"] for d in definitions if d["type"] == "request" and "broker" in d.get("listeners", ())
+    }
+    return [d for d in definitions if _is_ours(d, served)]
+
+
+def _is_ours(definition: dict[str, Any], served: set[int]) -> bool:
+    if definition["type"] in ("request", "response"):
+        return definition["apiKey"] in served
+    return definition["type"] != "header" and definition["name"] not in NOT_OURS
+
+
+def _parse(text: str) -> dict[str, Any]:
+    parsed: dict[str, Any] = json.loads(re.sub(r"^\s*//.*$", "", text, flags=re.MULTILINE))
+    return parsed
