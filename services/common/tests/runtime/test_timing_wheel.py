@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-
-import pytest
 from tidelog.runtime.timing_wheel import DEFAULT_TICK_MS, DEFAULT_WHEEL_SIZE, TimerEntry, TimingWheel
 
 
@@ -111,7 +110,9 @@ def test_driven_by_next_expiry_everything_expires_in_its_tick(
 
 
 class WheelAgainstSortedList(RuleBasedStateMachine):
-    """Any interleaving of adding, cancelling and advancing gives what a sorted list gives (tick 1 ms: exactly)."""
+    """Any interleaving of adding, cancelling and advancing gives what a sorted list gives (tick 1 ms:
+    exactly).
+    """
 
     @initialize(start_ms=st.integers(0, 10**13), wheel_size=st.sampled_from([2, 3, 20]))
     def start(self, start_ms: int, wheel_size: int) -> None:

@@ -31,7 +31,9 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that stands still until a test or the simulator moves it; wall and monotonic can be skewed apart."""
+    """A clock that stands still until a test or the simulator moves it; wall and monotonic can be skewed
+    apart.
+    """
 
     __slots__ = ("_monotonic_ms", "_wall_ms")
 

@@ -1,12 +1,13 @@
 """Delayed operations: requests that wait for something to happen, but not for ever.
 
-An acks=all produce waits for the high watermark, a fetch for `fetch.min.bytes`. Each is watched under keys (usually
-partitions); whoever changes what a key stands for calls `check_and_complete(key)`. An operation completes exactly
-once: by its condition, by its deadline, or by being cancelled with its connection.
+An acks=all produce waits for the high watermark, a fetch for `fetch.min.bytes`. Each is watched under keys
+(usually partitions); whoever changes what a key stands for calls `check_and_complete(key)`. An operation
+completes exactly once: by its condition, by its deadline, or by being cancelled with its connection.
 
-Semantics of Kafka's `DelayedOperationPurgatory` (org.apache.kafka.server.purgatory) on one event loop: no locks, and a
-completed operation leaves all its watch lists at once, so there are no stale entries to purge
-(`fetch.purgatory.purge.interval.requests` has nothing to do here) and memory is bounded by what is really waiting.
+Semantics of Kafka's `DelayedOperationPurgatory` (org.apache.kafka.server.purgatory) on one event loop: no
+locks, and a completed operation leaves all its watch lists at once, so there are no stale entries to purge
+(`fetch.purgatory.purge.interval.requests` has nothing to do here) and memory is bounded by what is really
+waiting.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ class DelayedOperation:
         raise NotImplementedError
 
     def on_complete(self) -> None:
-        """Called exactly once, however it ended except by `cancel`: answer the request from the state of now."""
+        """Called exactly once, however it ended except by `cancel`: answer the request from the state of
+        now.
+        """
         raise NotImplementedError
 
     def on_expire(self) -> None:
@@ -52,8 +55,8 @@ FailureHandler: TypeAlias = Callable[[DelayedOperation, Exception], None]
 class Purgatory(Generic[Key]):
     """The operations that wait, by key.
 
-    `on_failure(operation, error)` hears of an operation whose own code raised; that operation is over, the others
-    and the caller (who may be another connection's produce) go on.
+    `on_failure(operation, error)` hears of an operation whose own code raised; that operation is over, the
+    others and the caller (who may be another connection's produce) go on.
     """
 
     __slots__ = ("_delayed", "_on_failure", "_timer", "_watched", "expired_total", "name")
@@ -81,8 +84,8 @@ class Purgatory(Generic[Key]):
         return len(self._watched)
 
     def watch(self, operation: DelayedOperation, keys: Iterable[Key], deadline_ms: int) -> bool:
-        """Complete the operation now if its condition holds or its deadline (on the timer's clock) has passed;
-        otherwise park it under `keys`. True if it is over.
+        """Complete the operation now if its condition holds or its deadline (on the timer's clock) has
+        passed; otherwise park it under `keys`. True if it is over.
         """
         if operation.is_done or self._try(operation):
             return True

@@ -15,7 +15,9 @@ _MS_PER_S = 1000
 
 
 class Timer(Protocol):
-    """Runs callbacks at deadlines; the event loop's in production, virtual time in tests and in the simulator."""
+    """Runs callbacks at deadlines; the event loop's in production, virtual time in tests and in the
+    simulator.
+    """
 
     def now_ms(self) -> int:
         """The monotonic clock, in milliseconds, that deadlines are on."""
@@ -25,7 +27,8 @@ class Timer(Protocol):
 
 
 class LoopTimer:
-    """A timing wheel driven by one `call_at` for its next bucket: with no timers pending, the loop isn't woken at all.
+    """A timing wheel driven by one `call_at` for its next bucket: with no timers pending, the loop isn't
+    woken at all.
 
     A callback that raises is reported to the loop's exception handler; the others run.
     """
@@ -55,7 +58,9 @@ class LoopTimer:
         return entry
 
     def add_after(self, callback: Callback, delay_ms: float) -> TimerEntry[Callback]:
-        """Run `callback` once `delay_ms` has passed in full (rounded up to the next millisecond of the clock)."""
+        """Run `callback` once `delay_ms` has passed in full (rounded up to the next millisecond of the
+        clock).
+        """
         return self.add(callback, math.ceil(self._loop.time() * _MS_PER_S + delay_ms))
 
     def close(self) -> None:
@@ -116,7 +121,9 @@ class VirtualTimer:
         return self._wheel.next_expiry_ms()
 
     def advance(self, now_ms: int) -> int:
-        """Move to `now_ms`, running what is due, also what those callbacks add; the number of callbacks run."""
+        """Move to `now_ms`, running what is due, also what those callbacks add; the number of callbacks
+        run.
+        """
         count = 0
         self._now_ms = max(self._now_ms, now_ms)
         while callbacks := self._wheel.advance(self._now_ms):

@@ -1,10 +1,11 @@
 """Hierarchical timing wheel: many timers, most of which are cancelled before they expire.
 
-The lowest wheel has `wheel_size` buckets of `tick_ms` each. What lies beyond it goes to an overflow wheel, made on
-demand, whose tick is the whole interval of the one below: with the defaults 1 ms x 20, 20 ms x 20, 400 ms x 20 and so
-on. When a bucket's start is reached its entries cascade to the wheels below, or expire. Adding and cancelling are
-O(1) (O(wheels) for the first search, a handful). The only ordered structure is a heap of *buckets*, each of which is
-in it at most once, so whoever drives the wheel sleeps until `next_expiry_ms` and never ticks in vain.
+The lowest wheel has `wheel_size` buckets of `tick_ms` each. What lies beyond it goes to an overflow wheel,
+made on demand, whose tick is the whole interval of the one below: with the defaults 1 ms x 20, 20 ms x 20,
+400 ms x 20 and so on. When a bucket's start is reached its entries cascade to the wheels below, or expire.
+Adding and cancelling are O(1) (O(wheels) for the first search, a handful). The only ordered structure is a
+heap of *buckets*, each of which is in it at most once, so whoever drives the wheel sleeps until
+`next_expiry_ms` and never ticks in vain.
 
 Structure as in Kafka's `TimingWheel` and `SystemTimer` (org.apache.kafka.server.util.timer). Pure: time is an
 argument, milliseconds on whatever clock the owner chose.
@@ -50,7 +51,9 @@ class TimerEntry(Generic[Task]):
 
 
 class _Bucket(Generic[Task]):
-    """The timers whose deadlines fall into one tick of one wheel; a dict keeps their order and forgets in O(1)."""
+    """The timers whose deadlines fall into one tick of one wheel; a dict keeps their order and forgets in
+    O(1).
+    """
 
     __slots__ = ("entries", "expiration_ms")
 
@@ -81,8 +84,8 @@ class _Wheel(Generic[Task]):
 class TimingWheel(Generic[Task]):
     """The stack of wheels and the queue of their buckets.
 
-    `advance(now_ms)` gives the tasks whose deadline's tick has come, in order of the ticks. A deadline that is not
-    after the current tick is due at the next `advance`, whatever time that is.
+    `advance(now_ms)` gives the tasks whose deadline's tick has come, in order of the ticks. A deadline that
+    is not after the current tick is due at the next `advance`, whatever time that is.
     """
 
     __slots__ = ("_due", "_pending_count", "_queue", "_queued_count", "_wheel", "_wheel_size")
@@ -120,7 +123,9 @@ class TimingWheel(Generic[Task]):
 
     @property
     def queued_bucket_count(self) -> int:
-        """How many buckets wait in the queue: at most `wheel_size` per wheel, however many timers there are."""
+        """How many buckets wait in the queue: at most `wheel_size` per wheel, however many timers there
+        are.
+        """
         return len(self._queue)
 
     def add(self, task: Task, deadline_ms: int) -> TimerEntry[Task]:
@@ -152,15 +157,18 @@ class TimingWheel(Generic[Task]):
         return expired
 
     def skip_idle(self, now_ms: int) -> None:
-        """Move the clock on if nothing expires before `now_ms`, so that a timer added after an idle hour goes to a
-        low wheel at once rather than cascading down to it."""
+        """Move the clock on if nothing expires before `now_ms`, so that a timer added after an idle hour
+        goes to a low wheel at once rather than cascading down to it.
+        """
         if now_ms > self._wheel.current_ms:
             next_expiry_ms = self.next_expiry_ms()
             if next_expiry_ms is None or next_expiry_ms > now_ms:
                 self._wheel.advance(now_ms)
 
     def next_expiry_ms(self) -> int | None:
-        """When `advance` must be called next: the start of the first bucket that holds a timer; None if none does."""
+        """When `advance` must be called next: the start of the first bucket that holds a timer; None if
+        none does.
+        """
         if self._due.entries:
             return self._wheel.current_ms
         queue = self._queue
@@ -182,7 +190,9 @@ class TimingWheel(Generic[Task]):
             self._due.entries = {}
 
     def _place(self, entry: TimerEntry[Task]) -> bool:
-        """Put the entry into the lowest wheel that reaches its deadline; False if its tick has come already."""
+        """Put the entry into the lowest wheel that reaches its deadline; False if its tick has come
+        already.
+        """
         deadline_ms = entry.deadline_ms
         wheel = self._wheel
         if deadline_ms < wheel.current_ms + wheel.tick_ms:

@@ -1,0 +1,265 @@
+"""All settings of a broker, under Kafka's names with Kafka's defaults.
+
+The settings are declared in a chain of slotted classes (slots don't mix, so it is a chain), one a subject:
+LogSettings, CoordinatorSettings, NetworkSettings and here what is left. `BrokerSettings` is what everybody
+reads.
+
+Deliberate deviations from Kafka 4.3's defaults: `node.id` 1 (Kafka has none), `broker.session.timeout.ms`
+6000 (Kafka: 9000; a lease lives this long, see DESIGN).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidelog.runtime import other_kafka_settings
+from tidelog.runtime.listeners import ListenerPlan, plan_listeners
+from tidelog.runtime.network_settings import NetworkSettings
+from tidelog.runtime.setting import (
+    CLUSTER_WIDE,
+    HIGH,
+    LONG_MAX,
+    LOW,
+    MEDIUM,
+    Setting,
+    SettingError,
+    Value,
+    at_least,
+    between,
+    boolean,
+    integer,
+    long,
+    one_of,
+    optional_string,
+    settings_of,
+    string,
+)
+
+OFFSETS_COMPRESSION_CODECS = range(5)
+_NODE_ID = "node.id"
+_BROKER_ID = "broker.id"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingLayers:
+    """The texts that were given, by where they came from; the later layer wins."""
+
+    static: Mapping[str, str] = field(default_factory=dict)
+    """Command line and file: STATIC_BROKER_CONFIG."""
+    dynamic_default: Mapping[str, str] = field(default_factory=dict)
+    """AlterConfigs for all brokers: DYNAMIC_DEFAULT_BROKER_CONFIG."""
+    dynamic: Mapping[str, str] = field(default_factory=dict)
+    """AlterConfigs for this broker: DYNAMIC_BROKER_CONFIG."""
+
+
+_NO_LAYERS = SettingLayers()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings(NetworkSettings):
+    """Every setting as a plain attribute: `log.retention.ms` is `log_retention_ms`."""
+
+    # --- identity and cluster ---
+    node_id: int = integer(1, HIGH, "The broker's number in the cluster; broker.id is the same.", at_least(0))
+    broker_id: int = integer(-1, HIGH, "Older name of node.id, and always equal to it.")
+    broker_rack: str | None = optional_string(
+        MEDIUM, "Where the broker stands; replicas are spread over racks."
+    )
+    broker_session_timeout_ms: int = integer(
+        6_000, MEDIUM, "Silence after which a broker is taken for dead: the life of its lease."
+    )
+    broker_heartbeat_interval_ms: int = integer(2_000, MEDIUM, "How often the lease is renewed.")
+    controlled_shutdown_enable: bool = boolean(True, MEDIUM, "Hand leadership over before a clean shutdown.")
+    auto_leader_rebalance_enable: bool = boolean(
+        True, HIGH, "Give leadership back to preferred leaders from time to time."
+    )
+    leader_imbalance_check_interval_seconds: int = long(
+        300, HIGH, "How often it is looked whether preferred leaders lead.", at_least(1)
+    )
+    leader_imbalance_per_broker_percentage: int = integer(
+        10,
+        HIGH,
+        "Share of a broker's preferred partitions that others may lead before leadership is given back. "
+        "As in Kafka before 4.0.",
+        between(0, 100),
+    )
+
+    # --- throttles of reassignments; only dynamic in Kafka ---
+    leader_replication_throttled_rate: int = long(
+        LONG_MAX,
+        MEDIUM,
+        "Most bytes a second that throttled replicas are sent.",
+        at_least(0),
+        mode=CLUSTER_WIDE,
+    )
+    follower_replication_throttled_rate: int = long(
+        LONG_MAX, MEDIUM, "Most bytes a second that throttled replicas fetch.", at_least(0), mode=CLUSTER_WIDE
+    )
+
+    # --- tidelog's own ---
+    tidelog_validate_records: bool = boolean(
+        False, LOW, "Walk the records of every batch at its append, not only its header.", mode=CLUSTER_WIDE
+    )
+    tidelog_metrics_listener: str = string(
+        "", MEDIUM, "host:port where metrics are served to Prometheus; nothing is served if empty."
+    )
+    tidelog_log_format: str = string(
+        "auto",
+        LOW,
+        "Form of the process's own log: text, json, or auto (text on a terminal).",
+        one_of("auto", "text", "json"),
+    )
+    tidelog_log_level: str = string(
+        "info", LOW, "Least level that is logged.", one_of("debug", "info", "warning", "error")
+    )
+    tidelog_connection_max_in_flight_requests: int = integer(
+        64, MEDIUM, "Requests of one connection in work at a time; no more are read above it.", at_least(1)
+    )
+
+    layers: SettingLayers = field(default=_NO_LAYERS, repr=False, compare=False)
+    without_effect: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """Names that were given, that Kafka knows, and that do nothing here."""
+
+    def __post_init__(self) -> None:
+        if self.broker_id != self.node_id:
+            object.__setattr__(self, "broker_id", self.node_id)
+
+    @classmethod
+    def parse(
+        cls,
+        static: Mapping[str, str],
+        *,
+        dynamic_default: Mapping[str, str] | None = None,
+        dynamic: Mapping[str, str] | None = None,
+    ) -> BrokerSettings:
+        """From the texts as given. SettingError, in one line that names the setting, for the first that is
+        wrong.
+        """
+        layers = SettingLayers(static, dynamic_default or {}, dynamic or {})
+        values: dict[str, Any] = {}
+        without_effect: dict[str, None] = {}
+        for layer in (layers.static, layers.dynamic_default, layers.dynamic):
+            for name, text in layer.items():
+                definition = known_setting(name, text)
+                if definition is None:
+                    without_effect[name] = None
+                else:
+                    values[definition.attribute] = definition.parse(text)
+        _agree_on_node_id(values)
+        settings = cls(**values, layers=layers, without_effect=tuple(without_effect))
+        check_settings_together(settings)
+        return settings
+
+    def with_dynamic(
+        self, *, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]
+    ) -> BrokerSettings:
+        """These settings with other dynamic layers, as after AlterConfigs."""
+        return BrokerSettings.parse(self.layers.static, dynamic_default=dynamic_default, dynamic=dynamic)
+
+    def value_of(self, name: str) -> Value:
+        """By Kafka's name; KeyError if there is no such setting."""
+        value: Value = getattr(self, BROKER_SETTINGS[name].attribute)
+        return value
+
+    def listener_plan(self) -> ListenerPlan:
+        """The listeners, parsed (parse has checked them)."""
+        return plan_listeners(self)
+
+    def connection_limits_per_ip(self) -> dict[str, int]:
+        """`max.connections.per.ip.overrides` by host."""
+        return _connection_limits(self.max_connections_per_ip_overrides)
+
+
+BROKER_SETTINGS: Mapping[str, Setting] = settings_of(BrokerSettings)
+
+
+def known_setting(name: str, text: str) -> Setting | None:
+    """The definition of `name`, or None if it is Kafka's but does nothing here; SettingError for any other."""
+    definition = BROKER_SETTINGS.get(name)
+    if definition is not None:
+        return definition
+    refusal = other_kafka_settings.reason_refused(name)
+    if refusal is not None:
+        if other_kafka_settings.is_harmless(name, text):
+            return None
+        raise SettingError(name, f"{name}: {refusal}")
+    if other_kafka_settings.reason_without_effect(name) is not None:
+        return None
+    hint = other_kafka_settings.nearest_name(name, BROKER_SETTINGS)
+    raise SettingError(name, f"Unknown setting {name}{hint}")
+
+
+def check_settings_together(settings: BrokerSettings) -> None:
+    """What no setting can be checked for alone (Kafka's `KafkaConfig.validateValues`)."""
+    plan_listeners(settings)
+    limits = _connection_limits(settings.max_connections_per_ip_overrides)
+    request_bytes = settings.socket_request_max_bytes
+    checks = (
+        ("log.retention.ms", settings.retention_ms != 0, "must be -1 (for ever) or at least 1"),
+        ("log.roll.ms", settings.roll_ms >= 1, "must be at least 1"),
+        ("log.roll.jitter.ms", settings.roll_jitter_ms >= 0, "must be at least 0"),
+        (
+            "log.cleaner.min.compaction.lag.ms",
+            settings.log_cleaner_min_compaction_lag_ms <= settings.log_cleaner_max_compaction_lag_ms,
+            "must not be greater than log.cleaner.max.compaction.lag.ms",
+        ),
+        (
+            "max.connections.per.ip",
+            settings.max_connections_per_ip > 0 or bool(limits),
+            "can be 0 only if max.connections.per.ip.overrides is set",
+        ),
+        (
+            "queued.max.request.bytes",
+            settings.queued_max_request_bytes <= 0 or settings.queued_max_request_bytes >= request_bytes,
+            f"must be at least socket.request.max.bytes ({request_bytes})",
+        ),
+        (
+            "replica.fetch.wait.max.ms",
+            settings.replica_fetch_wait_max_ms <= settings.replica_lag_time_max_ms,
+            "must not be greater than replica.lag.time.max.ms",
+        ),
+        (
+            "replica.socket.timeout.ms",
+            settings.replica_socket_timeout_ms >= settings.replica_fetch_wait_max_ms,
+            "must be at least replica.fetch.wait.max.ms",
+        ),
+        (
+            "offsets.topic.compression.codec",
+            settings.offsets_topic_compression_codec in OFFSETS_COMPRESSION_CODECS,
+            "must be a codec's number, 0 to 4",
+        ),
+        (
+            "group.min.session.timeout.ms",
+            settings.group_min_session_timeout_ms <= settings.group_max_session_timeout_ms,
+            "must not be greater than group.max.session.timeout.ms",
+        ),
+        (
+            "broker.heartbeat.interval.ms",
+            settings.broker_heartbeat_interval_ms * 2 <= settings.broker_session_timeout_ms,
+            "must be at most half of broker.session.timeout.ms, or the lease is lost",
+        ),
+    )
+    for name, holds, problem in checks:
+        if not holds:
+            raise SettingError(name, f"{name}: {problem}")
+
+
+def _agree_on_node_id(values: dict[str, Any]) -> None:
+    node_id, broker_id = values.get("node_id"), values.get("broker_id")
+    if node_id is None and broker_id is not None and broker_id >= 0:
+        values["node_id"] = broker_id
+    elif node_id is not None and broker_id is not None and node_id != broker_id:
+        raise SettingError(_NODE_ID, f"{_NODE_ID}: must be the same as {_BROKER_ID} ({broker_id})")
+
+
+def _connection_limits(text: str) -> dict[str, int]:
+    name = "max.connections.per.ip.overrides"
+    limits: dict[str, int] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        host, separator, number = entry.rpartition(":")
+        if not separator or not host or not number.strip().isdecimal():
+            raise SettingError(name, f"{name}: {entry} is not host:number")
+        limits[host.strip()] = int(number)
+    return limits
