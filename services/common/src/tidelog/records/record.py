@@ -76,7 +76,7 @@ def iterate_records(
             base_timestamp + span.timestamp_delta if append_time is None else append_time,
             bytes(body[key_start : key_start + key_length]) if key_length >= 0 else None,
             bytes(body[value_start : value_start + value_length]) if value_length >= 0 else None,
-            _read_headers(body, span.headers_start, span.end),
+            read_headers(body, span.headers_start, span.end),
         )
 
 
@@ -141,7 +141,8 @@ def _scan_record(body: Buffer, start: int) -> RecordSpan:
     )
 
 
-def _read_headers(body: memoryview, position: int, end: int) -> tuple[Header, ...]:
+def read_headers(body: memoryview, position: int, end: int) -> tuple[Header, ...]:
+    """The headers that begin at `position` of a record that ends at `end`. Raises CorruptRecordError."""
     if position < end and body[position] == 0 and position + 1 == end:
         return ()
     record = body[:end]
@@ -206,7 +207,7 @@ def _append_bytes(output: bytearray, content: bytes | None) -> None:
 
 
 def end_transaction_marker(batch: Buffer, position: int = 0) -> EndTransactionMarker | None:
-    """What the control batch at `position` says of its transaction; None if it is empty or of another kind."""
+    """How the control batch at `position` ends its transaction; None if empty or of another kind."""
     for record in iterate_records(batch, position):
         return decode_end_transaction(record.key or b"", record.value or b"")
     return None

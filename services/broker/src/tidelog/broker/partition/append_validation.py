@@ -8,9 +8,10 @@ header lies about its records is found by no one but its reader. Rules and error
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 
 from crc32c import crc32c
+from tidelog.broker.partition.append_rules import AppendRules
+from tidelog.broker.partition.record_validation import validate_records
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
@@ -21,42 +22,19 @@ from tidelog.records.batch import (
     LOG_OVERHEAD_BYTES,
     MAGIC_OFFSET,
     NO_PRODUCER_ID,
-    NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
 )
+from tidelog.records.compression import Compression
 
-ZSTD = 4
 FIRST_PRODUCE_VERSION_WITH_ZSTD = 7
 NEWEST_PRODUCE_VERSION = 13
 MIN_RECORD_BYTES = 14  # the least size field Kafka takes for any magic
-INT64_MAX = 2**63 - 1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _LENGTH = struct.Struct(">i")
 _UNUSUAL_ATTRIBUTES = CONTROL_BIT | TIMESTAMP_TYPE_BIT
-
-
-@dataclass(frozen=True, slots=True)
-class AppendRules:
-    """The settings of a topic that an append is held to."""
-
-    max_message_bytes: int = 1_048_588
-    segment_bytes: int = 1_073_741_824
-    is_log_append_time: bool = False
-    timestamp_before_max_ms: int = INT64_MAX
-    timestamp_after_max_ms: int = 3_600_000
-    is_compacted: bool = False
-    target_compression: int | None = None  # None: `compression.type=producer`, whatever came
-    validates_records: bool = False  # tidelog.validate.records
-
-    def needs_records(self, header: BatchHeader) -> bool:
-        """Must the records themselves be looked at (`record_validation.validate_records`)?"""
-        return (
-            self.is_compacted
-            or self.validates_records
-            or (self.target_compression is not None and self.target_compression != header.compression)
-        )
+_ZSTD = Compression.ZSTD.value  # plain: an enum member is slow to compare
 
 
 def validate_batches(
@@ -96,7 +74,7 @@ def validate_batches(
         or delta + 1 != count
         or count < 1
         or attributes & _UNUSUAL_ATTRIBUTES
-        or attributes & COMPRESSION_MASK >= ZSTD
+        or attributes & COMPRESSION_MASK >= _ZSTD
         or (sequence < 0 and producer_id >= 0)
         or (
             not rules.is_log_append_time
@@ -111,18 +89,6 @@ def validate_batches(
     if crc32c(records[CRC_COVERS_FROM:]) != crc:
         raise _crc_mismatch(crc)
     return tuple.__new__(BatchHeader, fields)
-
-
-def check_timestamps(rules: AppendRules, *timestamps_ms: int, now_ms: int) -> bool:
-    """Are all within `message.timestamp.before.max.ms` and `.after.max.ms` of now? -1 (none) always is."""
-    return all(
-        timestamp_ms == NO_TIMESTAMP
-        or (
-            now_ms - timestamp_ms <= rules.timestamp_before_max_ms
-            and timestamp_ms - now_ms <= rules.timestamp_after_max_ms
-        )
-        for timestamp_ms in timestamps_ms
-    )
 
 
 def _validate_in_order(
@@ -141,12 +107,12 @@ def _validate_in_order(
         )
     if crc32c(records[CRC_COVERS_FROM : header.size_bytes]) != header.crc:
         raise _crc_mismatch(header.crc)
-    if header.compression > ZSTD:
+    if header.compression > _ZSTD:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"There is no compression codec {header.compression}"
         )
     _check_fields(header)
-    _check_timestamp_fields(header, rules, now_ms)
+    _check_timestamp_fields(records, header, rules, now_ms)
     if header.size_bytes > rules.segment_bytes:
         raise KafkaError(
             ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -171,7 +137,7 @@ def _check_framing(records: memoryview, header: BatchHeader, produce_version: in
         )
     if header.size_bytes < BATCH_HEADER_BYTES:
         raise _too_small(header.batch_length)
-    if header.compression == ZSTD and produce_version < FIRST_PRODUCE_VERSION_WITH_ZSTD:
+    if header.compression == _ZSTD and produce_version < FIRST_PRODUCE_VERSION_WITH_ZSTD:
         raise KafkaError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
             f"zstd needs Produce version {FIRST_PRODUCE_VERSION_WITH_ZSTD}, this is {produce_version}",
@@ -221,27 +187,30 @@ def _check_fields(header: BatchHeader) -> None:
         )
     if header.is_control:
         raise KafkaError(ErrorCode.INVALID_RECORD, "Clients may not write control records")
-    if header.producer_id != NO_PRODUCER_ID and header.base_sequence < 0:
+    if header.producer_id > NO_PRODUCER_ID and header.base_sequence < 0:
         raise KafkaError(
             ErrorCode.INVALID_RECORD,
             f"The batch of producer {header.producer_id} has sequence {header.base_sequence}",
         )
 
 
-def _check_timestamp_fields(header: BatchHeader, rules: AppendRules, now_ms: int) -> None:
-    if rules.is_log_append_time:
-        if header.is_log_append_time:
-            raise KafkaError(
-                ErrorCode.INVALID_TIMESTAMP, "Only the broker may mark a batch with LogAppendTime"
-            )
-        return
+def _check_timestamp_fields(
+    records: memoryview, header: BatchHeader, rules: AppendRules, now_ms: int
+) -> None:
     if header.is_log_append_time:
+        # Kafka lets this pass, and clears the mark, if the topic has CreateTime. No client does it.
         raise KafkaError(ErrorCode.INVALID_TIMESTAMP, "Only the broker may mark a batch with LogAppendTime")
-    if not check_timestamps(rules, header.base_timestamp, header.max_timestamp, now_ms=now_ms):
+    if not (
+        rules.takes_timestamp(header.base_timestamp, now_ms)
+        and rules.takes_timestamp(header.max_timestamp, now_ms)
+    ):
+        validate_records(
+            records, header, rules=rules, now_ms=now_ms
+        )  # raises, and tells which records they are
         raise KafkaError(
             ErrorCode.INVALID_TIMESTAMP,
-            f"Timestamps {header.base_timestamp} to {header.max_timestamp} are not within "
-            f"[{now_ms - rules.timestamp_before_max_ms}, {now_ms + rules.timestamp_after_max_ms}]",
+            f"The batch states timestamps {header.base_timestamp} to {header.max_timestamp}, "
+            f"{rules.timestamp_range(now_ms)} is allowed",
         )
 
 

@@ -166,7 +166,7 @@ class ProducerState:
         base_offset, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, epoch, sequence, _ = header
         last_offset = base_offset + delta
         self.end_offset = last_offset + 1
-        if producer_id == NO_PRODUCER_ID:
+        if producer_id <= NO_PRODUCER_ID:
             return None
         if attributes & CONTROL_BIT:
             return self._end_transaction(header, marker) if marker is not None else None
@@ -274,16 +274,13 @@ class ProducerState:
 
     # -- snapshot files and DescribeProducers
 
-    def snapshot(self, end_offset: int) -> bytes:
-        """Contents of the `.snapshot` file named by `end_offset`, the log's end, in Kafka's format.
+    def snapshot(self) -> bytes:
+        """Contents of the `.snapshot` file that is named by the log's end offset, in Kafka's format.
 
         Kafka keeps the newest batch of a producer only. Here a producer has one entry for each batch
         remembered, newest last: Kafka, for which a later entry of the same id replaces an earlier one, reads
-        what it would have written itself, and `load` gets all five back. Raises ValueError if the state is
-        beyond `end_offset`.
+        what it would have written itself, and `load` gets all five back.
         """
-        if end_offset < self.end_offset:
-            raise ValueError(f"producer state up to {self.end_offset} is no snapshot of offset {end_offset}")
         return encode_snapshot(
             SnapshotEntry(
                 producer_id,
