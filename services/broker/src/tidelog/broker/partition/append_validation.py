@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 
 from crc32c import crc32c
-from tidelog.broker.partition.append_rules import AppendRules
+from tidelog.broker.partition.append_rules import AppendRules as AppendRules  # its users need both
 from tidelog.broker.partition.record_validation import validate_records
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import (

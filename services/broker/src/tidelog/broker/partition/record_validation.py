@@ -1,7 +1,8 @@
-"""The records of a produced batch, one by one: only where the topic needs it, since it costs microseconds a record.
+"""The records of a produced batch, one by one: microseconds a record, so only where a topic needs it.
 
 Needed for compacted topics (each record has a key), for a topic with a codec of its own, with
-`tidelog.validate.records`, and to tell which records have a timestamp out of range. Source: Kafka's `LogValidator`.
+`tidelog.validate.records`, and to tell which records have a timestamp out of range. Source: Kafka's
+`LogValidator`.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def validate_records(
 ) -> tuple[memoryview, BatchHeader]:
     """Check the records of the batch that `records` begins with, and bring it to the topic's codec.
 
-    `header` is what `validate_batches` returned. Returns the batch to append and its header: a view of `records`, or a
-    new batch if the codec or a wrong `max_timestamp` had to change. Raises KafkaError INVALID_RECORD or
-    MESSAGE_TOO_LARGE, RecordValidationError INVALID_RECORD or INVALID_TIMESTAMP.
+    `header` is what `validate_batches` returned. Returns the batch to append and its header: a view of
+    `records`, or a new batch if the codec or a wrong `max_timestamp` had to change. Raises KafkaError
+    INVALID_RECORD or MESSAGE_TOO_LARGE, RecordValidationError INVALID_RECORD or INVALID_TIMESTAMP.
     """
     batch = records[: header.size_bytes]
     try:
@@ -61,6 +62,8 @@ def validate_records(
         raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"The batch is too large: {error}") from error
     except (CompressionDataError, CorruptRecordError) as error:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"The batch can't be read: {error}") from error
+    if rules.is_log_append_time:
+        max_timestamp = header.max_timestamp  # about to be replaced anyway
     codec = header.compression if rules.target_compression is None else rules.target_compression
     if codec == header.compression and max_timestamp == header.max_timestamp:
         return batch, header
