@@ -176,7 +176,7 @@ BROKER_SETTINGS: Mapping[str, Setting] = settings_of(BrokerSettings)
 
 
 def known_setting(name: str, text: str) -> Setting | None:
-    """The definition of `name`, or None if it is Kafka's but does nothing here; SettingError for any other."""
+    """The definition of `name`, None if it is Kafka's but does nothing here; SettingError for any other."""
     definition = BROKER_SETTINGS.get(name)
     if definition is not None:
         return definition

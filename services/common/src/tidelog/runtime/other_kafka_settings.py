@@ -104,7 +104,7 @@ def reason_without_effect(name: str) -> str | None:
 
 
 def reason_refused(name: str) -> str | None:
-    """Why Kafka's setting `name` can't be honoured and so must not be given; None if it isn't one of those."""
+    """Why Kafka's setting `name` can't be honoured and so must not be given; None if it can or isn't one."""
     return _lookup(_REFUSED, name)
 
 
