@@ -1,1 +1,3 @@
-"""Partitions on disk, in Apache Kafka's own file formats. All file I/O of a broker's data directories is here."""
+"""Partitions on disk, in Apache Kafka's own file formats. All file I/O of a broker's data directories is
+here.
+"""

@@ -1,6 +1,7 @@
 """Walking a segment's batches by their headers, straight from the file.
 
-`locate` reads what a fetch needs (where batches begin and end, by offset), `scan_headers` all fields, with the CRC if asked.
+`locate` reads what a fetch needs (where batches begin and end, by offset), `scan_headers` all fields, with
+the CRC if asked.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ _MIN_BATCH_LENGTH = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
 def locate(fd: int, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
     """(position, base offset, last offset, size in bytes) of each batch from `position` up to `end`.
 
-    Raises TornLogError if there is no batch at a place where one should begin, OSError if the file can't be read.
+    Raises TornLogError if there is no batch at a place where one should begin, OSError if the file can't
+    be read.
     """
     chunk, chunk_start = b"", 0
     while position < end:
@@ -54,11 +56,11 @@ def locate(fd: int, position: int, end: int) -> Iterator[tuple[int, int, int, in
 def scan_headers(
     fd: int, position: int, end: int, *, min_offset: int = 0, checks_crc: bool = False
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of each batch from `position` up to `end`; the bytes are the whole batch if CRCs are checked,
-    else at least its header, and are valid until the next step.
+    """(position, header, bytes) of each batch from `position` up to `end`; the bytes are the whole batch if
+    CRCs are checked, else at least its header, and are valid until the next step.
 
-    Raises TornLogError at the first place that holds no sound batch: cut off, of another magic than 2, of a base offset
-    below what came before (or below `min_offset`), with a wrong CRC.
+    Raises TornLogError at the first place that holds no sound batch: cut off, of another magic than 2, of
+    a base offset below what came before (or below `min_offset`), with a wrong CRC.
     """
     chunk_bytes = CRC_CHUNK_BYTES if checks_crc else HEADER_CHUNK_BYTES
     chunk, chunk_start, next_offset = memoryview(b""), 0, min_offset
@@ -99,5 +101,5 @@ def _header_problem(header: BatchHeader, next_offset: int, bytes_left: int) -> s
     if header.size_bytes > bytes_left:
         return f"a batch of {header.size_bytes} bytes, {bytes_left} are left"
     if header.base_offset < next_offset or header.last_offset_delta < 0:
-        return f"base offset {header.base_offset} (last offset delta {header.last_offset_delta}) after offset {next_offset - 1}"
+        return f"base offset {header.base_offset} (to {header.last_offset}) after offset {next_offset - 1}"
     return None

@@ -1,4 +1,6 @@
-"""Small files that are replaced as a whole, and Kafka's offset checkpoints: version line `0`, a count, `topic partition offset` lines."""
+"""Small files that are replaced as a whole, and Kafka's offset checkpoints: version line `0`, a count, `topic
+partition offset` lines.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _VERSION: Final = 0
 
 
 def write_atomically(path: str | Path, content: bytes, *, syncs: bool = True) -> None:
-    """The file is either the old or the new one, whenever the process dies; with `syncs` also if the machine does. Raises OSError."""
+    """The file is either the old or the new one, whenever the process dies; with `syncs` also if the machine
+    does. Raises OSError.
+    """
     temporary = f"{os.fspath(path)}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:

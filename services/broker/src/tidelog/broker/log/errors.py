@@ -6,7 +6,9 @@ from tidelog.model.errors import ErrorCode, KafkaError
 
 
 class LogStorageError(KafkaError):
-    """The disk refused (full, read-only, failing). Clients are told KAFKA_STORAGE_ERROR and retry; nothing was acknowledged."""
+    """The disk refused (full, read-only, failing). Clients are told KAFKA_STORAGE_ERROR and retry; nothing
+    was acknowledged.
+    """
 
     def __init__(self, message: str) -> None:
         super().__init__(ErrorCode.KAFKA_STORAGE_ERROR, message)

@@ -8,7 +8,9 @@ from tidelog.broker.log.segment import Segment
 
 
 class FileRange:
-    """`length` bytes of the segment's file from `position`, whole batches. Keeps the file open, even if it is deleted, until `release`."""
+    """`length` bytes of the segment's file from `position`, whole batches. Keeps the file open, even if it is
+    deleted, until `release`.
+    """
 
     __slots__ = ("_is_released", "length", "next_offset", "position", "segment")
 

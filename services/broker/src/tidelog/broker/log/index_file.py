@@ -1,9 +1,11 @@
 """A sparse index beside a segment: fixed-size entries, both columns rising, appended only.
 
-The newest entries are also in memory (a window of at most 2 x SPILL_ENTRIES), older ones are searched in the file, so an index costs
-a few KB however large its segment is. The file lags behind by up to SPILL_ENTRIES: after a crash it is made anew from the segment.
+The newest entries are also in memory (a window of at most 2 x SPILL_ENTRIES), older ones are searched in
+the file, so an index costs a few KB however large its segment is. The file lags behind by up to
+SPILL_ENTRIES: after a crash it is made anew from the segment.
 
-One thread (the event loop) appends, looks up and truncates. `spill` and `reader` may also be called in another.
+One thread (the event loop) appends, looks up and truncates. `spill` and `reader` may also be called in
+another.
 """
 
 from __future__ import annotations
@@ -102,7 +104,7 @@ class IndexFile:
             try:
                 self.spill()
             except OSError:
-                return  # a full disk: the entries stay in memory until a later spill, a flush or a roll, which report it
+                return  # a full disk: the entries stay in memory; the next flush or roll reports it
             self._window = (count - SPILL_ENTRIES, window[-SPILL_ENTRIES * self.ENTRY.size :])
 
     def spill(self) -> None:

@@ -1,4 +1,6 @@
-"""The topic settings that a partition's log acts on, under Kafka's names (`.` as `_`) and with Kafka 4.3's defaults."""
+"""The topic settings that a partition's log acts on, under Kafka's names (`.` as `_`) and with Kafka 4.3's
+defaults.
+"""
 
 from __future__ import annotations
 

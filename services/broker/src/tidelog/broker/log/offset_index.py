@@ -1,4 +1,6 @@
-"""`.index`: for some batches, the offset of the last record (less the segment's base) and the position of the batch. 8 bytes an entry."""
+"""`.index`: for some batches, the offset of the last record (less the segment's base) and the position of the
+batch. 8 bytes an entry.
+"""
 
 from __future__ import annotations
 

@@ -11,9 +11,11 @@ DEFAULT_MAX_OPEN_SEGMENTS: Final = 8192
 
 
 class OpenSegments:
-    """Closes segments that nobody holds and nobody used lately (second chance) when more than `max_open` are open.
+    """Closes segments that nobody holds and nobody used lately (second chance) when more than `max_open` are
+    open.
 
-    A segment held by file ranges stays open, so the bound may be passed while more than that many are being sent.
+    A segment held by file ranges stays open, so the bound may be passed while more than that many are
+    being sent.
     """
 
     __slots__ = ("_open", "max_open")

@@ -1,4 +1,6 @@
-"""The directory of one partition and the names of the files in it: Kafka's, a 20-digit base offset and a suffix."""
+"""The directory of one partition and the names of the files in it: Kafka's, a 20-digit base offset and a
+suffix.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _MAX_NAME_LENGTH: Final = 255
 
 
 class PartitionDirectory:
-    """`path` changes when the partition is deleted. `lock` is held for the few file operations that two threads may want at once."""
+    """`path` changes when the partition is deleted. `lock` is held for the few file operations that two
+    threads may want at once.
+    """
 
     __slots__ = ("lock", "path")
 
@@ -63,7 +67,7 @@ def sync_directory(path: str | Path) -> None:
 
 
 def sync_file(path: str | Path) -> None:
-    """fsync through a descriptor of its own, so that it can be called beside the thread that writes the file."""
+    """fsync through a descriptor of its own, so that any thread may call it."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -83,7 +87,9 @@ def parse_partition_directory_name(name: str) -> TopicPartition | None:
     return TopicPartition(topic, int(partition))
 
 
-def deleted_directory_name(topic_partition: TopicPartition, unique: uuid.UUID) -> str:
-    """Kafka's `<topic>-<partition>.<unique>-delete`, the topic cut so that the name is no longer than a file name may be."""
-    suffix = f"-{topic_partition.partition}.{unique.hex}{DELETED_DIRECTORY_SUFFIX}"
-    return topic_partition.topic[: _MAX_NAME_LENGTH - len(suffix)] + suffix
+def renamed_directory_name(topic_partition: TopicPartition, unique: uuid.UUID, suffix: str) -> str:
+    """Kafka's `<topic>-<partition>.<unique><suffix>`, the topic cut so that it is no longer than a file name
+    may be.
+    """
+    ending = f"-{topic_partition.partition}.{unique.hex}{suffix}"
+    return topic_partition.topic[: _MAX_NAME_LENGTH - len(ending)] + ending

@@ -1,12 +1,14 @@
 """The log of one partition: append at its end, read anywhere, cut at both ends.
 
-Path of an append: roll if the active segment is full or old -> `pwrite` -> index entry each `index.interval.bytes` -> log end offset.
-Path of a read: place of the batch (remembered from the last read that ended there, else index and a short walk) -> `FileRange`.
+Path of an append: roll if the active segment is full or old -> `pwrite` -> index entry each
+`index.interval.bytes` -> log end offset. Path of a read: place of the batch (remembered from the last read
+that ended there, else index and a short walk) -> `FileRange`.
 
-Threads: everything belongs to the event loop, except what says otherwise: `flush`, `offset_for_timestamp`, `max_timestamp_offset` and
-`remove_deleted_files` may run in another thread at any time; `open`, `close`, `truncate_*` and `mark_deleted` may, if nothing else
-uses the log meanwhile. Producer state and leader epochs are the partition core's: the log rebuilds them when opened and writes
-them to disk (a snapshot at each roll), but does not take appended batches into them.
+Threads: everything belongs to the event loop, except what says otherwise: `flush`, `offset_for_timestamp`,
+`max_timestamp_offset` and `remove_deleted_files` may run in another thread at any time; `open`, `close`,
+`truncate_*` and `mark_deleted` may, if nothing else uses the log meanwhile. Producer state and leader
+epochs are the partition core's: the log rebuilds them when opened and writes them to disk (a snapshot at
+each roll), but does not take appended batches into them.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ _ANY_TIMESTAMP_MAY_ROLL: Final = -2
 class PartitionLog:
     """Offsets, sizes and config may be read at any time. Made by `open`.
 
-    Raises LogStorageError (KAFKA_STORAGE_ERROR) where the disk refuses; the log is then as it was before the call.
+    Raises LogStorageError (KAFKA_STORAGE_ERROR) where the disk refuses; the log is then as it was before
+    the call.
     """
 
     __slots__ = (
@@ -62,13 +65,13 @@ class PartitionLog:
         "_roll_after_timestamp",
         "_segments",
         "directory",
+        "last_flush_ms",
         "leader_epochs",
         "log_end_offset",
         "log_start_offset",
         "open_segments",
         "producer_state",
         "recovery_point",
-        "last_flush_ms",
         "size_bytes",
     )
 
@@ -117,8 +120,9 @@ class PartitionLog:
         clean_shutdown: bool = False,
         open_segments: OpenSegments | None = None,
     ) -> PartitionLog:
-        """The log in `directory` (made if absent), recovered: after anything but a clean shutdown all batches from the recovery
-        point on are checked, and the log is cut at the first that is not sound. Fills `producer_state`, trims `leader_epochs`.
+        """The log in `directory` (made if absent), recovered: after anything but a clean shutdown all batches
+        from the recovery point on are checked, and the log is cut at the first that is not sound. Fills
+        `producer_state`, trims `leader_epochs`.
         """
         place = PartitionDirectory(os.fspath(directory))
         segments_open = open_segments if open_segments is not None else OpenSegments()
@@ -149,9 +153,7 @@ class PartitionLog:
                 log.log_start_offset
             ):
                 log.persist_leader_epochs()
-            recovery.rebuild_producer_state(
-                place, log.segments, producer_state, log.log_end_offset, now_ms
-            )
+            recovery.rebuild_producer_state(place, log.segments, producer_state, log.log_end_offset, now_ms)
         except OSError as error:
             raise LogStorageError(f"{place.path} can't be opened: {error}") from error
         return log
@@ -166,7 +168,8 @@ class PartitionLog:
     def config(self, config: LogConfig) -> None:
         self._config = config
         self._roll_after_timestamp = self._last_timestamp_of(self._active)
-        # The time index is never longer than the offset index, its entries are larger. Kafka keeps one entry free.
+        # The time index is never longer than the offset index, its entries are larger. Kafka keeps one entry
+        # free.
         self._max_index_entries = max(1, config.segment_index_bytes // TimeIndex.ENTRY.size - 1)
 
     @property
@@ -301,7 +304,8 @@ class PartitionLog:
     def read(
         self, fetch_offset: int, max_bytes: int, upper_offset: int, *, at_least_one_batch: bool = True
     ) -> FileRange | None:
-        """Whole batches of one segment from the batch that holds `fetch_offset` on, all below `upper_offset`; None if there are none.
+        """Whole batches of one segment from the batch that holds `fetch_offset` on, all below `upper_offset`;
+        None if there are none.
 
         At most `max_bytes`, but at least one batch if asked. The range is to be released.
         Raises KafkaError OFFSET_OUT_OF_RANGE outside log start and end.
@@ -366,19 +370,21 @@ class PartitionLog:
     def _out_of_range(self, offset: int) -> KafkaError:
         return KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} is outside {self.log_start_offset} to {self.log_end_offset} of {self.directory.path}",
+            f"offset {offset}: {self.directory.path} has {self.log_start_offset} to {self.log_end_offset}",
         )
 
     # -- lookup by time
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
-        """The first record at or after `timestamp` (ms), None if there is none. Reads the disk; any thread."""
+        """The first record at or after `timestamp` (ms), None if there is none. Reads; any thread."""
         return self._looked_up(
             lambda: time_lookup.first_at_or_after(self._segments, timestamp, self.log_start_offset)
         )
 
     def max_timestamp_offset(self) -> TimestampedOffset | None:
-        """The first record of the greatest timestamp (KIP-734), None in an empty log. Reads the disk; any thread."""
+        """The first record of the greatest timestamp (KIP-734), None in an empty log. Reads the disk; any
+        thread.
+        """
         return self._looked_up(lambda: time_lookup.of_max_timestamp(self._segments))
 
     def _looked_up(self, lookup: Callable[[], TimestampedOffset | None]) -> TimestampedOffset | None:
@@ -390,7 +396,8 @@ class PartitionLog:
     # -- removal at the beginning
 
     def increment_log_start_offset(self, offset: int) -> bool:
-        """Records below `offset` are no longer read; whole segments of them go with the next retention. True if it moved.
+        """Records below `offset` are no longer read; whole segments of them go with the next retention. True
+        if it moved.
 
         Raises KafkaError OFFSET_OUT_OF_RANGE above the log end.
         """
@@ -404,8 +411,9 @@ class PartitionLog:
         return True
 
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
-        """Retention: drop from the log what is below its start, over `retention.bytes` or older than `retention.ms`, oldest first,
-        never at or above the high watermark. Returns how many segments went; `remove_deleted_files` frees their space later.
+        """Retention: drop from the log what is below its start, over `retention.bytes` or older than
+        `retention.ms`, oldest first, never at or above the high watermark. Returns how many segments went;
+        `remove_deleted_files` frees their space later.
         """
         count = retention.segments_to_delete(
             self._segments,
@@ -428,8 +436,14 @@ class PartitionLog:
         self.increment_log_start_offset(max(self.log_start_offset, self._segments[0].base_offset))
         return count
 
+    @property
+    def has_deleted_files(self) -> bool:
+        return bool(self._deleted)
+
     def remove_deleted_files(self, now_ms: int) -> int:
-        """Unlink what was dropped `file.delete.delay.ms` ago or earlier; how many segments. Any thread, one at a time."""
+        """Unlink what was dropped `file.delete.delay.ms` ago or earlier; how many segments. Any thread, one
+        at a time.
+        """
         removed = 0
         while self._deleted and now_ms - self._deleted[0][0] >= self._config.file_delete_delay_ms:
             segment = self._deleted.popleft()[1]
@@ -445,7 +459,9 @@ class PartitionLog:
     # -- truncation at the end
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
-        """Cut off all batches with a record at or above `offset`; False if there are none. Producer state and epochs follow."""
+        """Cut off all batches with a record at or above `offset`; False if there are none. Producer state and
+        epochs follow.
+        """
         if offset >= self.log_end_offset:
             return False
         if offset <= self._segments[0].base_offset:
@@ -517,7 +533,8 @@ class PartitionLog:
         )
 
     def flush(self, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
-        """fsync all that lies below `up_to_offset` (default: the log end) and the directory, and move the recovery point there.
+        """fsync all that lies below `up_to_offset` (default: the log end) and the directory, and move the
+        recovery point there.
 
         Any thread, one at a time.
         """
@@ -551,7 +568,9 @@ class PartitionLog:
         write_atomically(path, self.producer_state.snapshot(), syncs=False)
 
     def close(self) -> None:
-        """Everything to disk, so that the next start needs no recovery if the directory is marked clean. The log is unusable then."""
+        """Everything to disk, so that the next start needs no recovery if the directory is marked clean. The
+        log is unusable then.
+        """
         try:
             self._active.finish()
             self.write_producer_snapshot()
@@ -567,7 +586,8 @@ class PartitionLog:
             segment.close_files()
 
     def mark_deleted(self, new_path: str) -> None:
-        """Move the directory to `new_path` (see `deleted_directory_name`), from where it can be removed at leisure.
+        """Move the directory to `new_path` (see `renamed_directory_name`), from where it can be removed at
+        leisure.
 
         File ranges being sent stay readable.
         """

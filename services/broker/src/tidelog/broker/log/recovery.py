@@ -1,4 +1,5 @@
-"""What happens when a partition's log is opened, and after it was cut: segments, indexes, producer state and epochs agree again.
+"""What happens when a partition's log is opened, and after it was cut: segments, indexes, producer state and
+epochs agree again.
 
 Source: Kafka's `LogLoader`, `LogSegment.recover`, `ProducerStateManager`.
 """
@@ -54,9 +55,9 @@ def load_segments(
 ) -> LoadedSegments:
     """The segments in `directory`, one at least, checked as far as need be. Raises OSError.
 
-    After a clean shutdown only the active segment's end is read. Else each segment that reaches beyond `recovery_point` is read
-    whole, its CRCs checked and its indexes made anew; so is any whose indexes are missing or senseless. The first batch that is
-    not sound ends the log: what follows it is removed.
+    After a clean shutdown only the active segment's end is read. Else each segment that reaches beyond
+    `recovery_point` is read whole, its CRCs checked and its indexes made anew; so is any whose indexes are
+    missing or senseless. The first batch that is not sound ends the log: what follows it is removed.
     """
     _remove_leftovers(directory)
     bases = directory.offsets_of(LOG_SUFFIX)
@@ -141,7 +142,9 @@ def _load_indexes(segment: Segment) -> bool:
 
 
 def _load_end(segment: Segment) -> bool:
-    """Read the last stretch of the active segment, from its last index entry on: next offset, greatest timestamp."""
+    """Read the last stretch of the active segment, from its last index entry on: next offset, greatest
+    timestamp.
+    """
     if not segment.size_bytes:
         segment.next_offset = segment.base_offset
         return True
@@ -158,7 +161,8 @@ def _load_end(segment: Segment) -> bool:
 
 
 def recover_segment(segment: Segment, config: LogConfig, leader_epochs: LeaderEpochs) -> str | None:
-    """Read the whole segment, cut it at the first batch that is not sound, make its indexes anew, note the epochs it shows.
+    """Read the whole segment, cut it at the first batch that is not sound, make its indexes anew, note the
+    epochs it shows.
 
     Returns where and why it was cut, None if it was not.
     """
@@ -223,7 +227,9 @@ def rebuild_producer_state(
     log_end_offset: int,
     now_ms: int,
 ) -> None:
-    """From the newest snapshot at or below the log end that can be read, and the batches after it. Raises OSError."""
+    """From the newest snapshot at or below the log end that can be read, and the batches after it. Raises
+    OSError.
+    """
     remove_snapshots_above(directory, log_end_offset)
     start = segments[0].base_offset
     producer_state.clear()
@@ -241,7 +247,6 @@ def rebuild_producer_state(
             _replay(segment, producer_state, start)
 
 
-
 def _replay(segment: Segment, producer_state: ProducerState, start_offset: int) -> None:
     place = batch_with(segment, start_offset)
     if place is None:
@@ -249,7 +254,11 @@ def _replay(segment: Segment, producer_state: ProducerState, start_offset: int) 
     fd = segment.open_file()
     for position, header, _ in scan_headers(fd, place.position, segment.size_bytes):
         if header.producer_id != NO_PRODUCER_ID:
-            marker = end_transaction_marker(os.pread(fd, header.size_bytes, position)) if header.is_control else None
+            marker = (
+                end_transaction_marker(os.pread(fd, header.size_bytes, position))
+                if header.is_control
+                else None
+            )
             producer_state.update(header, marker)
     segment.close_files()
 

@@ -1,4 +1,4 @@
-"""Which segments of a log are to go: a decision without I/O. Source: Kafka's `UnifiedLog.deleteOldSegments`."""
+"""Which segments of a log are to go; no I/O. Source: Kafka's `UnifiedLog.deleteOldSegments`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ def segments_to_delete(
     high_watermark: int,
     now_ms: int,
 ) -> int:
-    """How many segments go, from the oldest on. An empty active segment stays; a full count means: roll first.
+    """How many segments go, from the oldest on. An empty active segment stays; a full count means: roll
+    first.
 
-    Rules in Kafka's order, each going on where the one before stopped: log start offset, `retention.bytes`, `retention.ms`.
+    Rules in Kafka's order, each going on where the one before stopped: log start offset,
+    `retention.bytes`, `retention.ms`.
     """
     deletable = _count_while(
         segments,

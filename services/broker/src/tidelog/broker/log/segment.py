@@ -24,11 +24,13 @@ MAX_RELATIVE_OFFSET: Final = 2**31 - 1
 
 
 class Segment:
-    """Changed by `PartitionLog` alone. Files are opened when first needed. Raises OSError where the disk refuses.
+    """Changed by `PartitionLog` alone. Files are opened when first needed. Raises OSError where the disk
+    refuses.
 
-    `next_offset` is where the following batch goes; `max_timestamp` the greatest of all batches (-1: none) and
-    `offset_of_max_timestamp` the last offset of the batch that has it; `first_timestamp` the first batch's greatest (-1: unknown).
-    `references` counts the file ranges being sent; the file stays open as long.
+    `next_offset` is where the following batch goes; `max_timestamp` the greatest of all batches (-1: none)
+    and `offset_of_max_timestamp` the last offset of the batch that has it; `first_timestamp` the first
+    batch's greatest (-1: unknown). `references` counts the file ranges being sent; the file stays open as
+    long.
     """
 
     __slots__ = (
@@ -93,7 +95,9 @@ class Segment:
         self.time_index.create()
 
     def open_file(self) -> int:
-        """The file descriptor, opened if need be; it may be closed again at the next call for another segment, unless referred to."""
+        """The file descriptor, opened if need be; it may be closed again at the next call for another
+        segment, unless referred to.
+        """
         self.recently_used = True
         if self.fd == NOT_OPEN:
             self.fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
@@ -140,7 +144,7 @@ class Segment:
         self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
 
     def finish(self) -> None:
-        """No more batches come: the time index ends with the greatest timestamp and both indexes are on file."""
+        """No more batches come: the greatest timestamp ends the time index, and both indexes are on file."""
         self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
         self.spill_indexes()
 

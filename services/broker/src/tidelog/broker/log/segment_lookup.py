@@ -1,4 +1,6 @@
-"""Where in a segment a batch begins: the index gives a place at or before it, a short walk over batch headers the exact one."""
+"""Where in a segment a batch begins: the index gives a place at or before it, a short walk over batch headers
+the exact one.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ class Cut(NamedTuple):
 
 
 def batch_with(segment: Segment, offset: int) -> BatchPlace | None:
-    """The first batch whose last offset is `offset` or more (compaction leaves holes); None if all are below it."""
+    """The first batch whose last offset is `offset` or more (compaction leaves holes); None if all are below
+    it.
+    """
     slot, start = segment.offset_index.position_for(offset)
     for position, _, last_offset, _ in locate(segment.open_file(), start, segment.size_bytes):
         if last_offset >= offset:
@@ -43,7 +47,8 @@ def end_before_offset(segment: Segment, upper_offset: int) -> int:
 
 
 def cut_at(place: BatchPlace, limit: int, end: int, *, at_least_one_batch: bool) -> Cut | None:
-    """As many whole batches from `place` on as end at or before position `limit`; one at least, if asked. `end` > `limit`.
+    """As many whole batches from `place` on as end at or before position `limit`; one at least, if asked.
+    `end` > `limit`.
 
     None if not even the first fits.
     """

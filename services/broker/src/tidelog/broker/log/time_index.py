@@ -1,4 +1,6 @@
-"""`.timeindex`: the greatest timestamp so far and the last offset (less the segment's base) of the batch that has it. 12 bytes an entry."""
+"""`.timeindex`: the greatest timestamp so far and the last offset (less the segment's base) of the batch that
+has it. 12 bytes an entry.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class TimeIndex(IndexFile):
         self.last_timestamp = self.last()[0]
 
     def offset_for(self, timestamp: int) -> int:
-        """All batches before this offset are older than `timestamp`: the offset of the last entry at or below it."""
+        """All batches before this offset are older than `timestamp`: the offset of the last entry at or below
+        it.
+        """
         slot = self.slot_at_or_below(timestamp)
         return self._base_offset + (self.entry(slot)[1] if slot >= 0 else 0)
 

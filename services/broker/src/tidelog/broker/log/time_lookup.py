@@ -1,7 +1,9 @@
-"""Offsets by timestamp: the time index narrows the search to a stretch of batches, whose records are then read.
+"""Offsets by timestamp: the time index narrows the search to a stretch of batches, whose records are then
+read.
 
-Source: Kafka's `LogSegment.findOffsetByTimestamp`, `FileRecords.searchForTimestamp`, `UnifiedLog.fetchOffsetByTimestamp`; KIP-734.
-Opens the files anew, so that it can run beside the event loop.
+Source: Kafka's `LogSegment.findOffsetByTimestamp`, `FileRecords.searchForTimestamp`,
+`UnifiedLog.fetchOffsetByTimestamp`; KIP-734. Opens the files anew, so that it can run beside the event
+loop.
 """
 
 from __future__ import annotations

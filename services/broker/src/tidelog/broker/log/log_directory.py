@@ -1,0 +1,340 @@
+"""A data directory: whose it is, the partitions in it, the checkpoints of all of them, and how the last run
+ended.
+
+Functions that touch the disk may run in a thread (all but `open` and `close` beside the event loop; one
+call at a time for a partition).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Final
+
+from tidelog.broker.log.checkpoint_file import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offsets,
+    write_offsets,
+)
+from tidelog.broker.log.clean_shutdown import (
+    UNKNOWN_BROKER_EPOCH,
+    take_clean_shutdown_marker,
+    write_clean_shutdown_marker,
+)
+from tidelog.broker.log.directory_lock import DirectoryLock
+from tidelog.broker.log.errors import CorruptFileError, LogStorageError
+from tidelog.broker.log.log_config import LogConfig
+from tidelog.broker.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from tidelog.broker.log.open_segments import OpenSegments
+from tidelog.broker.log.partition_directory import (
+    DELETED_DIRECTORY_SUFFIX,
+    LEADER_EPOCHS_FILE,
+    parse_partition_directory_name,
+    partition_directory_name,
+    renamed_directory_name,
+    sync_directory,
+)
+from tidelog.broker.log.partition_log import PartitionLog
+from tidelog.broker.log.partition_metadata import encode_uuid, read_topic_id, write_topic_id
+from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
+from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.model.topics import TopicPartition
+
+NOT_OF_BROKERS: Final = frozenset({"__cluster_metadata"})
+"""Apache Kafka's controllers keep their own log beside the brokers' partitions."""
+STRAY_DIRECTORY_SUFFIX: Final = "-stray"
+
+
+class LogDirectory:
+    """Made by `open`. `was_clean` says whether the last run closed everything; `previous_broker_epoch` which
+    run that was (-1: unknown).
+    """
+
+    def __init__(
+        self, path: Path, lock: DirectoryLock, meta: MetaProperties, clean_epoch: int | None
+    ) -> None:
+        self.path = path
+        self.meta = meta
+        self.was_clean = clean_epoch is not None
+        self.previous_broker_epoch = UNKNOWN_BROKER_EPOCH if clean_epoch is None else clean_epoch
+        self.partitions: dict[TopicPartition, PartitionLog] = {}
+        self.open_segments = OpenSegments()
+        self._lock = lock
+        self._recovery_points = read_offsets(path / RECOVERY_POINT_CHECKPOINT)
+        self._log_start_offsets = read_offsets(path / LOG_START_OFFSET_CHECKPOINT)
+        self.high_watermarks = read_offsets(path / HIGH_WATERMARK_CHECKPOINT)
+        self._checkpoint_lock = threading.Lock()
+        self._deleted: list[tuple[int, int, Path]] = []  # (time of deletion, delay, directory to remove)
+        # Not opened since the last run, which left them as they were: they may need recovery.
+        self._unopened = set(self.topic_partitions_on_disk())
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        cluster_id: str,
+        node_id: int,
+        new_directory_id: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> LogDirectory:
+        """Lock the directory (made if absent) and read what the last run left.
+
+        Raises LogDirectoryInUseError; CorruptFileError, also if it belongs to another cluster or node;
+        OSError.
+        """
+        directory = Path(path)
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = DirectoryLock(directory)
+        try:
+            meta = read_meta_properties(directory)
+            if meta is None:
+                meta = MetaProperties(cluster_id, node_id, encode_uuid(new_directory_id()))
+                write_meta_properties(directory, meta)
+            for name, expected, found in (
+                ("cluster.id", cluster_id, meta.cluster_id),
+                ("node.id", str(node_id), str(meta.node_id)),
+            ):
+                if expected != found:
+                    raise CorruptFileError(
+                        f"{directory} has {name}={found} in its meta.properties, not {expected}"
+                    )
+            log_directory = cls(directory, lock, meta, take_clean_shutdown_marker(directory))
+            log_directory._find_deleted()
+        except BaseException:
+            lock.release()
+            raise
+        return log_directory
+
+    def _find_deleted(self) -> None:
+        """Partitions whose deletion the last run did not finish."""
+        for entry in self.path.iterdir():
+            if entry.name.endswith(DELETED_DIRECTORY_SUFFIX) and entry.is_dir():
+                self._deleted.append((0, 0, entry))
+
+    # -- partitions
+
+    def topic_partitions_on_disk(self) -> list[TopicPartition]:
+        """All partitions that have a directory here, open or not, sorted."""
+        found = (
+            parse_partition_directory_name(entry.name) for entry in self.path.iterdir() if entry.is_dir()
+        )
+        return sorted(
+            partition
+            for partition in found
+            if partition is not None and partition.topic not in NOT_OF_BROKERS
+        )
+
+    def topic_id_on_disk(self, topic_partition: TopicPartition) -> uuid.UUID | None:
+        """From `partition.metadata`; None without one. Raises CorruptFileError, OSError."""
+        return read_topic_id(self._path_of(topic_partition))
+
+    def open_partition(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        producer_state: ProducerState | None = None,
+        new_unique: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> PartitionLog:
+        """The partition's log, made if absent and recovered if need be; `log.producer_state` and
+        `log.leader_epochs` are its cores.
+
+        A directory left by a deleted topic of the same name (another id) is set aside first. Raises
+        LogStorageError.
+        """
+        directory = self._path_of(topic_partition)
+        try:
+            if directory.exists():
+                found_id = read_topic_id(directory)
+                if found_id is not None and found_id != topic_id:
+                    self._set_aside(topic_partition, new_unique())
+                    found_id = None
+            else:
+                found_id = None
+            is_new = not directory.exists()
+            if is_new:
+                self._forget_checkpoints(topic_partition)
+                directory.mkdir()
+            if found_id is None:
+                write_topic_id(directory, topic_id)
+                sync_directory(self.path)
+            leader_epochs = _read_leader_epochs(directory)
+        except (OSError, CorruptFileError) as error:
+            raise LogStorageError(f"{directory} can't be opened: {error}") from error
+        log = PartitionLog.open(
+            directory,
+            config,
+            now_ms=now_ms,
+            producer_state=ProducerState() if producer_state is None else producer_state,
+            leader_epochs=leader_epochs,
+            recovery_point=self._recovery_points.get(topic_partition, 0),
+            log_start_offset=self._log_start_offsets.get(topic_partition, 0),
+            clean_shutdown=is_new or self.was_clean or topic_partition not in self._unopened,
+            open_segments=self.open_segments,
+        )
+        self._unopened.discard(topic_partition)
+        self.partitions[topic_partition] = log
+        return log
+
+    def close_partition(self, topic_partition: TopicPartition) -> None:
+        """Flush and close; its files stay. Raises LogStorageError."""
+        log = self.partitions.pop(topic_partition, None)
+        if log is not None:
+            self._unopened.add(topic_partition)
+            log.close()
+            self._unopened.discard(topic_partition)
+            self._note_checkpoints(topic_partition, log)
+
+    def delete_partition(
+        self,
+        topic_partition: TopicPartition,
+        now_ms: int,
+        *,
+        new_unique: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> None:
+        """Gone at once under its name; its files follow after `file.delete.delay.ms`
+        (`remove_deleted_partitions`).
+
+        Raises LogStorageError.
+        """
+        log = self.partitions.pop(topic_partition, None)
+        directory = self._path_of(topic_partition)
+        target = self.path / renamed_directory_name(topic_partition, new_unique(), DELETED_DIRECTORY_SUFFIX)
+        delay_ms = 0
+        if log is not None:
+            log.mark_deleted(str(target))
+            delay_ms = log.config.file_delete_delay_ms
+        elif directory.exists():
+            _rename(directory, target)
+        self._unopened.discard(topic_partition)
+        self._deleted.append((now_ms, delay_ms, target))
+        self._forget_checkpoints(topic_partition)
+
+    def remove_deleted_partitions(self, now_ms: int) -> int:
+        """Remove the files of partitions whose delay is over; how many partitions. Raises LogStorageError."""
+        due = [deleted for deleted in list(self._deleted) if now_ms - deleted[0] >= deleted[1]]
+        for deleted in due:
+            try:
+                if deleted[2].exists():
+                    shutil.rmtree(deleted[2])
+            except OSError as error:
+                raise LogStorageError(f"{deleted[2]} can't be removed: {error}") from error
+            self._deleted.remove(deleted)
+        return len(due)
+
+    def remove_strays(
+        self, expected: Collection[TopicPartition], *, new_unique: Callable[[], uuid.UUID] = uuid.uuid4
+    ) -> list[TopicPartition]:
+        """Set aside (as `...-stray`, kept) the partitions on disk that are neither open nor expected; which.
+        Raises LogStorageError.
+        """
+        strays = [
+            stray
+            for stray in self.topic_partitions_on_disk()
+            if stray not in expected and stray not in self.partitions
+        ]
+        for stray in strays:
+            self._set_aside(stray, new_unique())
+        return strays
+
+    def _set_aside(self, topic_partition: TopicPartition, unique: uuid.UUID) -> None:
+        name = renamed_directory_name(topic_partition, unique, STRAY_DIRECTORY_SUFFIX)
+        _rename(self._path_of(topic_partition), self.path / name)
+        self._unopened.discard(topic_partition)
+        self._forget_checkpoints(topic_partition)
+
+    def _path_of(self, topic_partition: TopicPartition) -> Path:
+        return self.path / partition_directory_name(topic_partition)
+
+    # -- checkpoints
+
+    def _note_checkpoints(self, topic_partition: TopicPartition, log: PartitionLog) -> None:
+        self._recovery_points[topic_partition] = log.recovery_point
+        self._log_start_offsets[topic_partition] = log.log_start_offset
+
+    def _forget_checkpoints(self, topic_partition: TopicPartition) -> None:
+        for offsets in (self._recovery_points, self._log_start_offsets, self.high_watermarks):
+            offsets.pop(topic_partition, None)
+
+    def checkpoint_recovery_points(self) -> None:
+        """Raises LogStorageError, as the others do."""
+        for topic_partition, log in list(self.partitions.items()):
+            self._recovery_points[topic_partition] = log.recovery_point
+        self._write(RECOVERY_POINT_CHECKPOINT, self._recovery_points)
+
+    def checkpoint_log_start_offsets(self) -> None:
+        for topic_partition, log in list(self.partitions.items()):
+            self._log_start_offsets[topic_partition] = log.log_start_offset
+        self._write(LOG_START_OFFSET_CHECKPOINT, self._log_start_offsets)
+
+    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """`high_watermarks` of the open partitions; what is known of others stays."""
+        self.high_watermarks.update(high_watermarks)
+        self._write(HIGH_WATERMARK_CHECKPOINT, self.high_watermarks)
+
+    def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        try:
+            with self._checkpoint_lock:
+                write_offsets(self.path / name, dict(offsets))
+        except OSError as error:
+            raise LogStorageError(f"{self.path / name} can't be written: {error}") from error
+
+    # -- the end
+
+    def close(self, *, broker_epoch: int = UNKNOWN_BROKER_EPOCH) -> None:
+        """Flush and close all partitions, write the checkpoints and the clean-shutdown marker, unlock. Raises
+        LogStorageError.
+
+        Without the marker if a partition failed to close, or still needs recovery since an unclean stop.
+        """
+        failures: list[str] = []
+        try:
+            for topic_partition in list(self.partitions):
+                try:
+                    self.close_partition(topic_partition)
+                except LogStorageError as error:
+                    failures.append(str(error))
+            self.checkpoint_recovery_points()
+            self.checkpoint_log_start_offsets()
+            self.checkpoint_high_watermarks({})
+            if not failures and (self.was_clean or not self._unopened):
+                write_clean_shutdown_marker(self.path, broker_epoch)
+        except OSError as error:
+            failures.append(str(error))
+        finally:
+            self._lock.release()
+        if failures:
+            raise LogStorageError("; ".join(failures))
+
+    def abandon(self) -> None:
+        """Let go of files and lock and write nothing: what the death of the process does."""
+        for log in self.partitions.values():
+            log.close_files()
+        self._lock.release()
+
+
+def _read_leader_epochs(directory: Path) -> LeaderEpochs:
+    """Empty if the checkpoint is absent. One that can't be read is made anew from the log by recovery: see
+    `PartitionLog.open`.
+    """
+    try:
+        return LeaderEpochs.decode((directory / LEADER_EPOCHS_FILE).read_bytes())
+    except FileNotFoundError:
+        return LeaderEpochs()
+    except CorruptLeaderEpochsError as error:
+        raise CorruptFileError(f"{directory / LEADER_EPOCHS_FILE}: {error}") from error
+
+
+def _rename(source: Path, target: Path) -> None:
+    try:
+        source.rename(target)
+    except OSError as error:
+        raise LogStorageError(f"{source} can't be renamed: {error}") from error

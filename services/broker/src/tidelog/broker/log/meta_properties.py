@@ -1,0 +1,68 @@
+"""`meta.properties`: which cluster and node a data directory belongs to. Written and read as Kafka does
+(KRaft, version 1).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tidelog.broker.log.checkpoint_file import write_atomically
+from tidelog.broker.log.errors import CorruptFileError
+
+META_PROPERTIES_FILE: Final = "meta.properties"
+_VERSION: Final = 1
+_ESCAPED: Final = re.compile(r"\\(.)")
+_TO_ESCAPE: Final = re.compile(r"([\\:=#!])")
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """`others` are kept as they are when the file is written again."""
+
+    cluster_id: str
+    node_id: int
+    directory_id: str | None = None
+    others: Mapping[str, str] = field(default_factory=dict)
+
+
+def read_meta_properties(directory: Path) -> MetaProperties | None:
+    """None if the directory has none yet. Raises CorruptFileError, OSError. Versions 0 (`broker.id`,
+    ZooKeeper's) and 1 are read.
+    """
+    path = directory / META_PROPERTIES_FILE
+    try:
+        lines = path.read_text("latin-1").splitlines()
+    except FileNotFoundError:
+        return None
+    properties: dict[str, str] = {}
+    for line in lines:
+        stripped = line.strip()
+        if stripped and stripped[0] not in "#!":
+            name, _, value = stripped.partition("=")
+            properties[name.strip()] = _ESCAPED.sub(r"\1", value.strip())
+    version = properties.pop("version", "0")
+    if version not in ("0", "1"):
+        raise CorruptFileError(f"{path}: version {version} is unknown")
+    node_id = properties.pop("node.id", properties.pop("broker.id", ""))
+    cluster_id = properties.pop("cluster.id", "")
+    if not node_id.isdecimal() or not cluster_id:
+        raise CorruptFileError(f"{path}: node.id or cluster.id is missing or senseless")
+    return MetaProperties(cluster_id, int(node_id), properties.pop("directory.id", None), properties)
+
+
+def write_meta_properties(directory: Path, meta: MetaProperties) -> None:
+    """Raises OSError."""
+    properties = {"version": str(_VERSION), "cluster.id": meta.cluster_id, "node.id": str(meta.node_id)}
+    if meta.directory_id is not None:
+        properties["directory.id"] = meta.directory_id
+    properties.update(meta.others)
+    lines = [f"{name}={_TO_ESCAPE.sub(_with_backslash, value)}\n" for name, value in properties.items()]
+    write_atomically(directory / META_PROPERTIES_FILE, "".join(lines).encode("latin-1"))
+
+
+def _with_backslash(match: re.Match[str]) -> str:
+    return f"\\{match[1]}"
