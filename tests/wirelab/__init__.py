@@ -1,0 +1,1 @@
+"""Messages of every kind for tests of the wire codec."""

@@ -1,0 +1,68 @@
+"""Hypothesis strategies that make any message in any version, from the fields' table alone."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+from uuid import UUID
+
+from hypothesis import strategies as st
+
+from tidelog.wire.schema import F, FieldType, Message, Struct
+
+LONG = 150
+"""Past the length at which a varint takes a second byte."""
+
+_WIDTHS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
+
+_texts = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(["x" * 126, "x" * 127, "é" * LONG])
+_blobs = st.binary(max_size=5) | st.sampled_from([bytes(127), bytes(LONG)])
+
+WHOLE_RANGE: dict[str, st.SearchStrategy[Any]] = {
+    "bool": st.booleans(),
+    "float64": st.floats(allow_nan=False),
+    "uint16": st.integers(0, 0xFFFF),
+    "uint32": st.integers(0, 0xFFFFFFFF),
+    "uuid": st.sampled_from([UUID(int=0), UUID(int=1)]) | st.uuids(),
+    "string": _texts,
+    "bytes": _blobs,
+    "records": _blobs,
+    **{kind: st.integers(-(1 << bits - 1), (1 << bits - 1) - 1) for kind, bits in _WIDTHS.items()},
+}
+
+TAME = WHOLE_RANGE | {"int16": st.integers(-1, 100), "int64": st.integers(0, 1 << 40)}
+"""Values that kio also takes where it makes error codes, moments and spans of them."""
+
+
+@lru_cache(maxsize=None)
+def messages_of(message: type[Message], version: int, tame: bool = False) -> st.SearchStrategy[Any]:
+    """Messages in which every field that `version` has is anything, and every other has its default."""
+    return _struct(message, version, tame)
+
+
+def _struct(kind: type[Struct], version: int, tame: bool) -> st.SearchStrategy[Any]:
+    values = {}
+    for field in kind.FIELDS:
+        if field.is_in(version):
+            values[field.name] = _field(field, version, tame)
+    return st.builds(kind, **values)
+
+
+def _field(field: F, version: int, tame: bool) -> st.SearchStrategy[Any]:
+    is_tagged_struct = not isinstance(field.kind, (str, tuple)) and field.is_tagged_in(version)
+    strategy = _value(field.kind, version, tame)
+    if is_tagged_struct:  # its default values and None are the same on the wire
+        strategy = strategy.filter(lambda value: value != type(value)())
+    if is_tagged_struct or field.is_nullable_in(version):
+        return st.none() | strategy
+    return strategy
+
+
+def _value(kind: FieldType, version: int, tame: bool) -> st.SearchStrategy[Any]:
+    if isinstance(kind, tuple):
+        element = _value(kind[0], version, tame)
+        few = st.lists(element, max_size=2)
+        return few | st.integers(0, 40).flatmap(lambda n: st.just([0] * n)) if kind[0] in _WIDTHS else few
+    if isinstance(kind, str):
+        return (TAME if tame else WHOLE_RANGE)[kind]
+    return _struct(kind, version, tame)
