@@ -1,4 +1,6 @@
-"""What the handlers of one broker share: settings, metadata, replicas, what waits, and the way to the controller."""
+"""What the handlers of one broker share: settings, metadata, replicas, what waits, and the way to the
+controller.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,16 @@ from collections.abc import Mapping
 from typing import Any
 
 import structlog
-
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.log.log_directory import LogDirectory
+from tidelog.broker.metadata_answers import MetadataAnswers
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.replica import Replica
 from tidelog.broker.request import RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest
 from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.clock import Clock
@@ -42,7 +45,7 @@ class Broker:
         random_source: random.Random,
     ) -> None:
         self.settings = settings
-        self.broker_id = settings.broker_id
+        self.broker_id = settings.node_id
         self.broker_epoch = -1
         self.metadata = metadata
         self.log_directory = log_directory
@@ -51,12 +54,18 @@ class Broker:
         self.clock = clock
         self.timer = timer
         self.replicas: dict[TopicPartition, Replica] = {}
-        self.produce_purgatory: Purgatory[TopicPartition] = Purgatory("Produce", timer, self._operation_failed)
+        """What this broker hosts; changed by `hosting.py` alone."""
+        self.produce_purgatory: Purgatory[TopicPartition] = Purgatory(
+            "Produce", timer, self._operation_failed
+        )
         self.fetch_purgatory: Purgatory[TopicPartition] = Purgatory("Fetch", timer, self._operation_failed)
         self.fetch_sessions = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, lambda: random_source.randrange(1, 2**31)
         )
-        self.producer_ids = ProducerIds(lambda: controller.allocate_producer_ids(self.broker_id, self.broker_epoch))
+        self.metadata_answers = MetadataAnswers()
+        self.producer_ids = ProducerIds(
+            lambda: controller.allocate_producer_ids(self.broker_id, self.broker_epoch)
+        )
 
     def leader_replica(self, topic: str, partition: int) -> Replica:
         """Raises KafkaError if this broker does not lead it."""
@@ -78,12 +87,29 @@ class Broker:
         self.fetch_purgatory.check_and_complete(topic_partition)
         self.produce_purgatory.check_and_complete(topic_partition)
 
+    def controller_id_for_clients(self) -> int:
+        """Clients send admin requests to the broker named here; any live one forwards them, so it is this
+        one.
+        """
+        return self.broker_id
+
     def topic_settings(self, overrides: Mapping[str, str]) -> TopicSettings:
         return TopicSettings.resolve(self.settings, overrides)
 
+    def apply_broker_configs(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        """Dynamic settings from AlterConfigs; those that open sockets or threads at the start keep their
+        old values.
+        """
+        self.settings = self.settings.with_dynamic(
+            dynamic_default=configs.get(DEFAULT_BROKER_ENTITY, {}),
+            dynamic=configs.get(str(self.broker_id), {}),
+        )
+
     async def forward(self, api_key: int, request: Any, context: RequestContext) -> Any:
         """Have the controller answer an admin request."""
-        forwarded = ForwardedRequest(context.api_version, request, client_id=context.client_id, host=context.host)
+        forwarded = ForwardedRequest(
+            context.api_version, request, client_id=context.client_id, host=context.host
+        )
         return await self.controller.handle(api_key, forwarded)
 
     def _operation_failed(self, operation: DelayedOperation, error: Exception) -> None:

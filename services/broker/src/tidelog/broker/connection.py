@@ -1,7 +1,8 @@
 """One client's TCP connection: frames in, answers out in the order of their requests.
 
-Requests are started as they arrive, so a client may pipeline; one that parks (a long poll, acks=all) lets the next start, and the answers
-still leave in order. A request handled by a coroutine holds back those behind it, as Kafka does with every request.
+Requests are started as they arrive, so a client may pipeline; one that parks (a long poll, acks=all)
+lets the next start, and the answers still leave in order. A request handled by a coroutine holds back
+those behind it, as Kafka does with every request.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 import structlog
-
 from tidelog.broker.frames import FrameReader, InvalidFrameSizeError
 from tidelog.broker.outbox import Chunk, Outbox
 from tidelog.wire.codec import MalformedMessageError
@@ -31,13 +31,31 @@ _log = structlog.get_logger(__name__)
 
 
 class ClosedByProtocolError(Exception):
-    """The client said something that has no answer in Kafka's protocol; the message says what. The connection is closed."""
+    """The client said something that has no answer in Kafka's protocol; the message says what. The
+    connection is closed.
+    """
 
 
 class Connection(asyncio.BufferedProtocol):
     """Bytes and order; what a request means is the dispatcher's."""
 
-    __slots__ = ("_barrier", "_flush_deferred", "_frames", "_outbox", "_paused", "_ready", "_transport", "_waiting", "dispatcher", "is_closed", "last_active", "listener", "loop", "peer_host", "peer_port")
+    __slots__ = (
+        "_barrier",
+        "_flush_deferred",
+        "_frames",
+        "_outbox",
+        "_paused",
+        "_ready",
+        "_transport",
+        "_waiting",
+        "dispatcher",
+        "is_closed",
+        "last_active",
+        "listener",
+        "loop",
+        "peer_host",
+        "peer_port",
+    )
 
     def __init__(self, listener: Listener, dispatcher: Dispatcher) -> None:
         self.listener = listener
@@ -97,7 +115,11 @@ class Connection(asyncio.BufferedProtocol):
         self._flush_deferred = True
         try:
             while not self.is_closed:
-                if self._barrier or len(self._waiting) >= MAX_PARKED_REQUESTS or self._unsent_bytes() > MAX_UNSENT_BYTES:
+                if (
+                    self._barrier
+                    or len(self._waiting) >= MAX_PARKED_REQUESTS
+                    or self._unsent_bytes() > MAX_UNSENT_BYTES
+                ):
                     self._pause()
                     break
                 frame = frames.next_frame()
@@ -122,7 +144,11 @@ class Connection(asyncio.BufferedProtocol):
         """Something that held requests back may be gone: take up what was kept, then read on."""
         if not self._paused or self.is_closed or self._flush_deferred:
             return
-        if self._barrier or len(self._waiting) >= MAX_PARKED_REQUESTS or self._unsent_bytes() > MAX_UNSENT_BYTES:
+        if (
+            self._barrier
+            or len(self._waiting) >= MAX_PARKED_REQUESTS
+            or self._unsent_bytes() > MAX_UNSENT_BYTES
+        ):
             return
         self._paused = False
         self._process()
@@ -209,4 +235,3 @@ class Connection(asyncio.BufferedProtocol):
             context.abandon()
         self._waiting.clear()
         self._ready.clear()
-

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import inspect
 import struct
 from collections.abc import Callable
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
 import structlog
-
 from tidelog.broker.connection import ClosedByProtocolError, Connection
-from tidelog.broker.handlers import SERVED_APIS
+from tidelog.broker.handlers import SERVED_APIS, api_versions
 from tidelog.broker.outbox import Chunk
-from tidelog.broker.request import NO_REPLY, PARKED, RequestContext
+from tidelog.broker.request import NO_REPLY, PARKED, EncodedBody, RequestContext
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import decode_request_header, encode_response_header
@@ -30,21 +29,28 @@ _log = structlog.get_logger(__name__)
 class Route:
     """How one version of one API is decoded, handled and encoded; made at its first request."""
 
-    __slots__ = ("api_key", "decode", "encode", "handle", "is_async", "keeps_frame", "telemetry", "version")
+    __slots__ = ("api_key", "decode", "encode", "handle", "keeps_frame", "telemetry", "version")
 
-    def __init__(self, api_key: ApiKey, version: int, handle: Callable[[Broker, Any, RequestContext], Any], broker: Broker) -> None:
+    def __init__(
+        self,
+        api_key: ApiKey,
+        version: int,
+        handle: Callable[[Broker, Any, RequestContext], Any],
+        broker: Broker,
+    ) -> None:
         self.api_key = api_key
         self.version = version
         self.handle = handle
-        self.is_async = inspect.iscoroutinefunction(handle)
-        self.keeps_frame = api_key == ApiKey.PRODUCE  # its handler is done with the records before the buffer is used again
+        self.keeps_frame = (
+            api_key == ApiKey.PRODUCE
+        )  # its handler is done with the records before the buffer is used again
         self.decode = codec.request_decoder(api_key, version)
         self.encode = codec.response_encoder(api_key, version)
         self.telemetry = broker.telemetry.request_metrics(api_key.name_in_kafka, version)
 
     def encode_answer(self, context: RequestContext, message: Any) -> list[Chunk]:
         """The whole frame: size, header, body."""
-        chunks: list[Chunk] = self.encode(message)
+        chunks: list[Chunk] = list(message.chunks) if type(message) is EncodedBody else self.encode(message)
         header = encode_response_header(self.api_key, self.version, context.correlation_id)
         size = len(header) + sum(map(len, chunks))
         self.telemetry.observe(context.connection.loop.time() - context.started_at, size)
@@ -56,6 +62,16 @@ class Route:
         return chunks
 
 
+class _ApiVersionsFallback(Route):
+    """ApiVersions in a version nobody knows: its body isn't read, the answer is v0 (KIP-511)."""
+
+    __slots__ = ()
+
+    def __init__(self, broker: Broker) -> None:
+        super().__init__(ApiKey.API_VERSIONS, 0, lambda *_: api_versions.unsupported_version(), broker)
+        self.decode = lambda frame, position: (None, position)
+
+
 class Dispatcher:
     """The table of routes of one broker."""
 
@@ -65,40 +81,50 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
-        """Start the request in `frame`. Raises what closes the connection: MalformedMessageError, ClosedByProtocolError."""
+        """Start the request in `frame`. Raises what closes the connection: MalformedMessageError,
+        ClosedByProtocolError.
+        """
         api_key, version, correlation_id, client_id, position = decode_request_header(frame, 0)
         route = self._routes.get((api_key, version)) or self._new_route(connection, api_key, version)
         body = frame if route.keeps_frame else bytes(frame)
         message, _ = route.decode(body, position)
         context = RequestContext(connection, route, correlation_id, client_id, connection.last_active)
-        if route.is_async:
-            context.park()
-            connection.start_barrier()
-            task = connection.loop.create_task(self._run(route, message, context))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return
         answer = route.handle(self._broker, message, context)
         if answer is PARKED:
             return
         if answer is NO_REPLY:
             route.telemetry.observe(connection.loop.time() - context.started_at, 0)
             return
+        if type(answer) is CoroutineType:
+            context.park()
+            connection.start_barrier()
+            task = connection.loop.create_task(self._run(answer, context))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
         connection.answer_now(context, route.encode_answer(context, answer))
 
-    async def _run(self, route: Route, message: Any, context: RequestContext) -> None:
+    async def _run(self, answer: CoroutineType[Any, Any, Any], context: RequestContext) -> None:
+        connection = context.connection
         try:
-            context.reply(await route.handle(self._broker, message, context))
+            context.reply(await answer)
+        except Exception as error:  # noqa: BLE001 - a bug: this request's connection ends, nothing else is hurt
+            _log.error("a request failed", api=context.route.api_key.name, exc_info=error)
+            connection.close()
         finally:
-            context.connection.end_barrier()
+            connection.end_barrier()
 
     def _new_route(self, connection: Connection, api_key: int, version: int) -> Route:
         served = SERVED_APIS.get(api_key)
         if served is None:
             raise ClosedByProtocolError(f"API key {api_key} is not served")
         name = ApiKey(api_key).name
+        if api_key == ApiKey.API_VERSIONS and version > served.max_version:
+            return _ApiVersionsFallback(self._broker)
         if not served.min_version <= version <= served.max_version:
-            raise ClosedByProtocolError(f"{name} version {version} is not served; served are {served.min_version} to {served.max_version}")
+            raise ClosedByProtocolError(
+                f"{name} version {version} is not served; served are {served.min_version} to {served.max_version}"
+            )
         module = importlib.import_module(f"tidelog.broker.handlers.{served.module}")
         route = Route(ApiKey(api_key), version, module.handle, self._broker)
         self._routes[api_key, version] = route

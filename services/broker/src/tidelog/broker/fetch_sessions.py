@@ -1,6 +1,8 @@
-"""Incremental fetch sessions (KIP-227): the broker remembers what a client fetches, so each request and answer names only what changed.
+"""Incremental fetch sessions (KIP-227): the broker remembers what a client fetches, so each request and
+answer names only what changed.
 
-Pure: the clock and random session ids come in. Semantics and limits of Kafka's `FetchSession`, `FetchSessionCache`.
+Pure: the clock and random session ids come in. Semantics and limits of Kafka's `FetchSession`,
+`FetchSessionCache`.
 """
 
 from __future__ import annotations
@@ -34,7 +36,15 @@ class PartitionKey(NamedTuple):
 class FetchedPartition:
     """One partition that a client fetches, and what it was last told of it."""
 
-    __slots__ = ("current_leader_epoch", "fetch_offset", "key", "last_fetched_epoch", "max_bytes", "told_high_watermark", "told_log_start_offset")
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "key",
+        "last_fetched_epoch",
+        "max_bytes",
+        "told_high_watermark",
+        "told_log_start_offset",
+    )
 
     def __init__(self, key: PartitionKey, wanted: FetchPartition) -> None:
         self.key = key
@@ -67,7 +77,13 @@ class FetchedPartition:
 class FetchSession:
     __slots__ = ("created_ms", "epoch", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
 
-    def __init__(self, session_id: int, partitions: dict[PartitionKey, FetchedPartition], uses_topic_ids: bool, now_ms: int) -> None:
+    def __init__(
+        self,
+        session_id: int,
+        partitions: dict[PartitionKey, FetchedPartition],
+        uses_topic_ids: bool,
+        now_ms: int,
+    ) -> None:
         self.session_id = session_id
         self.partitions = partitions
         self.uses_topic_ids = uses_topic_ids
@@ -80,7 +96,9 @@ class FetchSession:
 
 
 class FetchPlan(NamedTuple):
-    """What one Fetch request is about. Without a session everything asked for is answered; with an incremental one, only news."""
+    """What one Fetch request is about. Without a session everything asked for is answered; with an
+    incremental one, only news.
+    """
 
     partitions: list[FetchedPartition]
     session: FetchSession | None
@@ -88,7 +106,9 @@ class FetchPlan(NamedTuple):
 
 
 class FetchSessions:
-    """At most `slots` sessions (`max.incremental.fetch.session.cache.slots`); without a free one a client is served sessionless."""
+    """At most `slots` sessions (`max.incremental.fetch.session.cache.slots`); without a free one a client
+    is served sessionless.
+    """
 
     def __init__(self, slots: int, new_session_id: Callable[[], int]) -> None:
         self._slots = slots
@@ -103,7 +123,9 @@ class FetchSessions:
         return sum(len(session.partitions) for session in self._sessions.values())
 
     def plan(self, request: FetchRequest, api_version: int, now_ms: int) -> FetchPlan:
-        """Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR."""
+        """Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
+        FETCH_SESSION_TOPIC_ID_ERROR.
+        """
         uses_topic_ids = api_version >= 13
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self._sessions.pop(request.session_id, None)
@@ -154,7 +176,9 @@ class FetchSessions:
         return session
 
     def _evict_for(self, size: int, now_ms: int) -> bool:
-        """Make room: the least recently used if it is stale, else the smallest one that is both old and smaller than `size`."""
+        """Make room: the least recently used if it is stale, else the smallest one that is both old and
+        smaller than `size`.
+        """
         if not self._sessions:
             return False
         oldest = next(iter(self._sessions.values()))

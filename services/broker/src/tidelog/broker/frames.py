@@ -1,8 +1,9 @@
 """Bytes from a socket, cut into request frames, with as few copies as can be.
 
-Every connection reads into one buffer that all share, for the event loop hands a connection its bytes before it reads for another.
-Only what a frame leaves unfinished is copied, into a buffer of the connection's own. A connection that sends large frames reads straight into
-such a buffer. So an idle connection holds no memory, and a large Produce request lies in one piece from socket to log.
+Every connection reads into one buffer that all share, for the event loop hands a connection its bytes
+before it reads for another. Only what a frame leaves unfinished is copied, into a buffer of the
+connection's own. A connection that sends large frames reads straight into such a buffer. So an idle
+connection holds no memory, and a large Produce request lies in one piece from socket to log.
 """
 
 from __future__ import annotations
@@ -50,9 +51,11 @@ class BufferPool:
 
 
 class FrameReader:
-    """The receiving half of one connection: `buffer()` to read into, then `received(n)`, then `next_frame()` until None.
+    """The receiving half of one connection: `buffer()` to read into, then `received(n)`, then
+    `next_frame()` until None.
 
-    A frame is given without its length prefix and is valid until the next call of any method but `next_frame`.
+    A frame is given without its length prefix and is valid until the next call of any method but
+    `next_frame`.
     """
 
     __slots__ = (
@@ -103,7 +106,9 @@ class FrameReader:
             self._data, self._start, self._end = memoryview(self._own), 0, self._own_filled
 
     def next_frame(self) -> memoryview | None:
-        """The next whole frame, or None; what is left over is then kept for later. Raises InvalidFrameSizeError."""
+        """The next whole frame, or None; what is left over is then kept for later. Raises
+        InvalidFrameSizeError.
+        """
         start, left = self._start, self._end - self._start
         if left >= _SIZE.size:
             size = self._checked_size(self._data, start)
@@ -116,7 +121,9 @@ class FrameReader:
         return None
 
     def keep_unread(self) -> None:
-        """Stop in the middle: the bytes not yet given out move to a buffer of this connection's own, if they are not there."""
+        """Stop in the middle: the bytes not yet given out move to a buffer of this connection's own, if
+        they are not there.
+        """
         if self._start < self._end and self._own is None:
             self._own = self._pool.take(max(self._end - self._start, FIRST_READ_BYTES))
             self._own_filled = self._end - self._start
@@ -133,11 +140,15 @@ class FrameReader:
     def _checked_size(self, data: bytearray | memoryview, position: int) -> int:
         size: int = _SIZE.unpack_from(data, position)[0]
         if size < 0 or size > self._max_frame_bytes:
-            raise InvalidFrameSizeError(f"a request of {size} bytes; socket.request.max.bytes is {self._max_frame_bytes}")
+            raise InvalidFrameSizeError(
+                f"a request of {size} bytes; socket.request.max.bytes is {self._max_frame_bytes}"
+            )
         return size
 
     def _keep_rest(self) -> None:
-        """All whole frames are given out: free the buffer, or move the beginning of the next frame to its front."""
+        """All whole frames are given out: free the buffer, or move the beginning of the next frame to its
+        front.
+        """
         data, start, left = self._data, self._start, self._end - self._start
         frame_bytes = _SIZE.size + self._checked_size(data, start) if left >= _SIZE.size else 0
         self._expects_large = frame_bytes >= LARGE_FRAME_BYTES or (

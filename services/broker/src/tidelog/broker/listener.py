@@ -1,4 +1,6 @@
-"""A listening socket and the limits on who may connect: in all, per address, and for how long without a word."""
+"""A listening socket and the limits on who may connect: in all, per address, and for how long without a
+word.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,6 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 import structlog
-
 from tidelog.broker.connection import Connection
 from tidelog.broker.frames import BufferPool
 from tidelog.model.brokers import Endpoint
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
 
 IDLE_CHECKS_PER_TIMEOUT = 10
 """A connection is closed at most a tenth of `connections.max.idle.ms` late."""
+MIN_BACKLOG = 1024
+"""A thousand clients that come back at once are all let in; Kafka's default of 50 makes them wait for SYN
+retries.
+"""
 
 _log = structlog.get_logger(__name__)
 
@@ -30,7 +35,7 @@ class ConnectionLimits:
     def __init__(self, settings: BrokerSettings) -> None:
         self._max_connections = settings.max_connections
         self._max_per_ip = settings.max_connections_per_ip
-        self._overrides = settings.max_connections_per_ip_overrides
+        self._overrides = settings.connection_limits_per_ip()
         self.per_host: Counter[str] = Counter()
         self.total = 0
 
@@ -55,7 +60,9 @@ class ConnectionLimits:
 class Listener:
     """One of `listeners`; owns its connections."""
 
-    def __init__(self, endpoint: Endpoint, broker: Broker, dispatcher: Dispatcher, limits: ConnectionLimits) -> None:
+    def __init__(
+        self, endpoint: Endpoint, broker: Broker, dispatcher: Dispatcher, limits: ConnectionLimits
+    ) -> None:
         self.name = endpoint.listener_name
         self.loop = asyncio.get_running_loop()
         self.buffer_pool = BufferPool()
@@ -66,20 +73,35 @@ class Listener:
         self._dispatcher = dispatcher
         self._limits = limits
         self._connections: set[Connection] = set()
+        self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
 
-    async def start(self) -> None:
-        """Listen. Raises OSError if the address can't be had. Port 0 takes a free one, told by `port` afterwards."""
+    def bind(self) -> None:
+        """Take the address, without listening yet. Raises OSError. Port 0 takes a free one, told by `port`
+        afterwards.
+        """
         settings = self._broker.settings
-        listening = socket.create_server(
-            (self._host or "0.0.0.0", self.port), backlog=settings.socket_listen_backlog_size, reuse_port=False
-        )
-        # Accepted sockets inherit these. A small send buffer keeps sendfile's data in the CPU's cache.
-        if settings.socket_send_buffer_bytes > 0:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.socket_send_buffer_bytes)
-        self.port = listening.getsockname()[1]
+        is_ipv6 = ":" in self._host
+        bound = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Accepted sockets inherit these. A small send buffer keeps sendfile's data in the CPU's cache.
+            if settings.socket_send_buffer_bytes > 0:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.socket_send_buffer_bytes)
+            bound.bind((self._host or "0.0.0.0", self.port))
+        except OSError as error:
+            bound.close()
+            raise OSError(
+                error.errno, f"{self.name} can't listen on {self._host}:{self.port}: {error.strerror}"
+            ) from error
+        self.port = bound.getsockname()[1]
+        self._socket = bound
+
+    async def serve(self) -> None:
+        """Accept connections from now on."""
+        backlog = max(self._broker.settings.socket_listen_backlog_size, MIN_BACKLOG)
         self._server = await self.loop.create_server(
-            lambda: Connection(self, self._dispatcher), sock=listening, backlog=settings.socket_listen_backlog_size
+            lambda: Connection(self, self._dispatcher), sock=self._socket, backlog=backlog
         )
         self._watch_idle()
 
@@ -88,7 +110,9 @@ class Listener:
         self._broker.telemetry.connection_opened(self.name)
         broken = self._limits.admit(connection.peer_host)
         if broken is not None:
-            _log.warning("connection refused", peer=f"{connection.peer_host}:{connection.peer_port}", reason=broken)
+            _log.warning(
+                "connection refused", peer=f"{connection.peer_host}:{connection.peer_port}", reason=broken
+            )
         return broken is None
 
     def forget(self, connection: Connection) -> None:
@@ -115,4 +139,6 @@ class Listener:
             if connection.last_active < oldest and not connection.is_waiting:
                 _log.debug("idle connection closed", peer=f"{connection.peer_host}:{connection.peer_port}")
                 connection.close()
-        self._broker.timer.add(self._watch_idle, self._broker.timer.now_ms() + max(max_idle_ms // IDLE_CHECKS_PER_TIMEOUT, 1))
+        self._broker.timer.add(
+            self._watch_idle, self._broker.timer.now_ms() + max(max_idle_ms // IDLE_CHECKS_PER_TIMEOUT, 1)
+        )

@@ -1,4 +1,6 @@
-"""What this broker tells clients of the cluster: brokers, topics, settings, as the controller last said (UpdateMetadata)."""
+"""What this broker tells clients of the cluster: brokers, topics, settings, as the controller last said
+(UpdateMetadata).
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from tidelog.rpc.broker_commands import PartitionState, TopicState, UpdateMetada
 
 
 class MetadataView:
-    """Read by handlers, written by `apply` alone. `version` grows with each change, so answers made from it can be cached."""
+    """Read by handlers, written by `apply` alone. `version` grows with each change, so answers made from it
+    can be cached.
+    """
 
     def __init__(self, cluster_id: str) -> None:
         self.cluster_id = cluster_id

@@ -1,7 +1,8 @@
 """The sending half of one connection: chunks of bytes and ranges of files, out in order, with one writer.
 
-Everything leaves by system calls on the connection's socket, never by the transport, so bytes and `sendfile` can't overtake each other.
-What the socket doesn't take waits here; a duplicate of the socket (uvloop forbids its own) then tells when it takes more.
+Everything leaves by system calls on the connection's socket, never by the transport, so bytes and
+`sendfile` can't overtake each other. What the socket doesn't take waits here; a duplicate of the socket
+(uvloop forbids its own) then tells when it takes more.
 """
 
 from __future__ import annotations
@@ -18,7 +19,9 @@ from tidelog.broker.page_cache import is_resident, read_ahead
 MAX_CHUNKS_PER_WRITE = 64
 """Chunks joined or handed to one writev; IOV_MAX is 1024."""
 PROBE_STEP_BYTES = 128 * 1024
-"""A file range is probed for pages missing from the page cache every so often: the kernel's default read-ahead."""
+"""A file range is probed for pages missing from the page cache every so often: the kernel's default
+read-ahead.
+"""
 READ_AHEAD_BYTES = 1024 * 1024
 SENDFILE_BYTES_PER_TURN = 1024 * 1024
 """One connection sends so much from files before the event loop turns to the others."""
@@ -29,7 +32,19 @@ Chunk = bytes | bytearray | memoryview | FileRange
 class Outbox:
     """Bounded by its user: `waiting_bytes` says what the socket has not taken yet."""
 
-    __slots__ = ("_chunks", "_closed", "_duplicate", "_fileno", "_loop", "_on_drained", "_on_error", "_probed_to", "_reading_ahead", "_watching", "waiting_bytes")
+    __slots__ = (
+        "_chunks",
+        "_closed",
+        "_duplicate",
+        "_fileno",
+        "_loop",
+        "_on_drained",
+        "_on_error",
+        "_probed_to",
+        "_reading_ahead",
+        "_watching",
+        "waiting_bytes",
+    )
 
     def __init__(
         self,
@@ -70,7 +85,9 @@ class Outbox:
         if self._duplicate is not None:
             self._duplicate.close()
             self._duplicate = None
-        if self._reading_ahead:  # the thread still uses the first range's file; it is let go when the thread is done
+        if (
+            self._reading_ahead
+        ):  # the thread still uses the first range's file; it is let go when the thread is done
             self._chunks.popleft()
         _release(self._chunks)
         self._chunks.clear()
@@ -90,7 +107,9 @@ class Outbox:
             self._watch()
 
     def _pump(self) -> None:
-        """Send until all is sent, the socket is full, a file's pages have to be read first, or others have waited long enough."""
+        """Send until all is sent, the socket is full, a file's pages have to be read first, or others have
+        waited long enough.
+        """
         budget = SENDFILE_BYTES_PER_TURN
         try:
             while self._chunks:
@@ -99,7 +118,12 @@ class Outbox:
                     if self._is_cold(head):
                         self._read_ahead(head)
                         return
-                    sent = os.sendfile(self._fileno, head.fileno(), head.position, min(head.length, self._probed_to - head.position))
+                    sent = os.sendfile(
+                        self._fileno,
+                        head.fileno(),
+                        head.position,
+                        min(head.length, self._probed_to - head.position),
+                    )
                     if sent == 0:  # the file is shorter than promised: the answer can't be finished
                         raise OSError(f"segment ended {head.length} bytes early in sendfile")
                     head.position += sent
@@ -146,7 +170,9 @@ class Outbox:
     # -- pages that are not in memory: read them in a thread, so that the loop never waits for the disk
 
     def _is_cold(self, head: FileRange) -> bool:
-        """Whether the next bytes of `head` would block on the disk; moves `_probed_to` up to where they don't."""
+        """Whether the next bytes of `head` would block on the disk; moves `_probed_to` up to where they
+        don't.
+        """
         if self._probed_to > head.position:
             return False
         step_end = min(head.position + PROBE_STEP_BYTES, head.position + head.length)

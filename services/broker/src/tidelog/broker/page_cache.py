@@ -1,4 +1,6 @@
-"""Is a byte of a file in the page cache, and bringing it there: so that the event loop never waits for a disk."""
+"""Is a byte of a file in the page cache, and bringing it there: so that the event loop never waits for a
+disk.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ _READ_BYTES = 256 * 1024
 
 
 def is_resident(fileno: int, position: int) -> bool:
-    """Whether reading the byte at `position` needs no disk. True at the end of the file and where the file system can't tell."""
+    """Whether reading the byte at `position` needs no disk. True at the end of the file and where the file
+    system can't tell.
+    """
     try:
         os.preadv(fileno, [bytearray(1)], position, os.RWF_NOWAIT)
     except BlockingIOError:

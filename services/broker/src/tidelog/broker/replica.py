@@ -1,6 +1,7 @@
 """One replica on this broker: the partition's core and its log, and the requests that touch both.
 
-The core decides, the log does the I/O, this shell carries effects from one to the other. Everything here runs on the event loop.
+The core decides, the log does the I/O, this shell carries effects from one to the other. Everything here
+runs on the event loop.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 
 from tidelog.broker.log.file_range import FileRange
 from tidelog.broker.log.partition_log import PartitionLog
-from tidelog.broker.partition.append_validation import AppendRules, validate_batches
+from tidelog.broker.partition.append_validation import validate_batches
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import (
     AdvanceHighWatermark,
@@ -28,6 +29,8 @@ from tidelog.broker.partition.events import (
     ProduceReceived,
     Refuse,
 )
+from tidelog.broker.partition.record_validation import validate_records
+from tidelog.broker.topic_rules import append_rules, log_config
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import NO_TIMESTAMP, assign_offset_and_epoch, set_log_append_time
@@ -36,7 +39,9 @@ from tidelog.runtime.topic_settings import TopicSettings
 
 
 class Appended(NamedTuple):
-    """What the producer is told. `required_offset` is what acks=all waits for: the high watermark reaching it."""
+    """What the producer is told. `required_offset` is what acks=all waits for: the high watermark reaching
+    it.
+    """
 
     base_offset: int
     required_offset: int
@@ -50,7 +55,6 @@ class Replica:
         "_on_high_watermark",
         "append_rules",
         "core",
-        "last_high_watermark_at_checkpoint",
         "log",
         "settings",
         "topic_id",
@@ -76,15 +80,22 @@ class Replica:
     # -- produce
 
     def append(self, records: memoryview, required_acks: int, produce_version: int, now_ms: int) -> Appended:
-        """Append the one batch of a Produce request. Its bytes are changed in place (offset, epoch, time) and not kept."""
-        header = validate_batches(records, rules=self.append_rules, produce_version=produce_version, now_ms=now_ms)
+        """Append the one batch of a Produce request. Its bytes are changed in place (offset, epoch, time)
+        and not kept.
+        """
+        rules = self.append_rules
+        header = validate_batches(records, rules=rules, produce_version=produce_version, now_ms=now_ms)
+        if rules.needs_records(header):
+            records, header = validate_records(records, header, rules=rules, now_ms=now_ms)
+        elif len(records) != header.size_bytes:
+            records = records[: header.size_bytes]  # a cut-off batch behind the first is dropped, as in Kafka
         decision = self.core.step(ProduceReceived(header, required_acks), now_ms)[0]
         if type(decision) is AppendBatch:
             base_offset = decision.base_offset
             assign_offset_and_epoch(records, 0, base_offset, decision.leader_epoch)
             header = header._replace(base_offset=base_offset, partition_leader_epoch=decision.leader_epoch)
             log_append_time_ms = NO_TIMESTAMP
-            if self.append_rules.is_log_append_time:
+            if rules.is_log_append_time:
                 header = set_log_append_time(records, header, 0, now_ms)
                 log_append_time_ms = now_ms
             self.log.append(records, header, now_ms)
@@ -97,7 +108,9 @@ class Replica:
 
     # -- fetch
 
-    def read(self, fetch_offset: int, max_bytes: int, isolation_level: int, *, at_least_one_batch: bool) -> FileRange | None:
+    def read(
+        self, fetch_offset: int, max_bytes: int, isolation_level: int, *, at_least_one_batch: bool
+    ) -> FileRange | None:
         """Where the batches from `fetch_offset` on lie, as far as a client may see them."""
         core = self.core
         if not core.log_start_offset <= fetch_offset <= core.log_end_offset:
@@ -114,15 +127,22 @@ class Replica:
 
     def lead_or_follow(self, state: PartitionState, now_ms: int) -> None:
         event = LeaderAndIsrReceived(
-            state.leader, state.leader_epoch, state.partition_epoch, state.isr, state.replicas, self.core.log_end_offset
+            state.leader,
+            state.leader_epoch,
+            state.partition_epoch,
+            state.isr,
+            state.replicas,
+            self.core.log_end_offset,
         )
         self._carry_out(self.core.step(event, now_ms), now_ms)
 
     def apply_settings(self, settings: TopicSettings, now_ms: int) -> None:
         self.settings = settings
-        self.append_rules = AppendRules.of(settings)
-        self.log.config = settings.log_config()
-        self._carry_out(self.core.step(MinInSyncReplicasChanged(settings.min_insync_replicas), now_ms), now_ms)
+        self.append_rules = append_rules(settings)
+        self.log.config = log_config(settings)
+        self._carry_out(
+            self.core.step(MinInSyncReplicasChanged(settings.min_insync_replicas), now_ms), now_ms
+        )
 
     # -- what is removed
 

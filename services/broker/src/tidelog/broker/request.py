@@ -30,10 +30,24 @@ NO_REPLY: Final = _Sentinel("NO_REPLY")
 class RequestContext:
     """One request on its way: its header's facts and its place in the connection's order of answers."""
 
-    __slots__ = ("api_version", "chunks", "client_id", "connection", "correlation_id", "on_abandoned", "route", "started_at")
+    __slots__ = (
+        "api_version",
+        "chunks",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "on_abandoned",
+        "route",
+        "started_at",
+    )
 
     def __init__(
-        self, connection: Connection, route: Route, correlation_id: int, client_id: str | None, started_at: float
+        self,
+        connection: Connection,
+        route: Route,
+        correlation_id: int,
+        client_id: str | None,
+        started_at: float,
     ) -> None:
         self.connection = connection
         self.route = route
@@ -53,7 +67,9 @@ class RequestContext:
         return self.connection.peer_host
 
     def park(self, on_abandoned: Callable[[], None] | None = None) -> _Sentinel:
-        """Keep the place in the order of answers; `on_abandoned` is called if the connection ends before the answer."""
+        """Keep the place in the order of answers; `on_abandoned` is called if the connection ends before
+        the answer.
+        """
         self.on_abandoned = on_abandoned
         self.connection.wait_for(self)
         return PARKED
@@ -69,3 +85,12 @@ class RequestContext:
         if self.on_abandoned is not None:
             self.on_abandoned()
             self.on_abandoned = None
+
+
+class EncodedBody:
+    """An answer whose body is encoded already."""
+
+    __slots__ = ("chunks",)
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self.chunks = chunks

@@ -1,10 +1,11 @@
 """The header of a record batch (magic 2) and the few fields a broker may set in place.
 
-A batch is `base_offset int64, batch_length int32` (the log overhead, 12 bytes; `batch_length` counts what follows it) and then
-`partition_leader_epoch int32, magic int8, crc uint32, attributes int16, last_offset_delta int32, base_timestamp int64,
-max_timestamp int64, producer_id int64, producer_epoch int16, base_sequence int32, record_count int32, records`.
-The CRC-32C covers everything from `attributes` on, so base offset and leader epoch can be set without computing it anew.
-Source: Kafka's `DefaultRecordBatch`.
+A batch is `base_offset int64, batch_length int32` (the log overhead, 12 bytes; `batch_length` counts
+what follows it) and then `partition_leader_epoch int32, magic int8, crc uint32, attributes int16,
+last_offset_delta int32, base_timestamp int64, max_timestamp int64, producer_id int64, producer_epoch
+int16, base_sequence int32, record_count int32, records`. The CRC-32C covers everything from `attributes`
+on, so base offset and leader epoch can be set without computing it anew. Source: Kafka's
+`DefaultRecordBatch`.
 """
 
 from __future__ import annotations
@@ -97,9 +98,13 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`; raises CorruptBatchError if fewer than 61 bytes are there. Checks nothing else."""
+    """The header at `position`; raises CorruptBatchError if fewer than 61 bytes are there. Checks nothing
+    else.
+    """
     if len(buffer) - position < BATCH_HEADER_BYTES:
-        raise CorruptBatchError(f"{len(buffer) - position} bytes are less than a batch header's {BATCH_HEADER_BYTES}")
+        raise CorruptBatchError(
+            f"{len(buffer) - position} bytes are less than a batch header's {BATCH_HEADER_BYTES}"
+        )
     return BatchHeader._make(_HEADER.unpack_from(buffer, position))
 
 
@@ -108,7 +113,9 @@ def crc_matches(header: BatchHeader, buffer: Buffer, position: int = 0) -> bool:
     return bool(crc32c(memoryview(buffer)[position + CRC_COVERS_FROM : end]) == header.crc)
 
 
-def assign_offset_and_epoch(buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int) -> None:
+def assign_offset_and_epoch(
+    buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int
+) -> None:
     """Set the two fields outside the CRC: what a leader does to every batch it appends."""
     _BASE_OFFSET_LENGTH_EPOCH.pack_into(
         buffer, position, base_offset, _OFFSET_AND_LENGTH.unpack_from(buffer, position)[1], leader_epoch
@@ -118,7 +125,9 @@ def assign_offset_and_epoch(buffer: bytearray | memoryview, position: int, base_
 def set_log_append_time(
     buffer: bytearray | memoryview, header: BatchHeader, position: int, now_ms: int
 ) -> BatchHeader:
-    """Mark the batch LogAppendTime with `max_timestamp` = now and renew the CRC; its records need no change. Returns the new header."""
+    """Mark the batch LogAppendTime with `max_timestamp` = now and renew the CRC; its records need no
+    change. Returns the new header.
+    """
     attributes = header.attributes | TIMESTAMP_TYPE_BIT
     _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_OFFSET, attributes)
     _MAX_TIMESTAMP.pack_into(buffer, position + _MAX_TIMESTAMP_OFFSET, now_ms)

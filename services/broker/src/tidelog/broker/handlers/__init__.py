@@ -1,7 +1,8 @@
-"""One module an API, imported at its first request. This table is what ApiVersions tells: exactly what is served.
+"""One module an API, imported at its first request. This table is what ApiVersions tells: exactly what is
+served.
 
-A module's `handle(broker, request, context)` returns the answer, or PARKED or NO_REPLY of `tidelog.broker.request`. If it is a coroutine,
-later requests of the same connection wait for it.
+A module's `handle(broker, request, context)` returns the answer, or PARKED or NO_REPLY of
+`tidelog.broker.request`. If it is a coroutine, later requests of the same connection wait for it.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ class ServedApi(NamedTuple):
 
 
 SERVED_APIS: Final[dict[int, ServedApi]] = {
-    # librdkafka compresses only for brokers that list Produce from 0 (KAFKA-18659); versions 0 to 2 are refused all the same.
+    # librdkafka compresses only for brokers that list Produce from 0 (KAFKA-18659); versions 0 to 2 are
+    # refused all the same.
     ApiKey.PRODUCE: ServedApi("produce", 3, 13, advertised_min=0),
     ApiKey.FETCH: ServedApi("fetch", 4, 18),
     ApiKey.LIST_OFFSETS: ServedApi("list_offsets", 1, 11),

@@ -1,7 +1,8 @@
 """Fetch v4 to v18: batches from the log as ranges of files, with incremental sessions and long polling.
 
-An answer is held back until `min_bytes` are there or `max_wait_ms` has passed. Small ranges are read into the answer, larger ones leave by
-sendfile. Followers' fetches (replica id >= 0) are refused until there is replication.
+An answer is held back until `min_bytes` are there or `max_wait_ms` has passed. Small ranges are read
+into the answer, larger ones leave by sendfile. Followers' fetches (replica id >= 0) are refused until
+there is replication.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ if TYPE_CHECKING:
 INLINE_RANGE_BYTES = 32 * 1024
 """A range up to this size is read into the answer: cheaper than a sendfile of its own."""
 INLINE_ANSWER_BYTES = 64 * 1024
-"""So many bytes of an answer are read at most; beyond it even small ranges leave by sendfile, so that waiting answers take no memory."""
+"""So many bytes of an answer are read at most; beyond it even small ranges leave by sendfile, so that
+waiting answers take no memory.
+"""
 UNKNOWN_OFFSET = -1
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH)
 
@@ -52,7 +55,9 @@ def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> ob
 
 
 class PartitionRead:
-    """What was found for one partition: an error, or a range (None: nothing to read) with the offsets that go with it."""
+    """What was found for one partition: an error, or a range (None: nothing to read) with the offsets that
+    go with it.
+    """
 
     __slots__ = ("error", "high_watermark", "last_stable_offset", "log_start_offset", "partition", "range")
 
@@ -86,7 +91,9 @@ class Fetch:
 
     __slots__ = ("broker", "context", "plan", "request")
 
-    def __init__(self, broker: Broker, request: FetchRequest, context: RequestContext, plan: FetchPlan) -> None:
+    def __init__(
+        self, broker: Broker, request: FetchRequest, context: RequestContext, plan: FetchPlan
+    ) -> None:
         self.broker = broker
         self.request = request
         self.context = context
@@ -113,7 +120,12 @@ class Fetch:
 
     def is_answerable(self, reads: Reads) -> bool:
         request = self.request
-        return reads.bytes >= request.min_bytes or request.max_wait_ms <= 0 or reads.has_error or not reads.partitions
+        return (
+            reads.bytes >= request.min_bytes
+            or request.max_wait_ms <= 0
+            or reads.has_error
+            or not reads.partitions
+        )
 
     def has_enough(self) -> bool:
         """Whether the answer need wait no longer; leaves no files open."""
@@ -147,7 +159,9 @@ class Fetch:
             raise self.broker.no_replica_error(topic, key.partition)
         return replica
 
-    def _read_partition(self, replica: Replica, read: PartitionRead, left: int, *, at_least_one_batch: bool) -> None:
+    def _read_partition(
+        self, replica: Replica, read: PartitionRead, left: int, *, at_least_one_batch: bool
+    ) -> None:
         core, partition = replica.core, read.partition
         error = core.leadership_error(partition.current_leader_epoch)
         if error:
@@ -155,7 +169,10 @@ class Fetch:
         max_bytes = min(left, partition.max_bytes)
         if max_bytes > 0 or at_least_one_batch:
             read.range = replica.read(
-                partition.fetch_offset, max(max_bytes, 0), self.request.isolation_level, at_least_one_batch=at_least_one_batch
+                partition.fetch_offset,
+                max(max_bytes, 0),
+                self.request.isolation_level,
+                at_least_one_batch=at_least_one_batch,
             )
         read.high_watermark = core.high_watermark
         read.last_stable_offset = core.last_stable_offset
@@ -169,7 +186,9 @@ class Fetch:
         inline_left = INLINE_ANSWER_BYTES
         for read in reads.partitions:
             partition, file_range = read.partition, read.range
-            news = partition.is_news(read.error, read.high_watermark, read.log_start_offset, file_range is not None)
+            news = partition.is_news(
+                read.error, read.high_watermark, read.log_start_offset, file_range is not None
+            )
             if is_incremental and not news:
                 continue
             key = partition.key
@@ -186,7 +205,9 @@ class Fetch:
                     session.move_to_end(key)
             topic = topics.get(key[:2])
             if topic is None:
-                topic = topics[key[:2]] = FetchableTopicResponse(topic=key.topic, topic_id=key.topic_id, partitions=[])
+                topic = topics[key[:2]] = FetchableTopicResponse(
+                    topic=key.topic, topic_id=key.topic_id, partitions=[]
+                )
             topic.partitions.append(data)
         self.broker.telemetry.fetched(reads.bytes)
         return FetchResponse(
@@ -213,7 +234,9 @@ class Fetch:
 
 
 class DelayedFetch(DelayedOperation):
-    """A long poll: answered as soon as `min_bytes` can be read, something is wrong, or `max_wait_ms` is over."""
+    """A long poll: answered as soon as `min_bytes` can be read, something is wrong, or `max_wait_ms` is
+    over.
+    """
 
     __slots__ = ("_fetch",)
 

@@ -1,7 +1,8 @@
 """Produce v3 to v13: append each partition's batch, answer when `acks` is met.
 
-acks=0 has no answer; an error then closes the connection, as Kafka does, so that the client refreshes its metadata. acks=all waits in the purgatory
-until the high watermark has passed the batch. UNKNOWN_SERVER_ERROR is never answered: clients would send the batch again.
+acks=0 has no answer; an error then closes the connection, as Kafka does, so that the client refreshes
+its metadata. acks=all waits in the purgatory until the high watermark has passed the batch.
+UNKNOWN_SERVER_ERROR is never answered: clients would send the batch again.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> 
             except KafkaError as error:
                 failed = _refused(broker, answer, name, error)
             partitions.append(answer)
-        topics.append(TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=partitions))
+        topics.append(
+            TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=partitions)
+        )
     if acks == 0:
         if failed is not None:
             raise ClosedByProtocolError(
@@ -64,7 +67,9 @@ def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> 
         if not operation.try_complete():
             context.park()
             deadline_ms = broker.timer.now_ms() + max(request.timeout_ms, 0)
-            broker.produce_purgatory.watch(operation, [entry[0].topic_partition for entry in waiting], deadline_ms)
+            broker.produce_purgatory.watch(
+                operation, [entry[0].topic_partition for entry in waiting], deadline_ms
+            )
             return PARKED
     return response
 
@@ -101,7 +106,9 @@ def _append(
         waiting.append((replica, appended.required_offset, answer))
 
 
-def _refused(broker: Broker, answer: PartitionProduceResponse, topic: str | None, error: KafkaError) -> PartitionProduceResponse:
+def _refused(
+    broker: Broker, answer: PartitionProduceResponse, topic: str | None, error: KafkaError
+) -> PartitionProduceResponse:
     answer.error_code = error.code
     answer.error_message = error.message
     answer.record_errors = [
@@ -119,12 +126,17 @@ def _refused(broker: Broker, answer: PartitionProduceResponse, topic: str | None
 
 
 class DelayedProduce(DelayedOperation):
-    """acks=all: answered when each partition's high watermark has passed what was appended, or with REQUEST_TIMED_OUT."""
+    """acks=all: answered when each partition's high watermark has passed what was appended, or with
+    REQUEST_TIMED_OUT.
+    """
 
     __slots__ = ("_context", "_pending", "_response")
 
     def __init__(
-        self, context: RequestContext, response: ProduceResponse, pending: list[tuple[Replica, int, PartitionProduceResponse]]
+        self,
+        context: RequestContext,
+        response: ProduceResponse,
+        pending: list[tuple[Replica, int, PartitionProduceResponse]],
     ) -> None:
         super().__init__()
         self._context = context

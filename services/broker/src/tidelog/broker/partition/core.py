@@ -1,7 +1,8 @@
-"""The decisions of one replica: may this batch be appended and where, how far may readers see, what is gone.
+"""The decisions of one replica: may this batch be appended and where, how far may readers see, what is
+gone.
 
-`step(event, now_ms) -> effects`. The shell carries the effects out and reports what became of them as further events, so the same
-core runs in the broker and in the simulator. SPEC: A2, A7, B10, C2, C7, C8.
+`step(event, now_ms) -> effects`. The shell carries the effects out and reports what became of them as
+further events, so the same core runs in the broker and in the simulator. SPEC: A2, A7, B10, C2, C7, C8.
 """
 
 from __future__ import annotations
@@ -104,7 +105,9 @@ class PartitionCore:
 
     @property
     def last_stable_offset(self) -> int:
-        """First offset of the oldest open transaction, else the high watermark; never above the latter (SPEC A7)."""
+        """First offset of the oldest open transaction, else the high watermark; never above the latter
+        (SPEC A7).
+        """
         unstable = self.producers.first_unstable_offset()
         return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
 
@@ -113,7 +116,9 @@ class PartitionCore:
         return self.last_stable_offset if isolation_level == READ_COMMITTED else self.high_watermark
 
     def leadership_error(self, current_leader_epoch: int) -> ErrorCode:
-        """What a request that names the leader epoch it knows (-1: none) is told before anything is read or written (KIP-320)."""
+        """What a request that names the leader epoch it knows (-1: none) is told before anything is read or
+        written (KIP-320).
+        """
         if current_leader_epoch != NO_EPOCH:
             if current_leader_epoch < self.leader_epoch:
                 return ErrorCode.FENCED_LEADER_EPOCH

@@ -1,6 +1,8 @@
-"""What happens to a replica (events, in the past tense) and what it wants done about it (effects, in the imperative).
+"""What happens to a replica (events, in the past tense) and what it wants done about it (effects, in the
+imperative).
 
-Events come per batch, never per record. Offsets are logical offsets, epochs leader epochs, times milliseconds.
+Events come per batch, never per record. Offsets are logical offsets, epochs leader epochs, times
+milliseconds.
 """
 
 from __future__ import annotations

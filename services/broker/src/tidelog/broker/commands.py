@@ -1,0 +1,122 @@
+"""The controller's commands to this broker: make, lead, follow and stop replicas; take in metadata. Refuses
+an older controller's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import structlog
+from tidelog.broker import hosting
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import (
+    CommandResult,
+    LeaderAndIsr,
+    PartitionState,
+    StopReplica,
+    UpdateMetadata,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_log = structlog.get_logger(__name__)
+
+
+class CommandReceiver:
+    """The broker as the controller sees it (`tidelog.rpc.broker_commands.BrokerCommands`)."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._controller_epoch = -1
+        self._one_at_a_time = asyncio.Lock()
+        self.first_metadata = asyncio.Event()
+        """Set once the broker knows the cluster and hosts what it should."""
+
+    async def leader_and_isr(self, command: LeaderAndIsr) -> CommandResult:
+        async with self._one_at_a_time:
+            if self._is_stale(command.controller_epoch):
+                return CommandResult(ErrorCode.STALE_CONTROLLER_EPOCH)
+            errors: dict[TopicPartition, ErrorCode] = {}
+            for state in command.partitions:
+                topic_partition = TopicPartition(state.topic, state.partition)
+                try:
+                    await self._lead_or_follow(
+                        topic_partition, state, command.topic_configs.get(state.topic, {})
+                    )
+                except KafkaError as error:
+                    _log.error("replica failed", partition=str(topic_partition), reason=str(error))
+                    errors[topic_partition] = error.code
+            if command.is_full:
+                named = {TopicPartition(state.topic, state.partition) for state in command.partitions}
+                await hosting.set_strays_aside(self._broker, named)
+            return CommandResult(partition_errors=errors)
+
+    async def update_metadata(self, command: UpdateMetadata) -> CommandResult:
+        async with self._one_at_a_time:
+            if self._is_stale(command.controller_epoch):
+                return CommandResult(ErrorCode.STALE_CONTROLLER_EPOCH)
+            broker = self._broker
+            broker.metadata.apply(command)
+            if command.broker_configs is not None:
+                broker.apply_broker_configs(command.broker_configs)
+            for topic in command.topics:
+                self._apply_topic_settings(topic.name, topic.configs)
+            if broker.broker_id in broker.metadata.brokers:
+                self.first_metadata.set()
+            return CommandResult()
+
+    async def stop_replica(self, command: StopReplica) -> CommandResult:
+        async with self._one_at_a_time:
+            if self._is_stale(command.controller_epoch):
+                return CommandResult(ErrorCode.STALE_CONTROLLER_EPOCH)
+            errors: dict[TopicPartition, ErrorCode] = {}
+            for topic_partition in command.partitions:
+                replica = self._broker.replicas.get(topic_partition)
+                if replica is None or replica.topic_id != command.topic_ids.get(
+                    topic_partition.topic, replica.topic_id
+                ):
+                    continue
+                try:
+                    await self._stop(topic_partition, delete=command.delete)
+                except KafkaError as error:
+                    _log.error("replica can't be stopped", partition=str(topic_partition), reason=str(error))
+                    errors[topic_partition] = error.code
+            return CommandResult(partition_errors=errors)
+
+    def _is_stale(self, controller_epoch: int) -> bool:
+        if controller_epoch < self._controller_epoch:
+            return True
+        self._controller_epoch = controller_epoch
+        return False
+
+    async def _lead_or_follow(
+        self, topic_partition: TopicPartition, state: PartitionState, overrides: Mapping[str, str]
+    ) -> None:
+        replica = self._broker.replicas.get(topic_partition)
+        if replica is not None and replica.topic_id != state.topic_id:
+            await self._stop(topic_partition, delete=True)  # the topic was deleted and made again
+            replica = None
+        if replica is None:
+            replica = await hosting.open_replica(self._broker, topic_partition, state.topic_id, overrides)
+        replica.lead_or_follow(state, self._broker.clock.now_ms())
+        self._wake(topic_partition)
+
+    def _apply_topic_settings(self, topic: str, overrides: Mapping[str, str]) -> None:
+        broker = self._broker
+        settings = broker.topic_settings(overrides)
+        for state in broker.metadata.topics[topic].partitions:
+            replica = broker.replicas.get(TopicPartition(topic, state.partition))
+            if replica is not None and replica.settings != settings:
+                replica.apply_settings(settings, broker.clock.now_ms())
+
+    async def _stop(self, topic_partition: TopicPartition, *, delete: bool) -> None:
+        await hosting.close_replica(self._broker, topic_partition, delete=delete)
+        self._wake(topic_partition)
+
+    def _wake(self, topic_partition: TopicPartition) -> None:
+        """Whoever waits for this partition looks again: its leader may have changed."""
+        self._broker.high_watermark_advanced(topic_partition)

@@ -1,0 +1,80 @@
+"""Which replicas a broker hosts: opening, closing, deleting and setting aside. The disk's part runs in a
+thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING
+
+import structlog
+from tidelog.broker.partition.core import PartitionCore
+from tidelog.broker.replica import Replica
+from tidelog.broker.topic_rules import log_config
+from tidelog.model.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+_log = structlog.get_logger(__name__)
+
+
+async def open_replica(
+    broker: Broker, topic_partition: TopicPartition, topic_id: uuid.UUID, overrides: Mapping[str, str]
+) -> Replica:
+    """Make or recover the log and host it. Raises LogStorageError."""
+    settings = broker.topic_settings(overrides)
+    directory = broker.log_directory
+    log = await asyncio.to_thread(
+        directory.open_partition,
+        topic_partition,
+        topic_id,
+        log_config(settings),
+        now_ms=broker.clock.now_ms(),
+    )
+    core = PartitionCore(
+        broker.broker_id,
+        log.producer_state,
+        log.leader_epochs,
+        log_start_offset=log.log_start_offset,
+        log_end_offset=log.log_end_offset,
+        high_watermark=directory.high_watermarks.get(topic_partition, 0),
+        min_in_sync_replicas=settings.min_insync_replicas,
+    )
+    replica = Replica(topic_partition, topic_id, core, log, settings, broker.high_watermark_advanced)
+    broker.replicas[topic_partition] = replica
+    return replica
+
+
+async def close_replica(broker: Broker, topic_partition: TopicPartition, *, delete: bool) -> None:
+    """Host it no longer; with `delete` its files go after `file.delete.delay.ms`. Raises LogStorageError."""
+    if broker.replicas.pop(topic_partition, None) is None:
+        return
+    directory = broker.log_directory
+    if delete:
+        await asyncio.to_thread(directory.delete_partition, topic_partition, broker.clock.now_ms())
+    else:
+        await asyncio.to_thread(directory.close_partition, topic_partition)
+
+
+async def set_strays_aside(broker: Broker, expected: Collection[TopicPartition]) -> None:
+    """Replicas that the controller doesn't know: closed, renamed and kept, since data is never deleted on a
+    guess.
+    """
+    for topic_partition in [known for known in broker.replicas if known not in expected]:
+        await close_replica(broker, topic_partition, delete=False)
+    strays = await asyncio.to_thread(broker.log_directory.remove_strays, expected)
+    for stray in strays:
+        _log.warning("partition unknown to the controller is set aside", partition=str(stray))
+
+
+async def close_all(broker: Broker) -> None:
+    """At a clean stop: flush, checkpoint, write the marker, unlock. Raises LogStorageError."""
+    marks = {
+        topic_partition: replica.core.high_watermark for topic_partition, replica in broker.replicas.items()
+    }
+    broker.log_directory.high_watermarks.update(marks)
+    broker.replicas.clear()
+    await asyncio.to_thread(broker.log_directory.close, broker_epoch=broker.broker_epoch)

@@ -1,0 +1,116 @@
+"""What a broker does from time to time: retention, flushes, checkpoints, forgetting idle producers. Disk
+work runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from tidelog.model.errors import KafkaError
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.replica import Replica
+
+INITIAL_RETENTION_DELAY_MS: Final = 30_000
+"""Kafka's `log.initial.task.delay.ms`: the first retention check after a start."""
+REMOVE_FILES_INTERVAL_MS: Final = 1_000
+
+_log = structlog.get_logger(__name__)
+
+
+class Housekeeping:
+    """One asyncio task a duty; a duty that fails is logged and tried again at its next turn."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        settings = self._broker.settings
+        self._every(
+            settings.log_retention_check_interval_ms, self.apply_retention, INITIAL_RETENTION_DELAY_MS
+        )
+        self._every(REMOVE_FILES_INTERVAL_MS, self.remove_deleted_files)
+        self._every(
+            min(settings.log_flush_scheduler_interval_ms, settings.log_flush_offset_checkpoint_interval_ms),
+            self.flush,
+        )
+        self._every(settings.log_flush_offset_checkpoint_interval_ms, self.checkpoint_recovery_points)
+        self._every(settings.replica_high_watermark_checkpoint_interval_ms, self.checkpoint_high_watermarks)
+        self._every(settings.log_flush_start_offset_checkpoint_interval_ms, self.checkpoint_log_start_offsets)
+        self._every(settings.producer_id_expiration_check_interval_ms, self.expire_producers)
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+    def _every(
+        self, interval_ms: int, duty: Callable[[], Awaitable[None]], first_ms: int | None = None
+    ) -> None:
+        self._tasks.append(asyncio.create_task(self._repeat(interval_ms, duty, first_ms), name=duty.__name__))
+
+    async def _repeat(
+        self, interval_ms: int, duty: Callable[[], Awaitable[None]], first_ms: int | None
+    ) -> None:
+        await asyncio.sleep(min(interval_ms, first_ms or interval_ms) / 1000)
+        while True:
+            try:
+                await duty()
+            except (KafkaError, OSError) as error:
+                _log.error("housekeeping failed", duty=duty.__name__, reason=str(error))
+            await asyncio.sleep(interval_ms / 1000)
+
+    def _replicas(self) -> list[Replica]:
+        return list(self._broker.replicas.values())
+
+    # -- duties
+
+    async def apply_retention(self) -> None:
+        """SPEC B7."""
+        now_ms = self._broker.clock.now_ms()
+        for replica in self._replicas():
+            deleted = replica.delete_old_segments(now_ms)
+            if deleted:
+                _log.info(
+                    "segments deleted by retention", partition=str(replica.topic_partition), segments=deleted
+                )
+            await asyncio.sleep(0)
+
+    async def remove_deleted_files(self) -> None:
+        now_ms = self._broker.clock.now_ms()
+        for replica in self._replicas():
+            if replica.log.has_deleted_files:
+                await asyncio.to_thread(replica.log.remove_deleted_files, now_ms)
+        await asyncio.to_thread(self._broker.log_directory.remove_deleted_partitions, now_ms)
+
+    async def flush(self) -> None:
+        """fsync what `flush.messages`, `flush.ms` or a roll asks for."""
+        now_ms = self._broker.clock.now_ms()
+        for replica in self._replicas():
+            if replica.log.is_flush_due(now_ms):
+                await asyncio.to_thread(replica.log.flush, None, now_ms=now_ms)
+
+    async def checkpoint_recovery_points(self) -> None:
+        await asyncio.to_thread(self._broker.log_directory.checkpoint_recovery_points)
+
+    async def checkpoint_high_watermarks(self) -> None:
+        marks = {
+            topic_partition: replica.core.high_watermark
+            for topic_partition, replica in self._broker.replicas.items()
+        }
+        await asyncio.to_thread(self._broker.log_directory.checkpoint_high_watermarks, marks)
+
+    async def checkpoint_log_start_offsets(self) -> None:
+        await asyncio.to_thread(self._broker.log_directory.checkpoint_log_start_offsets)
+
+    async def expire_producers(self) -> None:
+        now_ms = self._broker.clock.now_ms()
+        for replica in self._replicas():
+            replica.core.producers.expire(now_ms)
+            await asyncio.sleep(0)

@@ -1,0 +1,36 @@
+"""The `tidelog` command: subcommands are imported when they are used, so that each starts fast."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Final
+
+import click
+
+_COMMANDS: Final = {
+    "dev": "tidelog.cli.dev",
+}
+"""Subcommand -> module; the module's `command` is the click command."""
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        module = _COMMANDS.get(cmd_name)
+        if module is None:
+            return None
+        command: click.Command = importlib.import_module(module).command
+        return command
+
+
+@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tidelog")
+def main() -> None:
+    """Kafka's log on Kubernetes, in Python. Any Kafka client connects."""
+
+
+if __name__ == "__main__":
+    sys.exit(main())
