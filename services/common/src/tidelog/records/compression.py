@@ -77,11 +77,14 @@ def decompress(codec: int, data: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
-    """`data` as `codec` writes it, at `level` (`compression.gzip.level` etc.; None: the codec's default)."""
+    """`data` as `codec` writes it, at `level` (`compression.gzip.level` etc.; None: the codec's default).
+
+    -1 is the default of gzip too, as in Kafka's setting. Raises CompressionDataError for an unknown codec.
+    """
     if codec == Compression.NONE:
         return data
     if codec == Compression.GZIP:
-        return memoryview(cramjam.gzip.compress(data, level))
+        return memoryview(cramjam.gzip.compress(data, None if level == -1 else level))
     if codec == Compression.SNAPPY:
         return _compress_snappy(memoryview(data))
     if codec == Compression.LZ4:

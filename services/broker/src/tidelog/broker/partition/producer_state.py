@@ -99,9 +99,8 @@ class ProducerState:
         max_producers: int = MAX_PRODUCERS,
     ) -> None:
         self._producers: dict[int, _Producer] = {}
-        self._ongoing: dict[
-            int, int
-        ] = {}  # producer id -> first offset of its open transaction, in offset order
+        # producer id -> first offset of its open transaction, in the order of offsets
+        self._ongoing: dict[int, int] = {}
         self._unreplicated: list[CompletedTransaction] = []  # ended, marker not yet below the high watermark
         self._max_producers = max_producers
         self.end_offset = 0
@@ -122,29 +121,36 @@ class ProducerState:
         if producer is None:
             return None
         epoch, sequence = header[10], header[11]
-        batches = producer.batches
-        if epoch == producer.producer_epoch and batches:
+        known_epoch, batches = producer.producer_epoch, producer.batches
+        if epoch == known_epoch and batches:
             last_sequence = batches[-1][0]
             if sequence != (last_sequence + 1) & _SEQUENCE_MASK:
                 duplicate = _find_duplicate(batches, sequence, header[6])
-                if duplicate is None and not self._forget_if_expired(header[9], now_ms):
-                    raise _out_of_order(header, f"after {last_sequence}")
-                return duplicate
-        elif epoch < producer.producer_epoch:
-            raise KafkaError(
-                ErrorCode.INVALID_PRODUCER_EPOCH,
-                f"Producer {header[9]} wrote with epoch {epoch}, epoch {producer.producer_epoch} was seen",
-            )
-        elif sequence != 0 and producer.producer_epoch >= 0:
+                if duplicate is not None:
+                    return duplicate
+                if epoch >= 0:
+                    self._refuse_sequence(header, f"after {last_sequence}", now_ms)
+        elif epoch < known_epoch:
             if not self._forget_if_expired(header[9], now_ms):
-                raise _out_of_order(header, f"as the first of epoch {epoch}")
-            return None
+                raise KafkaError(
+                    ErrorCode.INVALID_PRODUCER_EPOCH,
+                    f"Producer {header[9]} wrote with epoch {epoch}, epoch {known_epoch} was seen",
+                )
+        elif sequence != 0 and known_epoch >= 0:
+            self._refuse_sequence(header, f"as the first of epoch {epoch}", now_ms)
         if producer.txn_first_offset >= 0 and not header[5] & TRANSACTIONAL_BIT:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"Producer {header[9]} has an open transaction here and sent a batch outside it",
             )
         return None
+
+    def _refuse_sequence(self, header: BatchHeader, where: str, now_ms: int) -> None:
+        if not self._forget_if_expired(header.producer_id, now_ms):
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Producer {header.producer_id} sent sequence {header.base_sequence} {where}",
+            )
 
     def _forget_if_expired(self, producer_id: int, now_ms: int) -> bool:
         if not self._is_expired(self._producers[producer_id], now_ms):
@@ -360,10 +366,3 @@ def _find_duplicate(
         if stored_last == last_sequence and (stored_last - delta) & _SEQUENCE_MASK == first_sequence:
             return Duplicate(last_offset - delta, last_offset, timestamp)
     return None
-
-
-def _out_of_order(header: BatchHeader, where: str) -> KafkaError:
-    return KafkaError(
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        f"Producer {header.producer_id} sent sequence {header.base_sequence} {where}",
-    )
