@@ -1,0 +1,151 @@
+"""Log files are Kafka's: DumpLogSegments reads ours without a complaint, and we serve a directory Apache Kafka wrote."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from brokerlab.broker_process import BrokerProcess
+from brokerlab.clients import admin_client, consume_messages, create_topic, end_offset, produce_values
+from brokerlab.kafka_jars import PEER, JavaTools
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("java-tools")]
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+COMPLAINTS = ("Found timestamp mismatch", "Mismatches in", "Exception", "isvalid: false", "isValid: false", "out of order")
+
+
+def fill(bootstrap: str, topic: str) -> int:
+    """Batches of all codecs with and without a producer id, over several segments; returns how many messages."""
+    count = 0
+    for round_number in range(6):
+        for codec in CODECS:
+            values = [os.urandom(700) for _ in range(200)]
+            produce_values(
+                bootstrap,
+                topic,
+                values,
+                compression_type=codec,
+                enable_idempotence=round_number % 2 == 0,
+                batch_num_messages=25,
+                linger_ms=20,
+            )
+            count += len(values)
+    return count
+
+
+def dump(java: JavaTools, files: list[Path], *options: str) -> str:
+    said = java.check("DumpLogSegments", *options, "--files", ",".join(str(f) for f in files), timeout_s=120)
+    for complaint in COMPLAINTS:
+        assert complaint not in said, said[said.find(complaint) - 300 : said.find(complaint) + 600]
+    return said
+
+
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+def test_dump_log_segments_reads_our_files(java: JavaTools, own_broker: BrokerProcess, ending: str) -> None:
+    create_topic(own_broker.bootstrap, "t", 1, {"segment.bytes": "1048576", "index.interval.bytes": "4096"})
+    create_topic(own_broker.bootstrap, "stamped", 1, {"message.timestamp.type": "LogAppendTime"})
+    count = fill(own_broker.bootstrap, "t")
+    produce_values(own_broker.bootstrap, "stamped", [b"x"] * 100, compression_type="lz4", linger_ms=20)
+    if ending == "stop":
+        own_broker.stop()
+    else:
+        own_broker.kill()
+        own_broker.start()
+        own_broker.stop()
+    (directory,) = own_broker.data_dir.rglob("t-0")
+    logs = sorted(directory.glob("*.log"))
+    assert len(logs) > 2
+    said = dump(java, logs, "--deep-iteration", "--print-data-log")
+    assert said.count("| offset:") == count
+    indexes = sorted(directory.glob("*.index")) + sorted(directory.glob("*.timeindex"))
+    dump(java, indexes)
+    dump(java, sorted(directory.glob("*.index")), "--index-sanity-check")
+    snapshots = sorted(directory.glob("*.snapshot"))
+    assert snapshots
+    assert "producerId" in dump(java, snapshots)
+    dump(java, sorted(directory.parent.glob("stamped-0/*.log")), "--deep-iteration")
+
+
+def test_dump_log_segments_reads_while_we_write(java: JavaTools, own_broker: BrokerProcess) -> None:
+    create_topic(own_broker.bootstrap, "t")
+    produce_values(own_broker.bootstrap, "t", [b"%d" % i for i in range(1000)])
+    (log,) = own_broker.data_dir.rglob("t-0/*.log")
+    assert dump(java, [log], "--deep-iteration").count("| offset:") == 1000
+
+
+class PeerKafka:
+    """One Apache Kafka started by shared/peer/kafka-up.sh, its data kept after the stop."""
+
+    def __init__(self, state_dir: Path, base_port: int) -> None:
+        self._environment = {
+            **os.environ,
+            "NAME": "served",
+            "BASE_PORT": str(base_port),
+            "STATE_DIR": str(state_dir),
+            "KAFKA_HEAP": "512m",
+        }
+        self.data_dir = state_dir / "kafka-served" / "1" / "data"
+        self.bootstrap = f"127.0.0.1:{base_port}"
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run(
+            [str(PEER / command[0]), *command[1:]],
+            capture_output=True,
+            text=True,
+            timeout=180,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def start(self) -> None:
+        self._run("kafka-up.sh", "1")
+
+    def stop(self) -> None:
+        self._run("kafka-down.sh", "served", "--keep")
+
+
+@pytest.fixture
+def peer_kafka(kafka_jars: Path, tmp_path: Path) -> Iterator[PeerKafka]:
+    if not (PEER / "kafka-up.sh").exists():
+        pytest.skip("shared/peer is not beside the checkout")
+    kafka = PeerKafka(tmp_path, random.SystemRandom().randrange(20_000, 28_000))
+    yield kafka
+    kafka.stop()
+
+
+def test_a_directory_that_apache_kafka_wrote_is_served(
+    peer_kafka: PeerKafka, java: JavaTools, start_broker: Callable[..., BrokerProcess]
+) -> None:
+    peer_kafka.start()
+    create_topic(peer_kafka.bootstrap, "t", 2, {"segment.bytes": "1048576"})
+    create_topic(peer_kafka.bootstrap, "trimmed")
+    create_topic(peer_kafka.bootstrap, "empty")
+    count = fill(peer_kafka.bootstrap, "t")
+    expected = [(m.offset(), m.value(), m.timestamp()) for m in consume_messages(peer_kafka.bootstrap, "t", count)]
+    produce_values(peer_kafka.bootstrap, "trimmed", [b"%d" % i for i in range(10)])
+    trim = TopicPartition("trimmed", 0, 4)
+    admin_client(peer_kafka.bootstrap).delete_records([trim])[trim].result(30)
+    peer_kafka.stop()
+
+    broker = start_broker(data_dir=peer_kafka.data_dir)
+    topics = admin_client(broker.bootstrap).list_topics(timeout=30).topics
+    assert {"t", "trimmed", "empty"} <= set(topics)
+    assert len(topics["t"].partitions) == 2
+    found = consume_messages(broker.bootstrap, "t", count, check_crcs=True)
+    assert [(m.offset(), m.value(), m.timestamp()) for m in found] == expected
+    assert [m.offset() for m in consume_messages(broker.bootstrap, "trimmed", 6)] == list(range(4, 10))
+    assert end_offset(broker.bootstrap, "empty") == 0
+    delivered = produce_values(broker.bootstrap, "t", [b"ours"], enable_idempotence=True)
+    assert [m.offset() for m in delivered] == [count]
+    resource = ConfigResource(ResourceType.TOPIC, "t")
+    assert admin_client(broker.bootstrap).describe_configs([resource])[resource].result(30)["segment.bytes"].value
+    broker.stop()
+    dump(java, sorted(broker.data_dir.rglob("t-0/*.log")), "--deep-iteration")
