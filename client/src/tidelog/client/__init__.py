@@ -1,0 +1,1 @@
+"""A small synchronous Kafka client: what the command line talks to brokers with."""
