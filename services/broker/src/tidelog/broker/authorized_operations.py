@@ -22,3 +22,4 @@ CLUSTER_OPERATIONS: Final = _bits(
     _CREATE, _ALTER, _DESCRIBE, _CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE
 )
 NOT_ASKED: Final = -(2**31)
+NO_AUTHORIZER: Final = "No Authorizer is configured on the broker"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, cast
 
 import structlog
@@ -64,7 +65,7 @@ class Connection(asyncio.BufferedProtocol):
         self.peer_host = ""
         self.peer_port = 0
         self.is_closed = False
-        self.last_active = self.loop.time()
+        self.last_active = monotonic()
         self._frames = FrameReader(listener.buffer_pool, listener.max_request_bytes)
         self._waiting: deque[RequestContext] = deque()
         self._ready: list[Chunk] = []
@@ -99,7 +100,7 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         if self.is_closed:
             return
-        self.last_active = self.loop.time()
+        self.last_active = monotonic()
         try:
             self._frames.received(nbytes)
         except InvalidFrameSizeError as error:
@@ -204,7 +205,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._outbox.waiting_bytes if self._outbox is not None else 0
 
     def _on_drained(self) -> None:
-        self.last_active = self.loop.time()
+        self.last_active = monotonic()
         self._resume()
 
     # -- the end

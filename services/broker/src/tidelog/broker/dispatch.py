@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import struct
 from collections.abc import Callable
+from time import monotonic
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any
 
@@ -53,7 +54,7 @@ class Route:
         chunks: list[Chunk] = list(message.chunks) if type(message) is EncodedBody else self.encode(message)
         header = encode_response_header(self.api_key, self.version, context.correlation_id)
         size = len(header) + sum(map(len, chunks))
-        self.telemetry.observe(context.connection.loop.time() - context.started_at, size)
+        self.telemetry.observe(monotonic() - context.started_at, size)
         first = chunks[0]
         if type(first) is bytes:
             chunks[0] = _SIZE.pack(size) + header + first
@@ -93,7 +94,7 @@ class Dispatcher:
         if answer is PARKED:
             return
         if answer is NO_REPLY:
-            route.telemetry.observe(connection.loop.time() - context.started_at, 0)
+            route.telemetry.observe(monotonic() - context.started_at, 0)
             return
         if type(answer) is CoroutineType:
             context.park()
@@ -123,7 +124,7 @@ class Dispatcher:
             return _ApiVersionsFallback(self._broker)
         if not served.min_version <= version <= served.max_version:
             raise ClosedByProtocolError(
-                f"{name} version {version} is not served; served are {served.min_version} to {served.max_version}"
+                f"{name} v{version} is not served, v{served.min_version} to v{served.max_version} are"
             )
         module = importlib.import_module(f"tidelog.broker.handlers.{served.module}")
         route = Route(ApiKey(api_key), version, module.handle, self._broker)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import structlog
@@ -134,7 +135,7 @@ class Listener:
         max_idle_ms = self._broker.settings.connections_max_idle_ms
         if max_idle_ms < 0:
             return
-        oldest = self.loop.time() - max_idle_ms / 1000
+        oldest = monotonic() - max_idle_ms / 1000
         for connection in list(self._connections):
             if connection.last_active < oldest and not connection.is_waiting:
                 _log.debug("idle connection closed", peer=f"{connection.peer_host}:{connection.peer_port}")

@@ -21,6 +21,7 @@ class MetadataView:
         self.cluster_id = cluster_id
         self.version = 0
         self.controller_id = -1
+        self.controller_epoch = 0
         self.brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[str, TopicState] = {}
         self.topic_names: dict[uuid.UUID, str] = {}
@@ -29,6 +30,7 @@ class MetadataView:
     def apply(self, update: UpdateMetadata) -> None:
         self.version += 1
         self.controller_id = update.controller_id
+        self.controller_epoch = update.controller_epoch
         self.brokers = {broker.broker_id: broker for broker in update.brokers}
         if update.is_full:
             self.topics.clear()

@@ -116,7 +116,7 @@ class Replica:
         if not core.log_start_offset <= fetch_offset <= core.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {fetch_offset} is outside {core.log_start_offset} to {core.log_end_offset} of {self.topic_partition}",
+                f"it holds {core.log_start_offset} to {core.log_end_offset}, not {fetch_offset}",
             )
         limit = core.read_limit(isolation_level)
         if fetch_offset >= limit:

@@ -54,7 +54,7 @@ class RequestContext:
         self.api_version = route.version
         self.correlation_id = correlation_id
         self.client_id = client_id
-        self.started_at = started_at  # seconds of the event loop's clock
+        self.started_at = started_at  # seconds of the monotonic clock, when its bytes arrived
         self.chunks: Sequence[Chunk] | None = None
         self.on_abandoned: Callable[[], None] | None = None
 

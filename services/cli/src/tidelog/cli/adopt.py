@@ -32,8 +32,6 @@ async def adopt_topics(store: MetadataStore, log_dir: Path, node_id: int) -> Non
     """Write what `log_dir` holds into `store`, where a topic of that name isn't known. Raises OSError,
     CorruptFileError, StoreError.
     """
-    if not log_dir.is_dir():
-        return
     known = {item.key for item in (await store.list_prefix(keys.TOPICS)).items}
     for topic, partitions in sorted(_topics_on_disk(log_dir).items()):
         if keys.topic(topic) not in known:
@@ -43,6 +41,8 @@ async def adopt_topics(store: MetadataStore, log_dir: Path, node_id: int) -> Non
 
 def _topics_on_disk(log_dir: Path) -> dict[str, dict[int, Path]]:
     topics: dict[str, dict[int, Path]] = {}
+    if not log_dir.is_dir():
+        return topics
     for entry in log_dir.iterdir():
         found = parse_partition_directory_name(entry.name)
         if found is not None and entry.is_dir() and found.topic not in NOT_OF_BROKERS:

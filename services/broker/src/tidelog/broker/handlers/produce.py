@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.connection import ClosedByProtocolError
+from tidelog.broker.partition.record_validation import RecordValidationError
 from tidelog.broker.request import NO_REPLY, PARKED, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -113,7 +114,7 @@ def _refused(
     answer.error_message = error.message
     answer.record_errors = [
         BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
-        for index, message in error.record_errors
+        for index, message in (error.record_errors if isinstance(error, RecordValidationError) else ())
     ]
     answer.base_offset = -1
     answer.log_start_offset = -1

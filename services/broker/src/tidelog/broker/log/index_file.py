@@ -60,6 +60,14 @@ class IndexFile:
             first, second = self.ENTRY.unpack(os.pread(self._open(), size, slot * size))
         return first, second
 
+    def packed(self, slot: int, count: int) -> bytes:
+        """Up to `count` entries from `slot` on as they are in the file; fewer where the file's part ends."""
+        start, window = self._window
+        size = self.ENTRY.size
+        if slot >= start:
+            return bytes(window[(slot - start) * size : (slot - start + count) * size])
+        return os.pread(self._open(), min(count, start - slot) * size, slot * size)
+
     def _first_column(self, slot: int) -> int:
         return self.entry(slot)[0]
 

@@ -6,12 +6,20 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from functools import partial
 from typing import ClassVar, Final
 
 from tidelog.broker.log.index_file import IndexFile
 from tidelog.broker.log.partition_directory import OFFSET_INDEX_SUFFIX
 
-_SLOTS_TRIED_FROM_HINT: Final = 1024
+_SLOTS_TRIED_FROM_HINT: Final = 512
+_ROWS: Final = range(_SLOTS_TRIED_FROM_HINT)
+_POSITION: Final = struct.Struct(">4xi")
+
+
+def _position_in(block: bytes, row: int) -> int:
+    position: int = _POSITION.unpack_from(block, row * 8)[0]
+    return position
 
 
 class OffsetIndex(IndexFile):
@@ -34,13 +42,16 @@ class OffsetIndex(IndexFile):
 
         Near `hint_slot`, where a sequential reader was last, the search is short.
         """
-        count = self.entry_count
-        low = hint_slot if 0 <= hint_slot < count else 0
-        high = min(count, low + _SLOTS_TRIED_FROM_HINT)
-        if high < count and self.entry(high)[1] <= position:
-            low, high = high, count
-        elif low and self.entry(low)[1] > position:
-            low, high = 0, low
+        low, high = max(0, hint_slot), self.entry_count
+        block = self.packed(low, _SLOTS_TRIED_FROM_HINT)
+        rows = len(block) // self.ENTRY.size
+        if rows and _position_in(block, 0) <= position:
+            row = bisect_right(_ROWS, position, hi=rows, key=partial(_position_in, block)) - 1
+            low += row
+            if row + 1 < rows or low + 1 == high:
+                return low, _position_in(block, row)
+        else:
+            low = 0
         slot = bisect_right(range(high), position, lo=low, key=self._second_column) - 1
         return (slot, self.entry(slot)[1]) if slot >= 0 else (-1, 0)
 

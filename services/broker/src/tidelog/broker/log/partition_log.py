@@ -17,7 +17,8 @@ import os
 import zlib
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import Final
 
@@ -64,6 +65,7 @@ class PartitionLog:
         "_places",
         "_roll_after_timestamp",
         "_segments",
+        "cut_at_opening",
         "directory",
         "last_flush_ms",
         "leader_epochs",
@@ -104,6 +106,7 @@ class PartitionLog:
             deque()
         )  # (time of deletion, segment) whose files are still there
         self._needs_cut = False
+        self.cut_at_opening: str | None = None
         self.config = config
 
     @classmethod
@@ -125,15 +128,13 @@ class PartitionLog:
         `producer_state`, trims `leader_epochs`.
         """
         place = PartitionDirectory(os.fspath(directory))
-        segments_open = open_segments if open_segments is not None else OpenSegments()
         try:
             os.makedirs(place.path, exist_ok=True)
             loaded = recovery.load_segments(
                 place,
                 config,
-                segments_open,
                 leader_epochs,
-                recovery_point=0 if recovery_point < 0 else recovery_point,
+                recovery_point=max(0, recovery_point),
                 log_start_offset=log_start_offset,
                 clean_shutdown=clean_shutdown,
                 now_ms=now_ms,
@@ -144,19 +145,27 @@ class PartitionLog:
                 loaded.segments,
                 producer_state=producer_state,
                 leader_epochs=leader_epochs,
-                open_segments=segments_open,
+                open_segments=loaded.segments[0].open_segments,
                 recovery_point=recovery_point,
                 log_start_offset=max(log_start_offset, loaded.segments[0].base_offset),
                 now_ms=now_ms,
             )
-            if leader_epochs.truncate_from_end(log.log_end_offset) | leader_epochs.truncate_from_start(
-                log.log_start_offset
-            ):
-                log.persist_leader_epochs()
+            log.cut_at_opening = loaded.cut
+            log._trim_leader_epochs()
             recovery.rebuild_producer_state(place, log.segments, producer_state, log.log_end_offset, now_ms)
-        except OSError as error:
+        except (OSError, TornLogError) as error:
             raise LogStorageError(f"{place.path} can't be opened: {error}") from error
+        log.close_files()
+        if open_segments is not None:
+            log.open_segments = open_segments
+            for segment in log.segments:
+                segment.move_to(open_segments)
         return log
+
+    def _trim_leader_epochs(self) -> None:
+        epochs = self.leader_epochs
+        if epochs.truncate_from_end(self.log_end_offset) | epochs.truncate_from_start(self.log_start_offset):
+            self.persist_leader_epochs()
 
     # -- settings
 
@@ -407,7 +416,7 @@ class PartitionLog:
             return False
         self.log_start_offset = offset
         if self.leader_epochs.truncate_from_start(offset):
-            self.persist_leader_epochs()
+            self.persist_leader_epochs(syncs=False)  # read again after a crash, it is trimmed again
         return True
 
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
@@ -445,15 +454,17 @@ class PartitionLog:
         at a time.
         """
         removed = 0
-        while self._deleted and now_ms - self._deleted[0][0] >= self._config.file_delete_delay_ms:
-            segment = self._deleted.popleft()[1]
-            try:
-                segment.remove_files()
-            except OSError as error:
-                raise LogStorageError(f"{segment.path} can't be removed: {error}") from error
-            removed += 1
-        if removed:
-            recovery.remove_snapshots_below(self.directory, self._segments[0].base_offset)
+        try:
+            while self._deleted and now_ms - self._deleted[0][0] >= self._config.file_delete_delay_ms:
+                self._deleted[0][1].remove_files()
+                self._deleted.popleft()
+                removed += 1
+            if removed:
+                recovery.remove_snapshots_below(self.directory, self._segments[0].base_offset)
+        except OSError as error:
+            raise LogStorageError(
+                f"{self.directory.path}: deleted segments can't be removed: {error}"
+            ) from error
         return removed
 
     # -- truncation at the end
@@ -467,33 +478,47 @@ class PartitionLog:
         if offset <= self._segments[0].base_offset:
             self.truncate_fully_and_start_at(offset, now_ms)
             return True
-        try:
+        with self._to_itself(f"truncation to {offset}"):
             count = max(1, bisect_right(self._segments, offset - 1, key=_BASE_OFFSET))
-            for segment in self._segments[count:]:
-                segment.forget()
-                segment.rename_deleted()
-                self._deleted.append((now_ms, segment))
+            self._drop(self._segments[count:], now_ms)
             self._set_segments(self._segments[:count])
             recovery.truncate_segment(self._active, offset)
             self._end_changed(self._active.next_offset, now_ms)
-        except (OSError, TornLogError) as error:
-            raise LogStorageError(f"{self.directory.path}: truncation to {offset} failed: {error}") from error
         return True
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
         """Drop everything; the log is empty and goes on at `offset`."""
-        try:
-            for segment in self._segments:
-                segment.forget()
-                segment.rename_deleted()
-                self._deleted.append((now_ms, segment))
+        with self._to_itself(f"restart at {offset}"):
+            self._drop(self._segments, now_ms)
             fresh = Segment(self.directory, offset, self.open_segments, created_ms=now_ms)
             fresh.create_files()
             self._set_segments((fresh,))
             self.log_start_offset = offset
             self._end_changed(offset, now_ms)
-        except OSError as error:
-            raise LogStorageError(f"{self.directory.path}: restart at {offset} failed: {error}") from error
+
+    @contextmanager
+    def _to_itself(self, what: str) -> Iterator[None]:
+        """While another thread than the loop's may work on the segments, nothing on the loop closes their files."""
+        shared, self.open_segments = self.open_segments, OpenSegments()
+        for segment in self._segments:
+            segment.move_to(self.open_segments)
+        try:
+            yield
+        except (OSError, TornLogError) as error:
+            raise LogStorageError(f"{self.directory.path}: {what} failed: {error}") from error
+        finally:
+            self.open_segments = shared
+            for segment in self._segments:
+                segment.move_to(shared)
+
+    def _drop(self, segments: tuple[Segment, ...], now_ms: int) -> None:
+        """Segments whose names may be needed again at once, and so those that wait for removal under their old names."""
+        for _, segment in self._deleted:
+            segment.rename_deleted()
+        for segment in segments:
+            segment.forget()
+            segment.rename_deleted()
+            self._deleted.append((now_ms, segment))
 
     def _set_segments(self, segments: tuple[Segment, ...]) -> None:
         self._places.clear()
@@ -506,10 +531,7 @@ class PartitionLog:
         self.size_bytes = sum(segment.size_bytes for segment in self._segments)
         self.log_start_offset = min(self.log_start_offset, offset)
         self.recovery_point = min(self.recovery_point, offset)
-        if self.leader_epochs.truncate_from_end(offset) | self.leader_epochs.truncate_from_start(
-            self.log_start_offset
-        ):
-            self.persist_leader_epochs()
+        self._trim_leader_epochs()
         recovery.remove_snapshots_above(self.directory, offset)
         if not self.producer_state.truncate_from(offset):
             recovery.rebuild_producer_state(
@@ -538,8 +560,8 @@ class PartitionLog:
 
         Any thread, one at a time.
         """
-        segments, up_to = self._segments, self.log_end_offset if up_to_offset is None else up_to_offset
-        recovery_point = self.recovery_point
+        up_to = self.log_end_offset if up_to_offset is None else up_to_offset
+        segments, recovery_point = self._segments, self.recovery_point  # after `up_to`: they reach that far
         if up_to > recovery_point:
             try:
                 for segment in segments:
@@ -553,10 +575,11 @@ class PartitionLog:
         if now_ms is not None:
             self.last_flush_ms = now_ms
 
-    def persist_leader_epochs(self) -> None:
+    def persist_leader_epochs(self, *, syncs: bool = True) -> None:
         """Write and fsync `leader-epoch-checkpoint`: before a batch of a new epoch counts."""
         try:
-            write_atomically(self.directory.named(LEADER_EPOCHS_FILE), self.leader_epochs.encode())
+            path = self.directory.named(LEADER_EPOCHS_FILE)
+            write_atomically(path, self.leader_epochs.encode(), syncs=syncs)
         except OSError as error:
             raise LogStorageError(
                 f"{self.directory.path}: leader epochs can't be written: {error}"
@@ -575,6 +598,8 @@ class PartitionLog:
             self._active.finish()
             self.write_producer_snapshot()
             self.flush()
+            self._active.sync()  # even if it was flushed before: its time index may just have got its last entry
+            self.directory.sync()
         except OSError as error:
             raise LogStorageError(f"{self.directory.path} can't be closed: {error}") from error
         finally:

@@ -30,6 +30,7 @@ from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.records.batch import NO_PRODUCER_ID, BatchHeader
+from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import end_transaction_marker
 
 LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, ".cleaned", ".tmp")
@@ -45,7 +46,6 @@ class LoadedSegments(NamedTuple):
 def load_segments(
     directory: PartitionDirectory,
     config: LogConfig,
-    open_segments: OpenSegments,
     leader_epochs: LeaderEpochs,
     *,
     recovery_point: int,
@@ -59,6 +59,7 @@ def load_segments(
     `recovery_point` is read whole, its CRCs checked and its indexes made anew; so is any whose indexes are
     missing or senseless. The first batch that is not sound ends the log: what follows it is removed.
     """
+    open_segments = OpenSegments()
     _remove_leftovers(directory)
     bases = directory.offsets_of(LOG_SUFFIX)
     segments: list[Segment] = []
@@ -233,6 +234,7 @@ def rebuild_producer_state(
     remove_snapshots_above(directory, log_end_offset)
     start = segments[0].base_offset
     producer_state.clear()
+    _remove_stray_snapshots(directory, segments)
     for offset in reversed(directory.offsets_of(SNAPSHOT_SUFFIX)):
         path = directory.file(offset, SNAPSHOT_SUFFIX)
         try:
@@ -261,6 +263,21 @@ def _replay(segment: Segment, producer_state: ProducerState, start_offset: int) 
             )
             producer_state.update(header, marker)
     segment.close_files()
+
+
+def _remove_stray_snapshots(directory: PartitionDirectory, segments: Sequence[Segment]) -> None:
+    """A snapshot is kept for each segment's beginning, and the newest: each close leaves one at the log end of then."""
+    bases = {segment.base_offset for segment in segments}
+    for offset in directory.offsets_of(SNAPSHOT_SUFFIX)[:-1]:
+        if offset not in bases:
+            os.unlink(directory.file(offset, SNAPSHOT_SUFFIX))
+
+
+def _marker(fd: int, position: int, header: BatchHeader) -> EndTransactionMarker | None:
+    try:
+        return end_transaction_marker(os.pread(fd, header.size_bytes, position))
+    except ValueError as error:
+        raise TornLogError(position, str(error)) from error
 
 
 def remove_snapshots_above(directory: PartitionDirectory, offset: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from tidelog.broker.log.offset_index import OffsetIndex
@@ -13,6 +13,7 @@ from tidelog.broker.log.partition_directory import (
     DELETED_SUFFIX,
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
+    TRANSACTION_INDEX_SUFFIX,
     PartitionDirectory,
     sync_file,
 )
@@ -34,7 +35,6 @@ class Segment:
     """
 
     __slots__ = (
-        "_open_segments",
         "base_offset",
         "bytes_since_index_entry",
         "created_ms",
@@ -42,10 +42,12 @@ class Segment:
         "fd",
         "first_timestamp",
         "is_deleted",
+        "is_renamed",
         "max_timestamp",
         "next_offset",
         "offset_index",
         "offset_of_max_timestamp",
+        "open_segments",
         "recently_used",
         "references",
         "size_bytes",
@@ -63,7 +65,7 @@ class Segment:
     ) -> None:
         self.directory = directory
         self.base_offset = base_offset
-        self._open_segments = open_segments
+        self.open_segments = open_segments
         self.fd = NOT_OPEN
         self.size_bytes = size_bytes
         self.next_offset = base_offset
@@ -77,6 +79,7 @@ class Segment:
         self.references = 0
         self.recently_used = False
         self.is_deleted = False
+        self.is_renamed = False
 
     def __repr__(self) -> str:
         return f"Segment({self.path}, {self.size_bytes} bytes)"
@@ -90,7 +93,7 @@ class Segment:
     def create_files(self) -> None:
         """A new, empty segment; whatever has its names is emptied."""
         self.fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-        self._open_segments.opened(self)
+        self.open_segments.opened(self)
         self.offset_index.create()
         self.time_index.create()
 
@@ -101,16 +104,27 @@ class Segment:
         self.recently_used = True
         if self.fd == NOT_OPEN:
             self.fd = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-            self._open_segments.opened(self)
+            self.open_segments.opened(self)
         return self.fd
 
     def close_files(self) -> None:
-        self.offset_index.close()
-        self.time_index.close()
+        self.open_segments.forget(self)
+        self.close_descriptors()
+
+    def close_descriptors(self) -> None:
+        with self.directory.lock:  # so that each is closed once, whoever comes first
+            self.offset_index.close()
+            self.time_index.close()
+            fd, self.fd = self.fd, NOT_OPEN
+            if fd != NOT_OPEN:
+                os.close(fd)
+
+    def move_to(self, open_segments: OpenSegments) -> None:
+        """Be counted, and closed when too many are open, there from now on."""
+        self.open_segments.forget(self)
+        self.open_segments = open_segments
         if self.fd != NOT_OPEN:
-            self._open_segments.closed(self)
-            os.close(self.fd)
-            self.fd = NOT_OPEN
+            open_segments.opened(self)
 
     def release(self) -> None:
         self.references -= 1
@@ -154,28 +168,28 @@ class Segment:
 
     def sync(self) -> None:
         """fsync of log and indexes, from any thread. A file deleted meanwhile needs none."""
-        self.spill_indexes()
-        for suffix in SEGMENT_SUFFIXES:
-            try:
-                sync_file(self.directory.file(self.base_offset, suffix))
-            except FileNotFoundError:
-                if suffix == LOG_SUFFIX and not self.is_deleted:
-                    raise
+        try:
+            self.spill_indexes()
+            for suffix in SEGMENT_SUFFIXES:
+                path = self.directory.file(self.base_offset, suffix)
+                if suffix != TRANSACTION_INDEX_SUFFIX or os.path.exists(path):
+                    sync_file(path)
+        except FileNotFoundError:
+            if not self.is_deleted:
+                raise
 
     def rename_deleted(self) -> None:
-        """Give the files Kafka's suffix for what is to be removed; their names are free then."""
+        """Give the files Kafka's suffix for what is to be removed, so that their names are free."""
+        if self.is_renamed:
+            return
+        self.is_renamed = True
         for suffix in SEGMENT_SUFFIXES:
             path = self.directory.file(self.base_offset, suffix)
-            try:
+            with suppress(FileNotFoundError):
                 os.rename(path, path + DELETED_SUFFIX)
-            except FileNotFoundError:
-                continue
 
     def remove_files(self) -> None:
         for suffix in SEGMENT_SUFFIXES:
             path = self.directory.file(self.base_offset, suffix)
-            for name in (path, path + DELETED_SUFFIX):
-                try:
-                    os.unlink(name)
-                except FileNotFoundError:
-                    continue
+            with suppress(FileNotFoundError):
+                os.unlink(path + DELETED_SUFFIX if self.is_renamed else path)

@@ -104,11 +104,16 @@ class PartitionCore:
         return self.leader == self.broker_id
 
     @property
+    def effective_min_in_sync_replicas(self) -> int:
+        """`min.insync.replicas`, but no more than there are replicas (KIP-966)."""
+        return min(self.min_in_sync_replicas, len(self.replicas))
+
+    @property
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, else the high watermark; never above the latter
         (SPEC A7).
         """
-        unstable = self.producers.first_unstable_offset()
+        unstable = self.producers.first_unstable_offset
         return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
 
     def read_limit(self, isolation_level: int) -> int:
@@ -135,12 +140,13 @@ class PartitionCore:
     def _on_produce_received(self, event: ProduceReceived, now_ms: int) -> list[Effect]:
         if not self.is_leader:
             return [Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition")]
-        if event.required_acks == ACKS_ALL and len(self.in_sync_replicas) < self.min_in_sync_replicas:
+        if (
+            event.required_acks == ACKS_ALL
+            and len(self.in_sync_replicas) < self.effective_min_in_sync_replicas
+        ):
+            in_sync, least = len(self.in_sync_replicas), self.effective_min_in_sync_replicas
             return [
-                Refuse(
-                    ErrorCode.NOT_ENOUGH_REPLICAS,
-                    f"{len(self.in_sync_replicas)} replicas are in sync, min.insync.replicas is {self.min_in_sync_replicas}",
-                )
+                Refuse(ErrorCode.NOT_ENOUGH_REPLICAS, f"{in_sync} replicas are in sync, {least} have to be")
             ]
         if event.header.producer_id != NO_PRODUCER_ID:
             try:
