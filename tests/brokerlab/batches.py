@@ -47,7 +47,8 @@ def build_batch(
     times = list(timestamps_ms or [1_700_000_000_000] * len(values))
     keys = list(keys or [None] * len(values))
     records = b"".join(
-        _record(i, times[i] - times[0], key, value) for i, (key, value) in enumerate(zip(keys, values, strict=True))
+        _record(i, times[i] - times[0], key, value)
+        for i, (key, value) in enumerate(zip(keys, values, strict=True))
     )
     count = len(values) if record_count is None else record_count
     tail = (
@@ -86,9 +87,21 @@ def read_batches(data: bytes | None) -> Iterator[Batch]:
     position = 0
     data = data or b""
     while len(data) - position >= HEADER_BYTES:
-        (base, length, epoch, _magic, crc, attributes, last_delta, _first, newest, pid, _pepoch, sequence, count) = (
-            _HEADER.unpack_from(data, position)
-        )
+        (
+            base,
+            length,
+            epoch,
+            _magic,
+            crc,
+            attributes,
+            last_delta,
+            _first,
+            newest,
+            pid,
+            _pepoch,
+            sequence,
+            count,
+        ) = _HEADER.unpack_from(data, position)
         end = position + 12 + length
         if end > len(data):
             return

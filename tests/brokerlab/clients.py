@@ -21,11 +21,17 @@ def admin_client(bootstrap: str) -> AdminClient:
 
 
 def create_topic(
-    bootstrap: str, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, replication_factor: int = 1
+    bootstrap: str,
+    name: str,
+    partitions: int = 1,
+    configs: Mapping[str, str] | None = None,
+    replication_factor: int = 1,
 ) -> None:
     """Create and wait until every partition has a leader."""
     admin = admin_client(bootstrap)
-    new = NewTopic(name, num_partitions=partitions, replication_factor=replication_factor, config=dict(configs or {}))
+    new = NewTopic(
+        name, num_partitions=partitions, replication_factor=replication_factor, config=dict(configs or {})
+    )
     admin.create_topics([new])[name].result(CLIENT_TIMEOUT_S)
     deadline = time.monotonic() + CLIENT_TIMEOUT_S
     while time.monotonic() < deadline:

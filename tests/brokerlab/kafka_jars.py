@@ -64,10 +64,14 @@ class JavaTools:
             name,
             *arguments,
         ]
-        return subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False)
+        return subprocess.run(
+            command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
 
     def check(self, main_class: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> str:
         """As run(), but a non-zero exit is an AssertionError; returns what it printed."""
         done = self.run(main_class, *arguments, stdin=stdin, timeout_s=timeout_s)
-        assert done.returncode == 0, f"{main_class} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        assert done.returncode == 0, (
+            f"{main_class} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        )
         return done.stdout

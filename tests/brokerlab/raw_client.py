@@ -80,7 +80,9 @@ def build(struct_class: Any, values: dict[str, Any]) -> Any:
     unknown = values.keys() - fields.keys()
     if unknown:
         raise TypeError(f"{struct_class.__name__} has no {sorted(unknown)}, it has {sorted(fields)}")
-    return struct_class(**{name: _coerced(fields[name], hints[name], value) for name, value in values.items()})
+    return struct_class(
+        **{name: _coerced(fields[name], hints[name], value) for name, value in values.items()}
+    )
 
 
 def _schema(api: str, version: int, kind: str) -> Any:
@@ -102,7 +104,9 @@ def encode_request(api: str, version: int, correlation_id: int, values: dict[str
     schema = _schema(api, version, "request")
     body = io.BytesIO()
     entity_writer(schema)(body, build(schema, values))
-    return frame(request_header(API_KEYS[api], version, correlation_id, schema.__flexible__) + body.getvalue())
+    return frame(
+        request_header(API_KEYS[api], version, correlation_id, schema.__flexible__) + body.getvalue()
+    )
 
 
 def decode_response(api: str, version: int, payload: bytes) -> tuple[int, Any]:

@@ -107,7 +107,11 @@ def await_leaders(bootstrap: str, topic: str, partitions: int) -> None:
     with RawClient(bootstrap) as client:
         while True:
             answer = client.call(
-                "list_offsets", 5, replica_id=-1, isolation_level=0, topics=[{"name": topic, "partitions": asked}]
+                "list_offsets",
+                5,
+                replica_id=-1,
+                isolation_level=0,
+                topics=[{"name": topic, "partitions": asked}],
             )
             if not any(p.error_code for p in answer.topics[0].partitions):
                 return

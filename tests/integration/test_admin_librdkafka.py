@@ -37,7 +37,9 @@ def error_code(future: object) -> int:
 
 def described_configs(bootstrap: str, kind: ResourceType, name: str) -> dict[str, ConfigEntry]:
     resource = ConfigResource(kind, name)
-    found: dict[str, ConfigEntry] = admin_client(bootstrap).describe_configs([resource])[resource].result(WAIT_S)
+    found: dict[str, ConfigEntry] = (
+        admin_client(bootstrap).describe_configs([resource])[resource].result(WAIT_S)
+    )
     return found
 
 
@@ -82,7 +84,16 @@ def test_a_recreated_topic_is_empty_and_has_another_id(bootstrap: str) -> None:
         (lambda: NewTopic(unique(), 1, 1, config={"retention.ms": "soon"}), KafkaError.INVALID_CONFIG),
         (lambda: NewTopic(unique(), 1, 1, config={"cleanup.policy": "burn"}), KafkaError.INVALID_CONFIG),
     ],
-    ids=["0-partitions", "too-many-replicas", "spaces", "too-long", "dots", "unknown-config", "bad-number", "bad-choice"],
+    ids=[
+        "0-partitions",
+        "too-many-replicas",
+        "spaces",
+        "too-long",
+        "dots",
+        "unknown-config",
+        "bad-number",
+        "bad-choice",
+    ],
 )
 def test_topics_that_cannot_be(bootstrap: str, new: Callable[[], NewTopic], code: int) -> None:
     admin, topic = admin_client(bootstrap), new()
@@ -108,7 +119,9 @@ def test_manual_assignment_and_broker_defaults(bootstrap: str) -> None:
     admin = admin_client(bootstrap)
     (broker,) = admin.list_topics(timeout=WAIT_S).brokers
     assigned, defaulted = unique(), unique()
-    admin.create_topics([NewTopic(assigned, 2, replica_assignment=[[broker], [broker]])])[assigned].result(WAIT_S)
+    admin.create_topics([NewTopic(assigned, 2, replica_assignment=[[broker], [broker]])])[assigned].result(
+        WAIT_S
+    )
     admin.create_topics([NewTopic(defaulted)])[defaulted].result(WAIT_S)
     topics = admin.list_topics(timeout=WAIT_S).topics
     assert len(topics[assigned].partitions) == 2
@@ -133,7 +146,9 @@ def test_partitions_grow_and_never_shrink(bootstrap: str, topic: str) -> None:
     assert [m.partition() for m in produce_values(bootstrap, topic, [b"x"], partition=3)] == [3]
 
 
-def test_topic_configs_are_described_with_source_default_and_synonyms(bootstrap: str, new_topic: Callable[..., str]) -> None:
+def test_topic_configs_are_described_with_source_default_and_synonyms(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
     name = new_topic(retention_ms=123456789)
     configs = described_configs(bootstrap, ResourceType.TOPIC, name)
     changed = configs["retention.ms"]
@@ -148,7 +163,9 @@ def test_topic_configs_are_described_with_source_default_and_synonyms(bootstrap:
     assert configs["cleanup.policy"].value == "delete"
     assert configs["max.message.bytes"].value == "1048588"
     assert configs["compression.type"].value == "producer"
-    assert {"index.interval.bytes", "message.timestamp.type", "min.insync.replicas", "segment.ms"} <= set(configs)
+    assert {"index.interval.bytes", "message.timestamp.type", "min.insync.replicas", "segment.ms"} <= set(
+        configs
+    )
 
 
 def test_broker_configs_are_described(bootstrap: str) -> None:
@@ -238,7 +255,11 @@ def test_describe_cluster(bootstrap: str) -> None:
 def test_elect_leaders_is_not_needed(bootstrap: str, topic: str) -> None:
     from confluent_kafka import ElectionType
 
-    results = admin_client(bootstrap).elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)]).result(WAIT_S)
+    results = (
+        admin_client(bootstrap)
+        .elect_leaders(ElectionType.PREFERRED, [TopicPartition(topic, 0)])
+        .result(WAIT_S)
+    )
     ((_, error),) = results.items()
     assert error is None or error.code() == KafkaError.ELECTION_NOT_NEEDED
 

@@ -82,7 +82,9 @@ def test_too_large_a_message(bootstrap: str, new_topic: Callable[..., str]) -> N
     asyncio.run(run())
 
 
-def test_a_group_less_subscription_reads_all_partitions(bootstrap: str, new_topic: Callable[..., str]) -> None:
+def test_a_group_less_subscription_reads_all_partitions(
+    bootstrap: str, new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(4)
     for partition in range(4):
         produce_values(bootstrap, topic, [b"%d" % i for i in range(25)], partition=partition)
@@ -149,7 +151,9 @@ def test_admin(bootstrap: str) -> None:
         admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
         await admin.start()
         try:
-            created = await admin.create_topics([NewTopic(name, 2, 1, topic_configs={"retention.ms": "9000000"})])
+            created = await admin.create_topics(
+                [NewTopic(name, 2, 1, topic_configs={"retention.ms": "9000000"})]
+            )
             assert created.topic_errors[0][1] == 0
             await admin.create_partitions({name: NewPartitions(3)})
             (described,) = await admin.describe_topics([name])

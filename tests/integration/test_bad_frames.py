@@ -47,7 +47,9 @@ CLOSING = {
     "varint without an end": request(METADATA, 9, b"\xff" * 12, True),
     "tagged field longer than the frame": request(METADATA, 9, b"\x01\0\0\0\x01\x05\xff\xff\xff\x7f", True),
     "records longer than the frame": request(
-        PRODUCE, 3, struct.pack(">hhiihbii", -1, 1, 1000, 1, 1, ord("t"), 1, 0) + struct.pack(">i", HUGE) + b"x"
+        PRODUCE,
+        3,
+        struct.pack(">hhiihbii", -1, 1, 1000, 1, 1, ord("t"), 1, 0) + struct.pack(">i", HUGE) + b"x",
     ),
     "negative records size": request(
         PRODUCE, 3, struct.pack(">hhiihbii", -1, 1, 1000, 1, 1, ord("t"), 1, 0) + struct.pack(">i", -77)
@@ -55,11 +57,17 @@ CLOSING = {
 }
 
 
-LENIENT = {"negative array length", "invalid utf-8", "negative records size"}  # Apache Kafka reads a null, or U+FFFD
+LENIENT = {
+    "negative array length",
+    "invalid utf-8",
+    "negative records size",
+}  # Apache Kafka reads a null, or U+FFFD
 
 
 def log_lines_about(broker: BrokerProcess, port: int, from_byte: int) -> list[str]:
-    return [line for line in broker.log_text(from_byte).splitlines() if f":{port}" in line or f"={port}" in line]
+    return [
+        line for line in broker.log_text(from_byte).splitlines() if f":{port}" in line or f"={port}" in line
+    ]
 
 
 @pytest.mark.parametrize("name", CLOSING)
@@ -151,7 +159,9 @@ def test_a_peer_that_never_reads_does_not_stop_others(bootstrap: str, topic: str
                 topics=[
                     {
                         "topic": topic,
-                        "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10_000_000}],
+                        "partitions": [
+                            {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 10_000_000}
+                        ],
                     }
                 ],
                 forgotten_topics_data=[],

@@ -84,7 +84,9 @@ def partitions_of(answer: Any) -> dict[int, Any]:
     return {p.partition_index: p for t in answer.responses for p in t.partitions}
 
 
-def fetch(client: RawClient, topic: Any, offsets: dict[int, int], version: int = 12, **values: Any) -> dict[int, Any]:
+def fetch(
+    client: RawClient, topic: Any, offsets: dict[int, int], version: int = 12, **values: Any
+) -> dict[int, Any]:
     return partitions_of(client.call("fetch", version, **fetch_values(topic, offsets, version, **values)))
 
 
@@ -215,7 +217,9 @@ def test_an_unknown_topic_id(raw: RawClient) -> None:
     assert [p.error_code for p in partitions_of(answer).values()] == [UNKNOWN_TOPIC_ID]
 
 
-def test_a_session_returns_only_what_changed(raw: RawClient, bootstrap: str, new_topic: Callable[..., str]) -> None:
+def test_a_session_returns_only_what_changed(
+    raw: RawClient, bootstrap: str, new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(4)
     produce_values(bootstrap, topic, [b"x"] * 3, partition=0)
     answer = raw.call("fetch", 12, **fetch_values(topic, dict.fromkeys(range(4), 0), 12, session=(0, FULL)))
@@ -231,11 +235,15 @@ def test_a_session_returns_only_what_changed(raw: RawClient, bootstrap: str, new
     forget = fetch_values(topic, {}, 12, session=(session, 3), forgotten=[2], max_wait_ms=100)
     assert partitions_of(raw.call("fetch", 12, **forget)) == {}
     produce_values(bootstrap, topic, [b"z"], partition=2)
-    found = partitions_of(raw.call("fetch", 12, **fetch_values(topic, {}, 12, session=(session, 4), max_wait_ms=100)))
+    found = partitions_of(
+        raw.call("fetch", 12, **fetch_values(topic, {}, 12, session=(session, 4), max_wait_ms=100))
+    )
     assert found == {}
 
 
-def test_a_session_outlives_its_connection(raw: RawClient, other: RawClient, bootstrap: str, topic: str) -> None:
+def test_a_session_outlives_its_connection(
+    raw: RawClient, other: RawClient, bootstrap: str, topic: str
+) -> None:
     answer = raw.call("fetch", 12, **fetch_values(topic, {0: 0}, 12, session=(0, FULL), max_wait_ms=0))
     produce_values(bootstrap, topic, [b"x"])
     answer = other.call("fetch", 12, **fetch_values(topic, {}, 12, session=(answer.session_id, 1)))
@@ -248,7 +256,9 @@ def test_session_errors(raw: RawClient, topic: str) -> None:
     opened = raw.call("fetch", 12, **fetch_values(topic, {0: 0}, 12, session=(0, FULL), max_wait_ms=0))
     skipped = raw.call("fetch", 12, **fetch_values(topic, {}, 12, session=(opened.session_id, 5)))
     assert skipped.error_code == BAD_SESSION_EPOCH
-    closed = raw.call("fetch", 12, **fetch_values(topic, {}, 12, session=(opened.session_id, -1), max_wait_ms=0))
+    closed = raw.call(
+        "fetch", 12, **fetch_values(topic, {}, 12, session=(opened.session_id, -1), max_wait_ms=0)
+    )
     assert closed.error_code == 0
     gone = raw.call("fetch", 12, **fetch_values(topic, {}, 12, session=(opened.session_id, 1)))
     assert gone.error_code == SESSION_NOT_FOUND

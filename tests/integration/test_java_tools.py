@@ -13,7 +13,12 @@ from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import produce_values
 from brokerlab.kafka_jars import PEER, JavaTools
 
-pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("java-tools")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.java,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("java-tools"),
+]
 SCRIPT = PEER / "kafka-tools-check.sh"
 CHECK_LINE = re.compile(r"^(ok|FAIL|skip)\s+(.+?)\s+rc=(\S+)\s*(.*)$")
 CHECK_CALL = re.compile(r"^(?:IN=\S+ |TMO=\d+ )*t (?:'([^']+)'|(\S+)) ")
@@ -58,7 +63,10 @@ EXPECTED = [name for name in script_checks() if name not in NOT_YET]
 
 @pytest.fixture(scope="module")
 def outcomes(
-    kafka_jars: Path, bootstrap: str, shared_broker: BrokerProcess | None, tmp_path_factory: pytest.TempPathFactory
+    kafka_jars: Path,
+    bootstrap: str,
+    shared_broker: BrokerProcess | None,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, tuple[str, str]]:
     """check -> (ok|FAIL|skip, its line and what it printed), from one run of the script without NOT_YET's checks."""
     if not SCRIPT.exists():
@@ -105,7 +113,9 @@ def test_tool(outcomes: dict[str, tuple[str, str]], name: str, shared_broker: Br
 
 def test_console_clients_with_partition_and_offset(java: JavaTools, bootstrap: str, topic: str) -> None:
     lines = [f"line {i}" for i in range(20)]
-    java.check("ConsoleProducer", "--bootstrap-server", bootstrap, "--topic", topic, stdin="\n".join(lines) + "\n")
+    java.check(
+        "ConsoleProducer", "--bootstrap-server", bootstrap, "--topic", topic, stdin="\n".join(lines) + "\n"
+    )
     said = java.check(
         "consumer.ConsoleConsumer",
         *("--bootstrap-server", bootstrap, "--topic", topic),
@@ -122,7 +132,9 @@ def test_console_clients_with_partition_and_offset(java: JavaTools, bootstrap: s
 
 
 @pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
-def test_javas_codecs_are_read_by_librdkafka_and_back(java: JavaTools, bootstrap: str, topic: str, codec: str) -> None:
+def test_javas_codecs_are_read_by_librdkafka_and_back(
+    java: JavaTools, bootstrap: str, topic: str, codec: str
+) -> None:
     from brokerlab.clients import consume_messages
 
     lines = [f"line {i} " + "x" * 50 for i in range(100)]
@@ -146,7 +158,15 @@ def test_topic_configs_and_offsets_by_tools(java: JavaTools, bootstrap: str) -> 
     name = f"java-{uuid.uuid4().hex[:10]}"
     server = ("--bootstrap-server", bootstrap)
     java.check(
-        "TopicCommand", *server, "--create", "--topic", name, "--partitions", "2", "--config", "retention.ms=86400000"
+        "TopicCommand",
+        *server,
+        "--create",
+        "--topic",
+        name,
+        "--partitions",
+        "2",
+        "--config",
+        "retention.ms=86400000",
     )
     produce_values(bootstrap, name, [b"x"] * 5, partition=1)
     described = java.check("TopicCommand", *server, "--describe", "--topic", name)
@@ -155,21 +175,28 @@ def test_topic_configs_and_offsets_by_tools(java: JavaTools, bootstrap: str) -> 
     assert sorted(offsets.split()) == [f"{name}:0:0", f"{name}:1:5"]
     offsets = java.check("GetOffsetShell", *server, "--topic", name, "--time", "max-timestamp")
     assert f"{name}:1:" in offsets
-    java.check(
-        "TopicCommand", *server, "--create", "--topic", name, "--if-not-exists", "--partitions", "2"
-    )
+    java.check("TopicCommand", *server, "--create", "--topic", name, "--if-not-exists", "--partitions", "2")
     wrong = java.run("TopicCommand", *server, "--create", "--topic", name, "--partitions", "2")
     assert wrong.returncode != 0
     assert "already exists" in wrong.stdout + wrong.stderr
 
 
-def test_brokers_and_loggers_configs(java: JavaTools, bootstrap: str, shared_broker: BrokerProcess | None) -> None:
+def test_brokers_and_loggers_configs(
+    java: JavaTools, bootstrap: str, shared_broker: BrokerProcess | None
+) -> None:
     server = ("--bootstrap-server", bootstrap)
     said = java.check("ClusterTool", "list-endpoints", *server)
     assert bootstrap.rsplit(":", 1)[1] in said
     broker = next(line.split()[0] for line in said.splitlines() if bootstrap.rsplit(":", 1)[1] in line)
     everything = java.check(
-        "kafka.admin.ConfigCommand", *server, "--describe", "--entity-type", "brokers", "--entity-name", broker, "--all"
+        "kafka.admin.ConfigCommand",
+        *server,
+        "--describe",
+        "--entity-type",
+        "brokers",
+        "--entity-name",
+        broker,
+        "--all",
     )
     assert "message.max.bytes=1048588" in everything
     assert "num.partitions=1" in everything

@@ -31,7 +31,9 @@ def admin(bootstrap: str) -> Iterator[KafkaAdminClient]:
 
 
 def consume(bootstrap: str, topic: str, count: int, partitions: int = 1, **settings: Any) -> list[Any]:
-    consumer = KafkaConsumer(bootstrap_servers=bootstrap, group_id=None, auto_offset_reset="earliest", **settings)
+    consumer = KafkaConsumer(
+        bootstrap_servers=bootstrap, group_id=None, auto_offset_reset="earliest", **settings
+    )
     try:
         consumer.assign([TopicPartition(topic, p) for p in range(partitions)])
         found: list[Any] = []
@@ -135,7 +137,9 @@ def test_read_committed(bootstrap: str, topic: str) -> None:
 
 def test_topics(admin: KafkaAdminClient) -> None:
     name = f"kp-{uuid.uuid4().hex[:10]}"
-    admin.create_topics({name: {"num_partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "7000000"}}})
+    admin.create_topics(
+        {name: {"num_partitions": 2, "replication_factor": 1, "configs": {"retention.ms": "7000000"}}}
+    )
     with pytest.raises(TopicAlreadyExistsError):
         admin.create_topics({name: {"num_partitions": 2, "replication_factor": 1}})
     assert name in admin.list_topics()
@@ -157,7 +161,9 @@ def test_a_topic_is_deleted_by_its_id(admin: KafkaAdminClient) -> None:
     assert name not in admin.list_topics()
 
 
-def test_describe_topic_partitions_page_by_page(admin: KafkaAdminClient, new_topic: Callable[..., str]) -> None:
+def test_describe_topic_partitions_page_by_page(
+    admin: KafkaAdminClient, new_topic: Callable[..., str]
+) -> None:
     topic = new_topic(5)
     seen: list[int] = []
     cursor = None
@@ -177,7 +183,9 @@ def test_log_dirs_know_sizes(admin: KafkaAdminClient, bootstrap: str, topic: str
     (broker,) = admin.describe_log_dirs([topic])
     (log_dir,) = broker["log_dirs"] if "log_dirs" in broker else broker["results"]
     assert log_dir["error_code"] == 0
-    ((partition,),) = [t["partitions"] for t in log_dir["topics"] if t["name" if "name" in t else "topic"] == topic]
+    ((partition,),) = [
+        t["partitions"] for t in log_dir["topics"] if t["name" if "name" in t else "topic"] == topic
+    ]
     assert partition["partition_size"] > 100_000
     assert (partition["offset_lag"], partition["is_future_key"]) == (0, False)
     assert log_dir["total_bytes"] > log_dir["usable_bytes"] > 0
@@ -211,7 +219,9 @@ def test_acls_without_an_authorizer(admin: KafkaAdminClient, shared_broker: obje
         pytest.skip("the external broker may have an authorizer")
     with pytest.raises(SecurityDisabledError):
         admin.describe_acls(
-            ACLFilter(None, None, ACLOperation.ANY, ACLPermissionType.ANY, ResourcePattern(ResourceType.TOPIC, "x"))
+            ACLFilter(
+                None, None, ACLOperation.ANY, ACLPermissionType.ANY, ResourcePattern(ResourceType.TOPIC, "x")
+            )
         )
 
 

@@ -11,7 +11,9 @@ pytestmark = pytest.mark.integration
 
 
 def run(kcat: str, *arguments: str, stdin: str = "") -> str:
-    done = subprocess.run([kcat, *arguments], input=stdin, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [kcat, *arguments], input=stdin, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -30,7 +32,9 @@ def test_produce_and_consume(kcat: str, bootstrap: str, topic: str, codec: str) 
     lines = [f"key{i % 7}:value {i}" for i in range(500)]
     produce = ("-b", bootstrap, "-t", topic, "-P", "-K:", "-z", codec, "-H", "from=kcat", "-X", "acks=all")
     run(kcat, *produce, stdin="\n".join(lines) + "\n")
-    said = run(kcat, "-b", bootstrap, "-t", topic, "-C", "-e", "-q", "-f", "%o %k:%s %h\n", "-X", "check.crcs=true")
+    said = run(
+        kcat, "-b", bootstrap, "-t", topic, "-C", "-e", "-q", "-f", "%o %k:%s %h\n", "-X", "check.crcs=true"
+    )
     assert said.splitlines() == [f"{i} {line} from=kcat" for i, line in enumerate(lines)]
 
 

@@ -74,7 +74,12 @@ class Load:
             while total < allowed and len(producer) < 50_000:
                 partition = total % PARTITIONS
                 value = b"%d-%d-" % (partition, self.sent[partition])
-                producer.produce(self.topic, value.ljust(VALUE_BYTES, b"x"), partition=partition, on_delivery=self._on_delivery)
+                producer.produce(
+                    self.topic,
+                    value.ljust(VALUE_BYTES, b"x"),
+                    partition=partition,
+                    on_delivery=self._on_delivery,
+                )
                 self.sent[partition] += 1
                 total += 1
             producer.poll(0.005)
@@ -94,7 +99,9 @@ def test_nothing_acknowledged_is_lost_nor_repeated(own_broker: BrokerProcess) ->
             own_broker.start()
             acknowledged, deadline = len(load.acknowledged), time.monotonic() + 30
             while len(load.acknowledged) == acknowledged:
-                assert time.monotonic() < deadline, f"no acknowledgement since the restart: {load.failures[:3]}"
+                assert time.monotonic() < deadline, (
+                    f"no acknowledgement since the restart: {load.failures[:3]}"
+                )
                 time.sleep(0.01)
     finally:
         load.finish()
@@ -103,7 +110,9 @@ def test_nothing_acknowledged_is_lost_nor_repeated(own_broker: BrokerProcess) ->
     assert len(load.acknowledged) == sum(load.sent)
     for partition in range(PARTITIONS):
         count = load.sent[partition]
-        assert end_offset(own_broker.bootstrap, "t", partition) == count, "more offsets than messages: duplicates"
+        assert end_offset(own_broker.bootstrap, "t", partition) == count, (
+            "more offsets than messages: duplicates"
+        )
         messages = consume_messages(own_broker.bootstrap, "t", count, [partition], check_crcs=True)
         numbers = [int(m.value().split(b"-")[1]) for m in messages]
         assert numbers == list(range(count))

@@ -36,7 +36,10 @@ def raw_lookup(raw: RawClient, topic: str, timestamp: int, version: int = 9) -> 
     """(offset, timestamp, error code)."""
     partition: dict[str, int] = {"partition_index": 0, "timestamp": timestamp}
     topics = [{"name": topic, "partitions": [partition]}]
-    extra = {**({"isolation_level": 0} if version >= 2 else {}), **({"timeout": 1000} if version >= 10 else {})}
+    extra = {
+        **({"isolation_level": 0} if version >= 2 else {}),
+        **({"timeout": 1000} if version >= 10 else {}),
+    }
     answer = raw.call("list_offsets", version, replica_id=-1, topics=topics, **extra)
     ((found,),) = [t.partitions for t in answer.topics]
     return found.offset, found.timestamp, int(found.error_code)
@@ -76,7 +79,9 @@ def test_lookup_by_time_over_many_segments(bootstrap: str, new_topic: Callable[.
 
 
 @pytest.mark.parametrize("version", range(1, 11))
-def test_every_version_knows_earliest_and_latest(raw: RawClient, bootstrap: str, topic: str, version: int) -> None:
+def test_every_version_knows_earliest_and_latest(
+    raw: RawClient, bootstrap: str, topic: str, version: int
+) -> None:
     produce_at(bootstrap, topic, [FIRST_MS, FIRST_MS + 1])
     assert raw_lookup(raw, topic, EARLIEST, version)[0] == 0
     assert raw_lookup(raw, topic, LATEST, version)[0] == 2

@@ -15,9 +15,21 @@ from brokerlab.kafka_jars import PEER, JavaTools
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import ConfigResource, ResourceType
 
-pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.slow, pytest.mark.xdist_group("java-tools")]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.java,
+    pytest.mark.slow,
+    pytest.mark.xdist_group("java-tools"),
+]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
-COMPLAINTS = ("Found timestamp mismatch", "Mismatches in", "Exception", "isvalid: false", "isValid: false", "out of order")
+COMPLAINTS = (
+    "Found timestamp mismatch",
+    "Mismatches in",
+    "Exception",
+    "isvalid: false",
+    "isValid: false",
+    "out of order",
+)
 
 
 def fill(bootstrap: str, topic: str) -> int:
@@ -129,7 +141,9 @@ def test_a_directory_that_apache_kafka_wrote_is_served(
     create_topic(peer_kafka.bootstrap, "trimmed")
     create_topic(peer_kafka.bootstrap, "empty")
     count = fill(peer_kafka.bootstrap, "t")
-    expected = [(m.offset(), m.value(), m.timestamp()) for m in consume_messages(peer_kafka.bootstrap, "t", count)]
+    expected = [
+        (m.offset(), m.value(), m.timestamp()) for m in consume_messages(peer_kafka.bootstrap, "t", count)
+    ]
     produce_values(peer_kafka.bootstrap, "trimmed", [b"%d" % i for i in range(10)])
     trim = TopicPartition("trimmed", 0, 4)
     admin_client(peer_kafka.bootstrap).delete_records([trim])[trim].result(30)
@@ -146,6 +160,11 @@ def test_a_directory_that_apache_kafka_wrote_is_served(
     delivered = produce_values(broker.bootstrap, "t", [b"ours"], enable_idempotence=True)
     assert [m.offset() for m in delivered] == [count]
     resource = ConfigResource(ResourceType.TOPIC, "t")
-    assert admin_client(broker.bootstrap).describe_configs([resource])[resource].result(30)["segment.bytes"].value
+    assert (
+        admin_client(broker.bootstrap)
+        .describe_configs([resource])[resource]
+        .result(30)["segment.bytes"]
+        .value
+    )
     broker.stop()
     dump(java, sorted(broker.data_dir.rglob("t-0/*.log")), "--deep-iteration")

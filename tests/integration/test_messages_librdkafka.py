@@ -58,10 +58,14 @@ def test_round_trip_with_key_headers_and_timestamp(bootstrap: str, topic: str, c
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_topic_with_its_own_codec_recompresses(bootstrap: str, new_topic: Callable[..., str], codec: str) -> None:
+def test_a_topic_with_its_own_codec_recompresses(
+    bootstrap: str, new_topic: Callable[..., str], codec: str
+) -> None:
     topic = new_topic(compression_type="uncompressed" if codec == "none" else codec)
     for produced in CODECS:
-        produce_values(bootstrap, topic, [b"%d" % i * 40 for i in range(200)], compression_type=produced, linger_ms=50)
+        produce_values(
+            bootstrap, topic, [b"%d" % i * 40 for i in range(200)], compression_type=produced, linger_ms=50
+        )
     messages = consume_messages(bootstrap, topic, 200 * len(CODECS), check_crcs=True)
     assert [m.value() for m in messages] == [b"%d" % i * 40 for i in range(200)] * len(CODECS)
     assert [m.offset() for m in messages] == list(range(1000))
@@ -130,7 +134,12 @@ def test_large_messages(bootstrap: str, new_topic: Callable[..., str], codec: st
     values = [os.urandom(size) for size in (1, 900_000, 9_000_000, 15_000_000, 2)]
     produce_values(bootstrap, topic, values, message_max_bytes=20_000_000, compression_type=codec)
     messages = consume_messages(
-        bootstrap, topic, 5, check_crcs=True, fetch_message_max_bytes=100_000, receive_message_max_bytes=60_000_000
+        bootstrap,
+        topic,
+        5,
+        check_crcs=True,
+        fetch_message_max_bytes=100_000,
+        receive_message_max_bytes=60_000_000,
     )
     assert [m.value() for m in messages] == values
 

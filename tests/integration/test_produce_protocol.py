@@ -14,12 +14,20 @@ from brokerlab.clients import consume_messages, end_offset
 from brokerlab.raw_client import ConnectionClosedError, RawClient
 
 pytestmark = pytest.mark.integration
-UNKNOWN_SERVER_ERROR, CORRUPT_MESSAGE, UNKNOWN_TOPIC, INVALID_REQUIRED_ACKS, UNSUPPORTED_VERSION = -1, 2, 3, 21, 35
+UNKNOWN_SERVER_ERROR, CORRUPT_MESSAGE, UNKNOWN_TOPIC, INVALID_REQUIRED_ACKS, UNSUPPORTED_VERSION = (
+    -1,
+    2,
+    3,
+    21,
+    35,
+)
 OUT_OF_ORDER, DUPLICATE_SEQUENCE, INVALID_PRODUCER_EPOCH = 45, 46, 47
 UNSUPPORTED_COMPRESSION_TYPE, INVALID_RECORD, UNKNOWN_TOPIC_ID = 76, 87, 100
 
 
-def produce_request(topic: Any, records: bytes | None, version: int = 9, acks: int = -1, partition: int = 0) -> dict[str, Any]:
+def produce_request(
+    topic: Any, records: bytes | None, version: int = 9, acks: int = -1, partition: int = 0
+) -> dict[str, Any]:
     name = {"topic_id": topic} if version >= 13 else {"name": topic}
     data = [{**name, "partition_data": [{"index": partition, "records": records}]}]
     return {"transactional_id": None, "acks": acks, "timeout": 10_000, "topic_data": data}
@@ -37,7 +45,14 @@ def error_of(raw: RawClient, topic: Any, records: bytes | None, version: int = 9
 
 
 def new_producer_id(raw: RawClient) -> int:
-    answer = raw.call("init_producer_id", 4, transactional_id=None, transaction_timeout=-1, producer_id=-1, producer_epoch=-1)
+    answer = raw.call(
+        "init_producer_id",
+        4,
+        transactional_id=None,
+        transaction_timeout=-1,
+        producer_id=-1,
+        producer_epoch=-1,
+    )
     assert (answer.error_code, answer.producer_epoch) == (0, 0)
     return int(answer.producer_id)
 
@@ -65,7 +80,9 @@ def test_every_version_appends(raw: RawClient, bootstrap: str, topic: str, versi
 def test_versions_before_3_are_answered_as_unsupported_or_closed(raw: RawClient, topic: str) -> None:
     name = topic.encode()
     records = build_batch([b"x"])
-    body = struct.pack(">hiih", 1, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
+    body = (
+        struct.pack(">hiih", 1, 1000, 1, len(name)) + name + struct.pack(">iii", 1, 0, len(records)) + records
+    )
     header = struct.pack(">hhih", 0, 2, 77, 3) + b"old"
     raw.send_bytes(struct.pack(">i", len(header) + len(body)) + header + body)
     try:
@@ -111,7 +128,10 @@ REFUSED = {
     "truncated": (GOOD[:-3], {CORRUPT_MESSAGE, INVALID_RECORD}),
     "header cut": (GOOD[:40], {CORRUPT_MESSAGE, INVALID_RECORD}),
     "empty": (b"", {CORRUPT_MESSAGE, INVALID_RECORD}),
-    "bytes after the batch": (GOOD + b"12345", {0, CORRUPT_MESSAGE, INVALID_RECORD}),  # Apache Kafka drops the rest
+    "bytes after the batch": (
+        GOOD + b"12345",
+        {0, CORRUPT_MESSAGE, INVALID_RECORD},
+    ),  # Apache Kafka drops the rest
     "two batches": (GOOD + GOOD, {INVALID_RECORD}),
     "negative length": (GOOD[:8] + struct.pack(">i", -5) + GOOD[12:], {CORRUPT_MESSAGE}),
     "small length": (GOOD[:8] + struct.pack(">i", 10) + GOOD[12:], {CORRUPT_MESSAGE, INVALID_RECORD}),
@@ -132,7 +152,9 @@ def test_batches_that_are_refused(
 ) -> None:
     records, codes = REFUSED[name]
     if shared_broker is None:
-        codes = codes | {UNKNOWN_SERVER_ERROR}  # what Apache Kafka says to a huge length, and clients then duplicate
+        codes = codes | {
+            UNKNOWN_SERVER_ERROR
+        }  # what Apache Kafka says to a huge length, and clients then duplicate
     assert error_of(raw, topic, records) in codes
     before = end_offset(bootstrap, topic)
     found = produce(raw, topic, GOOD)
@@ -191,7 +213,9 @@ def test_producer_ids_are_unique(raw: RawClient) -> None:
     assert len(set(ids)) == 50
 
 
-def test_several_topics_in_one_request_are_judged_one_by_one(raw: RawClient, new_topic: Callable[..., str]) -> None:
+def test_several_topics_in_one_request_are_judged_one_by_one(
+    raw: RawClient, new_topic: Callable[..., str]
+) -> None:
     first, second = new_topic(2), new_topic()
     bad = bytearray(GOOD)
     bad[-1] ^= 1
@@ -202,7 +226,10 @@ def test_several_topics_in_one_request_are_judged_one_by_one(raw: RawClient, new
         acks=-1,
         timeout=10_000,
         topic_data=[
-            {"name": first, "partition_data": [{"index": 0, "records": GOOD}, {"index": 1, "records": bytes(bad)}]},
+            {
+                "name": first,
+                "partition_data": [{"index": 0, "records": GOOD}, {"index": 1, "records": bytes(bad)}],
+            },
             {"name": second, "partition_data": [{"index": 0, "records": GOOD}]},
             {"name": "no-such-topic-here", "partition_data": [{"index": 0, "records": GOOD}]},
         ],

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 from brokerlab.batches import build_batch
 from brokerlab.broker_process import BrokerProcess
-from brokerlab.clients import admin_client, consume_messages, create_topic, end_offset, new_consumer, produce_values
+from brokerlab.clients import (
+    admin_client,
+    consume_messages,
+    create_topic,
+    end_offset,
+    new_consumer,
+    produce_values,
+)
 from brokerlab.raw_client import RawClient
 from confluent_kafka import OFFSET_BEGINNING, TopicCollection, TopicPartition
 from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
@@ -56,13 +63,20 @@ def produce_batch(bootstrap: str, topic: str, producer_id: int, sequence: int) -
 def new_producer_id(bootstrap: str) -> int:
     with RawClient(bootstrap) as client:
         answer = client.call(
-            "init_producer_id", 4, transactional_id=None, transaction_timeout=-1, producer_id=-1, producer_epoch=-1
+            "init_producer_id",
+            4,
+            transactional_id=None,
+            transaction_timeout=-1,
+            producer_id=-1,
+            producer_epoch=-1,
         )
     assert answer.error_code == 0
     return int(answer.producer_id)
 
 
-def test_topics_configs_and_messages_stay(own_broker: BrokerProcess, restart: Callable[[BrokerProcess], None]) -> None:
+def test_topics_configs_and_messages_stay(
+    own_broker: BrokerProcess, restart: Callable[[BrokerProcess], None]
+) -> None:
     bootstrap = own_broker.bootstrap
     create_topic(bootstrap, "kept", 3, {"retention.ms": "99999999", "segment.bytes": "1048576"})
     create_topic(bootstrap, "deleted")
@@ -128,7 +142,9 @@ def test_connected_clients_go_on(own_broker: BrokerProcess, restart: Callable[[B
         consumer.close()
 
 
-def test_many_topics_come_back_quickly(own_broker: BrokerProcess, restart: Callable[[BrokerProcess], None]) -> None:
+def test_many_topics_come_back_quickly(
+    own_broker: BrokerProcess, restart: Callable[[BrokerProcess], None]
+) -> None:
     bootstrap = own_broker.bootstrap
     names = [f"topic-{i}" for i in range(30)]
     for name in names:
@@ -152,7 +168,12 @@ def test_sigterm_ends_parked_requests_and_the_process_soon(own_broker: BrokerPro
             max_wait=60_000,
             min_bytes=1,
             replica_id=-1,
-            topics=[{"topic": "t", "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}]}],
+            topics=[
+                {
+                    "topic": "t",
+                    "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}],
+                }
+            ],
             forgotten_topics_data=[],
         )
         time.sleep(0.3)
@@ -233,7 +254,9 @@ def test_two_processes_cannot_share_a_directory(
     produce_values(own_broker.bootstrap, "t", [b"x"])
 
 
-def test_a_taken_port_is_one_clear_line(own_broker: BrokerProcess, start_broker: Callable[..., BrokerProcess]) -> None:
+def test_a_taken_port_is_one_clear_line(
+    own_broker: BrokerProcess, start_broker: Callable[..., BrokerProcess]
+) -> None:
     second = start_broker(port=own_broker.port, start=False)
     assert second.spawn().wait(30) not in (0, None)
     said = second.log_text()

@@ -19,7 +19,9 @@ WAIT_S = 30
 
 
 def earliest_offset(bootstrap: str, topic: str) -> int:
-    (future,) = admin_client(bootstrap).list_offsets({TopicPartition(topic, 0): OffsetSpec.earliest()}).values()
+    (future,) = (
+        admin_client(bootstrap).list_offsets({TopicPartition(topic, 0): OffsetSpec.earliest()}).values()
+    )
     return int(future.result(WAIT_S).offset)
 
 
@@ -68,7 +70,9 @@ def test_topic_defaults_come_from_the_broker(start_broker: StartBroker) -> None:
     errors: list[KafkaError | None] = []
     producer = new_producer(bootstrap)
     for size in (10, 6000):
-        producer.produce("made-by-a-client", b"x" * size, partition=0, on_delivery=lambda e, _: errors.append(e))
+        producer.produce(
+            "made-by-a-client", b"x" * size, partition=0, on_delivery=lambda e, _: errors.append(e)
+        )
         producer.flush(WAIT_S)
     assert [e.code() if e else None for e in errors] == [None, KafkaError.MSG_SIZE_TOO_LARGE]
     assert len(admin_client(bootstrap).list_topics(timeout=WAIT_S).topics["made-by-a-client"].partitions) == 7

@@ -66,7 +66,9 @@ def memory_bytes(broker: BrokerProcess) -> int:
 def test_memory_of_a_thousand_slow_consumers(own_broker: BrokerProcess, many_files: None, batch: int) -> None:
     create_topic(own_broker.bootstrap, "t", 4)
     for partition in range(4):
-        produce_values(own_broker.bootstrap, "t", [b"x" * 1000] * 3000, partition=partition, batch_num_messages=batch)
+        produce_values(
+            own_broker.bootstrap, "t", [b"x" * 1000] * 3000, partition=partition, batch_num_messages=batch
+        )
     consume_messages(own_broker.bootstrap, "t", 12_000, range(4))
     idle = memory_bytes(own_broker)
     consumers = []

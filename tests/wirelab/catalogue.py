@@ -19,7 +19,10 @@ def payload_classes() -> list[type[Message]]:
 
 def record_classes() -> list[type[Message]]:
     """Keys and values of internal topics, and the consumer protocol's data."""
-    modules = [importlib.import_module(f"{records.__name__}.{m.name}") for m in pkgutil.iter_modules(records.__path__)]
+    modules = [
+        importlib.import_module(f"{records.__name__}.{m.name}")
+        for m in pkgutil.iter_modules(records.__path__)
+    ]
     return [found for module in modules for found in messages_in(module)]
 
 

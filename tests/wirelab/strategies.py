@@ -15,7 +15,9 @@ LONG = 150
 
 _WIDTHS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
-_texts = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(["x" * 126, "x" * 127, "é" * LONG])
+_texts = st.text(st.characters(codec="utf-8"), max_size=5) | st.sampled_from(
+    ["x" * 126, "x" * 127, "é" * LONG]
+)
 _blobs = st.binary(max_size=5) | st.sampled_from([bytes(127), bytes(LONG)])
 
 WHOLE_RANGE: dict[str, st.SearchStrategy[Any]] = {
@@ -49,11 +51,13 @@ def _struct(kind: type[Struct], version: int, tame: bool) -> st.SearchStrategy[A
 
 
 def _field(field: F, version: int, tame: bool) -> st.SearchStrategy[Any]:
-    is_tagged_struct = not isinstance(field.kind, (str, tuple)) and field.is_tagged_in(version)
     strategy = _value(field.kind, version, tame)
-    if is_tagged_struct:  # its default values and None are the same on the wire
+    is_nullable = field.is_nullable_in(version)
+    if not is_nullable and field.is_tagged_in(version) and not isinstance(field.kind, (str, tuple)):
+        # None stands for a struct that is not sent because it is full of defaults
         strategy = strategy.filter(lambda value: value != type(value)())
-    if is_tagged_struct or field.is_nullable_in(version):
+        is_nullable = True
+    if is_nullable:
         return st.none() | strategy
     return strategy
 
