@@ -1,0 +1,208 @@
+"""What a broker counts, for Prometheus.
+
+Counting is adding to integers of slotted objects on the event loop; no lock, no Prometheus object, no string.
+`metric_families.py` makes samples of them when somebody scrapes, in the scraper's thread.
+"""
+
+from __future__ import annotations
+
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from prometheus_client import (
+    CollectorRegistry,
+    GCCollector,
+    PlatformCollector,
+    ProcessCollector,
+    start_http_server,
+)
+from tidelog.runtime.clock import Clock, SystemClock
+from tidelog.runtime.metric_families import BrokerView, ControllerView, MetricFamilies
+from tidelog.runtime.request_metrics import LatencyWindow, RequestMetrics
+from tidelog.runtime.setting import SettingError
+
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
+_METRICS_LISTENER = "tidelog.metrics.listener"
+_MAX_PORT = 65_535
+_STOP_TIMEOUT_S = 5
+
+
+class TopicTraffic:
+    """Kafka's BrokerTopicMetrics of one topic; add to its integers where the traffic is."""
+
+    __slots__ = (
+        "bytes_in",
+        "bytes_out",
+        "failed_fetch_requests",
+        "failed_produce_requests",
+        "fetch_requests",
+        "messages_in",
+        "produce_requests",
+    )
+
+    SUMMED = ("messages_in", "bytes_in", "produce_requests")
+    """Counted by topic only. The others are told to Telemetry once a request, too, for all its topics."""
+
+    def __init__(self) -> None:
+        self.messages_in = 0
+        self.bytes_in = 0
+        self.bytes_out = 0
+        self.produce_requests = 0
+        self.failed_produce_requests = 0
+        self.fetch_requests = 0
+        self.failed_fetch_requests = 0
+
+    def produced(self, messages: int, size_bytes: int) -> None:
+        """One batch was appended."""
+        self.produce_requests += 1
+        self.messages_in += messages
+        self.bytes_in += size_bytes
+
+
+class ListenerConnections:
+    """Connections of one listener."""
+
+    __slots__ = ("accepted_total", "closed_total")
+
+    def __init__(self) -> None:
+        self.accepted_total = 0
+        self.closed_total = 0
+
+    @property
+    def open_count(self) -> int:
+        return self.accepted_total - self.closed_total
+
+
+class ControllerCounts:
+    """What the controller of this process counts; `is_active` is whether it is the cluster's."""
+
+    __slots__ = ("is_active", "leader_elections", "unclean_leader_elections")
+
+    def __init__(self) -> None:
+        self.is_active = False
+        self.leader_elections = 0
+        self.unclean_leader_elections = 0
+
+
+class Telemetry:
+    """All counters of a process, and the endpoint that shows them."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self.clock = clock or SystemClock()
+        self.requests: dict[str, dict[int, RequestMetrics]] = {}
+        self.windows: dict[str, LatencyWindow] = {}
+        self.topics: dict[str, TopicTraffic] = {}
+        self.broker_traffic = TopicTraffic()
+        """What is counted by request, and what forgotten topics had counted."""
+        self.listeners: dict[str, ListenerConnections] = {}
+        self.controller_counts = ControllerCounts()
+        self.isr_shrinks = 0
+        self.isr_expands = 0
+        self.broker: BrokerView | None = None
+        self.controller: ControllerView | None = None
+        self.registry = CollectorRegistry()
+        self.registry.register(MetricFamilies(self))
+        ProcessCollector(registry=self.registry)
+        PlatformCollector(registry=self.registry)
+        GCCollector(registry=self.registry)
+        self._server: tuple[WSGIServer, Thread] | None = None
+
+    # --- counting ---
+
+    def request_metrics(self, api_name: str, version: int) -> RequestMetrics:
+        """The counter of one version of one API (`Produce`, 12); ask once and keep it."""
+        versions = self.requests.get(api_name)
+        if versions is None:
+            self.windows[api_name] = LatencyWindow()
+            versions = self.requests[api_name] = {}
+        metrics = versions.get(version)
+        if metrics is None:
+            metrics = versions[version] = RequestMetrics(version)
+        return metrics
+
+    def topic(self, name: str) -> TopicTraffic:
+        """The counters of one topic; ask once a partition and keep it."""
+        traffic = self.topics.get(name)
+        if traffic is None:
+            traffic = self.topics[name] = TopicTraffic()
+        return traffic
+
+    def forget_topic(self, name: str) -> None:
+        """The topic is gone from this broker; the broker's totals keep what it counted."""
+        traffic = self.topics.pop(name, None)
+        if traffic is not None:
+            for attribute in TopicTraffic.SUMMED:
+                counted = getattr(self.broker_traffic, attribute) + getattr(traffic, attribute)
+                setattr(self.broker_traffic, attribute, counted)
+
+    def fetched(self, bytes_out: int) -> None:
+        """A fetch was answered with so many bytes of records, over all its topics."""
+        traffic = self.broker_traffic
+        traffic.fetch_requests += 1
+        traffic.bytes_out += bytes_out
+
+    def produce_failed(self, topic: str | None) -> None:
+        """A partition of a produce request was refused; `topic` is None where its id is unknown."""
+        self.broker_traffic.failed_produce_requests += 1
+        traffic = None if topic is None else self.topics.get(topic)
+        if traffic is not None:
+            traffic.failed_produce_requests += 1
+
+    def fetch_failed(self, topic: str | None) -> None:
+        """A partition of a fetch was refused; `topic` is None where its id is unknown."""
+        self.broker_traffic.failed_fetch_requests += 1
+        traffic = None if topic is None else self.topics.get(topic)
+        if traffic is not None:
+            traffic.failed_fetch_requests += 1
+
+    def connection_opened(self, listener_name: str) -> None:
+        connections = self.listeners.get(listener_name)
+        if connections is None:
+            connections = self.listeners[listener_name] = ListenerConnections()
+        connections.accepted_total += 1
+
+    def connection_closed(self, listener_name: str) -> None:
+        self.listeners[listener_name].closed_total += 1
+
+    # --- showing ---
+
+    def observe_broker(self, broker: BrokerView) -> None:
+        """Show its partitions and purgatories, too."""
+        self.broker = broker
+
+    def observe_controller(self, controller: ControllerView) -> None:
+        """Show its topics and elections, too."""
+        self.controller = controller
+
+    def serve(self, address: str) -> int:
+        """Answer scrapes at `host:port` in a thread; the port (the one taken, if 0 was asked for).
+
+        SettingError if the address makes no sense, OSError if it can't be had.
+        """
+        host, port = _parse_address(address)
+        try:
+            server, thread = start_http_server(port, host, registry=self.registry)
+        except OSError as error:
+            raise OSError(
+                error.errno, f"{_METRICS_LISTENER}: {address}: {error.strerror or error}"
+            ) from error
+        self._server = server, thread
+        return int(server.server_port)
+
+    def close(self) -> None:
+        """Stop answering."""
+        if self._server is not None:
+            server, thread = self._server
+            self._server = None
+            server.shutdown()
+            server.server_close()
+            thread.join(_STOP_TIMEOUT_S)
+
+
+def _parse_address(address: str) -> tuple[str, int]:
+    host, separator, port = address.strip().rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > _MAX_PORT:
+        raise SettingError(_METRICS_LISTENER, f"{_METRICS_LISTENER}: {address} is not host:port")
+    return host.strip("[]") or "0.0.0.0", int(port)
