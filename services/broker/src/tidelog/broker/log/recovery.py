@@ -256,17 +256,14 @@ def _replay(segment: Segment, producer_state: ProducerState, start_offset: int) 
     fd = segment.open_file()
     for position, header, _ in scan_headers(fd, place.position, segment.size_bytes):
         if header.producer_id != NO_PRODUCER_ID:
-            marker = (
-                end_transaction_marker(os.pread(fd, header.size_bytes, position))
-                if header.is_control
-                else None
-            )
-            producer_state.update(header, marker)
+            producer_state.update(header, _marker(fd, position, header) if header.is_control else None)
     segment.close_files()
 
 
 def _remove_stray_snapshots(directory: PartitionDirectory, segments: Sequence[Segment]) -> None:
-    """A snapshot is kept for each segment's beginning, and the newest: each close leaves one at the log end of then."""
+    """A snapshot is kept for each segment's beginning, and the newest: each close leaves one at the log end
+    of then.
+    """
     bases = {segment.base_offset for segment in segments}
     for offset in directory.offsets_of(SNAPSHOT_SUFFIX)[:-1]:
         if offset not in bases:
