@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
-# Durations are counted in buckets of a quarter octave of microseconds: a fifth wide at most, a tenth off at most.
+# Durations are counted in buckets of a quarter octave of microseconds: at most a quarter wide, an eighth off.
 _SUB_BUCKET_BITS = 2
 _BUCKET_COUNT = 64 << _SUB_BUCKET_BITS
 _US_PER_S = 1_000_000
@@ -83,7 +83,7 @@ def add_up(columns: Iterable[Sequence[int]]) -> list[int]:
 
 
 def quantile_ms(counts: Sequence[int], quantile: float) -> float:
-    """The duration that a share of `quantile` doesn't exceed, in milliseconds; 0 where nothing was counted."""
+    """The duration that a share of `quantile` doesn't exceed, in milliseconds; 0 if nothing was counted."""
     total = sum(counts)
     if total == 0:
         return 0.0
@@ -99,7 +99,7 @@ def quantile_ms(counts: Sequence[int], quantile: float) -> float:
 
 
 def cumulative_counts(counts: Sequence[int], bounds_s: Sequence[float]) -> list[int]:
-    """How many durations were at most each of `bounds_s` (to a bucket's width), for a Prometheus histogram."""
+    """How many durations were at most each of `bounds_s`, to a bucket's width: a Prometheus histogram."""
     cumulative = [0]
     for count in counts:
         cumulative.append(cumulative[-1] + count)

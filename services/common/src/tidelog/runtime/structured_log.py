@@ -34,19 +34,20 @@ def configure_logging(log_format: str = "auto", level: str = "info", stream: Tex
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     renderers = _text_renderers(output) if as_text else _json_renderers()
     structlog.configure(
         processors=[*shared, *renderers],
         wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
-        logger_factory=structlog.WriteLoggerFactory(file=output),
+        logger_factory=_LoggerFactory(output),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(output)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            foreign_pre_chain=shared,
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
         )
     )
@@ -56,8 +57,28 @@ def configure_logging(log_format: str = "auto", level: str = "info", stream: Tex
 
 
 def _text_renderers(output: TextIO) -> list[Any]:
-    return [structlog.dev.ConsoleRenderer(colors=output.isatty(), pad_event_to=0)]
+    # Plain tracebacks: the prettier ones show local variables, records and secrets among them.
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=output.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+    )
+    return [renderer]
 
 
 def _json_renderers() -> list[Any]:
-    return [structlog.processors.dict_tracebacks, structlog.processors.JSONRenderer(default=str)]
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+
+
+class _NamedLogger(structlog.WriteLogger):
+    """Writes lines, and knows the name that `get_logger` was given."""
+
+    def __init__(self, file: TextIO, name: str | None) -> None:
+        super().__init__(file)
+        self.name = name
+
+
+class _LoggerFactory:
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __call__(self, *args: Any) -> _NamedLogger:
+        return _NamedLogger(self._file, args[0] if args else None)
