@@ -1,6 +1,8 @@
-"""What of AlterConfigs and IncrementalAlterConfigs the broker that is asked refuses itself, before the controller sees it.
+"""What of AlterConfigs and IncrementalAlterConfigs the broker that is asked refuses itself, before the
+controller sees it.
 
-As in Kafka, whose broker checks what only it knows (its own settings) and the form of the request; the controller checks the rest.
+As in Kafka, whose broker checks what only it knows (its own settings) and the form of the request; the
+controller checks the rest.
 """
 
 from __future__ import annotations
@@ -96,6 +98,8 @@ def _check_broker(broker: Broker, resource: Resource, is_incremental: bool) -> N
         operation = _operation(change)
         if operation == DELETE:
             overrides.pop(change.name, None)
-        elif operation == SET:  # lists that are added to or taken from are looked at by the controller, which changes them
+        elif (
+            operation == SET
+        ):  # lists that are added to or taken from are looked at by the controller, which changes them
             overrides[change.name] = change.value
     validate_broker_overrides(overrides, per_broker=is_own, broker=broker.settings)

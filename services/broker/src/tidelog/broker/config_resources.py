@@ -23,11 +23,15 @@ ALL_BROKERS: Final = ""
 
 
 def check_broker_name(name: str, own_id: int) -> None:
-    """KafkaError(INVALID_REQUEST) unless `name` is this broker's id: other brokers' settings are theirs to answer for."""
+    """KafkaError(INVALID_REQUEST) unless `name` is this broker's id: other brokers' settings are theirs
+    to answer for.
+    """
     try:
         broker_id = int(name)
     except ValueError:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}") from None
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Broker id must be an integer, but it is: {name}"
+        ) from None
     if broker_id != own_id:
         raise KafkaError(
             ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {own_id}, but received {name}"

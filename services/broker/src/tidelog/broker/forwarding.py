@@ -1,4 +1,6 @@
-"""Requests that the controller answers: passed on, with an answer in the request's own form if there is no controller to be had."""
+"""Requests that the controller answers: passed on, with an answer in the request's own form if there is
+no controller to be had.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ async def forward(
     context: RequestContext,
     refuse: Callable[[ErrorCode, str | None], Answer],
 ) -> Answer:
-    """The controller's answer; where it has none, what `refuse` makes of an error code (retriable for clients) and a message."""
+    """The controller's answer; where it has none, what `refuse` makes of an error code (retriable for
+    clients) and a message.
+    """
     try:
         answer: Answer = await broker.forward(api_key, request, context)
     except KafkaError as error:

@@ -1,4 +1,5 @@
-"""AlterClientQuotas v0 and v1: quotas of users, client ids and addresses (KIP-546). The controller keeps them, this broker passes on.
+"""AlterClientQuotas v0 and v1: quotas of users, client ids and addresses (KIP-546). The controller keeps
+them, this broker passes on.
 
 Deviation: quotas are kept and described, but not enforced yet.
 """

@@ -1,4 +1,6 @@
-"""AlterPartitionReassignments v0 and v1: other replicas for partitions, or an end to such a move. The controller decides, this broker passes on."""
+"""AlterPartitionReassignments v0 and v1: other replicas for partitions, or an end to such a move. The
+controller decides, this broker passes on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""CreatePartitions v0 to v3: more partitions for topics that exist. The controller decides, this broker passes on."""
+"""CreatePartitions v0 to v3: more partitions for topics that exist. The controller decides, this broker
+passes on.
+"""
 
 from __future__ import annotations
 

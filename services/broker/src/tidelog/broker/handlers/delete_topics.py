@@ -1,6 +1,7 @@
 """DeleteTopics v1 to v6, by name or (from v6) topic id: the controller deletes, this broker passes on.
 
-`delete.topic.enable=false` is answered TOPIC_DELETION_DISABLED. Names and ids that are unknown, named twice or both given are the controller's to refuse.
+`delete.topic.enable=false` is answered TOPIC_DELETION_DISABLED. Names and ids that are unknown, named
+twice or both given are the controller's to refuse.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ _FIRST_VERSION_WITH_DELETION_DISABLED = 3
 _FIRST_VERSION_WITH_TOPIC_ID = 6
 
 
-async def handle(broker: Broker, request: DeleteTopicsRequest, context: RequestContext) -> DeleteTopicsResponse:
+async def handle(
+    broker: Broker, request: DeleteTopicsRequest, context: RequestContext
+) -> DeleteTopicsResponse:
     def refuse(code: ErrorCode, message: str | None) -> DeleteTopicsResponse:
         return DeleteTopicsResponse(
             responses=[

@@ -1,4 +1,6 @@
-"""DescribeClientQuotas v0 and v1: the quotas whose entities match a filter (KIP-546). The controller answers, this broker passes on."""
+"""DescribeClientQuotas v0 and v1: the quotas whose entities match a filter (KIP-546). The controller
+answers, this broker passes on.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,10 @@ from typing import TYPE_CHECKING
 from tidelog.broker.forwarding import forward
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.messages.describe_client_quotas import DescribeClientQuotasRequest, DescribeClientQuotasResponse
+from tidelog.wire.messages.describe_client_quotas import (
+    DescribeClientQuotasRequest,
+    DescribeClientQuotasResponse,
+)
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker

@@ -1,4 +1,6 @@
-"""DescribeProducers v0: the idempotent and transactional producers that a partition's leader remembers (KIP-664)."""
+"""DescribeProducers v0: the idempotent and transactional producers that a partition's leader remembers
+(KIP-664).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ def handle(
 ) -> DescribeProducersResponse:
     return DescribeProducersResponse(
         topics=[
-            TopicResponse(topic.name, [_partition(broker, topic.name, index) for index in topic.partition_indexes])
+            TopicResponse(
+                topic.name, [_partition(broker, topic.name, index) for index in topic.partition_indexes]
+            )
             for topic in request.topics
         ]
     )

@@ -1,4 +1,6 @@
-"""ElectLeaders v0 to v2: preferred or (from v1) unclean election, of some partitions or all. The controller decides, this broker passes on."""
+"""ElectLeaders v0 to v2: preferred or (from v1) unclean election, of some partitions or all. The
+controller decides, this broker passes on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""ListPartitionReassignments v0: the moves of replicas that are under way, all or of some partitions. The controller answers, this broker passes on."""
+"""ListPartitionReassignments v0: the moves of replicas that are under way, all or of some partitions. The
+controller answers, this broker passes on.
+"""
 
 from __future__ import annotations
 

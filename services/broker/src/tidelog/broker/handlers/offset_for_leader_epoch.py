@@ -1,6 +1,8 @@
-"""OffsetForLeaderEpoch v2 to v4: where a leader epoch ends in this log (KIP-101, KIP-320); consumers find out so whether the log was truncated.
+"""OffsetForLeaderEpoch v2 to v4: where a leader epoch ends in this log (KIP-101, KIP-320); consumers find
+out so whether the log was truncated.
 
-Only the leader answers. An epoch that this log does not know, and -1, are answered (-1, -1) without an error.
+Only the leader answers. An epoch that this log does not know, and -1, are answered (-1, -1) without an
+error.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ def handle(
 ) -> OffsetForLeaderEpochResponse:
     return OffsetForLeaderEpochResponse(
         topics=[
-            OffsetForLeaderTopicResult(topic.topic, [_end_offset(broker, topic.topic, part) for part in topic.partitions])
+            OffsetForLeaderTopicResult(
+                topic.topic, [_end_offset(broker, topic.topic, part) for part in topic.partitions]
+            )
             for topic in request.topics
         ]
     )

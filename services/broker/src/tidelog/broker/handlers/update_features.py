@@ -1,4 +1,6 @@
-"""UpdateFeatures v0 to v2: other levels for the cluster's features (KIP-584). The controller decides, this broker passes on."""
+"""UpdateFeatures v0 to v2: other levels for the cluster's features (KIP-584). The controller decides,
+this broker passes on.
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,16 @@
+"""SaslHandshake v0 and v1: ILLEGAL_SASL_STATE, as Kafka answers on a PLAINTEXT listener."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.model.errors import ErrorCode
+from tidelog.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.request import RequestContext
+
+
+def handle(broker: Broker, request: SaslHandshakeRequest, context: RequestContext) -> SaslHandshakeResponse:
+    return SaslHandshakeResponse(ErrorCode.ILLEGAL_SASL_STATE)
