@@ -100,7 +100,8 @@ class UpdateMetadata:
     `deleted_topics` those that went; with `is_full` `topics` are all there are, and what isn't named no
     longer exists. A topic that was deleted and made again comes in both: deletions are applied first, by
     topic id. `broker_configs` maps a broker id in decimal, or DEFAULT_BROKER_ENTITY, to its dynamic
-    settings, all of them each time; None where nothing changed.
+    settings, all of them each time; None where nothing changed. `feature_levels` are the finalized features
+    (ApiVersions answers them), None where nothing changed; a full update has both.
     """
 
     controller_id: int
@@ -109,6 +110,7 @@ class UpdateMetadata:
     topics: tuple[TopicState, ...] = ()
     deleted_topics: tuple[DeletedTopic, ...] = ()
     broker_configs: Mapping[str, Mapping[str, str]] | None = None
+    feature_levels: Mapping[str, int] | None = None
     is_full: bool = False
 
 
@@ -127,7 +129,7 @@ class StopReplica:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """`error` is of the whole command (STALE_CONTROLLER_EPOCH, ...); partitions that are missing went well."""
+    """`error` is of the whole command (STALE_CONTROLLER_EPOCH, ...); those missing went well."""
 
     error: ErrorCode = ErrorCode.NONE
     partition_errors: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)

@@ -1,0 +1,68 @@
+"""What a decision may depend on besides the state: the time, the term, chance, the settings."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+
+class Chance(Protocol):
+    """Randomness as an argument: seeded in tests and in the simulator."""
+
+    def topic_id(self) -> uuid.UUID: ...
+
+    def below(self, limit: int) -> int:
+        """0 .. limit - 1."""
+        ...
+
+
+class DescribedConfig(NamedTuple):
+    """One effective topic setting as CreateTopics answers it; `source` is Kafka's ConfigSource number."""
+
+    name: str
+    value: str | None
+    read_only: bool
+    source: int
+    is_sensitive: bool
+
+
+class SettingRules(Protocol):
+    """Which settings there are and what they may be. Refusals are KafkaError(INVALID_CONFIG or
+    INVALID_REQUEST).
+    """
+
+    def validate_topic(self, overrides: Mapping[str, str | None]) -> None: ...
+
+    def describe_topic(self, overrides: Mapping[str, str]) -> list[DescribedConfig]: ...
+
+    def validate_broker(self, entity: str, overrides: Mapping[str, str | None]) -> None:
+        """`entity`: a broker id in decimal, or "" for the cluster-wide default."""
+        ...
+
+    def topic_list_default(self, name: str) -> str | None:
+        """A topic setting's default if its type is a list (joined by commas), None if it isn't one."""
+        ...
+
+    def broker_list_default(self, name: str) -> str | None: ...
+
+    def is_unclean_election_allowed(self, topic_overrides: Mapping[str, str]) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerRules:
+    """The settings that decisions need, under Kafka's names."""
+
+    settings: SettingRules
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    delete_topic_enable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    now_ms: int
+    controller_epoch: int
+    chance: Chance
+    rules: ControllerRules

@@ -1,0 +1,234 @@
+"""The cluster as the store has it: brokers, topics, partition states, settings. Only `apply` changes it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from tidelog.controller.core.changes import ChangeSet
+from tidelog.metadata import keys
+from tidelog.metadata.entries import (
+    BrokerConfigEntry,
+    BrokerEntry,
+    ClientQuotaEntry,
+    Entry,
+    FeaturesEntry,
+    IsrChangeEntry,
+    PartitionStateEntry,
+    ProducerIdBlockEntry,
+    TopicConfigEntry,
+    TopicEntry,
+    decode_entry,
+)
+from tidelog.model.brokers import BrokerRegistration
+from tidelog.model.features import DEFAULT_FEATURE_LEVELS
+from tidelog.model.topics import collision_key
+from tidelog.rpc.broker_commands import PartitionState, TopicState
+
+_NO_CONFIGS: Mapping[str, str] = {}
+
+
+class StoredPartition(NamedTuple):
+    """A partition's state and the mod_revision it stands at."""
+
+    state: PartitionStateEntry
+    mod_revision: int
+
+
+class ClusterState:
+    """Built from a listing of the store, then kept by the records written and the changes watched."""
+
+    def __init__(self) -> None:
+        self.brokers: dict[int, BrokerRegistration] = {}
+        self.topics: dict[str, TopicEntry] = {}
+        self.topic_names: dict[uuid.UUID, str] = {}
+        self.partitions: dict[str, dict[int, StoredPartition]] = {}
+        self.topic_configs: dict[str, Mapping[str, str]] = {}
+        self.broker_configs: dict[str, Mapping[str, str]] = {}
+        self.quotas: dict[str, ClientQuotaEntry] = {}
+        self.isr_changes: dict[str, int] = {}
+        self.feature_levels: Mapping[str, int] = DEFAULT_FEATURE_LEVELS
+        self.next_producer_id = 0
+        self._names_by_collision_key: dict[str, set[str]] = {}
+        self._topic_states: dict[str, TopicState] = {}
+
+    # Reading
+
+    def topics_colliding_with(self, name: str) -> list[str]:
+        """Other topics whose metrics would have the same name, in order."""
+        return sorted(self._names_by_collision_key.get(collision_key(name), set()) - {name})
+
+    def configs_of(self, topic: str) -> Mapping[str, str]:
+        return self.topic_configs.get(topic, _NO_CONFIGS)
+
+    def all_partitions(self) -> Iterator[tuple[TopicEntry, int, StoredPartition]]:
+        """Every partition of a topic that exists and whose state is written."""
+        for name, topic in self.topics.items():
+            stored = self.partitions.get(name, {})
+            for partition in range(len(topic.assignments)):
+                if partition in stored:
+                    yield topic, partition, stored[partition]
+
+    def partition_state(self, topic: TopicEntry, partition: int) -> PartitionState | None:
+        """As brokers are told it; None while its state isn't written."""
+        stored = self.partitions.get(topic.name, {}).get(partition)
+        if stored is None:
+            return None
+        state = stored.state
+        return PartitionState(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=partition,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=state.isr,
+            replicas=topic.assignments[partition],
+            controller_epoch=state.controller_epoch,
+            partition_epoch=stored.mod_revision,
+            elr=state.elr,
+            last_known_elr=(state.last_known_leader,) if state.last_known_leader >= 0 else (),
+            adding_replicas=topic.adding.get(partition, ()),
+            removing_replicas=topic.removing.get(partition, ()),
+        )
+
+    def topic_state(self, name: str) -> TopicState:
+        """The whole topic as brokers are told it; kept until something of it changes."""
+        known = self._topic_states.get(name)
+        if known is None:
+            topic = self.topics[name]
+            partitions = (self.partition_state(topic, index) for index in range(len(topic.assignments)))
+            known = self._topic_states[name] = TopicState(
+                name, topic.topic_id, tuple(p for p in partitions if p is not None), self.configs_of(name)
+            )
+        return known
+
+    # Changing
+
+    def load(self, items: Iterable[tuple[str, bytes, int, int]]) -> None:
+        """Start from (key, value, create_revision, mod_revision) of everything there is."""
+        ignored = ChangeSet()
+        for key, value, create_revision, mod_revision in items:
+            entry = decode_entry(key, value)
+            if entry is not None:
+                self.apply(entry, create_revision, mod_revision, ignored)
+
+    def apply(self, entry: Entry, create_revision: int, mod_revision: int, changes: ChangeSet) -> None:
+        """`entry` now stands at its key. What this means for others is noted in `changes`."""
+        match entry:
+            case PartitionStateEntry():
+                self._apply_partition(entry, mod_revision, changes)
+            case TopicEntry():
+                self._apply_topic(entry, changes)
+            case TopicConfigEntry(topic, configs):
+                self.topic_configs[topic] = configs
+                self._topic_changed(topic, changes)
+            case BrokerEntry(broker_id, endpoints, rack):
+                self._apply_broker(BrokerRegistration(broker_id, create_revision, endpoints, rack), changes)
+            case BrokerConfigEntry(entity, configs):
+                self.broker_configs[entity] = configs
+                changes.broker_configs = True
+            case ClientQuotaEntry():
+                self.quotas[entry.key] = entry
+            case ProducerIdBlockEntry():
+                self.next_producer_id = entry.first + entry.count
+            case FeaturesEntry(levels):
+                self.feature_levels = levels
+                changes.features = True
+            case IsrChangeEntry():
+                self.isr_changes[entry.key] = mod_revision
+            case _:
+                pass  # the election's own keys
+
+    def apply_removal(self, key: str, changes: ChangeSet) -> None:
+        """`key` is gone."""
+        partition_key = keys.parse_partition_state(key)
+        if partition_key is not None:
+            self._remove_partition(partition_key, changes)
+        elif key.startswith(keys.TOPICS):
+            self._remove_topic(key[len(keys.TOPICS) :], changes)
+        elif key.startswith(keys.TOPIC_CONFIGS):
+            topic = key[len(keys.TOPIC_CONFIGS) :]
+            self.topic_configs.pop(topic, None)
+            self._topic_changed(topic, changes)
+        elif key.startswith(keys.BROKER_IDS):
+            broker_id = int(key[len(keys.BROKER_IDS) :])
+            if self.brokers.pop(broker_id, None) is not None:
+                changes.died.add(broker_id)
+                changes.born.discard(broker_id)
+        elif key.startswith(keys.BROKER_CONFIGS):
+            entity = key[len(keys.BROKER_CONFIGS) :]
+            self.broker_configs.pop("" if entity == keys.DEFAULT_ENTITY_NAME else entity, None)
+            changes.broker_configs = True
+        elif key == keys.FEATURES:
+            self.feature_levels = DEFAULT_FEATURE_LEVELS
+            changes.features = True
+        else:
+            self.quotas.pop(key, None)
+            self.isr_changes.pop(key, None)
+
+    def _apply_partition(self, entry: PartitionStateEntry, mod_revision: int, changes: ChangeSet) -> None:
+        stored = self.partitions.setdefault(entry.topic, {})
+        before = stored.get(entry.partition)
+        if before is not None and before.mod_revision >= mod_revision:
+            return  # an older write, watched after a newer one was read
+        stored[entry.partition] = StoredPartition(entry, mod_revision)
+        self._topic_changed(entry.topic, changes)
+        changes.partitions.add((entry.topic, entry.partition))
+        if before is None:
+            changes.new_partitions.add((entry.topic, entry.partition))
+
+    def _apply_topic(self, entry: TopicEntry, changes: ChangeSet) -> None:
+        before = self.topics.get(entry.name)
+        if before is not None and before.topic_id != entry.topic_id:
+            self._remove_topic(entry.name, changes)
+            before = None
+        if before is None:
+            self.topic_names[entry.topic_id] = entry.name
+            self._names_by_collision_key.setdefault(collision_key(entry.name), set()).add(entry.name)
+        else:
+            for partition, replicas in enumerate(entry.assignments[: len(before.assignments)]):
+                if replicas != before.assignments[partition]:
+                    changes.partitions.add((entry.name, partition))
+        self.topics[entry.name] = entry
+        self._topic_changed(entry.name, changes)
+
+    def _apply_broker(self, broker: BrokerRegistration, changes: ChangeSet) -> None:
+        before = self.brokers.get(broker.broker_id)
+        if before is not None and before.broker_epoch > broker.broker_epoch:
+            return
+        self.brokers[broker.broker_id] = broker
+        if before is None:
+            changes.born.add(broker.broker_id)
+        elif before.broker_epoch != broker.broker_epoch:
+            changes.died.add(broker.broker_id)
+            changes.born.add(broker.broker_id)
+        elif before != broker:
+            changes.brokers = True
+
+    def _remove_partition(self, partition: keys.PartitionKey, changes: ChangeSet) -> None:
+        stored = self.partitions.get(partition.topic)
+        if stored is None:
+            return
+        stored.pop(partition.partition, None)
+        if not stored:
+            del self.partitions[partition.topic]
+        changes.partitions.discard(partition)
+        changes.new_partitions.discard(partition)
+        self._topic_changed(partition.topic, changes)
+
+    def _remove_topic(self, name: str, changes: ChangeSet) -> None:
+        topic = self.topics.pop(name, None)
+        if topic is None:
+            return
+        del self.topic_names[topic.topic_id]
+        key = collision_key(name)
+        self._names_by_collision_key[key].discard(name)
+        if not self._names_by_collision_key[key]:
+            del self._names_by_collision_key[key]
+        changes.deleted_topics.append(topic)
+        self._topic_changed(name, changes)
+
+    def _topic_changed(self, name: str, changes: ChangeSet) -> None:
+        self._topic_states.pop(name, None)
+        changes.topics.add(name)
