@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Final
 
+import structlog
 from tidelog.broker.log.checkpoint_file import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -49,6 +50,8 @@ from tidelog.model.topics import TopicPartition
 NOT_OF_BROKERS: Final = frozenset({"__cluster_metadata"})
 """Apache Kafka's controllers keep their own log beside the brokers' partitions."""
 STRAY_DIRECTORY_SUFFIX: Final = "-stray"
+
+_log = structlog.get_logger(__name__)
 
 
 class LogDirectory:
@@ -180,6 +183,8 @@ class LogDirectory:
             clean_shutdown=is_new or self.was_clean or topic_partition not in self._unopened,
             open_segments=self.open_segments,
         )
+        if log.cut_at_opening is not None:
+            _log.warning("the log was cut", partition=str(topic_partition), where=log.cut_at_opening)
         self._unopened.discard(topic_partition)
         self.partitions[topic_partition] = log
         return log
@@ -322,15 +327,17 @@ class LogDirectory:
 
 
 def _read_leader_epochs(directory: Path) -> LeaderEpochs:
-    """Empty if the checkpoint is absent. One that can't be read is made anew from the log by recovery: see
-    `PartitionLog.open`.
+    """Empty if the checkpoint is absent or can't be read: opening the log then takes the epochs from its
+    batches.
     """
+    path = directory / LEADER_EPOCHS_FILE
     try:
-        return LeaderEpochs.decode((directory / LEADER_EPOCHS_FILE).read_bytes())
+        return LeaderEpochs.decode(path.read_bytes())
     except FileNotFoundError:
         return LeaderEpochs()
     except CorruptLeaderEpochsError as error:
-        raise CorruptFileError(f"{directory / LEADER_EPOCHS_FILE}: {error}") from error
+        _log.warning("leader epochs are taken from the log", path=str(path), reason=str(error))
+        return LeaderEpochs()
 
 
 def _rename(source: Path, target: Path) -> None:

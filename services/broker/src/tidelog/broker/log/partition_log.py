@@ -111,6 +111,9 @@ class PartitionLog(SegmentedLog):
                 now_ms=now_ms,
             )
             log.cut_at_opening = loaded.cut
+            if not len(leader_epochs) and log.log_end_offset > log.log_start_offset:
+                recovery.rebuild_leader_epochs(log.segments, leader_epochs)
+                log.persist_leader_epochs()
             log._trim_leader_epochs()
             recovery.rebuild_producer_state(place, log.segments, producer_state, log.log_end_offset, now_ms)
         except (OSError, TornLogError) as error:
