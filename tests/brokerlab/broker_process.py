@@ -1,10 +1,9 @@
-"""A real `tidelog dev` process: start, wait for `ready:`, stop, kill, start again on the same port and data."""
+"""A real `tidelog dev` process: start, wait for `ready:`, stop, kill, start again."""
 
 from __future__ import annotations
 
 import os
 import re
-import resource
 import signal
 import socket
 import subprocess
@@ -24,7 +23,7 @@ class BrokerStartError(RuntimeError):
 
 
 def free_port() -> int:
-    """A TCP port nobody listens on now; another process could take it before the broker does, which is rare."""
+    """A TCP port nobody listens on now; another process could take it before the broker does: rare."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -70,17 +69,13 @@ class BrokerProcess:
         command = [*tidelog_command(), "dev", "--listen", self.bootstrap, "--data-dir", str(self.data_dir)]
         for name, value in self.settings.items():
             command += ["--set", f"{name}={value}"]
+        if self.file_size_limit_bytes is not None:
+            command = ["prlimit", f"--fsize={self.file_size_limit_bytes}", *command]
         return command
 
     def spawn(self) -> subprocess.Popen[bytes]:
         """Start the process without waiting for anything."""
         assert not self.is_running(), "the broker already runs"
-        limit = self.file_size_limit_bytes
-
-        def limit_file_size() -> None:
-            if limit is not None:
-                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 self.command(),
@@ -88,7 +83,6 @@ class BrokerProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
-                preexec_fn=limit_file_size if limit is not None else None,
             )
         return self.process
 
@@ -112,7 +106,7 @@ class BrokerProcess:
         return self.process is not None and self.process.poll() is None
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """SIGTERM and wait; returns the exit code. A process that doesn't end in time is killed and TimeoutExpired raised."""
+        """SIGTERM and wait; returns the exit code. One that doesn't end in time is killed: TimeoutExpired."""
         assert self.process is not None
         if self.is_running():
             self.process.send_signal(signal.SIGTERM)

@@ -65,7 +65,7 @@ def new_consumer(bootstrap: str, **settings: Any) -> Consumer:
 def produce_values(
     bootstrap: str, topic: str, values: Iterable[bytes], partition: int = 0, **settings: Any
 ) -> list[Message]:
-    """Produce in order and wait for all; returns the delivered messages (with offsets). Any failure raises."""
+    """Produce in order and wait for all; returns the messages with their offsets. Any failure raises."""
     delivered: list[Message] = []
     failed: list[KafkaError] = []
 

@@ -13,7 +13,8 @@ TOOLS = "org.apache.kafka.tools"
 JAVA_OPTIONS = ["-Xmx256m", "-XX:TieredStopAtLevel=1"]
 LOG_CONFIGURATION = (
     "Configuration: { Appenders: { Console: { name: E, target: SYSTEM_ERR, "
-    'PatternLayout: { pattern: "%p %m%n" } } }, Loggers: { Root: { level: WARN, AppenderRef: [ { ref: E } ] } } }'
+    'PatternLayout: { pattern: "%p %m%n" } } }, '
+    "Loggers: { Root: { level: WARN, AppenderRef: [ { ref: E } ] } } }"
 )
 DOWNLOAD_TIMEOUT_S = 600
 
@@ -23,7 +24,7 @@ class KafkaUnavailableError(RuntimeError):
 
 
 def find_jars() -> Path:
-    """The folder of Kafka's jars: $KAFKA_LIBS, else what ../shared/peer/kafka-up.sh keeps (downloaded by it at first use)."""
+    """The folder of Kafka's jars: $KAFKA_LIBS, else what shared/peer/kafka-up.sh downloads at first use."""
     if shutil.which("java") is None:
         raise KafkaUnavailableError("java is not installed")
     from_environment = os.environ.get("KAFKA_LIBS")

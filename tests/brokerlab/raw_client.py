@@ -74,7 +74,7 @@ def _not_none(hint: Any) -> Any:
 
 
 def build(struct_class: Any, values: dict[str, Any]) -> Any:
-    """An instance of a kio dataclass from nested dicts and lists; fields left out take the schema's default."""
+    """A kio dataclass from nested dicts and lists; fields left out take the schema's default."""
     hints = typing.get_type_hints(struct_class)
     fields = {f.name: f for f in dataclasses.fields(struct_class)}
     unknown = values.keys() - fields.keys()

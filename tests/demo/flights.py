@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The 336,776 flights that left New York in 2013, through a topic and back: in with librdkafka, out with aiokafka.
+"""The 336,776 flights that left New York in 2013 through a topic and back: in by librdkafka, out by aiokafka.
 
-Each flight is a message keyed by its carrier, so a carrier's flights stay in one partition and in order. At the end the counts,
-the order per carrier and the hashes of what went in and came out are compared; the exit code is 0 only if all are equal.
+Each flight is a message keyed by its carrier, so a carrier's flights stay in one partition and in order. At the
+end counts, the order per carrier and the hashes of what went in and came out are compared; the exit code is 0
+only if all are equal.
 
     make run &    make demo            or against any broker: tests/demo/flights.py --bootstrap HOST:PORT
 """
@@ -27,8 +28,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka import KafkaError as ClientError
+from confluent_kafka import KafkaException, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -53,7 +54,7 @@ class DemoError(Exception):
 
 @dataclass
 class Trail:
-    """What became of one carrier's flights on one side: how many, in which partitions, and a hash over all in their order."""
+    """One carrier's flights on one side: how many, in which partitions, and a hash over all in order."""
 
     count: int = 0
     last_row: int = -1

@@ -1,7 +1,8 @@
 """Brokers for the integration tests.
 
-`bootstrap` is a broker shared by a session's tests (one a pytest-xdist worker), or, with TIDELOG_TEST_BOOTSTRAP=HOST:PORT,
-any broker already running: so can the tests themselves be checked against Apache Kafka. `start_broker` makes a test its own.
+`bootstrap` is a broker shared by a session's tests (one a pytest-xdist worker), or, with
+TIDELOG_TEST_BOOTSTRAP=HOST:PORT, any broker that runs: so the tests can be checked against Apache Kafka.
+`start_broker` makes a test its own.
 """
 
 from __future__ import annotations
@@ -120,7 +121,7 @@ def await_leaders(bootstrap: str, topic: str, partitions: int) -> None:
 
 @pytest.fixture
 def new_topic(bootstrap: str, shared_broker: BrokerProcess | None) -> Callable[..., str]:
-    """new_topic(partitions=1, **configs) -> the name of a fresh topic on the shared broker; `_` in a config's name means `.`."""
+    """new_topic(partitions=1, **configs) -> a fresh topic of the shared broker; `_` in a config means `.`."""
 
     def create(partitions: int = 1, **configs: object) -> str:
         name = f"t-{uuid.uuid4().hex[:12]}"

@@ -1,4 +1,4 @@
-"""What is no proper request: an answer where Kafka has one, else the connection is closed with one log line, and nothing more."""
+"""No proper requests: Kafka's answer where there is one, else the connection is closed with one log line."""
 
 from __future__ import annotations
 

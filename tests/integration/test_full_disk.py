@@ -1,4 +1,4 @@
-"""A disk that is full: KAFKA_STORAGE_ERROR, nothing acknowledged lost, and it goes on when there is space again."""
+"""A full disk: KAFKA_STORAGE_ERROR, nothing acknowledged lost, and it goes on when there is space again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Apache Kafka's own command line tools: the checks of shared/peer/kafka-tools-check.sh, and the console clients without a group."""
+"""Apache Kafka's own tools: the checks of shared/peer/kafka-tools-check.sh, console clients without a group."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NOT_YET = {
     "ShareGroup list": "share groups come later",
     "AclCommand --list (needs an authorizer)": "there is no authorizer yet",
 }
-"""Checks of the script that this broker can't pass yet; they are not run, and shrink with the issues to come."""
+"""Checks that this broker can't pass yet and that are not run; the issues to come shorten it."""
 
 
 def script_checks() -> list[str]:
@@ -68,7 +68,7 @@ def outcomes(
     shared_broker: BrokerProcess | None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, tuple[str, str]]:
-    """check -> (ok|FAIL|skip, its line and what it printed), from one run of the script without NOT_YET's checks."""
+    """check -> (ok|FAIL|skip, its line and what it printed), of one run without NOT_YET's checks."""
     if not SCRIPT.exists():
         pytest.skip("shared/peer/kafka-tools-check.sh is not beside the checkout")
     lines = []

@@ -1,4 +1,4 @@
-"""SIGKILL again and again while an idempotent producer writes: nothing acknowledged lost, nothing twice, order kept."""
+"""SIGKILL again and again under an idempotent producer: nothing acknowledged lost, none twice, order kept."""
 
 from __future__ import annotations
 

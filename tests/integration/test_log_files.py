@@ -1,4 +1,4 @@
-"""Log files are Kafka's: DumpLogSegments reads ours without a complaint, and we serve a directory Apache Kafka wrote."""
+"""Log files are Kafka's: DumpLogSegments reads ours without complaint, we serve what Apache Kafka wrote."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMPLAINTS = (
 
 
 def fill(bootstrap: str, topic: str) -> int:
-    """Batches of all codecs with and without a producer id, over several segments; returns how many messages."""
+    """Batches of all codecs, with and without a producer id, over several segments; how many messages."""
     count = 0
     for round_number in range(6):
         for codec in CODECS:

@@ -1,4 +1,4 @@
-"""Broker settings under Kafka's names, given with --set: what they do, and one clear line for what is wrong."""
+"""Settings under Kafka's names, given with --set: what they do, and one clear line for what is wrong."""
 
 from __future__ import annotations
 

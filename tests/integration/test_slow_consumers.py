@@ -73,8 +73,7 @@ def test_memory_of_a_thousand_slow_consumers(own_broker: BrokerProcess, many_fil
     idle = memory_bytes(own_broker)
     consumers = []
     try:
-        for _ in range(CONSUMERS):
-            consumers.append(connect_slowly_reading(own_broker.port))
+        consumers.extend(connect_slowly_reading(own_broker.port) for _ in range(CONSUMERS))
         for consumer in consumers:
             assert len(consumer.recv(100)) > 0
         peak = 0
