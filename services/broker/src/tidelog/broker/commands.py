@@ -61,9 +61,11 @@ class CommandReceiver:
                 return CommandResult(ErrorCode.STALE_CONTROLLER_EPOCH)
             broker = self._broker
             broker.metadata.apply(command)
+            changed = command.topics
             if command.broker_configs is not None:
                 broker.apply_broker_configs(command.broker_configs)
-            for topic in command.topics:
+                changed = tuple(broker.metadata.topics.values())  # what they leave to the broker
+            for topic in changed:
                 self._apply_topic_settings(topic.name, topic.configs)
             if broker.broker_id in broker.metadata.brokers:
                 self.first_metadata.set()
