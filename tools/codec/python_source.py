@@ -120,8 +120,8 @@ class MessageSource:
         name, kind = attribute_name(field), field["type"]
         is_struct = struct_name(field) is not None and not kind.startswith("[]")
         nullable = "nullableVersions" in field or (is_struct and "tag" in field)
-        default = field["default"] if "default" in field else ""
-        is_null = default is None or default == "null"
+        default = field.get("default") or ""  # for Kafka's generator a JSON null is no default at all
+        is_null = default == "null"
         if kind == "records":
             kind_of_records = "Records" if self.definition["type"] == "response" else "Buffer"
             return f"{name}: {kind_of_records} | None = None"
@@ -131,9 +131,8 @@ class MessageSource:
             value = "field(default_factory=list)"
         elif is_struct:
             annotation = renamed.get(kind, kind)
-            value = "None" if "tag" in field else f"field(default_factory={annotation})"
-            if "nullableVersions" in field and not is_null and "tag" in field:
-                raise SystemExit(f"{name}: a nullable tagged struct whose default is not null")
+            unsent_is_none = "tag" in field and "nullableVersions" not in field
+            value = "None" if unsent_is_none else f"field(default_factory={annotation})"
         else:
             annotation = PYTHON_TYPES[kind]
             value = "None" if is_null else _literal(kind, default)

@@ -107,34 +107,38 @@ class _DecoderWriter:
                 word = "if"
                 for field, name in tagged:
                     with source.block(f"{word} {tag} == {field.tag}:"):
-                        value = self._value(field.kind, field.is_nullable_in(self._version), field.name)
+                        nullable = field.is_nullable_in(self._version)
+                        value = self._value(field.kind, nullable, field.name, null_below=1)
                         self._flush()
                         source.line(f"{name} = {value}")
                         source.line(f'if p != {stop}: raise malformed("{field.name}: not as long as said")')
                     word = "elif"
                 source.line(f"else: p = {stop}")
 
-    def _value(self, kind: FieldType, nullable: bool, name: str) -> str:
-        """Expression for one value, valid once the pending run is flushed."""
+    def _value(self, kind: FieldType, nullable: bool, name: str, null_below: int = 0) -> str:
+        """Expression for one value, valid once the pending run is flushed.
+
+        A null struct is -1, but 0 in a tagged field; any other byte below `null_below` is null too.
+        """
         element = array_of(kind)
         if element is not None:
             return self._array(element, nullable, name)
         if not isinstance(kind, str):
             assert not isinstance(kind, tuple)
-            return self._nullable_struct(kind) if nullable else self._struct(kind)
+            return self._nullable_struct(kind, null_below) if nullable else self._struct(kind)
         if kind in _BLOBS:
             return self._blob(kind, nullable, name)
         variable = self._source.new("v")
         self._pending.append((FIXED_SIZE_FORMATS[kind], variable))
         return f"cached_uuid({variable}) or new_uuid({variable})" if kind == "uuid" else variable
 
-    def _nullable_struct(self, kind: type[Struct]) -> str:
+    def _nullable_struct(self, kind: type[Struct], null_below: int) -> str:
         source = self._source
         flag, result = source.new("flag"), source.new("v")
         self._pending.append(("b", flag))
         self._flush()
         source.line(f"{result} = None")
-        with source.block(f"if {flag} >= 0:"):
+        with source.block(f"if {flag} >= {null_below}:"):
             made = self._struct(kind)
             self._flush()
             source.line(f"{result} = {made}")

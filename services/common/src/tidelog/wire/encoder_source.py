@@ -109,6 +109,8 @@ class _EncoderWriter:
         default = self._source.default_of(kind, field)
         if default == "None":
             return f"{value} is not None"
+        if default == "[]" and field.is_nullable_in(self._version):
+            return f"({value} is None or {value})"
         return value if default in ("[]", "False", "0") else f"{value} != {default}"
 
     def _tag_function(self, function: str, kind: type[Struct]) -> None:
@@ -126,32 +128,33 @@ class _EncoderWriter:
                 with source.block(f"if {test}:"):
                     source.line("out = []")
                     source.line("add = out.append")
-                    self._value(field.kind, nullable, f"message.{field.name}")
+                    self._value(field.kind, nullable, f"message.{field.name}", null_struct=b"\0")
                     self._flush()
                     source.line(f"fields.append(({field.tag}, join(out)))")
             source.line("return pack_tagged_fields(fields)")
 
-    def _value(self, kind: FieldType, nullable: bool, value: str) -> None:
+    def _value(self, kind: FieldType, nullable: bool, value: str, null_struct: bytes = b"\xff") -> None:
+        """`null_struct` stands for a null struct: -1, and 0 in a tagged field."""
         element = array_of(kind)
         if element is not None:
             self._array(element, nullable, value)
         elif not isinstance(kind, str):
             assert not isinstance(kind, tuple)
-            self._inner_struct(kind, nullable, value)
+            self._inner_struct(kind, null_struct if nullable else None, value)
         elif kind in _BLOBS:
             self._blob(kind, nullable, value)
         else:
             self._pending.append((FIXED_SIZE_FORMATS[kind], f"{value}.bytes" if kind == "uuid" else value))
 
-    def _inner_struct(self, kind: type[Struct], nullable: bool, value: str) -> None:
+    def _inner_struct(self, kind: type[Struct], null: bytes | None, value: str) -> None:
         source = self._source
         variable = source.new("s")
         source.line(f"{variable} = {value}")
-        if not nullable:
+        if null is None:
             self._struct(kind, variable)
             return
         self._flush()
-        source.line(f"if {variable} is None: add(b'\\xff')")
+        source.line(f"if {variable} is None: add({null!r})")
         with source.block("else:"):
             self._pending.append(("b", "1"))
             self._struct(kind, variable)

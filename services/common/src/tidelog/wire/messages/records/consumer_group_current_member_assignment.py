@@ -30,7 +30,7 @@ class ConsumerGroupCurrentMemberAssignmentKey:
 class TopicPartitions:
     topic_id: UUID = ZERO_UUID
     partitions: list[int] = field(default_factory=list)
-    assignment_epochs: list[int] | None = None
+    assignment_epochs: list[int] | None = field(default_factory=list)
 
     FIELDS: ClassVar[Fields] = (
         F("topic_id", "uuid", "0+"),

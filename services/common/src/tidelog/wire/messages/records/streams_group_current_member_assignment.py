@@ -29,7 +29,7 @@ class StreamsGroupCurrentMemberAssignmentKey:
 class TaskIds:
     subtopology_id: str = ""
     partitions: list[int] = field(default_factory=list)
-    assignment_epochs: list[int] | None = None
+    assignment_epochs: list[int] | None = field(default_factory=list)
 
     FIELDS: ClassVar[Fields] = (
         F("subtopology_id", "string", "0+"),

@@ -5,7 +5,7 @@ Made by tools/codec/generate.py from Apache Kafka 4.3.1's message definitions; n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from tidelog.wire.schema import NOT_FLEXIBLE, F, Fields
@@ -39,7 +39,7 @@ class StreamsGroupMetadataValue:
     epoch: int = 0
     metadata_hash: int = 0
     validated_topology_epoch: int = -1
-    last_assignment_configs: list[LastAssignmentConfig] | None = None
+    last_assignment_configs: list[LastAssignmentConfig] | None = field(default_factory=list)
 
     API_KEY: ClassVar[int] = 17
     VERSIONS: ClassVar[tuple[int, int]] = (0, 0)
