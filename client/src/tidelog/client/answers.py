@@ -1,0 +1,34 @@
+"""Error codes in answers, turned into KafkaError."""
+
+from __future__ import annotations
+
+from tidelog.model.errors import ErrorCode, KafkaError
+
+
+def error_of(code: int, subject: str, message: str | None = None) -> KafkaError:
+    """`subject` says what was asked about; the broker's own sentence follows, or Kafka's name of the code."""
+    try:
+        known = ErrorCode(code)
+        name = known.name
+    except ValueError:
+        known, name = ErrorCode.UNKNOWN_SERVER_ERROR, f"error code {code}"
+    return KafkaError(known, f"{subject}: {message or name}")
+
+
+def topic_error_of(code: int, name: str, message: str | None = None) -> KafkaError:
+    """What people do wrong most often, in words that don't depend on the broker."""
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+    if code == ErrorCode.TOPIC_ALREADY_EXISTS:
+        return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{name}' already exists")
+    return error_of(code, f"topic '{name}'", message)
+
+
+def raise_on_error(code: int, subject: str, message: str | None = None) -> None:
+    if code != ErrorCode.NONE:
+        raise error_of(code, subject, message)
+
+
+def raise_on_topic_error(code: int, name: str, message: str | None) -> None:
+    if code != ErrorCode.NONE:
+        raise topic_error_of(code, name, message)

@@ -1,0 +1,132 @@
+"""Settings of topics and brokers, read and changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from tidelog.client.answers import raise_on_error
+from tidelog.client.cluster import Cluster
+from tidelog.client.connection import BrokerConnection
+from tidelog.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+)
+from tidelog.wire.messages.incremental_alter_configs import (
+    AlterableConfig,
+    AlterConfigsResource,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+class ResourceType(IntEnum):
+    """What has settings; numbers are Kafka's (ConfigResource)."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class ConfigOperation(IntEnum):
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+CONFIG_SOURCES: Final[Mapping[int, str]] = {
+    0: "UNKNOWN",
+    1: "DYNAMIC_TOPIC_CONFIG",
+    2: "DYNAMIC_BROKER_CONFIG",
+    3: "DYNAMIC_DEFAULT_BROKER_CONFIG",
+    4: "STATIC_BROKER_CONFIG",
+    5: "DEFAULT_CONFIG",
+    6: "DYNAMIC_BROKER_LOGGER_CONFIG",
+    7: "DYNAMIC_CLIENT_METRICS_CONFIG",
+    8: "DYNAMIC_GROUP_CONFIG",
+}
+DYNAMIC_SOURCES: Final = frozenset({1, 2, 3, 6, 7, 8})
+_SYNONYMS_SINCE: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigResource:
+    """`name` is a topic, or a broker id in digits; an empty one means the default of all brokers."""
+
+    resource_type: ResourceType
+    name: str
+
+    def __str__(self) -> str:
+        kind = self.resource_type.name.lower()
+        return f"{kind} '{self.name}'" if self.name else f"defaults of all {kind}s"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """`value` is None where it is secret. `source` is a key of CONFIG_SOURCES."""
+
+    name: str
+    value: str | None
+    source: int
+    is_read_only: bool
+    is_sensitive: bool
+    synonyms: tuple[tuple[str, str | None, int], ...]
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Set for this resource (or for all brokers), not by default or by the broker's start."""
+        return self.source in DYNAMIC_SOURCES
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    name: str
+    operation: ConfigOperation
+    value: str | None = None
+
+
+def describe_configs(
+    cluster: Cluster, resource: ConfigResource, names: list[str] | None = None
+) -> list[ConfigEntry]:
+    """In order of their names; `names` None is all. Raises KafkaError, ClientError."""
+    asked = DescribeConfigsResource(int(resource.resource_type), resource.name, names)
+    request = DescribeConfigsRequest([asked], include_synonyms=True)
+    connection = _connection_for(cluster, resource)
+    answer = connection.call(request, DescribeConfigsResponse, at_least=_SYNONYMS_SINCE)
+    result = answer.results[0]
+    raise_on_error(result.error_code, str(resource), result.error_message)
+    return sorted((_entry_of(row) for row in result.configs), key=lambda entry: entry.name)
+
+
+def alter_configs(
+    cluster: Cluster, resource: ConfigResource, changes: list[ConfigChange], *, validate_only: bool = False
+) -> None:
+    """All changes or none. Raises KafkaError, ClientError."""
+    rows = [AlterableConfig(change.name, int(change.operation), change.value) for change in changes]
+    asked = AlterConfigsResource(int(resource.resource_type), resource.name, rows)
+    request = IncrementalAlterConfigsRequest([asked], validate_only)
+    connection = _connection_for(cluster, resource)
+    answer = connection.call(request, IncrementalAlterConfigsResponse).responses[0]
+    raise_on_error(answer.error_code, str(resource), answer.error_message)
+
+
+def _connection_for(cluster: Cluster, resource: ConfigResource) -> BrokerConnection:
+    """A broker's own settings are known only to itself."""
+    if resource.resource_type is ResourceType.BROKER and resource.name:
+        return cluster.broker(int(resource.name))
+    return cluster.any_broker()
+
+
+def _entry_of(row: DescribeConfigsResourceResult) -> ConfigEntry:
+    return ConfigEntry(
+        row.name,
+        row.value,
+        row.config_source,
+        row.read_only,
+        row.is_sensitive,
+        tuple((synonym.name, synonym.value, synonym.source) for synonym in row.synonyms),
+    )
