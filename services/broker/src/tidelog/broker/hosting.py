@@ -43,7 +43,10 @@ async def open_replica(
         high_watermark=directory.high_watermarks.get(topic_partition, 0),
         min_in_sync_replicas=settings.min_insync_replicas,
     )
-    replica = Replica(topic_partition, topic_id, core, log, settings, broker.high_watermark_advanced)
+    traffic = broker.telemetry.topic(topic_partition.topic)
+    replica = Replica(
+        topic_partition, topic_id, core, log, settings, traffic, broker.high_watermark_advanced
+    )
     broker.replicas[topic_partition] = replica
     return replica
 
@@ -52,6 +55,8 @@ async def close_replica(broker: Broker, topic_partition: TopicPartition, *, dele
     """Host it no longer; with `delete` its files go after `file.delete.delay.ms`. Raises LogStorageError."""
     if broker.replicas.pop(topic_partition, None) is None:
         return
+    if not any(hosted.topic == topic_partition.topic for hosted in broker.replicas):
+        broker.telemetry.forget_topic(topic_partition.topic)
     directory = broker.log_directory
     if delete:
         await asyncio.to_thread(directory.delete_partition, topic_partition, broker.clock.now_ms())

@@ -35,6 +35,7 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import NO_TIMESTAMP, assign_offset_and_epoch, set_log_append_time
 from tidelog.rpc.broker_commands import PartitionState
+from tidelog.runtime.telemetry import TopicTraffic
 from tidelog.runtime.topic_settings import TopicSettings
 
 
@@ -59,6 +60,7 @@ class Replica:
         "settings",
         "topic_id",
         "topic_partition",
+        "traffic",
     )
 
     def __init__(
@@ -68,12 +70,14 @@ class Replica:
         core: PartitionCore,
         log: PartitionLog,
         settings: TopicSettings,
+        traffic: TopicTraffic,
         on_high_watermark: Callable[[TopicPartition], None],
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.core = core
         self.log = log
+        self.traffic = traffic
         self._on_high_watermark = on_high_watermark
         self.apply_settings(settings, now_ms=0)
 
@@ -99,6 +103,7 @@ class Replica:
                 header = set_log_append_time(records, header, 0, now_ms)
                 log_append_time_ms = now_ms
             self.log.append(records, header, now_ms)
+            self.traffic.produced(header.record_count, header.size_bytes)
             self._carry_out(self.core.step(BatchAppended(header), now_ms), now_ms)
             return Appended(base_offset, header.last_offset + 1, log_append_time_ms)
         if type(decision) is AnswerDuplicate:

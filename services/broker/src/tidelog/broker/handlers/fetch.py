@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.log.file_range import FileRange
     from tidelog.broker.replica import Replica
+    from tidelog.runtime.telemetry import TopicTraffic
 
 INLINE_RANGE_BYTES = 32 * 1024
 """A range up to this size is read into the answer: cheaper than a sendfile of its own."""
@@ -59,7 +60,7 @@ class PartitionRead:
     go with it.
     """
 
-    __slots__ = ("error", "high_watermark", "last_stable_offset", "log_start_offset", "partition", "range")
+    __slots__ = ("error", "high_watermark", "last_stable_offset", "log_start_offset", "partition", "range", "traffic")
 
     def __init__(self, partition: FetchedPartition) -> None:
         self.partition = partition
@@ -68,6 +69,7 @@ class PartitionRead:
         self.last_stable_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.range: FileRange | None = None
+        self.traffic: TopicTraffic | None = None
 
 
 class Reads:
@@ -163,6 +165,7 @@ class Fetch:
         self, replica: Replica, read: PartitionRead, left: int, *, at_least_one_batch: bool
     ) -> None:
         core, partition = replica.core, read.partition
+        read.traffic = replica.traffic
         error = core.leadership_error(partition.current_leader_epoch)
         if error:
             raise KafkaError(error)
@@ -195,6 +198,9 @@ class Fetch:
             data = self._partition_data(read)
             if file_range is not None:
                 size = len(file_range)
+                if read.traffic is not None:
+                    read.traffic.fetch_requests += 1
+                    read.traffic.bytes_out += size
                 if size <= INLINE_RANGE_BYTES and size <= inline_left:
                     data.records = file_range.read()
                     file_range.release()
