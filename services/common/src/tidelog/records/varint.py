@@ -5,6 +5,7 @@ from __future__ import annotations
 from tidelog.records.batch import Buffer
 
 _MAX_BYTES = 10
+_UINT64_MAX = 2**64 - 1
 
 
 class CorruptVarintError(ValueError):
@@ -42,8 +43,10 @@ def continue_varint(buffer: Buffer, position: int, first: int) -> tuple[int, int
         position += 1
         zigzag |= (byte & 0x7F) << shift
         if byte <= 0x7F:
+            if zigzag > _UINT64_MAX:
+                break
             return zigzag, position
-    raise CorruptVarintError(f"a varint is longer than {_MAX_BYTES} bytes")
+    raise CorruptVarintError("a varint is longer than 64 bits")
 
 
 def varint_size(value: int) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from tidelog.broker.partition.append_rules import AppendRules
+from tidelog.broker.partition.append_rules import INT64_MAX, AppendRules
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import BATCH_HEADER_BYTES, COMPRESSION_MASK, BatchHeader, parse_header
 from tidelog.records.builder import assemble_batch
@@ -90,8 +90,10 @@ def _check_records(body: memoryview, header: BatchHeader, rules: AppendRules, no
     for index, span in enumerate(scan_records(body, header.record_count)):
         if span.offset_delta != index:
             raise CorruptRecordError(f"record {index} has offset delta {span.offset_delta}")
-        read_headers(body, span.headers_start, span.end)
         timestamp = header.base_timestamp + span.timestamp_delta
+        if timestamp > INT64_MAX:
+            raise CorruptRecordError(f"record {index} has a timestamp beyond 64 bits")
+        read_headers(body, span.headers_start, span.end)
         max_timestamp = max(max_timestamp, timestamp)
         if rules.is_compacted and span.key_length < 0:
             problem = "A compacted topic takes no record without a key"
