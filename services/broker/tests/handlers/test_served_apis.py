@@ -1,0 +1,28 @@
+"""The table of what is served against the handlers and against Kafka's own ranges."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+
+import pytest
+from tidelog.broker.handlers import SERVED_APIS
+from tidelog.wire.api_keys import ApiKey, api_spec
+
+
+@pytest.mark.parametrize("key", SERVED_APIS, ids=lambda key: ApiKey(key).name)
+def test_every_api_has_a_handler_and_a_range_of_kafkas(key: int) -> None:
+    served, spec = SERVED_APIS[key], api_spec(key)
+    module = importlib.import_module(f"tidelog.broker.handlers.{served.module}")
+    assert list(inspect.signature(module.handle).parameters) == ["broker", "request", "context"]
+    assert module.__doc__.startswith(spec.name)
+    assert (served.min_version, served.max_version) == (spec.min_version, spec.max_version)
+
+
+def test_what_needs_groups_or_transactions_is_not_served() -> None:
+    later = {ApiKey.JOIN_GROUP, ApiKey.OFFSET_COMMIT, ApiKey.ADD_PARTITIONS_TO_TXN, ApiKey.LIST_TRANSACTIONS}
+    assert not later & SERVED_APIS.keys()
+
+
+def test_telemetry_is_not_listed_as_by_a_kafka_without_a_receiver() -> None:
+    assert ApiKey.GET_TELEMETRY_SUBSCRIPTIONS not in SERVED_APIS

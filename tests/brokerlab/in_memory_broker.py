@@ -1,0 +1,152 @@
+"""A broker without sockets: real replicas and logs in a temporary directory, a controller that answers
+what a test tells it to.
+
+Requests and answers go through the codec, so a handler that answers what can't be sent fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import random
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tidelog.broker import hosting
+from tidelog.broker.broker import Broker
+from tidelog.broker.commands import CommandReceiver
+from tidelog.broker.handlers import SERVED_APIS
+from tidelog.broker.log.log_directory import LogDirectory
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.request import RequestContext
+from tidelog.model.brokers import BrokerRegistration, Endpoint
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
+from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, TopicState, UpdateMetadata
+from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
+from tidelog.runtime.broker_settings import BrokerSettings
+from tidelog.runtime.clock import ManualClock
+from tidelog.runtime.telemetry import Telemetry
+from tidelog.runtime.timer import VirtualTimer
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+
+CLUSTER_ID = "abcdefghijklmnopqrstuv"
+BROKER_ID = 1
+OTHER_BROKER_ID = 2
+
+
+class ScriptedController:
+    """`answer` makes the response of what is forwarded, or raises; `forwarded` is what was."""
+
+    def __init__(self) -> None:
+        self.forwarded: list[tuple[ApiKey, ForwardedRequest]] = []
+        self.answer: Callable[[Any], Any] | None = None
+
+    async def handle(self, api_key: int, request: ForwardedRequest) -> Any:
+        self.forwarded.append((ApiKey(api_key), request))
+        assert self.answer is not None, f"{ApiKey(api_key).name} was not to be forwarded"
+        return self.answer(request.message)
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
+        return ProducerIdBlock(0)
+
+
+class InMemoryBroker:
+    """One broker and the requests a test makes of it."""
+
+    def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
+        self._directory = directory
+        self._settings = BrokerSettings.parse({"node.id": str(BROKER_ID), **(settings or {})})
+        self.runner = asyncio.Runner()
+        self.controller = ScriptedController()
+        self.clock = ManualClock()
+        self._open()
+
+    def _open(self) -> None:
+        self.broker = Broker(
+            self._settings,
+            MetadataView(CLUSTER_ID),
+            LogDirectory.open(self._directory, cluster_id=CLUSTER_ID, node_id=BROKER_ID),
+            self.controller,
+            Telemetry(self.clock),
+            self.clock,
+            VirtualTimer(),
+            random.Random(1),
+        )
+        self.commands = CommandReceiver(self.broker)
+        self.update_metadata(is_full=True)
+
+    def close(self) -> None:
+        self.runner.run(hosting.close_all(self.broker))
+        self.runner.close()
+
+    def reopen(self) -> None:
+        """A clean stop and a start with the same data; topics have to be added again."""
+        self.runner.run(hosting.close_all(self.broker))
+        self._open()
+
+    def call(self, request: Any, version: int, *, listener_name: str = "PLAINTEXT") -> Any:
+        """The answer to `request`, both as they are after having been on the wire."""
+        key = next(
+            key for key in SERVED_APIS if f"{ApiKey(key).name_in_kafka}Request" == type(request).__name__
+        )
+        encoded = b"".join(bytes(chunk) for chunk in codec.request_encoder(key, version)(request))
+        message, end = codec.request_decoder(key, version)(encoded, 0)
+        assert end == len(encoded)
+        handle = importlib.import_module(f"tidelog.broker.handlers.{SERVED_APIS[key].module}").handle
+        context = SimpleNamespace(
+            api_version=version, client_id="test", host="127.0.0.1", listener_name=listener_name
+        )
+        answer = handle(self.broker, message, cast(RequestContext, context))
+        if asyncio.iscoroutine(answer):
+            answer = self.runner.run(answer)
+        encoded = b"".join(bytes(chunk) for chunk in codec.response_encoder(key, version)(answer))
+        decoded, end = codec.response_decoder(key, version)(encoded, 0)
+        assert end == len(encoded)
+        return decoded
+
+    # -- what the controller would command
+
+    def update_metadata(self, **changes: Any) -> None:
+        endpoints = tuple(
+            Endpoint(name, "127.0.0.1", port) for name, port in (("PLAINTEXT", 9092), ("INTERNAL", 9093))
+        )
+        brokers = (
+            BrokerRegistration(BROKER_ID, 10, endpoints, "rack1"),
+            BrokerRegistration(OTHER_BROKER_ID, 11, endpoints[:1]),
+        )
+        update = UpdateMetadata(controller_id=BROKER_ID, controller_epoch=7, brokers=brokers, **changes)
+        self.runner.run(self.commands.update_metadata(update))
+
+    def add_topic(
+        self,
+        name: str,
+        partitions: int = 1,
+        configs: dict[str, str] | None = None,
+        *,
+        leader: int = BROKER_ID,
+        leader_epoch: int = 3,
+    ) -> uuid.UUID:
+        topic_id = uuid.uuid5(uuid.NAMESPACE_DNS, name)
+        states = tuple(
+            PartitionState(
+                name, topic_id, index, leader, leader_epoch, (leader,), (leader,), 7, partition_epoch=1
+            )
+            for index in range(partitions)
+        )
+        if leader == BROKER_ID:
+            command = LeaderAndIsr(BROKER_ID, 7, states, {name: configs or {}})
+            self.runner.run(self.commands.leader_and_isr(command))
+        self.update_metadata(topics=(TopicState(name, topic_id, states, configs or {}),))
+        return topic_id
+
+    def append(self, topic: str, count: int = 1, partition: int = 0, **producer: Any) -> None:
+        """One batch of `count` records."""
+        now_ms = self.clock.now_ms()
+        records = [Record(number, now_ms, None, b"%d" % number, []) for number in range(count)]
+        replica = self.broker.leader_replica(topic, partition)
+        replica.append(memoryview(build_batch(records, **producer)), 1, 9, now_ms)
