@@ -1,0 +1,65 @@
+"""Becoming the controller: whoever creates `/controller` first (SPEC D2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.metadata import keys
+from tidelog.metadata.entries import ControllerEntry, ControllerEpochEntry
+from tidelog.metadata.store import CompactedError, Compare, Get, KeyValue, MetadataStore, Put
+
+
+@dataclass(frozen=True, slots=True)
+class Office:
+    """Held as long as `/controller` has this create_revision, which every transaction of the controller
+    compares.
+    """
+
+    controller_epoch: int
+    create_revision: int
+
+    @property
+    def guard(self) -> Compare:
+        return Compare.create_revision(keys.CONTROLLER, self.create_revision)
+
+
+async def take_office(store: MetadataStore, controller_id: int, lease: int) -> Office | KeyValue:
+    """One attempt: the office, or the key of the one who holds it.
+
+    `/controller` and the next `/controller_epoch` are written in one transaction, so no two terms share an
+    epoch. If the lease holds the office already (an attempt whose outcome was unknown, a term that broke
+    off), it is that one.
+    """
+    while True:
+        epoch_item = await store.get(keys.CONTROLLER_EPOCH)
+        epoch = int(epoch_item.value) if epoch_item is not None else 0
+        controller, next_epoch = ControllerEntry(controller_id), ControllerEpochEntry(epoch + 1)
+        result = await store.txn(
+            [
+                Compare.absent(keys.CONTROLLER),
+                Compare.mod_revision(keys.CONTROLLER_EPOCH, epoch_item.mod_revision if epoch_item else 0),
+            ],
+            [Put(controller.key, controller.encode(), lease), Put(next_epoch.key, next_epoch.encode())],
+            [Get(keys.CONTROLLER), Get(keys.CONTROLLER_EPOCH)],
+        )
+        if result.succeeded:
+            return Office(next_epoch.controller_epoch, result.revision)
+        holder, current = result.reads
+        if holder is None:
+            continue  # someone came and went in between
+        if holder.lease == lease and current is not None:
+            return Office(int(current.value), holder.create_revision)
+        return holder
+
+
+async def until_office_is_vacant(store: MetadataStore, holder: KeyValue) -> None:
+    """Returns once `holder`'s key may be gone; raises StoreUnavailableError."""
+    watch = store.watch(keys.CONTROLLER, holder.mod_revision + 1)
+    try:
+        async for batch in watch:
+            if any(event.key == keys.CONTROLLER and event.value is None for event in batch.events):
+                return
+    except CompactedError:
+        return
+    finally:
+        await watch.aclose()

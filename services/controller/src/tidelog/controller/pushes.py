@@ -1,0 +1,139 @@
+"""Commands on their way to brokers: one after the other to each broker, to all brokers at once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import structlog
+from tidelog.controller.core.commands import Command
+from tidelog.model.brokers import BrokerRegistration
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.rpc.broker_commands import (
+    BrokerChannels,
+    BrokerCommands,
+    CommandResult,
+    LeaderAndIsr,
+    StopReplica,
+    UpdateMetadata,
+)
+
+RETRY_MS: Final = 100
+
+_log = structlog.get_logger(__name__)
+
+
+class _Order(NamedTuple):
+    command: Command
+    delivered: asyncio.Future[None]
+
+
+class BrokerPushes:
+    """The outboxes of one term. `on_stale` is called when a broker has seen a newer controller."""
+
+    def __init__(self, channels: BrokerChannels, on_stale: Callable[[], None]) -> None:
+        self._channels = channels
+        self._on_stale = on_stale
+        self._outboxes: dict[int, _Outbox] = {}
+
+    def keep_to(self, brokers: Mapping[int, BrokerRegistration]) -> None:
+        """Close the outboxes of lives that ended; what they held counts as delivered, it is void."""
+        for broker_id, outbox in list(self._outboxes.items()):
+            broker = brokers.get(broker_id)
+            if broker is None or broker.broker_epoch != outbox.broker.broker_epoch:
+                outbox.close()
+                del self._outboxes[broker_id]
+
+    def send(
+        self, brokers: Mapping[int, BrokerRegistration], commands: Mapping[int, Sequence[Command]]
+    ) -> list[asyncio.Future[None]]:
+        """Queue them; each future is done when that command's broker has answered it."""
+        delivered = []
+        for broker_id, orders in commands.items():
+            outbox = self._outboxes.get(broker_id)
+            if outbox is None:
+                outbox = _Outbox(self._channels, brokers[broker_id], self._on_stale)
+                self._outboxes[broker_id] = outbox
+            delivered += [outbox.put(command) for command in orders]
+        return delivered
+
+    def close(self) -> None:
+        self.keep_to({})
+
+
+class _Outbox:
+    """One life of one broker."""
+
+    def __init__(
+        self, channels: BrokerChannels, broker: BrokerRegistration, on_stale: Callable[[], None]
+    ) -> None:
+        self.broker = broker
+        self._channels = channels
+        self._on_stale = on_stale
+        self._orders: deque[_Order] = deque()
+        self._arrived = asyncio.Event()
+        self._task = asyncio.create_task(self._deliver_all(), name=f"controller-to-broker-{broker.broker_id}")
+
+    def put(self, command: Command) -> asyncio.Future[None]:
+        order = _Order(command, asyncio.get_running_loop().create_future())
+        self._orders.append(order)
+        self._arrived.set()
+        return order.delivered
+
+    def close(self) -> None:
+        self._task.cancel()
+        for order in self._orders:
+            if not order.delivered.done():
+                order.delivered.set_result(None)
+        self._orders.clear()
+
+    async def _deliver_all(self) -> None:
+        while True:
+            while not self._orders:
+                self._arrived.clear()
+                await self._arrived.wait()
+            order = self._orders[0]
+            await self._deliver(order.command)
+            self._orders.popleft()
+            if not order.delivered.done():
+                order.delivered.set_result(None)
+
+    async def _deliver(self, command: Command) -> None:
+        while True:
+            try:
+                result = await _call(self._channels.channel(self.broker), command)
+            except ConnectionError as error:
+                _log.info("broker not reached", broker_id=self.broker.broker_id, reason=str(error))
+                await asyncio.sleep(RETRY_MS / 1000)
+                continue
+            except (KafkaError, OSError) as error:
+                _log.error(
+                    "command failed",
+                    broker_id=self.broker.broker_id,
+                    command=type(command).__name__,
+                    reason=str(error),
+                )
+                return
+            if result.error is ErrorCode.STALE_CONTROLLER_EPOCH:
+                self._on_stale()
+            for partition, code in result.partition_errors.items():
+                _log.warning(
+                    "command refused for a partition",
+                    broker_id=self.broker.broker_id,
+                    command=type(command).__name__,
+                    partition=str(partition),
+                    error=code.name,
+                )
+            return
+
+
+async def _call(channel: BrokerCommands, command: Command) -> CommandResult:
+    match command:
+        case LeaderAndIsr():
+            return await channel.leader_and_isr(command)
+        case UpdateMetadata():
+            return await channel.update_metadata(command)
+        case StopReplica():
+            return await channel.stop_replica(command)

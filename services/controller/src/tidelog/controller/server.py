@@ -1,0 +1,175 @@
+"""The controller as a service: stands for election, serves while it is in office, stands again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from functools import partial
+from typing import Any, Final
+
+import structlog
+from tidelog.controller.chance import RandomChance
+from tidelog.controller.election import Office, take_office, until_office_is_vacant
+from tidelog.controller.requests import decision_for
+from tidelog.controller.runner import DeposedError, Term
+from tidelog.metadata.lease_keeper import LeaseKeeper
+from tidelog.metadata.store import MetadataStore, StoreError
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.rpc.broker_commands import BrokerChannels
+from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
+from tidelog.runtime.broker_settings import BrokerSettings
+from tidelog.runtime.clock import Clock, SystemClock
+
+RETRY_MS: Final = 500
+
+_log = structlog.get_logger(__name__)
+
+
+class Controller:
+    """`ControllerApi` over a metadata store; in one process with the broker or alone.
+
+        controller = await Controller.start(store, channels, settings)
+        reply = await controller.handle(ApiKey.CREATE_TOPICS, ForwardedRequest(7, CreateTopicsRequest(...)))
+        await controller.stop()
+
+    `start` returns when this controller is in office and has read the store, or when it stands by for
+    another. Brokers may register before or after: each is sent everything (full LeaderAndIsr, then full
+    UpdateMetadata) as soon as its `/brokers/ids/<id>` is there, over `channels.channel(registration)`, so a
+    broker's channel must be attached before it registers. `settings` give node.id, num.partitions,
+    default.replication.factor, delete.topic.enable, the session's timeouts and the defaults of topics.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        channels: BrokerChannels,
+        settings: BrokerSettings,
+        clock: Clock,
+        chance: RandomChance,
+    ) -> None:
+        self._store = store
+        self._channels = channels
+        self._settings = settings
+        self._clock = clock
+        self._chance = chance
+        self._lease: LeaseKeeper | None = None
+        self._lease_is_lost = False
+        self._term: Term | None = None
+        self._decided = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        store: MetadataStore,
+        channels: BrokerChannels,
+        settings: BrokerSettings,
+        *,
+        clock: Clock | None = None,
+        randomness: random.Random | None = None,
+    ) -> Controller:
+        """Raises what keeps a controller from working at all: StoreUnavailableError, InvalidEntryError."""
+        chance = RandomChance(randomness or random.SystemRandom())
+        controller = cls(store, channels, settings, clock or SystemClock(), chance)
+        controller._task = asyncio.create_task(controller._run(), name="controller")
+        decided = asyncio.create_task(controller._decided.wait())
+        await asyncio.wait([controller._task, decided], return_when=asyncio.FIRST_COMPLETED)
+        if controller._task.done():
+            decided.cancel()
+            await controller._task
+        return controller
+
+    async def stop(self) -> None:
+        """Give up the office and the lease. Safe to call twice; requests under way fail with
+        NOT_CONTROLLER.
+        """
+        if self._task is None:
+            return
+        task, self._task = self._task, None
+        task.cancel()
+        await asyncio.wait([task])
+        if self._lease is not None:
+            await self._lease.stop()
+
+    @property
+    def is_active(self) -> bool:
+        """In office, as far as it knows."""
+        return self._term is not None
+
+    @property
+    def controller_epoch(self) -> int | None:
+        """Of the term under way."""
+        return self._term.controller_epoch if self._term is not None else None
+
+    async def handle(self, api_key: int, request: ForwardedRequest) -> Any:
+        decide, wait_ms = decision_for(api_key, request)
+        return await self._active_term().submit(decide, wait_ms)
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
+        from tidelog.controller.core.producer_ids import allocate_producer_ids
+
+        decide = partial(allocate_producer_ids, broker_id=broker_id, broker_epoch=broker_epoch)
+        return await self._active_term().submit(decide)
+
+    def _active_term(self) -> Term:
+        if self._term is None:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
+        return self._term
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._hold_office(await self._elected())
+            except DeposedError as error:
+                _log.warning("no longer the controller", reason=str(error))
+            except StoreError as error:
+                if not self._decided.is_set():
+                    raise
+                _log.warning("the controller starts over", reason=str(error))
+                await asyncio.sleep(RETRY_MS / 1000)
+
+    async def _elected(self) -> Office:
+        while True:
+            if self._lease is None or self._lease_is_lost:
+                await self._renew_lease()
+            assert self._lease is not None, "just granted"
+            outcome = await take_office(self._store, self._settings.node_id, self._lease.lease)
+            if isinstance(outcome, Office):
+                return outcome
+            self._decided.set()
+            await until_office_is_vacant(self._store, outcome)
+
+    async def _renew_lease(self) -> None:
+        if self._lease is not None:
+            await self._lease.stop(revoke=False)
+        self._lease_is_lost = False
+        self._lease = await LeaseKeeper.start(
+            self._store,
+            ttl_ms=self._settings.broker_session_timeout_ms,
+            interval_ms=self._settings.broker_heartbeat_interval_ms,
+            on_lost=self._on_lease_lost,
+        )
+
+    def _on_lease_lost(self) -> None:
+        # The deletion of /controller, which went with the lease, ends the term.
+        self._lease_is_lost = True
+
+    async def _hold_office(self, office: Office) -> None:
+        term = Term(
+            self._store,
+            self._channels,
+            self._settings,
+            office,
+            controller_id=self._settings.node_id,
+            clock=self._clock,
+            chance=self._chance,
+        )
+        try:
+            await term.begin()
+            _log.info("in office as controller", controller_epoch=office.controller_epoch)
+            self._term = term
+            self._decided.set()
+            await term.serve()
+        finally:
+            self._term = None
+            term.end()

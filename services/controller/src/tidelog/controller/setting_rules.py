@@ -1,0 +1,88 @@
+"""The controller's view of settings: this process's own broker settings with the cluster's dynamic
+defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tidelog.controller.core.context import ControllerRules, DescribedConfig
+from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
+from tidelog.runtime.broker_settings import BROKER_SETTINGS, BrokerSettings
+from tidelog.runtime.dynamic_settings import validate_broker_overrides
+from tidelog.runtime.setting import Setting, SettingType
+from tidelog.runtime.setting_description import describe_topic
+from tidelog.runtime.topic_settings import TOPIC_SETTINGS, broker_default, validate_overrides
+
+_UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
+
+
+def rules_from(settings: BrokerSettings, broker_configs: Mapping[str, Mapping[str, str]]) -> ControllerRules:
+    """`broker_configs` as the store has them; only the cluster-wide ones count here, for topics know no
+    broker.
+    """
+    dynamic_default = broker_configs.get(DEFAULT_BROKER_ENTITY, {})
+    effective = (
+        settings.with_dynamic(dynamic_default=dynamic_default, dynamic={}) if dynamic_default else settings
+    )
+    return ControllerRules(
+        settings=BrokerSettingRules(effective),
+        num_partitions=settings.num_partitions,
+        default_replication_factor=settings.default_replication_factor,
+        delete_topic_enable=settings.delete_topic_enable,
+    )
+
+
+class BrokerSettingRules:
+    """`SettingRules` over the definitions of `tidelog.runtime`."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._described_defaults: list[DescribedConfig] | None = None
+
+    def validate_topic(self, overrides: Mapping[str, str | None]) -> None:
+        if overrides:
+            validate_overrides(overrides, self._settings)
+
+    def describe_topic(self, overrides: Mapping[str, str]) -> list[DescribedConfig]:
+        if overrides:
+            return self._describe(overrides)
+        if self._described_defaults is None:
+            self._described_defaults = self._describe({})
+        return self._described_defaults
+
+    def _describe(self, overrides: Mapping[str, str]) -> list[DescribedConfig]:
+        return [
+            DescribedConfig(
+                described.name,
+                described.value,
+                described.is_read_only,
+                int(described.source),
+                described.is_sensitive,
+            )
+            for described in describe_topic(self._settings, overrides)
+        ]
+
+    def validate_broker(self, entity: str, overrides: Mapping[str, str | None]) -> None:
+        validate_broker_overrides(
+            overrides, per_broker=entity != DEFAULT_BROKER_ENTITY, broker=self._settings
+        )
+
+    def topic_list_default(self, name: str) -> str | None:
+        definition = TOPIC_SETTINGS.get(name)
+        if definition is None or definition.type is not SettingType.LIST:
+            return None
+        return definition.format(broker_default(self._settings, name)) or ""
+
+    def broker_list_default(self, name: str) -> str | None:
+        definition: Setting | None = BROKER_SETTINGS.get(name)
+        if definition is None or definition.type is not SettingType.LIST:
+            return None
+        return definition.format(self._settings.value_of(name)) or ""
+
+    def is_unclean_election_allowed(self, topic_overrides: Mapping[str, str]) -> bool:
+        text = topic_overrides.get(_UNCLEAN_ELECTION)
+        if text is None:
+            return bool(broker_default(self._settings, _UNCLEAN_ELECTION))
+        return bool(TOPIC_SETTINGS[_UNCLEAN_ELECTION].parse(text))
