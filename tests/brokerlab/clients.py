@@ -17,7 +17,7 @@ CLIENT_TIMEOUT_S = 30.0
 @functools.lru_cache(maxsize=4)
 def admin_client(bootstrap: str) -> AdminClient:
     """One a broker, kept: futures of a client that was garbage-collected never end."""
-    return AdminClient({"bootstrap.servers": bootstrap})
+    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
 def create_topic(

@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools: the checks of shared/peer/kafka-tools-check.sh, console clients without a group."""
+"""Apache Kafka's tools: the checks of shared/peer/kafka-tools-check.sh, console clients without a group."""
 
 from __future__ import annotations
 

@@ -1,0 +1,188 @@
+"""The cases, what each must reach, and how one is run against one side."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from brokerlab.clients import admin_client, create_topic
+
+from .sides import Side, cpu_s, pss_bytes
+
+CLIENT = Path(__file__).with_name("client_cases.py")
+CASE_LIMIT_S = 300
+MEBIBYTE = 1024 * 1024
+TOPIC_CONFIGS = {"file.delete.delay.ms": "500"}
+"""Both sides give deleted data's page cache back soon: one case's data is not the next one's disk traffic."""
+Sample = dict[str, float]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A row of the table: `key` of a sample; its ratio tidelog / Kafka must be at least (most) `target`."""
+
+    key: str
+    title: str
+    target: float
+    is_at_most: bool = False
+    limit: float | None = None
+
+    def passes(self, ratio: float, value: float) -> bool:
+        is_within = ratio <= self.target if self.is_at_most else ratio >= self.target
+        return is_within and (self.limit is None or value <= self.limit)
+
+
+def cpu_metric(target: float) -> Metric:
+    return Metric("cpu_s_per_gb", "broker CPU-s/GB", target, is_at_most=True)
+
+
+def rate_metric(target: float) -> Metric:
+    return Metric("mb_per_s", "MB/s", target)
+
+
+@dataclass(frozen=True)
+class Case:
+    name: str
+    group: str
+    title: str
+    metrics: tuple[Metric, ...]
+    arguments: dict[str, Any] = field(default_factory=dict)
+    partitions: int = 1
+
+
+def _produce(
+    name: str, title: str, size: int, batch: int, partitions: int, rate: float, mib: int = 400
+) -> Case:
+    settings = {"batch.size": batch}
+    arguments = {
+        "case": "produce",
+        "size": size,
+        "limit_s": 5,
+        "limit_bytes": mib * 10**6,
+        "settings": settings,
+    }
+    return Case(name, "produce", title, (rate_metric(rate), cpu_metric(0.6)), arguments, partitions)
+
+
+CASES = (
+    _produce("produce-1k-1m-p1", "produce 1 KB, 1 MB batches, 1 partition", 1000, MEBIBYTE, 1, 1.2, 600),
+    _produce("produce-1k-1m-p6", "produce 1 KB, 1 MB batches, 6 partitions", 1000, MEBIBYTE, 6, 1.2, 600),
+    Case(
+        "consume-1k",
+        "consume",
+        "consume 1 KB, warm, 6 partitions",
+        (rate_metric(0.95), cpu_metric(1.0)),
+        {"case": "consume", "partitions": 6},
+        6,
+    ),
+    _produce("produce-1k-16k", "produce 1 KB, 16 KB batches, 6 partitions", 1000, 16384, 6, 2.0),
+    _produce("produce-10k-16k", "produce 10 KB, 16 KB batches, 6 partitions", 10_000, 16384, 6, 3.0),
+    _produce("produce-100", "produce 100 B, 1 MB batches, 6 partitions", 100, MEBIBYTE, 6, 0.95, 150),
+    Case(
+        "latency",
+        "latency",
+        "1,000 messages/s, end to end",
+        (Metric("p50_ms", "p50 ms", 0.7, True), Metric("p99_ms", "p99 ms", 1.0, True)),
+        {"case": "latency", "rate": 1000, "seconds": 8, "size": 100},
+    ),
+    Case(
+        "sync-1",
+        "sync",
+        "one message at a time, 1 client",
+        (Metric("per_s", "requests/s", 1.1),),
+        {"case": "one_at_a_time", "clients": 1, "seconds": 4, "size": 100},
+        6,
+    ),
+    Case(
+        "sync-16",
+        "sync",
+        "one message at a time, 16 clients",
+        (Metric("per_s", "requests/s", 1.5),),
+        {"case": "one_at_a_time", "clients": 16, "seconds": 4, "size": 100},
+        6,
+    ),
+    Case("memory", "memory", "memory under this load", (Metric("pss_mb", "MB (PSS)", 0.1, True),)),
+    Case(
+        "start",
+        "start",
+        "start to first metadata answer",
+        (Metric("start_s", "s", 0.33, is_at_most=True, limit=1.0),),
+    ),
+)
+PRODUCED_FOR_CONSUME = "produce-1k-1m-p6"
+
+
+class Bench:
+    """Runs cases against a side, each on a topic of its own."""
+
+    def __init__(self, is_quick: bool) -> None:
+        self.is_quick = is_quick
+        self._left_topics: dict[str, tuple[str, int]] = {}
+
+    def run(self, case: Case, side: Side) -> Sample:
+        """Raises RuntimeError if the client failed."""
+        if case.group == "consume":
+            topic, messages = self._left_topics.pop(side.name, None) or self._filled_topic(side)
+            sample = self._client(side, case.arguments | {"topic": topic, "messages": messages})
+            self._delete(side, topic)
+            return sample
+        topic = f"{case.name}-{uuid.uuid4().hex[:6]}"
+        create_topic(side.bootstrap, topic, case.partitions, TOPIC_CONFIGS)
+        sample = self._client(side, self._shortened(case.arguments) | {"topic": topic})
+        if case.name == PRODUCED_FOR_CONSUME:
+            self._forget(side)
+            self._left_topics[side.name] = (topic, int(sample["messages"]))
+        else:
+            self._delete(side, topic)
+        return sample
+
+    def close(self, side: Side) -> None:
+        self._forget(side)
+
+    def _forget(self, side: Side) -> None:
+        if left := self._left_topics.pop(side.name, None):
+            self._delete(side, left[0])
+
+    def _filled_topic(self, side: Side) -> tuple[str, int]:
+        (case,) = [c for c in CASES if c.name == PRODUCED_FOR_CONSUME]
+        self.run(case, side)
+        return self._left_topics.pop(side.name)
+
+    def _shortened(self, arguments: dict[str, Any]) -> dict[str, Any]:
+        if not self.is_quick:
+            return arguments
+        halves: dict[str, Callable[[Any], Any]] = {
+            "limit_bytes": lambda b: b // 3,
+            "seconds": lambda s: s / 2,
+        }
+        return {key: halves[key](value) if key in halves else value for key, value in arguments.items()}
+
+    def _client(self, side: Side, arguments: dict[str, Any]) -> Sample:
+        request = json.dumps(arguments | {"bootstrap": side.bootstrap})
+        cpu = cpu_s(side.pid)
+        done = subprocess.run(
+            [sys.executable, str(CLIENT), request],
+            capture_output=True,
+            text=True,
+            timeout=CASE_LIMIT_S,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{arguments['case']} against {side.name} failed:\n{done.stderr[-2000:]}")
+        sample: Sample = json.loads(done.stdout.splitlines()[-1])
+        sample["cpu_s_per_gb"] = (cpu_s(side.pid) - cpu) / (sample["bytes"] / 1e9)
+        sample["pss_mb"] = pss_bytes(side.pid) / 1e6
+        return sample
+
+    def _delete(self, side: Side, topic: str) -> None:
+        admin = admin_client(side.bootstrap)
+        admin.delete_topics([topic])[topic].result(30)
+        time.sleep(0.7)

@@ -1,0 +1,112 @@
+"""Medians, ratios and their spread, as a table on the terminal and as docs/benchmarks.md."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+
+from .cases import Case, Metric, Sample
+
+SIDES = ("tidelog", "Kafka")
+Samples = Mapping[str, Mapping[str, Sequence[Sample]]]
+"""case name -> side -> one sample a round."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One metric of one case over all rounds."""
+
+    case: Case
+    metric: Metric
+    ours: float
+    theirs: float
+    ratios: tuple[float, ...]
+
+    @property
+    def ratio(self) -> float:
+        return statistics.median(self.ratios)
+
+    @property
+    def is_reached(self) -> bool:
+        return self.metric.passes(self.ratio, self.ours)
+
+    @property
+    def target(self) -> str:
+        text = f"{'<=' if self.metric.is_at_most else '>='} {self.metric.target:g}"
+        return text if self.metric.limit is None else f"{text}, < {self.metric.limit:g} {self.metric.title}"
+
+
+def rows_of(cases: Iterable[Case], samples: Samples) -> list[Row]:
+    """Ratios are taken round by round: what disturbs one round disturbs both sides of it."""
+    rows = []
+    for case in cases:
+        if not samples.get(case.name):
+            continue
+        for metric in case.metrics:
+            ours, theirs = ([s[metric.key] for s in samples[case.name][side]] for side in SIDES)
+            ratios = tuple(a / b for a, b in zip(ours, theirs, strict=True))
+            rows.append(Row(case, metric, statistics.median(ours), statistics.median(theirs), ratios))
+    return rows
+
+
+def figure(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return (
+        row.case.title,
+        row.metric.title,
+        figure(row.ours),
+        figure(row.theirs),
+        f"{row.ratio:.2f}",
+        f"{min(row.ratios):.2f} - {max(row.ratios):.2f}",
+        row.target,
+        "yes" if row.is_reached else "no",
+    )
+
+
+HEADINGS = ("case", "measure", "tidelog", "Kafka", "ratio", "spread", "target", "reached")
+
+
+def terminal_table(rows: Iterable[Row]) -> Table:
+    table = Table(title="tidelog beside Apache Kafka: medians, and ratios tidelog / Kafka")
+    for heading in HEADINGS:
+        table.add_column(heading, justify="left" if heading in ("case", "measure", "target") else "right")
+    for row in rows:
+        table.add_row(*_cells(row), style=None if row.is_reached else "red")
+    return table
+
+
+def markdown(rows: Sequence[Row], rounds: int, facts: Sequence[tuple[str, str]], note: str) -> str:
+    lines = [
+        "# Benchmarks",
+        "",
+        "Written by `make bench`: Apache Kafka and tidelog on the same machine, the same librdkafka clients, one",
+        f"case after the other, first one side and then the other, {rounds} rounds. Figures are medians; a ratio",
+        "is tidelog / Kafka, taken round by round: the median, and the least and greatest as its spread. All with",
+        "acks=all on one broker. Every case runs in a client process of its own; broker CPU is the user and",
+        "system time of the broker's process. Memory is the greatest PSS seen after a case of the round.",
+        "",
+        "| " + " | ".join(HEADINGS) + " |",
+        "|" + "---|" * len(HEADINGS),
+    ]
+    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
+    lines += ["", *([note, ""] if note else []), "## Machine", "", "| | |", "|---|---|"]
+    lines += [f"| {name} | {value} |" for name, value in facts]
+    lines += [
+        "",
+        "## Run it",
+        "",
+        "    make bench                                   # five rounds; needs Java 17, Maven and shared/peer",
+        '    make bench BENCH_ARGS="--quick"              # two rounds of shorter cases, writes nothing',
+        '    make bench BENCH_ARGS="--only latency,sync"  # also produce, consume, memory, start',
+        "",
+        "The page cache is touched once before (in a virtual machine the first touch of memory costs time), and a",
+        "warm-up of each side is left out of the figures, so that Kafka is measured with compiled code.",
+        "",
+    ]
+    return "\n".join(lines)
