@@ -45,7 +45,7 @@ class _DecoderWriter:
             with source.block("try:"):
                 source.line("end = len(buffer)")
                 if _has_views(self._message):
-                    source.line("view = memoryview(buffer)")
+                    source.line("view = buffer if type(buffer) is memoryview else memoryview(buffer)")
                 result = self._struct(self._message)
                 self._flush()
                 source.line(f"return {result}, p")
@@ -147,26 +147,39 @@ class _DecoderWriter:
     def _blob(self, kind: str, nullable: bool, name: str) -> str:
         source = self._source
         length, stop, result = source.new("n"), source.new("e"), source.new("v")
-        if self._flexible:
-            long = "read_long_string_length" if kind == "string" else "read_long_uvarint"
-            self._pending.append(("B", length))
+        shift = 1 if self._flexible else 0
+        if kind == "string":
+            # One call reads a short string and checks the buffer's end.
+            readers = f"read_text_{shift}"
+            source.names[readers] = primitives.COMPACT_TEXT_READERS if shift else primitives.TEXT_READERS
+            self._pending.append(("B" if shift else "h", length))
             self._flush()
-            source.line(f"if {length} >= 128: {length}, p = {long}(buffer, p, {length})")
-            source.line(f"{stop} = p + {length} - 1")
-        else:
-            self._pending.append(("h" if kind == "string" else "i", length))
-            self._flush()
-            source.line(f"{stop} = p + {length}")
-        taken = f'str(buffer[p:{stop}], "utf-8")' if kind == "string" else f"view[p:{stop}]"
+            with source.block(f"if {shift} <= {length} < {primitives.SHORT_TEXT}:"):
+                source.line(f"{result} = {readers}[{length}](buffer, p)[0].decode()")
+                source.line(f"p += {length}{' - 1' if shift else ''}")
+            with source.block("else:"):
+                if shift:
+                    source.line(f"if {length} >= 128: {length}, p = read_long_string_length(buffer, p, {length})")
+                source.line(f"{stop} = p + {length} - {shift}")
+                self._slice(f'str(buffer[p:{stop}], "utf-8")', stop, result, nullable, name)
+            return result
+        self._pending.append(("B" if shift else "i", length))
+        self._flush()
+        if shift:
+            source.line(f"if {length} >= 128: {length}, p = read_long_uvarint(buffer, p, {length})")
+        source.line(f"{stop} = p + {length} - {shift}")
+        self._slice(f"view[p:{stop}]", stop, result, nullable, name)
+        return result
+
+    def _slice(self, taken: str, stop: str, result: str, nullable: bool, name: str) -> None:
+        """`result` is what lies between p and `stop`; a length below 0 is null."""
+        source = self._source
         with source.block(f"if p <= {stop} <= end:"):
             source.line(f"{result} = {taken}")
             source.line(f"p = {stop}")
         if nullable:
             source.line(f"elif {stop} < p: {result} = None")
-        source.line(
-            f'else: raise malformed(f"{name}: a length of {{{stop} - p}} where {{end - p}} bytes are left")'
-        )
-        return result
+        source.line(f'else: raise malformed(f"{name}: a length of {{{stop} - p}} where {{end - p}} bytes are left")')
 
     def _array(self, element: FieldType, nullable: bool, name: str) -> str:
         source = self._source

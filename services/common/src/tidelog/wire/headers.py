@@ -6,7 +6,7 @@ import struct
 
 from tidelog.wire.api_keys import API_SPECS, api_spec
 from tidelog.wire.malformed import MalformedMessageError
-from tidelog.wire.primitives import skip_tagged_fields
+from tidelog.wire.primitives import SHORT_TEXT, TEXT_READERS, skip_tagged_fields
 from tidelog.wire.schema import Buffer
 
 _REQUEST = struct.Struct(">hhih")
@@ -34,12 +34,15 @@ def decode_request_header(buffer: Buffer, position: int) -> tuple[int, int, int,
         api_key, api_version, correlation_id, length = _read_request(buffer, position)
         start = position + 10
         body = start + length
-        if length >= 0:
+        client_id: str | None
+        if 0 <= length < SHORT_TEXT:
+            client_id = TEXT_READERS[length](buffer, start)[0].decode()
+        elif length >= 0:
             if body > len(buffer):
                 raise MalformedMessageError(
                     f"request header: a client id of {length} bytes where {len(buffer) - start} are left"
                 )
-            client_id: str | None = str(buffer[start:body], "utf-8")
+            client_id = str(buffer[start:body], "utf-8")
         else:
             client_id = None
             body = start

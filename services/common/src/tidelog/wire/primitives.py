@@ -21,8 +21,16 @@ MAX_CACHED_UUIDS = 16384
 SMALL_ARRAY = 32
 """Arrays of numbers up to this length have a `struct.Struct` of their own."""
 
+SHORT_TEXT = 128
+"""Strings whose length on the wire is below this are read by a `struct.Struct` of their own."""
+
 UVARINTS: tuple[bytes, ...] = tuple(bytes((n,)) for n in range(128))
 """Encoded unsigned varints of one byte."""
+
+TEXT_READERS = tuple(struct.Struct(f">{n}s").unpack_from for n in range(SHORT_TEXT))
+"""unpack_from of n bytes."""
+COMPACT_TEXT_READERS = (TEXT_READERS[0], *TEXT_READERS[:-1])
+"""The same for a length + 1."""
 
 _uuid_of_bytes: dict[bytes, UUID] = {bytes(16): ZERO_UUID}
 _unknown_safety = SafeUUID.unknown
@@ -43,18 +51,20 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 def read_long_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
     """The rest of a varint whose first byte (128 or more) was read already: (value, end position)."""
-    value = first & 127
-    shift = 7
-    for _ in range(MAX_UVARINT_BYTES - 1):
+    byte = buffer[position]
+    if byte < 128:  # up to 16 KB
+        return first & 127 | byte << 7, position + 1
+    value = first & 127 | (byte & 127) << 7
+    shift = 14
+    for position in range(position + 1, position + MAX_UVARINT_BYTES - 1):
         byte = buffer[position]
-        position += 1
         value |= (byte & 127) << shift
         if byte < 128:
             if value > MAX_INT32:
                 raise MalformedMessageError(f"a length of {value} is above 2^31-1")
-            return value, position
+            return value, position + 1
         shift += 7
-    raise MalformedMessageError("a varint is longer than 5 bytes")
+    raise MalformedMessageError(f"a varint is longer than {MAX_UVARINT_BYTES} bytes")
 
 
 def read_long_string_length(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
@@ -69,6 +79,10 @@ def uvarint(value: int) -> bytes:
     """`value` (0 to 2^32-1) as an unsigned varint."""
     if value < 128:
         return UVARINTS[value]
+    if value < 1 << 14:
+        return bytes((value & 127 | 128, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 127 | 128, value >> 7 & 127 | 128, value >> 14))
     out = bytearray()
     while value >= 128:
         out.append(value & 127 | 128)
