@@ -26,12 +26,13 @@ public class KafkaSettingsTable {
                 key.defaultValue instanceof Password ? ConfigDef.Type.STRING : key.type);
         StringBuilder out = new StringBuilder("{");
         out.append("\"type\": ").append(quoted(key.type.name()));
-        out.append(", \"required\": ").append(!key.hasDefault());
-        out.append(", \"default\": ").append(value == null ? "null" : quoted(value));
         out.append(", \"importance\": ").append(quoted(key.importance.name()));
-        out.append(", \"internal\": ").append(key.internalConfig);
-        out.append(", \"accepts\": ").append(key.validator == null ? "null" : quoted(key.validator.toString()));
-        if (mode != null) out.append(", \"update_mode\": ").append(quoted(mode));
+        if (value != null) out.append(", \"default\": ").append(quoted(value));
+        if (!key.hasDefault()) out.append(", \"required\": true");
+        if (key.internalConfig) out.append(", \"internal\": true");
+        if (key.validator != null && !key.validator.toString().isEmpty())
+            out.append(", \"accepts\": ").append(quoted(key.validator.toString()));
+        if (mode != null && !mode.equals("read-only")) out.append(", \"update_mode\": ").append(quoted(mode));
         return out.append("}").toString();
     }
 
@@ -60,9 +61,5 @@ public class KafkaSettingsTable {
         section("topic", topic, false);
         section("synonyms", synonyms, true);
         System.out.println("}");
-        if (args.length > 0) {
-            AbstractKafkaConfig.CONFIG_DEF.configKeys().forEach((n, k) -> System.err.println("B " + n + " :: " + k.documentation.replace("\n", " ")));
-            LogConfig.configDefCopy().configKeys().forEach((n, k) -> System.err.println("T " + n + " :: " + k.documentation.replace("\n", " ")));
-        }
     }
 }

@@ -15,6 +15,7 @@ from tidelog.runtime.setting import (
     boolean,
     integer,
     long,
+    not_empty,
     one_of,
     one_of_ignoring_case,
     short,
@@ -38,6 +39,7 @@ class CoordinatorSettings(LogSettings):
         ("classic", "consumer", "streams"),
         MEDIUM,
         "Group protocols that are served.",
+        not_empty,
         one_of("consumer", "classic", "share", "streams"),
     )
     group_coordinator_append_linger_ms: int = integer(
@@ -65,7 +67,7 @@ class CoordinatorSettings(LogSettings):
     )
     group_consumer_max_size: int = integer(INT_MAX, MEDIUM, "Most members of such a group.", at_least(1))
     group_consumer_assignors: tuple[str, ...] = strings(
-        ("uniform", "range"), MEDIUM, "Assignors of the server; the first is the default."
+        ("uniform", "range"), MEDIUM, "Assignors of the server; the first is the default.", not_empty
     )
     group_consumer_migration_policy: str = string(
         "bidirectional",

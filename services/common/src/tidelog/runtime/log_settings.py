@@ -97,7 +97,7 @@ class LogSettings:
     )
     compression_type: str = string(
         "producer",
-        MEDIUM,
+        HIGH,
         "Codec that batches are stored in; producer keeps what was sent.",
         one_of(*COMPRESSION_TYPES),
         mode=CLUSTER_WIDE,

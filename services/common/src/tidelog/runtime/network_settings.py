@@ -45,6 +45,7 @@ class NetworkSettings(CoordinatorSettings):
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         LOW,
         "Which security protocol each listener name stands for: NAME:PROTOCOL, comma-separated.",
+        mode=PER_BROKER,
     )
     inter_broker_listener_name: str | None = optional_string(
         MEDIUM, "Listener that brokers use among themselves; security.inter.broker.protocol if unset."

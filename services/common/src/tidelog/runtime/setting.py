@@ -10,8 +10,10 @@ Types, parsing and the wording of refusals follow Kafka's `ConfigDef` and `Abstr
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from enum import Enum, IntEnum
 from functools import cache
 from typing import Any, TypeAlias, cast
@@ -21,10 +23,18 @@ Rule: TypeAlias = Callable[[Any], str | None]
 """Given a parsed value: what is wrong with it, as a sentence, or None."""
 
 _METADATA_KEY = "setting"
-_INTEGER = re.compile(r"[+-]?[0-9]+")
-_FLOAT_SUFFIX = re.compile(r"(?<=[0-9.])[fFdD]$")
-_LIST_SEPARATOR = re.compile(r"\s*,\s*")
+# As Java reads them: any decimal digits in whole numbers, a letter behind fractions, ASCII white space.
+_INTEGER = re.compile(r"[+-]?\d+")
+_DOUBLE = re.compile(
+    r"([+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|NaN|Infinity))[fFdD]?",
+    re.ASCII,
+)
+_LIST_SEPARATOR = re.compile(r"\s*,\s*", re.ASCII)
+_WHITE_SPACE = "".join(map(chr, range(33)))
 _HIDDEN = "[hidden]"
+
+
+_JAVA_NON_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class SettingType(IntEnum):
@@ -113,11 +123,12 @@ class Setting:
 
     def parse(self, text: str) -> Value:
         """The value that `text` stands for; SettingError if it is none or isn't accepted."""
-        value = self._parse_type(text.strip())
+        text = text.strip(_WHITE_SPACE)
+        value = self._parse_type(text)
         for rule in self.rules:
             problem = rule(value)
             if problem is not None:
-                shown = text.strip() if isinstance(value, tuple) else value
+                shown = text if isinstance(value, tuple) else value
                 raise self._refusal(shown, problem)
         return value
 
@@ -132,8 +143,7 @@ class Setting:
         if isinstance(value, tuple):
             return ",".join(value)
         if isinstance(value, float):
-            # Java writes the exponent of a double with a capital E and no plus sign.
-            return repr(value).replace("e+", "E").replace("e", "E")
+            return _java_double(value)
         return str(value)
 
     def _parse_type(self, text: str) -> Value:
@@ -150,12 +160,12 @@ class Setting:
                         return number
                 raise self._refusal(text, f"Not a number of type {self.type.name}")
             case SettingType.DOUBLE:
-                try:
-                    return float(_FLOAT_SUFFIX.sub("", text).replace("_", "?"))
-                except ValueError:
-                    raise self._refusal(text, "Not a number of type DOUBLE") from None
+                match = _DOUBLE.fullmatch(text)
+                if match is None:
+                    raise self._refusal(text, "Not a number of type DOUBLE")
+                return float(match[1])
             case SettingType.LIST:
-                return tuple(_LIST_SEPARATOR.split(text)) if text else ()
+                return tuple(dict.fromkeys(_LIST_SEPARATOR.split(text))) if text else ()
             case SettingType.PASSWORD:
                 return Password(text)
             case _:
@@ -176,6 +186,16 @@ def settings_of(settings_class: type) -> Mapping[str, Setting]:
             name = field.name.replace("_", ".")
             definitions[name] = dataclasses.replace(definition, name=name)
     return definitions
+
+
+def _java_double(value: float) -> str:
+    """As Java's Double.toString: with an exponent below 0.001 and from ten million on."""
+    if not math.isfinite(value):
+        return _JAVA_NON_NUMBERS[repr(value)]
+    if value == 0 or 1e-3 <= abs(value) < 1e7:
+        return repr(value)
+    digits, _, exponent = f"{Decimal(repr(value)).normalize():E}".partition("E")
+    return f"{digits if '.' in digits else digits + '.0'}E{int(exponent)}"
 
 
 # --- rules ---

@@ -1,0 +1,268 @@
+"""Metrics: counted cheaply, shown under the names that Kafka's dashboards ask for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import urllib.request
+from collections.abc import Iterator
+from io import StringIO
+from types import SimpleNamespace
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from tidelog.model.topics import TopicPartition
+from tidelog.runtime.clock import ManualClock
+from tidelog.runtime.purgatory import DelayedOperation, Purgatory
+from tidelog.runtime.request_metrics import (
+    LatencyWindow,
+    RequestMetrics,
+    add_up,
+    cumulative_counts,
+    quantile_ms,
+)
+from tidelog.runtime.setting import SettingError
+from tidelog.runtime.structured_log import configure_logging
+from tidelog.runtime.telemetry import Telemetry
+from tidelog.runtime.timer import VirtualTimer
+
+
+def samples(telemetry: Telemetry) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    text = generate_latest(telemetry.registry).decode()
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def value(telemetry: Telemetry, name: str, **labels: str) -> float:
+    return samples(telemetry)[name, frozenset(labels.items())]
+
+
+class Parked(DelayedOperation):
+    def try_complete(self) -> bool:
+        return False
+
+    def on_complete(self) -> None:
+        pass
+
+
+def replica(*, is_leader: bool, in_sync: int = 1, least: int = 1) -> SimpleNamespace:
+    return SimpleNamespace(
+        core=SimpleNamespace(
+            is_leader=is_leader,
+            in_sync_replicas=tuple(range(in_sync)),
+            replicas=(0, 1, 2),
+            min_in_sync_replicas=least,
+            high_watermark=9,
+            last_stable_offset=7,
+        ),
+        log=SimpleNamespace(size_bytes=1000, log_start_offset=3, log_end_offset=10, segments=(1, 2)),
+    )
+
+
+def test_requests() -> None:
+    telemetry = Telemetry(ManualClock())
+    for _ in range(99):
+        telemetry.request_metrics("Fetch", 16).observe(0.001, 10)
+    telemetry.request_metrics("Fetch", 17).observe(0.5, 10)
+    assert telemetry.request_metrics("Fetch", 17) is telemetry.request_metrics("Fetch", 17)
+    prefix = "kafka_network_requestmetrics"
+    for request in ("Fetch", "FetchConsumer"):
+        assert value(telemetry, f"{prefix}_requests_total", request=request, version="16") == 99
+        assert value(telemetry, f"{prefix}_totaltimems_count", request=request) == 100
+        assert value(telemetry, f"{prefix}_totaltimems", request=request, quantile="0.5") == pytest.approx(
+            1, rel=0.13
+        )
+        assert value(telemetry, f"{prefix}_totaltimems", request=request, quantile="0.999") == pytest.approx(
+            500, rel=0.13
+        )
+    assert value(telemetry, "tidelog_request_duration_seconds_bucket", request="Fetch", le="0.01") == 99
+    assert value(telemetry, "tidelog_request_duration_seconds_bucket", request="Fetch", le="+Inf") == 100
+
+
+def test_traffic_by_topic_and_in_all() -> None:
+    telemetry = Telemetry(ManualClock())
+    telemetry.topic("a").produced(3, 300)
+    telemetry.topic("b").produced(4, 400)
+    telemetry.fetched(50)
+    telemetry.produce_failed("a")
+    telemetry.produce_failed(None)
+    telemetry.fetch_failed("b")
+    prefix = "kafka_server_brokertopicmetrics"
+    assert value(telemetry, f"{prefix}_messagesin_total") == 7
+    assert value(telemetry, f"{prefix}_bytesin_total", topic="a") == 300
+    assert value(telemetry, f"{prefix}_bytesout_total") == 50
+    assert value(telemetry, f"{prefix}_failedproducerequests_total") == 2
+    assert value(telemetry, f"{prefix}_failedproducerequests_total", topic="a") == 1
+    assert value(telemetry, f"{prefix}_failedfetchrequests_total", topic="b") == 1
+    telemetry.forget_topic("a")
+    telemetry.forget_topic("never-there")
+    assert value(telemetry, f"{prefix}_bytesin_total") == 700
+    assert (f"{prefix}_bytesin_total", frozenset({("topic", "a")})) not in samples(telemetry)
+
+
+def test_connections() -> None:
+    telemetry = Telemetry(ManualClock())
+    telemetry.connection_opened("PLAINTEXT")
+    telemetry.connection_opened("PLAINTEXT")
+    telemetry.connection_closed("PLAINTEXT")
+    labels = {"listener": "PLAINTEXT", "networkProcessor": "0"}
+    assert value(telemetry, "kafka_server_socketservermetrics_connection_count", **labels) == 1
+    assert value(telemetry, "kafka_server_socket_server_metrics_connection_count", **labels) == 1
+    assert value(telemetry, "kafka_server_socketservermetrics_connection_creation_total", **labels) == 2
+
+
+def test_partitions_and_purgatories() -> None:
+    telemetry = Telemetry(ManualClock())
+    timer = VirtualTimer()
+    fetch: Purgatory[str] = Purgatory("Fetch", timer, lambda operation, error: None)
+    fetch.watch(Parked(), ["x", "y"], 100)
+    broker = SimpleNamespace(
+        replicas={
+            TopicPartition("t", 0): replica(is_leader=True, in_sync=3, least=1),
+            TopicPartition("t", 1): replica(is_leader=True, in_sync=1, least=2),
+            TopicPartition("t", 2): replica(is_leader=True, in_sync=2, least=2),
+            TopicPartition("u", 0): replica(is_leader=False),
+        },
+        produce_purgatory=Purgatory("Produce", timer, lambda operation, error: None),
+        fetch_purgatory=fetch,
+    )
+    telemetry.observe_broker(broker)
+    prefix = "kafka_server_replicamanager"
+    assert value(telemetry, f"{prefix}_partitioncount") == 4
+    assert value(telemetry, f"{prefix}_leadercount") == 3
+    assert value(telemetry, f"{prefix}_underreplicatedpartitions") == 2
+    assert value(telemetry, f"{prefix}_underminisrpartitioncount") == 1
+    assert value(telemetry, f"{prefix}_atminisrpartitioncount") == 1
+    assert value(telemetry, "kafka_log_log_size", topic="t", partition="1") == 1000
+    assert value(telemetry, "kafka_log_log_logstartoffset", topic="u", partition="0") == 3
+    assert value(telemetry, "kafka_log_log_logendoffset", topic="t", partition="1") == 10
+    assert value(telemetry, "kafka_log_log_numlogsegments", topic="t", partition="1") == 2
+    assert value(telemetry, "kafka_cluster_partition_laststableoffsetlag", topic="t", partition="1") == 2
+    prefix = "kafka_server_delayedoperationpurgatory"
+    assert value(telemetry, f"{prefix}_numdelayedoperations", delayedOperation="Fetch") == 1
+    assert value(telemetry, f"{prefix}_purgatorysize", delayedOperation="Fetch") == 2
+    assert value(telemetry, f"{prefix}_purgatorysize", delayedOperation="Produce") == 0
+
+
+def test_controller() -> None:
+    telemetry = Telemetry(ManualClock())
+    assert value(telemetry, "kafka_controller_kafkacontroller_activecontrollercount") == 0
+    telemetry.observe_controller(
+        SimpleNamespace(
+            topic_count=3,
+            partition_count=9,
+            offline_partition_count=1,
+            preferred_replica_imbalance_count=2,
+            active_broker_count=4,
+        )
+    )
+    telemetry.controller_counts.is_active = True
+    telemetry.controller_counts.leader_elections += 5
+    assert value(telemetry, "kafka_controller_kafkacontroller_activecontrollercount") == 1
+    assert value(telemetry, "kafka_controller_kafkacontroller_offlinepartitionscount") == 1
+    assert value(telemetry, "kafka_controller_kafkacontroller_globalpartitioncount") == 9
+    assert value(telemetry, "kafka_controller_controllerstats_leaderelections_total") == 5
+
+
+def test_endpoint() -> None:
+    telemetry = Telemetry(ManualClock())
+    port = telemetry.serve("127.0.0.1:0")
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+            text = response.read().decode()
+        assert "kafka_server_brokertopicmetrics_messagesin_total 0.0" in text
+        assert "process_resident_memory_bytes" in text
+        with pytest.raises(OSError, match=r"tidelog\.metrics\.listener"):
+            Telemetry(ManualClock()).serve(f"127.0.0.1:{port}")
+    finally:
+        telemetry.close()
+
+
+@pytest.mark.parametrize("address", ["", "9308", "host:", "host:x", "host:99999"])
+def test_a_wrong_address_is_one_line(address: str) -> None:
+    with pytest.raises(SettingError, match=r"^tidelog\.metrics\.listener: .* is not host:port$"):
+        Telemetry(ManualClock()).serve(address)
+
+
+@given(st.lists(st.floats(0, 10_000), min_size=1, max_size=200), st.sampled_from([0.0, 0.5, 0.99, 1.0]))
+def test_quantiles_are_within_an_eighth(durations_s: list[float], quantile: float) -> None:
+    metrics = RequestMetrics(0)
+    for duration_s in durations_s:
+        metrics.observe(duration_s, 0)
+    ordered = sorted(durations_s)
+    rank = max(1, -(-len(ordered) * quantile // 1))
+    exact_ms = ordered[int(rank) - 1] * 1000
+    found_ms = quantile_ms(metrics.bucket_counts(), quantile)
+    assert found_ms == pytest.approx(exact_ms, rel=0.13, abs=0.0011)
+    assert cumulative_counts(metrics.bucket_counts(), [20_000.0]) == [len(durations_s)]
+
+
+def test_the_window_forgets_what_is_two_minutes_old() -> None:
+    window, metrics = LatencyWindow(), RequestMetrics(0)
+    metrics.observe(10.0, 0)
+    assert sum(window.recent(metrics.bucket_counts(), 0)) == 1
+    assert sum(window.recent(metrics.bucket_counts(), 61_000)) == 1
+    metrics.observe(0.001, 0)
+    assert sum(window.recent(metrics.bucket_counts(), 122_000)) == 1
+    assert quantile_ms(window.recent(metrics.bucket_counts(), 123_000), 0.5) == pytest.approx(1, rel=0.13)
+    assert quantile_ms(add_up([(0, 0), (0, 0)]), 0.5) == 0
+
+
+@pytest.fixture
+def restored_logging() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    structlog.reset_defaults()
+    root.handlers[:], root.level = handlers, level
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_logs_are_json_lines_away_from_a_terminal() -> None:
+    output = StringIO()
+    log = structlog.get_logger("tidelog.test")
+    configure_logging("auto", "info", output)
+    log.info("segment rolled", topic="t", base_offset=7)
+    log.debug("not shown")
+    logging.getLogger("asyncio").warning("slow %s", "callback")
+    first, second = (json.loads(line) for line in output.getvalue().splitlines())
+    assert (first["event"], first["topic"], first["base_offset"], first["level"]) == (
+        "segment rolled",
+        "t",
+        7,
+        "info",
+    )
+    assert first["logger"] == "tidelog.test"
+    assert (second["event"], second["logger"], second["level"]) == ("slow callback", "asyncio", "warning")
+
+
+@pytest.mark.usefixtures("restored_logging")
+def test_logs_for_people_are_key_value_and_show_no_local_variables() -> None:
+    output = StringIO()
+    configure_logging("text", "error", output)
+    secret = "hunter" + "2"
+    log = structlog.get_logger("tidelog.test")
+    log.warning("not shown")
+    try:
+        raise KeyError(len(secret))
+    except KeyError as error:
+        log.error("it broke", partition=3, exc_info=error)
+    text = output.getvalue()
+    assert "it broke" in text
+    assert "partition=3" in text
+    assert "KeyError: 7" in text
+    assert secret not in text
+    assert "not shown" not in text
+
+
+@pytest.mark.parametrize(("log_format", "level"), [("yaml", "info"), ("json", "loud")])
+def test_unknown_log_options_are_refused(log_format: str, level: str) -> None:
+    with pytest.raises(ValueError, match="unknown log"):
+        configure_logging(log_format, level)
