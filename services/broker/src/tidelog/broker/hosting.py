@@ -44,9 +44,7 @@ async def open_replica(
         min_in_sync_replicas=settings.min_insync_replicas,
     )
     traffic = broker.telemetry.topic(topic_partition.topic)
-    replica = Replica(
-        topic_partition, topic_id, core, log, settings, traffic, broker.high_watermark_advanced
-    )
+    replica = Replica(topic_partition, topic_id, core, log, settings, traffic, broker.high_watermark_advanced)
     broker.replicas[topic_partition] = replica
     return replica
 

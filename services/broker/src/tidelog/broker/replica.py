@@ -33,7 +33,7 @@ from tidelog.broker.partition.record_validation import validate_records
 from tidelog.broker.topic_rules import append_rules, log_config
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import NO_TIMESTAMP, assign_offset_and_epoch, set_log_append_time
+from tidelog.records.batch import NO_TIMESTAMP, BatchHeader, assign_offset_and_epoch, set_log_append_time
 from tidelog.rpc.broker_commands import PartitionState
 from tidelog.runtime.telemetry import TopicTraffic
 from tidelog.runtime.topic_settings import TopicSettings
@@ -97,7 +97,7 @@ class Replica:
         if type(decision) is AppendBatch:
             base_offset = decision.base_offset
             assign_offset_and_epoch(records, 0, base_offset, decision.leader_epoch)
-            header = header._replace(base_offset=base_offset, partition_leader_epoch=decision.leader_epoch)
+            header = BatchHeader(base_offset, header[1], decision.leader_epoch, *header[3:])
             log_append_time_ms = NO_TIMESTAMP
             if rules.is_log_append_time:
                 header = set_log_append_time(records, header, 0, now_ms)

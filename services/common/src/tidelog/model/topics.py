@@ -46,5 +46,5 @@ def topic_name_problem(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str:
-    """Two topics with equal keys would share metric names, so Kafka refuses the second ('.' and '_' alike)."""
+    """Topics with equal keys would share metric names, so Kafka refuses the second ('.' and '_' alike)."""
     return name.replace(".", "_")

@@ -60,7 +60,15 @@ class PartitionRead:
     go with it.
     """
 
-    __slots__ = ("error", "high_watermark", "last_stable_offset", "log_start_offset", "partition", "range", "traffic")
+    __slots__ = (
+        "error",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "partition",
+        "range",
+        "traffic",
+    )
 
     def __init__(self, partition: FetchedPartition) -> None:
         self.partition = partition

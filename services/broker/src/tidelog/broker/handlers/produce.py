@@ -63,16 +63,15 @@ def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> 
             )
         return NO_REPLY
     response = ProduceResponse(responses=topics)
-    if waiting:
-        operation = DelayedProduce(context, response, waiting)
-        if not operation.try_complete():
-            context.park()
-            deadline_ms = broker.timer.now_ms() + max(request.timeout_ms, 0)
-            broker.produce_purgatory.watch(
-                operation, [entry[0].topic_partition for entry in waiting], deadline_ms
-            )
-            return PARKED
-    return response
+    if not waiting:
+        return response
+    context.park()
+    broker.produce_purgatory.watch(
+        DelayedProduce(context, response, waiting),
+        [replica.topic_partition for replica, _, _ in waiting],
+        broker.timer.now_ms() + max(request.timeout_ms, 0),
+    )
+    return PARKED
 
 
 def _leader(broker: Broker, name: str | None, partition: int) -> Replica:
@@ -103,7 +102,7 @@ def _append(
     answer.base_offset = appended.base_offset
     answer.log_append_time_ms = appended.log_append_time_ms
     answer.log_start_offset = replica.core.log_start_offset
-    if acks == -1:
+    if acks == -1 and not replica.core.is_acknowledged(appended.required_offset):
         waiting.append((replica, appended.required_offset, answer))
 
 
