@@ -28,18 +28,22 @@ def commands_for(
     born = changes.born & state.brokers.keys()
     for broker_id in born:
         commands[broker_id].append(_all_partitions_of(state, broker_id, controller_id, controller_epoch))
-    for broker_id, stop in _stops(changes, controller_id, controller_epoch).items():
-        if broker_id in commands and broker_id not in born:
-            commands[broker_id].append(stop)
-    for broker_id, lead in _changed_partitions(state, changes, controller_id, controller_epoch).items():
-        if broker_id in commands and broker_id not in born:
-            commands[broker_id].append(lead)
-    full = _full_metadata(state, controller_id, controller_epoch) if born else None
-    update = None if changes.is_empty else _metadata(state, changes, controller_id, controller_epoch)
-    for broker_id, orders in commands.items():
-        metadata = full if broker_id in born else update
-        if metadata is not None:
-            orders.append(metadata)
+    others = state.brokers.keys() - born
+    if others:
+        for broker_id, stop in _stops(changes, controller_id, controller_epoch).items():
+            if broker_id in others:
+                commands[broker_id].append(stop)
+        for broker_id, lead in _changed_partitions(state, changes, controller_id, controller_epoch).items():
+            if broker_id in others:
+                commands[broker_id].append(lead)
+    if born:
+        full = _full_metadata(state, controller_id, controller_epoch)
+        for broker_id in born:
+            commands[broker_id].append(full)
+    if others and not changes.is_empty:
+        update = _metadata(state, changes, controller_id, controller_epoch)
+        for broker_id in others:
+            commands[broker_id].append(update)
     return {broker_id: orders for broker_id, orders in commands.items() if orders}
 
 

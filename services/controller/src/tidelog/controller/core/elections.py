@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Container
 from typing import NamedTuple
 
 from tidelog.controller.core.context import Context
@@ -18,21 +18,21 @@ class Elected(NamedTuple):
 
 
 def choose_leader(
-    replicas: tuple[int, ...], isr: tuple[int, ...], is_alive: Callable[[int], bool], *, unclean: bool
+    replicas: tuple[int, ...], isr: tuple[int, ...], alive: Container[int], *, unclean: bool = False
 ) -> Elected:
     """The leader and ISR that follow from who is alive.
 
-    The last ISR stays when all of it is dead, for only one of them may lead without loss. Then leader is
-    NO_LEADER, or, with `unclean`, any replica alive, alone in the ISR: what the others had acknowledged is
-    lost.
+    The last ISR stays when all of it is dead, for only one of them may lead without loss. Then the leader
+    is NO_LEADER or, with `unclean`, any replica alive, alone in the ISR: what the others had acknowledged
+    is lost.
     """
-    alive_isr = tuple(replica for replica in isr if is_alive(replica))
+    alive_isr = tuple([replica for replica in isr if replica in alive])
     for replica in replicas:
         if replica in alive_isr:
             return Elected(replica, alive_isr)
     if unclean:
         for replica in replicas:
-            if is_alive(replica):
+            if replica in alive:
                 return Elected(replica, (replica,))
     return Elected(NO_LEADER, isr)
 
@@ -43,19 +43,29 @@ def elect_new_leader(
     replicas: tuple[int, ...],
     stored: StoredPartition,
     *,
-    unclean: bool,
+    unclean: bool | None = None,
 ) -> PartitionStateEntry | None:
-    """The state after an election, at the next leader epoch; None if it leaves everything as it is."""
+    """The state after an election, at the next leader epoch; None if it leaves everything as it is.
+
+    With `unclean` None the topic's `unclean.leader.election.enable` decides, where it matters.
+    """
     before = stored.state
-    elected = choose_leader(replicas, before.isr, state.brokers.__contains__, unclean=unclean)
+    elected = choose_leader(replicas, before.isr, state.brokers)
+    if elected.leader == NO_LEADER:
+        if unclean is None:
+            configs = state.configs_of(before.topic)
+            unclean = context.rules.settings.is_unclean_election_allowed(configs)
+        elected = choose_leader(replicas, before.isr, state.brokers, unclean=unclean)
     if elected.leader == NO_LEADER and before.leader == NO_LEADER:
         return None
-    return before._replace(
+    return PartitionStateEntry(
+        topic=before.topic,
+        partition=before.partition,
         leader=elected.leader,
-        isr=elected.isr,
         leader_epoch=before.leader_epoch + 1,
+        isr=elected.isr,
         controller_epoch=context.controller_epoch,
-        elr=tuple(replica for replica in before.elr if replica not in elected.isr),
+        elr=tuple([replica for replica in before.elr if replica not in elected.isr]),
         last_known_leader=before.leader if elected.leader == NO_LEADER else -1,
     )
 
@@ -83,9 +93,7 @@ def _settle(
     brokers = state.brokers
     leader = brokers.get(before.leader)
     if leader is None or leader.broker_epoch > stored.mod_revision:
-        configs = state.configs_of(before.topic)
-        unclean = context.rules.settings.is_unclean_election_allowed(configs)
-        return elect_new_leader(state, context, replicas, stored, unclean=unclean)
+        return elect_new_leader(state, context, replicas, stored)
     alive_isr = tuple(replica for replica in before.isr if replica in brokers)
     if len(alive_isr) == len(before.isr):
         return None

@@ -15,7 +15,7 @@ def first_state(
 ) -> PartitionStateEntry:
     """Of a partition that never was: every replica alive is in sync, the first of them leads."""
     alive = tuple(replica for replica in replicas if replica in state.brokers)
-    elected = choose_leader(replicas, alive or replicas, state.brokers.__contains__, unclean=False)
+    elected = choose_leader(replicas, alive or replicas, state.brokers)
     return PartitionStateEntry(topic, partition, elected.leader, 0, elected.isr, context.controller_epoch)
 
 
