@@ -180,7 +180,7 @@ def test_complete_key_and_expire_all() -> None:
 
 
 class PurgatoryAgainstModel(RuleBasedStateMachine):
-    """Any interleaving of watching, changing keys, time, cancelling: as a plain list of conditions would say."""
+    """Any interleaving of watching, changes, time and cancelling: as a plain list of conditions would say."""
 
     @initialize()
     def start(self) -> None:

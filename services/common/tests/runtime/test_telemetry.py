@@ -17,6 +17,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tidelog.model.topics import TopicPartition
 from tidelog.runtime.clock import ManualClock
+from tidelog.runtime.metrics_endpoint import new_registry
 from tidelog.runtime.purgatory import DelayedOperation, Purgatory
 from tidelog.runtime.request_metrics import (
     LatencyWindow,
@@ -32,7 +33,7 @@ from tidelog.runtime.timer import VirtualTimer
 
 
 def samples(telemetry: Telemetry) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-    text = generate_latest(telemetry.registry).decode()
+    text = generate_latest(new_registry(telemetry)).decode()
     return {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in text_string_to_metric_families(text)

@@ -6,27 +6,18 @@ Counting is adding to integers of slotted objects on the event loop; no lock, no
 
 from __future__ import annotations
 
-from threading import Thread
 from typing import TYPE_CHECKING
 
-from prometheus_client import (
-    CollectorRegistry,
-    GCCollector,
-    PlatformCollector,
-    ProcessCollector,
-    start_http_server,
-)
 from tidelog.runtime.clock import Clock, SystemClock
-from tidelog.runtime.metric_families import BrokerView, ControllerView, MetricFamilies
 from tidelog.runtime.request_metrics import LatencyWindow, RequestMetrics
 from tidelog.runtime.setting import SettingError
 
 if TYPE_CHECKING:
-    from wsgiref.simple_server import WSGIServer
+    from tidelog.runtime.metric_families import BrokerView, ControllerView
+    from tidelog.runtime.metrics_endpoint import MetricsEndpoint
 
 _METRICS_LISTENER = "tidelog.metrics.listener"
 _MAX_PORT = 65_535
-_STOP_TIMEOUT_S = 5
 
 
 class TopicTraffic:
@@ -102,12 +93,7 @@ class Telemetry:
         self.isr_expands = 0
         self.broker: BrokerView | None = None
         self.controller: ControllerView | None = None
-        self.registry = CollectorRegistry()
-        self.registry.register(MetricFamilies(self))
-        ProcessCollector(registry=self.registry)
-        PlatformCollector(registry=self.registry)
-        GCCollector(registry=self.registry)
-        self._server: tuple[WSGIServer, Thread] | None = None
+        self._endpoint: MetricsEndpoint | None = None
 
     # --- counting ---
 
@@ -182,23 +168,21 @@ class Telemetry:
         SettingError if the address makes no sense, OSError if it can't be had.
         """
         host, port = _parse_address(address)
+        # Not at the top: who serves no metrics needn't pay for it in memory and start-up time.
+        from tidelog.runtime.metrics_endpoint import MetricsEndpoint
+
         try:
-            server, thread = start_http_server(port, host, registry=self.registry)
+            self._endpoint = MetricsEndpoint(self, host, port)
         except OSError as error:
-            raise OSError(
-                error.errno, f"{_METRICS_LISTENER}: {address}: {error.strerror or error}"
-            ) from error
-        self._server = server, thread
-        return int(server.server_port)
+            reason = error.strerror or str(error)
+            raise OSError(error.errno, f"{_METRICS_LISTENER}: {address}: {reason}") from error
+        return self._endpoint.port
 
     def close(self) -> None:
         """Stop answering."""
-        if self._server is not None:
-            server, thread = self._server
-            self._server = None
-            server.shutdown()
-            server.server_close()
-            thread.join(_STOP_TIMEOUT_S)
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
 
 
 def _parse_address(address: str) -> tuple[str, int]:
