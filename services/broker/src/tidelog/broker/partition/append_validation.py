@@ -80,6 +80,7 @@ def validate_batches(
             not rules.is_log_append_time
             and (
                 max_ms - now_ms > rules.timestamp_after_max_ms
+                or now_ms - max_ms > rules.timestamp_before_max_ms
                 or now_ms - first_ms > rules.timestamp_before_max_ms
                 or first_ms - now_ms > rules.timestamp_after_max_ms
             )

@@ -6,7 +6,7 @@ The leader calls `check` before and `update` after an append; followers and reco
 
 from __future__ import annotations
 
-from heapq import nsmallest
+from collections import OrderedDict
 from typing import NamedTuple
 
 from tidelog.broker.partition.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
@@ -17,7 +17,6 @@ from tidelog.records.control import EndTransactionMarker
 MAX_BATCHES_REMEMBERED = 5  # Kafka's number: also the most requests an idempotent client has in flight
 DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
 MAX_PRODUCERS = 50_000  # a partition; Kafka has no bound, and short-lived producers then fill its heap
-_EVICTED_AT_ONCE = 16  # 1/16 of the producers go when the bound is reached, so the search for them is rare
 NO_SEQUENCE = -1
 NO_OFFSET = -1
 _SEQUENCE_MASK = 0x7FFFFFFF
@@ -64,7 +63,6 @@ class _Producer:
         "coordinator_epoch",
         "last_timestamp",
         "producer_epoch",
-        "touched_offset",
         "txn_first_offset",
     )
 
@@ -73,7 +71,6 @@ class _Producer:
         self.coordinator_epoch = -1
         self.last_timestamp = -1
         self.txn_first_offset = NO_OFFSET
-        self.touched_offset = NO_OFFSET
         self.batches: list[
             tuple[int, int, int, int]
         ] = []  # StoredBatch's fields; plain tuples are made faster
@@ -98,7 +95,7 @@ class ProducerState:
         expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
         max_producers: int = MAX_PRODUCERS,
     ) -> None:
-        self._producers: dict[int, _Producer] = {}
+        self._producers: OrderedDict[int, _Producer] = OrderedDict()  # who wrote longest ago comes first
         # producer id -> first offset of its open transaction, in the order of offsets
         self._ongoing: dict[int, int] = {}
         self._unreplicated: list[CompletedTransaction] = []  # ended, marker not yet below the high watermark
@@ -179,6 +176,8 @@ class ProducerState:
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._add(producer_id, epoch)
+        else:
+            self._producers.move_to_end(producer_id)
         batches = producer.batches
         if producer.producer_epoch != epoch:
             producer.producer_epoch = epoch
@@ -187,7 +186,6 @@ class ProducerState:
             del batches[0]
         batches.append(((sequence + delta) & _SEQUENCE_MASK, last_offset, delta, max_timestamp))
         producer.last_timestamp = max_timestamp
-        producer.touched_offset = last_offset
         if attributes & TRANSACTIONAL_BIT and producer.txn_first_offset < 0:
             producer.txn_first_offset = base_offset
             self._ongoing[producer_id] = base_offset
@@ -200,20 +198,18 @@ class ProducerState:
         return producer
 
     def _evict(self) -> None:
-        """Forget those who wrote longest ago, never one with an open transaction."""
-        idle = (
-            (p.touched_offset, producer_id)
-            for producer_id, p in self._producers.items()
-            if p.txn_first_offset < 0
-        )
-        for _, producer_id in nsmallest(max(1, self._max_producers // _EVICTED_AT_ONCE), idle):
-            del self._producers[producer_id]
+        """Forget the one who wrote longest ago and has no open transaction, if there is one."""
+        for producer_id, producer in self._producers.items():
+            if producer.txn_first_offset < 0:
+                del self._producers[producer_id]
+                return
 
     def _end_transaction(
         self, header: BatchHeader, marker: EndTransactionMarker
     ) -> CompletedTransaction | None:
         producer_id, epoch, offset = header.producer_id, header.producer_epoch, header.base_offset
         producer = self._producers.get(producer_id) or self._add(producer_id, epoch)
+        self._producers.move_to_end(producer_id)
         if producer.producer_epoch != epoch:
             producer.producer_epoch = epoch
             producer.batches.clear()
@@ -221,7 +217,6 @@ class ProducerState:
         producer.txn_first_offset = NO_OFFSET
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.last_timestamp = header.max_timestamp
-        producer.touched_offset = offset
         self._ongoing.pop(producer_id, None)
         if first_offset < 0:
             return None
@@ -318,7 +313,6 @@ class ProducerState:
                 )
                 del producer.batches[:-MAX_BATCHES_REMEMBERED]
             producer.last_timestamp = entry.timestamp
-            producer.touched_offset = entry.last_offset
             producer.coordinator_epoch = entry.coordinator_epoch
             producer.txn_first_offset = entry.txn_first_offset
         ongoing = sorted(
@@ -327,7 +321,7 @@ class ProducerState:
         self._ongoing.update((producer_id, first_offset) for first_offset, producer_id in ongoing)
         if now_ms is not None:
             self.expire(now_ms)
-        while len(self._producers) > self._max_producers and len(self._producers) > len(self._ongoing):
+        for _ in range(len(self._producers) - self._max_producers):
             self._evict()
 
     def describe(self) -> list[ActiveProducer]:
