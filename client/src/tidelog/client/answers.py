@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import topic_name_problem
 
 
 def error_of(code: int, subject: str, message: str | None = None) -> KafkaError:
@@ -21,6 +22,8 @@ def topic_error_of(code: int, name: str, message: str | None = None) -> KafkaErr
         return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
     if code == ErrorCode.TOPIC_ALREADY_EXISTS:
         return KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic '{name}' already exists")
+    if code == ErrorCode.INVALID_TOPIC_EXCEPTION:
+        message = message or topic_name_problem(name)
     return error_of(code, f"topic '{name}'", message)
 
 

@@ -12,7 +12,7 @@ from uuid import UUID
 from tidelog.client.address import Address, parse_bootstrap
 from tidelog.client.answers import error_of, topic_error_of
 from tidelog.client.connection import DEFAULT_TIMEOUT_S, BrokerConnection
-from tidelog.client.errors import ClientError, UnreachableError
+from tidelog.client.errors import AdvertisedUnreachableError, ClientError, UnreachableError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.metadata import (
     MetadataRequest,
@@ -23,6 +23,7 @@ from tidelog.wire.messages.metadata import (
 
 NO_LEADER: Final = -1
 RETRY_BACKOFF_S: Final = 0.1
+CREATION_WAIT_S: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,9 +114,8 @@ class Cluster:
         try:
             connection = self._connect(broker.address)
         except UnreachableError as error:
-            raise UnreachableError(
-                f"broker {broker_id} advertises {broker.address} (advertised.listeners), which does not work "
-                f"from here: {error}"
+            raise AdvertisedUnreachableError(
+                f"broker {broker_id} tells its clients to come to {broker.address}, but: {error}"
             ) from error
         self._connections[broker_id] = connection
         return connection
@@ -146,19 +146,23 @@ class Cluster:
     def topic(self, name: str, *, creates: bool = False) -> Topic:
         """One topic whose partitions all have leaders; waits for them up to the timeout.
 
-        `creates`: a broker with auto.create.topics.enable makes it if it is missing. KafkaError
+        `creates`: a broker with auto.create.topics.enable makes a missing one, which takes a moment. KafkaError
         UNKNOWN_TOPIC_OR_PARTITION if it does not exist, LEADER_NOT_AVAILABLE if leaders stay absent.
         """
-        deadline_s = time.monotonic() + self.timeout_s
+        began_s = time.monotonic()
         while True:
             topic = self._ask((name,), creates=creates).topics[0]
             code = topic.error_code
+            waited_s = time.monotonic() - began_s
+            if creates and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and waited_s < CREATION_WAIT_S:
+                time.sleep(RETRY_BACKOFF_S)  # Kafka says so too while the topic is being made
+                continue
             if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
                 raise topic_error_of(code, name)
             found = _topic_of(topic)
             if found.partitions and all(p.leader != NO_LEADER for p in found.partitions):
                 return found
-            if time.monotonic() > deadline_s:
+            if waited_s > self.timeout_s:
                 raise KafkaError(
                     ErrorCode.LEADER_NOT_AVAILABLE, f"topic '{name}' has partitions without a leader"
                 )

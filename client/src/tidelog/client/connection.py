@@ -72,9 +72,7 @@ class BrokerConnection:
         try:
             self._socket = socket.create_connection(address, timeout_s)
         except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA can't encode
-            raise UnreachableError(
-                f"no connection to {address}: {_reason(error)}; is a broker running there?"
-            ) from error
+            raise UnreachableError(f"no connection to {address}: {_reason(error)}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._closed_on_error():
             self.served = self._ask_versions()

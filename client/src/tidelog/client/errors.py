@@ -15,6 +15,10 @@ class UnreachableError(ClientError):
     """No connection could be made."""
 
 
+class AdvertisedUnreachableError(UnreachableError):
+    """A broker was found, but not at the address that it tells clients to use."""
+
+
 class ConnectionLostError(ClientError):
     """The connection ended before the answer was there."""
 

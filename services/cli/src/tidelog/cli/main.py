@@ -9,7 +9,15 @@ from typing import Final
 import click
 
 _COMMANDS: Final = {
+    "cluster": "tidelog.cli.cluster",
+    "config": "tidelog.cli.config",
+    "consume": "tidelog.cli.consume",
     "dev": "tidelog.cli.dev",
+    "dump-log": "tidelog.cli.dump_log",
+    "offsets": "tidelog.cli.offsets",
+    "perf": "tidelog.cli.perf",
+    "produce": "tidelog.cli.produce",
+    "topic": "tidelog.cli.topic",
 }
 """Subcommand -> module; the module's `command` is the click command."""
 

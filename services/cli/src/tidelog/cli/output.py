@@ -1,0 +1,53 @@
+"""Tables: with lines and colours on a terminal, tab-separated lines for another program."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+
+def is_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def console() -> Console:
+    """Made when it is used: tests swap standard output."""
+    return Console(highlight=False, soft_wrap=False)
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None
+) -> None:
+    """A column whose name begins with `#` holds numbers (shown to the right, without the `#`)."""
+    names = [column.removeprefix("#") for column in columns]
+    if not is_terminal():
+        click.echo("\t".join(names))
+        for row in rows:
+            click.echo("\t".join("" if cell is None else str(cell) for cell in row))
+        return
+    table = Table(title=title, title_justify="left", header_style="bold cyan", pad_edge=False)
+    for column, name in zip(columns, names, strict=True):
+        table.add_column(
+            name,
+            justify="right" if column.startswith("#") else "left",
+            overflow="fold",
+            no_wrap=column.startswith("#"),
+        )
+    for row in rows:
+        table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
+    console().print(table)
+
+
+def say(text: str) -> None:
+    """What was done, in green on a terminal."""
+    click.secho(text, fg="green" if is_terminal() else None)
+
+
+def note(text: str) -> None:
+    """For people, beside the data: on standard error."""
+    click.echo(text, err=True)

@@ -1,0 +1,54 @@
+"""Records gathered to one batch a partition, sent when a batch is full or the caller says so."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from tidelog.client.batch_sender import BatchSender
+from tidelog.client.partitioner import partition_for_key
+from tidelog.records.record import Record
+
+RECORD_OVERHEAD_BYTES: Final = 21
+"""More than a record's own fields usually take; exact sizes don't matter here."""
+
+
+class RecordBatcher:
+    """Keys choose the partition as in Kafka; records without one fill a partition's batch, then another's."""
+
+    def __init__(self, sender: BatchSender, *, batch_bytes: int, partition: int | None = None) -> None:
+        self._sender = sender
+        self._batch_bytes = batch_bytes
+        self._fixed_partition = partition
+        self._num_partitions = len(sender.topic.partitions)
+        self._sticky_partition = random.randrange(self._num_partitions)
+        self._waiting: dict[int, list[Record]] = {}
+        self._waiting_bytes: dict[int, int] = {}
+        self.sent_records = 0
+
+    def add(self, record: Record) -> None:
+        """Raises what BatchSender.send raises."""
+        index = self._partition_of(record)
+        size = RECORD_OVERHEAD_BYTES + len(record.key or b"") + len(record.value or b"")
+        size += sum(len(name) + len(value or b"") for name, value in record.headers)
+        if self._waiting_bytes.get(index, 0) + size > self._batch_bytes:
+            self.flush()
+            index = self._partition_of(record)
+        rows = self._waiting.setdefault(index, [])
+        rows.append(record._replace(offset=len(rows)))
+        self._waiting_bytes[index] = self._waiting_bytes.get(index, 0) + size
+
+    def flush(self) -> None:
+        """Send what waits, all partitions at once: each leader gets one request."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, {}, {}
+        self._sticky_partition = (self._sticky_partition + 1) % self._num_partitions
+        if waiting:
+            self._sender.send(waiting)
+            self.sent_records += sum(map(len, waiting.values()))
+
+    def _partition_of(self, record: Record) -> int:
+        if self._fixed_partition is not None:
+            return self._fixed_partition
+        if record.key is None:
+            return self._sticky_partition
+        return partition_for_key(record.key, self._num_partitions)
