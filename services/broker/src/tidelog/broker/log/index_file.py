@@ -82,6 +82,11 @@ class IndexFile:
             return bisect_right(range(count), value, lo=start, key=self._first_column) - 1
         return bisect_right(range(min(start, count)), value, key=self._first_column) - 1
 
+    def last_two_rise(self) -> bool:
+        """Zeros that a crash left at the end of a file do not."""
+        count = self.entry_count
+        return count < 2 or self._first_column(count - 1) > self._first_column(count - 2)
+
     def reader(self) -> Self:
         """The entries as of now with a descriptor of its own, for lookups in another thread; to be closed."""
         copy = type(self)(self._directory, self._base_offset)

@@ -88,6 +88,7 @@ class PartitionLog(SegmentedLog):
         `producer_state`, trims `leader_epochs`.
         """
         place = PartitionDirectory(os.fspath(directory))
+        epochs_before = leader_epochs.encode()
         try:
             os.makedirs(place.path, exist_ok=True)
             loaded = recovery.load_segments(
@@ -113,8 +114,10 @@ class PartitionLog(SegmentedLog):
             log.cut_at_opening = loaded.cut
             if not len(leader_epochs) and log.log_end_offset > log.log_start_offset:
                 recovery.rebuild_leader_epochs(log.segments, leader_epochs)
+            leader_epochs.truncate_from_end(log.log_end_offset)
+            leader_epochs.truncate_from_start(log.log_start_offset)
+            if leader_epochs.encode() != epochs_before:
                 log.persist_leader_epochs()
-            log._trim_leader_epochs()
             recovery.rebuild_producer_state(place, log.segments, producer_state, log.log_end_offset, now_ms)
         except (OSError, TornLogError) as error:
             raise LogStorageError(f"{place.path} can't be opened: {error}") from error

@@ -151,14 +151,15 @@ def _load_indexes(segment: Segment) -> bool:
         if size % index.ENTRY.size:
             return False
         index.opened_with(size // index.ENTRY.size)
-    count = segment.offset_index.entry_count
-    if count:
-        relative_offset, position = segment.offset_index.entry(count - 1)
-        if relative_offset <= 0 or position >= segment.size_bytes or (count > 1 and not position):
+    if not (segment.offset_index.last_two_rise() and segment.time_index.last_two_rise()):
+        return False
+    if segment.offset_index.entry_count:
+        relative_offset, position = segment.offset_index.entry(segment.offset_index.entry_count - 1)
+        if relative_offset <= 0 or not 0 <= position < segment.size_bytes:
             return False
     timestamp, offset = segment.time_index.last()
-    if segment.time_index.entry_count and (timestamp < 0 or offset < segment.base_offset):
-        return False
+    if segment.size_bytes and (timestamp < 0 or offset < segment.base_offset):
+        return False  # a segment ends its time index when it is finished, unless its batches have no timestamps
     segment.time_index.load_last()
     segment.max_timestamp, segment.offset_of_max_timestamp = timestamp, offset
     return True

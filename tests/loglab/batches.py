@@ -1,0 +1,76 @@
+"""Batches as a leader has them when it appends: offset, epoch and CRC set."""
+
+from __future__ import annotations
+
+from tidelog.broker.log.partition_log import PartitionLog
+from tidelog.records.batch import BatchHeader, iterate_headers, parse_header
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
+
+
+def make_batch(
+    base_offset: int,
+    count: int = 1,
+    *,
+    value_bytes: int = 10,
+    timestamp: int = 1000,
+    timestamps: list[int] | None = None,
+    leader_epoch: int = 0,
+    compression: int = 0,
+    producer_id: int = -1,
+    producer_epoch: int = -1,
+    base_sequence: int = -1,
+) -> bytes:
+    """`count` records; the timestamp is that of all, unless each has its own in `timestamps`."""
+    times = [timestamp] * count if timestamps is None else timestamps
+    records = [
+        Record(base_offset + number, time, b"k%06d" % (base_offset + number), bytes(value_bytes))
+        for number, time in enumerate(times)
+    ]
+    return bytes(
+        build_batch(
+            records,
+            base_offset=base_offset,
+            leader_epoch=leader_epoch,
+            compression=compression,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+        )
+    )
+
+
+def append(log: PartitionLog, batch: bytes, now_ms: int = 0) -> BatchHeader:
+    """As the replica does: the log, then the producer state."""
+    header = parse_header(batch)
+    log.append(memoryview(batch), header, now_ms)
+    if header.producer_id >= 0:
+        log.producer_state.update(header)
+    return header
+
+
+def append_batches(log: PartitionLog, count: int, *, now_ms: int = 0, **shape: int) -> list[bytes]:
+    """`count` batches of one record each at the log end; `shape` as for make_batch."""
+    batches = []
+    for _ in range(count):
+        batch = make_batch(log.log_end_offset, **shape)  # type: ignore[arg-type]
+        append(log, batch, now_ms)
+        batches.append(batch)
+    return batches
+
+
+def read_all(log: PartitionLog, *, max_bytes: int = 1 << 20, start: int | None = None) -> list[bytes]:
+    """All batches from `start` (default: the log start) to the end, fetch by fetch, as a consumer does."""
+    offset = log.log_start_offset if start is None else start
+    batches: list[bytes] = []
+    while offset < log.log_end_offset:
+        stretch = log.read(offset, max_bytes, log.log_end_offset)
+        if stretch is None:  # offsets without records up to the end
+            break
+        data = stretch.read()
+        stretch.release()
+        found = list(iterate_headers(data))
+        assert sum(header.size_bytes for _, header in found) == len(data), "a batch is cut off"
+        batches += [data[at : at + header.size_bytes] for at, header in found]
+        offset = found[-1][1].last_offset + 1
+    return batches
