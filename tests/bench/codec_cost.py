@@ -1,4 +1,5 @@
-"""What the wire codec costs on this machine, beside its budget (docs: DESIGN section 4). Run it: python tests/bench/codec_cost.py
+"""What the wire codec costs on this machine, beside its budget (docs: DESIGN section 4). Run it: python
+tests/bench/codec_cost.py
 
 Each figure is the best of many short rounds: the cost of the code, without what else the machine does.
 """
@@ -13,7 +14,14 @@ from uuid import UUID
 
 from tidelog.wire import codec, headers
 from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.messages.fetch import FetchableTopicResponse, FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from tidelog.wire.messages.fetch import (
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+)
 from tidelog.wire.messages.metadata import (
     MetadataResponse,
     MetadataResponseBroker,
@@ -45,13 +53,29 @@ class Case(NamedTuple):
 def cases() -> Iterator[Case]:
     """The budget is given for versions that today's clients use; older ones are beside them."""
     for version in (7, 9, 12, 13):
-        yield Case(f"ProduceRequest 1x1 decode v{version}", 2.5, _decoding(ApiKey.PRODUCE, version, _produce_request()))
-        yield Case(f"ProduceResponse 1x1 encode v{version}", 2.0, _encoding(ApiKey.PRODUCE, version, _produce_response()))
+        yield Case(
+            f"ProduceRequest 1x1 decode v{version}",
+            2.5,
+            _decoding(ApiKey.PRODUCE, version, _produce_request()),
+        )
+        yield Case(
+            f"ProduceResponse 1x1 encode v{version}",
+            2.0,
+            _encoding(ApiKey.PRODUCE, version, _produce_response()),
+        )
     for version in (11, 13, 17, 18):
-        yield Case(f"FetchRequest 1x1 decode v{version}", 3.0, _decoding(ApiKey.FETCH, version, _fetch_request()))
-        yield Case(f"FetchResponse 1x1 encode v{version}", 2.0, _encoding(ApiKey.FETCH, version, _fetch_response()))
+        yield Case(
+            f"FetchRequest 1x1 decode v{version}", 3.0, _decoding(ApiKey.FETCH, version, _fetch_request())
+        )
+        yield Case(
+            f"FetchResponse 1x1 encode v{version}", 2.0, _encoding(ApiKey.FETCH, version, _fetch_response())
+        )
     for version in (8, 13):
-        yield Case(f"MetadataResponse 10x10 encode v{version}", 150.0, _encoding(ApiKey.METADATA, version, _metadata()))
+        yield Case(
+            f"MetadataResponse 10x10 encode v{version}",
+            150.0,
+            _encoding(ApiKey.METADATA, version, _metadata()),
+        )
     header = memoryview(headers.encode_request_header(ApiKey.PRODUCE, 13, 1, "rdkafka"))
     yield Case("request header decode", 1.0, lambda: headers.decode_request_header(header, 0))
     yield Case("response header encode", 0.5, lambda: headers.encode_response_header(ApiKey.PRODUCE, 13, 1))
@@ -89,12 +113,19 @@ def _produce_response() -> ProduceResponse:
 
 def _fetch_request() -> FetchRequest:
     partition = FetchPartition(3, current_leader_epoch=5, fetch_offset=1_234_567, partition_max_bytes=1 << 20)
-    return FetchRequest(max_wait_ms=500, min_bytes=1, session_id=77, topics=[FetchTopic(TOPIC, TOPIC_ID, [partition])])
+    return FetchRequest(
+        max_wait_ms=500, min_bytes=1, session_id=77, topics=[FetchTopic(TOPIC, TOPIC_ID, [partition])]
+    )
 
 
 def _fetch_response() -> FetchResponse:
     partition = PartitionData(
-        3, high_watermark=1_234_567, last_stable_offset=1_234_567, log_start_offset=0, aborted_transactions=None, records=RECORDS
+        3,
+        high_watermark=1_234_567,
+        last_stable_offset=1_234_567,
+        log_start_offset=0,
+        aborted_transactions=None,
+        records=RECORDS,
     )
     return FetchResponse(session_id=77, responses=[FetchableTopicResponse(TOPIC, TOPIC_ID, [partition])])
 
@@ -106,7 +137,8 @@ def _metadata() -> MetadataResponse:
             name=f"{TOPIC}-{t}",
             topic_id=UUID(int=t + 1),
             partitions=[
-                MetadataResponsePartition(0, p, p % 3, 5, replica_nodes=[0, 1, 2], isr_nodes=[0, 1, 2]) for p in range(10)
+                MetadataResponsePartition(0, p, p % 3, 5, replica_nodes=[0, 1, 2], isr_nodes=[0, 1, 2])
+                for p in range(10)
             ],
         )
         for t in range(10)
@@ -119,7 +151,8 @@ def main() -> int:
     for case in cases():
         spent = cost_us(case.run)
         over += spent > case.budget_us
-        print(f"{case.name:36} {spent:8.2f} us   budget {case.budget_us:6.1f} us{'   OVER' if spent > case.budget_us else ''}")
+        mark = "   OVER" if spent > case.budget_us else ""
+        print(f"{case.name:36} {spent:8.2f} us   budget {case.budget_us:6.1f} us{mark}")
     return 1 if over else 0
 
 

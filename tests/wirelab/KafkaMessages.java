@@ -10,7 +10,7 @@ import org.apache.kafka.common.protocol.MessageUtil;
 
 /**
  * Reads lines of "class version hex", lets Apache Kafka read and write that message, and prints a line of "hex json" for each:
- * the bytes Kafka writes, and the fields it read. An error is printed as "error ...".
+ * the bytes Kafka writes, and the fields it read. An error is printed as "error ...". "new" instead of hex: a new message.
  */
 public class KafkaMessages {
     public static void main(String[] arguments) throws Exception {
@@ -19,7 +19,7 @@ public class KafkaMessages {
         for (String line = in.readLine(); line != null; line = in.readLine()) {
             String[] parts = line.split(" ", -1);
             try {
-                out.append(answer(parts[0], Short.parseShort(parts[1]), HexFormat.of().parseHex(parts[2])));
+                out.append(answer(parts[0], Short.parseShort(parts[1]), parts[2]));
             } catch (Exception error) {
                 Throwable cause = error.getCause() == null ? error : error.getCause();
                 out.append("error ").append(String.valueOf(cause).replace('\n', ' '));
@@ -29,12 +29,14 @@ public class KafkaMessages {
         System.out.print(out);
     }
 
-    private static String answer(String name, short version, byte[] bytes) throws Exception {
+    private static String answer(String name, short version, String hex) throws Exception {
         Message message = (Message) Class.forName(name).getDeclaredConstructor().newInstance();
-        ByteBuffer buffer = ByteBuffer.wrap(bytes);
-        message.read(new ByteBufferAccessor(buffer), version);
-        if (buffer.hasRemaining()) {
-            return "error " + buffer.remaining() + " bytes are left";
+        if (!hex.equals("new")) {
+            ByteBuffer buffer = ByteBuffer.wrap(HexFormat.of().parseHex(hex));
+            message.read(new ByteBufferAccessor(buffer), version);
+            if (buffer.hasRemaining()) {
+                return "error " + buffer.remaining() + " bytes are left";
+            }
         }
         ByteBuffer written = MessageUtil.toByteBufferAccessor(message, version).buffer();
         byte[] again = new byte[written.remaining()];

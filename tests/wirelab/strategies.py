@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 from uuid import UUID
 
 from hypothesis import strategies as st
-
 from tidelog.wire.schema import F, FieldType, Message, Struct
 
 LONG = 150
@@ -36,7 +35,7 @@ TAME = WHOLE_RANGE | {"int16": st.integers(-1, 100), "int64": st.integers(0, 1 <
 """Values that kio also takes where it makes error codes, moments and spans of them."""
 
 
-@lru_cache(maxsize=None)
+@cache
 def messages_of(message: type[Message], version: int, tame: bool = False) -> st.SearchStrategy[Any]:
     """Messages in which every field that `version` has is anything, and every other has its default."""
     return _struct(message, version, tame)

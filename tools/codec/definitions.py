@@ -42,7 +42,7 @@ def cache_folder() -> Path:
 
 
 def find_jars() -> list[Path]:
-    """The pinned jars: from our cache, else from jars that are already on this machine, else through Maven."""
+    """The pinned jars: from our cache, else those already on this machine, else through Maven."""
     folder = cache_folder()
     found = []
     for artifact, sha256 in JARS.items():
@@ -103,14 +103,18 @@ def _fetch(artifact: str, target: Path) -> None:
 def load_definitions() -> list[dict[str, Any]]:
     """All definitions with fields that a broker or its coordinators need, as parsed JSON.
 
-    Requests and responses are those of APIs that a broker's listener serves. Raises DefinitionsUnavailableError.
+    Requests and responses are those of APIs that a broker's listener serves. Raises
+    DefinitionsUnavailableError.
     """
-    definitions = []
+    definitions: list[dict[str, Any]] = []
     for jar in find_jars():
         with zipfile.ZipFile(jar) as archive:
-            for name in sorted(archive.namelist()):
-                if name.startswith(DEFINITIONS_FOLDER) and name.endswith(".json"):
-                    definitions.append(_parse(archive.read(name).decode()))
+            names = [
+                n
+                for n in sorted(archive.namelist())
+                if n.startswith(DEFINITIONS_FOLDER) and n.endswith(".json")
+            ]
+            definitions.extend(_parse(archive.read(name).decode()) for name in names)
     served = {
         d["apiKey"] for d in definitions if d["type"] == "request" and "broker" in d.get("listeners", ())
     }

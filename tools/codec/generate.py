@@ -3,9 +3,10 @@
     generate.py           writes the modules
     generate.py --check   compares them with what it would write; exit 1 if they differ
 
-The definitions are in jars of Apache Kafka on Maven Central, pinned by SHA-256 (definitions.py). Without them (offline, no Maven) `--check`
-says so and passes, unless REQUIRE_ALL=1. One module for each API with its request and response, one for each kind of coordinator record
-with its key and value, and `apis.py` with the table of APIs. Only names, types, versions, tags and defaults are taken.
+The definitions are in jars of Apache Kafka on Maven Central, pinned by SHA-256 (definitions.py). Without them
+(offline, no Maven) `--check` says so and passes, unless REQUIRE_ALL=1. One module for each API with its
+request and response, one for each kind of coordinator record with its key and value, and `apis.py` with the
+table of APIs. Only names, types, versions, tags and defaults are taken.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from python_source import LAST_VERSION, MessageSource, shape, snake, valid_versi
 
 ROOT = Path(__file__).resolve().parents[2]
 TARGET = ROOT / "services/common/src/tidelog/wire/messages"
-MARK = f"Made by tools/codec/generate.py from Apache Kafka {KAFKA_VERSION}'s message definitions; not edited by hand."
+MARK = f"Made by tools/codec/generate.py from Apache Kafka {KAFKA_VERSION}'s definitions; not edited by hand."
 
 
 def main() -> int:
@@ -34,7 +35,7 @@ def main() -> int:
         files = make_files(load_definitions())
     except DefinitionsUnavailableError as error:
         must = not arguments.check or os.environ.get("REQUIRE_ALL") == "1"
-        print(f"generated codec {'not made' if must else 'not checked (skipped)'}: {error}", file=sys.stderr)
+        sys.stderr.write(f"generated codec {'not made' if must else 'not checked (skipped)'}: {error}\n")
         return 1 if must else 0
     return check(files) if arguments.check else write(files)
 
@@ -149,7 +150,7 @@ def write(files: dict[str, str]) -> int:
     for path, text in files.items():
         (TARGET / path).parent.mkdir(parents=True, exist_ok=True)
         (TARGET / path).write_text(text)
-    print(f"{len(files)} modules in {TARGET.relative_to(ROOT)}")
+    sys.stdout.write(f"{len(files)} modules in {TARGET.relative_to(ROOT)}\n")
     return 0
 
 
@@ -159,7 +160,7 @@ def check(files: dict[str, str]) -> int:
         path for path in set(existing()) & set(files) if (TARGET / path).read_text() != files[path]
     )
     for path in wrong:
-        print(f"{TARGET.relative_to(ROOT) / path} is not what `make codec` writes", file=sys.stderr)
+        sys.stderr.write(f"{TARGET.relative_to(ROOT) / path} is not what `make codec` writes\n")
     return 1 if wrong else 0
 
 

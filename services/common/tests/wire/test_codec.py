@@ -8,7 +8,6 @@ import sys
 from uuid import UUID, uuid4
 
 import pytest
-
 from tidelog.wire import codec, headers
 from tidelog.wire.api_keys import API_SPECS, ApiKey, api_spec, find_api_spec
 from tidelog.wire.messages.describe_quorum import RequestTopicData, ResponseTopicData
@@ -48,7 +47,13 @@ def test_fetched_records_are_chunks_as_they_were_given(version: int) -> None:
     partitions = [PartitionData(i, records=r) for i, r in enumerate([view, None, b"", file_range])]
     response = FetchResponse(responses=[FetchableTopicResponse("t", TOPIC_ID, partitions)])
     chunks = codec.response_encoder(ApiKey.FETCH, version)(response)
-    assert [type(chunk) for chunk in chunks] == [bytes, memoryview, bytes, FileRangeLike, *([bytes] * (version >= 12))]
+    assert [type(chunk) for chunk in chunks] == [
+        bytes,
+        memoryview,
+        bytes,
+        FileRangeLike,
+        *([bytes] * (version >= 12)),
+    ]
     assert chunks[1] is view
     assert chunks[3] is file_range
     body = b"".join(chunk if isinstance(chunk, bytes | memoryview) else bytes(len(chunk)) for chunk in chunks)
@@ -60,14 +65,18 @@ def test_fetched_records_are_chunks_as_they_were_given(version: int) -> None:
 def test_a_tagged_struct_of_defaults_is_not_sent() -> None:
     encode = codec.response_encoder(ApiKey.FETCH, 17)
     plain = FetchResponse(responses=[FetchableTopicResponse(partitions=[PartitionData()])])
-    defaults = FetchResponse(responses=[FetchableTopicResponse(partitions=[PartitionData(current_leader=LeaderIdAndEpoch())])])
+    defaults = FetchResponse(
+        responses=[FetchableTopicResponse(partitions=[PartitionData(current_leader=LeaderIdAndEpoch())])]
+    )
     assert encode(plain) == encode(defaults)
 
 
 def test_every_uuid_is_the_right_one_beyond_the_bound_of_the_cache() -> None:
     encode, decode = codec.request_encoder(ApiKey.PRODUCE, 13), codec.request_decoder(ApiKey.PRODUCE, 13)
     ids = [UUID(int=n) for n in range(20_000)]
-    body = b"".join(encode(ProduceRequest(topic_data=[TopicProduceData(topic_id=topic_id) for topic_id in ids])))
+    body = b"".join(
+        encode(ProduceRequest(topic_data=[TopicProduceData(topic_id=topic_id) for topic_id in ids]))
+    )
     for _ in range(2):
         assert [topic.topic_id for topic in decode(body, 0)[0].topic_data] == ids
 
@@ -86,7 +95,9 @@ def test_numbers_out_of_range_are_refused() -> None:
 def test_strings_longer_than_kafkas_are_refused() -> None:
     long = "x" * 32_768
     with pytest.raises(struct.error):
-        codec.request_encoder(ApiKey.SASL_HANDSHAKE, 0)(codec.request_class(ApiKey.SASL_HANDSHAKE)(mechanism=long))
+        codec.request_encoder(ApiKey.SASL_HANDSHAKE, 0)(
+            codec.request_class(ApiKey.SASL_HANDSHAKE)(mechanism=long)
+        )
     api_versions = codec.request_class(ApiKey.API_VERSIONS)
     encode = codec.request_encoder(ApiKey.API_VERSIONS, 3)
     with pytest.raises(ValueError, match="longer than 32767"):
@@ -110,7 +121,9 @@ def test_table_of_apis() -> None:
     assert api_spec(ApiKey.INIT_PRODUCER_ID).max_version == 5, "version 6 is unstable in Kafka 4.3"
     assert ApiKey.OFFSET_FOR_LEADER_EPOCH.name_in_kafka == "OffsetForLeaderEpoch"
     assert find_api_spec(7) is None
-    assert all(spec.listed_min_version == spec.min_version for spec in API_SPECS.values() if spec is not produce)
+    assert all(
+        spec.listed_min_version == spec.min_version for spec in API_SPECS.values() if spec is not produce
+    )
 
 
 def test_headers_of_unknown_versions_and_apis() -> None:

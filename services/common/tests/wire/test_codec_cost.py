@@ -1,4 +1,6 @@
-"""The codec stays within three times its budget even on a loaded machine; tests/bench/codec_cost.py prints the figures."""
+"""The codec stays within three times its budget even on a loaded machine; tests/bench/codec_cost.py prints
+the figures.
+"""
 
 from __future__ import annotations
 

@@ -14,9 +14,15 @@ GENERATE = ROOT / "tools/codec/generate.py"
 
 
 def _check(home: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("REQUIRE_ALL", "XDG_CACHE_HOME", "KAFKA_HOME")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("REQUIRE_ALL", "XDG_CACHE_HOME", "KAFKA_HOME")
+    }
     env = kept | {"HOME": str(home), "PATH": str(home)} | environment
-    return subprocess.run([sys.executable, GENERATE, "--check"], env=env, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        [sys.executable, GENERATE, "--check"], env=env, capture_output=True, text=True, check=False
+    )
 
 
 def test_without_maven_the_check_is_skipped_with_its_reason(tmp_path: Path) -> None:
@@ -40,7 +46,12 @@ def python_source(monkeypatch: pytest.MonkeyPatch) -> object:
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("TopicData", "topic_data"), ("ISRNodes", "isr_nodes"), ("Enable2Pc", "enable2_pc"), ("groupId", "group_id")],
+    [
+        ("TopicData", "topic_data"),
+        ("ISRNodes", "isr_nodes"),
+        ("Enable2Pc", "enable2_pc"),
+        ("groupId", "group_id"),
+    ],
 )
 def test_names(python_source: object, name: str, expected: str) -> None:
     assert python_source.snake(name) == expected  # type: ignore[attr-defined]
@@ -58,7 +69,13 @@ def test_defaults_and_versions(python_source: object) -> None:
             {"name": "NotYet", "type": "int32", "versions": "3+"},
             {"name": "Hex", "type": "int32", "versions": "0+", "default": "0x7fffffff"},
             {"name": "Null", "type": "string", "versions": "0+", "nullableVersions": "0+", "default": "null"},
-            {"name": "NoDefault", "type": "[]int32", "versions": "0+", "nullableVersions": "0+", "default": None},
+            {
+                "name": "NoDefault",
+                "type": "[]int32",
+                "versions": "0+",
+                "nullableVersions": "0+",
+                "default": None,
+            },
             {"name": "OnlyTagged", "type": "int16", "taggedVersions": "2+", "tag": 0, "default": -1},
         ],
     }

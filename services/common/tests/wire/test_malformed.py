@@ -1,17 +1,15 @@
-"""Bytes that are no message: always MalformedMessageError, never another exception, endless loop or memory beyond the frame's own order."""
+"""Bytes that are no message: always MalformedMessageError, never another exception, endless loop or memory
+beyond the frame's own order.
+"""
 
 from __future__ import annotations
 
 import struct
 import tracemalloc
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from wirelab.catalogue import payload_classes, record_classes, versions_of
-from wirelab.strategies import messages_of
-
 from tidelog.wire import codec, headers, primitives
 from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError
 from tidelog.wire.messages.api_versions import ApiVersionsRequest
@@ -19,11 +17,20 @@ from tidelog.wire.messages.fetch import FetchRequest
 from tidelog.wire.messages.metadata import MetadataRequest
 from tidelog.wire.messages.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from tidelog.wire.schema import Message
+from wirelab.catalogue import payload_classes, record_classes, versions_of
+from wirelab.strategies import messages_of
 
 EXAMPLES = 20
 _quick = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 _nasty = st.sampled_from(
-    [b"\xff" * 4, b"\xff\xff\xff\xff\x7f", b"\xff\xff\xff\xff\x07", b"\x7f\xff\xff\xff", b"\x80\0\0\0", b"\x80" * 9]
+    [
+        b"\xff" * 4,
+        b"\xff\xff\xff\xff\x7f",
+        b"\xff\xff\xff\xff\x07",
+        b"\x7f\xff\xff\xff",
+        b"\x80\0\0\0",
+        b"\x80" * 9,
+    ]
 )
 ALL = [*payload_classes(), *record_classes()]
 
@@ -64,16 +71,24 @@ def test_random_bytes(message: type[Message], data: st.DataObject) -> None:
     _decodes(codec.decoder(message, version), data.draw(st.binary(max_size=60)))
 
 
-@given(st.integers(0, 2**31 - 1) | st.integers(0, 31).map(lambda bits: (1 << bits) - 1), st.binary(max_size=2))
+@given(
+    st.integers(0, 2**31 - 1) | st.integers(0, 31).map(lambda bits: (1 << bits) - 1), st.binary(max_size=2)
+)
 def test_varints(value: int, around: bytes) -> None:
     written = primitives.uvarint(value)
     assert len(written) == max(1, -(-value.bit_length() // 7))
-    assert primitives.read_uvarint(around + written + around, len(around)) == (value, len(around) + len(written))
+    assert primitives.read_uvarint(around + written + around, len(around)) == (
+        value,
+        len(around) + len(written),
+    )
     with pytest.raises(IndexError):
         primitives.read_uvarint(written[:-1], 0)
 
 
-@given(st.binary(max_size=40) | st.builds(lambda key, rest: struct.pack(">h", key) + rest, st.integers(-1, 95), st.binary()))
+@given(
+    st.binary(max_size=40)
+    | st.builds(lambda key, rest: struct.pack(">h", key) + rest, st.integers(-1, 95), st.binary())
+)
 def test_random_request_headers(buffer: bytes) -> None:
     try:
         *_, body = headers.decode_request_header(buffer, 0)
@@ -134,7 +149,12 @@ def test_unknown_tagged_fields_are_skipped(message: type[Message]) -> None:
 
 @pytest.mark.parametrize("version", [-1, 0, 2, 14, 32767])
 def test_versions_that_are_not_served(version: int) -> None:
-    for make in (codec.request_decoder, codec.request_encoder, codec.response_decoder, codec.response_encoder):
+    for make in (
+        codec.request_decoder,
+        codec.request_encoder,
+        codec.response_decoder,
+        codec.response_encoder,
+    ):
         with pytest.raises(UnsupportedVersionError, match="Produce"):
             make(0, version)
 
@@ -159,5 +179,3 @@ def test_record_prefixes() -> None:
         values.decode(b"\0\5" + bytes(40))
     newest = values.encode(OffsetCommitValue(offset=7))
     assert values.decode(b"\0\5" + newest[2:] + b"more", newer_as_newest=True) == OffsetCommitValue(offset=7)
-
-

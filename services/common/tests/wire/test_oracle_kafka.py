@@ -1,4 +1,5 @@
-"""Apache Kafka itself reads what we write, field by field, and writes the same bytes: every message in every version.
+"""Apache Kafka itself reads what we write, field by field, and writes the same bytes: every message in every
+version.
 
 This is the only oracle for the records of coordinators, which kio does not have.
 """
@@ -18,11 +19,10 @@ import pytest
 import wirelab
 from brokerlab.kafka_jars import JAVA_OPTIONS, KafkaUnavailableError, find_jars
 from hypothesis import HealthCheck, Phase, given, settings
-from wirelab.catalogue import payload_classes, record_classes, versions_of
-from wirelab.strategies import messages_of
-
 from tidelog.wire import codec
 from tidelog.wire.schema import Message
+from wirelab.catalogue import payload_classes, record_classes, versions_of
+from wirelab.strategies import messages_of
 
 EXAMPLES = 4
 TIMEOUT_S = 240
@@ -93,23 +93,49 @@ def _same_field(ours: Any, name: str, theirs: Any) -> bool:
     return _same(getattr(ours, name), theirs)
 
 
-def test_apache_kafka_reads_and_writes_the_same() -> None:
+@pytest.fixture(scope="module")
+def jars() -> Path:
     try:
-        jars = find_jars()
+        return find_jars()
     except KafkaUnavailableError as error:
         pytest.skip(str(error))
-    cases = list(_cases())
-    lines = "\n".join(f"{_java_class(message)} {version} {body.hex()}" for message, version, _, body in cases)
+
+
+def _ask_kafka(jars: Path, lines: list[str]) -> list[str]:
+    """One answer of KafkaMessages.java for each line."""
     command = ["java", *JAVA_OPTIONS, "-Dfile.encoding=UTF-8", "-cp", f"{jars}/*", str(ORACLE)]
+    text = "".join(line + "\n" for line in lines)
     done = subprocess.run(
-        command, input=lines + "\n", capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False
+        command, input=text, capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     answers = done.stdout.removesuffix("\n").split("\n")
-    assert len(answers) == len(cases)
+    assert len(answers) == len(lines)
+    return answers
+
+
+def test_apache_kafka_reads_and_writes_the_same(jars: Path) -> None:
+    cases = list(_cases())
+    answers = _ask_kafka(
+        [f"{_java_class(message)} {version} {body.hex()}" for message, version, _, body in cases]
+    )
     wrong = []
     for (message, version, value, body), answer in zip(cases, answers, strict=True):
         written, _, fields = answer.partition(" ")
         if written != body.hex() or not _same(value, json.loads(fields)):
             wrong.append(f"{message.__name__} {version}: {value!r}\n  ours  {body.hex()}\n  Kafka {answer}")
     assert not wrong, f"{len(wrong)} of {len(cases)}:\n" + "\n".join(wrong[:10])
+
+
+def test_defaults_are_those_of_apache_kafka(jars: Path) -> None:
+    cases = [(m, v) for m in payload_classes() + record_classes() for v in versions_of(m)]
+    answers = _ask_kafka(jars, [f"{_java_class(message)} {version} new" for message, version in cases])
+    wrong = []
+    for (message, version), answer in zip(cases, answers, strict=True):
+        try:
+            ours = b"".join(codec.encoder(message, version)(message())).hex()
+        except (TypeError, AttributeError) as error:
+            ours = f"error {error}"
+        if ours != answer.partition(" ")[0]:
+            wrong.append(f"{message.__name__} {version}: ours {ours}, Kafka {answer}")
+    assert not wrong, "\n".join(wrong)

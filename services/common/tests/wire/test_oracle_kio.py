@@ -1,7 +1,8 @@
-"""kio, another codec made from the same protocol, reads what we write and writes what we read: every API in every version.
+"""kio, another codec made from the same protocol, reads what we write and writes what we read: every API in
+every version.
 
-Values are compared field by field in wire order, so two fields of one type can't be swapped unseen. Where kio makes moments, spans and error codes
-of numbers, they are turned back.
+Values are compared field by field in wire order, so two fields of one type can't be swapped unseen. Where kio
+makes moments, spans and error codes of numbers, they are turned back.
 """
 
 from __future__ import annotations
@@ -22,12 +23,11 @@ from kio.schema.response_header.v0.header import ResponseHeader as ShortResponse
 from kio.schema.response_header.v1.header import ResponseHeader as LongResponseHeader
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
-from wirelab.catalogue import record_classes, versions_of
-from wirelab.strategies import messages_of
-
 from tidelog.wire import codec, headers
 from tidelog.wire.api_keys import API_SPECS
 from tidelog.wire.schema import ZERO_UUID, Message, Struct
+from wirelab.catalogue import record_classes, versions_of
+from wirelab.strategies import messages_of
 
 EXAMPLES = 8
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,7 +43,9 @@ DATA_RECORDS = [m for m in record_classes() if not hasattr(m, "API_KEY")]
 
 
 def _ours(value: Any, version: int) -> Any:
-    """Nested lists of plain values, in wire order; a tagged struct that is not set counts as one full of defaults."""
+    """Nested lists of plain values, in wire order; a tagged struct that is not set counts as one full of
+    defaults.
+    """
     if isinstance(value, list):
         return [_ours(element, version) for element in value]
     if isinstance(value, memoryview):
@@ -83,7 +85,11 @@ def _written(entity: Any) -> bytes:
 
 
 def _agree(message: type[Message], version: int, theirs: type[Any]) -> None:
-    encode, decode, read = codec.encoder(message, version), codec.decoder(message, version), entity_reader(theirs)
+    encode, decode, read = (
+        codec.encoder(message, version),
+        codec.decoder(message, version),
+        entity_reader(theirs),
+    )
 
     @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), database=None)
     @given(messages_of(message, version, tame=True))
@@ -121,11 +127,15 @@ def test_headers(kind: Any) -> None:
             theirs = load_payload_module(key, version, kind)
             header = getattr(theirs, spec.name + kind.name.capitalize()).__header_schema__
             if kind is EntityType.request:
-                expected: Any = LongRequestHeader if spec.request_header_version(version) == 2 else ShortRequestHeader
+                expected: Any = (
+                    LongRequestHeader if spec.request_header_version(version) == 2 else ShortRequestHeader
+                )
                 assert header is expected
                 _request_header_agrees(key, version, header)
             else:
-                expected = LongResponseHeader if spec.response_header_version(version) == 1 else ShortResponseHeader
+                expected = (
+                    LongResponseHeader if spec.response_header_version(version) == 1 else ShortResponseHeader
+                )
                 assert header is expected
                 made = headers.encode_response_header(key, version, 77)
                 assert made == _written(header(correlation_id=77))
@@ -134,7 +144,9 @@ def test_headers(kind: Any) -> None:
 
 def _request_header_agrees(key: int, version: int, header: Any) -> None:
     for client_id in (None, "", "tide-é"):
-        theirs = header(request_api_key=key, request_api_version=version, correlation_id=-5, client_id=client_id)
+        theirs = header(
+            request_api_key=key, request_api_version=version, correlation_id=-5, client_id=client_id
+        )
         made = headers.encode_request_header(key, version, -5, client_id)
         assert made == _written(theirs)
         assert headers.decode_request_header(b"__" + made, 2) == (key, version, -5, client_id, 2 + len(made))

@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from wirelab.catalogue import payload_classes, record_classes, versions_of
-from wirelab.strategies import messages_of
-
 from tidelog.wire import codec
 from tidelog.wire.schema import Message
+from wirelab.catalogue import payload_classes, record_classes, versions_of
+from wirelab.strategies import messages_of
 
 EXAMPLES = 15
 _quick = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))

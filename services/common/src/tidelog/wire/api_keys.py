@@ -1,7 +1,7 @@
 """The APIs of Kafka 4.3 that a broker serves, with their version ranges.
 
-What tidelog serves of them is decided by the broker's handlers. Ranges are those of Kafka's own message definitions for listeners of brokers, without
-versions that Kafka calls unstable.
+What tidelog serves of them is decided by the broker's handlers. Ranges are those of Kafka's own message
+definitions for listeners of brokers, without versions that Kafka calls unstable.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ PRODUCE_LISTED_MIN_VERSION = 0
 
 
 class ApiSpec(NamedTuple):
-    """One API: `name` is Kafka's, versions from `flexible_from` on have compact lengths, tagged fields and the longer headers."""
+    """One API: `name` is Kafka's, versions from `flexible_from` on have compact lengths, tagged fields and
+    the longer headers.
+    """
 
     name: str
     api_key: ApiKey
@@ -28,13 +30,17 @@ class ApiSpec(NamedTuple):
     module: str
     """Below tidelog.wire.messages."""
     listed_min_version: int
-    """What ApiVersions says; below `min_version` only for Produce, whose versions 0-2 get UNSUPPORTED_VERSION."""
+    """What ApiVersions says; below `min_version` only for Produce, whose versions 0-2 get
+    UNSUPPORTED_VERSION.
+    """
 
     def request_header_version(self, version: int) -> int:
         return 2 if version >= self.flexible_from else 1
 
     def response_header_version(self, version: int) -> int:
-        """ApiVersions has the short header in all versions, so that a client that knows less than we can read the answer (KIP-511)."""
+        """ApiVersions has the short header in all versions, so that a client that knows less than we can read
+        the answer (KIP-511).
+        """
         return 1 if version >= self.flexible_from and self.api_key != ApiKey.API_VERSIONS else 0
 
 

@@ -1,7 +1,8 @@
 """Encoders and decoders of all messages, one pair for each message and version, made at first use.
 
-A decoder takes (buffer, position) and gives (message, end position); strings are copied, `bytes` and `records` are views into the buffer. An
-encoder takes a message and gives the chunks of its body: bytes, and between them each `records` value as it was given.
+A decoder takes (buffer, position) and gives (message, end position); strings are copied, `bytes` and
+`records` are views into the buffer. An encoder takes a message and gives the chunks of its body: bytes, and
+between them each `records` value as it was given.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ _INT16 = struct.Struct(">h")
 
 
 def decoder(message: type[Message], version: int) -> Decoder:
-    """Raises UnsupportedVersionError. The decoder raises MalformedMessageError, and nothing else, for any bytes."""
+    """Raises UnsupportedVersionError. The decoder raises MalformedMessageError, and nothing else, for any
+    bytes.
+    """
     made = _decoders.get((message, version))
     if made is None:
         _require(message, version)
@@ -54,8 +57,10 @@ def decoder(message: type[Message], version: int) -> Decoder:
 
 
 def encoder(message: type[Message], version: int) -> Encoder:
-    """Raises UnsupportedVersionError. The encoder leaves out what the version doesn't have; None where the version has no null is an error
-    (TypeError, AttributeError), as is a number that is out of range (struct.error)."""
+    """Raises UnsupportedVersionError. The encoder leaves out what the version doesn't have; None where the
+    version has no null is an error (TypeError, AttributeError), as is a number that is out of range
+    (struct.error).
+    """
     made = _encoders.get((message, version))
     if made is None:
         _require(message, version)
@@ -88,7 +93,9 @@ def _message_class(api_key: int, suffix: str) -> type[Message]:
 
 
 def request_decoder(api_key: int, version: int) -> Decoder:
-    """(buffer, position) -> (request, end position). Raises UnsupportedVersionError for an API or version that Kafka 4.3 doesn't serve."""
+    """(buffer, position) -> (request, end position). Raises UnsupportedVersionError for an API or version
+    that Kafka 4.3 doesn't serve.
+    """
     return decoder(request_class(api_key), version)
 
 
@@ -101,7 +108,9 @@ def response_decoder(api_key: int, version: int) -> Decoder:
 
 
 def response_encoder(api_key: int, version: int) -> Encoder:
-    """response -> chunks of its body, without header. A `records` value is a chunk of its own, un-copied; one of length 0 is no chunk."""
+    """response -> chunks of its body, without header. A `records` value is a chunk of its own, un-copied; one
+    of length 0 is no chunk.
+    """
     return encoder(response_class(api_key), version)
 
 
@@ -111,8 +120,8 @@ M = TypeVar("M", bound=Message)
 class RecordCodec(Generic[M]):
     """Keys and values of internal topics, and the consumer protocol's data: an int16 before the body.
 
-    The int16 of a value is its version; that of a coordinator's key is the kind of record (the definition's API_KEY), its body
-    being version 0. Source: Kafka's MessageUtil.
+    The int16 of a value is its version; that of a coordinator's key is the kind of record (the definition's
+    API_KEY), its body being version 0. Source: Kafka's MessageUtil.
     """
 
     def __init__(self, message: type[M]) -> None:
@@ -129,9 +138,11 @@ class RecordCodec(Generic[M]):
         return b"".join((_INT16.pack(prefix), *encoder(self.message, version)(message)))
 
     def decode(self, data: Buffer, *, newer_as_newest: bool = False) -> M:
-        """The message in `data`. A prefix of another kind or version raises UnsupportedVersionError, bytes that are none MalformedMessageError.
+        """The message in `data`. A prefix of another kind or version raises UnsupportedVersionError, bytes
+        that are none MalformedMessageError.
 
-        `newer_as_newest`: a version above ours is read as our newest, what follows is ignored (consumer protocol).
+        `newer_as_newest`: a version above ours is read as our newest, what follows is ignored (consumer
+        protocol).
         """
         if len(data) < _INT16.size:
             raise MalformedMessageError(f"{self.message.__name__}: {len(data)} bytes are no version")
@@ -159,7 +170,9 @@ def record_codec(message: type[M]) -> RecordCodec[M]:
 
 
 def record_kind(key: Buffer) -> int:
-    """The int16 before a coordinator record's key, which says what kind of record it is. Raises MalformedMessageError."""
+    """The int16 before a coordinator record's key, which says what kind of record it is. Raises
+    MalformedMessageError.
+    """
     if len(key) < _INT16.size:
         raise MalformedMessageError(f"a record key of {len(key)} bytes has no kind")
     kind: int = _INT16.unpack_from(key, 0)[0]

@@ -1,7 +1,9 @@
-"""Writes the decoder of one message in one version: straight-line Python, with a loop for each array and no call for each field.
+"""Writes the decoder of one message in one version: straight-line Python, with a loop for each array and no
+call for each field.
 
-Fields of a fixed size are read in runs with one `struct.Struct.unpack_from`; the length that follows a run (one byte of it, where it is a
-varint) is read with it. The buffer's end is checked by `unpack_from` itself (struct.error), by indexing (IndexError) or, for slices, explicitly.
+Fields of a fixed size are read in runs with one `struct.Struct.unpack_from`; the length that follows a run
+(one byte of it, where it is a varint) is read with it. The buffer's end is checked by `unpack_from` itself
+(struct.error), by indexing (IndexError) or, for slices, explicitly.
 """
 
 from __future__ import annotations
@@ -159,7 +161,9 @@ class _DecoderWriter:
                 source.line(f"p += {length}{' - 1' if shift else ''}")
             with source.block("else:"):
                 if shift:
-                    source.line(f"if {length} >= 128: {length}, p = read_long_string_length(buffer, p, {length})")
+                    source.line(
+                        f"if {length} >= 128: {length}, p = read_long_string_length(buffer, p, {length})"
+                    )
                 source.line(f"{stop} = p + {length} - {shift}")
                 self._slice(f'str(buffer[p:{stop}], "utf-8")', stop, result, nullable, name)
             return result
@@ -179,7 +183,9 @@ class _DecoderWriter:
             source.line(f"p = {stop}")
         if nullable:
             source.line(f"elif {stop} < p: {result} = None")
-        source.line(f'else: raise malformed(f"{name}: a length of {{{stop} - p}} where {{end - p}} bytes are left")')
+        source.line(
+            f'else: raise malformed(f"{name}: a length of {{{stop} - p}} where {{end - p}} bytes are left")'
+        )
 
     def _array(self, element: FieldType, nullable: bool, name: str) -> str:
         source = self._source

@@ -1,8 +1,10 @@
-"""Writes the encoder of one message in one version: straight-line Python, with a loop for each array and no call for each field.
+"""Writes the encoder of one message in one version: straight-line Python, with a loop for each array and no
+call for each field.
 
-Fixed-size fields are packed in runs with one `struct.Struct.pack`, together with the length that follows them. All parts are joined once; a `records`
-value ends the current chunk and stands in the chunk list as it was given.
-Fields that the version does not have are left out, whatever their value; whoever makes an answer knows the version.
+Fixed-size fields are packed in runs with one `struct.Struct.pack`, together with the length that follows
+them. All parts are joined once; a `records` value ends the current chunk and stands in the chunk list as it
+was given. Fields that the version does not have are left out, whatever their value; whoever makes an answer
+knows the version.
 """
 
 from __future__ import annotations
@@ -228,10 +230,8 @@ class _EncoderWriter:
         if nullable:
             source.line(f"if {values} is None: add({null})")
             test = "el"
-        count = f"({length} := len({values}))"
-        source.line(
-            f"{test}if {count} < {primitives.SMALL_ARRAY}: add({packers}[{length}]({length}{plus_one}, *{values}))"
-        )
+        source.line(f"{test}if ({length} := len({values})) < {primitives.SMALL_ARRAY}:")
+        source.line(f"    add({packers}[{length}]({length}{plus_one}, *{values}))")
         source.line(f'else: add(pack_long_array("{letter}", {values}, compact={self._flexible}))')
 
 

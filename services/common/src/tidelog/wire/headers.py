@@ -1,4 +1,6 @@
-"""Headers of requests (versions 1 and 2) and responses (0 and 1). Formats: Kafka's RequestHeader and ResponseHeader definitions."""
+"""Headers of requests (versions 1 and 2) and responses (0 and 1). Formats: Kafka's RequestHeader and
+ResponseHeader definitions.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,8 @@ _NEVER = 1 << 16
 def decode_request_header(buffer: Buffer, position: int) -> tuple[int, int, int, str | None, int]:
     """(api_key, api_version, correlation_id, client_id, position of the body).
 
-    An unknown key is read with the short header; an unknown version of a known API as its nearest known one, which is what a client
-    that asks for a newer ApiVersions sends. Raises MalformedMessageError.
+    An unknown key is read with the short header; an unknown version of a known API as its nearest known one,
+    which is what a client that asks for a newer ApiVersions sends. Raises MalformedMessageError.
     """
     try:
         api_key, api_version, correlation_id, length = _read_request(buffer, position)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 class MalformedMessageError(ValueError):
-    """Bytes that are no message of the said API and version: too short, a negative or impossible length, a bad varint, bad UTF-8."""
+    """Bytes that are no message of the said API and version: too short, a negative or impossible length, a
+    bad varint, bad UTF-8.
+    """
 
 
 class UnsupportedVersionError(ValueError):

@@ -1,6 +1,8 @@
-"""The parts of encoding and decoding that generated code calls: everything rare, and the tables for what is frequent.
+"""The parts of encoding and decoding that generated code calls: everything rare, and the tables for what is
+frequent.
 
-Generated code reads lengths below 128 itself; what comes here are longer ones, tagged fields, uuids and arrays of numbers.
+Generated code reads lengths below 128 itself; what comes here are longer ones, tagged fields, uuids and
+arrays of numbers.
 """
 
 from __future__ import annotations
@@ -56,13 +58,13 @@ def read_long_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, i
         return first & 127 | byte << 7, position + 1
     value = first & 127 | (byte & 127) << 7
     shift = 14
-    for position in range(position + 1, position + MAX_UVARINT_BYTES - 1):
-        byte = buffer[position]
+    for at in range(position + 1, position + MAX_UVARINT_BYTES - 1):
+        byte = buffer[at]
         value |= (byte & 127) << shift
         if byte < 128:
             if value > MAX_INT32:
                 raise MalformedMessageError(f"a length of {value} is above 2^31-1")
-            return value, position + 1
+            return value, at + 1
         shift += 7
     raise MalformedMessageError(f"a varint is longer than {MAX_UVARINT_BYTES} bytes")
 
@@ -113,7 +115,9 @@ def skip_tagged_fields(buffer: Buffer, position: int, count: int) -> int:
 
 
 def new_uuid(data: bytes) -> UUID:
-    """The UUID of 16 bytes, remembered: topic ids come again and again, and `uuid.UUID()` takes a microsecond."""
+    """The UUID of 16 bytes, remembered: topic ids come again and again, and `uuid.UUID()` takes a
+    microsecond.
+    """
     value = UUID.__new__(UUID)
     _set_attribute(value, "int", int.from_bytes(data, "big"))
     _set_attribute(value, "is_safe", _unknown_safety)
@@ -133,7 +137,9 @@ def array_readers(letter: str) -> tuple[Callable[[Buffer, int], tuple[Any, ...]]
 
 
 def array_packers(prefix: str, letter: str) -> tuple[Callable[..., bytes], ...]:
-    """pack of a length of 0, 1, 2, ... and so many numbers; `prefix` is the length's letter (B: compact, one byte)."""
+    """pack of a length of 0, 1, 2, ... and so many numbers; `prefix` is the length's letter (B: compact, one
+    byte).
+    """
     return tuple(struct.Struct(f">{prefix}{n}{letter}").pack for n in range(SMALL_ARRAY))
 
 

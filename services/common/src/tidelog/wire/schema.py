@@ -1,7 +1,9 @@
-"""How a message's layout is written down beside its dataclass: one `F` for each field, with the version ranges Kafka gives it.
+"""How a message's layout is written down beside its dataclass: one `F` for each field, with the version
+ranges Kafka gives it.
 
-A generated dataclass has `FIELDS` (in wire order, which is also the order of its attributes). A top-level one also has `VERSIONS` and
-`FLEXIBLE_FROM`. Version ranges are written as in Kafka's definitions: "3+", "0-2", "4".
+A generated dataclass has `FIELDS` (in wire order, which is also the order of its attributes). A top-level one
+also has `VERSIONS` and `FLEXIBLE_FROM`. Version ranges are written as in Kafka's definitions: "3+", "0-2",
+"4".
 """
 
 from __future__ import annotations
@@ -14,7 +16,9 @@ from uuid import UUID
 Buffer: TypeAlias = bytes | bytearray | memoryview
 """What messages are decoded from, and what `bytes` fields hold: a view into the frame after decoding."""
 Records: TypeAlias = Sized
-"""What a response's `records` may be: bytes, or anything with a length that the sender knows how to send (a range of a file)."""
+"""What a response's `records` may be: bytes, or anything with a length that the sender knows how to send (a
+range of a file).
+"""
 
 LAST_VERSION = 32767
 NOT_FLEXIBLE = LAST_VERSION + 1
@@ -52,7 +56,8 @@ FieldType: TypeAlias = "str | type[Struct] | tuple[str] | tuple[type[Struct]]"
 class F(NamedTuple):
     """One field: `kind` is a primitive's name, a struct's class, or a tuple with one of them (an array).
 
-    `nullable` and `tagged` are the versions in which the field may be null, or is sent in the tagged section under `tag`.
+    `nullable` and `tagged` are the versions in which the field may be null, or is sent in the tagged section
+    under `tag`.
     """
 
     name: str

@@ -1,4 +1,6 @@
-"""Lines of Python with indentation, and the names they refer to: what the writers of decoders and encoders share."""
+"""Lines of Python with indentation, and the names they refer to: what the writers of decoders and encoders
+share.
+"""
 
 from __future__ import annotations
 

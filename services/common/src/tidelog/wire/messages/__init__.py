@@ -1,1 +1,1 @@
-"""One module for each API. Made by tools/codec/generate.py from Apache Kafka 4.3.1's message definitions; not edited by hand."""
+"""One module for each API. Made by tools/codec/generate.py from Apache Kafka 4.3.1's definitions; not edited by hand."""

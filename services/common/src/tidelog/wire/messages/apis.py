@@ -1,4 +1,4 @@
-"""The table of APIs. Made by tools/codec/generate.py from Apache Kafka 4.3.1's message definitions; not edited by hand."""
+"""The table of APIs. Made by tools/codec/generate.py from Apache Kafka 4.3.1's definitions; not edited by hand."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """DescribeLogDirsRequest and DescribeLogDirsResponse.
 
-Made by tools/codec/generate.py from Apache Kafka 4.3.1's message definitions; not edited by hand.
+Made by tools/codec/generate.py from Apache Kafka 4.3.1's definitions; not edited by hand.
 """
 
 from __future__ import annotations
