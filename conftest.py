@@ -6,6 +6,11 @@ import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
+
+# A busy machine must not fail a property by being slow; pytest-timeout bounds the whole.
+settings.register_profile("tidelog", deadline=None)
+settings.load_profile("tidelog")
 
 
 def _skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
