@@ -122,6 +122,18 @@ def test_describing_a_default_topic() -> None:
     assert descriptions["remote.storage.enable"].synonyms == ()
 
 
+def test_a_value_from_the_brokers_hours_alone_is_shown_as_a_default() -> None:
+    """Kafka 4.3.1 answers so, too, although the value is the broker's."""
+    broker = BrokerSettings.parse({"log.retention.hours": "1", "log.roll.hours": "2"})
+    retention, roll = describe_topic(broker, {}, ["retention.ms", "segment.ms"])
+    assert (retention.value, retention.source, retention.synonyms) == (
+        "3600000",
+        ConfigSource.DEFAULT_CONFIG,
+        (),
+    )
+    assert (roll.value, roll.source, roll.synonyms) == ("7200000", ConfigSource.DEFAULT_CONFIG, ())
+
+
 def test_describing_a_broker() -> None:
     broker = BrokerSettings.parse({"log.retention.minutes": "5"}, dynamic={"message.max.bytes": "77"})
     descriptions = {description.name: description for description in describe_broker(broker)}

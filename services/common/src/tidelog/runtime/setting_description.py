@@ -68,10 +68,7 @@ def describe_broker(broker: BrokerSettings, names: Collection[str] | None = None
         if definition.is_internal and not _is_given(broker, name):
             continue
         group = _SYNONYMS_OF_BROKER_SETTING.get(name, (name,))
-        synonyms = _broker_synonyms(broker, group)
-        # A setting is described by itself: what comes before it in its group isn't its own.
-        while synonyms and synonyms[0].name != name:
-            del synonyms[0]
+        synonyms = _from(name, _broker_synonyms(broker, group))
         is_read_only = definition.update_mode is UpdateMode.READ_ONLY
         value = broker.value_of(name)
         descriptions.append(_description(definition, value, synonyms, is_read_only=is_read_only))
@@ -103,7 +100,8 @@ def describe_topic(
         text = overrides.get(name)
         if text is None and definition.is_internal:
             continue
-        synonyms = _broker_synonyms(broker, BROKER_SYNONYMS.get(name, ()))
+        broker_names = BROKER_SYNONYMS.get(name, ())
+        synonyms = _from(broker_names[0], _broker_synonyms(broker, broker_names)) if broker_names else []
         if text is None:
             value = broker_default(broker, name)
         else:
@@ -155,6 +153,18 @@ def _broker_synonyms(broker: BrokerSettings, names: tuple[str, ...]) -> list[Set
             default = None if definition.is_sensitive else definition.format(definition.default)
             synonyms.append(SettingSynonym(name, default, ConfigSource.DEFAULT_CONFIG))
     return synonyms
+
+
+def _from(name: str, synonyms: list[SettingSynonym]) -> list[SettingSynonym]:
+    """What comes behind the first entry of `name` itself.
+
+    So a retention.ms that the broker has from log.retention.hours alone is shown without synonyms, as a default:
+    Kafka shows it so.
+    """
+    for index, synonym in enumerate(synonyms):
+        if synonym.name == name:
+            return synonyms[index:]
+    return []
 
 
 def _is_given(broker: BrokerSettings, name: str) -> bool:
