@@ -30,6 +30,9 @@ _DECISIONS: Final = {
     ApiKey.DESCRIBE_CLIENT_QUOTAS: ("client_quotas", "describe_client_quotas"),
 }
 
+# A client that gives no time at all is still better served by brokers that know.
+MIN_PROPAGATION_WAIT_MS: Final = 1000
+
 DecideRequest = Callable[[ClusterState, Context, Any, int], Decision[Any]]
 
 
@@ -39,7 +42,7 @@ def decision_for(api_key: int, request: ForwardedRequest) -> tuple[Decide[Any], 
     """
     decide = _decision(api_key)
     timeout_ms: int = getattr(request.message, "timeout_ms", MAX_PROPAGATION_WAIT_MS)
-    wait_ms = max(0, min(timeout_ms, MAX_PROPAGATION_WAIT_MS))
+    wait_ms = max(MIN_PROPAGATION_WAIT_MS, min(timeout_ms, MAX_PROPAGATION_WAIT_MS))
     return partial(_decide, decide, request), wait_ms
 
 

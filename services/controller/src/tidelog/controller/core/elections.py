@@ -77,7 +77,12 @@ def settle_partitions(state: ClusterState, context: Context) -> Decision[None]:
     A leader whose registration is newer than the partition's state was reborn since it was chosen: it gets
     a new leader epoch, for its log may have lost its end. (Every state names the broker epoch of its leader
     among its compares, so none can be written in ignorance of a rebirth.)
+
+    With no broker alive nothing is written: nobody could lead and nobody could be told, and a whole cluster
+    that restarts is spared a write for each partition.
     """
+    if not state.brokers:
+        return Decision((), None)
     records: list[Record] = []
     for topic, partition, stored in state.all_partitions():
         entry = _settle(state, context, topic.assignments[partition], stored)
