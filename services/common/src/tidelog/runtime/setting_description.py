@@ -158,8 +158,8 @@ def _broker_synonyms(broker: BrokerSettings, names: tuple[str, ...]) -> list[Set
 def _from(name: str, synonyms: list[SettingSynonym]) -> list[SettingSynonym]:
     """What comes behind the first entry of `name` itself.
 
-    So a retention.ms that the broker has from log.retention.hours alone is shown without synonyms, as a default:
-    Kafka shows it so.
+    So a retention.ms that the broker has from log.retention.hours alone is shown without synonyms, as a
+    default: Kafka shows it so.
     """
     for index, synonym in enumerate(synonyms):
         if synonym.name == name:
