@@ -8,22 +8,35 @@ stood elsewhere and are lost, so the defaults hold, but the internal topics are 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
 import structlog
 from tidelog.broker.log.errors import CorruptFileError
 from tidelog.broker.log.log_directory import NOT_OF_BROKERS
-from tidelog.broker.log.partition_directory import LEADER_EPOCHS_FILE, parse_partition_directory_name
+from tidelog.broker.log.partition_directory import (
+    LEADER_EPOCHS_FILE,
+    SNAPSHOT_SUFFIX,
+    parse_partition_directory_name,
+)
 from tidelog.broker.log.partition_metadata import read_topic_id
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
+from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from tidelog.metadata import keys
-from tidelog.metadata.entries import PartitionStateEntry, TopicConfigEntry, TopicEntry
+from tidelog.metadata.entries import (
+    PartitionStateEntry,
+    ProducerIdBlockEntry,
+    TopicConfigEntry,
+    TopicEntry,
+    decode_entry,
+)
 from tidelog.metadata.store import MAX_TXN_OPERATIONS, Compare, MetadataStore, Put
 from tidelog.model.topics import INTERNAL_TOPICS
 
 NO_CONTROLLER_EPOCH: Final = 0
+PRODUCER_IDS_SKIPPED: Final = 1_000_000
+"""Ids above the greatest one in any producer snapshot that may be in use by what was written since."""
 
 _log = structlog.get_logger(__name__)
 
@@ -33,10 +46,42 @@ async def adopt_topics(store: MetadataStore, log_dir: Path, node_id: int) -> Non
     CorruptFileError, StoreError.
     """
     known = {item.key for item in (await store.list_prefix(keys.TOPICS)).items}
-    for topic, partitions in sorted(_topics_on_disk(log_dir).items()):
-        if keys.topic(topic) not in known:
-            await _adopt(store, topic, partitions, node_id)
-            _log.info("topic adopted from the data directory", topic=topic, partitions=len(partitions))
+    found = {
+        topic: partitions
+        for topic, partitions in sorted(_topics_on_disk(log_dir).items())
+        if keys.topic(topic) not in known
+    }
+    if found:
+        await _skip_producer_ids(
+            store, [path for partitions in found.values() for path in partitions.values()]
+        )
+    for topic, partitions in found.items():
+        await _adopt(store, topic, partitions, node_id)
+        _log.info("topic adopted from the data directory", topic=topic, partitions=len(partitions))
+
+
+async def _skip_producer_ids(store: MetadataStore, directories: Iterable[Path]) -> None:
+    """New producers must not get an id under which the logs remember another's sequence numbers."""
+    known = await store.get(keys.PRODUCER_ID_BLOCK)
+    block = None if known is None else decode_entry(known.key, known.value)
+    next_id = block.first + block.count if isinstance(block, ProducerIdBlockEntry) else 0
+    greatest = max((_greatest_producer_id(directory) for directory in directories), default=-1)
+    if greatest >= next_id:
+        entry = ProducerIdBlockEntry(-1, greatest + 1, PRODUCER_IDS_SKIPPED)
+        await store.txn([], [Put(entry.key, entry.encode())])
+
+
+def _greatest_producer_id(directory: Path) -> int:
+    """-1 if no snapshot names one; a snapshot that can't be read is made anew when the log is opened."""
+    greatest = -1
+    for snapshot in directory.glob(f"*{SNAPSHOT_SUFFIX}"):
+        try:
+            entries = decode_snapshot(snapshot.read_bytes())
+        except CorruptSnapshotError as error:
+            _log.warning("producer snapshot skipped", file=str(snapshot), reason=str(error))
+            continue
+        greatest = max(greatest, *(entry.producer_id for entry in entries), -1)
+    return greatest
 
 
 def _topics_on_disk(log_dir: Path) -> dict[str, dict[int, Path]]:
