@@ -164,11 +164,3 @@ def test_a_new_topics_settings_are_told_from_v5(lab: InMemoryBroker) -> None:
     assert configs["segment.bytes"].config_source == 5
     assert refused.configs == []
     assert lab.call(create_topics.CreateTopicsRequest(topics), 2).topics[0].configs == []
-
-
-def test_deletion_switched_off(make_broker: Callable[..., InMemoryBroker]) -> None:
-    lab = make_broker({"delete.topic.enable": "false"})
-    request = delete_topics.DeleteTopicsRequest(topic_names=["t"])
-    assert lab.call(request, 5).responses[0].error_code == ErrorCode.TOPIC_DELETION_DISABLED
-    assert lab.call(request, 2).responses[0].error_code == ErrorCode.INVALID_REQUEST
-    assert not lab.controller.forwarded

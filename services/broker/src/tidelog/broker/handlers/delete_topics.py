@@ -1,7 +1,7 @@
 """DeleteTopics v1 to v6, by name or (from v6) topic id: the controller deletes, this broker passes on.
 
-`delete.topic.enable=false` is answered TOPIC_DELETION_DISABLED. Names and ids that are unknown, named
-twice or both given are the controller's to refuse.
+Names and ids that are unknown, named twice or both given, and `delete.topic.enable=false`, are the
+controller's to refuse.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.request import RequestContext
 
-_FIRST_VERSION_WITH_DELETION_DISABLED = 3
 _FIRST_VERSION_WITH_TOPIC_ID = 6
 
 
@@ -37,10 +36,6 @@ async def handle(
             ]
         )
 
-    if not broker.settings.delete_topic_enable:
-        if context.api_version < _FIRST_VERSION_WITH_DELETION_DISABLED:
-            return refuse(ErrorCode.INVALID_REQUEST, "Topic deletion is disabled")
-        return refuse(ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled")
     return await forward(broker, ApiKey.DELETE_TOPICS, request, context, refuse)
 
 

@@ -75,21 +75,13 @@ def alter_client_quotas(
 def describe_client_quotas(
     state: ClusterState, context: Context, request: describe.DescribeClientQuotasRequest, api_version: int
 ) -> Decision[describe.DescribeClientQuotasResponse]:
-    wanted: dict[str, describe.ComponentData] = {}
-    for component in request.components:
-        problem = None
-        if component.entity_type not in _ENTITY_TYPES:
-            problem = f"Custom entity type '{component.entity_type}' not supported"
-        elif component.entity_type in wanted:
-            problem = f"Duplicate filter component entity type: {component.entity_type}"
-        elif component.match_type not in MatchType.__members__.values():
-            problem = f"Unknown match type {component.match_type}"
-        if problem is not None:
-            response = describe.DescribeClientQuotasResponse(
-                error_code=ErrorCode.INVALID_REQUEST, error_message=problem, entries=None
-            )
-            return Decision((), response)
-        wanted[component.entity_type] = component
+    try:
+        wanted = _filter(request.components)
+    except KafkaError as error:
+        refusal = describe.DescribeClientQuotasResponse(
+            error_code=error.code, error_message=error.message, entries=None
+        )
+        return Decision((), refusal)
     entries = [
         describe.EntryData(
             [describe.EntityData(kind, name) for kind, name in quota.entity.parts],
@@ -99,6 +91,29 @@ def describe_client_quotas(
         if _matches(dict(quota.entity.parts), wanted, strict=request.strict)
     ]
     return Decision((), describe.DescribeClientQuotasResponse(error_message=None, entries=entries))
+
+
+def _filter(components: Sequence[describe.ComponentData]) -> dict[str, describe.ComponentData]:
+    """The components by entity type. Refusals are those of Kafka's `ClientQuotasImage`."""
+    wanted: dict[str, describe.ComponentData] = {}
+    for component in components:
+        kind = component.entity_type
+        if not kind:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid empty entity type.")
+        if kind in wanted:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Entity type {kind} is given more than once.")
+        if kind not in _ENTITY_TYPES:
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
+        if component.match_type not in MatchType.__members__.values():
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown match type {component.match_type}")
+        is_exact = component.match_type == MatchType.EXACT
+        if is_exact != (component.match is not None):
+            problem = "an exact match needs a name" if is_exact else "only an exact match takes a name"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid filter for {kind}: {problem}")
+        wanted[kind] = component
+    if _IP in wanted and len(wanted) > 1:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid filter: ip can't stand beside user or client-id")
+    return wanted
 
 
 def _matches(

@@ -30,6 +30,8 @@ from tidelog.wire.messages.create_topics import (
 # As in Kafka's controller: what one request may make at most.
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 USE_DEFAULT: Final = -1
+METADATA_TOPIC: Final = "__cluster_metadata"
+"""Apache Kafka's controllers keep their log under this name; directories of that name are left alone."""
 _CONFIGS_ANSWERED_FROM_VERSION: Final = 5
 
 Assignments = tuple[tuple[int, ...], ...]
@@ -85,6 +87,8 @@ def _check_name(state: ClusterState, name: str, made_here: dict[str, str]) -> No
     problem = topic_name_problem(name)
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if name == METADATA_TOPIC:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Creation of internal topic {name} is prohibited.")
     if name in state.topics:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     colliding = state.topics_colliding_with(name)
