@@ -49,7 +49,8 @@ def find_jars() -> list[Path]:
         target = folder / f"{artifact}-{KAFKA_VERSION}.jar"
         if not _is_pinned(target, sha256):
             folder.mkdir(parents=True, exist_ok=True)
-            _copy_local(artifact, sha256, target) or _fetch(artifact, target)
+            if not _copy_local(artifact, sha256, target):
+                _fetch(artifact, target)
             if not _is_pinned(target, sha256):
                 target.unlink(missing_ok=True)
                 raise SystemExit(f"{target.name}: its SHA-256 is not the pinned one")

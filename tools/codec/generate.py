@@ -141,7 +141,8 @@ def apis_text(definitions: list[dict[str, Any]]) -> str:
 
 
 def api_name(definition: dict[str, Any]) -> str:
-    return snake(definition["name"].removesuffix("Request"))
+    name: str = definition["name"]
+    return snake(name.removesuffix("Request"))
 
 
 def write(files: dict[str, str]) -> int:

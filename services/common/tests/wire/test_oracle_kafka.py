@@ -117,7 +117,7 @@ def _ask_kafka(jars: Path, lines: list[str]) -> list[str]:
 def test_apache_kafka_reads_and_writes_the_same(jars: Path) -> None:
     cases = list(_cases())
     answers = _ask_kafka(
-        [f"{_java_class(message)} {version} {body.hex()}" for message, version, _, body in cases]
+        jars, [f"{_java_class(message)} {version} {body.hex()}" for message, version, _, body in cases]
     )
     wrong = []
     for (message, version, value, body), answer in zip(cases, answers, strict=True):

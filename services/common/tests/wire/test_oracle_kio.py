@@ -29,7 +29,7 @@ from tidelog.wire.schema import ZERO_UUID, Message, Struct
 from wirelab.catalogue import record_classes, versions_of
 from wirelab.strategies import messages_of
 
-EXAMPLES = 8
+EXAMPLES = 6
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 

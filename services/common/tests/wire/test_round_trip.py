@@ -13,7 +13,7 @@ from tidelog.wire.schema import Message
 from wirelab.catalogue import payload_classes, record_classes, versions_of
 from wirelab.strategies import messages_of
 
-EXAMPLES = 15
+EXAMPLES = 8
 _quick = settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 
 

@@ -26,6 +26,7 @@ class _DecoderWriter:
     def __init__(self, message: type[Message], version: int) -> None:
         self._message = message
         self._version = version
+        self._title = f"{message.__name__} version {version}"
         self._flexible = version >= message.FLEXIBLE_FROM
         self._pending: list[tuple[str, str]] = []
         self._source = Source()
@@ -52,9 +53,12 @@ class _DecoderWriter:
                 self._flush()
                 source.line(f"return {result}, p")
             with source.block("except (struct_error, IndexError, UnicodeDecodeError) as error:"):
-                name = f"{self._message.__name__} version {self._version}"
-                source.line(f'raise malformed(f"{name}: {{error}}") from error')
+                source.line(f'raise malformed(f"{self._title}: {{error}}") from error')
         return source
+
+    def _refuse(self, what: str) -> str:
+        """A statement; names in braces are looked up when it is reached."""
+        return f'raise malformed(f"{self._title}: {what}")'
 
     def _flush(self) -> None:
         """Read the run of fixed-size values gathered so far."""
@@ -105,7 +109,7 @@ class _DecoderWriter:
                 source.line(f"{tag}, p = read_uvarint(buffer, p)")
                 source.line(f"{stop}, p = read_uvarint(buffer, p)")
                 source.line(f"{stop} += p")
-                source.line(f'if {stop} > end: raise malformed("a tagged field is longer than what is left")')
+                source.line(f"if {stop} > end: {self._refuse('a tagged field ends after the message')}")
                 word = "if"
                 for field, name in tagged:
                     with source.block(f"{word} {tag} == {field.tag}:"):
@@ -113,7 +117,7 @@ class _DecoderWriter:
                         value = self._value(field.kind, nullable, field.name, null_below=1)
                         self._flush()
                         source.line(f"{name} = {value}")
-                        source.line(f'if p != {stop}: raise malformed("{field.name}: not as long as said")')
+                        source.line(f"if p != {stop}: {self._refuse(field.name + ' is not as long as said')}")
                     word = "elif"
                 source.line(f"else: p = {stop}")
 
@@ -183,9 +187,8 @@ class _DecoderWriter:
             source.line(f"p = {stop}")
         if nullable:
             source.line(f"elif {stop} < p: {result} = None")
-        source.line(
-            f'else: raise malformed(f"{name}: a length of {{{stop} - p}} where {{end - p}} bytes are left")'
-        )
+        what = f"{name} has a length of {{{stop} - p}} where {{end - p}} bytes are left"
+        source.line(f"else: {self._refuse(what)}")
 
     def _array(self, element: FieldType, nullable: bool, name: str) -> str:
         source = self._source
@@ -204,9 +207,8 @@ class _DecoderWriter:
             self._elements(element, count, result, name)
         if nullable:
             source.line(f"elif {count} < 0: {result} = None")
-        source.line(
-            f'else: raise malformed(f"{name}: {{{count}}} elements where {{end - p}} bytes are left")'
-        )
+        what = f"{name} has {{{count}}} elements where {{end - p}} bytes are left"
+        source.line(f"else: {self._refuse(what)}")
         return result
 
     def _elements(self, element: FieldType, count: str, result: str, name: str) -> None:
