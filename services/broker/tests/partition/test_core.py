@@ -23,7 +23,7 @@ from tidelog.broker.partition.events import (
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.model.errors import ErrorCode
-from tidelog.records.batch import BatchHeader
+from tidelog.records.batch import TRANSACTIONAL_BIT, BatchHeader
 
 ME, OTHER = 1, 2
 NOW = 1_700_000_000_000
@@ -119,6 +119,12 @@ def test_a_repeated_batch_is_answered_as_it_was_first_and_a_gap_is_refused() -> 
     gap = core.step(ProduceReceived(batch(1, producer_id=9, epoch=0, sequence=6), -1), NOW)[0]
     assert isinstance(gap, Refuse) and gap.error is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     assert core.log_end_offset == 6
+
+
+def test_a_transactional_batch_is_refused_while_nothing_can_end_its_transaction() -> None:
+    transactional = batch(producer_id=9, epoch=0, sequence=0)._replace(attributes=TRANSACTIONAL_BIT)
+    refusal = leading().step(ProduceReceived(transactional, -1), NOW)[0]
+    assert isinstance(refusal, Refuse) and refusal.error is ErrorCode.INVALID_TXN_STATE
 
 
 @pytest.mark.parametrize(

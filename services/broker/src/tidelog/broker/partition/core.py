@@ -29,7 +29,7 @@ from tidelog.broker.partition.events import (
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.records.batch import NO_PRODUCER_ID
+from tidelog.records.batch import NO_PRODUCER_ID, TRANSACTIONAL_BIT
 
 NO_EPOCH: Final = -1
 NO_LEADER: Final = -1
@@ -148,6 +148,9 @@ class PartitionCore:
             return [
                 Refuse(ErrorCode.NOT_ENOUGH_REPLICAS, f"{in_sync} replicas are in sync, {least} have to be")
             ]
+        if event.header.attributes & TRANSACTIONAL_BIT:
+            # There is no transaction coordinator yet that could ever end this transaction.
+            return [Refuse(ErrorCode.INVALID_TXN_STATE, "the transaction is not known to any coordinator")]
         if event.header.producer_id != NO_PRODUCER_ID:
             try:
                 duplicate = self.producers.check(event.header, now_ms)
