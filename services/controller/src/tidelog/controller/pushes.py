@@ -75,6 +75,7 @@ class _Outbox:
         self._orders: deque[_Order] = deque()
         self._arrived = asyncio.Event()
         self._task = asyncio.create_task(self._deliver_all(), name=f"controller-to-broker-{broker.broker_id}")
+        self._task.add_done_callback(self._on_done)
 
     def put(self, command: Command) -> asyncio.Future[None]:
         order = _Order(command, asyncio.get_running_loop().create_future())
@@ -88,6 +89,11 @@ class _Outbox:
             if not order.delivered.done():
                 order.delivered.set_result(None)
         self._orders.clear()
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and task.exception() is not None:
+            _log.error("commands stop", broker_id=self.broker.broker_id, exc_info=task.exception())
+            self.close()
 
     async def _deliver_all(self) -> None:
         while True:

@@ -72,6 +72,7 @@ class Controller:
         chance = RandomChance(randomness or random.SystemRandom())
         controller = cls(store, channels, settings, clock or SystemClock(), chance)
         controller._task = asyncio.create_task(controller._run(), name="controller")
+        controller._task.add_done_callback(_log_failure)
         decided = asyncio.create_task(controller._decided.wait())
         await asyncio.wait([controller._task, decided], return_when=asyncio.FIRST_COMPLETED)
         if controller._task.done():
@@ -173,3 +174,8 @@ class Controller:
         finally:
             self._term = None
             term.end()
+
+
+def _log_failure(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("the controller has failed", exc_info=task.exception())
