@@ -146,7 +146,7 @@ class Cluster:
     def topic(self, name: str, *, creates: bool = False) -> Topic:
         """One topic whose partitions all have leaders; waits for them up to the timeout.
 
-        `creates`: a broker with auto.create.topics.enable makes a missing one, which takes a moment. KafkaError
+        `creates`: a broker with auto.create.topics.enable makes a missing one (that takes a bit). KafkaError
         UNKNOWN_TOPIC_OR_PARTITION if it does not exist, LEADER_NOT_AVAILABLE if leaders stay absent.
         """
         began_s = time.monotonic()
