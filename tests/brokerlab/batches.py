@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -43,8 +44,8 @@ def build_batch(
     magic: int = 2,
     record_count: int | None = None,
 ) -> bytes:
-    """An uncompressed batch with a right CRC, whatever nonsense its fields hold."""
-    times = list(timestamps_ms or [1_700_000_000_000] * len(values))
+    """An uncompressed batch of now, with a right CRC, whatever nonsense its fields hold."""
+    times = list(timestamps_ms or [round(time.time() * 1000)] * len(values))
     keys = list(keys or [None] * len(values))
     records = b"".join(
         _record(i, times[i] - times[0], key, value)

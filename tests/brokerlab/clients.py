@@ -8,7 +8,15 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    Message,
+    Producer,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, NewTopic
 
 CLIENT_TIMEOUT_S = 30.0
@@ -35,10 +43,12 @@ def create_topic(
     admin.create_topics([new])[name].result(CLIENT_TIMEOUT_S)
     deadline = time.monotonic() + CLIENT_TIMEOUT_S
     while time.monotonic() < deadline:
-        found = admin.list_topics(name, timeout=CLIENT_TIMEOUT_S).topics[name]
-        leaders = [p.leader for p in found.partitions.values()]
-        if found.error is None and len(leaders) == partitions and min(leaders) >= 0:
-            return
+        # Not list_topics(name): librdkafka asks again for what it was asked for once, and so creates it anew.
+        described = admin.describe_topics(TopicCollection([name]))[name]
+        if described.exception(CLIENT_TIMEOUT_S) is None:
+            found = described.result().partitions
+            if len(found) == partitions and all(p.leader is not None and p.leader.id >= 0 for p in found):
+                return
         time.sleep(0.02)
     raise TimeoutError(f"topic {name} has no leaders")
 

@@ -111,7 +111,7 @@ def test_listeners_each_advertise_their_own_address(start_broker: StartBroker) -
     assert broker.is_running()
     for port, host in ((first, "localhost"), (second, "127.0.0.1")):
         with RawClient(f"127.0.0.1:{port}") as client:
-            answer = client.call("metadata", 8, topics=[], allow_auto_topic_creation=False)
+            answer = client.call("metadata", 4, topics=[], allow_auto_topic_creation=False)
             assert [(b.host, b.port) for b in answer.brokers] == [(host, port)]
 
 
@@ -145,7 +145,7 @@ def test_a_request_over_the_size_limit_is_refused(start_broker: StartBroker) -> 
     bootstrap = start_broker({"socket.request.max.bytes": "10000"}).bootstrap
     with RawClient(bootstrap) as client:
         topics = [{"name": "x" * 200} for _ in range(100)]
-        client.send("metadata", 8, topics=topics, allow_auto_topic_creation=False)
+        client.send("metadata", 4, topics=topics, allow_auto_topic_creation=False)
         assert client.is_closed_by_broker()
     with RawClient(bootstrap) as client:
         assert client.call("api_versions", 0).error_code == 0
