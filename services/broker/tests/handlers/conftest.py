@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from brokerlab.in_memory_broker import InMemoryBroker
+from tidelog.runtime.structured_log import set_log_level
 
 
 @pytest.fixture
@@ -26,3 +29,13 @@ def make_broker(tmp_path: Path) -> Iterator[Callable[..., InMemoryBroker]]:
 @pytest.fixture
 def lab(make_broker: Callable[..., InMemoryBroker]) -> InMemoryBroker:
     return make_broker()
+
+
+@pytest.fixture
+def log_level() -> Iterator[Callable[[str], None]]:
+    """Sets the process's log level, which is as it was after the test."""
+    root = logging.getLogger()
+    before, configuration = root.level, structlog.get_config()
+    yield set_log_level
+    root.setLevel(before)
+    structlog.configure(**configuration)

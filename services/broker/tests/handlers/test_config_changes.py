@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
 from tidelog.broker.config_changes import APPEND, DELETE, SET
 from tidelog.broker.config_resources import ResourceType
+from tidelog.broker.log_levels import current_level
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import alter_configs as legacy
@@ -81,7 +83,9 @@ def test_topics_are_the_controllers_to_judge(lab: InMemoryBroker) -> None:
         (ResourceType.BROKER, OWN, [("message.max.bytes", SET, "many")]),
         (ResourceType.BROKER, OWN, [("no.such", SET, "x")]),
         (ResourceType.BROKER, "", [("node.id", SET, "1")]),
-        (ResourceType.BROKER_LOGGER, OWN, [("root", SET, "DEBUG")]),
+        (ResourceType.BROKER_LOGGER, OWN, [("root", APPEND, "DEBUG")]),
+        (ResourceType.BROKER_LOGGER, OWN, [("root", DELETE, None)]),
+        (ResourceType.BROKER_LOGGER, "2", [("root", SET, "DEBUG")]),
         (ResourceType.GROUP, "g", [("consumer.session.timeout.ms", SET, "50000")]),
         (ResourceType.CLIENT_METRICS, "m", [("interval.ms", SET, "1000")]),
         (0, "x", []),
@@ -134,3 +138,28 @@ def test_broker_settings_are_checked_with_those_in_force(lab: InMemoryBroker) ->
     # The older request says all that will be in force.
     (answer,) = replace(lab, (ResourceType.BROKER, OWN, {"log.cleaner.min.compaction.lag.ms": "2000"}))
     assert answer.error_code == 0
+
+
+@pytest.mark.parametrize("changes", [[("root", SET, "LOUD")], [("kafka.server", SET, "INFO")]])
+def test_levels_and_loggers_that_are_not_there(lab: InMemoryBroker, changes: list[Change]) -> None:
+    (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, changes))
+    assert answer.error_code == ErrorCode.INVALID_CONFIG
+
+
+def test_the_root_loggers_level_is_this_brokers_to_change(
+    lab: InMemoryBroker, log_level: Callable[[str], None]
+) -> None:
+    log_level("info")
+    only_checked = incremental.IncrementalAlterConfigsRequest(
+        [
+            incremental.AlterConfigsResource(
+                ResourceType.BROKER_LOGGER, OWN, [incremental.AlterableConfig("root", SET, "ERROR")]
+            )
+        ],
+        validate_only=True,
+    )
+    (answer,) = lab.call(only_checked, 1).responses
+    assert (answer.error_code, current_level()) == (0, "INFO")
+    (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, [("root", SET, "TRACE")]))
+    assert (answer.error_code, current_level()) == (0, "DEBUG")
+    assert not lab.controller.forwarded

@@ -106,9 +106,10 @@ def test_dynamic_broker_settings_and_those_of_all_brokers(lab: InMemoryBroker) -
     assert lab.broker.leader_replica("t", 0).settings.max_message_bytes == 2000001
 
 
-def test_the_root_logger(lab: InMemoryBroker) -> None:
+def test_the_root_logger(lab: InMemoryBroker, log_level: Callable[[str], None]) -> None:
+    log_level("warning")
     (root,) = describe(lab, ResourceType.BROKER_LOGGER, str(BROKER_ID)).values()
-    assert (root.name, root.value, root.config_source) == ("root", "INFO", 6)
+    assert (root.name, root.value, root.config_source) == ("root", "WARN", 6)
     assert not describe(lab, ResourceType.BROKER_LOGGER, str(BROKER_ID), "kafka.server")
 
 

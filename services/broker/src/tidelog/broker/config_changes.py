@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.broker.config_resources import ALL_BROKERS, ResourceType, check_broker_name, unserved_resource
+from tidelog.broker.log_levels import check_level
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.runtime.dynamic_settings import validate_broker_overrides
 
@@ -74,9 +75,20 @@ def _check(broker: Broker, resource: Resource, is_incremental: bool) -> None:
         _check_broker(broker, resource, is_incremental)
     elif resource.resource_type == ResourceType.BROKER_LOGGER and is_incremental:
         check_broker_name(resource.resource_name, broker.broker_id)
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Log levels can't be changed in a running broker yet")
+        for change in resource.configs:
+            _check_log_level(change)
     elif resource.resource_type != ResourceType.TOPIC:
         raise unserved_resource(resource.resource_type)
+
+
+def _check_log_level(change: Change) -> None:
+    if _operation(change) not in (SET, DELETE):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "Log levels are set, they can't be added to or taken from"
+        )
+    check_level(change.name, change.value or "" if _operation(change) == SET else "INFO")
+    if _operation(change) == DELETE:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The root logger always has a level")
 
 
 def _operation(change: Change) -> int:

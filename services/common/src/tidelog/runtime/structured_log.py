@@ -56,6 +56,20 @@ def configure_logging(log_format: str = "auto", level: str = "info", stream: Tex
     root.setLevel(_LEVELS[level])
 
 
+def set_log_level(level: str) -> None:
+    """The least level that is shown from now on, for all loggers. ValueError for an unknown one."""
+    if level not in _LEVELS:
+        raise ValueError(f"unknown log level {level}; there are {', '.join(_LEVELS)}")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]))
+    logging.getLogger().setLevel(_LEVELS[level])
+
+
+def log_level() -> str:
+    """The least level that is shown."""
+    least = logging.getLogger().level
+    return next((name for name, number in _LEVELS.items() if number >= least), "error")
+
+
 def _text_renderers(output: TextIO) -> list[Any]:
     # Plain tracebacks: the prettier ones show local variables, records and secrets among them.
     renderer = structlog.dev.ConsoleRenderer(

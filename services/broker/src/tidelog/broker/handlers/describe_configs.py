@@ -2,7 +2,7 @@
 name), with source, synonyms and (v3) type and text.
 
 Another broker's settings are refused, as only that broker knows them. A broker's loggers (BROKER_LOGGER)
-are one, `root`, at `tidelog.log.level`. Deviation: groups and client metrics, whose settings aren't
+are one, `root`. Deviation: groups and client metrics, whose settings aren't
 supported yet, are refused with INVALID_REQUEST.
 """
 
@@ -12,6 +12,7 @@ from collections.abc import Collection
 from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.config_resources import ALL_BROKERS, ResourceType, check_broker_name, unserved_resource
+from tidelog.broker.log_levels import ROOT_LOGGER, current_level
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import topic_name_problem
 from tidelog.runtime.setting_description import (
@@ -33,9 +34,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.request import RequestContext
 
-ROOT_LOGGER: Final = "root"
 _DYNAMIC_BROKER_LOGGER_CONFIG: Final = 6
-_LOG_LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
 
 
 def handle(
@@ -69,7 +68,7 @@ def _configs(
             described = describe_broker(broker.settings, names)
         case ResourceType.BROKER_LOGGER:
             check_broker_name(resource.resource_name, broker.broker_id)
-            return _loggers(broker, names)
+            return _loggers(names)
         case _:
             raise unserved_resource(resource.resource_type)
     return [_config(description, request) for description in described]
@@ -105,12 +104,11 @@ def _config(
     return result
 
 
-def _loggers(broker: Broker, names: Collection[str] | None) -> list[DescribeConfigsResourceResult]:
+def _loggers(names: Collection[str] | None) -> list[DescribeConfigsResourceResult]:
     if names is not None and ROOT_LOGGER not in names:
         return []
-    level = _LOG_LEVELS[broker.settings.tidelog_log_level]
     return [
         DescribeConfigsResourceResult(
-            name=ROOT_LOGGER, value=level, config_source=_DYNAMIC_BROKER_LOGGER_CONFIG, read_only=True
+            name=ROOT_LOGGER, value=current_level(), config_source=_DYNAMIC_BROKER_LOGGER_CONFIG
         )
     ]

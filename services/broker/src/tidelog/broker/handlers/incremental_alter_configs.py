@@ -1,9 +1,9 @@
-"""IncrementalAlterConfigs v0 and v1: single settings of topics and brokers set, taken back, added to or
-taken from (lists).
+"""IncrementalAlterConfigs v0 and v1: single settings of topics and brokers set, taken back, added to or taken
+from (lists); and the level of this broker's root logger.
 
 This broker checks its own settings (only it takes changes of them) and passes on; the controller checks
 topics' and stores. Deviations: a broker setting that Kafka doesn't know is refused, where Kafka keeps it;
-log levels (BROKER_LOGGER) can't be changed yet; groups and client metrics have no settings yet.
+groups and client metrics have no settings yet; there is one logger, root.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config_changes import refusals
+from tidelog.broker.config_resources import ResourceType
 from tidelog.broker.forwarding import forward
+from tidelog.broker.log_levels import set_level
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.incremental_alter_configs import (
@@ -35,7 +37,13 @@ async def handle(
         _answer(resource, error.code, error.message)
         for resource, error in ((request.resources[index], error) for index, error in refused.items())
     ]
-    passed_on = [resource for index, resource in enumerate(request.resources) if index not in refused]
+    accepted = [resource for index, resource in enumerate(request.resources) if index not in refused]
+    passed_on = [resource for resource in accepted if resource.resource_type != ResourceType.BROKER_LOGGER]
+    for resource in accepted:
+        if resource.resource_type == ResourceType.BROKER_LOGGER:
+            if not request.validate_only:
+                _set_log_levels(resource)
+            answers.append(_answer(resource, ErrorCode.NONE, None))
 
     def refuse(code: ErrorCode, message: str | None) -> IncrementalAlterConfigsResponse:
         responses = [_answer(resource, code, message) for resource in passed_on]
@@ -46,6 +54,12 @@ async def handle(
         response = await forward(broker, ApiKey.INCREMENTAL_ALTER_CONFIGS, rest, context, refuse)
         answers += response.responses
     return IncrementalAlterConfigsResponse(responses=answers)
+
+
+def _set_log_levels(resource: AlterConfigsResource) -> None:
+    for change in resource.configs:
+        assert change.value is not None  # `refusals` saw to it
+        set_level(change.value)
 
 
 def _answer(
