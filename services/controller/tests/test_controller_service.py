@@ -116,6 +116,29 @@ def test_death_and_rebirth_of_a_broker(run_cluster: RunCluster) -> None:
     run_cluster(scenario)
 
 
+def test_the_cluster_in_numbers(run_cluster: RunCluster) -> None:
+    async def scenario(cluster: Any) -> None:
+        controller = cluster.controller
+        for broker_id in (1, 2):
+            await cluster.birth(broker_id)
+        await _create(cluster, "t", 4, 2)
+        await _create(cluster, "u", 2, 1)
+        assert controller.counts.is_active
+        assert (controller.topic_count, controller.partition_count) == (2, 6)
+        assert (controller.offline_partition_count, controller.preferred_replica_imbalance_count) == (0, 0)
+        await cluster.death(1)
+        await cluster.until(lambda: controller.active_broker_count == 1)
+        await cluster.until(lambda: controller.offline_partition_count == 1)
+        assert controller.preferred_replica_imbalance_count == 3
+        assert controller.counts.leader_elections == 2
+        assert controller.counts.unclean_leader_elections == 0
+        await controller.stop()
+        assert not controller.counts.is_active
+        assert controller.topic_count == 0
+
+    run_cluster(scenario)
+
+
 def _last_update(broker: Any) -> UpdateMetadata:
     return [command for command in broker.commands if isinstance(command, UpdateMetadata)][-1]
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -239,3 +241,42 @@ def test_parallel_transactions_share_flushes(tmp_path: Path, monkeypatch: pytest
     _with_store(tmp_path, scenario)
     assert 1 <= flushes <= 3
     assert len(_content(tmp_path)[1]) == 100
+
+
+_WRITER = """
+import asyncio, sys
+from pathlib import Path
+from tidelog.metadata.file_store import FileMetadataStore
+from tidelog.metadata.store import Put
+
+async def main():
+    store = FileMetadataStore.open(
+        Path(sys.argv[1]), monotonic_ms=lambda: 0, snapshot_tail_bytes=int(sys.argv[2])
+    )
+    start = len((await store.list_prefix("/key/")).items)
+    for number in range(start, start + 100_000):
+        await store.txn([], [Put(f"/key/{number:09d}", b"x" * 50)])
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.integration
+def test_sigkill_takes_nothing_back(tmp_path: Path) -> None:
+    """A real process, killed while it writes, again and again: what it had answered is there."""
+    for life in range(5):
+        with subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(tmp_path), str(2000 if life % 2 else 1 << 20)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as writer:
+            assert writer.stdout is not None
+            answered = [int(writer.stdout.readline()) for _ in range(40 + 7 * life)]
+            writer.kill()
+            answered += [
+                int(line) for line in writer.stdout.read().splitlines(keepends=True) if line[-1:] == "\n"
+            ]
+        _, items = _content(tmp_path)
+        assert len(items) >= answered[-1] + 1
+        assert [item.key for item in items] == [f"/key/{number:09d}" for number in range(len(items))]

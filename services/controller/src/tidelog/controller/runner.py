@@ -25,12 +25,13 @@ from tidelog.controller.election import Office
 from tidelog.controller.pushes import BrokerPushes
 from tidelog.controller.setting_rules import rules_from
 from tidelog.metadata import keys
-from tidelog.metadata.entries import decode_entry
+from tidelog.metadata.entries import Entry, PartitionStateEntry, decode_entry
 from tidelog.metadata.store import KeyValue, MetadataStore, StoreError, StoreUnavailableError, WatchBatch
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.rpc.broker_commands import BrokerChannels
+from tidelog.rpc.broker_commands import NO_LEADER, BrokerChannels
 from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.clock import Clock
+from tidelog.runtime.telemetry import ControllerCounts
 
 MAX_QUEUED_REQUESTS: Final = 10_000
 # How often a decision is made anew because a leader wrote a partition's state in between.
@@ -67,6 +68,7 @@ class Term:
         controller_id: int,
         clock: Clock,
         chance: Chance,
+        counts: ControllerCounts,
     ) -> None:
         self.state = ClusterState()
         self._store = store
@@ -75,6 +77,7 @@ class Term:
         self._controller_id = controller_id
         self._clock = clock
         self._chance = chance
+        self._counts = counts
         self._rules = rules_from(settings, {})
         self._pushes = BrokerPushes(channels, self._on_stale)
         self._inbox: asyncio.Queue[_Request | WatchBatch | DeposedError] = asyncio.Queue(MAX_QUEUED_REQUESTS)
@@ -185,11 +188,21 @@ class Term:
         self._own_revisions.add(revision)
         for record in records:
             if isinstance(record, Write):
+                self._count_election(record.entry)
                 # The create_revision matters for brokers' registrations only, which the controller doesn't
                 # write.
                 self.state.apply(record.entry, revision, revision, changes)
             else:
                 self.state.apply_removal(record.key, changes)
+
+    def _count_election(self, entry: Entry) -> None:
+        if not isinstance(entry, PartitionStateEntry) or entry.leader == NO_LEADER:
+            return
+        stored = self.state.partitions.get(entry.topic, {}).get(entry.partition)
+        if stored is not None and stored.state.leader_epoch != entry.leader_epoch:
+            self._counts.leader_elections += 1
+            if entry.leader not in stored.state.isr:
+                self._counts.unclean_leader_elections += 1
 
     def _apply_read(self, batch: Batch, reads: Iterable[KeyValue | None], changes: ChangeSet) -> None:
         for compare, item in zip(batch.compares.values(), reads, strict=True):

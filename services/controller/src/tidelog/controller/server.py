@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import structlog
 from tidelog.controller.chance import RandomChance
+from tidelog.controller.core.census import Census, take_census
 from tidelog.controller.election import Office, take_office, until_office_is_vacant
 from tidelog.controller.requests import decision_for
 from tidelog.controller.runner import DeposedError, Term
@@ -19,6 +20,7 @@ from tidelog.rpc.broker_commands import BrokerChannels
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
 from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.clock import Clock, SystemClock
+from tidelog.runtime.telemetry import ControllerCounts
 
 RETRY_MS: Final = 500
 
@@ -37,6 +39,7 @@ class Controller:
     UpdateMetadata) as soon as its `/brokers/ids/<id>` is there, over `channels.channel(registration)`, so a
     broker's channel must be attached before it registers. `settings` give node.id, num.partitions,
     default.replication.factor, delete.topic.enable, the session's timeouts and the defaults of topics.
+    `counts` and the `*_count` properties are what Telemetry shows of it.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Controller:
         self._settings = settings
         self._clock = clock
         self._chance = chance
+        self.counts = ControllerCounts()
         self._lease: LeaseKeeper | None = None
         self._lease_is_lost = False
         self._term: Term | None = None
@@ -96,6 +100,30 @@ class Controller:
     def is_active(self) -> bool:
         """In office, as far as it knows."""
         return self._term is not None
+
+    @property
+    def topic_count(self) -> int:
+        return self._census().topic_count
+
+    @property
+    def partition_count(self) -> int:
+        return self._census().partition_count
+
+    @property
+    def offline_partition_count(self) -> int:
+        return self._census().offline_partition_count
+
+    @property
+    def preferred_replica_imbalance_count(self) -> int:
+        return self._census().preferred_replica_imbalance_count
+
+    @property
+    def active_broker_count(self) -> int:
+        return self._census().active_broker_count
+
+    def _census(self) -> Census:
+        term = self._term
+        return take_census(term.state) if term is not None else Census()
 
     @property
     def controller_epoch(self) -> int | None:
@@ -164,15 +192,18 @@ class Controller:
             controller_id=self._settings.node_id,
             clock=self._clock,
             chance=self._chance,
+            counts=self.counts,
         )
         try:
             await term.begin()
             _log.info("in office as controller", controller_epoch=office.controller_epoch)
             self._term = term
+            self.counts.is_active = True
             self._decided.set()
             await term.serve()
         finally:
             self._term = None
+            self.counts.is_active = False
             term.end()
 
 
