@@ -45,7 +45,7 @@ def append(log: PartitionLog, batch: bytes, now_ms: int = 0) -> BatchHeader:
     header = parse_header(batch)
     log.append(memoryview(batch), header, now_ms)
     if header.producer_id >= 0:
-        log.producer_state.update(header)
+        log.producer_state.update(header, header.max_timestamp)
     return header
 
 

@@ -14,6 +14,7 @@ from tidelog.broker.partition.producer_state import ActiveProducer, ProducerStat
 INT16 = st.integers(-(2**15), 2**15 - 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
+NOW_MS = 1_700_000_000_000
 ENTRIES = st.lists(
     st.builds(SnapshotEntry, INT64, INT16, INT32, INT64, INT32, INT64, INT32, INT64), max_size=5
 )
@@ -53,7 +54,7 @@ def test_random_bytes_are_refused(data: bytes) -> None:
 def test_kafkas_own_snapshot_is_read_and_written_alike() -> None:
     assert encode_snapshot(decode_snapshot(KAFKAS)) == KAFKAS
     state = ProducerState()
-    state.load(KAFKAS, 14)
+    state.load(KAFKAS, 14, NOW_MS)
     assert state.describe() == [
         ActiveProducer(0, 0, 2, 1_795_267_311_442, 0, -1),
         ActiveProducer(1, 0, 2, 1_795_267_312_057, 0, -1),
@@ -66,7 +67,7 @@ def test_kafkas_own_snapshot_is_read_and_written_alike() -> None:
 
 def test_a_damaged_snapshot_leaves_the_state_alone() -> None:
     state = ProducerState()
-    state.load(KAFKAS, 14)
+    state.load(KAFKAS, 14, NOW_MS)
     with pytest.raises(CorruptSnapshotError):
-        state.load(KAFKAS[:-1], 60)
+        state.load(KAFKAS[:-1], 60, NOW_MS)
     assert (len(state), state.end_offset) == (4, 14)

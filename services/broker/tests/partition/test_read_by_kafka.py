@@ -14,6 +14,7 @@ from tidelog.records.compression import Compression
 from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import Record
 
+NOW_MS = 1_700_000_000_000
 pytestmark = pytest.mark.java
 
 TIME_MS = 1_700_000_000_000
@@ -46,7 +47,7 @@ def _write(directory: Path) -> tuple[Path, Path]:
     def append(batch: bytearray, marker: EndTransactionMarker | None = None) -> None:
         nonlocal offset
         header = parse_header(batch)
-        state.update(header, marker)
+        state.update(header, NOW_MS, marker)
         log.extend(batch)
         offset = header.last_offset + 1
 

@@ -159,7 +159,9 @@ def _load_indexes(segment: Segment) -> bool:
             return False
     timestamp, offset = segment.time_index.last()
     if segment.size_bytes and (timestamp < 0 or offset < segment.base_offset):
-        return False  # a segment ends its time index when it is finished, unless its batches have no timestamps
+        return (
+            False  # a segment ends its time index when it is finished, unless its batches have no timestamps
+        )
     segment.time_index.load_last()
     segment.max_timestamp, segment.offset_of_max_timestamp = timestamp, offset
     return True
@@ -269,17 +271,18 @@ def rebuild_producer_state(
         break
     for segment in segments:
         if segment.next_offset > start and segment.size_bytes:
-            _replay(segment, producer_state, start)
+            _replay(segment, producer_state, start, now_ms)
 
 
-def _replay(segment: Segment, producer_state: ProducerState, start_offset: int) -> None:
+def _replay(segment: Segment, producer_state: ProducerState, start_offset: int, now_ms: int) -> None:
     place = batch_with(segment, start_offset)
     if place is None:
         return
     fd = segment.open_file()
     for position, header, _ in scan_headers(fd, place.position, segment.size_bytes):
         if header.producer_id != NO_PRODUCER_ID:
-            producer_state.update(header, _marker(fd, position, header) if header.is_control else None)
+            marker = _marker(fd, position, header) if header.is_control else None
+            producer_state.update(header, now_ms, marker)
     segment.close_files()
 
 

@@ -163,7 +163,7 @@ class PartitionCore:
     def _on_batch_appended(self, event: BatchAppended, now_ms: int) -> list[Effect]:
         header = event.header
         self.log_end_offset = header.last_offset + 1
-        self.producers.update(header)
+        self.producers.update(header, now_ms)
         return self._advanced_high_watermark()
 
     def _on_leader_and_isr_received(self, event: LeaderAndIsrReceived, now_ms: int) -> list[Effect]:

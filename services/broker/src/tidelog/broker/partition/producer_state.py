@@ -63,6 +63,7 @@ class _Producer:
         "coordinator_epoch",
         "last_timestamp",
         "producer_epoch",
+        "seen_ms",
         "txn_first_offset",
     )
 
@@ -70,6 +71,7 @@ class _Producer:
         self.producer_epoch = producer_epoch
         self.coordinator_epoch = -1
         self.last_timestamp = -1
+        self.seen_ms = -1  # when the broker last heard of it, by its own clock
         self.txn_first_offset = NO_OFFSET
         self.batches: list[
             tuple[int, int, int, int]
@@ -156,14 +158,16 @@ class ProducerState:
         return True
 
     def _is_expired(self, producer: _Producer, now_ms: int) -> bool:
-        return producer.txn_first_offset < 0 and now_ms - producer.last_timestamp >= self.expiration_ms
+        return producer.txn_first_offset < 0 and now_ms - producer.seen_ms >= self.expiration_ms
 
     def update(
-        self, header: BatchHeader, marker: EndTransactionMarker | None = None
+        self, header: BatchHeader, now_ms: int, marker: EndTransactionMarker | None = None
     ) -> CompletedTransaction | None:
         """Take in a batch that now is in the log, its offsets assigned.
 
         A control batch needs its `marker` (None if compaction emptied the batch or it is of another type).
+        The producer's expiry counts from `now_ms`, not from the batch's timestamp as in Kafka: whoever
+        writes records of years ago would be forgotten at once, and its retries stored twice.
         Returns the transaction a marker ended, if any was open.
         """
         base_offset, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, epoch, sequence, _ = header
@@ -172,7 +176,7 @@ class ProducerState:
         if producer_id <= NO_PRODUCER_ID:
             return None
         if attributes & CONTROL_BIT:
-            return self._end_transaction(header, marker) if marker is not None else None
+            return self._end_transaction(header, now_ms, marker) if marker is not None else None
         producer = self._producers.get(producer_id)
         if producer is None:
             producer = self._add(producer_id, epoch)
@@ -186,6 +190,7 @@ class ProducerState:
             del batches[0]
         batches.append(((sequence + delta) & _SEQUENCE_MASK, last_offset, delta, max_timestamp))
         producer.last_timestamp = max_timestamp
+        producer.seen_ms = now_ms
         if attributes & TRANSACTIONAL_BIT and producer.txn_first_offset < 0:
             producer.txn_first_offset = base_offset
             self._ongoing[producer_id] = base_offset
@@ -205,7 +210,7 @@ class ProducerState:
                 return
 
     def _end_transaction(
-        self, header: BatchHeader, marker: EndTransactionMarker
+        self, header: BatchHeader, now_ms: int, marker: EndTransactionMarker
     ) -> CompletedTransaction | None:
         producer_id, epoch, offset = header.producer_id, header.producer_epoch, header.base_offset
         producer = self._producers.get(producer_id) or self._add(producer_id, epoch)
@@ -217,6 +222,7 @@ class ProducerState:
         producer.txn_first_offset = NO_OFFSET
         producer.coordinator_epoch = marker.coordinator_epoch
         producer.last_timestamp = header.max_timestamp
+        producer.seen_ms = now_ms
         self._ongoing.pop(producer_id, None)
         if first_offset < 0:
             return None
@@ -246,7 +252,7 @@ class ProducerState:
     # -- forgetting
 
     def expire(self, now_ms: int) -> int:
-        """Forget producers whose newest batch is `expiration_ms` old by its own timestamp; returns how many.
+        """Forget producers that were silent for `expiration_ms`; returns how many.
 
         One with an open transaction stays.
         """
@@ -294,11 +300,11 @@ class ProducerState:
             for batch in _batches_to_store(producer)
         )
 
-    def load(self, data: bytes, end_offset: int, now_ms: int | None = None) -> None:
+    def load(self, data: bytes, end_offset: int, now_ms: int) -> None:
         """Replace the state by that of a `.snapshot` file (ours or Kafka's) whose name says `end_offset`.
 
-        With `now_ms`, producers expired by then are left out. Raises CorruptSnapshotError, the state then
-        unchanged.
+        The file doesn't say when a producer was last heard of, so all expire from `now_ms` on. Raises
+        CorruptSnapshotError, the state then unchanged.
         """
         entries = decode_snapshot(data)
         self.clear()
@@ -313,14 +319,13 @@ class ProducerState:
                 )
                 del producer.batches[:-MAX_BATCHES_REMEMBERED]
             producer.last_timestamp = entry.timestamp
+            producer.seen_ms = now_ms
             producer.coordinator_epoch = entry.coordinator_epoch
             producer.txn_first_offset = entry.txn_first_offset
         ongoing = sorted(
             (p.txn_first_offset, pid) for pid, p in self._producers.items() if p.txn_first_offset >= 0
         )
         self._ongoing.update((producer_id, first_offset) for first_offset, producer_id in ongoing)
-        if now_ms is not None:
-            self.expire(now_ms)
         for _ in range(len(self._producers) - self._max_producers):
             self._evict()
 
