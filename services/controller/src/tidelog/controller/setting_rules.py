@@ -7,12 +7,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from tidelog.controller.core.context import ControllerRules, DescribedConfig
+from tidelog.controller.core.context import ControllerRules
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
 from tidelog.runtime.broker_settings import BROKER_SETTINGS, BrokerSettings
 from tidelog.runtime.dynamic_settings import validate_broker_overrides
 from tidelog.runtime.setting import Setting, SettingType
-from tidelog.runtime.setting_description import describe_topic
 from tidelog.runtime.topic_settings import TOPIC_SETTINGS, broker_default, validate_overrides
 
 _UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
@@ -39,30 +38,10 @@ class BrokerSettingRules:
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
-        self._described_defaults: list[DescribedConfig] | None = None
 
     def validate_topic(self, overrides: Mapping[str, str | None]) -> None:
         if overrides:
             validate_overrides(overrides, self._settings)
-
-    def describe_topic(self, overrides: Mapping[str, str]) -> list[DescribedConfig]:
-        if overrides:
-            return self._describe(overrides)
-        if self._described_defaults is None:
-            self._described_defaults = self._describe({})
-        return self._described_defaults
-
-    def _describe(self, overrides: Mapping[str, str]) -> list[DescribedConfig]:
-        return [
-            DescribedConfig(
-                described.name,
-                described.value,
-                described.is_read_only,
-                int(described.source),
-                described.is_sensitive,
-            )
-            for described in describe_topic(self._settings, overrides)
-        ]
 
     def validate_broker(self, entity: str, overrides: Mapping[str, str | None]) -> None:
         validate_broker_overrides(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 
 class Chance(Protocol):
@@ -18,24 +18,12 @@ class Chance(Protocol):
         ...
 
 
-class DescribedConfig(NamedTuple):
-    """One effective topic setting as CreateTopics answers it; `source` is Kafka's ConfigSource number."""
-
-    name: str
-    value: str | None
-    read_only: bool
-    source: int
-    is_sensitive: bool
-
-
 class SettingRules(Protocol):
     """Which settings there are and what they may be. Refusals are KafkaError(INVALID_CONFIG or
     INVALID_REQUEST).
     """
 
     def validate_topic(self, overrides: Mapping[str, str | None]) -> None: ...
-
-    def describe_topic(self, overrides: Mapping[str, str]) -> list[DescribedConfig]: ...
 
     def validate_broker(self, entity: str, overrides: Mapping[str, str | None]) -> None:
         """`entity`: a broker id in decimal, or "" for the cluster-wide default."""

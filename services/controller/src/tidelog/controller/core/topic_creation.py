@@ -1,7 +1,7 @@
 """CreateTopics: every rule of Kafka's for a new topic, then its keys.
 
-Follows Kafka's `ReplicationControlManager.createTopics` (codes) and KIP-464, KIP-525 (defaults, answered
-configs).
+Follows Kafka's `ReplicationControlManager.createTopics` and KIP-464 (defaults). The settings that the answer
+tells from v5 on are added by the broker that was asked.
 """
 
 from __future__ import annotations
@@ -17,11 +17,10 @@ from tidelog.controller.core.resume import first_state
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import TopicConfigEntry, TopicEntry
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.topics import ZERO_TOPIC_ID, collision_key, topic_name_problem
+from tidelog.model.topics import collision_key, topic_name_problem
 from tidelog.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
-    CreatableTopicConfigs,
     CreatableTopicResult,
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -32,7 +31,6 @@ MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 USE_DEFAULT: Final = -1
 METADATA_TOPIC: Final = "__cluster_metadata"
 """Apache Kafka's controllers keep their log under this name; directories of that name are left alone."""
-_CONFIGS_ANSWERED_FROM_VERSION: Final = 5
 
 Assignments = tuple[tuple[int, ...], ...]
 
@@ -60,7 +58,12 @@ def create_topics(
             continue
         partitions_left -= len(assignments)
         made_here[collision_key(topic.name)] = topic.name
-        result = _result(context, topic.name, assignments, configs, api_version)
+        result = CreatableTopicResult(
+            name=topic.name,
+            error_message=None,
+            num_partitions=len(assignments),
+            replication_factor=len(assignments[0]),
+        )
         results.append(result)
         if not request.validate_only:
             entry = TopicEntry(topic.name, context.chance.topic_id(), assignments)
@@ -196,27 +199,3 @@ def check_replicas(state: ClusterState, replicas: Sequence[int], replication_fac
     if problem is not None:
         raise KafkaError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, problem)
     return tuple(replicas)
-
-
-def _result(
-    context: Context, name: str, assignments: Assignments, configs: dict[str, str], api_version: int
-) -> CreatableTopicResult:
-    result = CreatableTopicResult(
-        name=name,
-        topic_id=ZERO_TOPIC_ID,
-        error_message=None,
-        num_partitions=len(assignments),
-        replication_factor=len(assignments[0]),
-    )
-    if api_version >= _CONFIGS_ANSWERED_FROM_VERSION:
-        result.configs = [
-            CreatableTopicConfigs(
-                name=config.name,
-                value=config.value,
-                read_only=config.read_only,
-                config_source=config.source,
-                is_sensitive=config.is_sensitive,
-            )
-            for config in context.rules.settings.describe_topic(configs)
-        ]
-    return result
