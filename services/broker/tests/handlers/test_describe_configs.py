@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
+from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from tidelog.broker.config_resources import ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.runtime.setting import SettingType
@@ -138,3 +138,19 @@ def test_one_bad_resource_does_not_spoil_the_others(lab: InMemoryBroker) -> None
     resources = [DescribeConfigsResource(ResourceType.TOPIC, name, None) for name in ("none", "t")]
     bad, good = lab.call(DescribeConfigsRequest(resources), 4).results
     assert (bad.error_code, good.error_code) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)
+
+
+def test_many_topics_in_one_request(lab: InMemoryBroker) -> None:
+    names = [f"t{number}" for number in range(120)]
+    for number, name in enumerate(names):
+        lab.add_topic(name, configs={"retention.ms": str(number % 2)}, leader=OTHER_BROKER_ID)
+    keys = [None, ["retention.ms"]]
+    resources = [
+        DescribeConfigsResource(ResourceType.TOPIC, name, keys[i % 3 == 0]) for i, name in enumerate(names)
+    ]
+    results = lab.call(DescribeConfigsRequest(resources), 4).results
+    assert [result.resource_name for result in results] == names
+    for number, result in enumerate(results):
+        values = {config.name: config.value for config in result.configs}
+        assert values["retention.ms"] == str(number % 2)
+        assert len(values) == 1 if number % 3 == 0 else len(values) > 30

@@ -8,8 +8,9 @@ supported yet, are refused with INVALID_REQUEST.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import TYPE_CHECKING, Final
+import asyncio
+from collections.abc import Collection, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.config_resources import ALL_BROKERS, ResourceType, check_broker_name, unserved_resource
 from tidelog.broker.log_levels import ROOT_LOGGER, current_level
@@ -34,54 +35,81 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.request import RequestContext
 
+RESOURCES_IN_A_TURN: Final = 50
 _DYNAMIC_BROKER_LOGGER_CONFIG: Final = 6
 
 
 def handle(
     broker: Broker, request: DescribeConfigsRequest, context: RequestContext
-) -> DescribeConfigsResponse:
+) -> DescribeConfigsResponse | Coroutine[Any, Any, DescribeConfigsResponse]:
+    description = _Description(broker, request)
+    if len(request.resources) > RESOURCES_IN_A_TURN:
+        return _describe_in_turns(description)
+    return DescribeConfigsResponse(results=[description.result(resource) for resource in request.resources])
+
+
+async def _describe_in_turns(description: _Description) -> DescribeConfigsResponse:
+    """Kafka's tools ask for the settings of all topics at once; other clients are served meanwhile."""
     results = []
-    for resource in request.resources:
+    for number, resource in enumerate(description.request.resources, 1):
+        results.append(description.result(resource))
+        if number % RESOURCES_IN_A_TURN == 0:
+            await asyncio.sleep(0)
+    return DescribeConfigsResponse(results=results)
+
+
+class _Description:
+    """One request's answers. Topics with the same settings of their own share one description."""
+
+    def __init__(self, broker: Broker, request: DescribeConfigsRequest) -> None:
+        self.request = request
+        self._broker = broker
+        self._topics: dict[tuple[object, ...], list[DescribeConfigsResourceResult]] = {}
+
+    def result(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
         result = DescribeConfigsResult(
             error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
         )
         try:
-            result.configs = _configs(broker, resource, request)
+            result.configs = self._configs(resource)
         except KafkaError as error:
             result.error_code = error.code
             result.error_message = error.message
-        results.append(result)
-    return DescribeConfigsResponse(results=results)
+        return result
 
+    def _configs(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+        names = resource.configuration_keys or None  # an empty list, too, stands for all
+        settings, own_id = self._broker.settings, self._broker.broker_id
+        match resource.resource_type:
+            case ResourceType.TOPIC:
+                return self._topic(resource.resource_name, names)
+            case ResourceType.BROKER if resource.resource_name == ALL_BROKERS:
+                return self._described(describe_cluster_default(settings, names))
+            case ResourceType.BROKER:
+                check_broker_name(resource.resource_name, own_id)
+                return self._described(describe_broker(settings, names))
+            case ResourceType.BROKER_LOGGER:
+                check_broker_name(resource.resource_name, own_id)
+                return _loggers(names)
+            case _:
+                raise unserved_resource(resource.resource_type)
 
-def _configs(
-    broker: Broker, resource: DescribeConfigsResource, request: DescribeConfigsRequest
-) -> list[DescribeConfigsResourceResult]:
-    names = resource.configuration_keys or None  # an empty list, too, stands for all
-    match resource.resource_type:
-        case ResourceType.TOPIC:
-            described = _topic(broker, resource.resource_name, names)
-        case ResourceType.BROKER if resource.resource_name == ALL_BROKERS:
-            described = describe_cluster_default(broker.settings, names)
-        case ResourceType.BROKER:
-            check_broker_name(resource.resource_name, broker.broker_id)
-            described = describe_broker(broker.settings, names)
-        case ResourceType.BROKER_LOGGER:
-            check_broker_name(resource.resource_name, broker.broker_id)
-            return _loggers(names)
-        case _:
-            raise unserved_resource(resource.resource_type)
-    return [_config(description, request) for description in described]
+    def _topic(self, name: str, names: Collection[str] | None) -> list[DescribeConfigsResourceResult]:
+        problem = topic_name_problem(name)
+        if problem is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        state = self._broker.metadata.topics.get(name)
+        if state is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        key = (frozenset(state.configs.items()), names and tuple(names))
+        known = self._topics.get(key)
+        if known is None:
+            described = describe_topic(self._broker.settings, state.configs, names)
+            known = self._topics[key] = self._described(described)
+        return known
 
-
-def _topic(broker: Broker, name: str, names: Collection[str] | None) -> list[SettingDescription]:
-    problem = topic_name_problem(name)
-    if problem is not None:
-        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
-    state = broker.metadata.topics.get(name)
-    if state is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return describe_topic(broker.settings, state.configs, names)
+    def _described(self, descriptions: Iterable[SettingDescription]) -> list[DescribeConfigsResourceResult]:
+        return [_config(description, self.request) for description in descriptions]
 
 
 def _config(
