@@ -271,7 +271,8 @@ def test_open_transactions_survive_a_snapshot(steps: list[tuple[int, bool]]) -> 
                     producer_id=producer_id,
                     base_offset=offset,
                     attributes=TRANSACTIONAL_BIT,
-                )
+                ),
+                NOW_MS,
             )
     state.on_high_watermark(len(steps))
     loaded = ProducerState()

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 from tidelog.broker import hosting
@@ -22,6 +22,9 @@ from tidelog.rpc.broker_commands import (
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+
+PARTITIONS_AT_A_TIME: Final = 16
+"""Replicas opened side by side: their time is the disk's."""
 
 _log = structlog.get_logger(__name__)
 
@@ -41,15 +44,14 @@ class CommandReceiver:
             if self._is_stale(command.controller_epoch):
                 return CommandResult(ErrorCode.STALE_CONTROLLER_EPOCH)
             errors: dict[TopicPartition, ErrorCode] = {}
-            for state in command.partitions:
-                topic_partition = TopicPartition(state.topic, state.partition)
-                try:
-                    await self._lead_or_follow(
-                        topic_partition, state, command.topic_configs.get(state.topic, {})
+            for start in range(0, len(command.partitions), PARTITIONS_AT_A_TIME):
+                together = command.partitions[start : start + PARTITIONS_AT_A_TIME]
+                await asyncio.gather(
+                    *(
+                        self._lead_or_follow(s, command.topic_configs.get(s.topic, {}), errors)
+                        for s in together
                     )
-                except KafkaError as error:
-                    _log.error("replica failed", partition=str(topic_partition), reason=str(error))
-                    errors[topic_partition] = error.code
+                )
             if command.is_full:
                 named = {TopicPartition(state.topic, state.partition) for state in command.partitions}
                 await hosting.set_strays_aside(self._broker, named)
@@ -96,15 +98,23 @@ class CommandReceiver:
         return False
 
     async def _lead_or_follow(
-        self, topic_partition: TopicPartition, state: PartitionState, overrides: Mapping[str, str]
+        self, state: PartitionState, overrides: Mapping[str, str], errors: dict[TopicPartition, ErrorCode]
     ) -> None:
-        replica = self._broker.replicas.get(topic_partition)
-        if replica is not None and replica.topic_id != state.topic_id:
-            await self._stop(topic_partition, delete=True)  # the topic was deleted and made again
-            replica = None
-        if replica is None:
-            replica = await hosting.open_replica(self._broker, topic_partition, state.topic_id, overrides)
-        replica.lead_or_follow(state, self._broker.clock.now_ms())
+        broker, topic_partition = self._broker, TopicPartition(state.topic, state.partition)
+        try:
+            replica = broker.replicas.get(topic_partition)
+            if replica is not None and replica.topic_id != state.topic_id:
+                await self._stop(topic_partition, delete=True)  # the topic was deleted and made again
+                replica = None
+            if replica is None:
+                replica = await hosting.open_replica(broker, topic_partition, state.topic_id, overrides)
+            # Not served while a new epoch is on its way to the disk.
+            broker.replicas.pop(topic_partition, None)
+            await replica.lead_or_follow(state, broker.clock.now_ms())
+            broker.replicas[topic_partition] = replica
+        except KafkaError as error:
+            _log.error("replica failed", partition=str(topic_partition), reason=str(error))
+            errors[topic_partition] = error.code
         self._wake(topic_partition)
 
     def _apply_topic_settings(self, topic: str, overrides: Mapping[str, str]) -> None:

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from tidelog.broker.listener import Listener
     from tidelog.broker.request import RequestContext
 
-MAX_PARKED_REQUESTS = 100
-"""Requests of one connection that wait for something; beyond it nothing more is read from the socket."""
 MAX_UNSENT_BYTES = 1024 * 1024
 """Answers the client has not taken yet; beyond it nothing more is read from the socket."""
 
@@ -44,6 +42,7 @@ class Connection(asyncio.BufferedProtocol):
         "_barrier",
         "_flush_deferred",
         "_frames",
+        "_max_waiting",
         "_outbox",
         "_paused",
         "_ready",
@@ -67,6 +66,7 @@ class Connection(asyncio.BufferedProtocol):
         self.is_closed = False
         self.last_active = monotonic()
         self._frames = FrameReader(listener.buffer_pool, listener.max_request_bytes)
+        self._max_waiting = listener.max_in_flight_requests
         self._waiting: deque[RequestContext] = deque()
         self._ready: list[Chunk] = []
         self._barrier = False
@@ -118,7 +118,7 @@ class Connection(asyncio.BufferedProtocol):
             while not self.is_closed:
                 if (
                     self._barrier
-                    or len(self._waiting) >= MAX_PARKED_REQUESTS
+                    or len(self._waiting) >= self._max_waiting
                     or self._unsent_bytes() > MAX_UNSENT_BYTES
                 ):
                     self._pause()
@@ -147,7 +147,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         if (
             self._barrier
-            or len(self._waiting) >= MAX_PARKED_REQUESTS
+            or len(self._waiting) >= self._max_waiting
             or self._unsent_bytes() > MAX_UNSENT_BYTES
         ):
             return

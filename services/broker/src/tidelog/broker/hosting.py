@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 async def open_replica(
     broker: Broker, topic_partition: TopicPartition, topic_id: uuid.UUID, overrides: Mapping[str, str]
 ) -> Replica:
-    """Make or recover the log and host it. Raises LogStorageError."""
+    """Make or recover the log; the caller hosts it once it has a role. Raises LogStorageError."""
     settings = broker.topic_settings(overrides)
     directory = broker.log_directory
     log = await asyncio.to_thread(

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.replica import Replica
 
-INITIAL_RETENTION_DELAY_MS: Final = 30_000
-"""Kafka's `log.initial.task.delay.ms`: the first retention check after a start."""
 REMOVE_FILES_INTERVAL_MS: Final = 1_000
 
 _log = structlog.get_logger(__name__)
@@ -32,7 +30,7 @@ class Housekeeping:
     def start(self) -> None:
         settings = self._broker.settings
         self._every(
-            settings.log_retention_check_interval_ms, self.apply_retention, INITIAL_RETENTION_DELAY_MS
+            settings.log_retention_check_interval_ms, self.apply_retention, settings.log_initial_task_delay_ms
         )
         self._every(REMOVE_FILES_INTERVAL_MS, self.remove_deleted_files)
         self._every(

@@ -68,6 +68,7 @@ class Listener:
         self.loop = asyncio.get_running_loop()
         self.buffer_pool = BufferPool()
         self.max_request_bytes = broker.settings.socket_request_max_bytes
+        self.max_in_flight_requests = broker.settings.tidelog_connection_max_in_flight_requests
         self.port = endpoint.port
         self._host = endpoint.host
         self._broker = broker

@@ -6,6 +6,7 @@ runs on the event loop.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from typing import NamedTuple
@@ -130,7 +131,11 @@ class Replica:
 
     # -- what the controller says
 
-    def lead_or_follow(self, state: PartitionState, now_ms: int) -> None:
+    async def lead_or_follow(self, state: PartitionState, now_ms: int) -> None:
+        """Take the role the controller gives. Raises LogStorageError.
+
+        A new leader's epoch is on disk when this returns; until then nobody may be let at the replica.
+        """
         event = LeaderAndIsrReceived(
             state.leader,
             state.leader_epoch,
@@ -139,7 +144,10 @@ class Replica:
             state.replicas,
             self.core.log_end_offset,
         )
-        self._carry_out(self.core.step(event, now_ms), now_ms)
+        effects = self.core.step(event, now_ms)
+        if PersistLeaderEpochs() in effects:
+            await asyncio.to_thread(self.log.persist_leader_epochs)
+        self._carry_out([effect for effect in effects if type(effect) is not PersistLeaderEpochs], now_ms)
 
     def apply_settings(self, settings: TopicSettings, now_ms: int) -> None:
         self.settings = settings
@@ -166,8 +174,6 @@ class Replica:
         for effect in effects:
             if type(effect) is AdvanceHighWatermark:
                 self._on_high_watermark(self.topic_partition)
-            elif type(effect) is PersistLeaderEpochs:
-                self.log.persist_leader_epochs()
             elif type(effect) is AdvanceLogStartOffset:
                 self.log.increment_log_start_offset(effect.log_start_offset)
                 self.core.step(LogStartOffsetMoved(effect.log_start_offset), now_ms)

@@ -27,7 +27,8 @@ from tidelog.model.brokers import Endpoint
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.clock import SystemClock
-from tidelog.runtime.telemetry import Telemetry
+from tidelog.runtime.metric_families import ControllerView
+from tidelog.runtime.telemetry import ControllerCounts, Telemetry
 from tidelog.runtime.timer import LoopTimer
 
 FIRST_COMMANDS_TIMEOUT_MS = 30_000
@@ -64,6 +65,8 @@ class BrokerServer:
         """Raises LogDirectoryInUseError, CorruptFileError, OSError; a directory of another cluster or
         broker is refused.
         """
+        for name in settings.without_effect:
+            _log.warning("a setting of Kafka's has no effect here", setting=name)
         clock = SystemClock()
         timer = LoopTimer(asyncio.get_running_loop())
         telemetry = Telemetry()
@@ -79,6 +82,11 @@ class BrokerServer:
             random.Random(),
         )
         return cls(broker, store, telemetry, timer)
+
+    def show_controller(self, counts: ControllerCounts, controller: ControllerView) -> None:
+        """Have this process's metrics tell of the controller that lives in it, too."""
+        self._telemetry.controller_counts = counts
+        self._telemetry.observe_controller(controller)
 
     async def start(self) -> None:
         """Raises OSError if an address can't be had, KafkaError if the id is held by a live broker."""

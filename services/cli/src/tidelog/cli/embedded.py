@@ -49,6 +49,7 @@ class EmbeddedCluster:
             controller = await Controller.start(store, channels, settings, clock=clock)
             undo.push_async_callback(controller.stop)
             broker = BrokerServer.open(settings, log_dir, store, cluster_id, controller)
+            broker.show_controller(controller.counts, controller)
             channels.attach(settings.node_id, broker.commands)
             undo.push_async_callback(broker.stop)
             await broker.start()

@@ -3,11 +3,12 @@ with the low watermark.
 
 Refused, as in Kafka: an offset above the high watermark or below -1 (OFFSET_OUT_OF_RANGE), a topic that
 is compacted only (POLICY_VIOLATION), an internal topic (INVALID_TOPIC_EXCEPTION). Deviation: does not
-wait for followers, of which there are none yet.
+wait for followers, of which there are none yet, and the new start is on disk before the answer.
 """
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Final
 
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
 INVALID_LOW_WATERMARK: Final = -1
 
 
-def handle(broker: Broker, request: DeleteRecordsRequest, context: RequestContext) -> DeleteRecordsResponse:
+async def handle(
+    broker: Broker, request: DeleteRecordsRequest, context: RequestContext
+) -> DeleteRecordsResponse:
     now_ms = broker.clock.now_ms()
-    return DeleteRecordsResponse(
+    response = DeleteRecordsResponse(
         topics=[
             DeleteRecordsTopicResult(
                 topic.name, [_delete(broker, topic.name, part, now_ms) for part in topic.partitions]
@@ -37,6 +40,10 @@ def handle(broker: Broker, request: DeleteRecordsRequest, context: RequestContex
             for topic in request.topics
         ]
     )
+    # What was answered as deleted must not come back after a crash, and the periodic checkpoint may be a
+    # minute away.
+    await asyncio.to_thread(broker.log_directory.checkpoint_log_start_offsets)
+    return response
 
 
 def _delete(

@@ -121,6 +121,7 @@ class Fetch:
             except KafkaError as error:
                 read.error = error.code
                 reads.has_error = True
+                self.broker.telemetry.fetch_failed(partition.key.topic or None)
                 continue
             if read.range is not None:
                 size = len(read.range)
