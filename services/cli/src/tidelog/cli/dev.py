@@ -61,7 +61,8 @@ def command(listen: str, data_dir: Path, assignments: tuple[str, ...]) -> None:
     """One broker with all it needs in this process: for a laptop and for tests."""
     given = _parse_assignments(assignments)
     given.setdefault("listeners", f"PLAINTEXT://{listen}")
-    given.setdefault("log.dirs", str(data_dir / "logs"))
+    # Partitions lie in the directory itself, as Kafka's do: a directory of either is the other's --data-dir.
+    given.setdefault("log.dirs", str(data_dir))
     # One broker can't hold more than one replica.
     for name in (
         "offsets.topic.replication.factor",
