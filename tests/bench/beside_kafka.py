@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """tidelog beside Apache Kafka: the same librdkafka cases against both. Writes docs/benchmarks.md.
 
-Kafka comes from shared/peer (beside the checkout) with 1 GiB of heap; tidelog is `tidelog dev`. The exit code is
-1 if a case failed, 0 otherwise; whether a target was reached is in the table.
+Kafka comes from shared/peer (beside the checkout) with 1 GiB of heap; tidelog is `tidelog dev`. The exit code
+is 1 if a case failed, 0 otherwise; whether a target was reached is in the table.
 """
 
 from __future__ import annotations

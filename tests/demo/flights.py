@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """The 336,776 flights that left New York in 2013 through a topic and back: in by librdkafka, out by aiokafka.
 
-Each flight is a message keyed by its carrier, so a carrier's flights stay in one partition and in order. In the
-end counts, order per carrier and hashes of what went in and came out are compared; the exit code is 0 only if
-all are equal.
+Each flight is a message keyed by its carrier, so a carrier's flights stay in one partition and in order. Then
+counts, order per carrier and hashes of what went in and came out are compared; the exit code is 0 only if all
+are equal.
 
     make run &    make demo            or against any broker: tests/demo/flights.py --bootstrap HOST:PORT
 """
