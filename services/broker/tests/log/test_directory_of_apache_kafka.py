@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -50,9 +51,15 @@ def written(
     try:
         create_topic(kafka.bootstrap, "t", 1, {"segment.bytes": "1048576"})
         for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
-            values = [b"%d-%s" % (number, bytes(900)) for number in range(1000)]
+            values = [os.urandom(900) for _ in range(1000)]
             produce_values(
-                kafka.bootstrap, "t", values, compression_type=codec, enable_idempotence=codec != "gzip"
+                kafka.bootstrap,
+                "t",
+                values,
+                compression_type=codec,
+                enable_idempotence=codec != "gzip",
+                batch_num_messages=25,
+                linger_ms=20,
             )
         produce_transactions(kafka.bootstrap)
         messages = consume_messages(kafka.bootstrap, "t", 5020, **{"isolation_level": "read_uncommitted"})

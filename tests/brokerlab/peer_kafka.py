@@ -1,0 +1,53 @@
+"""One Apache Kafka of its own, from shared/peer, whose data directory stays after its end."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from pathlib import Path
+
+from brokerlab.kafka_jars import PEER
+
+START_TIMEOUT_S = 180
+
+
+class PeerKafka:
+    def __init__(self, state_dir: Path, name: str = "served") -> None:
+        self._name = name
+        port = random.SystemRandom().randrange(20_000, 28_000)
+        self._environment = {
+            **os.environ,
+            "NAME": name,
+            "BASE_PORT": str(port),
+            "STATE_DIR": str(state_dir),
+            "KAFKA_HEAP": "512m",
+        }
+        self._home = state_dir / f"kafka-{name}"
+        self.data_dir = self._home / "1" / "data"
+        self.bootstrap = f"127.0.0.1:{port}"
+
+    def _run(self, *command: str) -> None:
+        done = subprocess.run(
+            [str(PEER / command[0]), *command[1:]],
+            capture_output=True,
+            text=True,
+            timeout=START_TIMEOUT_S,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    def start(self) -> None:
+        self._run("kafka-up.sh", "1")
+
+    def stop(self) -> None:
+        self._run("kafka-down.sh", self._name, "--keep")
+
+    def kill(self) -> None:
+        """SIGKILL: logs are as they were, indexes still have their full preallocated length."""
+        for pid in (self._home / "pids").read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        self.stop()
