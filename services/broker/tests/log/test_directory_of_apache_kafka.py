@@ -1,4 +1,6 @@
-"""A data directory that Apache Kafka wrote, after its clean stop and after its SIGKILL: all of it can be read, and written on."""
+"""A data directory that Apache Kafka wrote, after its clean stop and after its SIGKILL: all of it can be
+read, and written on.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def written(
                 linger_ms=20,
             )
         produce_transactions(kafka.bootstrap)
-        messages = consume_messages(kafka.bootstrap, "t", 5020, **{"isolation_level": "read_uncommitted"})
+        messages = consume_messages(kafka.bootstrap, "t", 5020, isolation_level="read_uncommitted")
         found = Written(
             kafka.data_dir,
             request.param == "stopped",

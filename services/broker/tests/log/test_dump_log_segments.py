@@ -18,7 +18,9 @@ RECORDS = 1200
 
 @pytest.fixture(scope="module", params=["closed", "killed", "recovered"])
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Several segments of batches in all codecs, with producers; after a clean stop, after SIGKILL, and after recovery from it."""
+    """Several segments of batches in all codecs, with producers; after a clean stop, after SIGKILL, and after
+    recovery from it.
+    """
     directory = tmp_path_factory.mktemp(request.param) / "t-0"
     config = LogConfig(segment_bytes=40_000, index_interval_bytes=512)
     log = open_log(directory, config)

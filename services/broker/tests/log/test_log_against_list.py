@@ -1,4 +1,6 @@
-"""The log does what a plain list of batches would: appends, reads, truncation, retention, restarts and crashes in any order."""
+"""The log does what a plain list of batches would: appends, reads, truncation, retention, restarts and
+crashes in any order.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +172,7 @@ class LogAgainstList(RuleBasedStateMachine):
     @precondition(lambda self: self.batches and self.log_end > self.log.recovery_point)
     @rule(at=FRACTION, garbage=st.binary(max_size=80))
     def lose_power(self, at: float, garbage: bytes) -> None:
-        """The newest segment loses its end from anywhere beyond the recovery point, and holds rubbish there."""
+        """The newest segment loses its end from beyond the recovery point, and holds rubbish there."""
         active = self.log.segments[-1]
         in_active = [
             (header, batch) for header, batch in self.batches if header.base_offset >= active.base_offset
@@ -264,7 +266,7 @@ class LogAgainstList(RuleBasedStateMachine):
         self.log_start = max(self.log_start, self.log.log_start_offset)
 
     def _keep_batches(self, kept: list[tuple[BatchHeader, bytes]], active_base: int | None = None) -> None:
-        """The log now ends behind the last batch kept; where that is before the active segment, at its base."""
+        """The log ends behind the last batch kept; where that is before the active segment, at its base."""
         self.batches = kept
         end = kept[-1][0].last_offset + 1 if kept else 0
         self.log_end = max(end, self.log.segments[-1].base_offset if active_base is None else active_base)

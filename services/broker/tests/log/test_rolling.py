@@ -91,7 +91,9 @@ def test_settings_may_change_at_any_time(tmp_path: Path) -> None:
 
 
 def test_index_entries(tmp_path: Path) -> None:
-    """An entry for a batch once more than `index.interval.bytes` were appended since the last, as in Kafka's LogSegment."""
+    """An entry for a batch once more than `index.interval.bytes` were appended since the last, as in Kafka's
+    LogSegment.
+    """
     size = len(make_batch(0))
     log = open_log(tmp_path, LogConfig(index_interval_bytes=2 * size))
     for offset, timestamp in enumerate([10, 30, 20, 20, 20, 25, 40, 41, 42]):

@@ -1,4 +1,6 @@
-"""Offsets by time (SPEC B5): the first record at or after a time, and the first with the greatest, across segments and codecs."""
+"""Offsets by time (SPEC B5): the first record at or after a time, and the first with the greatest, across
+segments and codecs.
+"""
 
 from __future__ import annotations
 

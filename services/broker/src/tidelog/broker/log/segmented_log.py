@@ -311,7 +311,10 @@ class SegmentedLog:
 
     def _looked_up(self, lookup: Callable[[], TimestampedOffset | None]) -> TimestampedOffset | None:
         try:
-            return lookup()
+            try:
+                return lookup()
+            except FileNotFoundError:  # retention removed a segment meanwhile: look in those left
+                return lookup()
         except (OSError, TornLogError) as error:
             raise LogStorageError(f"{self.directory.path}: lookup by time failed: {error}") from error
 
