@@ -163,3 +163,10 @@ def test_the_root_loggers_level_is_this_brokers_to_change(
     (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, [("root", SET, "TRACE")]))
     assert (answer.error_code, current_level()) == (0, "DEBUG")
     assert not lab.controller.forwarded
+
+
+def test_stored_settings_that_no_longer_fit_leave_the_broker_as_it_was(lab: InMemoryBroker) -> None:
+    lab.update_metadata(broker_configs={OWN: {"message.max.bytes": "2000000"}})
+    lab.update_metadata(broker_configs={OWN: {"log.retention.ms": "0"}})
+    assert lab.broker.settings.message_max_bytes == 2000000
+    assert lab.broker.settings.log_retention_ms is None

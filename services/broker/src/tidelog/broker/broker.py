@@ -23,6 +23,7 @@ from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest
 from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.purgatory import DelayedOperation, Purgatory
+from tidelog.runtime.setting import SettingError
 from tidelog.runtime.telemetry import Telemetry
 from tidelog.runtime.timer import Timer
 from tidelog.runtime.topic_settings import TopicSettings
@@ -98,12 +99,15 @@ class Broker:
 
     def apply_broker_configs(self, configs: Mapping[str, Mapping[str, str]]) -> None:
         """Dynamic settings from AlterConfigs; those that open sockets or threads at the start keep their
-        old values.
+        old values. What no longer goes together with the settings this broker was started with is left out.
         """
-        self.settings = self.settings.with_dynamic(
-            dynamic_default=configs.get(DEFAULT_BROKER_ENTITY, {}),
-            dynamic=configs.get(str(self.broker_id), {}),
-        )
+        try:
+            self.settings = self.settings.with_dynamic(
+                dynamic_default=configs.get(DEFAULT_BROKER_ENTITY, {}),
+                dynamic=configs.get(str(self.broker_id), {}),
+            )
+        except SettingError as error:
+            _log.error("dynamic settings are not applied", setting=error.name, reason=str(error))
 
     async def forward(self, api_key: int, request: Any, context: RequestContext) -> Any:
         """Have the controller answer an admin request."""
