@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import click
-from tidelog.cli.output import console, is_terminal, print_table
+from tidelog.cli.output import is_terminal, print_heading, print_table
 from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
 from tidelog.wire.api_keys import find_api_spec
 
@@ -29,7 +29,7 @@ def command(api_versions: bool, bootstrap_server: str, request_timeout_ms: int) 
             return
         view = cluster.describe()
     if is_terminal():
-        console().print(f"cluster [bold]{view.cluster_id}[/]")
+        print_heading(view.cluster_id or "", "  cluster id")
     print_table(
         ("#broker", "address", "rack", ""),
         [

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 import click
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -30,7 +31,14 @@ def print_table(
         for row in rows:
             click.echo("\t".join("" if cell is None else str(cell) for cell in row))
         return
-    table = Table(title=title, title_justify="left", header_style="bold cyan", pad_edge=False)
+    table = Table(
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        header_style="bold cyan",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+    )
     for column, name in zip(columns, names, strict=True):
         table.add_column(
             name,
@@ -41,6 +49,11 @@ def print_table(
     for row in rows:
         table.add_row(*(Text("" if cell is None else str(cell)) for cell in row))
     console().print(table)
+
+
+def print_heading(name: str, rest: str) -> None:
+    """On a terminal: `name` in bold. Neither is taken for markup."""
+    console().print(Text.assemble((name, "bold"), rest), soft_wrap=True)
 
 
 def say(text: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import click
-from tidelog.cli.output import console, is_terminal, print_table, say
+from tidelog.cli.output import is_terminal, print_heading, print_table, say
 from tidelog.cli.tool_command import (
     ToolCommand,
     ToolError,
@@ -163,14 +163,15 @@ def _overrides(cluster: Cluster, name: str) -> str:
 def _show_topic(topic: Topic, configs: str) -> None:
     replication_factor = len(topic.partitions[0].replicas) if topic.partitions else 0
     if is_terminal():
-        console().print(
-            f"[bold]{topic.name}[/]  id {kafka_uuid(topic)}, {len(topic.partitions)} partitions, "
-            f"replication factor {replication_factor}{', ' + configs if configs else ''}"
+        print_heading(
+            topic.name,
+            f"  id {encode_uuid(topic.topic_id)}, {len(topic.partitions)} partitions, "
+            f"replication factor {replication_factor}{', ' + configs if configs else ''}",
         )
         return
     click.echo(
-        f"Topic: {topic.name}\tTopicId: {kafka_uuid(topic)}\tPartitionCount: {len(topic.partitions)}\t"
-        f"ReplicationFactor: {replication_factor}\tConfigs: {configs}"
+        f"Topic: {topic.name}\tTopicId: {encode_uuid(topic.topic_id)}\t"
+        f"PartitionCount: {len(topic.partitions)}\tReplicationFactor: {replication_factor}\tConfigs: {configs}"
     )
 
 
@@ -186,10 +187,6 @@ def _show_partitions(topic: Topic, partitions: list[Partition]) -> None:
             f"\tTopic: {topic.name}\tPartition: {p.index}\tLeader: {_leader(p)}\t"
             f"Replicas: {_ids(p.replicas)}\tIsr: {_ids(p.isr)}"
         )
-
-
-def kafka_uuid(topic: Topic) -> str:
-    return encode_uuid(topic.topic_id)
 
 
 def _leader(partition: Partition) -> str:
