@@ -29,7 +29,7 @@ run: setup ## one broker on $(LISTEN), data in $(DATA_DIR)
 	@exec $(BIN)/tidelog dev --listen $(LISTEN) --data-dir $(DATA_DIR)
 
 test: setup ## all tests; what needs something optional is skipped with its reason (REQUIRE_ALL=1: fails instead)
-	@$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: setup ## ruff, mypy, import-linter, generated code up to date
 	@$(BIN)/ruff check .

@@ -17,7 +17,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.java,
     pytest.mark.slow,
-    pytest.mark.xdist_group("java-tools"),
 ]
 SCRIPT = PEER / "kafka-tools-check.sh"
 CHECK_LINE = re.compile(r"^(ok|FAIL|skip)\s+(.+?)\s+rc=(\S+)\s*(.*)$")

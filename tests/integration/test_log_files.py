@@ -18,7 +18,6 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.java,
     pytest.mark.slow,
-    pytest.mark.xdist_group("java-tools"),
 ]
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 COMPLAINTS = (
