@@ -171,7 +171,8 @@ def _show_topic(topic: Topic, configs: str) -> None:
         return
     click.echo(
         f"Topic: {topic.name}\tTopicId: {encode_uuid(topic.topic_id)}\t"
-        f"PartitionCount: {len(topic.partitions)}\tReplicationFactor: {replication_factor}\tConfigs: {configs}"
+        f"PartitionCount: {len(topic.partitions)}\tReplicationFactor: {replication_factor}\t"
+        f"Configs: {configs}"
     )
 
 
