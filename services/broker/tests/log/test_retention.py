@@ -84,10 +84,11 @@ def test_a_compacted_topic_loses_only_what_is_below_the_log_start(
 
 
 def test_segments_without_timestamps_age_by_their_file(tmp_path: Path) -> None:
-    log = open_log(tmp_path, LogConfig(segment_bytes=SIZE, retention_ms=1000), now_ms=500)
-    for offset in range(3):
+    log = open_log(tmp_path, LogConfig(segment_bytes=2 * SIZE, retention_ms=1000), now_ms=500)
+    for offset in range(6):
         append(log, make_batch(offset, timestamp=-1), now_ms=500 + 600 * offset)
-    assert log.delete_old_segments(1501, 3) == 1
+    assert log.delete_old_segments(2100, 6) == 0
+    assert log.delete_old_segments(2101, 6) == 1
 
 
 def test_delete_records_hides_at_once_and_frees_whole_segments_later(

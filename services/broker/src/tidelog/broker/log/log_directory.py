@@ -12,6 +12,7 @@ import shutil
 import threading
 import uuid
 from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +40,6 @@ from tidelog.broker.log.partition_directory import (
     parse_partition_directory_name,
     partition_directory_name,
     renamed_directory_name,
-    sync_directory,
 )
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.partition_metadata import encode_uuid, read_topic_id, write_topic_id
@@ -50,6 +50,8 @@ from tidelog.model.topics import TopicPartition
 NOT_OF_BROKERS: Final = frozenset({"__cluster_metadata"})
 """Apache Kafka's controllers keep their own log beside the brokers' partitions."""
 STRAY_DIRECTORY_SUFFIX: Final = "-stray"
+CLOSING_THREADS: Final = 8
+"""A stop waits for fsyncs, which a file system does many at a time."""
 
 _log = structlog.get_logger(__name__)
 
@@ -168,7 +170,6 @@ class LogDirectory:
                 directory.mkdir()
             if found_id is None:
                 write_topic_id(directory, topic_id)
-                sync_directory(self.path)
             leader_epochs = _read_leader_epochs(directory)
         except (OSError, CorruptFileError) as error:
             raise LogStorageError(f"{directory} can't be opened: {error}") from error
@@ -302,11 +303,9 @@ class LogDirectory:
         """
         failures: list[str] = []
         try:
-            for topic_partition in list(self.partitions):
-                try:
-                    self.close_partition(topic_partition)
-                except LogStorageError as error:
-                    failures.append(str(error))
+            with ThreadPoolExecutor(CLOSING_THREADS) as threads:
+                closed = threads.map(self._problem_of_closing, list(self.partitions))
+                failures += [problem for problem in closed if problem is not None]
             self.checkpoint_recovery_points()
             self.checkpoint_log_start_offsets()
             self.checkpoint_high_watermarks({})
@@ -318,6 +317,13 @@ class LogDirectory:
             self._lock.release()
         if failures:
             raise LogStorageError("; ".join(failures))
+
+    def _problem_of_closing(self, topic_partition: TopicPartition) -> str | None:
+        try:
+            self.close_partition(topic_partition)
+        except LogStorageError as error:
+            return str(error)
+        return None
 
     def abandon(self) -> None:
         """Let go of files and lock and write nothing: what the death of the process does."""

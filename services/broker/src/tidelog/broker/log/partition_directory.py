@@ -67,10 +67,10 @@ def sync_directory(path: str | Path) -> None:
 
 
 def sync_file(path: str | Path) -> None:
-    """fsync through a descriptor of its own, so that any thread may call it."""
+    """Contents and size are durable then. By a descriptor of its own, so that any thread may call it."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        os.fsync(fd)
+        os.fdatasync(fd)
     finally:
         os.close(fd)
 

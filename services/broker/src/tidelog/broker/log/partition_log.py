@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_right
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import attrgetter
 
 from tidelog.broker.log import recovery, retention
@@ -20,7 +20,14 @@ from tidelog.broker.log.checkpoint_file import write_atomically
 from tidelog.broker.log.errors import LogStorageError, TornLogError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.open_segments import OpenSegments
-from tidelog.broker.log.partition_directory import LEADER_EPOCHS_FILE, SNAPSHOT_SUFFIX, PartitionDirectory
+from tidelog.broker.log.partition_directory import (
+    LEADER_EPOCHS_FILE,
+    PARTITION_METADATA_FILE,
+    SNAPSHOT_SUFFIX,
+    PartitionDirectory,
+    sync_directory,
+    sync_file,
+)
 from tidelog.broker.log.segment import Segment
 from tidelog.broker.log.segmented_log import SegmentedLog
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
@@ -37,6 +44,7 @@ class PartitionLog(SegmentedLog):
 
     __slots__ = (
         "_deleted",
+        "_is_name_durable",
         "cut_at_opening",
         "last_flush_ms",
         "leader_epochs",
@@ -64,6 +72,7 @@ class PartitionLog(SegmentedLog):
         self.leader_epochs = leader_epochs
         self.recovery_point = min(recovery_point, self.log_end_offset)
         self.last_flush_ms = now_ms
+        self._is_name_durable = False  # the directory's own, in the directory above
         self.cut_at_opening: str | None = None
         self._deleted: list[
             tuple[int, Segment]
@@ -147,7 +156,7 @@ class PartitionLog(SegmentedLog):
             return False
         self.log_start_offset = offset
         if self.leader_epochs.truncate_from_start(offset):
-            self.persist_leader_epochs(syncs=False)  # read again after a crash, it is trimmed again
+            self.persist_leader_epochs()
         return True
 
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
@@ -275,6 +284,15 @@ class PartitionLog(SegmentedLog):
 
     # -- durability
 
+    def _sync_small_files(self) -> None:
+        for name in (LEADER_EPOCHS_FILE, PARTITION_METADATA_FILE):
+            with suppress(FileNotFoundError):
+                sync_file(self.directory.named(name))
+        self.directory.sync()
+        if not self._is_name_durable:
+            sync_directory(self.directory.named("..").resolve())
+            self._is_name_durable = True
+
     @property
     def is_flush_due_by_messages(self) -> bool:
         """`flush.messages` appended since the last flush."""
@@ -302,7 +320,7 @@ class PartitionLog(SegmentedLog):
                 for segment in segments:
                     if segment.next_offset > recovery_point and segment.base_offset < up_to:
                         segment.sync()
-                self.directory.sync()
+                self._sync_small_files()
             except OSError as error:
                 raise LogStorageError(f"{self.directory.path}: flush failed: {error}") from error
             # A truncation meanwhile has moved it down and is right.
@@ -310,8 +328,13 @@ class PartitionLog(SegmentedLog):
         if now_ms is not None:
             self.last_flush_ms = now_ms
 
-    def persist_leader_epochs(self, *, syncs: bool = True) -> None:
-        """Write and fsync `leader-epoch-checkpoint`: before a batch of a new epoch counts."""
+    def persist_leader_epochs(self, *, syncs: bool = False) -> None:
+        """Write `leader-epoch-checkpoint`: before a batch of a new epoch counts.
+
+        `flush` makes it durable, before the recovery point passes the batches of that epoch. Until then
+        recovery takes their epochs from their headers, and an epoch without batches is dropped at a restart
+        anyway, so that the event loop need not wait for an fsync here.
+        """
         try:
             path = self.directory.named(LEADER_EPOCHS_FILE)
             write_atomically(path, self.leader_epochs.encode(), syncs=syncs)
@@ -326,18 +349,21 @@ class PartitionLog(SegmentedLog):
     def write_producer_snapshot(self) -> None:
         """The producer state as of the log end, in the `.snapshot` file named by it. Raises OSError."""
         path = self.directory.file(self.log_end_offset, SNAPSHOT_SUFFIX)
-        write_atomically(path, self.producer_state.snapshot(), syncs=False)
+        if not os.path.exists(
+            path
+        ):  # else nothing was appended since: truncation removes those beyond its offset
+            write_atomically(path, self.producer_state.snapshot(), syncs=False)
 
     def close(self) -> None:
         """Everything to disk, so that the next start needs no recovery if the directory is marked clean. The
         log is unusable then.
         """
         try:
-            self._active.finish()
+            has_new_entry = self._active.finish()
             self.write_producer_snapshot()
+            if has_new_entry and self.recovery_point == self.log_end_offset:
+                self._active.sync()
             self.flush()
-            self._active.sync()  # flushed or not: its time index has just got its last entry
-            self.directory.sync()
         except OSError as error:
             raise LogStorageError(f"{self.directory.path} can't be closed: {error}") from error
         finally:

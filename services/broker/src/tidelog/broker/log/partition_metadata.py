@@ -26,11 +26,16 @@ def decode_uuid(text: str) -> uuid.UUID:
 
 
 def read_topic_id(directory: Path) -> uuid.UUID | None:
-    """None if there is no such file. Raises CorruptFileError, OSError."""
+    """None if there is no such file, or an empty one: the machine went down soon after it was made.
+
+    Raises CorruptFileError, OSError.
+    """
     path = directory / PARTITION_METADATA_FILE
     try:
         lines = path.read_text("ascii", errors="replace").splitlines()
     except FileNotFoundError:
+        return None
+    if not lines:
         return None
     fields = dict(line.split(": ", 1) for line in lines if ": " in line)
     try:
@@ -42,8 +47,6 @@ def read_topic_id(directory: Path) -> uuid.UUID | None:
 
 
 def write_topic_id(directory: Path, topic_id: uuid.UUID) -> None:
-    """Raises OSError."""
-    write_atomically(
-        directory / PARTITION_METADATA_FILE,
-        f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode("ascii"),
-    )
+    """The log's first flush makes it durable. Raises OSError."""
+    content = f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode("ascii")
+    write_atomically(directory / PARTITION_METADATA_FILE, content, syncs=False)

@@ -60,5 +60,5 @@ def _is_empty_active(segments: Sequence[Segment], at: int) -> bool:
 
 
 def largest_timestamp(segment: Segment) -> int:
-    """Of its batches; without timestamps, the time the file was made or last written before it was opened."""
-    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.created_ms
+    """Of its batches; where they have none, when the last was appended."""
+    return segment.max_timestamp if segment.max_timestamp >= 0 else segment.last_append_ms

@@ -43,6 +43,7 @@ class Segment:
         "first_timestamp",
         "is_deleted",
         "is_renamed",
+        "last_append_ms",
         "max_timestamp",
         "next_offset",
         "offset_index",
@@ -75,6 +76,7 @@ class Segment:
         self.offset_of_max_timestamp = base_offset
         self.first_timestamp = NO_TIMESTAMP
         self.created_ms = created_ms
+        self.last_append_ms = created_ms  # kept only where batches have no timestamps
         self.bytes_since_index_entry = 0
         self.references = 0
         self.recently_used = False
@@ -157,10 +159,11 @@ class Segment:
         self.offset_index.append(last_offset, position)
         self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
 
-    def finish(self) -> None:
+    def finish(self) -> bool:
         """No more batches come: the greatest timestamp ends the time index, and both indexes are on file."""
-        self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
+        has_new_entry = self.time_index.append_if_later(self.max_timestamp, self.offset_of_max_timestamp)
         self.spill_indexes()
+        return has_new_entry
 
     def spill_indexes(self) -> None:
         self.offset_index.spill()

@@ -142,6 +142,8 @@ class SegmentedLog:
     def _segment_for(self, header: BatchHeader, size: int, now_ms: int) -> Segment:
         """The segment the batch goes to, a new one if the active one can't or should not take it."""
         segment, config = self._active, self._config
+        if header.max_timestamp < 0:
+            segment.last_append_ms = now_ms
         if size > config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,

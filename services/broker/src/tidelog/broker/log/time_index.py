@@ -24,11 +24,13 @@ class TimeIndex(IndexFile):
         super().__init__(directory, base_offset)
         self.last_timestamp = NO_TIMESTAMP  # of the last entry; see `load_last`
 
-    def append_if_later(self, timestamp: int, offset: int) -> None:
-        """An entry is added only if the greatest timestamp has risen since the last."""
-        if timestamp > self.last_timestamp:
-            self._append(timestamp, offset - self._base_offset)
-            self.last_timestamp = timestamp
+    def append_if_later(self, timestamp: int, offset: int) -> bool:
+        """An entry is added, and True returned, only if the greatest timestamp has risen since the last."""
+        if timestamp <= self.last_timestamp:
+            return False
+        self._append(timestamp, offset - self._base_offset)
+        self.last_timestamp = timestamp
+        return True
 
     def last(self) -> tuple[int, int]:
         """(timestamp, offset) of the last entry, (-1, base offset) without entries."""
