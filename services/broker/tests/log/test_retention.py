@@ -87,6 +87,7 @@ def test_segments_without_timestamps_age_by_their_file(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig(segment_bytes=2 * SIZE, retention_ms=1000), now_ms=500)
     for offset in range(6):
         append(log, make_batch(offset, timestamp=-1), now_ms=500 + 600 * offset)
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
     assert log.delete_old_segments(2100, 6) == 0
     assert log.delete_old_segments(2101, 6) == 1
 

@@ -42,7 +42,7 @@ def write_atomically(path: str | Path, content: bytes, *, syncs: bool = True) ->
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
     lines = [str(_VERSION), str(len(offsets))]
-    lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
+    lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())]
     return ("\n".join(lines) + "\n").encode()
 
 

@@ -126,6 +126,10 @@ class SegmentedLog:
             raise self._undo_write(segment, f"{error.strerror}") from error
         if written != size:
             raise self._undo_write(segment, f"{written} of {size} bytes written")
+        # The size first: what another thread then learns of times and index entries is within it.
+        segment.size_bytes = position + size
+        self.size_bytes += size
+        segment.next_offset = self.log_end_offset = last_offset + 1
         segment.recently_used = True
         if timestamp > segment.max_timestamp:
             segment.max_timestamp = timestamp
@@ -135,15 +139,10 @@ class SegmentedLog:
             segment.bytes_since_index_entry = size
         else:
             segment.bytes_since_index_entry += size
-        segment.size_bytes = position + size
-        self.size_bytes += size
-        segment.next_offset = self.log_end_offset = last_offset + 1
 
     def _segment_for(self, header: BatchHeader, size: int, now_ms: int) -> Segment:
         """The segment the batch goes to, a new one if the active one can't or should not take it."""
         segment, config = self._active, self._config
-        if header.max_timestamp < 0:
-            segment.last_append_ms = now_ms
         if size > config.segment_bytes:
             raise KafkaError(
                 ErrorCode.RECORD_LIST_TOO_LARGE,
@@ -166,6 +165,8 @@ class SegmentedLog:
         if not segment.size_bytes:
             segment.first_timestamp = header.max_timestamp
             self._roll_after_timestamp = self._last_timestamp_of(segment)
+        if header.max_timestamp < 0:
+            segment.last_append_ms = now_ms
         return segment
 
     def _last_timestamp_of(self, segment: Segment) -> int:
