@@ -23,7 +23,8 @@ from tidelog.broker.partition.events import (
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.model.errors import ErrorCode
-from tidelog.records.batch import TRANSACTIONAL_BIT, BatchHeader
+from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
+from tidelog.records.control import EndTransactionMarker
 
 ME, OTHER = 1, 2
 NOW = 1_700_000_000_000
@@ -150,6 +151,17 @@ def test_records_are_deleted_up_to_the_high_watermark_only() -> None:
     for offset in (11, -2):
         refusal = core.step(DeleteRecordsReceived(offset), NOW)[0]
         assert isinstance(refusal, Refuse) and refusal.error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_transaction_that_ended_below_the_high_watermark_holds_no_reader_back_after_a_restart() -> None:
+    producers = ProducerState()
+    producers.update(batch(producer_id=9, epoch=0, sequence=0)._replace(attributes=TRANSACTIONAL_BIT), NOW)
+    marker = batch(producer_id=9, epoch=0, base_offset=1)._replace(attributes=TRANSACTIONAL_BIT | CONTROL_BIT)
+    producers.update(marker, NOW, EndTransactionMarker(is_commit=True, coordinator_epoch=0))
+    core = PartitionCore(
+        ME, producers, LeaderEpochs(), log_start_offset=0, log_end_offset=2, high_watermark=2
+    )
+    assert core.last_stable_offset == 2
 
 
 events = st.one_of(

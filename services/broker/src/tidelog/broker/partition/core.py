@@ -76,6 +76,7 @@ class PartitionCore:
         self.log_start_offset = log_start_offset
         self.log_end_offset = log_end_offset
         self.high_watermark = max(log_start_offset, min(high_watermark, log_end_offset))
+        producers.on_high_watermark(self.high_watermark)
         self.min_in_sync_replicas = min_in_sync_replicas
         self.leader = NO_LEADER
         self.leader_epoch = NO_EPOCH
