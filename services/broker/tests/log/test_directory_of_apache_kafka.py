@@ -142,6 +142,7 @@ def test_producers_are_remembered(opened: tuple[LogDirectory, PartitionLog]) -> 
     producers = log.producer_state.describe()
     assert len(producers) == 5, "four idempotent ones and a transactional one"
     assert all(producer.current_txn_start_offset == -1 for producer in producers)
+    log.producer_state.on_high_watermark(log.log_end_offset)
     assert log.producer_state.first_unstable_offset is None
 
 
