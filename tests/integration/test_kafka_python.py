@@ -19,7 +19,7 @@ from kafka.errors import (
     UnknownTopicOrPartitionError,
 )
 
-pytestmark = [pytest.mark.integration, pytest.mark.filterwarnings("ignore::DeprecationWarning")]
+pytestmark = pytest.mark.integration
 WAIT_S = 30
 
 
