@@ -58,13 +58,11 @@ class Route:
         """The whole frame: size, header, body."""
         chunks: list[Chunk] = list(message.chunks) if type(message) is EncodedBody else self.encode(message)
         header = encode_response_header(self.api_key, self.version, context.correlation_id)
-        size = len(header) + sum(map(len, chunks))
-        self.telemetry.observe(monotonic() - context.started_at, size)
         first = chunks[0]
-        if type(first) is bytes:
-            chunks[0] = _SIZE.pack(size) + header + first
-        else:
-            chunks.insert(0, _SIZE.pack(size) + header)
+        assert type(first) is bytes
+        size = len(header) + (len(first) if len(chunks) == 1 else sum(map(len, chunks)))
+        chunks[0] = _SIZE.pack(size) + header + first
+        self.telemetry.observe(monotonic() - context.started_at, size)
         return chunks
 
 

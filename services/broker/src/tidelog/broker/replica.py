@@ -54,6 +54,7 @@ class Replica:
     """Raises KafkaError with Kafka's code for whatever is refused."""
 
     __slots__ = (
+        "_may_need_records",
         "_on_high_watermark",
         "append_rules",
         "core",
@@ -90,7 +91,7 @@ class Replica:
         """
         rules = self.append_rules
         header = validate_batches(records, rules=rules, produce_version=produce_version, now_ms=now_ms)
-        if rules.needs_records(header):
+        if self._may_need_records and rules.needs_records(header):
             records, header = validate_records(records, header, rules=rules, now_ms=now_ms)
         elif len(records) != header.size_bytes:
             records = records[: header.size_bytes]  # a cut-off batch behind the first is dropped, as in Kafka
@@ -106,7 +107,7 @@ class Replica:
             self.log.append(records, header, now_ms)
             self.traffic.produced(header.record_count, header.size_bytes)
             self._carry_out(self.core.step(BatchAppended(header), now_ms), now_ms)
-            return Appended(base_offset, header.last_offset + 1, log_append_time_ms)
+            return Appended(base_offset, self.core.log_end_offset, log_append_time_ms)
         if type(decision) is AnswerDuplicate:
             return Appended(decision.base_offset, decision.last_offset + 1, NO_TIMESTAMP)
         assert type(decision) is Refuse
@@ -152,6 +153,7 @@ class Replica:
     def apply_settings(self, settings: TopicSettings, now_ms: int) -> None:
         self.settings = settings
         self.append_rules = append_rules(settings)
+        self._may_need_records = self.append_rules.may_need_records
         self.log.config = log_config(settings)
         self._carry_out(
             self.core.step(MinInSyncReplicasChanged(settings.min_insync_replicas), now_ms), now_ms

@@ -23,6 +23,11 @@ class AppendRules:
     target_compression_level: int | None = None  # compression.gzip.level etc.; None: the codec's default
     validates_records: bool = False  # tidelog.validate.records
 
+    @property
+    def may_need_records(self) -> bool:
+        """Is there any batch whose records must be looked at?"""
+        return self.is_compacted or self.validates_records or self.target_compression is not None
+
     def needs_records(self, header: BatchHeader) -> bool:
         """Must the records themselves be looked at (`record_validation.validate_records`)?"""
         return (
