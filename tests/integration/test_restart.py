@@ -142,9 +142,7 @@ def test_connected_clients_go_on(own_broker: BrokerProcess, restart: Callable[[B
         consumer.close()
 
 
-def test_many_topics_come_back(
-    own_broker: BrokerProcess, restart: Callable[[BrokerProcess], None]
-) -> None:
+def test_many_topics_come_back(own_broker: BrokerProcess, restart: Callable[[BrokerProcess], None]) -> None:
     bootstrap = own_broker.bootstrap
     names = [f"topic-{i}" for i in range(30)]
     for name in names:

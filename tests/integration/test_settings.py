@@ -130,6 +130,22 @@ def test_connections_per_address_are_limited(start_broker: StartBroker) -> None:
         client.close()
 
 
+def test_all_connections_are_limited(start_broker: StartBroker) -> None:
+    """Apache Kafka lets one too many wait to be accepted until another ends; closing it at once is as good."""
+    bootstrap = start_broker({"max.connections": "5"}).bootstrap
+    clients = [RawClient(bootstrap) for _ in range(5)]
+    for client in clients:
+        client.call("api_versions", 0)
+    with RawClient(bootstrap, timeout_s=1) as one_more, pytest.raises((TimeoutError, ConnectionError)):
+        one_more.call("api_versions", 0)
+    clients.pop().close()
+    time.sleep(0.2)
+    with RawClient(bootstrap) as again:
+        assert again.call("api_versions", 0).error_code == 0
+    for client in clients:
+        client.close()
+
+
 def test_idle_connections_are_closed(start_broker: StartBroker) -> None:
     bootstrap = start_broker({"connections.max.idle.ms": "1500"}).bootstrap
     with RawClient(bootstrap) as idle, RawClient(bootstrap) as busy:

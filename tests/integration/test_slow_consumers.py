@@ -37,6 +37,11 @@ FETCH = encode_request(
 )
 
 
+METADATA = encode_request("metadata", 1, 1, {"topics": None})
+GREEDY_LIMIT_BYTES = 30 * 1024 * 1024
+MOST_READ_BYTES = 40 * 1024 * 1024  # what sockets buffer, and some more
+
+
 @pytest.fixture
 def many_files() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -90,3 +95,24 @@ def test_memory_of_a_thousand_slow_consumers(own_broker: BrokerProcess, many_fil
         for consumer in consumers:
             consumer.close()
     print(f"{(peak - idle) / 1e6:.1f} MB above idle {idle / 1e6:.1f} MB")
+
+
+@pytest.mark.parametrize("request_bytes", [METADATA, FETCH], ids=["metadata", "fetch"])
+def test_a_client_that_sends_and_never_reads_is_held_back(
+    own_broker: BrokerProcess, request_bytes: bytes
+) -> None:
+    """The broker stops reading from it: its socket fills, the broker's memory does not."""
+    create_topic(own_broker.bootstrap, "t", 4)
+    produce_values(own_broker.bootstrap, "t", [b"x" * 1000] * 3000)
+    idle = memory_bytes(own_broker)
+    with socket.create_connection(("127.0.0.1", own_broker.port)) as greedy:
+        greedy.setblocking(False)
+        block, sent, end = request_bytes * 500, 0, time.monotonic() + 4
+        while time.monotonic() < end:
+            try:
+                sent += greedy.send(block)
+            except BlockingIOError:
+                time.sleep(0.05)
+        assert memory_bytes(own_broker) - idle < GREEDY_LIMIT_BYTES
+        assert sent < MOST_READ_BYTES, "the broker read on and on"
+        produce_values(own_broker.bootstrap, "t", [b"others are served"])

@@ -81,7 +81,7 @@ def terminal_table(rows: Iterable[Row]) -> Table:
     return table
 
 
-def markdown(rows: Sequence[Row], rounds: int, facts: Sequence[tuple[str, str]], note: str) -> str:
+def markdown(rows: Sequence[Row], rounds: int, facts: Sequence[tuple[str, str]]) -> str:
     lines = [
         "# Benchmarks",
         "",
@@ -95,7 +95,7 @@ def markdown(rows: Sequence[Row], rounds: int, facts: Sequence[tuple[str, str]],
         "|" + "---|" * len(HEADINGS),
     ]
     lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
-    lines += ["", *([note, ""] if note else []), "## Machine", "", "| | |", "|---|---|"]
+    lines += ["", "## Machine", "", "| | |", "|---|---|"]
     lines += [f"| {name} | {value} |" for name, value in facts]
     lines += [
         "",
@@ -105,7 +105,7 @@ def markdown(rows: Sequence[Row], rounds: int, facts: Sequence[tuple[str, str]],
         '    make bench BENCH_ARGS="--quick"         # two rounds of shorter cases, writes nothing',
         '    make bench BENCH_ARGS="--only latency"  # also produce, consume, sync, start',
         "",
-        "The page cache is touched once before (in a virtual machine the first touch of memory costs time),",
+        "Free memory is touched once before (in a virtual machine the first touch of memory costs time),",
         "and a warm-up of each side is left out of the figures, so Kafka is measured with compiled code.",
         "",
     ]
