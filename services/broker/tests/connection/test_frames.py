@@ -8,7 +8,6 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
 from tidelog.broker import frames
 from tidelog.broker.frames import BufferPool, FrameReader, InvalidFrameSizeError
 
@@ -23,7 +22,9 @@ frame_sizes = st.one_of(
 
 
 def feed(reader: FrameReader, stream: bytes, chunk_sizes: list[int], stop_after: int = 0) -> list[bytes]:
-    """Push `stream` through as a socket would, at most a chunk size a read; sometimes stop between frames and keep the rest."""
+    """Push `stream` through as a socket would, at most a chunk size a read; sometimes stop between
+    frames and keep the rest.
+    """
     out: list[bytes] = []
     position, turn = 0, 0
     while position < len(stream):
@@ -63,7 +64,7 @@ def test_frames_come_out_as_they_went_in(
 def test_an_impossible_size_is_refused(size: int) -> None:
     reader = FrameReader(BufferPool(), MAX_FRAME_BYTES)
     reader.buffer()[:4] = struct.pack(">i", size)
-    with pytest.raises(InvalidFrameSizeError, match="socket.request.max.bytes"):
+    with pytest.raises(InvalidFrameSizeError, match=r"socket\.request\.max\.bytes"):
         reader.received(4)
         reader.next_frame()
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 import structlog
 from tidelog.broker.frames import FrameReader, InvalidFrameSizeError
-from tidelog.broker.outbox import Chunk, Outbox
+from tidelog.broker.outbox import Chunk, Outbox, release_files
 from tidelog.wire.codec import MalformedMessageError
 
 if TYPE_CHECKING:
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 MAX_UNSENT_BYTES = 1024 * 1024
 """Answers the client has not taken yet; beyond it nothing more is read from the socket."""
+MAX_READY_BYTES = 256 * 1024
+"""Answers to the requests of one read leave together, but not more of them."""
 
 _log = structlog.get_logger(__name__)
 
@@ -46,6 +48,7 @@ class Connection(asyncio.BufferedProtocol):
         "_outbox",
         "_paused",
         "_ready",
+        "_ready_bytes",
         "_transport",
         "_waiting",
         "dispatcher",
@@ -69,6 +72,7 @@ class Connection(asyncio.BufferedProtocol):
         self._max_waiting = listener.max_in_flight_requests
         self._waiting: deque[RequestContext] = deque()
         self._ready: list[Chunk] = []
+        self._ready_bytes = 0
         self._barrier = False
         self._paused = False
         self._flush_deferred = False
@@ -80,11 +84,23 @@ class Connection(asyncio.BufferedProtocol):
         """Whether requests of this connection are still to be answered: then it isn't idle."""
         return bool(self._waiting) or self._barrier
 
+    def is_idle_since(self, time: float) -> bool:
+        """Whether it waits for nothing and has not heard or told anything since `time` (monotonic clock)."""
+        return (
+            self.last_active < time
+            and not self.is_waiting
+            and (self._outbox is None or self._outbox.last_progress < time)
+        )
+
     # -- the transport's calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        self.peer_host, self.peer_port = transport.get_extra_info("peername")[:2]
+        peername = transport.get_extra_info("peername")
+        if peername is None:  # it was reset before it was let in
+            self.close()
+            return
+        self.peer_host, self.peer_port = peername[:2]
         fileno = transport.get_extra_info("socket").fileno()
         self._outbox = Outbox(self.loop, fileno, self._on_drained, self._on_send_error)
         if not self.listener.admit(self):
@@ -127,9 +143,15 @@ class Connection(asyncio.BufferedProtocol):
                 if frame is None:
                     break
                 dispatch(self, frame)
+                if self._ready_bytes > MAX_READY_BYTES:
+                    self._flush()
         except (InvalidFrameSizeError, MalformedMessageError, ClosedByProtocolError) as error:
             self._flush()
             self.refuse(str(error))
+        except Exception as error:  # noqa: BLE001 - a bug: this connection ends, nothing else is hurt
+            self._flush()
+            _log.error("a request failed", peer=f"{self.peer_host}:{self.peer_port}", exc_info=error)
+            self.close()
         finally:
             self._flush_deferred = False
         if self._ready:
@@ -156,6 +178,11 @@ class Connection(asyncio.BufferedProtocol):
         if not self._paused and not self.is_closed and self._transport is not None:
             self._transport.resume_reading()
 
+    def _resume_soon(self) -> None:
+        """Not within the caller, who may be another connection's request."""
+        if self._paused and not self.is_closed:
+            self.loop.call_soon(self._resume)
+
     def start_barrier(self) -> None:
         """Hold back later requests until `end_barrier`."""
         self._barrier = True
@@ -173,6 +200,7 @@ class Connection(asyncio.BufferedProtocol):
             self._waiting.append(context)
         else:
             self._ready.extend(chunks)
+            self._ready_bytes += context.answer_bytes
 
     def wait_for(self, context: RequestContext) -> None:
         """Keep the place of a request that is answered later."""
@@ -181,6 +209,7 @@ class Connection(asyncio.BufferedProtocol):
     def answer_later(self, context: RequestContext, chunks: Sequence[Chunk]) -> None:
         """The answer of a request that waited; it leaves once all before it have left."""
         context.chunks = chunks
+        self.last_active = monotonic()
         waiting = self._waiting
         while waiting:
             done = waiting[0].chunks
@@ -190,13 +219,14 @@ class Connection(asyncio.BufferedProtocol):
             waiting.popleft()
         if self._ready and not self._flush_deferred:
             self._flush()
-        self._resume()
+        self._resume_soon()
 
     def _flush(self) -> None:
         ready = self._ready
         if not ready or self._outbox is None:
             return
         self._ready = []
+        self._ready_bytes = 0
         if len(ready) > 1 and all(type(chunk) is bytes for chunk in ready):
             ready = [b"".join(cast(list[bytes], ready))]
         self._outbox.send(ready)
@@ -206,7 +236,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _on_drained(self) -> None:
         self.last_active = monotonic()
-        self._resume()
+        self._resume_soon()
 
     # -- the end
 
@@ -234,5 +264,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frames.close()
         for context in self._waiting:
             context.abandon()
+            release_files(context.chunks or ())
         self._waiting.clear()
+        release_files(self._ready)
         self._ready.clear()

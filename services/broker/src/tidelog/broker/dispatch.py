@@ -60,7 +60,9 @@ class Route:
         header = encode_response_header(self.api_key, self.version, context.correlation_id)
         first = chunks[0]
         assert type(first) is bytes
-        size = len(header) + (len(first) if len(chunks) == 1 else sum(map(len, chunks)))
+        context.answer_bytes = size = len(header) + (
+            len(first) if len(chunks) == 1 else sum(map(len, chunks))
+        )
         chunks[0] = _SIZE.pack(size) + header + first
         self.telemetry.observe(monotonic() - context.started_at, size)
         return chunks

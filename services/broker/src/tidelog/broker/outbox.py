@@ -11,7 +11,8 @@ import asyncio
 import os
 import socket
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from time import monotonic
 
 from tidelog.broker.log.file_range import FileRange
 from tidelog.broker.page_cache import is_resident, read_ahead
@@ -43,6 +44,7 @@ class Outbox:
         "_probed_to",
         "_reading_ahead",
         "_watching",
+        "last_progress",
         "waiting_bytes",
     )
 
@@ -63,12 +65,13 @@ class Outbox:
         self._reading_ahead = False
         self._probed_to = 0
         self._closed = False
+        self.last_progress = 0.0  # monotonic clock: when the socket last took some of what had to wait
         self.waiting_bytes = 0
 
     def send(self, chunks: Sequence[Chunk]) -> None:
         """Send `chunks` after all that was sent before. Never blocks; an error closes through `on_error`."""
         if self._closed:
-            _release(chunks)
+            release_files(chunks)
             return
         if not self._chunks and len(chunks) == 1 and type(chunks[0]) is bytes:  # the usual small answer
             self._send_bytes(chunks[0])
@@ -89,7 +92,7 @@ class Outbox:
             self._reading_ahead
         ):  # the thread still uses the first range's file; it is let go when the thread is done
             self._chunks.popleft()
-        _release(self._chunks)
+        release_files(self._chunks)
         self._chunks.clear()
         self.waiting_bytes = 0
 
@@ -110,7 +113,7 @@ class Outbox:
         """Send until all is sent, the socket is full, a file's pages have to be read first, or others have
         waited long enough.
         """
-        budget = SENDFILE_BYTES_PER_TURN
+        budget, waited_bytes = SENDFILE_BYTES_PER_TURN, self.waiting_bytes
         try:
             while self._chunks:
                 head = self._chunks[0]
@@ -144,6 +147,8 @@ class Outbox:
             self._on_error(error)
             return
         if self._chunks:
+            if self.waiting_bytes != waited_bytes:
+                self.last_progress = monotonic()
             self._watch()
         else:
             self._stop_watching()
@@ -205,7 +210,11 @@ class Outbox:
     def _watch(self) -> None:
         if not self._watching:
             if self._duplicate is None:
-                self._duplicate = socket.socket(fileno=os.dup(self._fileno))
+                try:
+                    self._duplicate = socket.socket(fileno=os.dup(self._fileno))
+                except OSError as error:  # no descriptor left
+                    self._on_error(error)
+                    return
             self._loop.add_writer(self._duplicate.fileno(), self._pump)
             self._watching = True
 
@@ -215,7 +224,8 @@ class Outbox:
         self._watching = False
 
 
-def _release(chunks: Sequence[Chunk] | deque[Chunk]) -> None:
+def release_files(chunks: Iterable[Chunk]) -> None:
+    """Of chunks that won't be sent."""
     for chunk in chunks:
         if isinstance(chunk, FileRange):
             chunk.release()

@@ -31,6 +31,7 @@ class RequestContext:
     """One request on its way: its header's facts and its place in the connection's order of answers."""
 
     __slots__ = (
+        "answer_bytes",
         "api_version",
         "chunks",
         "client_id",
@@ -54,6 +55,7 @@ class RequestContext:
         self.api_version = route.version
         self.correlation_id = correlation_id
         self.client_id = client_id
+        self.answer_bytes: int  # known when it is encoded
         self.started_at = started_at  # seconds of the monotonic clock, when its bytes arrived
         self.chunks: Sequence[Chunk] | None = None
         self.on_abandoned: Callable[[], None] | None = None
