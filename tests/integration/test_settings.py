@@ -131,7 +131,7 @@ def test_connections_per_address_are_limited(start_broker: StartBroker) -> None:
 
 
 def test_all_connections_are_limited(start_broker: StartBroker) -> None:
-    """Apache Kafka lets one too many wait to be accepted until another ends; closing it at once is as good."""
+    """Apache Kafka lets one too many wait to be accepted until another ends; closing it is as good."""
     bootstrap = start_broker({"max.connections": "5"}).bootstrap
     clients = [RawClient(bootstrap) for _ in range(5)]
     for client in clients:
