@@ -15,7 +15,7 @@ from tidelog.broker.metadata_answers import MetadataAnswers
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.replica import Replica
-from tidelog.broker.request import RequestContext
+from tidelog.broker.request import DelayedRequest, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
@@ -117,4 +117,7 @@ class Broker:
         return await self.controller.handle(api_key, forwarded)
 
     def _operation_failed(self, operation: DelayedOperation, error: Exception) -> None:
+        """Its answer will never come, so nothing behind it may be answered either."""
         _log.error("a waiting request failed", operation=type(operation).__name__, exc_info=error)
+        if isinstance(operation, DelayedRequest):
+            operation.context.connection.close()

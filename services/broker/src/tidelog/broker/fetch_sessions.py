@@ -91,8 +91,13 @@ class FetchSession:
         self.created_ms = self.last_used_ms = now_ms
 
     def move_to_end(self, key: PartitionKey) -> None:
-        """A partition that got data waits behind the others next time, so that none starves."""
-        self.partitions[key] = self.partitions.pop(key)
+        """A partition that got data waits behind the others next time, so that none starves.
+
+        It may be forgotten: by a request that came while this one's answer waited.
+        """
+        partition = self.partitions.pop(key, None)
+        if partition is not None:
+            self.partitions[key] = partition
 
 
 class FetchPlan(NamedTuple):
@@ -144,8 +149,6 @@ class FetchSessions:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
-        for key in _forgotten(request.forgotten_topics_data, uses_topic_ids):
-            session.partitions.pop(key, None)
         for wanted in _wanted(request, uses_topic_ids):
             known = session.partitions.get(wanted.key)
             if known is None:
@@ -155,6 +158,8 @@ class FetchSessions:
                 known.max_bytes = wanted.max_bytes
                 known.current_leader_epoch = wanted.current_leader_epoch
                 known.last_fetched_epoch = wanted.last_fetched_epoch
+        for key in _forgotten(request.forgotten_topics_data, uses_topic_ids):
+            session.partitions.pop(key, None)
         del self._sessions[session.session_id]
         if not session.partitions:
             return FetchPlan([], None, is_incremental=True)
@@ -182,13 +187,13 @@ class FetchSessions:
         if not self._sessions:
             return False
         oldest = next(iter(self._sessions.values()))
-        if now_ms - oldest.last_used_ms >= MIN_EVICTION_MS:
+        if now_ms - oldest.last_used_ms > MIN_EVICTION_MS:
             del self._sessions[oldest.session_id]
             return True
         evictable = [
             session
             for session in self._sessions.values()
-            if now_ms - session.created_ms >= MIN_EVICTION_MS and len(session.partitions) < size
+            if now_ms - session.created_ms > MIN_EVICTION_MS and len(session.partitions) < size
         ]
         if not evictable:
             return False

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 
 _READ_BYTES = 256 * 1024
+_ONE_BYTE = [bytearray(1)]  # for the probe; what is read is of no interest
 
 
 def is_resident(fileno: int, position: int) -> bool:
@@ -14,7 +15,7 @@ def is_resident(fileno: int, position: int) -> bool:
     system can't tell.
     """
     try:
-        os.preadv(fileno, [bytearray(1)], position, os.RWF_NOWAIT)
+        os.preadv(fileno, _ONE_BYTE, position, os.RWF_NOWAIT)
     except BlockingIOError:
         return False
     except OSError:  # EOPNOTSUPP: this file system has no non-blocking reads (older overlayfs, FUSE)

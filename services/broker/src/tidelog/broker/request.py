@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from tidelog.runtime.purgatory import DelayedOperation
+
 if TYPE_CHECKING:
     from tidelog.broker.connection import Connection
     from tidelog.broker.dispatch import Route
@@ -87,6 +89,16 @@ class RequestContext:
         if self.on_abandoned is not None:
             self.on_abandoned()
             self.on_abandoned = None
+
+
+class DelayedRequest(DelayedOperation):
+    """A parked request in a purgatory."""
+
+    __slots__ = ("context",)
+
+    def __init__(self, context: RequestContext) -> None:
+        super().__init__()
+        self.context = context
 
 
 class EncodedBody:

@@ -1,19 +1,20 @@
 """Fetch v4 to v18: batches from the log as ranges of files, with incremental sessions and long polling.
 
 An answer is held back until `min_bytes` are there or `max_wait_ms` has passed. Small ranges are read
-into the answer, larger ones leave by sendfile. Followers' fetches (replica id >= 0) are refused until
-there is replication.
+into the answer, larger ones leave by sendfile. Followers' fetches (replica id >= 0) are served like
+clients' until there is replication.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import structlog
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchedPartition, FetchPlan
-from tidelog.broker.request import PARKED, RequestContext
+from tidelog.broker.page_cache import is_resident
+from tidelog.broker.request import PARKED, DelayedRequest, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime.purgatory import DelayedOperation
 from tidelog.wire.messages.fetch import (
     FetchableTopicResponse,
     FetchRequest,
@@ -29,13 +30,15 @@ if TYPE_CHECKING:
     from tidelog.runtime.telemetry import TopicTraffic
 
 INLINE_RANGE_BYTES = 32 * 1024
-"""A range up to this size is read into the answer: cheaper than a sendfile of its own."""
+"""A range up to this size is read into the answer if it is in memory: cheaper than a sendfile of its own."""
 INLINE_ANSWER_BYTES = 64 * 1024
 """So many bytes of an answer are read at most; beyond it even small ranges leave by sendfile, so that
 waiting answers take no memory.
 """
 UNKNOWN_OFFSET = -1
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH)
+
+_log = structlog.get_logger(__name__)
 
 
 def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> object:
@@ -210,9 +213,12 @@ class Fetch:
                 if read.traffic is not None:
                     read.traffic.fetch_requests += 1
                     read.traffic.bytes_out += size
-                if size <= INLINE_RANGE_BYTES and size <= inline_left:
-                    data.records = file_range.read()
-                    file_range.release()
+                if (
+                    size <= INLINE_RANGE_BYTES
+                    and size <= inline_left
+                    and is_resident(file_range.fileno(), file_range.position + size - 1)
+                ):
+                    _read_into(data, file_range)
                     inline_left -= size
                 else:
                     data.records = file_range  # type: ignore[assignment]  # the encoder needs only its len()
@@ -248,7 +254,17 @@ class Fetch:
         return data
 
 
-class DelayedFetch(DelayedOperation):
+def _read_into(data: PartitionData, file_range: FileRange) -> None:
+    try:
+        data.records = file_range.read()
+    except OSError as error:
+        _log.error("records can't be read", range=repr(file_range), reason=str(error))
+        data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    finally:
+        file_range.release()
+
+
+class DelayedFetch(DelayedRequest):
     """A long poll: answered as soon as `min_bytes` can be read, something is wrong, or `max_wait_ms` is
     over.
     """
@@ -256,11 +272,16 @@ class DelayedFetch(DelayedOperation):
     __slots__ = ("_fetch",)
 
     def __init__(self, fetch: Fetch) -> None:
-        super().__init__()
+        super().__init__(fetch.context)
         self._fetch = fetch
 
     def try_complete(self) -> bool:
         return self._fetch.has_enough()
 
     def on_complete(self) -> None:
-        self._fetch.context.reply(self._fetch.answer(self._fetch.read()))
+        reads = self._fetch.read()
+        try:
+            self.context.reply(self._fetch.answer(reads))
+        except BaseException:
+            reads.release()
+            raise

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.connection import ClosedByProtocolError
 from tidelog.broker.partition.record_validation import RecordValidationError
-from tidelog.broker.request import NO_REPLY, PARKED, RequestContext
+from tidelog.broker.request import NO_REPLY, PARKED, DelayedRequest, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime.purgatory import DelayedOperation
 from tidelog.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -65,9 +64,10 @@ def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> 
     response = ProduceResponse(responses=topics)
     if not waiting:
         return response
-    context.park()
+    operation = DelayedProduce(context, response, waiting)
+    context.park(on_abandoned=lambda: broker.produce_purgatory.cancel(operation))
     broker.produce_purgatory.watch(
-        DelayedProduce(context, response, waiting),
+        operation,
         [replica.topic_partition for replica, _, _ in waiting],
         broker.timer.now_ms() + max(request.timeout_ms, 0),
     )
@@ -125,12 +125,12 @@ def _refused(
     return answer
 
 
-class DelayedProduce(DelayedOperation):
+class DelayedProduce(DelayedRequest):
     """acks=all: answered when each partition's high watermark has passed what was appended, or with
     REQUEST_TIMED_OUT.
     """
 
-    __slots__ = ("_context", "_pending", "_response")
+    __slots__ = ("_pending", "_response")
 
     def __init__(
         self,
@@ -138,8 +138,7 @@ class DelayedProduce(DelayedOperation):
         response: ProduceResponse,
         pending: list[tuple[Replica, int, PartitionProduceResponse]],
     ) -> None:
-        super().__init__()
-        self._context = context
+        super().__init__(context)
         self._response = response
         self._pending = pending
 
@@ -159,4 +158,4 @@ class DelayedProduce(DelayedOperation):
             answer.error_code = ErrorCode.REQUEST_TIMED_OUT
 
     def on_complete(self) -> None:
-        self._context.reply(self._response)
+        self.context.reply(self._response)
