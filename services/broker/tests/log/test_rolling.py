@@ -105,6 +105,20 @@ def test_index_entries(tmp_path: Path) -> None:
     assert list(struct.iter_unpack(">qi", time_index)) == [(30, 1), (40, 6), (42, 8)]
 
 
+def test_a_finished_segment_keeps_its_greatest_time(tmp_path: Path) -> None:
+    config = LogConfig(segment_bytes=8 * len(make_batch(0)), index_interval_bytes=300)
+    log = open_log(tmp_path, config)
+    for offset in range(12):
+        append(log, make_batch(offset, timestamp=1000 + offset))
+    before = [(segment.max_timestamp, segment.offset_of_max_timestamp) for segment in log.segments]
+    log.close()
+    indexes = [path.read_bytes() for path in files(tmp_path, "index")]
+    again = open_log(tmp_path, config, clean=True)
+    assert [(segment.max_timestamp, segment.offset_of_max_timestamp) for segment in again.segments] == before
+    assert [path.read_bytes() for path in files(tmp_path, "index")] == indexes, "none was made anew"
+    assert before == [(1007, 7), (1011, 11)]
+
+
 def test_a_snapshot_of_the_producers_stands_at_the_beginning_of_each_later_segment(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig(segment_bytes=100))
     append_batches(log, 3)

@@ -234,7 +234,9 @@ class PartitionLog(SegmentedLog):
             fresh.create_files()
             self._set_segments((fresh,))
             self.log_start_offset = offset
+            self.leader_epochs.clear()
             self._end_changed(offset, now_ms)
+            self.persist_leader_epochs()
 
     @contextmanager
     def _to_itself(self, what: str) -> Iterator[None]:
