@@ -27,6 +27,7 @@ from tidelog.broker.log.file_range import FileRange
 from tidelog.broker.log.segment import Segment
 from tidelog.broker.outbox import Chunk
 from tidelog.broker.request import RequestContext
+from tidelog.broker.turn import Turn
 from tidelog.wire.codec import MalformedMessageError
 
 MAX_IN_FLIGHT = 4
@@ -147,6 +148,7 @@ class Lab:
         self.listener = SimpleNamespace(
             loop=self.loop,
             buffer_pool=self.pool,
+            turn=Turn(self.loop),
             max_request_bytes=8 * 1024 * 1024,
             max_in_flight_requests=MAX_IN_FLIGHT,
             name="PLAINTEXT",

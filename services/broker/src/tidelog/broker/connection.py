@@ -42,14 +42,15 @@ class Connection(asyncio.BufferedProtocol):
 
     __slots__ = (
         "_barrier",
-        "_flush_deferred",
         "_frames",
+        "_is_processing",
         "_max_waiting",
         "_outbox",
         "_paused",
         "_ready",
         "_ready_bytes",
         "_transport",
+        "_turn",
         "_waiting",
         "dispatcher",
         "is_closed",
@@ -75,7 +76,8 @@ class Connection(asyncio.BufferedProtocol):
         self._ready_bytes = 0
         self._barrier = False
         self._paused = False
-        self._flush_deferred = False
+        self._turn = listener.turn
+        self._is_processing = False
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None
 
@@ -127,9 +129,9 @@ class Connection(asyncio.BufferedProtocol):
     # -- requests in
 
     def _process(self) -> None:
-        """Start every whole request that is here, then send the answers that are ready in one write."""
+        """Start every whole request that is here; the answers leave at the end of the loop's turn."""
         frames, dispatch = self._frames, self.dispatcher.dispatch
-        self._flush_deferred = True
+        self._is_processing = True
         try:
             while not self.is_closed:
                 if (
@@ -144,18 +146,18 @@ class Connection(asyncio.BufferedProtocol):
                     break
                 dispatch(self, frame)
                 if self._ready_bytes > MAX_READY_BYTES:
-                    self._flush()
+                    self.flush()
         except (InvalidFrameSizeError, MalformedMessageError, ClosedByProtocolError) as error:
-            self._flush()
+            self.flush()
             self.refuse(str(error))
         except Exception as error:  # noqa: BLE001 - a bug: this connection ends, nothing else is hurt
-            self._flush()
+            self.flush()
             _log.error("a request failed", peer=f"{self.peer_host}:{self.peer_port}", exc_info=error)
             self.close()
         finally:
-            self._flush_deferred = False
+            self._is_processing = False
         if self._ready:
-            self._flush()
+            self._turn.flush_at_end(self)
 
     def _pause(self) -> None:
         self._frames.keep_unread()
@@ -165,7 +167,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _resume(self) -> None:
         """Something that held requests back may be gone: take up what was kept, then read on."""
-        if not self._paused or self.is_closed or self._flush_deferred:
+        if not self._paused or self.is_closed or self._is_processing:
             return
         if (
             self._barrier
@@ -217,11 +219,12 @@ class Connection(asyncio.BufferedProtocol):
                 break
             self._ready.extend(done)
             waiting.popleft()
-        if self._ready and not self._flush_deferred:
-            self._flush()
+        if self._ready and not self._is_processing:
+            self._turn.flush_at_end(self)
         self._resume_soon()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Send the answers that are ready, in one write."""
         ready = self._ready
         if not ready or self._outbox is None:
             return

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 from tidelog.broker.connection import Connection
 from tidelog.broker.frames import BufferPool
+from tidelog.broker.turn import Turn
 from tidelog.model.brokers import Endpoint
 
 if TYPE_CHECKING:
@@ -67,6 +68,7 @@ class Listener:
         self.name = endpoint.listener_name
         self.loop = asyncio.get_running_loop()
         self.buffer_pool = BufferPool()
+        self.turn = Turn(self.loop)
         self.max_request_bytes = broker.settings.socket_request_max_bytes
         self.max_in_flight_requests = broker.settings.tidelog_connection_max_in_flight_requests
         self.port = endpoint.port

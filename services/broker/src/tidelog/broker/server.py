@@ -127,6 +127,7 @@ class BrokerServer:
         self.broker.fetch_purgatory.expire_all()
         self.broker.produce_purgatory.expire_all()
         await self._dispatcher.stop()
+        await asyncio.sleep(0)  # the answers leave at the end of this turn
         for listener in self._listeners:
             listener.close()
         if self._lease is not None:
