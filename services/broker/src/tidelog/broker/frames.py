@@ -116,7 +116,10 @@ class FrameReader:
                 start += _SIZE.size
                 self._start = start + size
                 return self._data[start : start + size]
-        if left or self._end:
+        if left == 0 and self._own is None:  # the usual end of a read
+            self._start = self._end = 0
+            self._expects_large = False
+        elif self._end:
             self._keep_rest()
         return None
 
