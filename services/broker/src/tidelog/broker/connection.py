@@ -189,6 +189,11 @@ class Connection(asyncio.BufferedProtocol):
         """Hold back later requests until `end_barrier`."""
         self._barrier = True
 
+    def hold_back(self) -> None:
+        """Read nothing until `end_barrier`."""
+        self._barrier = True
+        self._pause()
+
     def end_barrier(self) -> None:
         self._barrier = False
         self._resume()

@@ -19,7 +19,6 @@ from tidelog.model.brokers import Endpoint
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.dispatch import Dispatcher
-    from tidelog.runtime.broker_settings import BrokerSettings
 
 IDLE_CHECKS_PER_TIMEOUT = 10
 """A connection is closed at most a tenth of `connections.max.idle.ms` late."""
@@ -31,26 +30,56 @@ retries.
 _log = structlog.get_logger(__name__)
 
 
-class ConnectionLimits:
-    """`max.connections` and `max.connections.per.ip` over all listeners of a broker."""
+class ConnectionRate:
+    """`max.connection.creation.rate`: so many a second, a second's worth of them at once."""
 
-    def __init__(self, settings: BrokerSettings) -> None:
-        self._max_connections = settings.max_connections
-        self._max_per_ip = settings.max_connections_per_ip
-        self._overrides = settings.connection_limits_per_ip()
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next = 0.0  # when the latest connection was due, were they evenly spread
+
+    def delay_s(self, rate: int, now: float) -> float:
+        """How long one more connection has to wait, in seconds."""
+        self._next = max(self._next, now - 1) + 1 / rate
+        return max(self._next - now, 0.0)
+
+
+class ConnectionLimits:
+    """`max.connections`, `max.connections.per.ip` and `max.connection.creation.rate` over all listeners of a
+    broker, as they are at the moment: they are dynamic settings.
+
+    Deviation: a connection above `max.connections` is closed; Kafka leaves it waiting until another ends.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._settings = broker.settings
+        self._overrides = broker.settings.connection_limits_per_ip()
+        self._rate = ConnectionRate()
         self.per_host: Counter[str] = Counter()
         self.total = 0
 
     def admit(self, host: str) -> str | None:
         """Count a connection from `host`; the limit it breaks, or None."""
+        settings = self._broker.settings
+        if settings is not self._settings:
+            self._settings, self._overrides = settings, settings.connection_limits_per_ip()
         self.total += 1
         self.per_host[host] += 1
-        if self.total > self._max_connections:
-            return f"max.connections is {self._max_connections}"
-        limit = self._overrides.get(host, self._max_per_ip)
+        if self.total > settings.max_connections:
+            return f"max.connections is {settings.max_connections}"
+        limit = self._overrides.get(host, settings.max_connections_per_ip)
         if self.per_host[host] > limit:
             return f"max.connections.per.ip is {limit} for {host}"
+        if not settings.max_connection_creation_rate:
+            return "max.connection.creation.rate is 0"
         return None
+
+    def delay_s(self, now: float) -> float:
+        """How long a connection that was admitted at `now` (monotonic clock) has to wait before it is
+        served.
+        """
+        return self._rate.delay_s(self._settings.max_connection_creation_rate, now)
 
     def forget(self, host: str) -> None:
         self.total -= 1
@@ -110,6 +139,7 @@ class Listener:
         self._watch_idle()
 
     def admit(self, connection: Connection) -> bool:
+        """Whether it may stay. One that comes too fast is held back for a while."""
         self._connections.add(connection)
         self._broker.telemetry.connection_opened(self.name)
         broken = self._limits.admit(connection.peer_host)
@@ -117,7 +147,12 @@ class Listener:
             _log.warning(
                 "connection refused", peer=f"{connection.peer_host}:{connection.peer_port}", reason=broken
             )
-        return broken is None
+            return False
+        delay_s = self._limits.delay_s(monotonic())
+        if delay_s:
+            connection.hold_back()
+            self.loop.call_later(delay_s, connection.end_barrier)
+        return True
 
     def forget(self, connection: Connection) -> None:
         if connection in self._connections:
@@ -128,6 +163,8 @@ class Listener:
     def stop_accepting(self) -> None:
         if self._server is not None:
             self._server.close()
+        elif self._socket is not None:
+            self._socket.close()
 
     def close(self) -> None:
         self.stop_accepting()
@@ -140,7 +177,7 @@ class Listener:
             return
         oldest = monotonic() - max_idle_ms / 1000
         for connection in list(self._connections):
-            if connection.last_active < oldest and not connection.is_waiting:
+            if connection.is_idle_since(oldest):
                 _log.debug("idle connection closed", peer=f"{connection.peer_host}:{connection.peer_port}")
                 connection.close()
         self._broker.timer.add(

@@ -92,7 +92,7 @@ class BrokerServer:
         """Raises OSError if an address can't be had, KafkaError if the id is held by a live broker."""
         broker, settings = self.broker, self.broker.settings
         plan = settings.listener_plan()
-        limits = ConnectionLimits(settings)
+        limits = ConnectionLimits(broker)
         for endpoint in plan.bind:
             listener = Listener(endpoint, broker, self._dispatcher, limits)
             listener.bind()

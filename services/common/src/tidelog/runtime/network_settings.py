@@ -83,16 +83,23 @@ class NetworkSettings(CoordinatorSettings):
         mode=CLUSTER_WIDE,
     )
     max_connection_creation_rate: int = integer(
-        INT_MAX, MEDIUM, "Most new connections a second.", at_least(0), mode=CLUSTER_WIDE
+        INT_MAX,
+        MEDIUM,
+        "Most new connections a second; those above it are served later.",
+        at_least(0),
+        mode=CLUSTER_WIDE,
     )
     connections_max_idle_ms: int = long(
         600_000, MEDIUM, "Silence after which a connection is closed; negative for never."
     )
     queued_max_requests: int = integer(
-        500, HIGH, "Requests in work at a time, above which no more are read.", at_least(1)
+        500,
+        HIGH,
+        "Without effect: there is no queue of requests, see tidelog.connection.max.in.flight.requests.",
+        at_least(1),
     )
     queued_max_request_bytes: int = long(
-        -1, MEDIUM, "Bytes of requests in work, above which no more are read; -1 for no limit."
+        -1, MEDIUM, "Without effect: there is no queue of requests; each is started as soon as it is read."
     )
     request_timeout_ms: int = integer(30_000, HIGH, "Longest wait for another broker's answer.")
     max_request_partition_size_limit: int = integer(
