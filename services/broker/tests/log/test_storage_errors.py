@@ -69,6 +69,30 @@ def test_a_full_disk(tmp_path: Path, disk: Disk, room_bytes: int, truncates: boo
     assert log.cut_at_opening is None
 
 
+def test_what_a_failed_append_left_is_cut_before_the_next_segment(tmp_path: Path, disk: Disk) -> None:
+    log = open_log(tmp_path, LogConfig(segment_bytes=200))
+    batches = append_batches(log, 1)
+    disk.room_bytes, disk.truncates = 70, False
+    with pytest.raises(LogStorageError):
+        append(log, make_batch(1))
+    disk.room_bytes = 1 << 40
+    with pytest.raises(LogStorageError):
+        append(log, make_batch(1, value_bytes=100))
+    assert len(log.segments) == 1
+    disk.truncates = True
+    batches += append_batches(log, 2, value_bytes=100)
+    assert len(log.segments) == 3
+    kill(log)
+    log = open_log(tmp_path, LogConfig(segment_bytes=200))
+    assert read_all(log) == batches
+    disk.room_bytes, disk.truncates = 70, False
+    with pytest.raises(LogStorageError):
+        append(log, make_batch(3))
+    disk.truncates = True
+    log.close()
+    assert open_log(tmp_path, clean=True).cut_at_opening is None
+
+
 def test_a_roll_that_fails_leaves_the_log_as_it_was(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig(segment_bytes=200))
     batches = append_batches(log, 2)

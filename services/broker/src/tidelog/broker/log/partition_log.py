@@ -361,6 +361,7 @@ class PartitionLog(SegmentedLog):
         log is unusable then.
         """
         try:
+            self._cut_failed_append()
             has_new_entry = self._active.finish()
             self.write_producer_snapshot()
             if has_new_entry and self.recovery_point == self.log_end_offset:

@@ -192,6 +192,7 @@ class SegmentedLog:
         previous = self._active
         segment = Segment(self.directory, base_offset, self.open_segments, created_ms=now_ms)
         try:
+            self._cut_failed_append()
             previous.finish()
             self._before_roll()
             segment.create_files()
@@ -209,12 +210,18 @@ class SegmentedLog:
 
     def _prepare_write(self, segment: Segment) -> None:
         try:
-            fd = segment.open_file()
-            if self._needs_cut:
-                os.ftruncate(fd, segment.size_bytes)
-                self._needs_cut = False
+            segment.open_file()
+            self._cut_failed_append()
         except OSError as error:
             raise LogStorageError(f"{segment.path}: {error}") from error
+
+    def _cut_failed_append(self) -> None:
+        """Raises OSError. Not to be left for later when the segment is finished: what is behind its end would
+        end the log there at the next recovery.
+        """
+        if self._needs_cut:
+            os.ftruncate(self._active.open_file(), self._active.size_bytes)
+            self._needs_cut = False
 
     def _undo_write(self, segment: Segment, reason: str) -> LogStorageError:
         """What was written of a batch goes again, now or before the next append."""
