@@ -1,13 +1,16 @@
 """Produce v3 to v13: append each partition's batch, answer when `acks` is met.
 
 acks=0 has no answer; an error then closes the connection, as Kafka does, so that the client refreshes
-its metadata. acks=all waits in the purgatory until the high watermark has passed the batch.
+its metadata. acks=all waits in the purgatory until the high watermark has passed the batch. Where
+`flush.messages` asks for it, the answer waits for the disk, too (but not with acks=0).
 UNKNOWN_SERVER_ERROR is never answered: clients would send the batch again.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.broker.connection import ClosedByProtocolError
 from tidelog.broker.partition.record_validation import RecordValidationError
@@ -28,82 +31,109 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.replica import Replica
 
-_VALID_ACKS = (0, 1, -1)
+ACKS_ALL: Final = -1
+Pending: TypeAlias = "tuple[Replica, int, PartitionProduceResponse]"
+"""Whose high watermark has to reach which offset, and the answer that waits for it."""
+_VALID_ACKS = (0, 1, ACKS_ALL)
 _FIRST_VERSION_WITH_TOPIC_ID = 13
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> object:
-    version, acks = context.api_version, request.acks
-    now_ms = broker.clock.now_ms()
-    waiting: list[tuple[Replica, int, PartitionProduceResponse]] = []
-    failed: PartitionProduceResponse | None = None
-    topics = []
-    for topic in request.topic_data:
-        name: str | None = topic.name
-        if version >= _FIRST_VERSION_WITH_TOPIC_ID:
-            name = broker.metadata.topic_names.get(topic.topic_id)
-        partitions = []
-        for data in topic.partition_data:
-            answer = PartitionProduceResponse(data.index)
-            try:
-                replica = _leader(broker, name, data.index)
-                _append(broker, replica, data, acks, version, now_ms, answer, waiting)
-            except KafkaError as error:
-                failed = _refused(broker, answer, name, error)
-            partitions.append(answer)
-        topics.append(
-            TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=partitions)
-        )
-    if acks == 0:
-        if failed is not None:
-            raise ClosedByProtocolError(
-                f"produce with acks=0 failed on partition {failed.index}: {ErrorCode(failed.error_code).name}"
+    return Produce(broker, request, context).answer()
+
+
+class Produce:
+    """One Produce request: appends what it brings and gathers what its answer has to wait for."""
+
+    __slots__ = ("acks", "broker", "context", "failed", "now_ms", "request", "unflushed", "waiting")
+
+    def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
+        self.broker = broker
+        self.request = request
+        self.context = context
+        self.acks = request.acks
+        self.now_ms = broker.clock.now_ms()
+        self.waiting: list[Pending] = []
+        self.unflushed: list[tuple[Replica, PartitionProduceResponse]] = []
+        self.failed: PartitionProduceResponse | None = None
+
+    def answer(self) -> object:
+        topics = []
+        for topic in self.request.topic_data:
+            name: str | None = topic.name
+            if self.context.api_version >= _FIRST_VERSION_WITH_TOPIC_ID:
+                name = self.broker.metadata.topic_names.get(topic.topic_id)
+            answers = [self._append(name, data) for data in topic.partition_data]
+            topics.append(
+                TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
             )
-        return NO_REPLY
-    response = ProduceResponse(responses=topics)
-    if not waiting:
+        if self.acks == 0:
+            if self.failed is not None:
+                error = ErrorCode(self.failed.error_code).name
+                raise ClosedByProtocolError(f"acks=0 failed on partition {self.failed.index}: {error}")
+            return NO_REPLY
+        response = ProduceResponse(responses=topics)
+        if self.unflushed:
+            return self._flush_then_answer(response)
+        if not self.waiting:
+            return response
+        self._park(response)
+        return PARKED
+
+    def _append(self, topic: str | None, data: PartitionProduceData) -> PartitionProduceResponse:
+        answer = PartitionProduceResponse(data.index)
+        try:
+            replica = self._leader(topic, data.index)
+            if self.acks not in _VALID_ACKS:
+                raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+            if data.records is None:
+                raise KafkaError(ErrorCode.INVALID_RECORD, "a Produce request's partition holds no batch")
+            appended = replica.append(data.records, self.acks, self.context.api_version, self.now_ms)
+        except KafkaError as error:
+            self.failed = _refused(self.broker, answer, topic, error)
+            return answer
+        answer.base_offset = appended.base_offset
+        answer.log_append_time_ms = appended.log_append_time_ms
+        answer.log_start_offset = replica.core.log_start_offset
+        if self.acks == ACKS_ALL and not replica.core.is_acknowledged(appended.required_offset):
+            self.waiting.append((replica, appended.required_offset, answer))
+        if replica.log.is_flush_due_by_messages:
+            self.unflushed.append((replica, answer))
+        return answer
+
+    def _leader(self, topic: str | None, partition: int) -> Replica:
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        replica = self.broker.replicas.get(TopicPartition(topic, partition))
+        if replica is None:
+            raise self.broker.no_replica_error(topic, partition)
+        return replica
+
+    async def _flush_then_answer(self, response: ProduceResponse) -> ProduceResponse:
+        """`flush.messages`: what was appended is on the disk before it is acknowledged."""
+        for replica, answer in self.unflushed:
+            try:
+                await asyncio.to_thread(replica.log.flush, None, now_ms=self.now_ms)
+            except KafkaError as error:
+                answer.error_code = error.code
+        if self.waiting:
+            acknowledged = self.context.connection.loop.create_future()
+            self._watch(DelayedProduce(self.context, self.waiting, lambda: acknowledged.set_result(None)))
+            await acknowledged
         return response
-    operation = DelayedProduce(context, response, waiting)
-    context.park(on_abandoned=lambda: broker.produce_purgatory.cancel(operation))
-    broker.produce_purgatory.watch(
-        operation,
-        [replica.topic_partition for replica, _, _ in waiting],
-        broker.timer.now_ms() + max(request.timeout_ms, 0),
-    )
-    return PARKED
 
+    def _park(self, response: ProduceResponse) -> None:
+        operation = DelayedProduce(self.context, self.waiting, lambda: self.context.reply(response))
+        self.context.park(on_abandoned=lambda: self.broker.produce_purgatory.cancel(operation))
+        self._watch(operation)
 
-def _leader(broker: Broker, name: str | None, partition: int) -> Replica:
-    if name is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-    replica = broker.replicas.get(TopicPartition(name, partition))
-    if replica is None:
-        raise broker.no_replica_error(name, partition)
-    return replica
-
-
-def _append(
-    broker: Broker,
-    replica: Replica,
-    data: PartitionProduceData,
-    acks: int,
-    version: int,
-    now_ms: int,
-    answer: PartitionProduceResponse,
-    waiting: list[tuple[Replica, int, PartitionProduceResponse]],
-) -> None:
-    if acks not in _VALID_ACKS:
-        raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-    records = data.records
-    if records is None:
-        raise KafkaError(ErrorCode.INVALID_RECORD, "a Produce request's partition holds no batch")
-    appended = replica.append(records, acks, version, now_ms)
-    answer.base_offset = appended.base_offset
-    answer.log_append_time_ms = appended.log_append_time_ms
-    answer.log_start_offset = replica.core.log_start_offset
-    if acks == -1 and not replica.core.is_acknowledged(appended.required_offset):
-        waiting.append((replica, appended.required_offset, answer))
+    def _watch(self, operation: DelayedProduce) -> None:
+        self.broker.produce_purgatory.watch(
+            operation,
+            [replica.topic_partition for replica, _, _ in self.waiting],
+            self.broker.timer.now_ms() + max(self.request.timeout_ms, 0),
+        )
 
 
 def _refused(
@@ -130,17 +160,14 @@ class DelayedProduce(DelayedRequest):
     REQUEST_TIMED_OUT.
     """
 
-    __slots__ = ("_pending", "_response")
+    __slots__ = ("_on_acknowledged", "_pending")
 
     def __init__(
-        self,
-        context: RequestContext,
-        response: ProduceResponse,
-        pending: list[tuple[Replica, int, PartitionProduceResponse]],
+        self, context: RequestContext, pending: list[Pending], on_acknowledged: Callable[[], None]
     ) -> None:
         super().__init__(context)
-        self._response = response
         self._pending = pending
+        self._on_acknowledged = on_acknowledged
 
     def try_complete(self) -> bool:
         still = []
@@ -158,4 +185,4 @@ class DelayedProduce(DelayedRequest):
             answer.error_code = ErrorCode.REQUEST_TIMED_OUT
 
     def on_complete(self) -> None:
-        self.context.reply(self._response)
+        self._on_acknowledged()
