@@ -19,11 +19,15 @@ $(STAMP): constraints.txt pyproject.toml
 	@command -v $(PYTHON) >/dev/null || { echo "tidelog needs Python 3.11 or newer: apt-get install python3 python3-venv"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tidelog needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1)"; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "tidelog needs Python's venv module: apt-get install python3-venv"; exit 1; }
-	@echo "setting up $(VENV) ..."
-	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python -m pip --disable-pip-version-check install -q --require-hashes -r constraints.txt
-	@$(BIN)/python -m pip --disable-pip-version-check install -q --no-deps --no-build-isolation -e .
-	@touch $@
+	@# Under a lock: `make run` and `make demo` in two terminals of a fresh checkout set up once.
+	@exec 9>.venv.lock; ! command -v flock >/dev/null || flock 9; \
+	if [ ! $@ -nt constraints.txt ] || [ ! $@ -nt pyproject.toml ]; then \
+	  set -e; echo "setting up $(VENV) ..."; \
+	  $(PYTHON) -m venv --clear $(VENV); \
+	  $(BIN)/python -m pip --disable-pip-version-check install -q --require-hashes -r constraints.txt; \
+	  $(BIN)/python -m pip --disable-pip-version-check install -q --no-deps --no-build-isolation -e .; \
+	  touch $@; \
+	fi
 
 run: setup ## one broker on $(LISTEN), data in $(DATA_DIR)
 	@exec $(BIN)/tidelog dev --listen $(LISTEN) --data-dir $(DATA_DIR)
