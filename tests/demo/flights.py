@@ -145,7 +145,9 @@ def create_topic(bootstrap: str, topic: str) -> None:
 
 
 def delete_topic(bootstrap: str, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": bootstrap})  # a name of its own: futures end with their client
+    admin = AdminClient(
+        {"bootstrap.servers": bootstrap, "log_level": 2}
+    )  # a name of its own: futures end with their client
     admin.delete_topics([topic])[topic].result(STALL_TIMEOUT_S)
 
 
@@ -277,7 +279,7 @@ def run(options: argparse.Namespace, console: Console) -> bool:
     verdict = (
         "[green]equal counts, order kept for each carrier, equal hashes" if is_all_well else "[red]NOT equal"
     )
-    console.print(f"{verdict}[/] ({topic}, {'kept' if options.keep else 'deleted again'})")
+    console.print(f"{verdict}[/] ({topic}, {'kept' if options.keep else 'deleted again'})", soft_wrap=True)
     return is_all_well
 
 
