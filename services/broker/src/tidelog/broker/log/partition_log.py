@@ -335,11 +335,12 @@ class PartitionLog(SegmentedLog):
 
         `flush` makes it durable, before the recovery point passes the batches of that epoch. Until then
         recovery takes their epochs from their headers, and an epoch without batches is dropped at a restart
-        anyway, so that the event loop need not wait for an fsync here.
+        anyway, so that the event loop need not wait for an fsync here. Any thread.
         """
         try:
             path = self.directory.named(LEADER_EPOCHS_FILE)
-            write_atomically(path, self.leader_epochs.encode(), syncs=syncs)
+            with self.directory.lock:  # of two threads the later writes the newer entries
+                write_atomically(path, self.leader_epochs.encode(), syncs=syncs)
         except OSError as error:
             raise LogStorageError(
                 f"{self.directory.path}: leader epochs can't be written: {error}"
