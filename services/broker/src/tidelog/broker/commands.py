@@ -46,12 +46,16 @@ class CommandReceiver:
             errors: dict[TopicPartition, ErrorCode] = {}
             for start in range(0, len(command.partitions), PARTITIONS_AT_A_TIME):
                 together = command.partitions[start : start + PARTITIONS_AT_A_TIME]
-                await asyncio.gather(
+                outcomes = await asyncio.gather(
                     *(
                         self._lead_or_follow(s, command.topic_configs.get(s.topic, {}), errors)
                         for s in together
-                    )
+                    ),
+                    return_exceptions=True,  # none is left at work behind this command's back
                 )
+                for outcome in outcomes:
+                    if outcome is not None:
+                        raise outcome
             if command.is_full:
                 named = {TopicPartition(state.topic, state.partition) for state in command.partitions}
                 await hosting.set_strays_aside(self._broker, named)
@@ -104,7 +108,9 @@ class CommandReceiver:
         try:
             replica = broker.replicas.get(topic_partition)
             if replica is not None and replica.topic_id != state.topic_id:
-                await self._stop(topic_partition, delete=True)  # the topic was deleted and made again
+                # The topic was deleted and made again.
+                broker.metadata.forget_id(replica.topic_id)
+                await self._stop(topic_partition, delete=True)
                 replica = None
             if replica is None:
                 replica = await hosting.open_replica(broker, topic_partition, state.topic_id, overrides)
@@ -115,6 +121,8 @@ class CommandReceiver:
         except KafkaError as error:
             _log.error("replica failed", partition=str(topic_partition), reason=str(error))
             errors[topic_partition] = error.code
+            broker.replicas.pop(topic_partition, None)
+            await hosting.close_failed(broker, topic_partition)
         self._wake(topic_partition)
 
     def _apply_topic_settings(self, topic: str, overrides: Mapping[str, str]) -> None:

@@ -13,6 +13,7 @@ import structlog
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.replica import Replica
 from tidelog.broker.topic_rules import log_config
+from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -51,7 +52,8 @@ async def open_replica(
 
 async def close_replica(broker: Broker, topic_partition: TopicPartition, *, delete: bool) -> None:
     """Host it no longer; with `delete` its files go after `file.delete.delay.ms`. Raises LogStorageError."""
-    if broker.replicas.pop(topic_partition, None) is None:
+    replica = broker.replicas.pop(topic_partition, None)
+    if replica is None:
         return
     if not any(hosted.topic == topic_partition.topic for hosted in broker.replicas):
         broker.telemetry.forget_topic(topic_partition.topic)
@@ -60,6 +62,15 @@ async def close_replica(broker: Broker, topic_partition: TopicPartition, *, dele
         await asyncio.to_thread(directory.delete_partition, topic_partition, broker.clock.now_ms())
     else:
         await asyncio.to_thread(directory.close_partition, topic_partition)
+        directory.high_watermarks[topic_partition] = replica.core.high_watermark
+
+
+async def close_failed(broker: Broker, topic_partition: TopicPartition) -> None:
+    """Let go of the files of a replica that could not take its role, so that it can be opened anew."""
+    try:
+        await asyncio.to_thread(broker.log_directory.close_partition, topic_partition)
+    except KafkaError as error:
+        _log.error("failed replica can't be closed", partition=str(topic_partition), reason=str(error))
 
 
 async def set_strays_aside(broker: Broker, expected: Collection[TopicPartition]) -> None:

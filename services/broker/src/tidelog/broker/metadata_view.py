@@ -39,12 +39,21 @@ class MetadataView:
             known = self.topics.get(deleted.name)
             if known is not None and known.topic_id == deleted.topic_id:
                 del self.topics[deleted.name]
-                del self.topic_names[deleted.topic_id]
+            self.topic_names.pop(deleted.topic_id, None)
         for topic in update.topics:
+            replaced = self.topics.get(topic.name)
+            if replaced is not None and replaced.topic_id != topic.topic_id:
+                self.topic_names.pop(replaced.topic_id, None)
             self.topics[topic.name] = topic
             self.topic_names[topic.topic_id] = topic.name
         if update.broker_configs is not None:
             self.broker_configs = update.broker_configs
+
+    def forget_id(self, topic_id: uuid.UUID) -> None:
+        """The topic was deleted, and made again under another id: what names the old one is refused from now
+        on, before `apply` tells of the new one.
+        """
+        self.topic_names.pop(topic_id, None)
 
     def partition(self, topic: str, partition: int) -> PartitionState | None:
         state = self.topics.get(topic)
