@@ -55,6 +55,8 @@ async def close_replica(broker: Broker, topic_partition: TopicPartition, *, dele
     replica = broker.replicas.pop(topic_partition, None)
     if replica is None:
         return
+    replica.resign(broker.clock.now_ms())
+    broker.high_watermark_advanced(topic_partition)  # whoever waits for it learns so
     if not any(hosted.topic == topic_partition.topic for hosted in broker.replicas):
         broker.telemetry.forget_topic(topic_partition.topic)
     directory = broker.log_directory

@@ -35,7 +35,7 @@ from tidelog.broker.topic_rules import append_rules, log_config
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import NO_TIMESTAMP, BatchHeader, assign_offset_and_epoch, set_log_append_time
-from tidelog.rpc.broker_commands import PartitionState
+from tidelog.rpc.broker_commands import NO_LEADER, PartitionState
 from tidelog.runtime.telemetry import TopicTraffic
 from tidelog.runtime.topic_settings import TopicSettings
 
@@ -149,6 +149,19 @@ class Replica:
         if PersistLeaderEpochs() in effects:
             await asyncio.to_thread(self.log.persist_leader_epochs)
         self._carry_out([effect for effect in effects if type(effect) is not PersistLeaderEpochs], now_ms)
+
+    def resign(self, now_ms: int) -> None:
+        """Lead no longer: it is about to be closed."""
+        core = self.core
+        event = LeaderAndIsrReceived(
+            NO_LEADER,
+            core.leader_epoch,
+            core.partition_epoch,
+            core.in_sync_replicas,
+            core.replicas,
+            core.log_end_offset,
+        )
+        self._carry_out(core.step(event, now_ms), now_ms)
 
     def apply_settings(self, settings: TopicSettings, now_ms: int) -> None:
         self.settings = settings

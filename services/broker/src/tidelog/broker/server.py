@@ -89,7 +89,9 @@ class BrokerServer:
         self._telemetry.observe_controller(controller)
 
     async def start(self) -> None:
-        """Raises OSError if an address can't be had, KafkaError if the id is held by a live broker."""
+        """Raises OSError if an address can't be had, TimeoutError without a controller, KafkaError if the id
+        is held by a live broker.
+        """
         broker, settings = self.broker, self.broker.settings
         plan = settings.listener_plan()
         limits = ConnectionLimits(broker)
@@ -106,7 +108,12 @@ class BrokerServer:
         )
         entry = BrokerEntry(settings.node_id, _advertised(plan.advertised, ports), settings.broker_rack)
         broker.broker_epoch = await register_broker(self._store, self._lease.lease, entry)
-        await asyncio.wait_for(self.commands.first_metadata.wait(), FIRST_COMMANDS_TIMEOUT_MS / 1000)
+        try:
+            await asyncio.wait_for(self.commands.first_metadata.wait(), FIRST_COMMANDS_TIMEOUT_MS / 1000)
+        except TimeoutError as error:
+            raise TimeoutError(
+                f"the controller gave no commands within {FIRST_COMMANDS_TIMEOUT_MS // 1000} s"
+            ) from error
         self._telemetry.observe_broker(broker)
         if settings.tidelog_metrics_listener:
             self._telemetry.serve(settings.tidelog_metrics_listener)

@@ -17,6 +17,7 @@ from tidelog.broker.log.errors import CorruptFileError
 from tidelog.broker.log.log_directory import NOT_OF_BROKERS
 from tidelog.broker.log.partition_directory import (
     LEADER_EPOCHS_FILE,
+    LOG_SUFFIX,
     SNAPSHOT_SUFFIX,
     parse_partition_directory_name,
 )
@@ -90,7 +91,9 @@ def _topics_on_disk(log_dir: Path) -> dict[str, dict[int, Path]]:
         return topics
     for entry in log_dir.iterdir():
         found = parse_partition_directory_name(entry.name)
-        if found is not None and entry.is_dir() and found.topic not in NOT_OF_BROKERS:
+        if found is None or found.topic in NOT_OF_BROKERS or not entry.is_dir():
+            continue
+        if any(entry.glob(f"*{LOG_SUFFIX}")):  # else it only looks like one: "backup-20240101"
             topics.setdefault(found.topic, {})[found.partition] = entry
     return topics
 

@@ -60,9 +60,10 @@ class EmbeddedCluster:
 
     async def stop(self) -> None:
         """Clean: what is buffered is on disk afterwards."""
-        await self._broker.stop()
-        await self._controller.stop()
-        await self._store.close()
+        async with contextlib.AsyncExitStack() as stops:  # each, whatever becomes of those before
+            stops.push_async_callback(self._store.close)
+            stops.push_async_callback(self._controller.stop)
+            stops.push_async_callback(self._broker.stop)
 
 
 def _cluster_id_on_disk(log_dir: Path) -> str | None:
