@@ -217,13 +217,16 @@ def test_a_damaged_epoch_checkpoint_is_made_anew(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_apache_kafkas_metadata_log_is_left_alone(tmp_path: Path) -> None:
+def test_apache_kafkas_metadata_log_and_look_alikes_are_left_alone(tmp_path: Path) -> None:
     (tmp_path / "__cluster_metadata-0").mkdir()
+    (tmp_path / "__cluster_metadata-0" / f"{0:020d}.log").write_bytes(b"")
+    (tmp_path / "backup-20240101").mkdir()
     directory = open_directory(tmp_path)
     assert directory.topic_partitions_on_disk() == []
     assert directory.remove_strays(set()) == []
     directory.close()
     assert (tmp_path / "__cluster_metadata-0").is_dir()
+    assert (tmp_path / "backup-20240101").is_dir()
 
 
 def test_directory_names() -> None:

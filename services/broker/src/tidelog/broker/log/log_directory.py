@@ -37,6 +37,7 @@ from tidelog.broker.log.open_segments import OpenSegments
 from tidelog.broker.log.partition_directory import (
     DELETED_DIRECTORY_SUFFIX,
     LEADER_EPOCHS_FILE,
+    LOG_SUFFIX,
     parse_partition_directory_name,
     partition_directory_name,
     renamed_directory_name,
@@ -125,14 +126,20 @@ class LogDirectory:
     # -- partitions
 
     def topic_partitions_on_disk(self) -> list[TopicPartition]:
-        """All partitions that have a directory here, open or not, sorted."""
+        """All partitions that have a directory here, open or not, sorted. One without a segment only looks
+        like a partition ("backup-20240101").
+        """
         found = (
-            parse_partition_directory_name(entry.name) for entry in self.path.iterdir() if entry.is_dir()
+            (entry, parse_partition_directory_name(entry.name))
+            for entry in self.path.iterdir()
+            if entry.is_dir()
         )
         return sorted(
             partition
-            for partition in found
-            if partition is not None and partition.topic not in NOT_OF_BROKERS
+            for entry, partition in found
+            if partition is not None
+            and partition.topic not in NOT_OF_BROKERS
+            and any(entry.glob(f"*{LOG_SUFFIX}"))
         )
 
     def topic_id_on_disk(self, topic_partition: TopicPartition) -> uuid.UUID | None:
