@@ -16,6 +16,7 @@ from tidelog.broker.partition.events import (
     Event,
     LeaderAndIsrReceived,
     LogStartOffsetMoved,
+    MinInSyncReplicasChanged,
     PersistLeaderEpochs,
     ProduceReceived,
     Refuse,
@@ -98,7 +99,7 @@ def test_who_does_not_lead_appends_nothing() -> None:
 
 def test_acks_all_needs_min_in_sync_replicas() -> None:
     core = leading(isr=(ME,), replicas=(ME, OTHER))
-    core.min_in_sync_replicas = 2
+    core.step(MinInSyncReplicasChanged(2), NOW)
     refusal = core.step(ProduceReceived(batch(), -1), NOW)[0]
     assert isinstance(refusal, Refuse) and refusal.error is ErrorCode.NOT_ENOUGH_REPLICAS
     assert isinstance(core.step(ProduceReceived(batch(), 1), NOW)[0], AppendBatch)
@@ -106,7 +107,7 @@ def test_acks_all_needs_min_in_sync_replicas() -> None:
 
 def test_min_in_sync_replicas_is_no_more_than_there_are_replicas() -> None:
     core = leading()
-    core.min_in_sync_replicas = 2
+    core.step(MinInSyncReplicasChanged(2), NOW)
     assert isinstance(core.step(ProduceReceived(batch(), -1), NOW)[0], AppendBatch)
 
 

@@ -34,7 +34,13 @@ from tidelog.broker.partition.record_validation import validate_records
 from tidelog.broker.topic_rules import append_rules, log_config
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import NO_TIMESTAMP, BatchHeader, assign_offset_and_epoch, set_log_append_time
+from tidelog.records.batch import (
+    LOG_OVERHEAD_BYTES,
+    NO_TIMESTAMP,
+    BatchHeader,
+    assign_offset_and_epoch,
+    set_log_append_time,
+)
 from tidelog.rpc.broker_commands import NO_LEADER, PartitionState
 from tidelog.runtime.telemetry import TopicTraffic
 from tidelog.runtime.topic_settings import TopicSettings
@@ -93,7 +99,7 @@ class Replica:
         header = validate_batches(records, rules=rules, produce_version=produce_version, now_ms=now_ms)
         if self._may_need_records and rules.needs_records(header):
             records, header = validate_records(records, header, rules=rules, now_ms=now_ms)
-        elif len(records) != header.size_bytes:
+        elif len(records) != header.batch_length + LOG_OVERHEAD_BYTES:
             records = records[: header.size_bytes]  # a cut-off batch behind the first is dropped, as in Kafka
         decision = self.core.step(ProduceReceived(header, required_acks), now_ms)[0]
         if type(decision) is AppendBatch:
@@ -105,7 +111,7 @@ class Replica:
                 header = set_log_append_time(records, header, 0, now_ms)
                 log_append_time_ms = now_ms
             self.log.append(records, header, now_ms)
-            self.traffic.produced(header.record_count, header.size_bytes)
+            self.traffic.produced(header.record_count, len(records))
             self._carry_out(self.core.step(BatchAppended(header), now_ms), now_ms)
             return Appended(base_offset, self.core.log_end_offset, log_append_time_ms)
         if type(decision) is AnswerDuplicate:

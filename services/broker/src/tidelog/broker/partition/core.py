@@ -46,6 +46,7 @@ class PartitionCore:
         "_followers",
         "_handlers",
         "broker_id",
+        "effective_min_in_sync_replicas",
         "high_watermark",
         "in_sync_replicas",
         "leader",
@@ -78,6 +79,8 @@ class PartitionCore:
         self.high_watermark = max(log_start_offset, min(high_watermark, log_end_offset))
         producers.on_high_watermark(self.high_watermark)
         self.min_in_sync_replicas = min_in_sync_replicas
+        # No more than there are replicas (KIP-966).
+        self.effective_min_in_sync_replicas = min_in_sync_replicas
         self.leader = NO_LEADER
         self.leader_epoch = NO_EPOCH
         self.partition_epoch = NO_EPOCH
@@ -103,11 +106,6 @@ class PartitionCore:
     @property
     def is_leader(self) -> bool:
         return self.leader == self.broker_id
-
-    @property
-    def effective_min_in_sync_replicas(self) -> int:
-        """`min.insync.replicas`, but no more than there are replicas (KIP-966)."""
-        return min(self.min_in_sync_replicas, len(self.replicas))
 
     @property
     def last_stable_offset(self) -> int:
@@ -139,22 +137,20 @@ class PartitionCore:
     # -- events
 
     def _on_produce_received(self, event: ProduceReceived, now_ms: int) -> list[Effect]:
-        if not self.is_leader:
+        header, required_acks = event
+        if self.leader != self.broker_id:
             return [Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition")]
-        if (
-            event.required_acks == ACKS_ALL
-            and len(self.in_sync_replicas) < self.effective_min_in_sync_replicas
-        ):
-            in_sync, least = len(self.in_sync_replicas), self.effective_min_in_sync_replicas
+        in_sync, least = len(self.in_sync_replicas), self.effective_min_in_sync_replicas
+        if in_sync < least and required_acks == ACKS_ALL:
             return [
                 Refuse(ErrorCode.NOT_ENOUGH_REPLICAS, f"{in_sync} replicas are in sync, {least} have to be")
             ]
-        if event.header.attributes & TRANSACTIONAL_BIT:
+        if header.attributes & TRANSACTIONAL_BIT:
             # There is no transaction coordinator yet that could ever end this transaction.
             return [Refuse(ErrorCode.INVALID_TXN_STATE, "the transaction is not known to any coordinator")]
-        if event.header.producer_id != NO_PRODUCER_ID:
+        if header.producer_id != NO_PRODUCER_ID:
             try:
-                duplicate = self.producers.check(event.header, now_ms)
+                duplicate = self.producers.check(header, now_ms)
             except KafkaError as refusal:
                 return [Refuse(refusal.code, str(refusal))]
             if duplicate is not None:
@@ -176,6 +172,7 @@ class PartitionCore:
         self.partition_epoch = event.partition_epoch
         self.in_sync_replicas = event.isr
         self.replicas = event.replicas
+        self.effective_min_in_sync_replicas = min(self.min_in_sync_replicas, len(self.replicas))
         effects: list[Effect] = []
         if newly_leading:
             self._followers = {}
@@ -204,13 +201,15 @@ class PartitionCore:
 
     def _on_min_in_sync_replicas_changed(self, event: MinInSyncReplicasChanged, now_ms: int) -> list[Effect]:
         self.min_in_sync_replicas = event.min_in_sync_replicas
+        self.effective_min_in_sync_replicas = min(self.min_in_sync_replicas, len(self.replicas))
         return []
 
     def _advanced_high_watermark(self) -> list[Effect]:
         """The least log end offset of the replicas in sync, if that is further than before (SPEC C2)."""
         least = self.log_end_offset
-        if len(self.in_sync_replicas) > 1:
-            for replica in self.in_sync_replicas:
+        in_sync_replicas = self.in_sync_replicas
+        if len(in_sync_replicas) > 1:
+            for replica in in_sync_replicas:
                 if replica != self.broker_id:
                     least = min(least, self._followers.get(replica, self.log_start_offset))
         if least <= self.high_watermark:
