@@ -22,12 +22,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from brokerlab.kafka_jars import PEER, REPOSITORY, KafkaUnavailableError, find_jars
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from sidebyside.cases import CASES, Bench, Case, Sample
 from sidebyside.report import markdown, rows_of, terminal_table
 from sidebyside.sides import KafkaSide, Side, TidelogSide, machine_facts
 
 ROUNDS = 5
+WARM_ROUNDS = 3
 QUICK_ROUNDS = 2
 TOUCHED_SHARE = 0.5
 QUICKLY_TOUCHED_BYTES = 3 * 1024**3
@@ -39,7 +40,7 @@ for page in range(0, size, mmap.PAGESIZE):
     memory[page] = 1
 """
 TABLE_WIDTH = 125
-WARM_UP = ("produce-1k-1m-p6", "consume-1k", "produce-1k-16k", "latency", "sync-16")
+(WARM_UP,) = (case for case in CASES if case.name == "produce-1k-1m-p6")
 MOST_LOAD_BEFORE = 0.7
 KAFKA_PORTS = (20_000, 28_000)
 Measured = dict[str, dict[str, list[Sample]]]
@@ -57,54 +58,51 @@ def touch_memory(is_quick: bool) -> None:
     subprocess.run([sys.executable, "-c", TOUCH, str(size)], check=True, stdin=subprocess.DEVNULL)
 
 
-def start_times(work_dir: Path, rounds: int, progress: Progress) -> dict[str, list[Sample]]:
-    """A fresh broker of each side, one after the other, with an empty data directory."""
-    task = progress.add_task("start", total=rounds)
-    found: dict[str, list[Sample]] = defaultdict(list)
-    for number in range(rounds):
-        directory = work_dir / f"start-{number}"
-        directory.mkdir()
-        sides: list[Side] = [TidelogSide(directory), KafkaSide(directory, random.randrange(*KAFKA_PORTS))]
-        for side in sides if number % 2 else reversed(sides):
-            side.start()
-            side.stop()
-            found[side.name].append({"start_s": side.start_s})
-        shutil.rmtree(directory)
-        progress.advance(task)
-    return found
+class Rounds:
+    """Runs rounds of cases against pairs of brokers and keeps the samples."""
 
+    def __init__(self, cases: list[Case], work_dir: Path, is_quick: bool, progress: Progress) -> None:
+        self.fresh: Measured = defaultdict(lambda: defaultdict(list))
+        self.warm: Measured = defaultdict(lambda: defaultdict(list))
+        self._cases = cases
+        self._work_dir = work_dir
+        self._bench = Bench(is_quick)
+        self._progress = progress
 
-def measure(cases: list[Case], work_dir: Path, rounds: int, is_quick: bool, progress: Progress) -> Measured:
-    """Every round runs every case against both sides, another side first each time."""
-    found: Measured = defaultdict(lambda: defaultdict(list))
-    bench = Bench(is_quick)
-    sides: list[Side] = [TidelogSide(work_dir), KafkaSide(work_dir, random.randrange(*KAFKA_PORTS))]
-    started: list[Side] = []
-    task = progress.add_task("warm-up", total=len(cases) * rounds * 2)
-    try:
-        for side in sides:
-            side.start()
-            started.append(side)
-        for case in CASES:
-            if case.name in WARM_UP:
-                for side in sides:
-                    bench.run(case, side)
-        for number in range(rounds):
-            greatest: dict[str, float] = defaultdict(float)
-            for place, case in enumerate(cases):
-                for side in sides if (number + place) % 2 else reversed(sides):
-                    progress.update(task, description=f"{case.name} {side.name}")
-                    sample = bench.run(case, side)
-                    found[case.name][side.name].append(sample)
-                    greatest[side.name] = max(greatest[side.name], sample["pss_mb"])
-                    progress.advance(task)
-            for side in sides:
-                found["memory"][side.name].append({"pss_mb": greatest[side.name]})
-                bench.close(side)
-    finally:
-        for side in started:
-            side.stop()
-    return found
+    def run(self, fresh_rounds: int, warm_rounds: int) -> None:
+        """Each fresh round starts both brokers anew; the last pair then goes on with the warm rounds."""
+        task = self._progress.add_task("", total=(fresh_rounds + warm_rounds) * len(self._cases) * 2)
+        for number in range(fresh_rounds):
+            directory = self._work_dir / f"round-{number}"
+            directory.mkdir()
+            sides: list[Side] = [TidelogSide(directory), KafkaSide(directory, random.randrange(*KAFKA_PORTS))]
+            started: list[Side] = []
+            try:
+                for side in sides if number % 2 else reversed(sides):
+                    self._progress.update(task, description=f"start {side.name}")
+                    side.start()
+                    started.append(side)
+                    self.fresh["start"][side.name].append({"start_s": side.start_s})
+                    if self._cases:
+                        self._bench.run(WARM_UP, side)
+                self._run_cases(sides, number, self.fresh, task)
+                if number == fresh_rounds - 1:
+                    for warm_number in range(warm_rounds):
+                        self._run_cases(sides, warm_number, self.warm, task)
+            finally:
+                for side in started:
+                    side.stop()
+            shutil.rmtree(directory)
+
+    def _run_cases(self, sides: list[Side], number: int, found: Measured, task: TaskID) -> None:
+        for place, case in enumerate(self._cases):
+            for side in sides if (number + place) % 2 else reversed(sides):
+                self._progress.update(task, description=f"{case.name} {side.name}")
+                found[case.name][side.name].append(self._bench.run(case, side))
+                self._progress.advance(task)
+        for side in sides if self._cases else ():
+            greatest = max(found[case.name][side.name][-1]["pss_mb"] for case in self._cases)
+            found["memory"][side.name].append({"pss_mb": greatest})
 
 
 def main() -> int:
@@ -112,6 +110,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}, with --quick {QUICK_ROUNDS}")
+    parser.add_argument(
+        "--warm-rounds", type=int, help=f"more rounds of brokers that go on (default {WARM_ROUNDS})"
+    )
     parser.add_argument("--quick", action="store_true", help="fewer rounds of shorter cases; writes no docs")
     parser.add_argument("--only", default="", help="groups or names of cases, by commas")
     parser.add_argument("--out", type=Path, help="also write all samples as JSON")
@@ -126,10 +127,11 @@ def main() -> int:
         console.print(f"no Apache Kafka to measure beside: {error}")
         return 1
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
+    warm_rounds = (
+        options.warm_rounds if options.warm_rounds is not None else (1 if options.quick else WARM_ROUNDS)
+    )
     wanted = set(filter(None, options.only.split(",")))
     chosen = [c for c in CASES if not wanted or c.group in wanted or c.name in wanted]
-    client_cases = [c for c in chosen if c.arguments]
-    measured: Measured = {}
     load = os.getloadavg()[0]
     if load > MOST_LOAD_BEFORE:
         console.print(f"[yellow]this machine is busy already (load {load:.1f}): the figures will be off")
@@ -139,19 +141,19 @@ def main() -> int:
         Progress(*columns, console=console) as progress,
     ):
         touch_memory(options.quick)
-        if any(c.group == "start" for c in chosen):
-            measured["start"] = start_times(Path(name), rounds, progress)
-        if client_cases:
-            measured |= measure(client_cases, Path(name), rounds, options.quick, progress)
-    rows = rows_of(chosen, measured)
-    console.print(terminal_table(rows))
-    missed = [row for row in rows if not row.is_reached]
-    console.print(f"{len(rows) - len(missed)} of {len(rows)} targets reached")
+        measured = Rounds([c for c in chosen if c.arguments], Path(name), options.quick, progress)
+        measured.run(rounds, warm_rounds)
+    fresh, warm = rows_of(chosen, measured.fresh), rows_of(chosen, measured.warm)
+    console.print(terminal_table(fresh, "tidelog beside Apache Kafka, both started for each round"))
+    console.print(f"{sum(row.is_reached for row in fresh)} of {len(fresh)} targets reached")
+    if warm:
+        console.print(terminal_table(warm, "the same, brokers that go on for more rounds"))
     if options.out:
-        options.out.write_text(json.dumps(measured, indent=1))
+        options.out.write_text(json.dumps({"fresh": measured.fresh, "warm": measured.warm}, indent=1))
     if not options.quick and not wanted:
         path = REPOSITORY / "docs" / "benchmarks.md"
-        path.write_text(markdown(rows, rounds, [*machine_facts(), ("load before", f"{load:.1f}")]))
+        facts = [*machine_facts(), ("load before", f"{load:.1f}")]
+        path.write_text(markdown(fresh, warm, rounds, warm_rounds, facts))
         console.print(f"written: {path.relative_to(REPOSITORY)}")
     return 0
 

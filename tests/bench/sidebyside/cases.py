@@ -143,9 +143,6 @@ class Bench:
             self._delete(side, topic)
         return sample
 
-    def close(self, side: Side) -> None:
-        self._forget(side)
-
     def _forget(self, side: Side) -> None:
         if left := self._left_topics.pop(side.name, None):
             self._delete(side, left[0])

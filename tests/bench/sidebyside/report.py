@@ -72,8 +72,8 @@ def _cells(row: Row) -> tuple[str, ...]:
 HEADINGS = ("case", "measure", "tidelog", "Kafka", "ratio", "spread", "target", "reached")
 
 
-def terminal_table(rows: Iterable[Row]) -> Table:
-    table = Table(title="tidelog beside Apache Kafka: medians, and ratios tidelog / Kafka")
+def terminal_table(rows: Iterable[Row], title: str) -> Table:
+    table = Table(title=title)
     for heading in HEADINGS:
         table.add_column(heading, justify="left" if heading in ("case", "measure", "target") else "right")
     for row in rows:
@@ -81,32 +81,54 @@ def terminal_table(rows: Iterable[Row]) -> Table:
     return table
 
 
-def markdown(rows: Sequence[Row], rounds: int, facts: Sequence[tuple[str, str]]) -> str:
+def _markdown_table(rows: Iterable[Row]) -> list[str]:
+    return [
+        "| " + " | ".join(HEADINGS) + " |",
+        "|" + "---|" * len(HEADINGS),
+        *("| " + " | ".join(_cells(row)) + " |" for row in rows),
+        "",
+    ]
+
+
+def markdown(
+    fresh: Sequence[Row], warm: Sequence[Row], rounds: int, warm_rounds: int, facts: Sequence[tuple[str, str]]
+) -> str:
     lines = [
         "# Benchmarks",
         "",
         "Written by `make bench`: Apache Kafka and tidelog on the same machine, the same librdkafka clients,",
-        f"one case after the other, first one side and then the other, {rounds} rounds. Figures are medians;",
-        "a ratio is tidelog / Kafka, taken round by round: the median, and the least and greatest as its",
-        "spread. All with acks=all on one broker. Every case runs in a client process of its own; broker CPU",
-        "is the user and system time of the broker's process. Memory is the greatest PSS seen after a case.",
+        "one case after the other, first one side and then the other. Figures are medians; a ratio is",
+        "tidelog / Kafka, taken round by round: the median, and the least and greatest as its spread. All with",
+        "acks=all on one broker. Every case runs in a client process of its own; broker CPU is the user and",
+        "system time of the broker's process. Memory is the greatest PSS seen after a case of the round.",
         "",
-        "| " + " | ".join(HEADINGS) + " |",
-        "|" + "---|" * len(HEADINGS),
+        "## Started for each round",
+        "",
+        f"{rounds} rounds; each starts both brokers anew and warms each up by 600 MB in 1 KB messages, much as",
+        "shared/peer/bench.py does.",
+        "",
+        *_markdown_table(fresh),
     ]
-    lines += ["| " + " | ".join(_cells(row)) + " |" for row in rows]
-    lines += ["", "## Machine", "", "| | |", "|---|---|"]
-    lines += [f"| {name} | {value} |" for name, value in facts]
+    if warm:
+        lines += [
+            "## Brokers that go on",
+            "",
+            f"{warm_rounds} more rounds against the brokers of the last one. Kafka's code is compiled better by",
+            "then, which shows where requests are small; with 16 clients of one message at a time the client's",
+            "own work is most of what is measured on two cores.",
+            "",
+            *_markdown_table(warm),
+        ]
+    lines += ["## Machine", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts)]
     lines += [
         "",
         "## Run it",
         "",
-        "    make bench                              # five rounds; needs Java 17, Maven and shared/peer",
-        '    make bench BENCH_ARGS="--quick"         # two rounds of shorter cases, writes nothing',
-        '    make bench BENCH_ARGS="--only latency"  # also produce, consume, sync, start',
+        "    make bench                              # needs Java 17, Maven, shared/peer and an idle machine",
+        '    make bench BENCH_ARGS="--quick"         # few rounds of shorter cases, writes nothing',
+        '    make bench BENCH_ARGS="--only latency"  # also produce, consume, sync, start; writes nothing',
         "",
-        "Free memory is touched once before (in a virtual machine the first touch of memory costs time),",
-        "and a warm-up of each side is left out of the figures, so Kafka is measured with compiled code.",
+        "Free memory is touched once before, as its first touch in a virtual machine costs time.",
         "",
     ]
     return "\n".join(lines)
