@@ -24,7 +24,7 @@ from brokerlab.kafka_jars import PEER, REPOSITORY, KafkaUnavailableError, find_j
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from sidebyside.cases import CASES, Bench, Case, Sample
-from sidebyside.report import markdown, rows_of, terminal_table
+from sidebyside.report import markdown, reached, rows_of, terminal_table
 from sidebyside.sides import KafkaSide, Side, TidelogSide, machine_facts
 
 ROUNDS = 5
@@ -144,10 +144,10 @@ def main() -> int:
         measured = Rounds([c for c in chosen if c.arguments], Path(name), options.quick, progress)
         measured.run(rounds, warm_rounds)
     fresh, warm = rows_of(chosen, measured.fresh), rows_of(chosen, measured.warm)
-    console.print(terminal_table(fresh, "tidelog beside Apache Kafka, both started for each round"))
-    console.print(f"{sum(row.is_reached for row in fresh)} of {len(fresh)} targets reached")
-    if warm:
-        console.print(terminal_table(warm, "the same, brokers that go on for more rounds"))
+    for rows, brokers in ((fresh, "young brokers, started for each round"), (warm, "brokers that go on")):
+        if rows:
+            console.print(terminal_table(rows, f"tidelog beside Apache Kafka, {brokers}"))
+            console.print(f"{brokers}: {reached(rows)}")
     if options.out:
         options.out.write_text(json.dumps({"fresh": measured.fresh, "warm": measured.warm}, indent=1))
     if not options.quick and not wanted:

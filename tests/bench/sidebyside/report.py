@@ -81,6 +81,10 @@ def terminal_table(rows: Iterable[Row], title: str) -> Table:
     return table
 
 
+def reached(rows: Sequence[Row]) -> str:
+    return f"{sum(row.is_reached for row in rows)} of {len(rows)} targets reached"
+
+
 def _markdown_table(rows: Iterable[Row]) -> list[str]:
     return [
         "| " + " | ".join(HEADINGS) + " |",
@@ -90,45 +94,50 @@ def _markdown_table(rows: Iterable[Row]) -> list[str]:
     ]
 
 
+INTRODUCTION = """\
+# Benchmarks
+
+Written by `make bench`: Apache Kafka and tidelog on one machine, the same librdkafka clients, one case after the
+other, first one side and then the other. Figures are medians; a ratio is tidelog / Kafka, taken round by round: its
+median, and the least and greatest as its spread. All with acks=all, on one broker. Every case runs in a client
+process of its own; broker CPU is the user and system time of the broker's process. Memory is the greatest PSS seen
+after a case of the round.
+
+There are two tables, as a JVM's age matters. Neither alone is the whole truth.
+"""
+YOUNG = """\
+{rounds} rounds; each starts both brokers anew and warms each up by 600 MB in 1 KB messages. Kafka's JVM still
+compiles here: part of its CPU time is its compiler's, and this table favours tidelog.
+"""
+GOING_ON = """\
+{rounds} more rounds against the brokers of the last one: nearer to a Kafka that serves for days. With 16 clients of
+one message at a time, most of what two cores do is then the clients' own work.
+"""
+HOW_TO_RUN = """\
+## Run it
+
+    make bench                              # needs Java 17, Maven, shared/peer and an idle machine
+    make bench BENCH_ARGS="--quick"         # few rounds of shorter cases, writes nothing
+    make bench BENCH_ARGS="--only latency"  # also produce, consume, sync, start; writes nothing
+
+Free memory is touched once before, as its first touch in a virtual machine costs time.
+"""
+
+
 def markdown(
     fresh: Sequence[Row], warm: Sequence[Row], rounds: int, warm_rounds: int, facts: Sequence[tuple[str, str]]
 ) -> str:
-    lines = [
-        "# Benchmarks",
-        "",
-        "Written by `make bench`: Apache Kafka and tidelog on the same machine, the same librdkafka clients,",
-        "one case after the other, first one side and then the other. Figures are medians; a ratio is",
-        "tidelog / Kafka, taken round by round: the median, and the least and greatest as its spread. All with",
-        "acks=all on one broker. Every case runs in a client process of its own; broker CPU is the user and",
-        "system time of the broker's process. Memory is the greatest PSS seen after a case of the round.",
-        "",
-        "## Started for each round",
-        "",
-        f"{rounds} rounds; each starts both brokers anew and warms each up by 600 MB in 1 KB messages, much as",
-        "shared/peer/bench.py does.",
-        "",
+    parts = [
+        INTRODUCTION,
+        f"## Young brokers: {reached(fresh)}\n",
+        YOUNG.format(rounds=rounds),
         *_markdown_table(fresh),
     ]
     if warm:
-        lines += [
-            "## Brokers that go on",
-            "",
-            f"{warm_rounds} more rounds against the brokers of the last one. Kafka's code is compiled better by",
-            "then, which shows where requests are small; with 16 clients of one message at a time the client's",
-            "own work is most of what is measured on two cores.",
-            "",
+        parts += [
+            f"## Brokers that go on: {reached(warm)}\n",
+            GOING_ON.format(rounds=warm_rounds),
             *_markdown_table(warm),
         ]
-    lines += ["## Machine", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts)]
-    lines += [
-        "",
-        "## Run it",
-        "",
-        "    make bench                              # needs Java 17, Maven, shared/peer and an idle machine",
-        '    make bench BENCH_ARGS="--quick"         # few rounds of shorter cases, writes nothing',
-        '    make bench BENCH_ARGS="--only latency"  # also produce, consume, sync, start; writes nothing',
-        "",
-        "Free memory is touched once before, as its first touch in a virtual machine costs time.",
-        "",
-    ]
-    return "\n".join(lines)
+    parts += ["## Machine", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts), ""]
+    return "\n".join([*parts, HOW_TO_RUN])
