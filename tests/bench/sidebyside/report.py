@@ -97,21 +97,21 @@ def _markdown_table(rows: Iterable[Row]) -> list[str]:
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench`: Apache Kafka and tidelog on one machine, the same librdkafka clients, one case after the
-other, first one side and then the other. Figures are medians; a ratio is tidelog / Kafka, taken round by round: its
-median, and the least and greatest as its spread. All with acks=all, on one broker. Every case runs in a client
-process of its own; broker CPU is the user and system time of the broker's process. Memory is the greatest PSS seen
-after a case of the round.
+Written by `make bench`: Apache Kafka and tidelog on one machine, the same librdkafka clients, one case
+after the other, first one side and then the other. Figures are medians; a ratio is tidelog / Kafka, taken
+round by round: its median, and the least and greatest as its spread. All with acks=all, on one broker.
+Every case runs in a client process of its own; broker CPU is the user and system time of the broker's
+process. Memory is the greatest PSS seen after a case of the round.
 
 There are two tables, as a JVM's age matters. Neither alone is the whole truth.
 """
 YOUNG = """\
-{rounds} rounds; each starts both brokers anew and warms each up by 600 MB in 1 KB messages. Kafka's JVM still
-compiles here: part of its CPU time is its compiler's, and this table favours tidelog.
+{rounds} rounds; each starts both brokers anew and warms each up by 600 MB in 1 KB messages. Kafka's JVM
+still compiles here: part of its CPU time is its compiler's, and this table favours tidelog.
 """
 GOING_ON = """\
-{rounds} more rounds against the brokers of the last one: nearer to a Kafka that serves for days. With 16 clients of
-one message at a time, most of what two cores do is then the clients' own work.
+{rounds} more rounds against the brokers of the last one: nearer to a Kafka that serves for days. With 16
+clients of one message at a time, most of what two cores do is then the clients' own work.
 """
 HOW_TO_RUN = """\
 ## Run it
