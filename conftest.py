@@ -8,8 +8,8 @@ from collections.abc import Generator
 import pytest
 from hypothesis import settings
 
-# A busy machine must not fail a property by being slow; pytest-timeout bounds the whole. CI tries the same examples
-# each time, so that a change fails for what it changed; everyone else looks for new ones.
+# A busy machine must not fail a property by being slow; pytest-timeout bounds the whole. CI tries the same
+# examples each time, so that a change fails for what it changed; everyone else looks for new ones.
 settings.register_profile("tidelog", deadline=None, print_blob=True)
 settings.register_profile("ci", settings.get_profile("tidelog"), derandomize=True)
 settings.load_profile("ci" if os.environ.get("CI") else "tidelog")
