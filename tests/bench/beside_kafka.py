@@ -12,7 +12,6 @@ import json
 import os
 import random
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections import defaultdict
@@ -30,32 +29,11 @@ from sidebyside.sides import KafkaSide, Side, TidelogSide, machine_facts
 ROUNDS = 5
 WARM_ROUNDS = 3
 QUICK_ROUNDS = 2
-TOUCHED_SHARE = 0.5
-QUICKLY_TOUCHED_BYTES = 3 * 1024**3
-TOUCH = """
-import mmap, sys
-size = int(sys.argv[1])
-memory = mmap.mmap(-1, size)
-for page in range(0, size, mmap.PAGESIZE):
-    memory[page] = 1
-"""
 TABLE_WIDTH = 125
 (WARM_UP,) = (case for case in CASES if case.name == "produce-1k-1m-p6")
 MOST_LOAD_BEFORE = 0.7
 KAFKA_PORTS = (20_000, 28_000)
 Measured = dict[str, dict[str, list[Sample]]]
-
-
-def touch_memory(is_quick: bool) -> None:
-    """First touch of memory in a virtual machine costs 2 CPU-s/GiB; pay it here rather than in a case."""
-    available = next(
-        int(line.split()[1]) * 1024
-        for line in Path("/proc/meminfo").read_text().splitlines()
-        if "MemAvailable" in line
-    )
-    size = min(QUICKLY_TOUCHED_BYTES, available // 2) if is_quick else int(available * TOUCHED_SHARE)
-    # In a process of its own: the pages go back, touched, when it ends.
-    subprocess.run([sys.executable, "-c", TOUCH, str(size)], check=True, stdin=subprocess.DEVNULL)
 
 
 class Rounds:
@@ -66,7 +44,7 @@ class Rounds:
         self.warm: Measured = defaultdict(lambda: defaultdict(list))
         self._cases = cases
         self._work_dir = work_dir
-        self._bench = Bench(is_quick)
+        self._bench = Bench(is_quick, work_dir)
         self._progress = progress
 
     def run(self, fresh_rounds: int, warm_rounds: int) -> None:
@@ -140,7 +118,6 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="tidelog-bench-") as name,
         Progress(*columns, console=console) as progress,
     ):
-        touch_memory(options.quick)
         measured = Rounds([c for c in chosen if c.arguments], Path(name), options.quick, progress)
         measured.run(rounds, warm_rounds)
     fresh, warm = rows_of(chosen, measured.fresh), rows_of(chosen, measured.warm)

@@ -120,7 +120,8 @@ HOW_TO_RUN = """\
     make bench BENCH_ARGS="--quick"         # few rounds of shorter cases, writes nothing
     make bench BENCH_ARGS="--only latency"  # also produce, consume, sync, start; writes nothing
 
-Free memory is touched once before, as its first touch in a virtual machine costs time.
+Before a produce case as much page cache as it needs is written and freed: in a virtual machine a page that
+the host has to find first costs ten times as much, and would hit one side or the other by chance.
 """
 
 
