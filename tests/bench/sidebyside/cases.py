@@ -149,8 +149,9 @@ class Bench:
         return sample
 
     def _touch_page_cache(self, size: int) -> None:
-        """In a virtual machine a page that the host has to find first costs ten times as much: 2.7 instead of 0.2
-        CPU-s/GiB written were measured, by chance for one side or the other. Pages freed last are used next.
+        """In a virtual machine a page that the host has to find first costs ten times as much: 2.7 instead
+        of 0.2 CPU-s/GiB written were measured, by chance for one side or the other. Pages freed last are
+        used next.
         """
         with self._touch_file.open("wb", buffering=0) as file:
             for _ in range(size // MEBIBYTE):
