@@ -46,6 +46,7 @@ class BrokerProcess:
         settings: Mapping[str, str] | None = None,
         port: int | None = None,
         file_size_limit_bytes: int | None = None,
+        has_own_session: bool = False,
     ) -> None:
         self.data_dir = data_dir
         self.log_path = log_path
@@ -53,6 +54,7 @@ class BrokerProcess:
         self.host = "127.0.0.1"
         self.port = port or free_port()
         self.file_size_limit_bytes = file_size_limit_bytes
+        self.has_own_session = has_own_session
         self.process: subprocess.Popen[bytes] | None = None
         self.start_seconds = 0.0
 
@@ -83,6 +85,7 @@ class BrokerProcess:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
+                start_new_session=self.has_own_session,
             )
         return self.process
 

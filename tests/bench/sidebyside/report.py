@@ -101,7 +101,8 @@ Written by `make bench`: Apache Kafka and tidelog on one machine, the same librd
 after the other, first one side and then the other. Figures are medians; a ratio is tidelog / Kafka, taken
 round by round: its median, and the least and greatest as its spread. All with acks=all, on one broker.
 Every case runs in a client process of its own; broker CPU is the user and system time of the broker's
-process. Memory is the greatest PSS seen after a case of the round.
+process. Memory is the greatest PSS seen after a case of the round. Both brokers run in sessions of their
+own, as services do: Linux shares the cores out among sessions before it does among threads.
 
 There are two tables, as a JVM's age matters. Neither alone is the whole truth.
 """
@@ -110,8 +111,7 @@ YOUNG = """\
 still compiles here: part of its CPU time is its compiler's, and this table favours tidelog.
 """
 GOING_ON = """\
-{rounds} more rounds against the brokers of the last one: nearer to a Kafka that serves for days. With 16
-clients of one message at a time, most of what two cores do is then the clients' own work.
+{rounds} more rounds against the brokers of the last one: nearer to a Kafka that serves for days.
 """
 HOW_TO_RUN = """\
 ## Run it

@@ -65,7 +65,12 @@ class TidelogSide:
     name = "tidelog"
 
     def __init__(self, work_dir: Path) -> None:
-        self._broker = BrokerProcess(work_dir / "tidelog-data", work_dir / "tidelog.log")
+        # kafka-up.sh gives Kafka a session of its own, too: Linux shares the cores out among sessions
+        # (sched_autogroup_enabled), so a broker in the client's session gets the less the more threads the
+        # client has.
+        self._broker = BrokerProcess(
+            work_dir / "tidelog-data", work_dir / "tidelog.log", has_own_session=True
+        )
         self.bootstrap = self._broker.bootstrap
         self.start_s = 0.0
 
