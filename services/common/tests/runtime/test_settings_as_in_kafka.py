@@ -22,14 +22,25 @@ KAFKA: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("kafka_se
 # What is meant to be different, each with its value here.
 OTHER_DEFAULTS = {"node.id": 1, "broker.session.timeout.ms": 6000}
 OWN_BROKER_SETTINGS = {
+    "controlled.shutdown.max.retries",  # in Kafka before 4.0
+    "controlled.shutdown.retry.backoff.ms",  # in Kafka before 4.0
     "follower.replication.throttled.rate",  # dynamic only in Kafka, so not in its table
     "leader.imbalance.per.broker.percentage",  # in Kafka before 4.0
     "leader.replication.throttled.rate",
     "replica.lag.max.messages",  # in Kafka before 0.9
     "tidelog.connection.max.in.flight.requests",
+    "tidelog.etcd.endpoints",
+    "tidelog.etcd.password",
+    "tidelog.etcd.prefix",
+    "tidelog.etcd.tls.ca.file",
+    "tidelog.etcd.tls.cert.file",
+    "tidelog.etcd.tls.key.file",
+    "tidelog.etcd.username",
     "tidelog.log.format",
     "tidelog.log.level",
     "tidelog.metrics.listener",
+    "tidelog.rpc.advertised.address",
+    "tidelog.rpc.listener",
     "tidelog.validate.records",
 }
 OWN_TOPIC_SETTINGS = {"tidelog.validate.records"}

@@ -1,8 +1,8 @@
 """All settings of a broker, under Kafka's names with Kafka's defaults.
 
 The settings are declared in a chain of slotted classes (slots don't mix, so it is a chain), one a subject:
-LogSettings, CoordinatorSettings, NetworkSettings and here what is left. `BrokerSettings` is what everybody
-reads.
+LogSettings, CoordinatorSettings, NetworkSettings, ClusterSettings and here what is left. `BrokerSettings` is
+what everybody reads.
 
 Deliberate deviations from Kafka 4.3's defaults: `node.id` 1 (Kafka has none), `broker.session.timeout.ms`
 6000 (Kafka: 9000; a lease lives this long, see DESIGN).
@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidelog.runtime import other_kafka_settings
+from tidelog.runtime.cluster_settings import ClusterSettings
 from tidelog.runtime.listeners import ListenerPlan, plan_listeners
-from tidelog.runtime.network_settings import NetworkSettings
 from tidelog.runtime.setting import (
     CLUSTER_WIDE,
     HIGH,
@@ -58,7 +58,7 @@ _NO_LAYERS = SettingLayers()
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSettings(NetworkSettings):
+class BrokerSettings(ClusterSettings):
     """Every setting as a plain attribute: `log.retention.ms` is `log_retention_ms`."""
 
     # --- identity and cluster ---

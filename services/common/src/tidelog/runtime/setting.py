@@ -324,6 +324,11 @@ def optional_string(
     return cast("str | None", _field(SettingType.STRING, None, importance, doc, rules, mode))
 
 
+def optional_password(importance: Importance, doc: str, *rules: Rule) -> str | None:
+    """A Password that may be unset; its text is `reveal`ed."""
+    return cast("str | None", _field(SettingType.PASSWORD, None, importance, doc, rules, READ_ONLY))
+
+
 def strings(
     default: tuple[str, ...], importance: Importance, doc: str, *rules: Rule, mode: UpdateMode = READ_ONLY
 ) -> tuple[str, ...]:
