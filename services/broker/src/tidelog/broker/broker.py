@@ -13,6 +13,7 @@ from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.metadata_answers import MetadataAnswers
 from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.partition.events import AskEpochEnd, ProposeIsr, RestartLogAt, TruncateTo
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.replica import Replica
 from tidelog.broker.request import DelayedRequest, RequestContext
@@ -87,6 +88,29 @@ class Broker:
         """Readers that wait and producers with acks=all may go on."""
         self.fetch_purgatory.check_and_complete(topic_partition)
         self.produce_purgatory.check_and_complete(topic_partition)
+
+    def log_end_advanced(self, topic_partition: TopicPartition) -> None:
+        """Followers that wait may fetch what was appended."""
+        self.fetch_purgatory.check_and_complete(topic_partition)
+
+    def low_watermark_advanced(self, topic_partition: TopicPartition) -> None:
+        """Nothing waits for it yet."""
+
+    def stepped_down(self, topic_partition: TopicPartition) -> None:
+        """Whoever waits at this leader learns that it is none."""
+        self.high_watermark_advanced(topic_partition)
+
+    def propose_isr(self, replica: Replica, proposal: ProposeIsr) -> None:
+        raise NotImplementedError("one broker has no ISR to change")
+
+    def isr_changed(self, topic_partition: TopicPartition, *, is_expansion: bool) -> None:
+        raise NotImplementedError("one broker has no ISR to change")
+
+    def ask_epoch_end(self, replica: Replica, question: AskEpochEnd) -> None:
+        """Wired with the fetchers."""
+
+    def cut_log(self, replica: Replica, cut: TruncateTo | RestartLogAt, leader_epoch: int) -> None:
+        """Wired with the fetchers."""
 
     def controller_id_for_clients(self) -> int:
         """Clients send admin requests to the broker named here; any live one forwards them, so it is this

@@ -43,9 +43,10 @@ async def open_replica(
         log_end_offset=log.log_end_offset,
         high_watermark=directory.high_watermarks.get(topic_partition, 0),
         min_in_sync_replicas=settings.min_insync_replicas,
+        replica_lag_time_max_ms=broker.settings.replica_lag_time_max_ms,
     )
     traffic = broker.telemetry.topic(topic_partition.topic)
-    replica = Replica(topic_partition, topic_id, core, log, settings, traffic, broker.high_watermark_advanced)
+    replica = Replica(topic_partition, topic_id, core, log, settings, traffic, broker)
     broker.replicas[topic_partition] = replica
     return replica
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidelog.broker.log.file_range import FileRange
@@ -18,19 +18,33 @@ from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import (
     AdvanceHighWatermark,
     AdvanceLogStartOffset,
+    AdvanceLowWatermark,
     AnswerDuplicate,
     AppendBatch,
+    AskEpochEnd,
     BatchAppended,
     DeleteRecordsReceived,
     Effect,
+    Event,
+    FollowerFetched,
     LeaderAndIsrReceived,
     LogStartOffsetMoved,
     MinInSyncReplicasChanged,
     PersistLeaderEpochs,
     ProduceReceived,
+    ProposeIsr,
+    ReceivedAppended,
+    RecordsReceived,
     Refuse,
+    ReportIsrChange,
+    RestartLogAt,
+    StepDown,
+    Truncated,
+    TruncateTo,
 )
+from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.partition.record_validation import validate_records
+from tidelog.broker.replica_environment import ReplicaEnvironment
 from tidelog.broker.topic_rules import append_rules, log_config
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -60,8 +74,9 @@ class Replica:
     """Raises KafkaError with Kafka's code for whatever is refused."""
 
     __slots__ = (
+        "_environment",
         "_may_need_records",
-        "_on_high_watermark",
+        "_one_role_at_a_time",
         "append_rules",
         "core",
         "log",
@@ -79,14 +94,15 @@ class Replica:
         log: PartitionLog,
         settings: TopicSettings,
         traffic: TopicTraffic,
-        on_high_watermark: Callable[[TopicPartition], None],
+        environment: ReplicaEnvironment,
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
         self.core = core
         self.log = log
         self.traffic = traffic
-        self._on_high_watermark = on_high_watermark
+        self._environment = environment
+        self._one_role_at_a_time = asyncio.Lock()
         self.apply_settings(settings, now_ms=0)
 
     # -- produce
@@ -113,6 +129,8 @@ class Replica:
             self.log.append(records, header, now_ms)
             self.traffic.produced(header.record_count, len(records))
             self._carry_out(self.core.step(BatchAppended(header), now_ms), now_ms)
+            if len(self.core.replicas) > 1:
+                self._environment.log_end_advanced(self.topic_partition)
             return Appended(base_offset, self.core.log_end_offset, log_append_time_ms)
         if type(decision) is AnswerDuplicate:
             return Appended(decision.base_offset, decision.last_offset + 1, NO_TIMESTAMP)
@@ -136,6 +154,76 @@ class Replica:
             return None
         return self.log.read(fetch_offset, max_bytes, limit, at_least_one_batch=at_least_one_batch)
 
+    def read_for_follower(
+        self, fetch_offset: int, max_bytes: int, *, at_least_one_batch: bool
+    ) -> FileRange | None:
+        """As `read`, up to the log's end: inside the cluster there is no high watermark (SPEC A7)."""
+        return self.log.read(
+            fetch_offset, max_bytes, self.core.log_end_offset, at_least_one_batch=at_least_one_batch
+        )
+
+    # -- replication
+
+    def follower_fetched(self, event: FollowerFetched, now_ms: int) -> None:
+        """On the leader: a follower has everything below the offset it fetches from."""
+        effects = self.core.step(event, now_ms)
+        if effects:
+            self._carry_out(effects, now_ms)
+
+    def append_received(
+        self,
+        records: memoryview,
+        headers: Sequence[BatchHeader],
+        leader_epoch: int,
+        high_watermark: int,
+        log_start_offset: int,
+        now_ms: int,
+    ) -> bool:
+        """On a follower: what the leader answered to a fetch, `records` being the whole batches of `headers`
+        (checked before). False if a leader epoch begins with them: then `flush_leader_epochs` comes first,
+        and the same again.
+        """
+        core = self.core
+        effects = core.step(RecordsReceived(leader_epoch, headers, high_watermark, log_start_offset), now_ms)
+        if not effects:
+            return True  # another leader by now
+        first = effects[0]
+        if type(first) is PersistLeaderEpochs:
+            return False
+        if type(first) is Refuse:
+            raise KafkaError(first.error, first.message)
+        if headers:
+            # Fewer only if the disk refused in between: what is missing is fetched again.
+            headers = headers[: self.log.append_received(records, headers, now_ms)]
+        effects = core.step(ReceivedAppended(headers, high_watermark, log_start_offset), now_ms)
+        if effects:
+            self._carry_out(effects, now_ms)
+        return True
+
+    async def flush_leader_epochs(self) -> None:
+        """The checkpoint is on disk before a batch of a new epoch counts (SPEC C8).
+
+        Raises LogStorageError.
+        """
+        async with self._one_role_at_a_time:
+            await asyncio.to_thread(self.log.persist_leader_epochs, syncs=True)
+
+    async def cut_log(self, cut: TruncateTo | RestartLogAt, leader_epoch: int, now_ms: int) -> None:
+        """Carry out a truncation that the core asked for in `leader_epoch`. Raises LogStorageError."""
+        async with self._one_role_at_a_time:
+            core, log = self.core, self.log
+            if core.leader_epoch != leader_epoch or core.fetch_state is not FetchState.TRUNCATING:
+                return
+            if type(cut) is TruncateTo:
+                await asyncio.to_thread(log.truncate_to, cut.offset, now_ms)
+            else:
+                await asyncio.to_thread(log.truncate_fully_and_start_at, cut.offset, now_ms)
+            self.step(Truncated(log.log_start_offset, log.log_end_offset), now_ms)
+
+    def step(self, event: Event, now_ms: int) -> None:
+        """Any other event; what follows from it is carried out."""
+        self._carry_out(self.core.step(event, now_ms), now_ms)
+
     # -- what the controller says
 
     async def lead_or_follow(self, state: PartitionState, now_ms: int) -> None:
@@ -143,18 +231,20 @@ class Replica:
 
         A new leader's epoch is on disk when this returns; until then nobody may be let at the replica.
         """
-        event = LeaderAndIsrReceived(
-            state.leader,
-            state.leader_epoch,
-            state.partition_epoch,
-            state.isr,
-            state.replicas,
-            self.core.log_end_offset,
-        )
-        effects = self.core.step(event, now_ms)
-        if PersistLeaderEpochs() in effects:
-            await asyncio.to_thread(self.log.persist_leader_epochs)
-        self._carry_out([effect for effect in effects if type(effect) is not PersistLeaderEpochs], now_ms)
+        async with self._one_role_at_a_time:  # a truncation of the role before comes to its end
+            event = LeaderAndIsrReceived(
+                state.leader,
+                state.leader_epoch,
+                state.partition_epoch,
+                state.isr,
+                state.replicas,
+                self.core.log_end_offset,
+                state.elr,
+            )
+            effects = self.core.step(event, now_ms)
+            if any(type(effect) is PersistLeaderEpochs for effect in effects):
+                await asyncio.to_thread(self.log.persist_leader_epochs)
+            self._carry_out(effects, now_ms)
 
     def resign(self, now_ms: int) -> None:
         """Lead no longer: it is about to be closed."""
@@ -193,10 +283,31 @@ class Replica:
 
     def _carry_out(self, effects: list[Effect], now_ms: int) -> None:
         for effect in effects:
-            if type(effect) is AdvanceHighWatermark:
-                self._on_high_watermark(self.topic_partition)
-            elif type(effect) is AdvanceLogStartOffset:
+            kind = type(effect)
+            if kind is AdvanceHighWatermark:
+                self._environment.high_watermark_advanced(self.topic_partition)
+            elif kind is not PersistLeaderEpochs:
+                self._carry_out_rare(effect, now_ms)
+
+    def _carry_out_rare(self, effect: Effect, now_ms: int) -> None:
+        environment, topic_partition = self._environment, self.topic_partition
+        match effect:
+            case AdvanceLogStartOffset():
                 self.log.increment_log_start_offset(effect.log_start_offset)
                 self.core.step(LogStartOffsetMoved(effect.log_start_offset), now_ms)
-            elif type(effect) is Refuse:
+            case AdvanceLowWatermark():
+                environment.low_watermark_advanced(topic_partition)
+            case ProposeIsr():
+                environment.propose_isr(self, effect)
+            case ReportIsrChange():
+                environment.isr_changed(topic_partition, is_expansion=effect.is_expansion)
+            case StepDown():
+                environment.stepped_down(topic_partition)
+            case AskEpochEnd():
+                environment.ask_epoch_end(self, effect)
+            case TruncateTo() | RestartLogAt():
+                environment.cut_log(self, effect, self.core.leader_epoch)
+            case Refuse():
                 raise KafkaError(effect.error, effect.message)
+            case _:
+                raise AssertionError(f"{effect} is nobody's to carry out here")

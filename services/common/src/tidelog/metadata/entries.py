@@ -35,6 +35,9 @@ class BrokerEntry(NamedTuple):
     broker_id: int
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
+    rpc_address: str = ""
+    is_log_suspect: bool = False
+    suspect_partitions: tuple[TopicPartition, ...] = ()
 
     @property
     def key(self) -> str:
@@ -54,21 +57,29 @@ class BrokerEntry(NamedTuple):
                     for e in self.endpoints
                 ],
                 "rack": self.rack,
+                "rpc_address": self.rpc_address,
+                "log_suspect": self.is_log_suspect,
+                "suspect_partitions": self.suspect_partitions,
             }
         )
 
 
 class ControllerEntry(NamedTuple):
-    """`/controller`: who it is. Its create_revision fences the controller's own transactions."""
+    """`/controller`: who it is and where it is called ("host:port"; "" in one process with the broker). Its
+    create_revision fences the controller's own transactions.
+    """
 
     controller_id: int
+    rpc_address: str = ""
 
     @property
     def key(self) -> str:
         return keys.CONTROLLER
 
     def encode(self) -> bytes:
-        return _dump({"version": _VERSION, "controller_id": self.controller_id})
+        return _dump(
+            {"version": _VERSION, "controller_id": self.controller_id, "rpc_address": self.rpc_address}
+        )
 
 
 class ControllerEpochEntry(NamedTuple):
@@ -292,7 +303,8 @@ def _decode_entry(key: str, value: bytes) -> Entry | None:
 
 def _decode_single(key: str, value: bytes) -> Entry | None:
     if key == keys.CONTROLLER:
-        return ControllerEntry(json.loads(value)["controller_id"])
+        controller = json.loads(value)
+        return ControllerEntry(controller["controller_id"], controller.get("rpc_address", ""))
     if key == keys.CONTROLLER_EPOCH:
         return ControllerEpochEntry(int(value))
     if key == keys.PRODUCER_ID_BLOCK:
@@ -307,7 +319,14 @@ def _decode_broker(broker_id: int, value: dict[str, Any]) -> BrokerEntry:
     endpoints = tuple(
         Endpoint(e["listener"], e["host"], e["port"], e["protocol"]) for e in value["endpoints"]
     )
-    return BrokerEntry(broker_id, endpoints, value.get("rack"))
+    return BrokerEntry(
+        broker_id,
+        endpoints,
+        value.get("rack"),
+        value.get("rpc_address", ""),
+        value.get("log_suspect", False),
+        tuple(TopicPartition(topic, index) for topic, index in value.get("suspect_partitions", ())),
+    )
 
 
 def _decode_topic(name: str, value: dict[str, Any]) -> TopicEntry:

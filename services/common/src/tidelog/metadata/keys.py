@@ -10,6 +10,8 @@ TOPICS: Final = "/brokers/topics/"
 CONTROLLER: Final = "/controller"
 CONTROLLER_EPOCH: Final = "/controller_epoch"
 ISR_CHANGE_NOTIFICATIONS: Final = "/isr_change_notification/isr_change_"
+# Decimal; compared and set in the transaction that writes the notification of that number.
+ISR_CHANGE_COUNTER: Final = "/isr_change_notification/counter"
 TOPIC_CONFIGS: Final = "/config/topics/"
 BROKER_CONFIGS: Final = "/config/brokers/"
 CLIENT_QUOTAS: Final = "/config/client_quotas/"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from tidelog.model.topics import TopicPartition
+
 
 class Endpoint(NamedTuple):
     """One advertised listener, as `advertised.listeners` and `listener.security.protocol.map` give it."""
@@ -25,6 +27,10 @@ class BrokerRegistration(NamedTuple):
     broker_epoch: int
     endpoints: tuple[Endpoint, ...]
     rack: str | None = None
+    rpc_address: str = ""  # "host:port" of its gRPC door; "" where broker and controller share a process
+    is_log_suspect: bool = False  # it stopped uncleanly with its machine: ends of its logs may be gone
+    # Replicas that recovered below their checkpointed high watermark, or were damaged before their end.
+    suspect_partitions: tuple[TopicPartition, ...] = ()
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
         """The endpoint of that listener, or None where this broker hasn't got it."""

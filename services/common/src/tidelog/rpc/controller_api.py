@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from tidelog.model.topics import TopicPartition
+
 # How many producer ids one block holds, as in Kafka's ProducerIdsBlock.
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
 
@@ -42,6 +44,13 @@ class ControllerApi(Protocol):
         KafkaError(UNSUPPORTED_VERSION). The answer comes once every live broker concerned has applied the
         change, or the request's own time-out has passed (its `timeout_ms`; then REQUEST_TIMED_OUT where the
         API can say it).
+        """
+        ...
+
+    async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> tuple[TopicPartition, ...]:
+        """Before a broker stops: moves what it leads to others and takes it out of every ISR in which it is
+        not alone. Answers what it still leads, for want of another. It is not elected again in this life.
+        STALE_BROKER_EPOCH from another life.
         """
         ...
 

@@ -7,6 +7,7 @@ milliseconds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidelog.model.errors import ErrorCode
@@ -24,6 +25,7 @@ class LeaderAndIsrReceived(NamedTuple):
     isr: tuple[int, ...]
     replicas: tuple[int, ...]
     log_end_offset: int
+    elr: tuple[int, ...] = ()
 
 
 class ProduceReceived(NamedTuple):
@@ -57,6 +59,99 @@ class MinInSyncReplicasChanged(NamedTuple):
     min_in_sync_replicas: int
 
 
+class FollowerFetched(NamedTuple):
+    """A follower asked for records from `fetch_offset` on, so it has everything below. The caller has
+    compared the leader epochs and found that the logs agree up to there.
+    """
+
+    replica_id: int
+    broker_epoch: int
+    fetch_offset: int
+    log_start_offset: int
+
+
+class IsrCheckDue(NamedTuple):
+    """The tick of the task `isr-expiration`."""
+
+
+class IsrWritten(NamedTuple):
+    """The metadata store took the proposal; `partition_epoch` is the state's new revision."""
+
+    proposal: ProposeIsr
+    partition_epoch: int
+
+
+class IsrRefused(NamedTuple):
+    """The proposal is surely not written. `state` is what stands there (at revision `partition_epoch`), None
+    if nothing does.
+    """
+
+    proposal: ProposeIsr
+    state: IsrState | None
+    partition_epoch: int
+
+
+class IsrState(NamedTuple):
+    """What a leader has to know of its partition's state key."""
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    elr: tuple[int, ...] = ()
+
+
+class EpochEndReceived(NamedTuple):
+    """The leader's answer to OffsetsForLeaderEpoch; epoch and offset -1 where it knows none.
+
+    `leader_epoch` is that of the role in which it was asked, `asked_epoch` the one it was asked about.
+    """
+
+    leader_epoch: int
+    asked_epoch: int
+    epoch: int
+    end_offset: int
+
+
+class EpochDiverged(NamedTuple):
+    """A Fetch was answered that the epoch fetched last ends earlier in the leader's log."""
+
+    leader_epoch: int
+    epoch: int
+    end_offset: int
+
+
+class Truncated(NamedTuple):
+    """The log was cut, or begun anew, and holds these offsets now."""
+
+    log_start_offset: int
+    log_end_offset: int
+
+
+class RecordsReceived(NamedTuple):
+    """A Fetch's answer for this partition: its batches, maybe none, and the leader's own offsets."""
+
+    leader_epoch: int
+    headers: Sequence[BatchHeader]
+    high_watermark: int
+    log_start_offset: int
+
+
+class ReceivedAppended(NamedTuple):
+    """The batches stand in the log as they came."""
+
+    headers: Sequence[BatchHeader]
+    high_watermark: int
+    log_start_offset: int
+
+
+class FetchedOutOfRange(NamedTuple):
+    """The leader's log does not reach the place where this one ends."""
+
+    leader_epoch: int
+    leader_log_start_offset: int
+    leader_log_end_offset: int
+
+
 Event = (
     LeaderAndIsrReceived
     | ProduceReceived
@@ -64,6 +159,16 @@ Event = (
     | DeleteRecordsReceived
     | LogStartOffsetMoved
     | MinInSyncReplicasChanged
+    | FollowerFetched
+    | IsrCheckDue
+    | IsrWritten
+    | IsrRefused
+    | EpochEndReceived
+    | EpochDiverged
+    | Truncated
+    | RecordsReceived
+    | ReceivedAppended
+    | FetchedOutOfRange
 )
 
 # -- effects
@@ -107,6 +212,57 @@ class AdvanceLogStartOffset(NamedTuple):
     log_start_offset: int
 
 
+class ProposeIsr(NamedTuple):
+    """Write this ISR to the partition's state key, if that is still at revision `partition_epoch` and each
+    broker `added` still at its epoch (KIP-903).
+    """
+
+    leader_epoch: int
+    partition_epoch: int
+    isr: tuple[int, ...]
+    elr: tuple[int, ...]
+    added: tuple[tuple[int, int], ...]  # (broker id, broker epoch)
+
+
+class ReportIsrChange(NamedTuple):
+    """An ISR change has taken effect: count it and tell the controller (SPEC C5)."""
+
+    is_expansion: bool
+
+
+class AdvanceLowWatermark(NamedTuple):
+    """A follower's log start moved; whoever waits for the low watermark may look again."""
+
+
+class StepDown(NamedTuple):
+    """The store shows a later leader epoch: this broker leads no longer, though nobody has told it yet."""
+
+
+class AskEpochEnd(NamedTuple):
+    """Ask the leader where `epoch` ends in its log (OffsetsForLeaderEpoch), naming `leader_epoch` as the
+    current one.
+    """
+
+    leader_epoch: int
+    epoch: int
+
+
+class TruncateTo(NamedTuple):
+    """Cut the log here, then report Truncated."""
+
+    offset: int
+
+
+class RestartLogAt(NamedTuple):
+    """Drop the whole log and let it begin here, then report Truncated."""
+
+    offset: int
+
+
+class AppendReceived(NamedTuple):
+    """Write the batches just received as they are."""
+
+
 Effect = (
     AppendBatch
     | AnswerDuplicate
@@ -114,4 +270,12 @@ Effect = (
     | AdvanceHighWatermark
     | PersistLeaderEpochs
     | AdvanceLogStartOffset
+    | ProposeIsr
+    | ReportIsrChange
+    | AdvanceLowWatermark
+    | StepDown
+    | AskEpochEnd
+    | TruncateTo
+    | RestartLogAt
+    | AppendReceived
 )

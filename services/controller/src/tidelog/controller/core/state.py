@@ -123,8 +123,8 @@ class ClusterState:
             case TopicConfigEntry(topic, configs):
                 self.topic_configs[topic] = configs
                 self._topic_changed(topic, changes)
-            case BrokerEntry(broker_id, endpoints, rack):
-                self._apply_broker(BrokerRegistration(broker_id, create_revision, endpoints, rack), changes)
+            case BrokerEntry():
+                self._apply_broker(_registration(entry, create_revision), changes)
             case BrokerConfigEntry(entity, configs):
                 self.broker_configs[entity] = configs
                 changes.broker_configs = True
@@ -232,3 +232,15 @@ class ClusterState:
     def _topic_changed(self, name: str, changes: ChangeSet) -> None:
         self._topic_states.pop(name, None)
         changes.topics.add(name)
+
+
+def _registration(entry: BrokerEntry, broker_epoch: int) -> BrokerRegistration:
+    return BrokerRegistration(
+        entry.broker_id,
+        broker_epoch,
+        entry.endpoints,
+        entry.rack,
+        entry.rpc_address,
+        entry.is_log_suspect,
+        entry.suspect_partitions,
+    )
