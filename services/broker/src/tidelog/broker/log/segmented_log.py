@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import zlib
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import Final
 
@@ -25,7 +25,7 @@ from tidelog.broker.log.segment_lookup import BatchPlace, batch_with, cut_at, en
 from tidelog.broker.log.time_index import TimeIndex
 from tidelog.broker.log.time_lookup import TimestampedOffset
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.records.batch import BatchHeader
+from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader
 
 PLACES_REMEMBERED: Final = 64
 """Where the next read of that many sequential readers begins, per partition."""
@@ -116,6 +116,11 @@ class SegmentedLog:
             or segment.offset_index.entry_count >= self._max_index_entries
             or not position
         ):
+            if size > config.segment_bytes:
+                raise KafkaError(
+                    ErrorCode.RECORD_LIST_TOO_LARGE,
+                    f"A batch of {size} bytes is larger than segment.bytes, {config.segment_bytes}",
+                )
             segment = self._segment_for(header, size, now_ms)
             position = segment.size_bytes
         if segment.fd == NOT_OPEN or self._needs_cut:
@@ -140,14 +145,81 @@ class SegmentedLog:
         else:
             segment.bytes_since_index_entry += size
 
+    def append_received(self, records: memoryview, headers: Sequence[BatchHeader], now_ms: int) -> int:
+        """Write batches as a leader's log has them, in one write; `headers` are those of the batches that lie
+        one after the other from the beginning of `records`.
+
+        How many were written: those that go to one segment, for at a roll the producer state has to stand
+        where the log ends. A batch above `segment.bytes` gets a segment of its own: the leader has it, so
+        its followers need it. Raises LogStorageError.
+        """
+        segment = self._segment_received(headers[0], now_ms)
+        begin = segment.size_bytes
+        room = self._config.segment_bytes - begin
+        interval_bytes = self._config.index_interval_bytes
+        roll_after = max(self._roll_after_timestamp, headers[0].max_timestamp)
+        entries_left = self._max_index_entries - segment.offset_index.entry_count
+        offset_limit = segment.base_offset + MAX_RELATIVE_OFFSET
+        max_timestamp, offset_of_max = segment.max_timestamp, segment.offset_of_max_timestamp
+        unindexed = segment.bytes_since_index_entry
+        entries: list[tuple[int, int, int, int]] = []
+        count = size = last_offset = 0
+        for base_offset, length, _, _, _, _, last_delta, _, timestamp, _, _, _, _ in headers:
+            batch_bytes = length + LOG_OVERHEAD_BYTES
+            if size and (
+                size + batch_bytes > room
+                or timestamp > roll_after
+                or base_offset + last_delta > offset_limit
+                or len(entries) >= entries_left
+            ):
+                break
+            last_offset = base_offset + last_delta
+            if timestamp > max_timestamp:
+                max_timestamp, offset_of_max = timestamp, last_offset
+            if unindexed > interval_bytes:
+                entries.append((last_offset, begin + size, max_timestamp, offset_of_max))
+                unindexed = batch_bytes
+            else:
+                unindexed += batch_bytes
+            size += batch_bytes
+            count += 1
+        self._write(segment, records[:size], begin)
+        segment.size_bytes = begin + size
+        self.size_bytes += size
+        segment.next_offset = self.log_end_offset = last_offset + 1
+        segment.recently_used = True
+        for offset, position, segment.max_timestamp, segment.offset_of_max_timestamp in entries:
+            segment.add_index_entries(offset, position)
+        segment.max_timestamp, segment.offset_of_max_timestamp = max_timestamp, offset_of_max
+        segment.bytes_since_index_entry = unindexed
+        return count
+
+    def _segment_received(self, header: BatchHeader, now_ms: int) -> Segment:
+        size = header.size_bytes
+        segment = self._active
+        if (
+            segment.size_bytes + size > self._config.segment_bytes
+            or header.max_timestamp > self._roll_after_timestamp
+            or header.last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+            or segment.offset_index.entry_count >= self._max_index_entries
+            or not segment.size_bytes
+        ):
+            segment = self._segment_for(header, size, now_ms)
+        if segment.fd == NOT_OPEN or self._needs_cut:
+            self._prepare_write(segment)
+        return segment
+
+    def _write(self, segment: Segment, data: memoryview, position: int) -> None:
+        try:
+            written = os.pwrite(segment.fd, data, position)
+        except OSError as error:
+            raise self._undo_write(segment, f"{error.strerror}") from error
+        if written != len(data):
+            raise self._undo_write(segment, f"{written} of {len(data)} bytes written")
+
     def _segment_for(self, header: BatchHeader, size: int, now_ms: int) -> Segment:
         """The segment the batch goes to, a new one if the active one can't or should not take it."""
         segment, config = self._active, self._config
-        if size > config.segment_bytes:
-            raise KafkaError(
-                ErrorCode.RECORD_LIST_TOO_LARGE,
-                f"A batch of {size} bytes is larger than segment.bytes, {config.segment_bytes}",
-            )
         if segment.size_bytes:
             if segment.first_timestamp < 0:
                 waited_ms = now_ms - segment.created_ms
