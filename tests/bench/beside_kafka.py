@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""tidelog beside Apache Kafka: the same librdkafka cases against both. Writes docs/benchmarks.md.
+"""tidelog beside Apache Kafka: the same librdkafka cases against both. Writes docs/benchmarks.md, and with
+--replicated docs/benchmarks-replicated.md.
 
-Kafka comes from shared/peer (beside the checkout) with 1 GiB of heap; tidelog is `tidelog dev`. The exit code
-is 1 if a case failed, 0 otherwise; whether a target was reached is in the table.
+Kafka comes from shared/peer (beside the checkout) with 1 GiB of heap; tidelog is `tidelog dev`. With
+--replicated it is three brokers each, with 512 MiB of heap there, started by `tidelog cluster up` here. The
+exit code is 1 if a case failed, 0 otherwise; whether a target was reached is in the table.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import shutil
 import sys
 import tempfile
 from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -22,29 +26,105 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from brokerlab.kafka_jars import PEER, REPOSITORY, KafkaUnavailableError, find_jars
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from sidebyside.cases import CASES, Bench, Case, Sample
-from sidebyside.report import markdown, reached, rows_of, terminal_table
-from sidebyside.sides import KafkaSide, Side, TidelogSide, machine_facts
+from sidebyside.cases import CASES, PRODUCED_FOR_CONSUME, REPLICATED_CASES, Bench, Case, Sample
+from sidebyside.report import (
+    INTRODUCTION,
+    REPLICATED_INTRODUCTION,
+    markdown,
+    other_memory,
+    reached,
+    rows_of,
+    terminal_table,
+)
+from sidebyside.sides import (
+    CLUSTER_BROKERS,
+    CLUSTER_KAFKA_HEAP,
+    KAFKA_HEAP,
+    KafkaSide,
+    Side,
+    TidelogClusterSide,
+    TidelogSide,
+    machine_facts,
+)
 
-ROUNDS = 5
-WARM_ROUNDS = 3
-QUICK_ROUNDS = 2
 TABLE_WIDTH = 125
-(WARM_UP,) = (case for case in CASES if case.name == "produce-1k-1m-p6")
 MOST_LOAD_BEFORE = 0.7
 KAFKA_PORTS = (20_000, 28_000)
 Measured = dict[str, dict[str, list[Sample]]]
 
 
+@dataclass(frozen=True)
+class Contest:
+    """What is compared: the cases, the two sides of a round, and where the page goes."""
+
+    cases: tuple[Case, ...]
+    sides: Callable[[Path], list[Side]]
+    introduction: str
+    page: str
+    kafka: str
+    rounds: int
+    warm_rounds: int
+    replication_factor: int = 1
+    min_in_sync_replicas: int = 1
+
+    @property
+    def warm_up(self) -> Case:
+        (case,) = (case for case in self.cases if case.name == PRODUCED_FOR_CONSUME)
+        return case
+
+
+def one_broker_each(directory: Path) -> list[Side]:
+    return [TidelogSide(directory), KafkaSide(directory, random.randrange(*KAFKA_PORTS))]
+
+
+def three_brokers_each(directory: Path) -> list[Side]:
+    theirs = KafkaSide(
+        directory, random.randrange(*KAFKA_PORTS), brokers=CLUSTER_BROKERS, heap=CLUSTER_KAFKA_HEAP
+    )
+    return [TidelogClusterSide(directory, CLUSTER_BROKERS), theirs]
+
+
+ONE_BROKER = Contest(
+    CASES,
+    one_broker_each,
+    INTRODUCTION,
+    "benchmarks.md",
+    f"one combined broker, heap {KAFKA_HEAP}",
+    rounds=5,
+    warm_rounds=3,
+)
+REPLICATED = Contest(
+    REPLICATED_CASES,
+    three_brokers_each,
+    REPLICATED_INTRODUCTION,
+    "benchmarks-replicated.md",
+    f"{CLUSTER_BROKERS} combined brokers and controllers, heap {CLUSTER_KAFKA_HEAP} each",
+    rounds=3,
+    warm_rounds=3,
+    replication_factor=3,
+    min_in_sync_replicas=2,
+)
+QUICK_ROUNDS = 2
+
+
 class Rounds:
     """Runs rounds of cases against pairs of brokers and keeps the samples."""
 
-    def __init__(self, cases: list[Case], work_dir: Path, is_quick: bool, progress: Progress) -> None:
+    def __init__(
+        self, contest: Contest, cases: list[Case], work_dir: Path, is_quick: bool, progress: Progress
+    ) -> None:
         self.fresh: Measured = defaultdict(lambda: defaultdict(list))
         self.warm: Measured = defaultdict(lambda: defaultdict(list))
         self._cases = cases
         self._work_dir = work_dir
-        self._bench = Bench(is_quick, work_dir)
+        self._contest = contest
+        self._bench = Bench(
+            is_quick,
+            work_dir,
+            cases=contest.cases,
+            replication_factor=contest.replication_factor,
+            min_in_sync_replicas=contest.min_in_sync_replicas,
+        )
         self._progress = progress
 
     def run(self, fresh_rounds: int, warm_rounds: int) -> None:
@@ -53,7 +133,7 @@ class Rounds:
         for number in range(fresh_rounds):
             directory = self._work_dir / f"round-{number}"
             directory.mkdir()
-            sides: list[Side] = [TidelogSide(directory), KafkaSide(directory, random.randrange(*KAFKA_PORTS))]
+            sides = self._contest.sides(directory)
             started: list[Side] = []
             try:
                 for side in sides if number % 2 else reversed(sides):
@@ -62,7 +142,7 @@ class Rounds:
                     started.append(side)
                     self.fresh["start"][side.name].append({"start_s": side.start_s})
                     if self._cases:
-                        self._bench.run(WARM_UP, side)
+                        self._bench.run(self._contest.warm_up, side)
                 self._run_cases(sides, number, self.fresh, task)
                 if number == fresh_rounds - 1:
                     for warm_number in range(warm_rounds):
@@ -87,10 +167,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, help=f"default {ROUNDS}, with --quick {QUICK_ROUNDS}")
-    parser.add_argument(
-        "--warm-rounds", type=int, help=f"more rounds of brokers that go on (default {WARM_ROUNDS})"
-    )
+    parser.add_argument("--replicated", action="store_true", help="three brokers each, three replicas")
+    parser.add_argument("--rounds", type=int, help="rounds that start the brokers anew")
+    parser.add_argument("--warm-rounds", type=int, help="more rounds of brokers that go on")
     parser.add_argument("--quick", action="store_true", help="fewer rounds of shorter cases; writes no docs")
     parser.add_argument("--only", default="", help="groups or names of cases, by commas")
     parser.add_argument("--out", type=Path, help="also write all samples as JSON")
@@ -104,12 +183,13 @@ def main() -> int:
     except KafkaUnavailableError as error:
         console.print(f"no Apache Kafka to measure beside: {error}")
         return 1
-    rounds = options.rounds or (QUICK_ROUNDS if options.quick else ROUNDS)
-    warm_rounds = (
-        options.warm_rounds if options.warm_rounds is not None else (1 if options.quick else WARM_ROUNDS)
-    )
+    contest = REPLICATED if options.replicated else ONE_BROKER
+    rounds = options.rounds or (QUICK_ROUNDS if options.quick else contest.rounds)
+    warm_rounds = options.warm_rounds
+    if warm_rounds is None:
+        warm_rounds = 1 if options.quick else contest.warm_rounds
     wanted = set(filter(None, options.only.split(",")))
-    chosen = [c for c in CASES if not wanted or c.group in wanted or c.name in wanted]
+    chosen = [c for c in contest.cases if not wanted or c.group in wanted or c.name in wanted]
     load = os.getloadavg()[0]
     if load > MOST_LOAD_BEFORE:
         console.print(f"[yellow]this machine is busy already (load {load:.1f}): the figures will be off")
@@ -118,7 +198,7 @@ def main() -> int:
         tempfile.TemporaryDirectory(prefix="tidelog-bench-") as name,
         Progress(*columns, console=console) as progress,
     ):
-        measured = Rounds([c for c in chosen if c.arguments], Path(name), options.quick, progress)
+        measured = Rounds(contest, [c for c in chosen if c.arguments], Path(name), options.quick, progress)
         measured.run(rounds, warm_rounds)
     fresh, warm = rows_of(chosen, measured.fresh), rows_of(chosen, measured.warm)
     for rows, brokers in ((fresh, "young brokers, started for each round"), (warm, "brokers that go on")):
@@ -127,10 +207,14 @@ def main() -> int:
             console.print(f"{brokers}: {reached(rows)}")
     if options.out:
         options.out.write_text(json.dumps({"fresh": measured.fresh, "warm": measured.warm}, indent=1))
+    others = other_memory(measured.fresh)
+    for name, value in sorted(others.items()):
+        console.print(f"{name}: {value:.0f} MB (PSS)")
     if not options.quick and not wanted:
-        path = REPOSITORY / "docs" / "benchmarks.md"
-        facts = [*machine_facts(), ("load before", f"{load:.1f}")]
-        path.write_text(markdown(fresh, warm, rounds, warm_rounds, facts))
+        path = REPOSITORY / "docs" / contest.page
+        facts = [*machine_facts(contest.kafka), ("load before", f"{load:.1f}")]
+        page = markdown(contest.introduction, fresh, warm, rounds, warm_rounds, others, facts)
+        path.write_text(page)
         console.print(f"written: {path.relative_to(REPOSITORY)}")
     return 0
 

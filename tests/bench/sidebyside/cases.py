@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from brokerlab.clients import admin_client, create_topic
+from clusterlab.processes import cpu_s, pss_bytes
 
-from .sides import Side, cpu_s, pss_bytes
+from .sides import Side
 
 CLIENT = Path(__file__).with_name("client_cases.py")
 CASE_LIMIT_S = 300
@@ -37,6 +38,7 @@ class Metric:
     limit: float | None = None
 
     def passes(self, ratio: float, value: float) -> bool:
+        """`value`: ours, which a `limit` bounds in itself."""
         is_within = ratio <= self.target if self.is_at_most else ratio >= self.target
         return is_within and (self.limit is None or value <= self.limit)
 
@@ -60,7 +62,14 @@ class Case:
 
 
 def _produce(
-    name: str, title: str, size: int, batch: int, partitions: int, rate: float, mib: int = 400
+    name: str,
+    title: str,
+    size: int,
+    batch: int,
+    partitions: int,
+    rate: float,
+    mib: int = 400,
+    cpu: float = 0.6,
 ) -> Case:
     settings = {"batch.size": batch}
     arguments = {
@@ -70,7 +79,7 @@ def _produce(
         "limit_bytes": mib * 10**6,
         "settings": settings,
     }
-    return Case(name, "produce", title, (rate_metric(rate), cpu_metric(0.6)), arguments, partitions)
+    return Case(name, "produce", title, (rate_metric(rate), cpu_metric(cpu)), arguments, partitions)
 
 
 CASES = (
@@ -119,13 +128,65 @@ CASES = (
     ),
 )
 PRODUCED_FOR_CONSUME = "produce-1k-1m-p6"
+REPLICATED_CASES = (
+    _produce("produce-1k-1m-p6", "produce 1 KB, 1 MB batches", 1000, MEBIBYTE, 6, 1.5, 300, 0.5),
+    Case(
+        "consume-1k",
+        "consume",
+        "consume 1 KB, warm",
+        (rate_metric(1.0), cpu_metric(0.5)),
+        {"case": "consume", "partitions": 6},
+        6,
+    ),
+    _produce("produce-1k-16k", "produce 1 KB, 16 KB batches", 1000, 16384, 6, 3.0, 300, 0.5),
+    _produce("produce-10k-16k", "produce 10 KB, 16 KB batches", 10_000, 16384, 6, 3.0, 300, 0.5),
+    Case(
+        "latency",
+        "latency",
+        "1,000 messages/s, end to end",
+        (Metric("p50_ms", "p50 ms", 0.8, True), Metric("p99_ms", "p99 ms", 1.0, True)),
+        {"case": "latency", "rate": 1000, "seconds": 6, "size": 100},
+    ),
+    Case(
+        "sync-1",
+        "sync",
+        "one message at a time, 1 client",
+        (Metric("per_s", "requests/s", 2.0),),
+        {"case": "one_at_a_time", "clients": 1, "seconds": 4, "size": 100},
+        6,
+    ),
+    Case(
+        "sync-16",
+        "sync",
+        "one message at a time, 16 clients",
+        (Metric("per_s", "requests/s", 2.0),),
+        {"case": "one_at_a_time", "clients": 16, "seconds": 4, "size": 100},
+        6,
+    ),
+    Case(
+        "memory", "memory", "memory of all brokers, this load", (Metric("pss_mb", "MB (PSS)", 0.125, True),)
+    ),
+)
+"""Three replicas on three brokers, min.insync.replicas 2, 6 partitions where nothing else is said."""
+OTHERS_PREFIX = "others_mb_"
 
 
 class Bench:
     """Runs cases against a side, each on a topic of its own."""
 
-    def __init__(self, is_quick: bool, work_dir: Path) -> None:
+    def __init__(
+        self,
+        is_quick: bool,
+        work_dir: Path,
+        *,
+        cases: tuple[Case, ...] = CASES,
+        replication_factor: int = 1,
+        min_in_sync_replicas: int = 1,
+    ) -> None:
         self.is_quick = is_quick
+        self._cases = cases
+        self._replication_factor = replication_factor
+        self._topic_configs = {**TOPIC_CONFIGS, "min.insync.replicas": str(min_in_sync_replicas)}
         self._touch_file = work_dir / "touch"
         self._left_topics: dict[str, tuple[str, int]] = {}
 
@@ -137,9 +198,10 @@ class Bench:
             self._delete(side, topic)
             return sample
         topic = f"{case.name}-{uuid.uuid4().hex[:6]}"
-        create_topic(side.bootstrap, topic, case.partitions, TOPIC_CONFIGS)
+        create_topic(side.bootstrap, topic, case.partitions, self._topic_configs, self._replication_factor)
         arguments = self._shortened(case.arguments)
-        self._touch_page_cache(int(arguments.get("limit_bytes", 0) * TOUCHED_SHARE))
+        size = arguments.get("limit_bytes", 0) * self._replication_factor
+        self._touch_page_cache(int(size * TOUCHED_SHARE))
         sample = self._client(side, arguments | {"topic": topic})
         if case.name == PRODUCED_FOR_CONSUME:
             self._forget(side)
@@ -163,7 +225,7 @@ class Bench:
             self._delete(side, left[0])
 
     def _filled_topic(self, side: Side) -> tuple[str, int]:
-        (case,) = [c for c in CASES if c.name == PRODUCED_FOR_CONSUME]
+        (case,) = [c for c in self._cases if c.name == PRODUCED_FOR_CONSUME]
         self.run(case, side)
         return self._left_topics.pop(side.name)
 
@@ -178,7 +240,9 @@ class Bench:
 
     def _client(self, side: Side, arguments: dict[str, Any]) -> Sample:
         request = json.dumps(arguments | {"bootstrap": side.bootstrap})
-        cpu = cpu_s(side.pid)
+        brokers, others = side.broker_pids(), side.other_pids()
+        counted = [*brokers, *others.values()]
+        cpu = sum(map(cpu_s, counted))
         done = subprocess.run(
             [sys.executable, str(CLIENT), request],
             capture_output=True,
@@ -190,8 +254,10 @@ class Bench:
         if done.returncode:
             raise RuntimeError(f"{arguments['case']} against {side.name} failed:\n{done.stderr[-2000:]}")
         sample: Sample = json.loads(done.stdout.splitlines()[-1])
-        sample["cpu_s_per_gb"] = (cpu_s(side.pid) - cpu) / (sample["bytes"] / 1e9)
-        sample["pss_mb"] = pss_bytes(side.pid) / 1e6
+        sample["cpu_s_per_gb"] = (sum(map(cpu_s, counted)) - cpu) / (sample["bytes"] / 1e9)
+        sample["pss_mb"] = sum(map(pss_bytes, brokers)) / 1e6
+        for name, pid in others.items():
+            sample[OTHERS_PREFIX + name] = pss_bytes(pid) / 1e6
         return sample
 
     def _delete(self, side: Side, topic: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from rich.table import Table
 
-from .cases import Case, Metric, Sample
+from .cases import OTHERS_PREFIX, Case, Metric, Sample
 
 SIDES = ("tidelog", "Kafka")
 Samples = Mapping[str, Mapping[str, Sequence[Sample]]]
@@ -50,6 +50,18 @@ def rows_of(cases: Iterable[Case], samples: Samples) -> list[Row]:
             ratios = tuple(a / b for a, b in zip(ours, theirs, strict=True))
             rows.append(Row(case, metric, statistics.median(ours), statistics.median(theirs), ratios))
     return rows
+
+
+def other_memory(samples: Samples) -> dict[str, float]:
+    """Name of a process beside the brokers -> the greatest MB (PSS) it was seen with; ours only."""
+    found: dict[str, float] = {}
+    for sides in samples.values():
+        for sample in sides.get(SIDES[0], ()):
+            for key, value in sample.items():
+                if key.startswith(OTHERS_PREFIX):
+                    name = key.removeprefix(OTHERS_PREFIX)
+                    found[name] = max(value, found.get(name, 0.0))
+    return found
 
 
 def figure(value: float) -> str:
@@ -103,11 +115,25 @@ round by round: its median, and the least and greatest as its spread. All with a
 Every case runs in a client process of its own; broker CPU is the user and system time of the broker's
 process. Memory is the greatest PSS seen after a case of the round. Both brokers run in sessions of their
 own, as services do: Linux shares the cores out among sessions before it does among threads.
+Three brokers with three replicas: [benchmarks-replicated.md](benchmarks-replicated.md).
 
 There are two tables, as a JVM's age matters. Neither alone is the whole truth.
 """
+REPLICATED_INTRODUCTION = """\
+# Benchmarks of three brokers
+
+Written by `make bench BENCH_ARGS="--replicated"`: three brokers of Apache Kafka and three of tidelog on one
+machine, with the client; the same librdkafka cases, one after the other, first one side and then the other.
+Three replicas, acks=all, `min.insync.replicas` 2. Figures are medians; a ratio is tidelog / Kafka, taken
+round by round: its median, and the least and greatest as its spread. CPU is the user and system time of all
+the cluster's processes: controllers, coordinator and etcd, too. Memory is the summed PSS of the brokers,
+the greatest seen after a case of the round. All processes run in sessions of their own on both sides.
+
+Kafka's brokers are also its controllers, with a quorum of three; tidelog's controllers are processes of
+their own, and its etcd has one member here.
+"""
 YOUNG = """\
-{rounds} rounds; each starts both brokers anew and warms each up by 600 MB in 1 KB messages. Kafka's JVM
+{rounds} rounds; each starts both sides anew and warms each up by one produce case. Kafka's JVM
 still compiles here: part of its CPU time is its compiler's, and this table favours tidelog.
 """
 GOING_ON = """\
@@ -117,6 +143,7 @@ HOW_TO_RUN = """\
 ## Run it
 
     make bench                              # needs Java 17, Maven, shared/peer and an idle machine
+    make bench BENCH_ARGS="--replicated"    # three brokers each, three replicas; also needs etcd
     make bench BENCH_ARGS="--quick"         # few rounds of shorter cases, writes nothing
     make bench BENCH_ARGS="--only latency"  # also produce, consume, sync, start; writes nothing
 
@@ -126,10 +153,17 @@ the host has to find first costs ten times as much, and would hit one side or th
 
 
 def markdown(
-    fresh: Sequence[Row], warm: Sequence[Row], rounds: int, warm_rounds: int, facts: Sequence[tuple[str, str]]
+    introduction: str,
+    fresh: Sequence[Row],
+    warm: Sequence[Row],
+    rounds: int,
+    warm_rounds: int,
+    beside_brokers: Mapping[str, float],
+    facts: Sequence[tuple[str, str]],
 ) -> str:
+    """The page; `beside_brokers`: name of a process -> its MB."""
     parts = [
-        INTRODUCTION,
+        introduction,
         f"## Young brokers: {reached(fresh)}\n",
         YOUNG.format(rounds=rounds),
         *_markdown_table(fresh),
@@ -140,5 +174,8 @@ def markdown(
             GOING_ON.format(rounds=warm_rounds),
             *_markdown_table(warm),
         ]
+    if beside_brokers:
+        parts += ["## Memory beside the brokers\n", "| process of tidelog | MB (PSS) |", "|---|---|"]
+        parts += [f"| {name} | {figure(value)} |" for name, value in sorted(beside_brokers.items())] + [""]
     parts += ["## Machine", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts), ""]
     return "\n".join([*parts, HOW_TO_RUN])

@@ -15,21 +15,29 @@ from typing import Protocol
 
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.kafka_jars import PEER
+from clusterlab.tidelog_cluster import ClusterCommandError, TidelogCluster
 
 KAFKA_HEAP = "1g"
+CLUSTER_KAFKA_HEAP = "512m"
+CLUSTER_BROKERS = 3
+CONTROLLERS = 2
 START_LIMIT_S = 120.0
 ASK_AGAIN_S = 0.02
-CLOCK_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 METADATA_V1_NO_TOPICS = struct.pack(">hhih5si", 3, 1, 1, 5, b"bench", 0)
 
 
 class Side(Protocol):
-    """One broker process."""
+    """One broker, or a cluster of them with what else it needs."""
 
     name: str
     bootstrap: str
-    pid: int
     start_s: float
+
+    def broker_pids(self) -> list[int]: ...
+
+    def other_pids(self) -> dict[str, int]:
+        """By name: controllers, coordinators, etcd. Their CPU counts, their memory is shown apart."""
+        ...
 
     def start(self) -> None: ...
 
@@ -74,9 +82,11 @@ class TidelogSide:
         self.bootstrap = self._broker.bootstrap
         self.start_s = 0.0
 
-    @property
-    def pid(self) -> int:
-        return self._broker.pid
+    def broker_pids(self) -> list[int]:
+        return [self._broker.pid]
+
+    def other_pids(self) -> dict[str, int]:
+        return {}
 
     def start(self) -> None:
         began = time.perf_counter()
@@ -87,21 +97,59 @@ class TidelogSide:
         shutil.rmtree(self._broker.data_dir, ignore_errors=True)
 
 
+class TidelogClusterSide:
+    """`tidelog cluster up`: each process in a session of its own, as kafka-up.sh's are."""
+
+    name = "tidelog"
+
+    def __init__(self, work_dir: Path, brokers: int) -> None:
+        self._cluster = TidelogCluster(work_dir / "tidelog-cluster", brokers=brokers, controllers=CONTROLLERS)
+        self.bootstrap = ""
+        self.start_s = 0.0
+
+    def broker_pids(self) -> list[int]:
+        return [pid for name, pid in self._cluster.pids().items() if name.startswith("broker-")]
+
+    def other_pids(self) -> dict[str, int]:
+        return {name: pid for name, pid in self._cluster.pids().items() if not name.startswith("broker-")}
+
+    def start(self) -> None:
+        try:
+            self._cluster.up()
+        except ClusterCommandError:
+            self._cluster.destroy()
+            raise
+        self.bootstrap = self._cluster.bootstrap
+        self.start_s = self._cluster.start_s
+
+    def stop(self) -> None:
+        self._cluster.destroy()
+        shutil.rmtree(self._cluster.data_dir, ignore_errors=True)
+
+
 class KafkaSide:
+    """Combined brokers and controllers."""
+
     name = "Kafka"
 
-    def __init__(self, work_dir: Path, base_port: int) -> None:
+    def __init__(self, work_dir: Path, base_port: int, *, brokers: int = 1, heap: str = KAFKA_HEAP) -> None:
+        self._brokers = brokers
         self._state = work_dir / "kafka-bench"
         self._environment = {
             **os.environ,
             "NAME": "bench",
             "BASE_PORT": str(base_port),
             "STATE_DIR": str(work_dir),
-            "KAFKA_HEAP": KAFKA_HEAP,
+            "KAFKA_HEAP": heap,
         }
-        self.bootstrap = f"127.0.0.1:{base_port}"
+        self.bootstrap = ",".join(f"127.0.0.1:{base_port + number}" for number in range(brokers))
         self.start_s = 0.0
-        self.pid = 0
+
+    def broker_pids(self) -> list[int]:
+        return [int(pid) for pid in (self._state / "pids").read_text().split()]
+
+    def other_pids(self) -> dict[str, int]:
+        return {}
 
     def _run(self, *command: str) -> str:
         done = subprocess.run(
@@ -118,33 +166,18 @@ class KafkaSide:
 
     def start(self) -> None:
         """kafka-up.sh times it as we do: from the JVM's start (on a formatted directory) to the answer."""
-        said = self._run("kafka-up.sh", "1")
+        said = self._run("kafka-up.sh", str(self._brokers))
         found = re.search(r"first metadata answer ([0-9.]+)s", said)
         if found is None:
             raise RuntimeError(f"kafka-up.sh did not say how long it took: {said}")
         self.start_s = float(found[1])
-        self.pid = int((self._state / "pids").read_text().split()[0])
 
     def stop(self) -> None:
         self._run("kafka-down.sh", "bench")
 
 
-def cpu_s(pid: int) -> float:
-    """User and system time of a process, of all its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_S
-
-
-def pss_bytes(pid: int) -> int:
-    """Memory of a process; what it shares with others is counted by its share."""
-    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-        if line.startswith("Pss:"):
-            return int(line.split()[1]) * 1024
-    raise RuntimeError(f"no Pss in smaps_rollup of {pid}")
-
-
-def machine_facts() -> list[tuple[str, str]]:
-    """What a reader needs to judge the figures."""
+def machine_facts(kafka: str) -> list[tuple[str, str]]:
+    """What a reader needs to judge the figures; `kafka`: how many of it, how set up."""
     import confluent_kafka
 
     model = next(
@@ -166,5 +199,5 @@ def machine_facts() -> list[tuple[str, str]]:
         ("Python", sys.version.split()[0]),
         ("librdkafka", str(confluent_kafka.libversion()[0])),
         ("Java", java[0] if java else "?"),
-        ("Kafka", f"{os.environ.get('KAFKA_VERSION', '4.3.1')}, one combined broker, heap {KAFKA_HEAP}"),
+        ("Kafka", f"{os.environ.get('KAFKA_VERSION', '4.3.1')}, {kafka}"),
     ]

@@ -1,0 +1,58 @@
+"""A load around a fault, and everything that must hold after it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from clusterlab.kafka_cluster import KafkaCluster
+from clusterlab.load import Load, LoadPlan, read_all
+from clusterlab.replica_logs import disagreements
+from clusterlab.tidelog_cluster import TidelogCluster
+from clusterlab.topic_view import await_view
+from clusterlab.verdict import judge
+
+FIRST_ACKNOWLEDGEMENT_S = 30.0
+IN_SYNC_S = 60.0
+AGREE_S = 15.0
+
+
+@contextlib.contextmanager
+def loaded(
+    cluster: TidelogCluster | KafkaCluster, plan: LoadPlan, *, keep_history_in: Path | None = None
+) -> Iterator[Load]:
+    """Load while the block runs; afterwards every replica is in sync again, the history is sound, every
+    record was acknowledged in the end, no client was told anything fatal, and the replicas' files are equal.
+    """
+    partitions = range(plan.partitions)
+    with Load(cluster.bootstrap, plan) as load:
+        load.await_acknowledged(partitions, FIRST_ACKNOWLEDGEMENT_S)
+        yield load
+    await_view(
+        cluster.addresses.values(),
+        plan.topic,
+        lambda view: all(p.leader >= 0 and set(p.isr) == set(p.replicas) for p in view.values()),
+        IN_SYNC_S,
+    )
+    load.history.final = read_all(cluster.bootstrap, plan.topic, plan.partitions)
+    found = judge(load.history)
+    if keep_history_in is not None:
+        load.history.save(keep_history_in)
+    assert found.is_sound, str(found)
+    assert load.complaints == []
+    assert load.errors() == {}, "the client gave up on records"
+    assert found.acknowledged == found.sent > 0
+    print(found)
+    _assert_replicas_agree(cluster, plan)
+
+
+def _assert_replicas_agree(cluster: TidelogCluster | KafkaCluster, plan: LoadPlan) -> None:
+    view = await_view(cluster.live_addresses()[:1], plan.topic, lambda view: True, AGREE_S)
+    replicas = {partition: state.replicas for partition, state in view.items()}
+    log_dirs = {b: cluster.log_dir(b) for b in {b for ids in replicas.values() for b in ids}}
+    deadline_s = time.monotonic() + AGREE_S
+    while found := disagreements(log_dirs, plan.topic, replicas):
+        assert time.monotonic() < deadline_s, found
+        time.sleep(0.2)

@@ -1,0 +1,85 @@
+"""What one broker says of a topic's partitions, over the raw protocol: leader, replicas, in-sync replicas."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from brokerlab.raw_client import RawClient
+
+METADATA_VERSION = 12
+ASK_TIMEOUT_S = 3.0
+ASK_AGAIN_S = 0.05
+
+
+class PartitionView(NamedTuple):
+    error_code: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline: tuple[int, ...]
+
+
+TopicView = dict[int, PartitionView]
+
+
+def topic_view(address: str, topic: str, timeout_s: float = ASK_TIMEOUT_S) -> TopicView:
+    """Partition -> what the broker at `address` says. Raises OSError if it doesn't answer, KeyError if it
+    does not know the topic.
+    """
+    with RawClient(address, timeout_s) as client:
+        answer = client.call(
+            "metadata",
+            METADATA_VERSION,
+            topics=[{"name": topic, "topic_id": None}],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+    (found,) = answer.topics
+    if found.error_code:
+        raise KeyError(f"{topic}: error {found.error_code} of the broker at {address}")
+    return {
+        p.partition_index: PartitionView(
+            int(p.error_code),
+            int(p.leader_id),
+            int(p.leader_epoch),
+            tuple(map(int, p.replica_nodes)),
+            tuple(map(int, p.isr_nodes)),
+            tuple(map(int, p.offline_replicas)),
+        )
+        for p in found.partitions
+    }
+
+
+def view_of_any(addresses: Iterable[str], topic: str) -> TopicView:
+    """What the first broker says that answers; ConnectionError if none does."""
+    for address in addresses:
+        try:
+            return topic_view(address, topic)
+        except (OSError, KeyError):
+            continue
+    raise ConnectionError(f"no broker says anything about {topic}")
+
+
+def await_view(
+    addresses: Iterable[str], topic: str, wanted: Callable[[TopicView], bool], timeout_s: float
+) -> TopicView:
+    """Until every broker of `addresses` shows what is wanted; TimeoutError with what they show instead."""
+    addresses = list(addresses)
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        shown: dict[str, TopicView | str] = {}
+        for address in addresses:
+            try:
+                shown[address] = topic_view(address, topic)
+            except (OSError, KeyError) as error:
+                shown[address] = repr(error)
+        if all(not isinstance(view, str) and wanted(view) for view in shown.values()):
+            view = shown[addresses[0]]
+            assert not isinstance(view, str)
+            return view
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"not what was waited for in {timeout_s} s: {shown}")
+        time.sleep(ASK_AGAIN_S)

@@ -1,0 +1,159 @@
+"""The checker: from a history to the anomalies in it. Pure: no clock, no network.
+
+| anomaly | what it says |
+|---|---|
+| lost | an acknowledged record is not there |
+| duplicated | a record is there more than once |
+| reordered | a key's records stand in another order than they were sent in |
+| moved | an acknowledged record is there, at another place than its acknowledgement named |
+| changed | a value isn't what was sent |
+| invented | a record nobody sent |
+| taken back | a reader was shown a record at a place that now holds nothing or something else |
+| reread | one pass of a reader went backwards or met an offset twice |
+| acknowledged twice | two records were acknowledged with the same partition and offset |
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from clusterlab.history import ACKNOWLEDGED, History, Read, Sent
+
+LOST = "lost"
+DUPLICATED = "duplicated"
+REORDERED = "reordered"
+MOVED = "moved"
+CHANGED = "changed"
+INVENTED = "invented"
+TAKEN_BACK = "taken back"
+REREAD = "reread"
+ACKNOWLEDGED_TWICE = "acknowledged twice"
+SHOWN_ANOMALIES = 10
+RecordName = tuple[str, int]
+
+
+class Anomaly(NamedTuple):
+    kind: str
+    partition: int
+    offset: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    anomalies: tuple[Anomaly, ...]
+    sent: int
+    acknowledged: int
+    read: int
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.anomalies
+
+    @property
+    def kinds(self) -> Counter[str]:
+        return Counter(anomaly.kind for anomaly in self.anomalies)
+
+    def __str__(self) -> str:
+        head = f"{self.sent} sent, {self.acknowledged} acknowledged, {self.read} read: "
+        if self.is_sound:
+            return head + "sound"
+        lines = [head + ", ".join(f"{count} {kind}" for kind, count in self.kinds.items())]
+        for anomaly in self.anomalies[:SHOWN_ANOMALIES]:
+            place = f"partition {anomaly.partition} offset {anomaly.offset}"
+            lines.append(f"  {anomaly.kind}: {place}: {anomaly.detail}")
+        return "\n".join(lines)
+
+
+def judge(history: History) -> Verdict:
+    """All anomalies; the kinds that the cluster must never show."""
+    anomalies = [
+        *_acknowledged_twice(history.sent),
+        *_values(history),
+        *_losses_and_duplicates(history),
+        *_order(history.final),
+        *_passes("final", history.final),
+        *_passes("tailing", history.tailed),
+        *_taken_back(history),
+    ]
+    acknowledged = sum(1 for _ in history.acknowledged())
+    return Verdict(tuple(anomalies), len(history.sent), acknowledged, len(history.final))
+
+
+def _acknowledged_twice(sent: Iterable[Sent]) -> Iterator[Anomaly]:
+    places: dict[tuple[int, int], Sent] = {}
+    for record in sent:
+        if record.outcome != ACKNOWLEDGED:
+            continue
+        first = places.setdefault((record.partition, record.offset), record)
+        if first is not record:
+            detail = f"{first.key} {first.number} and {record.key} {record.number}"
+            yield Anomaly(ACKNOWLEDGED_TWICE, record.partition, record.offset, detail)
+
+
+def _values(history: History) -> Iterator[Anomaly]:
+    known = {(record.key, record.number) for record in history.sent}
+    for read in history.final:
+        if not read.is_intact:
+            yield Anomaly(CHANGED, read.partition, read.offset, f"of key {read.key!r}")
+        elif (read.key, read.number) not in known:
+            yield Anomaly(INVENTED, read.partition, read.offset, f"{read.key} {read.number} was never sent")
+
+
+def _losses_and_duplicates(history: History) -> Iterator[Anomaly]:
+    places: dict[RecordName, list[Read]] = defaultdict(list)
+    changed = {(read.partition, read.offset) for read in history.final if not read.is_intact}
+    for read in history.final:
+        if read.is_intact:
+            places[read.key, read.number].append(read)
+    for (key, number), found in places.items():
+        for extra in found[1:]:
+            detail = f"{key} {number} also at partition {found[0].partition} offset {found[0].offset}"
+            yield Anomaly(DUPLICATED, extra.partition, extra.offset, detail)
+    for record in history.acknowledged():
+        at = (record.partition, record.offset)
+        found = places.get((record.key, record.number), [])
+        if not found and at not in changed:
+            yield Anomaly(LOST, *at, f"{record.key} {record.number}")
+        elif found and all((read.partition, read.offset) != at for read in found):
+            detail = (
+                f"{record.key} {record.number} is at partition {found[0].partition} offset {found[0].offset}"
+            )
+            yield Anomaly(MOVED, *at, detail)
+
+
+def _order(final: Iterable[Read]) -> Iterator[Anomaly]:
+    """By offset, a key's numbers only grow; a repeat is a duplicate, not a matter of order."""
+    greatest: dict[tuple[int, str], int] = {}
+    seen: set[RecordName] = set()
+    for read in sorted((r for r in final if r.is_intact), key=lambda r: (r.partition, r.offset)):
+        if (read.key, read.number) in seen:
+            continue
+        seen.add((read.key, read.number))
+        before = greatest.get((read.partition, read.key), -1)
+        if read.number < before:
+            detail = f"{read.key} {read.number} stands after {before}"
+            yield Anomaly(REORDERED, read.partition, read.offset, detail)
+        greatest[read.partition, read.key] = max(read.number, before)
+
+
+def _passes(name: str, reads: Sequence[Read]) -> Iterator[Anomaly]:
+    last: dict[int, int] = {}
+    for read in reads:
+        if read.offset <= last.get(read.partition, -1):
+            detail = f"after {last[read.partition]} in the {name} pass"
+            yield Anomaly(REREAD, read.partition, read.offset, detail)
+        last[read.partition] = read.offset
+
+
+def _taken_back(history: History) -> Iterator[Anomaly]:
+    stands = {(read.partition, read.offset): read for read in history.final}
+    for shown in history.tailed:
+        now = stands.get((shown.partition, shown.offset))
+        if now != shown:
+            instead = "nothing" if now is None else f"{now.key} {now.number}"
+            detail = f"{shown.key} {shown.number} was shown, now {instead} is there"
+            yield Anomaly(TAKEN_BACK, shown.partition, shown.offset, detail)
