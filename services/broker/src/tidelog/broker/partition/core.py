@@ -447,7 +447,8 @@ class PartitionCore:
         """
         if not self._is_current(event.leader_epoch, FetchState.FETCHING):
             return []
-        next_offset, latest = self.log_end_offset, self.leader_epochs.latest_epoch
+        epochs, next_offset = self.leader_epochs, self.log_end_offset
+        latest = epochs.epoch_for_offset(next_offset - 1)
         begun: list[tuple[int, int]] = []
         for header in event.headers:
             epoch = header.partition_leader_epoch
@@ -459,12 +460,13 @@ class PartitionCore:
                         f" expected from {next_offset}, epoch {latest} to {self.leader_epoch}",
                     )
                 ]
-            if epoch > latest:
-                begun.append((epoch, header.base_offset))
+            if epoch != latest:
                 latest = epoch
+                if epochs.epoch_for_offset(header.base_offset) != epoch:
+                    begun.append((epoch, header.base_offset))
             next_offset = header.last_offset + 1
         for epoch, start_offset in begun:
-            self.leader_epochs.assign(epoch, start_offset)
+            epochs.assign(epoch, start_offset)
         return [PersistLeaderEpochs()] if begun else [AppendReceived()]
 
     def _on_received_appended(self, event: ReceivedAppended, now_ms: int) -> list[Effect]:
