@@ -1,0 +1,228 @@
+"""The controller's commands as protobuf messages (protos/tidelog/rpc/v1/broker_commands.proto), and back.
+
+What the dataclasses hold comes back as it was, with None and empty kept apart. A full UpdateMetadata of
+thousands of partitions is converted on the broker's event loop, so partitions are written and read field by
+field, without anything in between.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
+from typing import TypeAlias
+
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import (
+    CommandResult,
+    DeletedTopic,
+    LeaderAndIsr,
+    PartitionState,
+    StopReplica,
+    TopicState,
+    UpdateMetadata,
+)
+from tidelog.rpc.cluster_messages import (
+    error_code,
+    partition_message,
+    registration,
+    registration_message,
+    topic_partition,
+)
+from tidelog.rpc.generated import broker_commands_pb2 as pb
+from tidelog.rpc.generated import cluster_pb2
+
+BrokerCommand: TypeAlias = LeaderAndIsr | UpdateMetadata | StopReplica
+
+_topic_of = attrgetter("topic", "topic_id")
+
+
+def command_message(command: BrokerCommand) -> pb.Command:
+    """A Command whose id and addressee are still to be filled in."""
+    match command:
+        case LeaderAndIsr():
+            return pb.Command(leader_and_isr=_leader_and_isr_message(command))
+        case UpdateMetadata():
+            return pb.Command(update_metadata=_update_metadata_message(command))
+        case StopReplica():
+            return pb.Command(stop_replica=_stop_replica_message(command))
+
+
+def command(message: pb.Command) -> BrokerCommand | None:
+    """None for a kind that this version doesn't know. Raises ValueError for an id that isn't 16 bytes."""
+    match message.WhichOneof("kind"):
+        case "leader_and_isr":
+            return _leader_and_isr(message.leader_and_isr)
+        case "update_metadata":
+            return _update_metadata(message.update_metadata)
+        case "stop_replica":
+            return _stop_replica(message.stop_replica)
+        case _:
+            return None
+
+
+def result_message(result: CommandResult) -> pb.CommandResult:
+    return pb.CommandResult(
+        error_code=result.error,
+        partition_errors=[
+            pb.PartitionError(topic=partition.topic, partition=partition.partition, error_code=code)
+            for partition, code in result.partition_errors.items()
+        ],
+    )
+
+
+def command_result(message: pb.CommandResult) -> CommandResult:
+    return CommandResult(
+        error_code(message.error_code),
+        {
+            TopicPartition(error.topic, error.partition): error_code(error.error_code)
+            for error in message.partition_errors
+        },
+    )
+
+
+def _leader_and_isr_message(command: LeaderAndIsr) -> pb.LeaderAndIsr:
+    return pb.LeaderAndIsr(
+        controller_id=command.controller_id,
+        controller_epoch=command.controller_epoch,
+        topics=[
+            _states_message(topic, topic_id, states)
+            for (topic, topic_id), states in groupby(command.partitions, _topic_of)
+        ],
+        topic_configs=_settings_messages(command.topic_configs),
+        is_full=command.is_full,
+    )
+
+
+def _leader_and_isr(message: pb.LeaderAndIsr) -> LeaderAndIsr:
+    partitions: list[PartitionState] = []
+    for topic in message.topics:
+        partitions += _states(topic)
+    return LeaderAndIsr(
+        message.controller_id,
+        message.controller_epoch,
+        tuple(partitions),
+        _settings(message.topic_configs),
+        message.is_full,
+    )
+
+
+def _update_metadata_message(command: UpdateMetadata) -> pb.UpdateMetadata:
+    configs, levels = command.broker_configs, command.feature_levels
+    return pb.UpdateMetadata(
+        controller_id=command.controller_id,
+        controller_epoch=command.controller_epoch,
+        brokers=[registration_message(broker) for broker in command.brokers],
+        topics=[
+            pb.TopicState(
+                partitions=_states_message(topic.name, topic.topic_id, topic.partitions),
+                configs=dict(topic.configs),
+            )
+            for topic in command.topics
+        ],
+        deleted_topics=[
+            pb.DeletedTopic(name=topic.name, topic_id=topic.topic_id.bytes)
+            for topic in command.deleted_topics
+        ],
+        broker_configs=None if configs is None else pb.BrokerConfigs(brokers=_settings_messages(configs)),
+        feature_levels=None if levels is None else pb.FeatureLevels(levels=dict(levels)),
+        is_full=command.is_full,
+    )
+
+
+def _update_metadata(message: pb.UpdateMetadata) -> UpdateMetadata:
+    has_configs, has_levels = message.HasField("broker_configs"), message.HasField("feature_levels")
+    return UpdateMetadata(
+        message.controller_id,
+        message.controller_epoch,
+        tuple(registration(broker) for broker in message.brokers),
+        tuple(_topic_state(topic) for topic in message.topics),
+        tuple(DeletedTopic(topic.name, uuid.UUID(bytes=topic.topic_id)) for topic in message.deleted_topics),
+        _settings(message.broker_configs.brokers) if has_configs else None,
+        dict(message.feature_levels.levels) if has_levels else None,
+        message.is_full,
+    )
+
+
+def _stop_replica_message(command: StopReplica) -> pb.StopReplica:
+    return pb.StopReplica(
+        controller_id=command.controller_id,
+        controller_epoch=command.controller_epoch,
+        partitions=[partition_message(partition) for partition in command.partitions],
+        topic_ids={topic: topic_id.bytes for topic, topic_id in command.topic_ids.items()},
+        delete=command.delete,
+    )
+
+
+def _stop_replica(message: pb.StopReplica) -> StopReplica:
+    return StopReplica(
+        message.controller_id,
+        message.controller_epoch,
+        tuple(topic_partition(partition) for partition in message.partitions),
+        {topic: uuid.UUID(bytes=topic_id) for topic, topic_id in message.topic_ids.items()},
+        message.delete,
+    )
+
+
+def _topic_state(message: pb.TopicState) -> TopicState:
+    states = message.partitions
+    return TopicState(
+        states.topic, uuid.UUID(bytes=states.topic_id), tuple(_states(states)), dict(message.configs)
+    )
+
+
+def _states_message(
+    topic: str, topic_id: uuid.UUID, states: Iterable[PartitionState]
+) -> pb.TopicPartitionStates:
+    message = pb.TopicPartitionStates(topic=topic, topic_id=topic_id.bytes)
+    add = message.partitions.add
+    for state in states:
+        if state.topic != topic or state.topic_id != topic_id:
+            raise ValueError(f"partition {state.topic}-{state.partition} is none of topic {topic!r}")
+        add(
+            partition=state.partition,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=state.isr,
+            replicas=state.replicas,
+            controller_epoch=state.controller_epoch,
+            partition_epoch=state.partition_epoch,
+            is_new=state.is_new,
+            elr=state.elr,
+            last_known_elr=state.last_known_elr,
+            adding_replicas=state.adding_replicas,
+            removing_replicas=state.removing_replicas,
+        )
+    return message
+
+
+def _states(message: pb.TopicPartitionStates) -> Sequence[PartitionState]:
+    topic, topic_id = message.topic, uuid.UUID(bytes=message.topic_id)
+    return [
+        PartitionState(
+            topic,
+            topic_id,
+            state.partition,
+            state.leader,
+            state.leader_epoch,
+            tuple(state.isr),
+            tuple(state.replicas),
+            state.controller_epoch,
+            state.partition_epoch,
+            state.is_new,
+            tuple(state.elr),
+            tuple(state.last_known_elr),
+            tuple(state.adding_replicas),
+            tuple(state.removing_replicas),
+        )
+        for state in message.partitions
+    ]
+
+
+def _settings_messages(settings: Mapping[str, Mapping[str, str]]) -> dict[str, cluster_pb2.Settings]:
+    return {name: cluster_pb2.Settings(values=dict(values)) for name, values in settings.items()}
+
+
+def _settings(messages: Mapping[str, cluster_pb2.Settings]) -> dict[str, dict[str, str]]:
+    return {name: dict(message.values) for name, message in messages.items()}
