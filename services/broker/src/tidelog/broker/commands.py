@@ -36,8 +36,14 @@ class CommandReceiver:
         self._broker = broker
         self._controller_epoch = -1
         self._one_at_a_time = asyncio.Lock()
+        self._is_stopped = False
         self.first_metadata = asyncio.Event()
         """Set once the broker knows the cluster and hosts what it should."""
+
+    async def stop(self) -> None:
+        """See a command under way through; those that come later find nobody (ConnectionError)."""
+        async with self._one_at_a_time:
+            self._is_stopped = True
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> CommandResult:
         async with self._one_at_a_time:
@@ -96,6 +102,8 @@ class CommandReceiver:
             return CommandResult(partition_errors=errors)
 
     def _is_stale(self, controller_epoch: int) -> bool:
+        if self._is_stopped:
+            raise ConnectionError(f"broker {self._broker.broker_id} stops")
         if controller_epoch < self._controller_epoch:
             return True
         self._controller_epoch = controller_epoch

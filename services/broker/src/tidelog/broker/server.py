@@ -5,10 +5,12 @@ of it backwards at the end.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Final
 
 import structlog
 from tidelog.broker import hosting
@@ -16,13 +18,14 @@ from tidelog.broker.broker import Broker
 from tidelog.broker.commands import CommandReceiver
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.housekeeping import Housekeeping
+from tidelog.broker.life import BrokerLife
 from tidelog.broker.listener import ConnectionLimits, Listener
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.metadata.entries import BrokerEntry
 from tidelog.metadata.lease_keeper import LeaseKeeper
-from tidelog.metadata.registration import register_broker, unregister_broker
-from tidelog.metadata.store import MetadataStore, StoreError
+from tidelog.metadata.session import StartKeeper
+from tidelog.metadata.store import MetadataStore
 from tidelog.model.brokers import Endpoint
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.runtime.broker_settings import BrokerSettings
@@ -31,27 +34,45 @@ from tidelog.runtime.metric_families import ControllerView
 from tidelog.runtime.telemetry import ControllerCounts, Telemetry
 from tidelog.runtime.timer import LoopTimer
 
-FIRST_COMMANDS_TIMEOUT_MS = 30_000
-"""How long a start waits for the controller to say what the broker hosts."""
+FIRST_COMMANDS_TIMEOUT_MS: Final = 30_000
+"""How long a start waits for the controller of its own process to say what the broker hosts."""
+REMIND_MS: Final = 10_000
+"""How often a start says that it still waits for a controller elsewhere."""
 
 _log = structlog.get_logger(__name__)
 
 
 class BrokerServer:
-    """Made by `open`; `start` returns when clients can connect; `stop` flushes and marks the directory
-    clean.
+    """Made by `open`; `start` returns when clients can connect; `stop` hands leadership over, flushes and
+    marks the directory clean. `failed` is done, with the reason, when the broker can't live on.
     """
 
-    def __init__(self, broker: Broker, store: MetadataStore, telemetry: Telemetry, timer: LoopTimer) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        store: MetadataStore,
+        telemetry: Telemetry,
+        timer: LoopTimer,
+        *,
+        is_alone: bool,
+        start_keeper: StartKeeper,
+    ) -> None:
         self.broker = broker
         self.commands = CommandReceiver(broker)
-        self._store = store
+        self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self._is_alone = is_alone
         self._telemetry = telemetry
         self._timer = timer
         self._dispatcher = Dispatcher(broker)
         self._housekeeping = Housekeeping(broker)
         self._listeners: list[Listener] = []
-        self._lease: LeaseKeeper | None = None
+        self._life = BrokerLife(
+            broker,
+            store,
+            remembers=not is_alone,
+            on_failed=self._fail,
+            start_keeper=start_keeper,
+        )
 
     @classmethod
     def open(
@@ -61,9 +82,14 @@ class BrokerServer:
         store: MetadataStore,
         cluster_id: str,
         controller: ControllerApi,
+        *,
+        is_alone: bool = True,
+        start_keeper: StartKeeper = LeaseKeeper.start,
     ) -> BrokerServer:
-        """Raises LogDirectoryInUseError, CorruptFileError, OSError; a directory of another cluster or
-        broker is refused.
+        """`is_alone`: the only broker there can be, with the controller in its own process.
+
+        Raises LogDirectoryInUseError, CorruptFileError, OSError; a directory of another cluster or broker is
+        refused.
         """
         for name in settings.without_effect:
             _log.warning("a setting of Kafka's has no effect here", setting=name)
@@ -81,16 +107,19 @@ class BrokerServer:
             timer,
             random.Random(),
         )
-        return cls(broker, store, telemetry, timer)
+        return cls(broker, store, telemetry, timer, is_alone=is_alone, start_keeper=start_keeper)
 
     def show_controller(self, counts: ControllerCounts, controller: ControllerView) -> None:
         """Have this process's metrics tell of the controller that lives in it, too."""
         self._telemetry.controller_counts = counts
         self._telemetry.observe_controller(controller)
 
-    async def start(self) -> None:
-        """Raises OSError if an address can't be had, TimeoutError without a controller, KafkaError if the id
-        is held by a live broker.
+    async def start(self, *, rpc_address: str = "", on_epoch: Callable[[int], None] | None = None) -> None:
+        """`rpc_address` is where the controller sends its commands to, if it is another process; `on_epoch`
+        is called with the broker epoch of each life.
+
+        Raises OSError if an address can't be had, TimeoutError without a controller in this process,
+        KafkaError if the id is held by a live broker.
         """
         broker, settings = self.broker, self.broker.settings
         plan = settings.listener_plan()
@@ -100,20 +129,13 @@ class BrokerServer:
             listener.bind()
             self._listeners.append(listener)
         ports = {listener.name: listener.port for listener in self._listeners}
-        self._lease = await LeaseKeeper.start(
-            self._store,
-            ttl_ms=settings.broker_session_timeout_ms,
-            interval_ms=settings.broker_heartbeat_interval_ms,
-            on_lost=lambda: _log.error("the broker's lease is lost"),
+        entry = BrokerEntry(
+            settings.node_id, _advertised(plan.advertised, ports), settings.broker_rack, rpc_address
         )
-        entry = BrokerEntry(settings.node_id, _advertised(plan.advertised, ports), settings.broker_rack)
-        broker.broker_epoch = await register_broker(self._store, self._lease.lease, entry)
-        try:
-            await asyncio.wait_for(self.commands.first_metadata.wait(), FIRST_COMMANDS_TIMEOUT_MS / 1000)
-        except TimeoutError as error:
-            raise TimeoutError(
-                f"the controller gave no commands within {FIRST_COMMANDS_TIMEOUT_MS // 1000} s"
-            ) from error
+        if not self._is_alone:
+            entry = entry._replace(is_log_suspect=broker.log_directory.is_suspect)
+        await self._life.begin(entry, on_epoch)
+        await self._until_told()
         self._telemetry.observe_broker(broker)
         if settings.tidelog_metrics_listener:
             self._telemetry.serve(settings.tidelog_metrics_listener)
@@ -121,13 +143,52 @@ class BrokerServer:
         for listener in self._listeners:
             await listener.serve()
 
+    async def _until_told(self) -> None:
+        """By the controller, what this broker hosts. One elsewhere may take as long as it likes to come."""
+        timeout_ms = FIRST_COMMANDS_TIMEOUT_MS if self._is_alone else REMIND_MS
+        while True:
+            try:
+                return await asyncio.wait_for(self._first_metadata(), timeout_ms / 1000)
+            except TimeoutError as error:
+                if self._is_alone:
+                    raise TimeoutError(
+                        f"the controller gave no commands within {timeout_ms // 1000} s"
+                    ) from error
+                _log.warning("registered, waiting for a controller", broker_id=self.broker.broker_id)
+
+    async def _first_metadata(self) -> None:
+        waits = asyncio.ensure_future(self.commands.first_metadata.wait())
+        try:
+            await asyncio.wait([waits, self.failed], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waits.cancel()
+        if self.failed.done():
+            raise self.failed.result()
+
+    def _fail(self, reason: Exception) -> None:
+        if not self.failed.done():
+            self.failed.set_result(reason)
+
     @property
     def addresses(self) -> Mapping[str, int]:
         """The port of each listener by name."""
         return {listener.name: listener.port for listener in self._listeners}
 
     async def stop(self) -> None:
-        """Finish or fail what waits, flush, write the clean-shutdown marker, give up the registration."""
+        """Hand leadership over, finish or fail what waits, flush, write the clean-shutdown marker, give up
+        the registration: in this order, each whatever became of those before.
+        """
+        async with contextlib.AsyncExitStack() as last:
+            last.callback(self._timer.close)
+            last.callback(self._telemetry.close)
+            last.push_async_callback(self._life.end)
+            last.push_async_callback(hosting.close_all, self.broker)
+            last.push_async_callback(self.commands.stop)
+            last.push_async_callback(self._stop_serving)
+            if not self._is_alone:
+                await self._life.hand_over()
+
+    async def _stop_serving(self) -> None:
         for listener in self._listeners:
             listener.stop_accepting()
         await self._housekeeping.stop()
@@ -137,15 +198,6 @@ class BrokerServer:
         await asyncio.sleep(0)  # the answers leave at the end of this turn
         for listener in self._listeners:
             listener.close()
-        if self._lease is not None:
-            try:
-                await unregister_broker(self._store, self.broker.broker_id, self.broker.broker_epoch)
-            except StoreError as error:
-                _log.warning("the registration could not be given up", reason=str(error))
-            await self._lease.stop()
-        await hosting.close_all(self.broker)
-        self._telemetry.close()
-        self._timer.close()
 
 
 def _advertised(endpoints: tuple[Endpoint, ...], ports: Mapping[str, int]) -> tuple[Endpoint, ...]:

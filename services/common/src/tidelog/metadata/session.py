@@ -76,8 +76,8 @@ class Claim(NamedTuple):
 class Session:
     """`await start(...)`, then `epoch`; `await stop()`.
 
-    `on_lease` is awaited with each new lease before the key is written under it. `on_taken` is called with
-    the epoch of each life; `on_failed`, once, with what keeps this process from coming back.
+    `on_lease` is awaited with each new lease before the key is written under it, `on_taken` with the epoch of
+    each life; `on_failed` is called once, with what keeps this process from coming back.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Session:
         interval_ms: int = DEFAULT_HEARTBEAT_INTERVAL_MS,
         max_wait_ms: int,
         on_lease: Callable[[int], Awaitable[None]] | None = None,
-        on_taken: Callable[[int], None] | None = None,
+        on_taken: Callable[[int], Awaitable[None]] | None = None,
         on_failed: Callable[[StoreError], None] | None = None,
         start_keeper: StartKeeper = LeaseKeeper.start,
     ) -> None:
@@ -153,7 +153,7 @@ class Session:
             await self._on_lease(self._keeper.lease)
         self.epoch = await self._write_key(self._keeper.lease, self._claim.value(is_first))
         if self._on_taken is not None:
-            self._on_taken(self.epoch)
+            await self._on_taken(self.epoch)
 
     async def _write_key(self, lease: int, value: bytes) -> int:
         key, waited_ms = self._claim.key, 0

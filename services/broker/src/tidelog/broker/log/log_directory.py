@@ -44,6 +44,7 @@ from tidelog.broker.log.partition_directory import (
 )
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.partition_metadata import encode_uuid, read_topic_id, write_topic_id
+from tidelog.broker.log.previous_life import Life, is_log_suspect, life_of, read_boot_id, with_life
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.model.topics import TopicPartition
@@ -67,6 +68,8 @@ class LogDirectory:
     ) -> None:
         self.path = path
         self.meta = meta
+        self.is_suspect = is_log_suspect(life_of(meta), clean_epoch, read_boot_id())
+        """Whether the ends of logs may be gone: an unclean stop, and the machine went down with it."""
         self.was_clean = clean_epoch is not None
         self.previous_broker_epoch = UNKNOWN_BROKER_EPOCH if clean_epoch is None else clean_epoch
         self.partitions: dict[TopicPartition, PartitionLog] = {}
@@ -266,6 +269,11 @@ class LogDirectory:
 
     def _path_of(self, topic_partition: TopicPartition) -> Path:
         return self.path / partition_directory_name(topic_partition)
+
+    def remember(self, life: Life) -> None:
+        """Keep in `meta.properties` what the next start has to know of this one. Raises OSError."""
+        self.meta = with_life(self.meta, life)
+        write_meta_properties(self.path, self.meta)
 
     # -- checkpoints
 

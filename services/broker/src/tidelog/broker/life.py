@@ -1,0 +1,151 @@
+"""A broker's life as the cluster sees it: registered under a lease, registered anew after the lease was lost,
+handed over and given up at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from tidelog.broker.log.previous_life import NO_LEASE, Life, life_of, read_boot_id
+from tidelog.metadata.entries import BrokerEntry, InvalidEntryError, decode_entry
+from tidelog.metadata.lease_keeper import LeaseKeeper
+from tidelog.metadata.session import Claim, KeyHeldError, Session, StartKeeper
+from tidelog.metadata.store import KeyValue, MetadataStore, StoreError
+from tidelog.model.errors import ErrorCode, KafkaError
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+
+GRACE_MS: Final = 5_000
+"""How much longer than a session's time-out a start waits for what another process still holds: the broker
+id, the data directory.
+"""
+
+_log = structlog.get_logger(__name__)
+
+
+class BrokerLife:
+    """`await begin(entry)`, then `await hand_over()` and `await end()`.
+
+    With `remembers`, lease and epoch are kept in `meta.properties`, so that the next start can end this
+    life's lease at once, whatever became of this process. `on_failed` is called with what keeps the broker
+    from living on: another one took its id.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        store: MetadataStore,
+        *,
+        remembers: bool,
+        on_failed: Callable[[Exception], None],
+        start_keeper: StartKeeper = LeaseKeeper.start,
+    ) -> None:
+        self._broker = broker
+        self._store = store
+        self._remembers = remembers
+        self._on_epoch: Callable[[int], None] | None = None
+        self._on_failed = on_failed
+        self._start_keeper = start_keeper
+        self._session: Session | None = None
+
+    async def begin(self, entry: BrokerEntry, on_epoch: Callable[[int], None] | None = None) -> None:
+        """Register. `entry` is that of the process's first life: in a later one, its logs are as they were.
+        `on_epoch` is called with the epoch of each.
+
+        Raises KafkaError(DUPLICATE_BROKER_REGISTRATION) if another broker holds the id and keeps it,
+        StoreUnavailableError, OSError.
+        """
+        broker, settings = self._broker, self._broker.settings
+        self._on_epoch = on_epoch
+        again = entry._replace(is_log_suspect=False, suspect_partitions=())
+        session = Session(
+            self._store,
+            Claim(entry.key, lambda is_first: (entry if is_first else again).encode()),
+            ttl_ms=settings.broker_session_timeout_ms,
+            interval_ms=settings.broker_heartbeat_interval_ms,
+            max_wait_ms=settings.broker_session_timeout_ms + GRACE_MS,
+            on_lease=self._remember_lease if self._remembers else None,
+            on_taken=self._take_epoch,
+            on_failed=lambda error: self._on_failed(self._explain(error)),
+            start_keeper=self._start_keeper,
+        )
+        previous = life_of(broker.log_directory.meta).lease if self._remembers else NO_LEASE
+        try:
+            await session.start(previous)
+        except KeyHeldError as error:
+            raise self._explain(error) from error
+        self._session = session
+
+    async def hand_over(self) -> None:
+        """Before a stop: have the controller move what this broker leads. Bounded by the session's time-out,
+        after which the controller would act by itself.
+        """
+        settings = self._broker.settings
+        if self._session is None or not settings.controlled_shutdown_enable:
+            return
+        try:
+            async with asyncio.timeout(settings.broker_session_timeout_ms / 1000):
+                await self._ask_controller()
+        except TimeoutError:
+            _log.warning("no controller took over in time, leaders stay", broker_id=self._broker.broker_id)
+
+    async def _ask_controller(self) -> None:
+        broker, settings = self._broker, self._broker.settings
+        for tries_left in range(settings.controlled_shutdown_max_retries, -1, -1):
+            try:
+                kept = await broker.controller.controlled_shutdown(broker.broker_id, broker.broker_epoch)
+            except KafkaError as error:
+                is_last = not tries_left or not error.is_retriable
+                _log.warning("leaders could not be handed over", reason=str(error), is_last_try=is_last)
+                if is_last:
+                    return
+                await asyncio.sleep(settings.controlled_shutdown_retry_backoff_ms / 1000)
+                continue
+            if kept:
+                _log.info("partitions without another replica in sync stay here", partitions=len(kept))
+            return
+
+    async def end(self) -> None:
+        """Give up the registration."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.stop()
+
+    # -- below: what the session tells
+
+    async def _remember_lease(self, lease: int) -> None:
+        life = Life(lease, self._broker.broker_epoch, read_boot_id())
+        await asyncio.to_thread(self._broker.log_directory.remember, life)
+
+    async def _take_epoch(self, epoch: int) -> None:
+        broker = self._broker
+        broker.broker_epoch = epoch
+        if self._on_epoch is not None:
+            self._on_epoch(epoch)
+        if self._remembers:
+            life = life_of(broker.log_directory.meta)._replace(broker_epoch=epoch)
+            await asyncio.to_thread(broker.log_directory.remember, life)
+
+    def _explain(self, error: StoreError) -> Exception:
+        if not isinstance(error, KeyHeldError):
+            return error
+        broker_id = self._broker.broker_id
+        return KafkaError(
+            ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+            f"node.id: broker id {broker_id} is held by another broker that is alive"
+            f"{_where(error.holder)}; give this one another id, or stop that one",
+        )
+
+
+def _where(holder: KeyValue) -> str:
+    try:
+        entry = decode_entry(holder.key, holder.value)
+    except InvalidEntryError:
+        return ""
+    if not isinstance(entry, BrokerEntry) or not entry.endpoints:
+        return ""
+    return f" at {entry.endpoints[0].host}:{entry.endpoints[0].port}"
