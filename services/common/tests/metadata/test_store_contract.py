@@ -1,15 +1,20 @@
-"""What every metadata store must do. A store joins by a `StoreUnderTest` in STORES."""
+"""What every metadata store must do: the file-backed one, and etcd in each release that this machine has."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
+from typing import Protocol
 
 import pytest
+from brokerlab.etcd_process import EtcdProcess
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
+from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import (
     MAX_TXN_OPERATIONS,
@@ -32,6 +37,21 @@ from tidelog.metadata.store import (
 HISTORY_EVENTS = 20
 
 
+class StoreUnderTest(Protocol):
+    """A store, and what the suite needs beside the contract."""
+
+    @property
+    def store(self) -> MetadataStore: ...
+
+    async def pass_time(self, duration_ms: int) -> None: ...
+
+    async def compact(self) -> None:
+        """Make revisions up to now unwatchable."""
+        ...
+
+    async def end(self) -> None: ...
+
+
 class FileStoreUnderTest:
     """The file-backed store with a clock of its own."""
 
@@ -46,29 +66,72 @@ class FileStoreUnderTest:
         self.store.expire_leases()
 
     async def compact(self) -> None:
-        """Make revisions up to now unwatchable."""
         for number in range(HISTORY_EVENTS + 1):
             await self.store.txn([], [Put("/filler", b"%d" % number)])
 
+    async def end(self) -> None:
+        await self.store.close()
 
-StoreUnderTest = FileStoreUnderTest
-STORES: dict[str, Callable[[Path], StoreUnderTest]] = {"file": FileStoreUnderTest}
+
+class LeaseCountingStore(EtcdMetadataStore):
+    """Knows its leases: one left behind would end, and make a revision, in the middle of another test."""
+
+    def __init__(self, options: EtcdOptions) -> None:
+        super().__init__(options)
+        self.leases: list[int] = []
+
+    async def grant_lease(self, ttl_ms: int) -> int:
+        self.leases.append(await super().grant_lease(ttl_ms))
+        return self.leases[-1]
+
+
+class EtcdStoreUnderTest:
+    """A key prefix of a real etcd; time passes by itself."""
+
+    def __init__(self, server: EtcdProcess, prefix: str) -> None:
+        self._options = EtcdOptions(server.endpoints, prefix=prefix)
+        self.store = LeaseCountingStore(self._options)
+
+    async def pass_time(self, duration_ms: int) -> None:
+        await asyncio.sleep(duration_ms / 1000)
+
+    async def compact(self) -> None:
+        filler = await self.store.txn([], [Put("/filler", b"")])
+        await self.store.compact(filler.revision)
+
+    async def end(self) -> None:
+        await self.store.close()
+        cleaner = EtcdMetadataStore(self._options)
+        for lease in self.store.leases:
+            with contextlib.suppress(LeaseNotFoundError):
+                await cleaner.revoke_lease(lease)
+        await cleaner.close()
+
+
+STORES = ["file", "etcd-3.4", "etcd-3.5"]
 
 Scenario = Callable[[StoreUnderTest], Awaitable[None]]
 _numbers = itertools.count()
 
 
-@pytest.fixture(params=list(STORES))
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Scenario], None]:
+@pytest.fixture(params=STORES)
+def run(
+    request: pytest.FixtureRequest, tmp_path: Path, etcd_server: Callable[[str], EtcdProcess]
+) -> Callable[[Scenario], None]:
     """Runs a scenario on a fresh store, on a loop of its own."""
+
+    def fresh_store() -> StoreUnderTest:
+        if request.param == "file":
+            return FileStoreUnderTest(tmp_path / str(next(_numbers)))
+        return EtcdStoreUnderTest(etcd_server(request.param), f"/{tmp_path.name}-{next(_numbers)}")
 
     def run_scenario(scenario: Scenario) -> None:
         async def with_store() -> None:
-            under_test = STORES[request.param](tmp_path / str(next(_numbers)))
+            under_test = fresh_store()
             try:
                 await scenario(under_test)
             finally:
-                await under_test.store.close()
+                await under_test.end()
 
         asyncio.run(with_store())
 

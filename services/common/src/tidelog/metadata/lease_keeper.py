@@ -1,16 +1,60 @@
-"""Holds one lease for a service and renews it until told otherwise."""
+"""Holds one lease for a service and renews it until told otherwise: from the event loop, or from a thread."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import time
 from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 from tidelog.metadata.store import LeaseNotFoundError, MetadataStore, StoreUnavailableError
 
 # Kafka's broker.session.timeout.ms and broker.heartbeat.interval.ms.
 DEFAULT_SESSION_TIMEOUT_MS: Final = 6000
 DEFAULT_HEARTBEAT_INTERVAL_MS: Final = 2000
+# How often the loop says that it runs, as a part of the lease's time; and how often a thread that holds a
+# renewal back looks again.
+_TICKS_IN_SESSION: Final = 8
+_CLOSE_TIMEOUT_S: Final = 5.0
+
+
+class KeptLease(Protocol):
+    """What both kinds of keepers are to those who hold one."""
+
+    lease: int
+
+    async def stop(self, *, revoke: bool = True) -> None: ...
+
+
+class LeaseRenewer(Protocol):
+    """Renews with blocking calls, for a thread that doesn't depend on the loop."""
+
+    def renew(self, lease: int, timeout_ms: int) -> int:
+        """Answers the ms left. Raises LeaseNotFoundError, StoreUnavailableError."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class OffersLeaseRenewer(Protocol):
+    def lease_renewer(self) -> LeaseRenewer: ...
+
+
+async def start_lease_keeper(
+    store: MetadataStore,
+    *,
+    ttl_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
+    interval_ms: int = DEFAULT_HEARTBEAT_INTERVAL_MS,
+    on_lost: Callable[[], None] | None = None,
+) -> KeptLease:
+    """With a thread where the store can do that (etcd), else from the loop. Raises StoreUnavailableError."""
+    if isinstance(store, OffersLeaseRenewer):
+        return await ThreadLeaseKeeper.start(
+            store, store.lease_renewer(), ttl_ms=ttl_ms, interval_ms=interval_ms, on_lost=on_lost
+        )
+    return await LeaseKeeper.start(store, ttl_ms=ttl_ms, interval_ms=interval_ms, on_lost=on_lost)
 
 
 class LeaseKeeper:
@@ -64,3 +108,91 @@ class LeaseKeeper:
                 if self._on_lost is not None:
                     self._on_lost()
                 return
+
+
+class ThreadLeaseKeeper:
+    """As LeaseKeeper, but a thread renews, so that a loop that is busy for a second or two loses no lease. A
+    loop that has stood still for half the lease's time is as good as dead, though: then the thread holds
+    renewals back, and the lease ends with what the loop serves.
+
+    `on_lost` is called on the loop.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        renewer: LeaseRenewer,
+        lease: int,
+        ttl_ms: int,
+        interval_ms: int,
+        on_lost: Callable[[], None] | None,
+    ) -> None:
+        self.lease = lease
+        self._store = store
+        self._renewer = renewer
+        self._ttl_ms = ttl_ms
+        self._interval_ms = interval_ms
+        self._on_lost = on_lost
+        self._loop = asyncio.get_running_loop()
+        self._stopping = threading.Event()
+        self._ticked_s = time.monotonic()
+        self._tick_handle = self._loop.call_soon(self._tick)
+        self._thread = threading.Thread(target=self._renew_until_stopped, name="lease-keeper", daemon=True)
+        self._thread.start()
+
+    @classmethod
+    async def start(
+        cls,
+        store: MetadataStore,
+        renewer: LeaseRenewer,
+        *,
+        ttl_ms: int = DEFAULT_SESSION_TIMEOUT_MS,
+        interval_ms: int = DEFAULT_HEARTBEAT_INTERVAL_MS,
+        on_lost: Callable[[], None] | None = None,
+    ) -> ThreadLeaseKeeper:
+        """Raises StoreUnavailableError."""
+        return cls(store, renewer, await store.grant_lease(ttl_ms), ttl_ms, interval_ms, on_lost)
+
+    async def stop(self, *, revoke: bool = True) -> None:
+        """See LeaseKeeper.stop."""
+        self._tick_handle.cancel()
+        self._stopping.set()
+        self._renewer.close()
+        await asyncio.to_thread(self._thread.join, _CLOSE_TIMEOUT_S)
+        if not revoke:
+            return
+        try:
+            await self._store.revoke_lease(self.lease)
+        except (LeaseNotFoundError, StoreUnavailableError):
+            return  # it ends by itself
+
+    def _tick(self) -> None:
+        self._ticked_s = time.monotonic()
+        self._tick_handle = self._loop.call_later(self._ttl_ms / 1000 / _TICKS_IN_SESSION, self._tick)
+
+    def _loop_stands_still(self) -> bool:
+        return time.monotonic() - self._ticked_s > self._ttl_ms / 1000 / 2
+
+    def _renew_until_stopped(self) -> None:
+        pause_s = self._interval_ms / 1000
+        while not self._stopping.wait(pause_s):
+            # Not the whole interval: the loop may come back just in time.
+            pause_s = min(self._interval_ms, self._ttl_ms / _TICKS_IN_SESSION) / 1000
+            if self._loop_stands_still():
+                continue
+            try:
+                self._renewer.renew(self.lease, self._interval_ms)
+            except StoreUnavailableError:
+                continue
+            except LeaseNotFoundError:
+                self._tell_lost()
+                return
+            pause_s = self._interval_ms / 1000
+
+    def _tell_lost(self) -> None:
+        if self._on_lost is None or self._stopping.is_set():
+            return
+        try:
+            self._loop.call_soon_threadsafe(self._on_lost)
+        except RuntimeError:
+            return  # the loop is closed: nobody is left to tell

@@ -1,0 +1,101 @@
+"""A watch that outlives connections and members."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+import grpc.aio
+import structlog
+from tidelog.metadata.etcd.connection import EtcdConnection, answer_of
+from tidelog.metadata.etcd.event_assembly import EventAssembly, WatchEndedError
+from tidelog.metadata.etcd.failover import FIRST_PAUSE_MS, MAX_PAUSE_MS, EtcdConnections
+from tidelog.metadata.etcd.faults import CallFailedError, CallFault, StoreRefusedError
+from tidelog.metadata.etcd.generated import rpc_pb2 as pb
+from tidelog.metadata.etcd.options import EtcdOptions
+from tidelog.metadata.store import WatchBatch
+
+_log = structlog.get_logger(__name__)
+
+
+async def watch_range(
+    connections: EtcdConnections,
+    options: EtcdOptions,
+    key_range: tuple[bytes, bytes],
+    start_revision: int,
+    decode_key: Callable[[bytes], str],
+) -> AsyncGenerator[WatchBatch, None]:
+    """See MetadataStore.watch. While etcd refuses the user it goes on trying, as for an etcd that is away."""
+    assembly = EventAssembly(start_revision, decode_key)
+    pause_ms = FIRST_PAUSE_MS
+    while True:
+        token = connections.token
+        try:
+            connection = await connections.get(None)
+            token = connections.token
+            stream = _stream(connections, connection, options, key_range, assembly)
+            try:
+                async for batches in stream:
+                    pause_ms = FIRST_PAUSE_MS
+                    for batch in batches:
+                        yield batch
+            finally:
+                await stream.aclose()
+        except CallFailedError as error:
+            connections.check_open()
+            if error.fault is CallFault.TOKEN:
+                connections.forget_token(token)
+            elif error.fault is CallFault.REFUSED:
+                _log.warning("etcd refuses a watch, it is asked for again", reason=error.details)
+            else:
+                connections.retire(connection, error.details)
+        except (WatchEndedError, StoreRefusedError) as error:
+            connections.check_open()
+            _log.warning("etcd ended a watch, it is asked for again", reason=str(error))
+            # A watch under a token that has run out is refused for want of rights.
+            connections.forget_token(token)
+        await asyncio.sleep(pause_ms / 1000)
+        pause_ms = min(MAX_PAUSE_MS, 2 * pause_ms)
+
+
+async def _stream(
+    connections: EtcdConnections,
+    connection: EtcdConnection,
+    options: EtcdOptions,
+    key_range: tuple[bytes, bytes],
+    assembly: EventAssembly,
+) -> AsyncGenerator[list[WatchBatch], None]:
+    """One stream's life; an empty list when the server has taken the watch on. Raises CallFailedError,
+    WatchEndedError, CompactedError.
+    """
+    assembly.restart()
+    key, range_end = key_range
+    create = pb.WatchCreateRequest(
+        key=key,
+        range_end=range_end,
+        start_revision=assembly.revision_to_ask_for,
+        progress_notify=True,
+        fragment=True,
+    )
+    call = connection.watch.Watch(metadata=connections.metadata)
+    connection.add_watch(call)
+    try:
+        try:
+            async with asyncio.timeout(options.attempt_timeout_ms / 1000):
+                await answer_of(call.write(pb.WatchRequest(create_request=create)))
+                first = await answer_of(call.read())
+        except TimeoutError as error:
+            raise CallFailedError(CallFault.UNKNOWN, "a watch was not taken on in time") from error
+        answer = first
+        while True:
+            if not isinstance(answer, pb.WatchResponse):
+                raise await _why_it_ended(call)
+            yield assembly.take(answer)
+            answer = await answer_of(call.read())
+    finally:
+        connection.remove_watch(call)
+
+
+async def _why_it_ended(call: grpc.aio.Call) -> CallFailedError:
+    code, details = await call.code(), await call.details()
+    return CallFailedError(CallFault.UNKNOWN, f"watch ended: {details or code}")

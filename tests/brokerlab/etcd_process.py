@@ -1,0 +1,183 @@
+"""A real etcd: one member, or several as a cluster; start, stop, kill, freeze, start again."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidelog.cli.etcd_binary import EtcdBinary, find_etcd
+
+from brokerlab.broker_process import free_port
+
+START_TIMEOUT_S = 30.0
+STOP_TIMEOUT_S = 10.0
+LOG_TAIL_BYTES = 20_000
+
+
+class EtcdStartError(RuntimeError):
+    """etcd ended, or nobody could connect in time; the message holds its output."""
+
+
+class EtcdProcess:
+    """One member, alone or of an `etcd_cluster`; keeps its ports and its directory over restarts.
+
+    `arguments` are more of etcd's own flags. With `tls` (files of CA, certificate, key) clients must show a
+    certificate of that CA.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path,
+        log_path: Path,
+        *,
+        binary: EtcdBinary | None = None,
+        name: str = "etcd-1",
+        client_port: int | None = None,
+        peer_port: int | None = None,
+        arguments: Sequence[str] = (),
+        tls: tuple[Path, Path, Path] | None = None,
+    ) -> None:
+        self.data_dir = data_dir
+        self.log_path = log_path
+        self.binary = binary or find_etcd()
+        self.name = name
+        self.client_port = client_port or free_port()
+        self.peer_port = peer_port or free_port()
+        self.arguments = list(arguments)
+        self.tls = tls
+        self.process: subprocess.Popen[bytes] | None = None
+        self._members: list[EtcdProcess] = [self]
+
+    @property
+    def endpoint(self) -> str:
+        return f"{'https' if self.tls else 'http'}://127.0.0.1:{self.client_port}"
+
+    @property
+    def endpoints(self) -> tuple[str, ...]:
+        """Of the whole cluster, this member's first."""
+        return (self.endpoint, *(member.endpoint for member in self._members if member is not self))
+
+    @property
+    def peer_url(self) -> str:
+        return f"http://127.0.0.1:{self.peer_port}"
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "etcd was never started"
+        return self.process.pid
+
+    def command(self) -> list[str]:
+        command = [
+            str(self.binary.path),
+            f"--name={self.name}",
+            f"--data-dir={self.data_dir}",
+            f"--listen-client-urls={self.endpoint}",
+            f"--advertise-client-urls={self.endpoint}",
+            f"--listen-peer-urls={self.peer_url}",
+            f"--initial-advertise-peer-urls={self.peer_url}",
+            f"--initial-cluster={','.join(f'{m.name}={m.peer_url}' for m in self._members)}",
+            "--logger=zap",
+            "--log-level=warn",
+        ]
+        if self.tls:
+            ca, certificate, key = self.tls
+            command += [f"--trusted-ca-file={ca}", f"--cert-file={certificate}", f"--key-file={key}"]
+            command += ["--client-cert-auth"]
+        return command + self.arguments
+
+    def spawn(self) -> None:
+        """Start without waiting."""
+        assert not self.is_running(), "etcd already runs"
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.command(), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> EtcdProcess:
+        self.spawn()
+        self.wait_until_up(timeout_s)
+        return self
+
+    def wait_until_up(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Until the client port is open: etcd opens it once it has joined its cluster."""
+        deadline = time.monotonic() + timeout_s
+        while not _is_listening(self.client_port):
+            if self.process is None or self.process.poll() is not None:
+                raise EtcdStartError(f"etcd ended:\n{self.log_tail()}")
+            if time.monotonic() > deadline:
+                self.kill()
+                raise EtcdStartError(f"etcd wasn't up within {timeout_s} s:\n{self.log_tail()}")
+            time.sleep(0.02)
+
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
+        """SIGTERM and wait; SIGKILL if it takes too long."""
+        if self.process is None or not self.is_running():
+            return
+        self.resume()
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """SIGKILL and wait."""
+        if self.process is not None and self.is_running():
+            self.process.kill()
+            self.process.wait()
+
+    def pause(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self.process is not None
+        self.process.send_signal(signal.SIGCONT)
+
+    def log_tail(self) -> str:
+        if not self.log_path.exists():
+            return ""
+        return self.log_path.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+
+def etcd_cluster(
+    directory: Path, members: int, *, binary: EtcdBinary | None = None, arguments: Sequence[str] = ()
+) -> list[EtcdProcess]:
+    """Started, and all of them up."""
+    processes = [
+        EtcdProcess(
+            directory / f"etcd-{number}",
+            directory / f"etcd-{number}.log",
+            binary=binary,
+            name=f"etcd-{number}",
+            arguments=arguments,
+        )
+        for number in range(1, members + 1)
+    ]
+    for process in processes:
+        process._members = processes
+    for process in processes:
+        process.spawn()
+    try:
+        for process in processes:
+            process.wait_until_up()
+    except EtcdStartError:
+        for process in processes:
+            process.kill()
+        raise
+    return processes
+
+
+def _is_listening(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
