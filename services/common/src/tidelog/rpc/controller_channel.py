@@ -168,7 +168,9 @@ class RemoteController:
         if known is not None and known.holder == holder:
             return known
         self._disconnect()
-        _log.info("the controller is", controller_id=holder.controller_id, address=holder.rpc_address)
+        _log.info(
+            "calls go to the controller", controller_id=holder.controller_id, address=holder.rpc_address
+        )
         channel = open_channel(holder.rpc_address)
         stub: ControllerApiAsyncStub = ControllerApiStub(channel)
         made = self._connection = _Connection(holder, channel, stub)
