@@ -11,6 +11,7 @@ import pytest
 from brokerlab.in_memory_broker import InMemoryBroker
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tidelog.broker import fetch_answer
 from tidelog.broker.handlers import fetch
 from tidelog.broker.log.file_range import FileRange
 from tidelog.broker.request import PARKED, RequestContext
@@ -38,6 +39,7 @@ class Client:
         self.answers: list[FetchResponse] = []
         self.is_closed = False
         self.contexts: list[SimpleNamespace] = []
+        self.version = VERSION
 
     def close(self) -> None:
         self.is_closed = True
@@ -47,7 +49,7 @@ class Client:
 
     def context(self) -> RequestContext:
         context = SimpleNamespace(
-            api_version=VERSION, connection=self, listener_name="PLAINTEXT", on_abandoned=None
+            api_version=self.version, connection=self, listener_name="PLAINTEXT", on_abandoned=None
         )
 
         def park(on_abandoned: Callable[[], None] | None = None) -> object:
@@ -178,7 +180,7 @@ def test_a_small_range_that_would_wait_for_the_disk_is_left_to_the_outbox(
     """The event loop never waits for a disk."""
     lab.add_topic("t")
     append_bytes(lab, 1000)
-    monkeypatch.setattr(fetch, "is_resident", lambda *_: False)
+    monkeypatch.setattr(fetch_answer, "is_resident", lambda *_: False)
     answer = ask(lab, client, {("t", 0): 0})
     assert isinstance(parts(answer)["t", 0].records, FileRange)
 
@@ -256,14 +258,24 @@ def test_an_offset_that_is_not_there(lab: InMemoryBroker, client: Client, offset
     assert (part.error_code, part.high_watermark) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
 
 
-def test_a_partition_that_moves_away_ends_the_wait(lab: InMemoryBroker, client: Client) -> None:
+@pytest.mark.parametrize(
+    ("version", "known_epoch", "error"),
+    [
+        (10, 3, ErrorCode.FENCED_LEADER_EPOCH),
+        (10, -1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (12, 3, ErrorCode.FENCED_LEADER_EPOCH),
+    ],
+)
+def test_a_partition_that_moves_away_ends_the_wait(
+    lab: InMemoryBroker, client: Client, version: int, known_epoch: int, error: ErrorCode
+) -> None:
     topic_id = lab.add_topic("t")
-    assert ask(lab, client, {("t", 0): 0}) is None
+    client.version = version
+    wanted = FetchPartition(partition=0, fetch_offset=0, current_leader_epoch=known_epoch)
+    assert ask(lab, client, {}, topics=[FetchTopic(topic="t", partitions=[wanted])]) is None
     moved = PartitionState("t", topic_id, 0, 2, 4, (2,), (1, 2), 7, partition_epoch=2)
     lab.runner.run(lab.commands.leader_and_isr(LeaderAndIsr(1, 7, (moved,))))
-    assert [parts(answer)["t", 0].error_code for answer in client.answers] == [
-        ErrorCode.NOT_LEADER_OR_FOLLOWER
-    ]
+    assert [parts(answer)["t", 0].error_code for answer in client.answers] == [error]
 
 
 def test_a_topic_that_is_deleted_ends_the_wait(lab: InMemoryBroker, client: Client) -> None:

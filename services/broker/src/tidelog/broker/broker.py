@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import structlog
+from tidelog.broker.closest_replica import is_rack_aware
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.metadata_answers import MetadataAnswers
@@ -16,6 +17,10 @@ from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.partition.events import AskEpochEnd, ProposeIsr, RestartLogAt, TruncateTo
 from tidelog.broker.producer_ids import ProducerIds
 from tidelog.broker.replica import Replica
+from tidelog.broker.replication.follower_fetch_sessions import FollowerFetchSessions
+from tidelog.broker.replication.isr_maintenance import IsrMaintenance
+from tidelog.broker.replication.replica_fetchers import ReplicaFetchers
+from tidelog.broker.replication.throttle import ReplicationThrottle, is_throttled
 from tidelog.broker.request import DelayedRequest, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -61,9 +66,22 @@ class Broker:
             "Produce", timer, self._operation_failed
         )
         self.fetch_purgatory: Purgatory[TopicPartition] = Purgatory("Fetch", timer, self._operation_failed)
+        self.delete_records_purgatory: Purgatory[TopicPartition] = Purgatory(
+            "DeleteRecords", timer, self._operation_failed
+        )
         self.fetch_sessions = FetchSessions(
             settings.max_incremental_fetch_session_cache_slots, lambda: random_source.randrange(1, 2**31)
         )
+        self.follower_fetch_sessions = FollowerFetchSessions(
+            lambda: random_source.randrange(1, 2**31), metadata.topic_names
+        )
+        self.leader_throttle = ReplicationThrottle(
+            settings.leader_replication_throttled_rate, now_ms=timer.now_ms()
+        )
+        self.isr_maintenance: IsrMaintenance | None = None
+        """Set before a partition with more than one replica is hosted."""
+        self.fetchers = ReplicaFetchers(self)
+        """What this broker follows others in."""
         self.metadata_answers = MetadataAnswers()
         self.producer_ids = ProducerIds(
             lambda: controller.allocate_producer_ids(self.broker_id, self.broker_epoch)
@@ -84,33 +102,83 @@ class Broker:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
+    # -- what replicas ask for (`ReplicaEnvironment`)
+
     def high_watermark_advanced(self, topic_partition: TopicPartition) -> None:
         """Readers that wait and producers with acks=all may go on."""
         self.fetch_purgatory.check_and_complete(topic_partition)
         self.produce_purgatory.check_and_complete(topic_partition)
+        self.follower_fetch_sessions.high_watermark_advanced(
+            topic_partition, is_urgent=is_rack_aware(self.settings.replica_selector_class)
+        )
 
     def log_end_advanced(self, topic_partition: TopicPartition) -> None:
         """Followers that wait may fetch what was appended."""
-        self.fetch_purgatory.check_and_complete(topic_partition)
+        self.follower_fetch_sessions.log_end_advanced(topic_partition)
 
     def low_watermark_advanced(self, topic_partition: TopicPartition) -> None:
-        """Nothing waits for it yet."""
+        """DeleteRecords that waits for all replicas may go on."""
+        self.delete_records_purgatory.check_and_complete(topic_partition)
 
     def stepped_down(self, topic_partition: TopicPartition) -> None:
         """Whoever waits at this leader learns that it is none."""
+        self.leadership_changed(topic_partition)
+
+    def leadership_changed(self, topic_partition: TopicPartition) -> None:
+        """Whoever waits for this partition looks again: it may have another leader or epoch, or be gone."""
         self.high_watermark_advanced(topic_partition)
+        self.delete_records_purgatory.check_and_complete(topic_partition)
+        self.follower_fetch_sessions.log_end_advanced(topic_partition)
 
     def propose_isr(self, replica: Replica, proposal: ProposeIsr) -> None:
-        raise NotImplementedError("one broker has no ISR to change")
+        self._isr_maintenance().propose(replica, proposal)
 
     def isr_changed(self, topic_partition: TopicPartition, *, is_expansion: bool) -> None:
-        raise NotImplementedError("one broker has no ISR to change")
+        if is_expansion:
+            self.telemetry.isr_expands += 1
+        else:
+            self.telemetry.isr_shrinks += 1
+        self._isr_maintenance().isr_changed(topic_partition)
+
+    def _isr_maintenance(self) -> IsrMaintenance:
+        if self.isr_maintenance is None:
+            raise AssertionError("a broker that has replicas elsewhere has a store to write the ISR to")
+        return self.isr_maintenance
 
     def ask_epoch_end(self, replica: Replica, question: AskEpochEnd) -> None:
-        """Wired with the fetchers."""
+        """Until the leader answers."""
+        self.fetchers.ask_epoch_end(replica, question)
 
     def cut_log(self, replica: Replica, cut: TruncateTo | RestartLogAt, leader_epoch: int) -> None:
-        """Wired with the fetchers."""
+        """In a thread."""
+        self.fetchers.cut_log(replica, cut, leader_epoch)
+
+    def answer_waiting(self) -> None:
+        """All that is parked is answered with what there is, as at a shutdown."""
+        for purgatory in (self.fetch_purgatory, self.produce_purgatory, self.delete_records_purgatory):
+            purgatory.expire_all()
+        self.follower_fetch_sessions.end_all()
+
+    # -- replication's throttle (KIP-73)
+
+    def is_replication_throttled(self, replica: Replica, follower_id: int) -> bool:
+        """Whether nothing of this partition may be sent to that follower now; one in sync never waits."""
+        return (
+            self.leader_throttle.is_limited
+            and follower_id not in replica.core.in_sync_replicas
+            and self._is_listed_as_throttled(replica)
+            and self.leader_throttle.is_exceeded(self.timer.now_ms())
+        )
+
+    def replication_sent(self, replica: Replica, size_bytes: int) -> None:
+        """So much of this partition goes to a follower."""
+        self.telemetry.broker_traffic.replication_bytes_out += size_bytes
+        if self.leader_throttle.is_limited and self._is_listed_as_throttled(replica):
+            self.leader_throttle.spend(size_bytes, self.timer.now_ms())
+
+    def _is_listed_as_throttled(self, replica: Replica) -> bool:
+        listed = replica.settings.leader_replication_throttled_replicas
+        return is_throttled(listed, replica.topic_partition.partition, self.broker_id)
 
     def controller_id_for_clients(self) -> int:
         """Clients send admin requests to the broker named here; any live one forwards them, so it is this
@@ -132,6 +200,7 @@ class Broker:
             )
         except SettingError as error:
             _log.error("dynamic settings are not applied", setting=error.name, reason=str(error))
+        self.leader_throttle.set_rate(self.settings.leader_replication_throttled_rate, self.timer.now_ms())
 
     async def forward(self, api_key: int, request: Any, context: RequestContext) -> Any:
         """Have the controller answer an admin request."""

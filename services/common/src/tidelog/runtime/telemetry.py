@@ -31,6 +31,8 @@ class TopicTraffic:
         "fetch_requests",
         "messages_in",
         "produce_requests",
+        "replication_bytes_in",
+        "replication_bytes_out",
     )
 
     SUMMED = ("messages_in", "bytes_in", "produce_requests")
@@ -44,6 +46,8 @@ class TopicTraffic:
         self.failed_produce_requests = 0
         self.fetch_requests = 0
         self.failed_fetch_requests = 0
+        self.replication_bytes_in = 0  # counted for the broker only, as the next
+        self.replication_bytes_out = 0
 
     def produced(self, messages: int, size_bytes: int) -> None:
         """One batch was appended."""
@@ -91,6 +95,7 @@ class Telemetry:
         self.controller_counts = ControllerCounts()
         self.isr_shrinks = 0
         self.isr_expands = 0
+        self.failed_isr_updates = 0
         self.broker: BrokerView | None = None
         self.controller: ControllerView | None = None
         self._endpoint: MetricsEndpoint | None = None

@@ -1,47 +1,42 @@
 """Fetch v4 to v18: batches from the log as ranges of files, with incremental sessions and long polling.
 
 An answer is held back until `min_bytes` are there or `max_wait_ms` has passed. Small ranges are read
-into the answer, larger ones leave by sendfile. Followers' fetches (replica id >= 0) are served like
-clients' until there is replication.
+into the answer, larger ones leave by sendfile. A follower's fetch (replica id >= 0) is taken up in
+`follower_fetch.py`.
+
+From v11 on a consumer may fetch from a follower, too, up to the high watermark that this one knows, and a
+leader may name the replica that is closest to it (KIP-392, `closest_replica.py`). A follower that has not
+got yet what is asked for answers OFFSET_NOT_AVAILABLE, so that the consumer comes again.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import structlog
+from tidelog.broker.closest_replica import closest_replica
+from tidelog.broker.fetch_answer import MOVED, FetchAnswer, current_leader
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchedPartition, FetchPlan
-from tidelog.broker.page_cache import is_resident
+from tidelog.broker.handlers import follower_fetch
 from tidelog.broker.request import PARKED, DelayedRequest, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.wire.messages.fetch import (
-    FetchableTopicResponse,
-    FetchRequest,
-    FetchResponse,
-    LeaderIdAndEpoch,
-    PartitionData,
-)
+from tidelog.wire.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse, PartitionData
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.log.file_range import FileRange
+    from tidelog.broker.partition.core import PartitionCore
     from tidelog.broker.replica import Replica
     from tidelog.runtime.telemetry import TopicTraffic
 
-INLINE_RANGE_BYTES = 32 * 1024
-"""A range up to this size is read into the answer if it is in memory: cheaper than a sendfile of its own."""
-INLINE_ANSWER_BYTES = 64 * 1024
-"""So many bytes of an answer are read at most; beyond it even small ranges leave by sendfile, so that
-waiting answers take no memory.
-"""
 UNKNOWN_OFFSET = -1
-_MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH)
-
-_log = structlog.get_logger(__name__)
+NO_REPLICA = -1
+FIRST_VERSION_FROM_FOLLOWERS = 11
 
 
 def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> object:
+    if request.replica_id >= 0 or request.replica_state is not None:
+        return follower_fetch.handle(broker, request, context)
     try:
         plan = broker.fetch_sessions.plan(request, context.api_version, broker.clock.now_ms())
     except KafkaError as error:
@@ -59,16 +54,18 @@ def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> ob
 
 
 class PartitionRead:
-    """What was found for one partition: an error, or a range (None: nothing to read) with the offsets that
-    go with it.
+    """What was found for one partition: an error, where the reader's log diverges, a replica that is closer
+    to it, or a range (None: nothing to read) with the offsets that go with it.
     """
 
     __slots__ = (
+        "diverging",
         "error",
         "high_watermark",
         "last_stable_offset",
         "log_start_offset",
         "partition",
+        "preferred_replica",
         "range",
         "traffic",
     )
@@ -76,6 +73,8 @@ class PartitionRead:
     def __init__(self, partition: FetchedPartition) -> None:
         self.partition = partition
         self.error = ErrorCode.NONE
+        self.diverging: EpochEndOffset | None = None
+        self.preferred_replica = NO_REPLICA
         self.high_watermark = UNKNOWN_OFFSET
         self.last_stable_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
@@ -86,12 +85,13 @@ class PartitionRead:
 class Reads:
     """All partitions of one fetch. Ranges keep their files open until they are sent or released."""
 
-    __slots__ = ("bytes", "has_error", "partitions")
+    __slots__ = ("bytes", "is_urgent", "partitions")
 
     def __init__(self) -> None:
         self.partitions: list[PartitionRead] = []
         self.bytes = 0
-        self.has_error = False
+        self.is_urgent = False
+        """Whether something else than records has to be told at once."""
 
     def release(self) -> None:
         for read in self.partitions:
@@ -121,9 +121,11 @@ class Fetch:
             try:
                 replica = self._replica(partition)
                 self._read_partition(replica, read, left, at_least_one_batch=not reads.bytes)
+                if read.preferred_replica != NO_REPLICA or read.diverging is not None:
+                    reads.is_urgent = True
             except KafkaError as error:
                 read.error = error.code
-                reads.has_error = True
+                reads.is_urgent = True
                 self.broker.telemetry.fetch_failed(partition.key.topic or None)
                 continue
             if read.range is not None:
@@ -137,7 +139,7 @@ class Fetch:
         return (
             reads.bytes >= request.min_bytes
             or request.max_wait_ms <= 0
-            or reads.has_error
+            or reads.is_urgent
             or not reads.partitions
         )
 
@@ -154,7 +156,8 @@ class Fetch:
             core = self._replica(partition).core
         except KafkaError:
             return True
-        return partition.fetch_offset < core.read_limit(self.request.isolation_level) or not core.is_leader
+        is_readable = partition.fetch_offset < core.read_limit(self.request.isolation_level)
+        return is_readable or self._refusal(core, partition) != ErrorCode.NONE
 
     def watched_keys(self) -> list[TopicPartition]:
         names = self.broker.metadata.topic_names
@@ -178,11 +181,19 @@ class Fetch:
     ) -> None:
         core, partition = replica.core, read.partition
         read.traffic = replica.traffic
-        error = core.leadership_error(partition.current_leader_epoch)
+        error = self._refusal(core, partition)
         if error:
             raise KafkaError(error)
+        rack = self.request.rack_id
+        if rack and core.is_leader:
+            closest = closest_replica(self.broker, core, rack, partition.fetch_offset, self.context)
+            read.preferred_replica = NO_REPLICA if closest is None else closest
+        if partition.last_fetched_epoch >= 0:
+            diverging = core.diverging_epoch(partition.last_fetched_epoch, partition.fetch_offset)
+            read.diverging = None if diverging is None else EpochEndOffset(*diverging)
         max_bytes = min(left, partition.max_bytes)
-        if max_bytes > 0 or at_least_one_batch:
+        is_elsewhere = read.preferred_replica != NO_REPLICA or read.diverging is not None
+        if not is_elsewhere and (max_bytes > 0 or at_least_one_batch):
             read.range = replica.read(
                 partition.fetch_offset,
                 max(max_bytes, 0),
@@ -193,75 +204,61 @@ class Fetch:
         read.last_stable_offset = core.last_stable_offset
         read.log_start_offset = core.log_start_offset
 
+    def _refusal(self, core: PartitionCore, partition: FetchedPartition) -> ErrorCode:
+        """Why nothing can be read here; NONE if it can."""
+        error = core.leadership_error(partition.current_leader_epoch)
+        if (
+            error != ErrorCode.NOT_LEADER_OR_FOLLOWER
+            or not core.is_follower
+            or self.context.api_version < FIRST_VERSION_FROM_FOLLOWERS
+        ):
+            return error
+        is_here = partition.fetch_offset <= core.log_end_offset
+        return ErrorCode.NONE if is_here else ErrorCode.OFFSET_NOT_AVAILABLE
+
     # -- the answer
 
     def answer(self, reads: Reads) -> FetchResponse:
         session, is_incremental = self.plan.session, self.plan.is_incremental
-        topics: dict[object, FetchableTopicResponse] = {}
-        inline_left = INLINE_ANSWER_BYTES
+        answer = FetchAnswer()
         for read in reads.partitions:
             partition, file_range = read.partition, read.range
-            news = partition.is_news(
-                read.error, read.high_watermark, read.log_start_offset, file_range is not None
+            is_telling = (
+                file_range is not None or read.diverging is not None or read.preferred_replica != NO_REPLICA
             )
+            news = partition.is_news(read.error, read.high_watermark, read.log_start_offset, is_telling)
             if is_incremental and not news:
                 continue
             key = partition.key
-            data = self._partition_data(read)
             if file_range is not None:
-                size = len(file_range)
                 if read.traffic is not None:
                     read.traffic.fetch_requests += 1
-                    read.traffic.bytes_out += size
-                if (
-                    size <= INLINE_RANGE_BYTES
-                    and size <= inline_left
-                    and is_resident(file_range.fileno(), file_range.position + size - 1)
-                ):
-                    _read_into(data, file_range)
-                    inline_left -= size
-                else:
-                    data.records = file_range  # type: ignore[assignment]  # the encoder needs only its len()
+                    read.traffic.bytes_out += file_range.length
                 if session is not None:
                     session.move_to_end(key)
-            topic = topics.get(key[:2])
-            if topic is None:
-                topic = topics[key[:2]] = FetchableTopicResponse(
-                    topic=key.topic, topic_id=key.topic_id, partitions=[]
-                )
-            topic.partitions.append(data)
+            answer.add(key.topic, key.topic_id, self._partition_data(read), file_range)
         self.broker.telemetry.fetched(reads.bytes)
         return FetchResponse(
-            session_id=NO_SESSION if session is None else session.session_id, responses=list(topics.values())
+            session_id=NO_SESSION if session is None else session.session_id, responses=answer.topics
         )
 
     def _partition_data(self, read: PartitionRead) -> PartitionData:
+        key = read.partition.key
         data = PartitionData(
-            partition_index=read.partition.key.partition,
+            partition_index=key.partition,
             error_code=read.error,
             high_watermark=read.high_watermark,
             last_stable_offset=read.last_stable_offset,
             log_start_offset=read.log_start_offset,
+            diverging_epoch=read.diverging,
             aborted_transactions=None if read.error or not self.request.isolation_level else [],
+            preferred_read_replica=read.preferred_replica,
             records=b"",
         )
-        if read.error in _MOVED:
-            key = read.partition.key
+        if read.error in MOVED:
             topic = key.topic or self.broker.metadata.topic_names.get(key.topic_id, "")
-            state = self.broker.metadata.partition(topic, key.partition)
-            if state is not None:
-                data.current_leader = LeaderIdAndEpoch(state.leader, state.leader_epoch)
+            data.current_leader = current_leader(self.broker, topic, key.partition)
         return data
-
-
-def _read_into(data: PartitionData, file_range: FileRange) -> None:
-    try:
-        data.records = file_range.read()
-    except OSError as error:
-        _log.error("records can't be read", range=repr(file_range), reason=str(error))
-        data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-    finally:
-        file_range.release()
 
 
 class DelayedFetch(DelayedRequest):

@@ -1,0 +1,80 @@
+"""Puts a Fetch answer together: small ranges are read into it, larger ones leave by sendfile."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from tidelog.broker.page_cache import is_resident
+from tidelog.model.errors import ErrorCode
+from tidelog.wire.messages.fetch import FetchableTopicResponse, LeaderIdAndEpoch, PartitionData
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.log.file_range import FileRange
+
+INLINE_RANGE_BYTES: Final = 32 * 1024
+"""A range up to this size is read into the answer if it is in memory: cheaper than a sendfile of its own."""
+INLINE_ANSWER_BYTES: Final = 64 * 1024
+"""So many bytes of an answer are read at most; beyond it even small ranges leave by sendfile, so that
+waiting answers take no memory.
+"""
+
+MOVED: Final = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+)
+"""Errors that come with the leader that this broker knows of."""
+
+_log = structlog.get_logger(__name__)
+
+
+class FetchAnswer:
+    """`topics` is the answer's list of topics."""
+
+    __slots__ = ("_inline_left", "_topics")
+
+    def __init__(self) -> None:
+        self._topics: dict[object, FetchableTopicResponse] = {}
+        self._inline_left = INLINE_ANSWER_BYTES
+
+    @property
+    def topics(self) -> list[FetchableTopicResponse]:
+        return list(self._topics.values())
+
+    def add(self, topic: str, topic_id: uuid.UUID, data: PartitionData, file_range: FileRange | None) -> None:
+        """The topic is named as the request did, by name or by id."""
+        if file_range is not None:
+            size = file_range.length
+            if (
+                size <= INLINE_RANGE_BYTES
+                and size <= self._inline_left
+                and is_resident(file_range.fileno(), file_range.position + size - 1)
+            ):
+                _read_into(data, file_range)
+                self._inline_left -= size
+            else:
+                data.records = file_range  # type: ignore[assignment]  # the encoder needs only its len()
+        key: object = topic or topic_id.int
+        of_topic = self._topics.get(key)
+        if of_topic is None:
+            of_topic = self._topics[key] = FetchableTopicResponse(topic, topic_id, [])
+        of_topic.partitions.append(data)
+
+
+def current_leader(broker: Broker, topic: str, partition: int) -> LeaderIdAndEpoch | None:
+    """What a client that came to the wrong place is told; None if nothing is known of the partition."""
+    state = broker.metadata.partition(topic, partition)
+    return None if state is None else LeaderIdAndEpoch(state.leader, state.leader_epoch)
+
+
+def _read_into(data: PartitionData, file_range: FileRange) -> None:
+    try:
+        data.records = file_range.read()
+    except OSError as error:
+        _log.error("records can't be read", range=repr(file_range), reason=str(error))
+        data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+    finally:
+        file_range.release()

@@ -1,0 +1,320 @@
+"""Fetch by a follower (replica id >= 0): the leader's side of replication. Called by `handlers/fetch.py`.
+
+A follower reads to the log's end. What it asks for tells the leader how far it has come; the high
+watermark and the ISR follow from that (SPEC C1-C4). Before anything is read or believed, the leader epochs
+are compared, and whether the follower's log is a part of this one: if not, the answer says where they
+diverge (KIP-595).
+
+As in Kafka: a replica that isn't assigned here, or not yet, is refused (UNKNOWN_LEADER_EPOCH); one of an
+earlier life of its broker, too (NOT_LEADER_OR_FOLLOWER, KIP-903). With a replica selector an advance of the
+high watermark is answered at once, else it goes with the next answer (KAFKA-9731). Deviation: of a session
+only partitions with news are looked at, all of them only from time to time (`follower_fetch_sessions.py`).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tidelog.broker.closest_replica import is_rack_aware
+from tidelog.broker.fetch_answer import MOVED, FetchAnswer, current_leader
+from tidelog.broker.partition.core import NO_EPOCH
+from tidelog.broker.partition.events import FollowerFetched
+from tidelog.broker.partition.leader_epochs import EpochEndOffset
+from tidelog.broker.replication.follower_fetch_sessions import FollowerFetchSession, FollowerPosition
+from tidelog.broker.request import PARKED, RequestContext
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.wire.messages.fetch import EpochEndOffset as DivergingEpoch
+from tidelog.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.log.file_range import FileRange
+    from tidelog.broker.replica import Replica
+    from tidelog.runtime.timing_wheel import TimerEntry
+
+SWEEPS_PER_LAG_TIME: Final = 20
+"""A session is looked at whole so many times in `replica.lag.time.max.ms`: so much earlier at most may a
+follower that dies be taken for one that lags.
+"""
+UNKNOWN_OFFSET: Final = -1
+INCREMENTAL_FROM: Final = 1
+
+
+def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> object:
+    state = request.replica_state
+    replica_id = request.replica_id if state is None else state.replica_id
+    broker_epoch = NO_EPOCH if state is None else state.replica_epoch
+    now_ms = broker.clock.now_ms()
+    sweep_interval_ms = broker.settings.replica_lag_time_max_ms // SWEEPS_PER_LAG_TIME
+    try:
+        session = broker.follower_fetch_sessions.open(
+            request, context.api_version, replica_id, now_ms, sweep_interval_ms
+        )
+    except KafkaError as error:
+        return FetchResponse(error_code=error.code)
+    return FollowerFetch(broker, request, context, session, broker_epoch).start(now_ms)
+
+
+class _News:
+    """What is to be told of one partition: an error, where the logs diverge, records, or only offsets."""
+
+    __slots__ = (
+        "diverging",
+        "error",
+        "file_range",
+        "high_watermark",
+        "log_start_offset",
+        "partition",
+        "replica",
+    )
+
+    def __init__(self, partition: FollowerPosition) -> None:
+        self.partition = partition
+        self.replica: Replica | None = None
+        self.error = ErrorCode.NONE
+        self.diverging: EpochEndOffset | None = None
+        self.file_range: FileRange | None = None
+        self.high_watermark = UNKNOWN_OFFSET
+        self.log_start_offset = UNKNOWN_OFFSET
+
+
+class FollowerFetch:
+    """One request: takes in what it says, answers or waits. It is its own entry in the session while it
+    waits (`ParkedFetch`).
+    """
+
+    __slots__ = (
+        "_broker",
+        "_broker_epoch",
+        "_bytes",
+        "_context",
+        "_deadline",
+        "_is_incremental",
+        "_is_stale",
+        "_is_urgent",
+        "_is_woken",
+        "_news",
+        "_request",
+        "_session",
+    )
+
+    def __init__(
+        self,
+        broker: Broker,
+        request: FetchRequest,
+        context: RequestContext,
+        session: FollowerFetchSession,
+        broker_epoch: int,
+    ) -> None:
+        self._broker = broker
+        self._request = request
+        self._context = context
+        self._session = session
+        self._is_incremental = request.session_epoch >= INCREMENTAL_FROM
+        registered = broker.metadata.brokers.get(session.replica_id)
+        newest = NO_EPOCH if registered is None else registered.broker_epoch
+        # Before v15 a follower does not tell its epoch.
+        self._broker_epoch = newest if broker_epoch == NO_EPOCH else broker_epoch
+        self._is_stale = self._broker_epoch < newest
+        self._news: list[_News] = []
+        self._bytes = 0
+        self._is_urgent = False
+        self._is_woken = False
+        self._deadline: TimerEntry[object] | None = None
+
+    def start(self, now_ms: int) -> object:
+        self._look(now_ms, takes_in_positions=True)
+        if self._is_answerable() or self._request.max_wait_ms <= 0 or not self._session.partitions:
+            return self._answer()
+        self._release()
+        self._park()
+        return PARKED
+
+    # -- waiting
+
+    def _park(self) -> None:
+        timer = self._broker.timer
+        self._session.parked = self
+        self._context.park(on_abandoned=self._abandon)
+        self._deadline = timer.add(self.end, timer.now_ms() + self._request.max_wait_ms)  # type: ignore[assignment]
+
+    def wake_soon(self) -> None:
+        """Once for all that is appended in this turn."""
+        if not self._is_woken:
+            self._is_woken = True
+            self._context.connection.loop.call_soon(self._wake)
+
+    def _wake(self) -> None:
+        self._is_woken = False
+        if self._session.parked is not self:
+            return  # answered meanwhile
+        self._look(self._broker.clock.now_ms(), takes_in_positions=False)
+        if self._is_answerable():
+            self._unpark()
+            self._reply()
+        else:
+            self._release()
+
+    def end(self) -> None:
+        """The time is over: answer with what there is."""
+        if self._session.parked is self:
+            self._unpark()
+            self._look(self._broker.clock.now_ms(), takes_in_positions=False)
+            self._reply()
+
+    def _unpark(self) -> None:
+        self._session.parked = None
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    def _abandon(self) -> None:
+        """The connection is gone."""
+        if self._session.parked is self:
+            self._unpark()
+            if not self._session.session_id:
+                self._broker.follower_fetch_sessions.release(self._session)
+
+    def _reply(self) -> None:
+        try:
+            self._context.reply(self._answer())
+        except BaseException:
+            self._release()
+            raise
+
+    # -- reading
+
+    def _look(self, now_ms: int, *, takes_in_positions: bool) -> None:
+        """Find out what is to be told of the dirty partitions; those without news are dirty no longer."""
+        self._news, self._bytes, self._is_urgent = [], 0, False
+        session = self._session
+        partitions = tuple(session.dirty) if self._is_incremental else tuple(session.partitions.values())
+        tells_high_watermark_at_once = is_rack_aware(self._broker.settings.replica_selector_class)
+        for partition in partitions:
+            news = _News(partition)
+            try:
+                replica = self._replica(partition)
+                self._look_at(replica, news, now_ms if takes_in_positions else None)
+            except KafkaError as error:
+                news.error = error.code
+            has_nothing = (
+                news.file_range is None
+                and not news.error
+                and news.diverging is None
+                and news.high_watermark == partition.told_high_watermark
+                and news.log_start_offset == partition.told_log_start_offset
+            )
+            if has_nothing and self._is_incremental:
+                if not partition.is_throttled and partition.fetch_offset == replica.core.log_end_offset:
+                    session.dirty.pop(partition, None)
+                continue
+            self._news.append(news)
+            is_told_high_watermark = partition.told_high_watermark >= news.high_watermark
+            if news.error or news.diverging or (tells_high_watermark_at_once and not is_told_high_watermark):
+                self._is_urgent = True
+
+    def _replica(self, partition: FollowerPosition) -> Replica:
+        broker = self._broker
+        topic_partition = partition.topic_partition
+        replica = None if topic_partition is None else broker.replicas.get(topic_partition)
+        if replica is None or (self._session.uses_topic_ids and replica.topic_id != partition.topic_id):
+            raise self._no_replica(partition)
+        return replica
+
+    def _look_at(self, replica: Replica, news: _News, taken_in_ms: int | None) -> None:
+        """Raises KafkaError."""
+        core, partition, session = replica.core, news.partition, self._session
+        error = core.leadership_error(partition.current_leader_epoch)
+        if error:
+            raise KafkaError(error)
+        if session.replica_id not in core.replicas:
+            has_epoch = partition.current_leader_epoch != NO_EPOCH
+            raise KafkaError(
+                ErrorCode.UNKNOWN_LEADER_EPOCH if has_epoch else ErrorCode.NOT_LEADER_OR_FOLLOWER
+            )
+        if self._is_stale:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "of an earlier life of that broker")
+        offset = partition.fetch_offset
+        news.diverging = core.diverging_epoch(partition.last_fetched_epoch, offset)
+        if news.diverging is None:
+            if not core.log_start_offset <= offset <= core.log_end_offset:
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
+            if taken_in_ms is not None:
+                replica.follower_fetched(
+                    FollowerFetched(
+                        session.replica_id, self._broker_epoch, offset, partition.log_start_offset
+                    ),
+                    taken_in_ms,
+                )
+            if offset < core.log_end_offset:
+                self._read(replica, news)
+        news.high_watermark = core.high_watermark
+        news.log_start_offset = core.log_start_offset
+
+    def _read(self, replica: Replica, news: _News) -> None:
+        partition = news.partition
+        left = self._request.max_bytes - self._bytes
+        if self._bytes and left <= 0:
+            return
+        partition.is_throttled = self._broker.is_replication_throttled(replica, self._session.replica_id)
+        if partition.is_throttled:
+            return
+        news.file_range = file_range = replica.read_for_follower(
+            partition.fetch_offset,
+            max(0, min(left, partition.max_bytes)),
+            at_least_one_batch=not self._bytes,
+        )
+        if file_range is not None:
+            news.replica = replica
+            self._bytes += file_range.length
+
+    def _no_replica(self, partition: FollowerPosition) -> KafkaError:
+        broker = self._broker
+        if partition.topic_partition is None:
+            broker.follower_fetch_sessions.resolve(partition)
+        topic_partition = partition.topic_partition
+        if topic_partition is None or (
+            self._session.uses_topic_ids and partition.topic_id not in broker.metadata.topic_names
+        ):
+            return KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return broker.no_replica_error(*topic_partition)
+
+    # -- the answer
+
+    def _is_answerable(self) -> bool:
+        return self._is_urgent or self._bytes >= self._request.min_bytes
+
+    def _answer(self) -> FetchResponse:
+        session, answer = self._session, FetchAnswer()
+        for news in self._news:
+            partition, file_range = news.partition, news.file_range
+            data = PartitionData(
+                partition.index,
+                news.error,
+                news.high_watermark,
+                UNKNOWN_OFFSET,
+                news.log_start_offset,
+                aborted_transactions=None,
+                records=b"",
+            )
+            if news.diverging is not None:
+                data.diverging_epoch = DivergingEpoch(*news.diverging)
+            if news.error in MOVED and partition.topic_partition is not None:
+                data.current_leader = current_leader(self._broker, *partition.topic_partition)
+            partition.told_high_watermark = news.high_watermark
+            partition.told_log_start_offset = news.log_start_offset
+            if file_range is not None and news.replica is not None:
+                self._broker.replication_sent(news.replica, file_range.length)
+                # What is sent has to be asked for again if it is lost on the way: it stays dirty, at the end.
+                session.dirty.pop(partition, None)
+                session.dirty[partition] = None
+            answer.add(partition.topic, partition.topic_id, data, file_range)
+        self._news = []
+        if not session.session_id:
+            self._broker.follower_fetch_sessions.release(session)
+        return FetchResponse(session_id=session.session_id, responses=answer.topics)
+
+    def _release(self) -> None:
+        for news in self._news:
+            if news.file_range is not None:
+                news.file_range.release()
+        self._news = []

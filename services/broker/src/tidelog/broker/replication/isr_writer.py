@@ -1,0 +1,246 @@
+"""Carries out `ProposeIsr`: writes a leader's new ISR into the metadata store by compare-and-set.
+
+A proposal compares the revision of the partition's state key and, for each follower it adds, the broker
+epoch that follower fetched with (KIP-903). What the store answers goes back to the replica as `IsrWritten`
+or `IsrRefused`. While nobody knows the outcome, and while the store is away, the proposal stays pending:
+the same compare-and-set is sent again until the answer is certain. A write that did happen is known by what
+stands in the key then. As the compare names one revision, it can happen only once.
+
+Proposals that come together share transactions. In one that fails the store tells, at the same revision,
+which compares did not hold; those proposals are refused and the others are sent again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+from tidelog.broker.partition.core import PartitionCore
+from tidelog.broker.partition.events import Event, IsrRefused, IsrState, IsrWritten, ProposeIsr
+from tidelog.metadata import keys
+from tidelog.metadata.entries import PartitionStateEntry, decode_entry
+from tidelog.metadata.store import (
+    MAX_TXN_OPERATIONS,
+    Compare,
+    Get,
+    KeyValue,
+    MetadataStore,
+    Put,
+    StoreError,
+    StoreUnavailableError,
+)
+from tidelog.model.topics import TopicPartition
+from tidelog.runtime.clock import Clock
+
+GROUPS_AT_A_TIME: Final = 4
+"""Transactions under way side by side."""
+FIRST_PAUSE_MS: Final = 50
+MAX_PAUSE_MS: Final = 1_000
+"""While the store is away a proposal is tried again after a pause that doubles between these two."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ProposingReplica(Protocol):
+    """The part of a `Replica` that is needed here."""
+
+    topic_partition: TopicPartition
+    core: PartitionCore
+
+    def step(self, event: Event, now_ms: int) -> None: ...
+
+
+class _Pending(NamedTuple):
+    replica: ProposingReplica
+    proposal: ProposeIsr
+
+    @property
+    def key(self) -> str:
+        return keys.partition_state(*self.replica.topic_partition)
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether the leader that proposed it still leads; after that the new term's state says it all."""
+        core = self.replica.core
+        return core.is_leader and core.leader_epoch == self.proposal.leader_epoch
+
+
+class IsrWriter:
+    """`propose` returns at once. `on_refused` is called for each proposal that the store did not take."""
+
+    def __init__(self, store: MetadataStore, clock: Clock, on_refused: Callable[[], None]) -> None:
+        self._store = store
+        self._clock = clock
+        self._on_refused = on_refused
+        self._queued: dict[TopicPartition, _Pending] = {}
+        self._work: asyncio.Task[None] | None = None
+        self._is_stopped = False
+
+    def propose(self, replica: ProposingReplica, proposal: ProposeIsr) -> None:
+        """Write it as soon as may be; a later one of the same partition takes the place of one that has not
+        been sent yet.
+        """
+        self._queued[replica.topic_partition] = _Pending(replica, proposal)
+        if self._work is None and not self._is_stopped:
+            self._work = asyncio.get_running_loop().create_task(self._write_queued(), name="isr-writer")
+            self._work.add_done_callback(_report)
+
+    @property
+    def is_idle(self) -> bool:
+        return self._work is None
+
+    async def until_idle(self) -> None:
+        """Everything proposed so far is settled."""
+        while self._work is not None:
+            await asyncio.wait([self._work])
+
+    async def stop(self) -> None:
+        """Leave what is pending as it is; the store or the next leader settles it."""
+        self._is_stopped = True
+        self._queued.clear()
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.wait([self._work])
+
+    async def _write_queued(self) -> None:
+        try:
+            while self._queued:
+                groups = self._take_groups()
+                await asyncio.gather(*(self._settle(group) for group in groups))
+        finally:
+            self._work = None
+
+    def _take_groups(self) -> list[list[_Pending]]:
+        """As many as may go side by side, each small enough for one transaction."""
+        groups: list[list[_Pending]] = []
+        compared: set[tuple[int, int]] = set()
+        for topic_partition in list(self._queued):
+            pending = self._queued[topic_partition]
+            together = compared.union(pending.proposal.added)
+            if not groups or len(groups[-1]) + 1 + len(together) > MAX_TXN_OPERATIONS:
+                if len(groups) == GROUPS_AT_A_TIME:
+                    break
+                groups.append([])
+                together = set(pending.proposal.added)
+            compared = together
+            groups[-1].append(self._queued.pop(topic_partition))
+        return groups
+
+    async def _settle(self, group: Sequence[_Pending]) -> None:
+        pause_ms = FIRST_PAUSE_MS
+        left = list(group)
+        while left := [pending for pending in left if pending.is_wanted]:
+            try:
+                left = await self._attempt(left)
+            except StoreUnavailableError as error:
+                if pause_ms == FIRST_PAUSE_MS:
+                    _log.warning("ISR changes wait for the store", partitions=len(left), reason=str(error))
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms = min(2 * pause_ms, MAX_PAUSE_MS)
+
+    async def _attempt(self, group: list[_Pending]) -> list[_Pending]:
+        """One transaction; what has to be tried again. Raises StoreUnavailableError: outcome unknown."""
+        stored = await self._store.txn([], [Get(pending.key) for pending in group])
+        standing: list[tuple[_Pending, PartitionStateEntry]] = []
+        for pending, item in zip(group, stored.reads, strict=True):
+            state = _state(item)
+            if item is None or state is None or item.mod_revision != pending.proposal.partition_epoch:
+                self._settle_moved(pending, item, state)
+            else:
+                standing.append((pending, state))
+        return await self._compare_and_set(standing) if standing else []
+
+    async def _compare_and_set(self, standing: list[tuple[_Pending, PartitionStateEntry]]) -> list[_Pending]:
+        added = dict(member for pending, _ in standing for member in pending.proposal.added)
+        result = await self._store.txn(
+            [
+                *(Compare.mod_revision(p.key, p.proposal.partition_epoch) for p, _ in standing),
+                *(
+                    Compare.create_revision(keys.broker_id(broker_id), broker_epoch)
+                    for broker_id, broker_epoch in dict.fromkeys(
+                        member for pending, _ in standing for member in pending.proposal.added
+                    )
+                ),
+            ],
+            [Put(p.key, _with_isr(state, p.proposal).encode()) for p, state in standing],
+            [
+                *(Get(p.key) for p, _ in standing),
+                *(Get(keys.broker_id(broker_id)) for broker_id in added),
+            ],
+        )
+        if result.succeeded:
+            for pending, _ in standing:
+                self._tell(pending, IsrWritten(pending.proposal, result.revision))
+            return []
+        alive = dict(zip(added, result.reads[len(standing) :], strict=True))
+        left = []
+        for (pending, _), item in zip(standing, result.reads[: len(standing)], strict=True):
+            if item is None or item.mod_revision != pending.proposal.partition_epoch:
+                self._settle_moved(pending, item, _state(item))
+            elif not all(_is_alive(alive[member[0]], member[1]) for member in pending.proposal.added):
+                self._refuse(pending, _state(item), item.mod_revision)
+            else:
+                left.append(pending)
+        return left
+
+    def _settle_moved(
+        self, pending: _Pending, item: KeyValue | None, state: PartitionStateEntry | None
+    ) -> None:
+        """The key isn't as the proposal expects: an earlier try of it did succeed, or somebody else wrote."""
+        proposal = pending.proposal
+        if item is not None and state is not None and _holds(state, proposal, pending.replica.core.broker_id):
+            self._tell(pending, IsrWritten(proposal, item.mod_revision))
+        else:
+            self._refuse(pending, state, 0 if item is None else item.mod_revision)
+
+    def _refuse(self, pending: _Pending, state: PartitionStateEntry | None, mod_revision: int) -> None:
+        self._on_refused()
+        _log.info(
+            "ISR change refused",
+            partition=str(pending.replica.topic_partition),
+            isr=pending.proposal.isr,
+            standing_isr=None if state is None else state.isr,
+        )
+        standing = None
+        if state is not None:
+            standing = IsrState(state.leader, state.leader_epoch, tuple(state.isr), tuple(state.elr))
+        self._tell(pending, IsrRefused(pending.proposal, standing, mod_revision))
+
+    def _tell(self, pending: _Pending, event: IsrWritten | IsrRefused) -> None:
+        if pending.is_wanted:
+            pending.replica.step(event, self._clock.now_ms())
+
+
+def _state(item: KeyValue | None) -> PartitionStateEntry | None:
+    if item is None:
+        return None
+    try:
+        entry = decode_entry(item.key, item.value)
+    except StoreError as error:
+        _log.error("a partition's state can't be read", key=item.key, reason=str(error))
+        return None
+    return entry if isinstance(entry, PartitionStateEntry) else None
+
+
+def _with_isr(state: PartitionStateEntry, proposal: ProposeIsr) -> PartitionStateEntry:
+    return state._replace(isr=proposal.isr, elr=proposal.elr)
+
+
+def _holds(state: PartitionStateEntry, proposal: ProposeIsr, leader: int) -> bool:
+    return (state.leader, state.leader_epoch, tuple(state.isr), tuple(state.elr)) == (
+        leader,
+        proposal.leader_epoch,
+        tuple(proposal.isr),
+        tuple(proposal.elr),
+    )
+
+
+def _is_alive(item: KeyValue | None, broker_epoch: int) -> bool:
+    return item is not None and item.create_revision == broker_epoch
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.error("the ISR writer failed", exc_info=error)
