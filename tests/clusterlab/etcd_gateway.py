@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
+import socket
+import threading
 import urllib.request
 from typing import Any, NamedTuple
 
 TIMEOUT_S = 5.0
+WATCH_S = 300.0
 
 
 class EtcdKey(NamedTuple):
@@ -59,9 +63,57 @@ class EtcdGateway:
     def put(self, key: str, value: bytes) -> None:
         self._post("/v3/kv/put", {"key": _text((self._prefix + key).encode()), "value": _text(value)})
 
+    def watch(self, prefix: str) -> EtcdWatch:
+        """From now on; close it, or use it as a context."""
+        first = (self._prefix + prefix).encode()
+        end = first[:-1] + bytes([first[-1] + 1])
+        start = self.revision() + 1
+        request = {"key": _text(first), "range_end": _text(end), "start_revision": start}
+        return EtcdWatch(f"{self._url}/v3/watch", {"create_request": request}, len(self._prefix))
+
     def revision(self) -> int:
         """Grows with each change of any key."""
         return int(self._post("/v3/kv/range", {"key": _text(b"\0")})["header"]["revision"])
+
+
+class EtcdChange(NamedTuple):
+    """`value` None: deleted."""
+
+    key: str
+    value: bytes | None
+    mod_revision: int
+
+
+class EtcdWatch(threading.Thread):
+    """Collects changes in a thread of its own until it is closed or etcd ends."""
+
+    def __init__(self, url: str, body: dict[str, Any], prefix_length: int) -> None:
+        super().__init__(name="etcd-watch", daemon=True)
+        self.changes: list[EtcdChange] = []
+        self._prefix_length = prefix_length
+        data = json.dumps(body).encode()
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
+        self._answer = urllib.request.urlopen(request, timeout=WATCH_S)
+        self.start()
+
+    def __enter__(self) -> EtcdWatch:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._answer.fp.raw._sock.shutdown(socket.SHUT_RDWR)
+        self.join(TIMEOUT_S)
+
+    def run(self) -> None:
+        try:
+            for line in self._answer:
+                for event in json.loads(line).get("result", {}).get("events", ()):
+                    kv = event["kv"]
+                    is_deleted = event.get("type") == "DELETE"
+                    value = None if is_deleted else base64.b64decode(kv.get("value", ""))
+                    key = base64.b64decode(kv["key"]).decode()[self._prefix_length :]
+                    self.changes.append(EtcdChange(key, value, int(kv["mod_revision"])))
+        except (OSError, http.client.HTTPException):
+            return  # closed, or etcd ended
 
 
 def _text(data: bytes) -> str:

@@ -18,6 +18,9 @@ ACKNOWLEDGED = "acknowledged"
 UNKNOWN = "unknown"
 """No acknowledgement came (time-out, an error after sending, the client's end): stored or not, who knows."""
 NO_PLACE = -1
+"""Of an acknowledged record: a repeat too old for the broker to know its offset still (the client is told so
+by DUPLICATE_SEQUENCE_NUMBER); it is stored, but where wasn't said.
+"""
 
 
 class Sent(NamedTuple):

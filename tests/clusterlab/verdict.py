@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from clusterlab.history import ACKNOWLEDGED, History, Read, Sent
+from clusterlab.history import ACKNOWLEDGED, NO_PLACE, History, Read, Sent
 
 LOST = "lost"
 DUPLICATED = "duplicated"
@@ -86,7 +86,7 @@ def judge(history: History) -> Verdict:
 def _acknowledged_twice(sent: Iterable[Sent]) -> Iterator[Anomaly]:
     places: dict[tuple[int, int], Sent] = {}
     for record in sent:
-        if record.outcome != ACKNOWLEDGED:
+        if record.outcome != ACKNOWLEDGED or record.offset == NO_PLACE:
             continue
         first = places.setdefault((record.partition, record.offset), record)
         if first is not record:
@@ -118,7 +118,9 @@ def _losses_and_duplicates(history: History) -> Iterator[Anomaly]:
         found = places.get((record.key, record.number), [])
         if not found and at not in changed:
             yield Anomaly(LOST, *at, f"{record.key} {record.number}")
-        elif found and all((read.partition, read.offset) != at for read in found):
+        elif (
+            found and record.offset != NO_PLACE and all((read.partition, read.offset) != at for read in found)
+        ):
             detail = (
                 f"{record.key} {record.number} is at partition {found[0].partition} offset {found[0].offset}"
             )

@@ -2,62 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 import uuid
 from pathlib import Path
 
 import pytest
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import produce_values
-from brokerlab.kafka_jars import PEER, JavaTools
+from brokerlab.kafka_jars import JavaTools
+from brokerlab.tools_check import EXPECTED, SCRIPT, run_checks
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.java,
     pytest.mark.slow,
 ]
-SCRIPT = PEER / "kafka-tools-check.sh"
-CHECK_LINE = re.compile(r"^(ok|FAIL|skip)\s+(.+?)\s+rc=(\S+)\s*(.*)$")
-CHECK_CALL = re.compile(r"^(?:IN=\S+ |TMO=\d+ )*t (?:'([^']+)'|(\S+)) ")
-NEEDS_GROUPS = "groups come with the group coordinator"
-NEEDS_TRANSACTIONS = "transactions come with the transaction coordinator"
-NOT_YET = {
-    "ConsoleConsumer": NEEDS_GROUPS,
-    "ConsoleConsumer group.protocol=consumer": NEEDS_GROUPS,
-    "ConsumerGroup --list": NEEDS_GROUPS,
-    "ConsumerGroup --describe": NEEDS_GROUPS,
-    "ConsumerGroup --reset-offsets": NEEDS_GROUPS,
-    "ConsumerGroup --delete-offsets": NEEDS_GROUPS,
-    "ConsumerGroup --delete": NEEDS_GROUPS,
-    "GroupsCommand": NEEDS_GROUPS,
-    "ProducerPerformance txn": NEEDS_TRANSACTIONS,
-    "ConsumerPerformance": NEEDS_GROUPS,
-    "EndToEndLatency": NEEDS_GROUPS,
-    "VerifiableConsumer": NEEDS_GROUPS,
-    "VerifiableConsumer consumer-protocol": NEEDS_GROUPS,
-    "TransactionalMessageCopier": NEEDS_TRANSACTIONS,
-    "ConsoleConsumer read_committed": NEEDS_TRANSACTIONS,
-    "TransactionsCommand list": NEEDS_TRANSACTIONS,
-    "TransactionsCommand describe": NEEDS_TRANSACTIONS,
-    "ConfigCommand group share.auto.offset.reset": "share groups come later",
-    "ConsoleShareConsumer (KIP-932)": "share groups come later",
-    "ShareGroup list": "share groups come later",
-    "AclCommand --list (needs an authorizer)": "there is no authorizer yet",
-}
-"""Checks that this broker can't pass yet and that are not run; the issues to come shorten it."""
-
-
-def script_checks() -> list[str]:
-    """Names of the script's checks, in order; empty if it isn't there (the fixture then says so)."""
-    if not SCRIPT.exists():
-        return []
-    names = [CHECK_CALL.match(line) for line in SCRIPT.read_text().splitlines()]
-    return [n[1] or n[2] for n in names if n] + ["DumpLogSegments"]
-
-
-EXPECTED = [name for name in script_checks() if name not in NOT_YET]
 
 
 @pytest.fixture(scope="module")
@@ -67,39 +25,12 @@ def outcomes(
     shared_broker: BrokerProcess | None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> dict[str, tuple[str, str]]:
-    """check -> (ok|FAIL|skip, its line and what it printed), of one run without NOT_YET's checks."""
     if not SCRIPT.exists():
         pytest.skip("shared/peer/kafka-tools-check.sh is not beside the checkout")
-    lines = []
-    for line in SCRIPT.read_text().splitlines():
-        call = CHECK_CALL.match(line)
-        if call is None or (call[1] or call[2]) not in NOT_YET:
-            lines.append(line)
-    script = tmp_path_factory.mktemp("tools") / SCRIPT.name
-    script.write_text("\n".join(lines) + "\n")
-    environment = {**os.environ, "LIBS": str(kafka_jars)}
+    log_dir = None
     if shared_broker is not None:
         (log_dir,) = {path.parent for path in shared_broker.data_dir.rglob("meta.properties")}
-        environment["DATA_DIR"] = str(log_dir)
-    done = subprocess.run(
-        ["bash", str(script), bootstrap, "1"],
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    found: dict[str, tuple[str, str]] = {}
-    name = ""
-    for line in done.stdout.splitlines():
-        match = CHECK_LINE.match(line)
-        if match:
-            name = match[2]
-            found[name] = (match[1], line)
-        elif name:
-            found[name] = (found[name][0], f"{found[name][1]}\n{line}")
-    return found
+    return run_checks(kafka_jars, tmp_path_factory.mktemp("tools"), bootstrap, 1, log_dir)
 
 
 @pytest.mark.parametrize("name", EXPECTED or ["(the script is not there)"])

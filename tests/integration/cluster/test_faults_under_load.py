@@ -46,6 +46,11 @@ def a_leader(cluster: Cluster, topic: str) -> int:
     return view_of_any(cluster.live_addresses(), topic)[0].leader
 
 
+def assert_within(cluster: Cluster, measured_s: float, limit_s: float) -> None:
+    """The limits are ours; Apache Kafka's figures are only told."""
+    assert measured_s <= limit_s or cluster.name != "tidelog"
+
+
 def tell_waits(tell: Tell, what: str, load: Load, led: list[int], signalled_s: float) -> float:
     """The longest wait, among the partitions led, from the signal to the acknowledgement of a record that was
     sent after it.
@@ -68,7 +73,7 @@ def test_sigkill_of_a_broker(cluster: Cluster, topic: str, tell: Tell) -> None:
         time.sleep(AFTER_S)
         cluster.start(f"broker-{victim}")
         load.await_acknowledged(range(PARTITIONS), GO_ON_S)
-    assert wait_s <= KILL_LIMIT_S
+    assert_within(cluster, wait_s, KILL_LIMIT_S)
 
 
 def test_sigterm_of_a_broker(cluster: Cluster, topic: str, tell: Tell) -> None:
@@ -83,7 +88,7 @@ def test_sigterm_of_a_broker(cluster: Cluster, topic: str, tell: Tell) -> None:
         tell("SIGTERM: longest silence of a partition it led", max(silences))
         cluster.start(f"broker-{victim}")
         load.await_acknowledged(range(PARTITIONS), GO_ON_S)
-    assert max(silences) < TERM_LIMIT_S
+    assert_within(cluster, max(silences), TERM_LIMIT_S)
 
 
 @pytest.mark.parametrize("frozen_s", [3.0, 9.0], ids=["shorter-than-session", "longer-than-session"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from clusterlab import verdict
-from clusterlab.history import ACKNOWLEDGED, UNKNOWN, History, Read, Sent, read_of, value_of
+from clusterlab.history import ACKNOWLEDGED, NO_PLACE, UNKNOWN, History, Read, Sent, read_of, value_of
 from clusterlab.verdict import judge
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,6 +141,14 @@ def test_one_place_acknowledged_for_two_records_is_found() -> None:
     history.sent[1] = history.sent[1]._replace(offset=history.sent[0].offset)
     kinds = judge(history).kinds
     assert kinds == {verdict.ACKNOWLEDGED_TWICE: 1, verdict.MOVED: 1}
+
+
+def test_acknowledgements_without_an_offset_only_say_that_it_is_stored() -> None:
+    history = sound_history([(0, ACKNOWLEDGED, True), (3, ACKNOWLEDGED, True)])
+    history.sent = [record._replace(offset=NO_PLACE) for record in history.sent]
+    assert judge(history).is_sound
+    history.final.pop()
+    assert judge(history).kinds == {verdict.LOST: 1}
 
 
 def test_many_anomalies_are_counted_and_a_few_shown() -> None:

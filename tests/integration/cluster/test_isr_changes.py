@@ -1,0 +1,120 @@
+"""A follower that stops fetching leaves the ISR and comes back: in etcd, in Metadata, in metrics, with the
+notification keys written and removed.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Mapping
+
+import pytest
+from clusterlab.etcd_gateway import EtcdChange
+from clusterlab.load import LoadPlan
+from clusterlab.metrics import EXPANDS, METRICS_LISTENER, SHRINKS, UNDER_REPLICATED, metrics_url, unlabelled
+from clusterlab.scrutiny import loaded
+from clusterlab.tidelog_cluster import TidelogCluster
+from clusterlab.topic_view import await_view, topic_view
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
+PARTITIONS = 3
+LAG_TIME_MAX_S = 2.0
+# Long: a frozen follower must not be taken for dead, it is the leader who has to notice.
+SESSION_S = 30
+# Found at the second check of half the time each, then written; the machine may be busy.
+SHRINK_LIMIT_S = 1.5 * LAG_TIME_MAX_S + 3.0
+# 2.5 s a tick, and quiet for 5 s or 60 s since the last publication.
+PROPAGATION_LIMIT_S = 15.0
+NOTIFICATIONS = "/isr_change_notification/isr_change_"
+
+
+def isr_in_etcd(cluster: TidelogCluster, topic: str) -> dict[int, set[int]]:
+    return {
+        int(found.key.split("/")[-2]): set(found.json["isr"])
+        for found in cluster.etcd().keys(f"/brokers/topics/{topic}/partitions/")
+    }
+
+
+def await_isr_in_etcd(
+    cluster: TidelogCluster, topic: str, wanted: Mapping[int, set[int]], timeout_s: float
+) -> float:
+    began_s = time.monotonic()
+    while (found := isr_in_etcd(cluster, topic)) != wanted:
+        assert time.monotonic() - began_s < timeout_s, f"{found}, not {wanted}, after {timeout_s} s"
+        time.sleep(0.05)
+    return time.monotonic() - began_s
+
+
+def notified_partitions(changes: list[EtcdChange]) -> set[tuple[str, int]]:
+    return {
+        (place["topic"], place["partition"])
+        for change in changes
+        if change.value is not None
+        for place in json.loads(change.value)["partitions"]
+    }
+
+
+def counters(urls: Mapping[int, str], broker_ids: set[int], name: str) -> float:
+    return sum(unlabelled(urls[broker_id])[name] for broker_id in broker_ids)
+
+
+def test_frozen_follower_leaves_and_comes_back(
+    new_cluster: Callable[..., TidelogCluster],
+    new_replicated_topic: Callable[..., str],
+    tell: Callable[..., None],
+) -> None:
+    cluster = new_cluster(
+        controllers=1,
+        settings={
+            "replica.lag.time.max.ms": str(int(LAG_TIME_MAX_S * 1000)),
+            "broker.session.timeout.ms": str(SESSION_S * 1000),
+            **METRICS_LISTENER,
+        },
+    )
+    topic = new_replicated_topic(cluster, PARTITIONS)
+    view = topic_view(cluster.address(1), topic)
+    frozen = view[0].replicas[-1]
+    others = {1, 2, 3} - {frozen}
+    followed = {partition for partition, state in view.items() if state.leader != frozen}
+    without = {p: others if p in followed else {1, 2, 3} for p in range(PARTITIONS)}
+    everyone = {p: {1, 2, 3} for p in range(PARTITIONS)}
+    urls = {broker_id: metrics_url(cluster.pid(f"broker-{broker_id}")) for broker_id in others}
+    live = [cluster.address(broker_id) for broker_id in others]
+    before = {name: counters(urls, others, name) for name in (SHRINKS, EXPANDS)}
+
+    with (
+        cluster.etcd().watch(NOTIFICATIONS) as watch,
+        loaded(cluster, LoadPlan(topic, PARTITIONS, records_per_s=200)) as load,
+    ):
+        cluster.signal(f"broker-{frozen}", signal.SIGSTOP)
+        tell("shrink written to etcd after", await_isr_in_etcd(cluster, topic, without, SHRINK_LIMIT_S))
+        load.await_acknowledged(followed, 5)
+        began_s = time.monotonic()
+        await_view(
+            live, topic, lambda view: {p: set(view[p].isr) for p in view} == without, PROPAGATION_LIMIT_S
+        )
+        tell("... and shown by both other brokers after another", time.monotonic() - began_s)
+        assert counters(urls, others, SHRINKS) - before[SHRINKS] == len(followed)
+        assert counters(urls, others, UNDER_REPLICATED) == len(followed)
+
+        cluster.signal(f"broker-{frozen}", signal.SIGCONT)
+        tell("expansion written to etcd after", await_isr_in_etcd(cluster, topic, everyone, 10))
+        await_view(
+            live, topic, lambda view: {p: set(view[p].isr) for p in view} == everyone, PROPAGATION_LIMIT_S
+        )
+        assert counters(urls, others, EXPANDS) - before[EXPANDS] == len(followed)
+        assert counters(urls, others, UNDER_REPLICATED) == 0
+
+    written = [change for change in watch.changes if change.value is not None]
+    removed = [change for change in watch.changes if change.value is None]
+    assert {(topic, p) for p in followed} <= notified_partitions(written)
+    assert [change.key for change in written] == sorted({change.key for change in written}), (
+        "numbered in order"
+    )
+    assert {change.key for change in removed} == {change.key for change in written}, "each is deleted"
+    assert cluster.etcd().keys(NOTIFICATIONS) == []
+    epochs = {
+        found.json["leader_epoch"] for found in cluster.etcd().keys(f"/brokers/topics/{topic}/partitions/")
+    }
+    assert epochs == {state.leader_epoch for state in view.values()}, "an ISR change is no election"
