@@ -73,6 +73,7 @@ class CommandReceiver:
                 return CommandResult(ErrorCode.STALE_CONTROLLER_EPOCH)
             broker = self._broker
             broker.metadata.apply(command)
+            broker.fetchers.brokers_changed()
             changed = command.topics
             if command.broker_configs is not None:
                 broker.apply_broker_configs(command.broker_configs)
@@ -126,10 +127,12 @@ class CommandReceiver:
             broker.replicas.pop(topic_partition, None)
             await replica.lead_or_follow(state, broker.clock.now_ms())
             broker.replicas[topic_partition] = replica
+            broker.fetchers.role_changed(replica)
         except KafkaError as error:
             _log.error("replica failed", partition=str(topic_partition), reason=str(error))
             errors[topic_partition] = error.code
             broker.replicas.pop(topic_partition, None)
+            await broker.fetchers.forget(topic_partition)
             await hosting.close_failed(broker, topic_partition)
         self._wake(topic_partition)
 
