@@ -287,7 +287,7 @@ def test_settings_of_a_topic(tools: Tools, topic: str) -> None:
 
 
 def test_settings_of_brokers(tools: Tools) -> None:
-    broker_id = tools.output("cluster").splitlines()[1].split("\t")[0]
+    broker_id = tools.output("cluster", "describe").splitlines()[1].split("\t")[0]
     everything = tools.output("config", "describe", "--broker", broker_id, "--all")
     assert "\nnum.partitions\t" in everything
     tools.output("config", "alter", "--broker-defaults", "--add-config", "log.cleaner.backoff.ms=15001")
@@ -299,10 +299,10 @@ def test_settings_of_brokers(tools: Tools) -> None:
 
 
 def test_cluster(tools: Tools, bootstrap: str) -> None:
-    header, broker = tools.output("cluster").splitlines()
+    header, broker = tools.output("cluster", "describe").splitlines()
     assert header.split("\t")[:2] == ["broker", "address"]
     assert broker.split("\t")[1] == bootstrap
-    versions = tools.output("cluster", "--api-versions").splitlines()
+    versions = tools.output("cluster", "describe", "--api-versions").splitlines()
     assert any(line.startswith("0\tProduce\t") for line in versions)
 
 

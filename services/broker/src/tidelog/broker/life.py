@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 from tidelog.broker.log.previous_life import NO_LEASE, Life, life_of, read_boot_id
 from tidelog.metadata.entries import BrokerEntry, InvalidEntryError, decode_entry
-from tidelog.metadata.lease_keeper import LeaseKeeper
-from tidelog.metadata.session import Claim, KeyHeldError, Session, StartKeeper
+from tidelog.metadata.session import Claim, KeyHeldError, Session
 from tidelog.metadata.store import KeyValue, MetadataStore, StoreError
 from tidelog.model.errors import ErrorCode, KafkaError
 
@@ -42,14 +41,12 @@ class BrokerLife:
         *,
         remembers: bool,
         on_failed: Callable[[Exception], None],
-        start_keeper: StartKeeper = LeaseKeeper.start,
     ) -> None:
         self._broker = broker
         self._store = store
         self._remembers = remembers
         self._on_epoch: Callable[[int], None] | None = None
         self._on_failed = on_failed
-        self._start_keeper = start_keeper
         self._session: Session | None = None
 
     async def begin(self, entry: BrokerEntry, on_epoch: Callable[[int], None] | None = None) -> None:
@@ -71,7 +68,6 @@ class BrokerLife:
             on_lease=self._remember_lease if self._remembers else None,
             on_taken=self._take_epoch,
             on_failed=lambda error: self._on_failed(self._explain(error)),
-            start_keeper=self._start_keeper,
         )
         previous = life_of(broker.log_directory.meta).lease if self._remembers else NO_LEASE
         try:

@@ -22,9 +22,8 @@ from tidelog.broker.life import BrokerLife
 from tidelog.broker.listener import ConnectionLimits, Listener
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.replication.isr_maintenance import IsrMaintenance
 from tidelog.metadata.entries import BrokerEntry
-from tidelog.metadata.lease_keeper import LeaseKeeper
-from tidelog.metadata.session import StartKeeper
 from tidelog.metadata.store import MetadataStore
 from tidelog.model.brokers import Endpoint
 from tidelog.rpc.controller_api import ControllerApi
@@ -55,10 +54,10 @@ class BrokerServer:
         timer: LoopTimer,
         *,
         is_alone: bool,
-        start_keeper: StartKeeper,
     ) -> None:
         self.broker = broker
         self.commands = CommandReceiver(broker)
+        broker.isr_maintenance = self._isr_maintenance = IsrMaintenance(broker, store)
         self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._is_alone = is_alone
         self._telemetry = telemetry
@@ -71,7 +70,6 @@ class BrokerServer:
             store,
             remembers=not is_alone,
             on_failed=self._fail,
-            start_keeper=start_keeper,
         )
 
     @classmethod
@@ -84,7 +82,6 @@ class BrokerServer:
         controller: ControllerApi,
         *,
         is_alone: bool = True,
-        start_keeper: StartKeeper = LeaseKeeper.start,
     ) -> BrokerServer:
         """`is_alone`: the only broker there can be, with the controller in its own process.
 
@@ -107,7 +104,7 @@ class BrokerServer:
             timer,
             random.Random(),
         )
-        return cls(broker, store, telemetry, timer, is_alone=is_alone, start_keeper=start_keeper)
+        return cls(broker, store, telemetry, timer, is_alone=is_alone)
 
     def show_controller(self, counts: ControllerCounts, controller: ControllerView) -> None:
         """Have this process's metrics tell of the controller that lives in it, too."""
@@ -140,6 +137,7 @@ class BrokerServer:
         if settings.tidelog_metrics_listener:
             self._telemetry.serve(settings.tidelog_metrics_listener)
         self._housekeeping.start()
+        self._isr_maintenance.start()
         for listener in self._listeners:
             await listener.serve()
 
@@ -192,8 +190,8 @@ class BrokerServer:
         for listener in self._listeners:
             listener.stop_accepting()
         await self._housekeeping.stop()
-        self.broker.fetch_purgatory.expire_all()
-        self.broker.produce_purgatory.expire_all()
+        await self._isr_maintenance.stop()
+        self.broker.answer_waiting()
         await self._dispatcher.stop()
         await asyncio.sleep(0)  # the answers leave at the end of this turn
         for listener in self._listeners:

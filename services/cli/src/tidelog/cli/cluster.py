@@ -1,39 +1,34 @@
-"""`tidelog cluster`: the brokers, the controller, and what APIs a broker serves."""
+"""`tidelog cluster`: clusters of processes on this machine, and what there is to know of any cluster."""
 
 from __future__ import annotations
 
+import importlib
+from typing import Final
+
 import click
-from tidelog.cli.output import is_terminal, print_heading, print_table
-from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
-from tidelog.wire.api_keys import find_api_spec
+
+_COMMANDS: Final = {
+    "describe": ("tidelog.cli.cluster_describe", "command"),
+    "down": ("tidelog.cli.cluster_tend", "down"),
+    "kill": ("tidelog.cli.cluster_tend", "kill"),
+    "start": ("tidelog.cli.cluster_tend", "start"),
+    "up": ("tidelog.cli.cluster_up", "command"),
+}
+"""Subcommand -> module and name in it; imported when it is used."""
 
 
-@click.command(cls=ToolCommand)
-@click.option("--api-versions", is_flag=True, help="The APIs and versions that the broker answering serves.")
-@cluster_options
-def command(api_versions: bool, bootstrap_server: str, request_timeout_ms: int) -> None:
-    """Cluster id, brokers, controller."""
-    with connect(bootstrap_server, request_timeout_ms) as cluster:
-        if api_versions:
-            served = sorted(cluster.any_broker().served.items())
-            rows = [
-                (
-                    key,
-                    spec.name if (spec := find_api_spec(key)) else "",
-                    versions.min_version,
-                    versions.max_version,
-                )
-                for key, versions in served
-            ]
-            print_table(("#key", "API", "#from", "#to"), rows)
-            return
-        view = cluster.describe()
-    if is_terminal():
-        print_heading(view.cluster_id or "", "  cluster id")
-    print_table(
-        ("#broker", "address", "rack", ""),
-        [
-            (b.broker_id, b.address, b.rack, "controller" if b.broker_id == view.controller_id else "")
-            for b in view.brokers
-        ],
-    )
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = _COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(place[0]), place[1])
+        return command
+
+
+@click.group(cls=_LazyGroup)
+def command() -> None:
+    """Start and tend clusters on this machine; describe any cluster."""

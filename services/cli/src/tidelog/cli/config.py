@@ -66,7 +66,7 @@ def _resource(
         resource_type = _ENTITY_TYPES[entity_type]
         if resource_type is ResourceType.BROKER and not entity_name.isdecimal():
             raise ToolError(
-                f"--entity-name {entity_name}: a broker's id is a number; 'tidelog cluster' shows them"
+                f"--entity-name {entity_name}: broker ids are numbers; 'tidelog cluster describe' shows them"
             )
         named.append(ConfigResource(resource_type, entity_name))
     if len(named) != 1:

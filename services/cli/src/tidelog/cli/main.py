@@ -9,11 +9,14 @@ from typing import Final
 import click
 
 _COMMANDS: Final = {
+    "broker": "tidelog.cli.broker",
     "cluster": "tidelog.cli.cluster",
     "config": "tidelog.cli.config",
     "consume": "tidelog.cli.consume",
+    "controller": "tidelog.cli.controller",
     "dev": "tidelog.cli.dev",
     "dump-log": "tidelog.cli.dump_log",
+    "group-coordinator": "tidelog.cli.group_coordinator",
     "offsets": "tidelog.cli.offsets",
     "perf": "tidelog.cli.perf",
     "produce": "tidelog.cli.produce",

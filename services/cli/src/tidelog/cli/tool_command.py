@@ -17,11 +17,11 @@ DEFAULT_TIMEOUT_MS: Final = 30_000
 _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
     ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "'tidelog topic list' shows those there are",
     ErrorCode.TOPIC_ALREADY_EXISTS: "'tidelog topic describe' shows it, --if-not-exists accepts it",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "'tidelog cluster' shows the brokers there are",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "'tidelog cluster describe' shows the brokers there are",
     ErrorCode.INVALID_CONFIG: "'tidelog config describe --all' shows names and values",
     ErrorCode.MESSAGE_TOO_LARGE: "send smaller batches (--batch-size) or raise the topic's max.message.bytes",
     ErrorCode.OFFSET_OUT_OF_RANGE: "'tidelog offsets' shows the offsets there are",
-    ErrorCode.BROKER_NOT_AVAILABLE: "'tidelog cluster' shows the brokers there are",
+    ErrorCode.BROKER_NOT_AVAILABLE: "'tidelog cluster describe' shows the brokers there are",
     ErrorCode.NOT_ENOUGH_REPLICAS: "'tidelog topic describe' shows which replicas are in sync",
 }
 _REACH_STEP: Final = "is a broker running there? 'tidelog dev' starts one, --bootstrap-server names another"

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 import structlog
 from tidelog.metadata.lease_keeper import (
     DEFAULT_HEARTBEAT_INTERVAL_MS,
     DEFAULT_SESSION_TIMEOUT_MS,
-    LeaseKeeper,
+    KeptLease,
+    start_lease_keeper,
 )
 from tidelog.metadata.store import (
     Compare,
@@ -41,27 +42,6 @@ class KeyHeldError(StoreError):
     def __init__(self, holder: KeyValue) -> None:
         super().__init__(f"{holder.key} is held by another process that is alive")
         self.holder = holder
-
-
-class Keeper(Protocol):
-    """What renews the lease."""
-
-    lease: int
-
-    async def stop(self, *, revoke: bool = True) -> None: ...
-
-
-class StartKeeper(Protocol):
-    """Grants a lease and renews it from then on; `on_lost` is called if it ends by itself."""
-
-    async def __call__(
-        self,
-        store: MetadataStore,
-        *,
-        ttl_ms: int,
-        interval_ms: int,
-        on_lost: Callable[[], None] | None,
-    ) -> Keeper: ...
 
 
 class Claim(NamedTuple):
@@ -91,7 +71,6 @@ class Session:
         on_lease: Callable[[int], Awaitable[None]] | None = None,
         on_taken: Callable[[int], Awaitable[None]] | None = None,
         on_failed: Callable[[StoreError], None] | None = None,
-        start_keeper: StartKeeper = LeaseKeeper.start,
     ) -> None:
         self.epoch = -1
         self._store = store
@@ -102,8 +81,7 @@ class Session:
         self._on_lease = on_lease
         self._on_taken = on_taken
         self._on_failed = on_failed
-        self._start_keeper = start_keeper
-        self._keeper: Keeper | None = None
+        self._keeper: KeptLease | None = None
         self._lost = asyncio.Event()
         self._returning: asyncio.Task[None] | None = None
 
@@ -146,7 +124,7 @@ class Session:
 
     async def _take(self, *, is_first: bool) -> None:
         self._lost.clear()
-        self._keeper = await self._start_keeper(
+        self._keeper = await start_lease_keeper(
             self._store, ttl_ms=self._ttl_ms, interval_ms=self._interval_ms, on_lost=self._lost.set
         )
         if self._on_lease is not None:

@@ -23,8 +23,10 @@ class Office:
         return Compare.create_revision(keys.CONTROLLER, self.create_revision)
 
 
-async def take_office(store: MetadataStore, controller_id: int, lease: int) -> Office | KeyValue:
-    """One attempt: the office, or the key of the one who holds it.
+async def take_office(
+    store: MetadataStore, controller_id: int, lease: int, rpc_address: str = ""
+) -> Office | KeyValue:
+    """One attempt: the office, or the key of the one who holds it. `rpc_address` is where it is called.
 
     `/controller` and the next `/controller_epoch` are written in one transaction, so no two terms share an
     epoch. If the lease holds the office already (an attempt whose outcome was unknown, a term that broke
@@ -33,7 +35,7 @@ async def take_office(store: MetadataStore, controller_id: int, lease: int) -> O
     while True:
         epoch_item = await store.get(keys.CONTROLLER_EPOCH)
         epoch = int(epoch_item.value) if epoch_item is not None else 0
-        controller, next_epoch = ControllerEntry(controller_id), ControllerEpochEntry(epoch + 1)
+        controller, next_epoch = ControllerEntry(controller_id, rpc_address), ControllerEpochEntry(epoch + 1)
         result = await store.txn(
             [
                 Compare.absent(keys.CONTROLLER),

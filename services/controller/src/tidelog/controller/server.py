@@ -49,12 +49,16 @@ class Controller:
         settings: BrokerSettings,
         clock: Clock,
         chance: RandomChance,
+        rpc_address: str,
     ) -> None:
         self._store = store
         self._channels = channels
         self._settings = settings
         self._clock = clock
         self._chance = chance
+        self._rpc_address = rpc_address
+        self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        """Done, with the reason, if this controller can't go on."""
         self.counts = ControllerCounts()
         self._lease: LeaseKeeper | None = None
         self._lease_is_lost = False
@@ -71,12 +75,16 @@ class Controller:
         *,
         clock: Clock | None = None,
         randomness: random.Random | None = None,
+        rpc_address: str = "",
     ) -> Controller:
-        """Raises what keeps a controller from working at all: StoreUnavailableError, InvalidEntryError."""
+        """`rpc_address` ("host:port") is where brokers of other processes call it.
+
+        Raises what keeps a controller from working at all: StoreUnavailableError, InvalidEntryError.
+        """
         chance = RandomChance(randomness or random.SystemRandom())
-        controller = cls(store, channels, settings, clock or SystemClock(), chance)
+        controller = cls(store, channels, settings, clock or SystemClock(), chance, rpc_address)
         controller._task = asyncio.create_task(controller._run(), name="controller")
-        controller._task.add_done_callback(_log_failure)
+        controller._task.add_done_callback(controller._note_failure)
         decided = asyncio.create_task(controller._decided.wait())
         await asyncio.wait([controller._task, decided], return_when=asyncio.FIRST_COMPLETED)
         if controller._task.done():
@@ -162,7 +170,9 @@ class Controller:
             if self._lease is None or self._lease_is_lost:
                 await self._renew_lease()
             assert self._lease is not None, "just granted"
-            outcome = await take_office(self._store, self._settings.node_id, self._lease.lease)
+            outcome = await take_office(
+                self._store, self._settings.node_id, self._lease.lease, self._rpc_address
+            )
             if isinstance(outcome, Office):
                 return outcome
             self._decided.set()
@@ -206,7 +216,10 @@ class Controller:
             self.counts.is_active = False
             term.end()
 
-
-def _log_failure(task: asyncio.Task[None]) -> None:
-    if not task.cancelled() and task.exception() is not None:
-        _log.error("the controller has failed", exc_info=task.exception())
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        _log.error("the controller has failed", exc_info=error)
+        if isinstance(error, Exception) and not self.failed.done():
+            self.failed.set_result(error)

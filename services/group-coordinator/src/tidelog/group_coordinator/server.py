@@ -11,8 +11,7 @@ from typing import Final
 
 import structlog
 from tidelog.metadata.coordinators import GROUP, CoordinatorEntry
-from tidelog.metadata.lease_keeper import LeaseKeeper
-from tidelog.metadata.session import Claim, KeyHeldError, Session, StartKeeper
+from tidelog.metadata.session import Claim, KeyHeldError, Session
 from tidelog.metadata.store import MetadataStore, StoreError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.runtime.broker_settings import BrokerSettings
@@ -36,7 +35,6 @@ class GroupCoordinator:
         settings: BrokerSettings,
         *,
         on_failed: Callable[[StoreError], None] | None = None,
-        start_keeper: StartKeeper = LeaseKeeper.start,
     ) -> GroupCoordinator:
         """`on_failed` is called with what keeps it from staying registered: another process took its id.
 
@@ -51,7 +49,6 @@ class GroupCoordinator:
             interval_ms=settings.broker_heartbeat_interval_ms,
             max_wait_ms=settings.broker_session_timeout_ms + GRACE_MS,
             on_failed=on_failed,
-            start_keeper=start_keeper,
         )
         try:
             await session.start()

@@ -1,0 +1,91 @@
+"""`tidelog broker`: one broker as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from pathlib import Path
+from typing import Final
+
+import click
+import structlog
+from tidelog.broker.life import GRACE_MS
+from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
+from tidelog.broker.log.meta_properties import read_meta_properties
+from tidelog.broker.server import BrokerServer
+from tidelog.cli.rpc_door import open_rpc_door
+from tidelog.cli.service_options import service_options, settings_from
+from tidelog.cli.service_process import Started, run_service
+from tidelog.metadata import keys
+from tidelog.metadata.cluster_identity import ensure_cluster_id
+from tidelog.metadata.entries import encode_uuid
+from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
+from tidelog.metadata.store import MetadataStore
+from tidelog.rpc.controller_api import ControllerApi
+from tidelog.rpc.controller_channel import RemoteController
+from tidelog.rpc.grpc_broker_server import BrokerCommandsService
+from tidelog.runtime.broker_settings import BrokerSettings
+
+LOCK_POLL_MS: Final = 100
+
+_log = structlog.get_logger(__name__)
+
+
+@click.command()
+@service_options
+def command(config: Path | None, assignments: tuple[str, ...]) -> None:
+    """One broker; its controller and etcd are other processes."""
+    run_service(settings_from(config, assignments), _start)
+
+
+async def _start(
+    settings: BrokerSettings, store: EtcdMetadataStore, stack: contextlib.AsyncExitStack
+) -> Started:
+    directory = Path(settings.data_dirs[0])
+    cluster_id = await _cluster_id(store, directory)
+    controller = RemoteController(store)
+    controller.start()
+    stack.push_async_callback(controller.stop)
+    server = await _open_when_free(settings, directory, store, cluster_id, controller)
+    stack.push_async_callback(server.stop)
+    commands = BrokerCommandsService(server.commands, settings.node_id)
+    rpc_address = await open_rpc_door(settings, commands, stack)
+    await server.start(rpc_address=rpc_address, on_epoch=commands.set_broker_epoch)
+    endpoint = settings.listener_plan().bind[0]
+    return Started(f"{endpoint.host or '0.0.0.0'}:{server.addresses[endpoint.listener_name]}", server.failed)
+
+
+async def _cluster_id(store: MetadataStore, directory: Path) -> str:
+    """The cluster's; a new broker may be the first to name it, one with data must find its own there."""
+    meta = await asyncio.to_thread(read_meta_properties, directory)
+    if meta is None:
+        return await ensure_cluster_id(store, encode_uuid(uuid.uuid4()))
+    if await store.get(keys.CLUSTER_ID) is None:
+        raise CorruptFileError(
+            f"log.dirs: {directory} belongs to cluster {meta.cluster_id}, but etcd knows no cluster: "
+            "was it lost? 'tidelog cluster recover' rebuilds it from the brokers' directories"
+        )
+    return await ensure_cluster_id(store, meta.cluster_id)
+
+
+async def _open_when_free(
+    settings: BrokerSettings,
+    directory: Path,
+    store: MetadataStore,
+    cluster_id: str,
+    controller: ControllerApi,
+) -> BrokerServer:
+    """Another process may still hold the directory for a moment: this broker's last life, on its way out."""
+    max_wait_ms = settings.broker_session_timeout_ms + GRACE_MS
+    waited_ms = 0
+    while True:
+        try:
+            return BrokerServer.open(settings, directory, store, cluster_id, controller, is_alone=False)
+        except LogDirectoryInUseError as error:
+            if waited_ms >= max_wait_ms:
+                raise
+            if not waited_ms:
+                _log.warning("waiting for the data directory", reason=str(error), max_wait_ms=max_wait_ms)
+            await asyncio.sleep(LOCK_POLL_MS / 1000)
+            waited_ms += LOCK_POLL_MS

@@ -1,0 +1,72 @@
+"""`tidelog controller`: one controller as a process of its own. Of several, one is in office."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from pathlib import Path
+from typing import Any
+
+import click
+from tidelog.cli.rpc_door import open_rpc_door
+from tidelog.cli.service_options import service_options, settings_from
+from tidelog.cli.service_process import Started, run_service
+from tidelog.controller.server import Controller
+from tidelog.metadata.cluster_identity import ensure_cluster_id
+from tidelog.metadata.entries import encode_uuid
+from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest, ProducerIdBlock
+from tidelog.rpc.grpc_broker_channels import GrpcBrokerChannels
+from tidelog.rpc.grpc_controller_server import ControllerApiService
+from tidelog.runtime.broker_settings import BrokerSettings
+from tidelog.runtime.telemetry import Telemetry
+
+
+@click.command()
+@service_options
+def command(config: Path | None, assignments: tuple[str, ...]) -> None:
+    """One controller; brokers and etcd are other processes."""
+    run_service(settings_from(config, assignments), _start)
+
+
+class _OpenedLater:
+    """The door opens before the controller can stand for office: its address goes into the election."""
+
+    def __init__(self) -> None:
+        self.controller: ControllerApi | None = None
+
+    def _opened(self) -> ControllerApi:
+        if self.controller is None:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This controller is starting.")
+        return self.controller
+
+    async def handle(self, api_key: int, request: ForwardedRequest) -> Any:
+        return await self._opened().handle(api_key, request)
+
+    async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> tuple[TopicPartition, ...]:
+        return await self._opened().controlled_shutdown(broker_id, broker_epoch)
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
+        return await self._opened().allocate_producer_ids(broker_id, broker_epoch)
+
+
+async def _start(
+    settings: BrokerSettings, store: EtcdMetadataStore, stack: contextlib.AsyncExitStack
+) -> Started:
+    await ensure_cluster_id(store, encode_uuid(uuid.uuid4()))
+    channels = GrpcBrokerChannels()
+    stack.push_async_callback(channels.close)
+    api = _OpenedLater()
+    rpc_address = await open_rpc_door(settings, ControllerApiService(api), stack)
+    controller = await Controller.start(store, channels, settings, rpc_address=rpc_address)
+    stack.push_async_callback(controller.stop)
+    api.controller = controller
+    if settings.tidelog_metrics_listener:
+        telemetry = Telemetry()
+        telemetry.controller_counts = controller.counts
+        telemetry.observe_controller(controller)
+        telemetry.serve(settings.tidelog_metrics_listener)
+        stack.callback(telemetry.close)
+    return Started(rpc_address, controller.failed)

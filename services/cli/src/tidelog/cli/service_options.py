@@ -1,0 +1,73 @@
+"""What the commands that run one service share: where settings come from, and how a wrong one is told."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import click
+from tidelog.runtime.broker_settings import BrokerSettings
+from tidelog.runtime.setting import SettingError
+from tidelog.runtime.setting_sources import gather_settings
+from tidelog.runtime.structured_log import configure_logging
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def service_options(command: F) -> F:
+    """--config and --set; gives `config` and `assignments`."""
+    command = click.option(
+        "--set",
+        "assignments",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="A setting by Kafka's name, over environment and file; repeatable.",
+    )(command)
+    return click.option(
+        "--config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="A properties file as Kafka's server.properties: name=value, a line each.",
+    )(command)
+
+
+def settings_from(
+    config: Path | None,
+    assignments: tuple[str, ...],
+    environment: Mapping[str, str] | None = None,
+) -> BrokerSettings:
+    """The command line over the environment (TIDELOG_LOG_RETENTION_MS for log.retention.ms) over the file.
+
+    Whatever is wrong ends the process with one line that names the setting and where it was given. The
+    process's own log is set up on the way.
+    """
+    try:
+        given = gather_settings(
+            file_name=str(config or ""),
+            file_text=_read(config),
+            environment=os.environ if environment is None else environment,
+            assignments=assignments,
+        )
+        settings = given.parse()
+    except SettingError as error:
+        fail(str(error))
+    configure_logging(settings.tidelog_log_format, settings.tidelog_log_level)
+    return settings
+
+
+def _read(config: Path | None) -> str:
+    if config is None:
+        return ""
+    try:
+        return config.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        fail(f"--config {config}: {reason}")
+
+
+def fail(reason: str) -> NoReturn:
+    click.echo(f"tidelog: {reason}", err=True)
+    sys.exit(1)

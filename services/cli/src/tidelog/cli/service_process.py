@@ -1,0 +1,96 @@
+"""The life of a process that runs one service: connect to etcd, start, say `ready:`, stop at SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+import click
+import uvloop
+from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
+from tidelog.cli.service_options import fail
+from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
+from tidelog.metadata.etcd.options import EtcdAddressError, EtcdOptions
+from tidelog.metadata.store import StoreError
+from tidelog.metadata.store_wait import until_store_answers
+from tidelog.model.errors import KafkaError
+from tidelog.runtime.broker_settings import BrokerSettings
+from tidelog.runtime.setting import Password
+
+EXPECTED_ERRORS = (OSError, KafkaError, StoreError, CorruptFileError, LogDirectoryInUseError)
+"""What a start may end with; each says in one sentence what is wrong."""
+
+
+class Started(NamedTuple):
+    """`failed` is done, with the reason, when the service can't go on."""
+
+    address: str
+    failed: asyncio.Future[Exception]
+
+
+StartService = Callable[[BrokerSettings, EtcdMetadataStore, contextlib.AsyncExitStack], Awaitable[Started]]
+"""Starts a service and leaves on the stack how it is stopped; what stands there is undone at any failure."""
+
+
+def run_service(settings: BrokerSettings, start: StartService) -> None:
+    """Until SIGTERM or SIGINT; ends the process with one line if it can't start or go on."""
+    try:
+        uvloop.run(_live(settings, start))
+    except EXPECTED_ERRORS as error:
+        fail(str(error))
+
+
+def etcd_options(settings: BrokerSettings) -> EtcdOptions:
+    """Ends the process with one line if an endpoint makes no sense."""
+    password = settings.tidelog_etcd_password
+    options = EtcdOptions(
+        endpoints=settings.tidelog_etcd_endpoints,
+        username=settings.tidelog_etcd_username or "",
+        password=password.reveal() if isinstance(password, Password) else "",
+        ca_file=settings.tidelog_etcd_tls_ca_file or "",
+        cert_file=settings.tidelog_etcd_tls_cert_file or "",
+        key_file=settings.tidelog_etcd_tls_key_file or "",
+        prefix=settings.tidelog_etcd_prefix,
+    )
+    try:
+        options.parsed_endpoints()
+    except EtcdAddressError as error:
+        fail(f"tidelog.etcd.endpoints: {error}")
+    return options
+
+
+async def _live(settings: BrokerSettings, start: StartService) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    stopped = asyncio.ensure_future(stopping.wait())
+    async with contextlib.AsyncExitStack() as stack:
+        starting = asyncio.ensure_future(_start(settings, start, stack))
+        await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait([starting])
+            return
+        started = starting.result()
+        # What was made at the start lives as long as the process: keep it out of every later collection.
+        gc.collect()
+        gc.freeze()
+        click.echo(f"ready: {started.address}")
+        sys.stdout.flush()
+        await asyncio.wait([stopped, started.failed], return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if started.failed.done() and not stopping.is_set():
+        raise started.failed.result()
+
+
+async def _start(settings: BrokerSettings, start: StartService, stack: contextlib.AsyncExitStack) -> Started:
+    store = EtcdMetadataStore(etcd_options(settings))
+    stack.push_async_callback(store.close)
+    await until_store_answers(store, ",".join(settings.tidelog_etcd_endpoints))
+    return await start(settings, store, stack)
