@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 import structlog
 from tidelog.broker.partition.core import PartitionCore
@@ -52,19 +52,22 @@ class ProposingReplica(Protocol):
     def step(self, event: Event, now_ms: int) -> None: ...
 
 
-class _Pending(NamedTuple):
-    replica: ProposingReplica
-    proposal: ProposeIsr
+class _Pending:
+    """One proposal until it is settled."""
 
-    @property
-    def key(self) -> str:
-        return keys.partition_state(*self.replica.topic_partition)
+    __slots__ = ("is_settled", "key", "proposal", "replica")
+
+    def __init__(self, replica: ProposingReplica, proposal: ProposeIsr) -> None:
+        self.replica = replica
+        self.proposal = proposal
+        self.key = keys.partition_state(*replica.topic_partition)
+        self.is_settled = False
 
     @property
     def is_wanted(self) -> bool:
         """Whether the leader that proposed it still leads; after that the new term's state says it all."""
         core = self.replica.core
-        return core.is_leader and core.leader_epoch == self.proposal.leader_epoch
+        return not self.is_settled and core.is_leader and core.leader_epoch == self.proposal.leader_epoch
 
 
 class IsrWriter:
@@ -130,18 +133,17 @@ class IsrWriter:
 
     async def _settle(self, group: Sequence[_Pending]) -> None:
         pause_ms = FIRST_PAUSE_MS
-        left = list(group)
-        while left := [pending for pending in left if pending.is_wanted]:
+        while left := [pending for pending in group if pending.is_wanted]:
             try:
-                left = await self._attempt(left)
+                await self._attempt(left)
             except StoreUnavailableError as error:
                 if pause_ms == FIRST_PAUSE_MS:
                     _log.warning("ISR changes wait for the store", partitions=len(left), reason=str(error))
                 await asyncio.sleep(pause_ms / 1000)
                 pause_ms = min(2 * pause_ms, MAX_PAUSE_MS)
 
-    async def _attempt(self, group: list[_Pending]) -> list[_Pending]:
-        """One transaction; what has to be tried again. Raises StoreUnavailableError: outcome unknown."""
+    async def _attempt(self, group: list[_Pending]) -> None:
+        """One transaction. Raises StoreUnavailableError: the outcome of what is not settled is unknown."""
         stored = await self._store.txn([], [Get(pending.key) for pending in group])
         standing: list[tuple[_Pending, PartitionStateEntry]] = []
         for pending, item in zip(group, stored.reads, strict=True):
@@ -150,9 +152,11 @@ class IsrWriter:
                 self._settle_moved(pending, item, state)
             else:
                 standing.append((pending, state))
-        return await self._compare_and_set(standing) if standing else []
+        if standing:
+            await self._compare_and_set(standing)
 
-    async def _compare_and_set(self, standing: list[tuple[_Pending, PartitionStateEntry]]) -> list[_Pending]:
+    async def _compare_and_set(self, standing: list[tuple[_Pending, PartitionStateEntry]]) -> None:
+        """Settle all, or those whose compares fail."""
         added = dict(member for pending, _ in standing for member in pending.proposal.added)
         result = await self._store.txn(
             [
@@ -173,17 +177,13 @@ class IsrWriter:
         if result.succeeded:
             for pending, _ in standing:
                 self._tell(pending, IsrWritten(pending.proposal, result.revision))
-            return []
+            return
         alive = dict(zip(added, result.reads[len(standing) :], strict=True))
-        left = []
         for (pending, _), item in zip(standing, result.reads[: len(standing)], strict=True):
             if item is None or item.mod_revision != pending.proposal.partition_epoch:
                 self._settle_moved(pending, item, _state(item))
             elif not all(_is_alive(alive[member[0]], member[1]) for member in pending.proposal.added):
                 self._refuse(pending, _state(item), item.mod_revision)
-            else:
-                left.append(pending)
-        return left
 
     def _settle_moved(
         self, pending: _Pending, item: KeyValue | None, state: PartitionStateEntry | None
@@ -209,7 +209,8 @@ class IsrWriter:
         self._tell(pending, IsrRefused(pending.proposal, standing, mod_revision))
 
     def _tell(self, pending: _Pending, event: IsrWritten | IsrRefused) -> None:
-        if pending.is_wanted:
+        is_wanted, pending.is_settled = pending.is_wanted, True
+        if is_wanted:
             pending.replica.step(event, self._clock.now_ms())
 
 

@@ -1,0 +1,79 @@
+"""A metadata store in memory whose transactions can be made to fail: before they take effect, or after."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+
+from tidelog.metadata.key_space import DEFAULT_HISTORY_EVENTS, KeySpace
+from tidelog.metadata.store import (
+    Compare,
+    KeyValue,
+    Listing,
+    Operation,
+    Put,
+    StoreUnavailableError,
+    TxnResult,
+    WatchBatch,
+)
+
+
+class InMemoryStore:
+    """`failures` says for each write to come, in order, whether it fails: "lost" (nothing was written), "unsure"
+    (written, but the answer never comes), anything else: it goes well. While `is_away` nothing is answered.
+    """
+
+    def __init__(self) -> None:
+        self._space = KeySpace(DEFAULT_HISTORY_EVENTS)
+        self.failures: list[str] = []
+        self.is_away = False
+        self.writes: list[tuple[tuple[Compare, ...], tuple[Operation, ...]]] = []
+        """Each transaction that would write something, whatever became of it."""
+
+    async def get(self, key: str) -> KeyValue | None:
+        self._check()
+        return self._space.get(key)
+
+    async def list_prefix(self, prefix: str) -> Listing:
+        self._check()
+        return Listing(self._space.revision, self._space.list_prefix(prefix))
+
+    async def txn(
+        self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
+    ) -> TxnResult:
+        self._check()
+        is_write = any(isinstance(operation, Put) for operation in success)
+        fate = self.failures.pop(0) if is_write and self.failures else ""
+        if is_write:
+            self.writes.append((tuple(compares), tuple(success)))
+        if fate == "lost":
+            raise StoreUnavailableError("lost on its way there")
+        result = self._space.transact(compares, success, failure, lambda _: True).result
+        if fate == "unsure":
+            raise StoreUnavailableError("lost on its way back")
+        return result
+
+    def put(self, key: str, value: bytes) -> int:
+        """The key's new mod_revision."""
+        return self._space.transact([], [Put(key, value)], [], lambda _: True).result.revision
+
+    def delete(self, key: str) -> None:
+        self._space.delete_keys([key])
+
+    def _check(self) -> None:
+        if self.is_away:
+            raise StoreUnavailableError("the store is away")
+
+    def watch(self, prefix: str, start_revision: int) -> AsyncGenerator[WatchBatch, None]:
+        raise NotImplementedError
+
+    async def grant_lease(self, ttl_ms: int) -> int:
+        raise NotImplementedError
+
+    async def keep_alive(self, lease: int) -> int:
+        raise NotImplementedError
+
+    async def revoke_lease(self, lease: int) -> None:
+        raise NotImplementedError
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
