@@ -29,6 +29,8 @@ def channel_options() -> list[tuple[str, int]]:
     return [
         ("grpc.keepalive_time_ms", PING_INTERVAL_MS),
         ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
+        ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),  # this is what counts in grpc 1.85 (else 60 s)
+        ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),  # what counts in fact; 60 s if it isn't set
         ("grpc.http2.max_pings_without_data", 0),
         ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
         ("grpc.max_send_message_length", MAX_REQUEST_BYTES),
