@@ -198,6 +198,10 @@ class PartitionCore:
         progress = None if self._leading is None else self._leading.followers.get(replica_id)
         return -1 if progress is None else progress.log_end_offset
 
+    def follower_start_offset(self, replica_id: int) -> int:
+        """Where that follower's log begins, -1 if the leader does not know."""
+        return -1 if self._leading is None else self._leading.log_start_offset_of(replica_id)
+
     def read_limit(self, isolation_level: int) -> int:
         """The offset a client's fetch may read up to, exclusive."""
         return self.last_stable_offset if isolation_level == READ_COMMITTED else self.high_watermark
@@ -426,6 +430,8 @@ class PartitionCore:
     def _truncate_to(self, offset: int) -> list[Effect]:
         if offset < self.log_end_offset:
             return [TruncateTo(offset)]
+        # This broker may have begun an epoch as leader and written nothing in it: no other log knows of it.
+        self.leader_epochs.truncate_from_end(self.log_end_offset)
         return self._end_truncation()
 
     def _on_truncated(self, event: Truncated, now_ms: int) -> list[Effect]:

@@ -244,7 +244,10 @@ class LeaderFetcher:
         if diverging is not None:
             self.session.remove(followed)
             replica.step(EpochDiverged(followed.leader_epoch, diverging.epoch, diverging.end_offset), now_ms)
-            self.resume(followed)
+            if followed.refresh():
+                self.resume(followed)
+            elif followed.may_fetch:  # nothing to cut: to ask again at once would not change that
+                self._failed(followed, KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, "the logs disagree"))
             return
         records = cast("memoryview | None", data.records)
         headers: Sequence[BatchHeader] = ()

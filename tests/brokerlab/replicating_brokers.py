@@ -1,0 +1,228 @@
+"""Several brokers in one process that replicate over real sockets; the test is their controller and their
+metadata store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import uuid
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from tidelog.broker import hosting
+from tidelog.broker.broker import Broker
+from tidelog.broker.commands import CommandReceiver
+from tidelog.broker.dispatch import Dispatcher
+from tidelog.broker.listener import ConnectionLimits, Listener
+from tidelog.broker.log.log_directory import LogDirectory
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.partition.events import IsrWritten, ProposeIsr
+from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.replica import Replica
+from tidelog.broker.replication.isr_maintenance import IsrMaintenance
+from tidelog.model.brokers import BrokerRegistration, Endpoint
+from tidelog.model.topics import TopicPartition
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
+from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, TopicState, UpdateMetadata
+from tidelog.rpc.controller_api import ControllerApi
+from tidelog.runtime.broker_settings import BrokerSettings
+from tidelog.runtime.clock import SystemClock
+from tidelog.runtime.telemetry import Telemetry
+from tidelog.runtime.timer import LoopTimer
+
+CLUSTER_ID = "abcdefghijklmnopqrstuv"
+CONTROLLER_EPOCH = 1
+PATIENCE_S = 4.0
+
+
+class WritesAtOnce:
+    """A store that takes every ISR proposal, at the next turn of the loop."""
+
+    def __init__(self) -> None:
+        self.written: list[ProposeIsr] = []
+
+    def propose(self, replica: Replica, proposal: ProposeIsr) -> None:
+        asyncio.get_running_loop().call_soon(self._write, replica, proposal)
+
+    def _write(self, replica: Replica, proposal: ProposeIsr) -> None:
+        self.written.append(proposal)
+        # Far below what the test's next command carries.
+        replica.step(IsrWritten(proposal, proposal.partition_epoch + 1), SystemClock().now_ms())
+
+    def isr_changed(self, topic_partition: TopicPartition) -> None: ...
+
+
+class ReplicatingBroker:
+    """One broker with a socket."""
+
+    def __init__(self, broker_id: int, directory: Path, settings: Mapping[str, str]) -> None:
+        self.settings = BrokerSettings.parse(
+            {
+                "node.id": str(broker_id),
+                "listeners": "PLAINTEXT://127.0.0.1:0",
+                "replica.fetch.wait.max.ms": "50",
+                **settings,
+            }
+        )
+        self.timer = LoopTimer(asyncio.get_running_loop())
+        self.broker = Broker(
+            self.settings,
+            MetadataView(CLUSTER_ID),
+            LogDirectory.open(directory, cluster_id=CLUSTER_ID, node_id=broker_id),
+            cast(ControllerApi, None),
+            Telemetry(),
+            SystemClock(),
+            self.timer,
+            random.Random(broker_id),
+        )
+        self.broker.broker_epoch = 100 + broker_id
+        self.isr = WritesAtOnce()
+        self.broker.isr_maintenance = cast(IsrMaintenance, self.isr)
+        self.commands = CommandReceiver(self.broker)
+        self.dispatcher = Dispatcher(self.broker)
+        self.listener = self._listen(0)
+
+    def _listen(self, port: int) -> Listener:
+        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", port)
+        listener = Listener(endpoint, self.broker, self.dispatcher, ConnectionLimits(self.broker))
+        listener.bind()
+        return listener
+
+    async def go_dark(self) -> None:
+        """No connections any more, as if the process were gone."""
+        self.listener.close()
+
+    async def come_back(self) -> None:
+        """On another port, as after a restart."""
+        self.listener = self._listen(0)
+        await self.listener.serve()
+
+    @property
+    def registration(self) -> BrokerRegistration:
+        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", self.listener.port)
+        return BrokerRegistration(self.broker.broker_id, self.broker.broker_epoch, (endpoint,))
+
+    def replica(self, topic_partition: TopicPartition) -> Replica:
+        return self.broker.replicas[topic_partition]
+
+    async def close(self) -> None:
+        self.listener.close()
+        await hosting.close_all(self.broker)
+        self.timer.close()
+
+
+class ReplicatingCluster:
+    """Brokers 1 to n. `async with` opens and closes them."""
+
+    def __init__(self, directory: Path, brokers: int = 2, settings: Mapping[str, str] | None = None) -> None:
+        self._directory = directory
+        self._count = brokers
+        self._settings = settings or {}
+        self.brokers: dict[int, ReplicatingBroker] = {}
+        self._revision = 1
+
+    async def __aenter__(self) -> ReplicatingCluster:
+        for broker_id in range(1, self._count + 1):
+            node = ReplicatingBroker(broker_id, self._directory / str(broker_id), self._settings)
+            self.brokers[broker_id] = node
+            await node.listener.serve()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for node in self.brokers.values():
+            await node.close()
+
+    async def show_brokers(self) -> None:
+        """Tell everyone everyone's address."""
+        await self._update_metadata()
+
+    async def elect(
+        self,
+        topic: str,
+        leader: int,
+        leader_epoch: int,
+        *,
+        isr: tuple[int, ...] | None = None,
+        partitions: int = 1,
+        configs: Mapping[str, str] | None = None,
+        told: tuple[int, ...] | None = None,
+        known: bool = True,
+    ) -> None:
+        """Every partition of the topic gets this leader; `told` are the brokers that hear of it (all)."""
+        everybody = tuple(self.brokers)
+        self._revision += 1000
+        states = tuple(
+            PartitionState(
+                topic,
+                uuid.uuid5(uuid.NAMESPACE_DNS, topic),
+                partition,
+                leader,
+                leader_epoch,
+                isr if isr is not None else (leader,),
+                everybody,
+                CONTROLLER_EPOCH,
+                partition_epoch=self._revision,
+            )
+            for partition in range(partitions)
+        )
+        if known:
+            await self._update_metadata(topic=TopicState(topic, states[0].topic_id, states, configs or {}))
+        for broker_id in told or everybody:
+            command = LeaderAndIsr(1, CONTROLLER_EPOCH, states, {topic: configs or {}})
+            result = await self.brokers[broker_id].commands.leader_and_isr(command)
+            assert not result.error
+            assert not result.partition_errors
+
+    async def _update_metadata(self, topic: TopicState | None = None) -> None:
+        update = UpdateMetadata(
+            1,
+            CONTROLLER_EPOCH,
+            tuple(node.registration for node in self.brokers.values()),
+            topics=() if topic is None else (topic,),
+        )
+        for node in self.brokers.values():
+            await node.commands.update_metadata(update)
+
+    def append(self, broker_id: int, topic_partition: TopicPartition, **shape: Any) -> None:
+        """One batch at that leader."""
+        append_to(self.brokers[broker_id].replica(topic_partition), **shape)
+
+    def end_offset(self, broker_id: int, topic_partition: TopicPartition) -> int:
+        return self.brokers[broker_id].replica(topic_partition).core.log_end_offset
+
+    async def level(self, topic_partition: TopicPartition, leader: int) -> None:
+        """Wait until all replicas stand where the leader does and know its high watermark."""
+
+        first = self.brokers[leader]
+
+        def is_level() -> bool:
+            core = first.replica(topic_partition).core
+            if core.high_watermark < core.log_end_offset:
+                return False
+            others = [
+                node.replica(topic_partition).core for node in self.brokers.values() if node is not first
+            ]
+            return all(
+                other.fetch_state is FetchState.FETCHING
+                and other.log_end_offset == other.high_watermark == core.log_end_offset
+                for other in others
+            )
+
+        await until(is_level)
+
+
+def append_to(replica: Replica, *, records: int = 1, value_bytes: int = 10, **producer: Any) -> None:
+    now_ms = SystemClock().now_ms()
+    made = [Record(number, now_ms, None, bytes(value_bytes), []) for number in range(records)]
+    replica.append(memoryview(build_batch(made, **producer)), 1, 9, now_ms)
+
+
+async def until(holds: Callable[[], bool], what: str = "") -> None:
+    """Wait for what other tasks of this loop bring about."""
+    deadline = asyncio.get_running_loop().time() + PATIENCE_S
+    while not holds():
+        assert asyncio.get_running_loop().time() < deadline, f"waited in vain {what}"
+        await asyncio.sleep(0.002)
