@@ -49,7 +49,11 @@ class ScriptedController:
     async def handle(self, api_key: int, request: ForwardedRequest) -> Any:
         self.forwarded.append((ApiKey(api_key), request))
         assert self.answer is not None, f"{ApiKey(api_key).name} was not to be forwarded"
-        return self.answer(request.message)
+        # Between processes both are encoded, so they must be what that version can express.
+        codec.request_encoder(api_key, request.api_version)(request.message)
+        answer = self.answer(request.message)
+        codec.response_encoder(api_key, request.api_version)(answer)
+        return answer
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
         return ProducerIdBlock(0)

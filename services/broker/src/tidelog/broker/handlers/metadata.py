@@ -16,6 +16,7 @@ from tidelog.broker.request import EncodedBody
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import INTERNAL_TOPICS, ZERO_TOPIC_ID, topic_name_problem
 from tidelog.rpc.broker_commands import NO_LEADER, PartitionState, TopicState
+from tidelog.rpc.controller_api import ForwardedRequest
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tidelog.wire.messages.metadata import (
@@ -94,9 +95,12 @@ async def _create_then_answer(
         ],
         timeout_ms=_CREATE_TIMEOUT_MS,
     )
+    # In a version of that API's own: it is encoded on its way to the controller.
+    _, version = CreateTopicsRequest.VERSIONS
+    forwarded = ForwardedRequest(version, creation, client_id=context.client_id, host=context.host)
     errors: dict[str, int] = {}
     try:
-        created: CreateTopicsResponse = await broker.forward(ApiKey.CREATE_TOPICS, creation, context)
+        created: CreateTopicsResponse = await broker.controller.handle(ApiKey.CREATE_TOPICS, forwarded)
         errors = {result.name: result.error_code for result in created.topics if result.error_code}
     except (KafkaError, ConnectionError):
         errors = dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)  # the client asks again
