@@ -101,13 +101,12 @@ class EtcdMetadataStore:
 
     async def keep_alive(self, lease: int) -> int:
         async def renew(connection: EtcdConnection, timeout_s: float, metadata: Metadata) -> int:
-            call = connection.lease.LeaseKeepAlive(timeout=timeout_s, metadata=metadata)
+            requests = iter([pb.LeaseKeepAliveRequest(ID=lease)])
+            call = connection.lease.LeaseKeepAlive(requests, timeout=timeout_s, metadata=metadata)
             try:
-                await answer_of(call.write(pb.LeaseKeepAliveRequest(ID=lease)))
-                answer = await answer_of(call.read())
-                if not isinstance(answer, pb.LeaseKeepAliveResponse):
-                    raise CallFailedError(CallFault.UNKNOWN, f"a renewal ended with {await call.code()}")
-                return answer.TTL
+                return (await answer_of(anext(aiter(call)))).TTL
+            except StopAsyncIteration as error:
+                raise CallFailedError(CallFault.UNKNOWN, "a renewal was not answered") from error
             finally:
                 call.cancel()
 

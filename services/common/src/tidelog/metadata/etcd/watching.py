@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 
-import grpc.aio
 import structlog
 from tidelog.metadata.etcd.connection import EtcdConnection, answer_of
 from tidelog.metadata.etcd.event_assembly import EventAssembly, WatchEndedError
@@ -77,25 +76,27 @@ async def _stream(
         progress_notify=True,
         fragment=True,
     )
-    call = connection.watch.Watch(metadata=connections.metadata)
+    is_over = asyncio.Event()
+
+    # Not call.write(): it waits for ever in a call that is cancelled before it is on its way (grpc 1.85).
+    async def requests() -> AsyncGenerator[pb.WatchRequest, None]:
+        yield pb.WatchRequest(create_request=create)
+        await is_over.wait()
+
+    call = connection.watch.Watch(requests(), metadata=connections.metadata)
     connection.add_watch(call)
+    answers = aiter(call)
     try:
         try:
             async with asyncio.timeout(options.attempt_timeout_ms / 1000):
-                await answer_of(call.write(pb.WatchRequest(create_request=create)))
-                first = await answer_of(call.read())
+                answer = await answer_of(anext(answers))
         except TimeoutError as error:
             raise CallFailedError(CallFault.UNKNOWN, "a watch was not taken on in time") from error
-        answer = first
         while True:
-            if not isinstance(answer, pb.WatchResponse):
-                raise await _why_it_ended(call)
             yield assembly.take(answer)
-            answer = await answer_of(call.read())
+            answer = await answer_of(anext(answers))
+    except StopAsyncIteration as error:
+        raise CallFailedError(CallFault.UNKNOWN, "the server ended the watch's stream") from error
     finally:
+        is_over.set()
         connection.remove_watch(call)
-
-
-async def _why_it_ended(call: grpc.aio.Call) -> CallFailedError:
-    code, details = await call.code(), await call.details()
-    return CallFailedError(CallFault.UNKNOWN, f"watch ended: {details or code}")
