@@ -1,0 +1,125 @@
+"""One life of a broker: tidelog's broker over a simulated disk, store, network; wired as in `server.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.broker import hosting
+from tidelog.broker.broker import Broker
+from tidelog.broker.commands import CommandReceiver
+from tidelog.broker.housekeeping import Housekeeping
+from tidelog.broker.life import BrokerLife
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.replication.isr_maintenance import IsrMaintenance
+from tidelog.metadata.entries import BrokerEntry
+from tidelog.metadata.store import StoreError
+from tidelog.model.brokers import Endpoint
+from tidelog.model.errors import KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.grpc_broker_server import BrokerCommandsService
+from tidelog.runtime.broker_settings import BrokerSettings
+from tidelog.runtime.telemetry import Telemetry
+from tidelog.runtime.timer import LoopTimer
+
+from sim.disk import SimDisk, SimLogDirectory, SimPartitionLog
+from sim.loop import SimClock, SimProcess
+from sim.rpc import SimControllerApi
+from sim.store import SimStore
+
+if TYPE_CHECKING:
+    from sim.world import World
+
+CLUSTER_ID: Final = "simulated-cluster-id--"
+START_RETRY_S: Final = 0.5
+
+
+def broker_name(broker_id: int) -> str:
+    return f"broker-{broker_id}"
+
+
+class BrokerNode:
+    """`service` of a broker's process."""
+
+    def __init__(self, world: World, process: SimProcess, broker_id: int, disk: SimDisk) -> None:
+        self.world = world
+        self.process = process
+        self.broker_id = broker_id
+        self.disk = disk
+        self.broker: Any = None
+        self.commands_service: BrokerCommandsService | None = None
+        self.is_stopping = False
+        self._life: BrokerLife | None = None
+        self._receiver: Any = None
+        self._housekeeping: Housekeeping | None = None
+
+    @property
+    def is_serving(self) -> bool:
+        return self._housekeeping is not None and not self.is_stopping
+
+    async def run(self) -> None:
+        world, process = self.world, self.process
+        settings = BrokerSettings.parse({**world.plan.broker_settings, "node.id": str(self.broker_id)})
+        clock = SimClock(process)
+        directory: Any = SimLogDirectory(self.disk, self.broker_id, self._log_changed)
+        store = SimStore(world.network)
+        broker = Broker(
+            settings,
+            MetadataView(CLUSTER_ID),
+            directory,
+            SimControllerApi(world.network, store),
+            Telemetry(clock),
+            clock,
+            LoopTimer(world.loop),
+            random.Random(world.chance.getrandbits(64)),
+        )
+        broker.isr_maintenance = IsrMaintenance(broker, store)
+        self._receiver = CommandReceiver(broker)
+        self.commands_service = BrokerCommandsService(self._receiver, self.broker_id)
+        self._life = BrokerLife(broker, store, remembers=True, on_failed=lambda error: process.kill())
+        self.broker = broker
+        await self._register(directory)
+        await self._receiver.first_metadata.wait()
+        self._housekeeping = Housekeeping(broker)
+        self._housekeeping.start()
+        broker.isr_maintenance.start()
+
+    def _log_changed(self, topic_partition: TopicPartition, log: SimPartitionLog) -> None:
+        self.world.log_changed(self.process, topic_partition, log)
+
+    async def _register(self, directory: SimLogDirectory) -> None:
+        assert self._life is not None
+        name = broker_name(self.broker_id)
+        entry = BrokerEntry(
+            self.broker_id,
+            (Endpoint("PLAINTEXT", name, 9092),),
+            None,
+            name,
+            is_log_suspect=directory.is_suspect,
+            suspect_partitions=directory.suspect_partitions(),
+        )
+        while True:
+            try:
+                await self._life.begin(entry, self._take_epoch)
+                return
+            except (StoreError, KafkaError):
+                await asyncio.sleep(START_RETRY_S)
+
+    def _take_epoch(self, epoch: int) -> None:
+        assert self.commands_service is not None
+        self.commands_service.set_broker_epoch(epoch)
+        self.world.trace.add(self.world.loop.now, "registered", self.process, epoch)
+
+    async def stop(self) -> None:
+        """SIGTERM: hand over, stop, flush, mark the directory clean, give the registration up."""
+        assert self._life is not None
+        await self._life.hand_over()
+        self.is_stopping = True
+        if self._housekeeping is not None:
+            await self._housekeeping.stop()
+        await self.broker.isr_maintenance.stop()
+        self.broker.answer_waiting()
+        await self._receiver.stop()
+        await hosting.close_all(self.broker)
+        await self._life.end()

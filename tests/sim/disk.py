@@ -1,0 +1,391 @@
+"""A machine's disk, and the log directory of a broker on it: the same calls as the real ones, in memory.
+
+What was written is there for every later process of this boot (the page cache has it); what was flushed is
+there after the machine crashed, too. Of the rest a crash leaves any beginning, as recovery does: it cuts a
+log at the first batch that isn't whole.
+"""
+
+from __future__ import annotations
+
+import random
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any, Final
+
+from tidelog.broker.log.log_config import LogConfig
+from tidelog.broker.log.meta_properties import MetaProperties
+from tidelog.broker.log.previous_life import Life, is_log_suspect, life_of, with_life
+from tidelog.broker.partition.leader_epochs import LeaderEpochs
+from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import BatchHeader
+
+PARTIAL_APPEND_SHARE: Final = 8
+"""One of so many appends of what was received takes its first batch only."""
+
+
+class StoredFile:
+    """A small file that is replaced as a whole."""
+
+    def __init__(self) -> None:
+        self.content: Any = None
+        self.flushed: Any = None
+
+    def write(self, content: Any, *, flush: bool) -> None:
+        self.content = content
+        if flush:
+            self.flushed = content
+
+    def crash(self, chance: random.Random) -> None:
+        if chance.random() < 0.5:
+            self.content = self.flushed
+        else:
+            self.flushed = self.content
+
+
+class StoredPartition:
+    """The directory of one partition."""
+
+    def __init__(self, topic_id: uuid.UUID) -> None:
+        self.topic_id = topic_id
+        self.start_offset = 0
+        self.batches: list[tuple[BatchHeader, bytes]] = []
+        self.flushed_count = 0
+        self.epochs = StoredFile()
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1][0].last_offset + 1 if self.batches else self.start_offset
+
+    def cut(self, count: int) -> None:
+        del self.batches[count:]
+        self.flushed_count = min(self.flushed_count, count)
+
+    def cut_at(self, offset: int) -> None:
+        """Off with every batch that has a record at or above `offset`."""
+        count = len(self.batches)
+        while count and self.batches[count - 1][0].last_offset >= offset:
+            count -= 1
+        self.cut(count)
+
+    def crash(self, chance: random.Random) -> None:
+        self.cut(chance.randint(self.flushed_count, len(self.batches)))
+        self.flushed_count = len(self.batches)
+        self.epochs.crash(chance)
+
+
+class SimDisk:
+    """`boot` changes when the machine restarts."""
+
+    def __init__(self) -> None:
+        self.boot = 0
+        self.partitions: dict[TopicPartition, StoredPartition] = {}
+        self.high_watermarks = StoredFile()
+        self.clean_epoch = StoredFile()
+        self.meta = StoredFile()
+
+    @property
+    def boot_id(self) -> str:
+        return f"boot-{self.boot}"
+
+    def crash(self, chance: random.Random) -> None:
+        """Power is lost: what was not flushed is gone in part or whole."""
+        self.boot += 1
+        for partition in self.partitions.values():
+            partition.crash(chance)
+        for file in (self.high_watermarks, self.clean_epoch):
+            file.crash(chance)
+
+    def lose_everything(self) -> None:
+        """A new, empty disk."""
+        boot = self.boot + 1
+        self.__init__()  # type: ignore[misc]
+        self.boot = boot
+
+    def flip_a_bit(self, chance: random.Random) -> None:
+        """In an unflushed batch of a partition; recovery, which checks those, cuts the log there."""
+        for partition in self.partitions.values():
+            unflushed = len(partition.batches) - partition.flushed_count
+            if unflushed > 0:
+                partition.cut(partition.flushed_count + chance.randrange(unflushed))
+
+
+class SimFileRange:
+    """`tidelog.broker.log.file_range.FileRange`: content as of now."""
+
+    def __init__(self, content: bytes, next_offset: int) -> None:
+        self._content = content
+        self.next_offset = next_offset
+        self.length = len(content)
+        self.position = 0
+
+    def __len__(self) -> int:
+        return self.length
+
+    def fileno(self) -> int:
+        return -1
+
+    def read(self) -> bytes:
+        return self._content
+
+    def release(self) -> None:
+        """No file is held open."""
+
+
+class SimPartitionLog:
+    """`PartitionLog` over a StoredPartition. `on_change(log)` is called after each append and truncation."""
+
+    def __init__(
+        self, stored: StoredPartition, config: LogConfig, now_ms: int, producers: ProducerState | None = None
+    ) -> None:
+        self.stored = stored
+        self.config = config
+        self.log_start_offset = stored.start_offset
+        self.log_end_offset = stored.end_offset
+        self.last_flush_ms = now_ms
+        self.has_deleted_files = False
+        self.cut_at_opening: str | None = None
+        self.directory = SimpleNamespace(path="simulated", directory_id=None)
+        text = stored.epochs.content
+        self.leader_epochs = LeaderEpochs() if text is None else LeaderEpochs.decode(text)
+        self.producer_state = ProducerState() if producers is None else producers
+        self.recovery_point = (
+            stored.batches[stored.flushed_count - 1][0].last_offset + 1 if stored.flushed_count else 0
+        )
+        self.on_change: Callable[[SimPartitionLog], None] = lambda log: None
+        self._recover(now_ms)
+
+    def _recover(self, now_ms: int) -> None:
+        """As `recovery`: the epochs that batches carry are known even where the checkpoint was lost."""
+        epochs = self.leader_epochs
+        if not len(epochs):
+            for header, _ in self.stored.batches:
+                epochs.assign(header.partition_leader_epoch, header.base_offset)
+        else:
+            latest = epochs.latest_epoch
+            for header, _ in self.stored.batches:
+                if header.partition_leader_epoch > latest:
+                    epochs.assign(header.partition_leader_epoch, header.base_offset)
+                    latest = header.partition_leader_epoch
+        epochs.truncate_from_end(self.log_end_offset)
+        self.persist_leader_epochs()
+        self._rebuild_producers(now_ms)
+
+    def _rebuild_producers(self, now_ms: int) -> None:
+        self.producer_state.clear()
+        for header, _ in self.stored.batches:
+            self.producer_state.update(header, now_ms)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(len(data) for _, data in self.stored.batches)
+
+    # -- append
+
+    def append(self, batch: Any, header: BatchHeader, now_ms: int) -> None:
+        assert header.base_offset == self.log_end_offset, (header.base_offset, self.log_end_offset)
+        self.stored.batches.append((header, bytes(batch)))
+        self.log_end_offset = header.last_offset + 1
+        self.on_change(self)
+
+    def append_received(self, records: Any, headers: Sequence[BatchHeader], now_ms: int) -> int:
+        if headers[0].crc % PARTIAL_APPEND_SHARE == 0:
+            headers = headers[:1]  # as at the end of a segment
+        position = 0
+        for header in headers:
+            assert header.base_offset >= self.log_end_offset, (header.base_offset, self.log_end_offset)
+            self.stored.batches.append((header, bytes(records[position : position + header.size_bytes])))
+            position += header.size_bytes
+            self.log_end_offset = header.last_offset + 1
+        self.on_change(self)
+        return len(headers)
+
+    # -- read
+
+    def read(
+        self, fetch_offset: int, max_bytes: int, upper_offset: int, *, at_least_one_batch: bool = True
+    ) -> SimFileRange | None:
+        if not self.log_start_offset <= fetch_offset <= self.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"simulated log: {fetch_offset}")
+        chosen: list[bytes] = []
+        size, next_offset = 0, fetch_offset
+        batches = self.stored.batches
+        for header, data in batches[index_of(batches, fetch_offset) :]:
+            if header.last_offset >= upper_offset:
+                break
+            if size + len(data) > max_bytes and (chosen or not at_least_one_batch):
+                break
+            chosen.append(data)
+            size += len(data)
+            next_offset = header.last_offset + 1
+        return SimFileRange(b"".join(chosen), next_offset) if chosen else None
+
+    # -- removal
+
+    def increment_log_start_offset(self, offset: int) -> bool:
+        if offset <= self.log_start_offset:
+            return False
+        self.log_start_offset = offset
+        return True
+
+    def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
+        return 0
+
+    def remove_deleted_files(self, now_ms: int) -> int:
+        return 0
+
+    def truncate_to(self, offset: int, now_ms: int) -> bool:
+        if offset >= self.log_end_offset:
+            return False
+        self.stored.cut_at(offset)
+        self.log_end_offset = self.stored.end_offset
+        self.recovery_point = min(self.recovery_point, self.log_end_offset)
+        self.leader_epochs.truncate_from_end(self.log_end_offset)
+        self.persist_leader_epochs()
+        self._rebuild_producers(now_ms)
+        self.on_change(self)
+        return True
+
+    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
+        self.stored.cut(0)
+        self.stored.start_offset = offset
+        self.log_start_offset = self.log_end_offset = self.recovery_point = offset
+        self.leader_epochs.clear()
+        self.persist_leader_epochs()
+        self._rebuild_producers(now_ms)
+        self.on_change(self)
+
+    # -- durability
+
+    @property
+    def is_flush_due_by_messages(self) -> bool:
+        return self.log_end_offset - self.recovery_point >= self.config.flush_messages
+
+    def is_flush_due(self, now_ms: int) -> bool:
+        return self.recovery_point < self.log_end_offset and (
+            now_ms - self.last_flush_ms >= self.config.flush_ms or self.is_flush_due_by_messages
+        )
+
+    def flush(self, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
+        self.stored.flushed_count = len(self.stored.batches)
+        self.stored.epochs.write(self.leader_epochs.encode(), flush=True)
+        self.recovery_point = self.log_end_offset
+        if now_ms is not None:
+            self.last_flush_ms = now_ms
+
+    def persist_leader_epochs(self, *, syncs: bool = False) -> None:
+        self.stored.epochs.write(self.leader_epochs.encode(), flush=syncs)
+
+    def close(self) -> None:
+        self.flush()
+
+
+def index_of(batches: list[tuple[BatchHeader, bytes]], offset: int) -> int:
+    """Of the first batch that ends at or after `offset`."""
+    low, high = 0, len(batches)
+    while low < high:
+        middle = (low + high) // 2
+        if batches[middle][0].last_offset < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+class SimLogDirectory:
+    """`LogDirectory` on a SimDisk."""
+
+    def __init__(
+        self, disk: SimDisk, node_id: int, on_change: Callable[[TopicPartition, SimPartitionLog], None]
+    ) -> None:
+        self.disk = disk
+        self.partitions: dict[TopicPartition, SimPartitionLog] = {}
+        clean_epoch = disk.clean_epoch.content
+        self.was_clean = clean_epoch is not None
+        self.previous_broker_epoch = -1 if clean_epoch is None else clean_epoch
+        self.meta = disk.meta.content or MetaProperties("simulated", node_id)
+        self.is_suspect = is_log_suspect(life_of(self.meta), clean_epoch, disk.boot_id)
+        self.high_watermarks: dict[TopicPartition, int] = dict(disk.high_watermarks.content or {})
+        self._on_change = on_change
+        disk.clean_epoch.write(None, flush=True)
+
+    def suspect_partitions(self) -> tuple[TopicPartition, ...]:
+        """Those that end below their checkpointed high watermark."""
+        return tuple(
+            topic_partition
+            for topic_partition, stored in sorted(self.disk.partitions.items())
+            if stored.end_offset < self.high_watermarks.get(topic_partition, 0)
+        )
+
+    def remember(self, life: Life) -> None:
+        self.meta = with_life(self.meta, life)
+        self.disk.meta.write(self.meta, flush=True)
+
+    def topic_partitions_on_disk(self) -> list[TopicPartition]:
+        return sorted(self.disk.partitions)
+
+    def topic_id_on_disk(self, topic_partition: TopicPartition) -> uuid.UUID | None:
+        stored = self.disk.partitions.get(topic_partition)
+        return stored.topic_id if stored else None
+
+    def open_partition(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        producer_state: ProducerState | None = None,
+        **_: Any,
+    ) -> SimPartitionLog:
+        stored = self.disk.partitions.get(topic_partition)
+        if stored is None or stored.topic_id != topic_id:
+            stored = self.disk.partitions[topic_partition] = StoredPartition(topic_id)
+            self.high_watermarks.pop(topic_partition, None)
+        log = SimPartitionLog(stored, config, now_ms, producer_state)
+        log.on_change = lambda changed: self._on_change(topic_partition, changed)
+        self.partitions[topic_partition] = log
+        return log
+
+    def close_partition(self, topic_partition: TopicPartition) -> None:
+        log = self.partitions.pop(topic_partition, None)
+        if log is not None:
+            log.close()
+
+    def delete_partition(self, topic_partition: TopicPartition, now_ms: int, **_: Any) -> None:
+        self.partitions.pop(topic_partition, None)
+        self.disk.partitions.pop(topic_partition, None)
+        self.high_watermarks.pop(topic_partition, None)
+
+    def remove_deleted_partitions(self, now_ms: int) -> int:
+        return 0
+
+    def remove_strays(self, expected: Collection[TopicPartition], **_: Any) -> list[TopicPartition]:
+        strays = [
+            stray for stray in self.disk.partitions if stray not in expected and stray not in self.partitions
+        ]
+        for stray in strays:
+            del self.disk.partitions[stray]
+            self.high_watermarks.pop(stray, None)
+        return strays
+
+    def checkpoint_recovery_points(self) -> None:
+        """The flushed count of each partition is all there is to it."""
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Log starts don't move here."""
+
+    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        self.high_watermarks.update(high_watermarks)
+        self.disk.high_watermarks.write(dict(self.high_watermarks), flush=True)
+
+    def close(self, *, broker_epoch: int = -1) -> None:
+        for topic_partition in list(self.partitions):
+            self.close_partition(topic_partition)
+        self.checkpoint_high_watermarks({})
+        self.disk.clean_epoch.write(broker_epoch, flush=True)
+
+    def abandon(self) -> None:
+        self.partitions.clear()

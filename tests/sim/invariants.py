@@ -1,0 +1,253 @@
+"""What must always hold (DESIGN section 3), checked after every step of whatever process took it.
+
+The reference is the committed log of each partition: what some leader's high watermark has passed. It is
+kept here, beside the cluster, and only ever grows.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.metadata import keys
+from tidelog.metadata.entries import PartitionStateEntry, TopicEntry, decode_entry
+from tidelog.metadata.store import Delete, Put
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import BatchHeader
+
+from sim.disk import SimPartitionLog, index_of
+from sim.trace import Trace
+
+if TYPE_CHECKING:
+    from sim.loop import SimLoop, SimProcess
+
+NO_LEADER: Final = -1
+
+
+class InvariantViolationError(AssertionError):
+    """The message names the invariant and what broke it."""
+
+
+class CommittedLog:
+    """Batches below the highest high watermark any leader had."""
+
+    def __init__(self) -> None:
+        self.base_offsets: list[int] = []
+        self.batches: list[tuple[BatchHeader, bytes]] = []
+        self.next_sequences: dict[int, int] = {}
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1][0].last_offset + 1 if self.batches else 0
+
+    def at(self, offset: int) -> tuple[BatchHeader, bytes] | None:
+        """The batch that holds `offset`."""
+        index = bisect_right(self.base_offsets, offset) - 1
+        if index < 0 or self.batches[index][0].last_offset < offset:
+            return None
+        return self.batches[index]
+
+
+class Invariants:
+    """`violation` is the first one found, None so far. The hooks are called by what they are about."""
+
+    def __init__(self, loop: SimLoop, trace: Trace) -> None:
+        self.violation: str | None = None
+        self.committed: dict[TopicPartition, CommittedLog] = {}
+        self.allows_loss = False
+        self._loop = loop
+        self._trace = trace
+        self._leaders: dict[tuple[TopicPartition, int], SimProcess] = {}
+        self._assignments: dict[str, TopicEntry] = {}
+        self._states: dict[str, PartitionStateEntry] = {}
+        self._seen: dict[tuple[SimProcess, TopicPartition], tuple[int, int, int]] = {}
+        self._told_end: dict[TopicPartition, tuple[int, int]] = {}
+
+    def fail(self, invariant: str, details: str) -> None:
+        if self.violation is None:
+            self.violation = f"{invariant}: {details}"
+            self._trace.add(self._loop.now, "VIOLATION", self.violation)
+
+    def log(self, topic_partition: TopicPartition) -> CommittedLog:
+        return self.committed.setdefault(topic_partition, CommittedLog())
+
+    # -- brokers
+
+    def check_broker(self, process: SimProcess, replicas: dict[TopicPartition, Any]) -> None:
+        """After a step of a broker."""
+        for topic_partition, replica in replicas.items():
+            core = replica.core
+            now = (core.high_watermark, core.log_end_offset, core.leader_epoch if core.is_leader else -1)
+            key = (process, topic_partition)
+            before = self._seen.get(key)
+            if before == now:
+                continue
+            self._seen[key] = now
+            self._check_replica(process, topic_partition, replica, before)
+
+    def _check_replica(
+        self, process: SimProcess, topic_partition: TopicPartition, replica: Any, before: Any
+    ) -> None:
+        core = replica.core
+        where = f"{process} {topic_partition} epoch {core.leader_epoch}"
+        if not core.log_start_offset <= core.last_stable_offset <= core.high_watermark <= core.log_end_offset:
+            self.fail(
+                "start <= LSO <= HW <= LEO",
+                f"{where}: {core.log_start_offset} {core.last_stable_offset} {core.high_watermark}"
+                f" {core.log_end_offset}",
+            )
+        if core.is_leader and (before is None or before[2] != core.leader_epoch):
+            self._began_to_lead(process, topic_partition, replica, where)
+        high_watermark_before = 0 if before is None else before[0]
+        has_led_before = core.is_leader and before is not None and before[2] == core.leader_epoch
+        if has_led_before and core.high_watermark < high_watermark_before:
+            self.fail("HW never goes back", f"{where}: {core.high_watermark} < {high_watermark_before}")
+        if core.high_watermark > high_watermark_before:
+            self._check_committed(topic_partition, replica, high_watermark_before, where)
+
+    def _began_to_lead(
+        self, process: SimProcess, topic_partition: TopicPartition, replica: Any, where: str
+    ) -> None:
+        holder = self._leaders.setdefault((topic_partition, replica.core.leader_epoch), process)
+        if holder is not process:
+            self.fail("one leader an epoch", f"{where}: {holder} leads or led it too")
+        committed = self.log(topic_partition)
+        if not self.allows_loss:
+            self._check_same(topic_partition, replica.log, 0, committed.end_offset, f"{where} new leader")
+
+    def _check_same(
+        self, topic_partition: TopicPartition, log: SimPartitionLog, start: int, end: int, where: str
+    ) -> None:
+        """The log holds the committed batches from `start` to `end`."""
+        committed = self.log(topic_partition)
+        if log.stored.end_offset < end:
+            self.fail(
+                "acknowledged records survive",
+                f"{where}: log ends at {log.stored.end_offset}, committed {end}",
+            )
+            return
+        index = max(0, bisect_right(committed.base_offsets, start) - 1)
+        batches = log.stored.batches
+        for header, data in committed.batches[index:]:
+            if header.base_offset >= end:
+                return
+            if header.base_offset < log.log_start_offset:
+                continue
+            own = index if index < len(batches) and batches[index][0][0] == header[0] else None
+            if own is None:
+                own = next((i for i, (h, _) in enumerate(batches) if h[0] == header[0]), None)
+            if own is None or batches[own][1] != data:
+                found = None if own is None else describe(*batches[own])
+                self.fail(
+                    "logs agree below the high watermark",
+                    f"{where}: committed {describe(header, data)}, here {found}",
+                )
+                return
+            index += 1
+
+    def _check_committed(self, topic_partition: TopicPartition, replica: Any, start: int, where: str) -> None:
+        committed, core, log = self.log(topic_partition), replica.core, replica.log
+        known_end = committed.end_offset
+        self._check_same(topic_partition, log, start, min(core.high_watermark, known_end), where)
+        if core.high_watermark <= known_end or self.violation:
+            return
+        if not core.is_leader:
+            self.fail("followers' HW <= leader's HW", f"{where}: {core.high_watermark} > {known_end}")
+            return
+        for header, data in log.stored.batches[index_of(log.stored.batches, known_end) :]:
+            if header.last_offset >= core.high_watermark:
+                break
+            self._commit(committed, header, data, where)
+
+    def _commit(self, committed: CommittedLog, header: BatchHeader, data: bytes, where: str) -> None:
+        if header.base_offset != committed.end_offset:
+            self.fail("offsets have no holes", f"{where}: {header.base_offset} after {committed.end_offset}")
+        committed.base_offsets.append(header.base_offset)
+        committed.batches.append((header, data))
+        if header.producer_id >= 0:
+            expected = committed.next_sequences.get(header.producer_id, 0)
+            if header.base_sequence != expected:
+                kind = "no duplicates" if header.base_sequence < expected else "order is kept"
+                self.fail(
+                    f"idempotence, {kind}",
+                    f"{where}: {describe(header, data)} committed, sequence {expected} was next",
+                )
+            committed.next_sequences[header.producer_id] = header.base_sequence + header.record_count
+
+    # -- clients
+
+    def acknowledged(self, topic_partition: TopicPartition, base_offset: int, values: list[bytes]) -> None:
+        """A producer was told that its batch stands at `base_offset`, with acks=all."""
+        found = self.log(topic_partition).at(base_offset)
+        if found is None or not all(value in found[1] for value in values):
+            shown = None if found is None else describe(*found)
+            self.fail(
+                "what is acknowledged is committed", f"{topic_partition} {base_offset} {values!r}: {shown}"
+            )
+
+    def shown(self, topic_partition: TopicPartition, header: BatchHeader, data: bytes, reader: str) -> None:
+        """A reader got this batch."""
+        found = self.log(topic_partition).at(header.base_offset)
+        if found is None or found[1] != data:
+            committed = None if found is None else describe(*found)
+            self.fail(
+                "what was shown is never taken back",
+                f"{reader} {topic_partition} read {describe(header, data)}, committed is {committed}",
+            )
+
+    def taken_back(self, topic_partition: TopicPartition, offset: int, reader: str, error: str) -> None:
+        """A reader's position, which it was shown, is refused."""
+        self.fail("what was shown is never taken back", f"{reader} {topic_partition} at {offset}: {error}")
+
+    def told_log_end(self, topic_partition: TopicPartition, leader_epoch: int, offset: int) -> None:
+        """ListOffsets told a reader where the log ends: never further back under a newer leader."""
+        epoch, end = self._told_end.get(topic_partition, (-1, 0))
+        if leader_epoch >= epoch and offset < end:
+            self.fail(
+                "the log's end never goes back",
+                f"{topic_partition}: {offset} of {leader_epoch}, {end} of {epoch}",
+            )
+        if leader_epoch >= epoch:
+            self._told_end[topic_partition] = (leader_epoch, max(end, offset))
+
+    # -- the store
+
+    def stored(self, source: SimProcess | None, changes: Sequence[Put | Delete], revision: int) -> None:
+        """A transaction took effect."""
+        for change in changes:
+            if not isinstance(change, Put) or not change.key.startswith(keys.TOPICS):
+                continue
+            entry = decode_entry(change.key, change.value)
+            if isinstance(entry, TopicEntry):
+                self._assignments[entry.name] = entry
+            elif isinstance(entry, PartitionStateEntry):
+                self._check_state(source, entry)
+
+    def _check_state(self, source: SimProcess | None, entry: PartitionStateEntry) -> None:
+        topic = self._assignments.get(entry.topic)
+        before = self._states.get(entry.key)
+        self._states[entry.key] = entry
+        if topic is None:
+            return
+        replicas = topic.assignments[entry.partition]
+        where = f"{entry.topic}-{entry.partition} by {source}: {entry}"
+        if not set(entry.isr) <= set(replicas):
+            self.fail("ISR is a subset of AR", f"{where}, replicas {replicas}")
+        if len(set(entry.isr)) != len(entry.isr) or set(entry.isr) & set(entry.elr):
+            self.fail("ISR and ELR name a replica once", where)
+        if entry.leader != NO_LEADER and entry.leader not in entry.isr:
+            self.fail("the leader is in the ISR", where)
+        if before is None:
+            return
+        if entry.leader_epoch < before.leader_epoch or entry.controller_epoch < before.controller_epoch:
+            self.fail("epochs only grow", f"{where}, before {before}")
+        if entry.leader_epoch == before.leader_epoch and entry.leader != before.leader:
+            self.fail("one leader an epoch", f"{where}, before {before}")
+
+
+def describe(header: BatchHeader, data: bytes) -> str:
+    return (
+        f"[{header.base_offset}..{header.last_offset} epoch {header.partition_leader_epoch}"
+        f" producer {header.producer_id} sequence {header.base_sequence} {bytes(data[61:90])!r}]"
+    )

@@ -1,0 +1,79 @@
+"""What a seed makes of a cluster: its size, its settings, the load."""
+
+from __future__ import annotations
+
+import random
+from typing import Final, NamedTuple
+
+TOPIC: Final = "events"
+CONTROLLER_IDS_FROM: Final = 100
+SESSION_TIMEOUTS_MS: Final = (1500, 3000, 6000)
+HISTORY_EVENTS: Final = (30, 200, 50_000)
+"""The smaller, the more often a watch that lags finds its revisions compacted away."""
+
+
+class Plan(NamedTuple):
+    brokers: tuple[int, ...]
+    controllers: tuple[int, ...]
+    assignments: tuple[tuple[int, ...], ...]
+    min_in_sync_replicas: int
+    broker_settings: dict[str, str]
+    controller_settings: dict[str, str]
+    topic_settings: dict[str, str]
+    history_events: int
+    producers_a_partition: int
+    mean_pause_s: float
+    has_careless_producers: bool
+    mean_fault_pause_s: float
+    active_s: float
+
+    @property
+    def session_timeout_ms(self) -> int:
+        return int(self.broker_settings["broker.session.timeout.ms"])
+
+    @property
+    def most_losses(self) -> int:
+        """So many replicas may lose what they hold at a time."""
+        return self.min_in_sync_replicas - 1
+
+
+def plan_for(chance: random.Random) -> Plan:
+    broker_count = chance.choice((3, 3, 3, 3, 4, 5))
+    brokers = tuple(range(1, broker_count + 1))
+    replication_factor = 5 if broker_count == 5 and chance.random() < 0.5 else 3
+    min_in_sync_replicas = 3 if replication_factor == 5 else 2
+    session_ms = chance.choice(SESSION_TIMEOUTS_MS)
+    partitions = chance.choice((1, 2, 2, 3))
+    common = {
+        "broker.session.timeout.ms": str(session_ms),
+        "broker.heartbeat.interval.ms": str(session_ms // 3),
+    }
+    broker_settings = {
+        **common,
+        "replica.lag.time.max.ms": str(chance.choice((1000, 2000, 5000))),
+        "replica.fetch.wait.max.ms": "300",
+        "replica.socket.timeout.ms": "2000",
+        "replica.fetch.backoff.ms": str(chance.choice((50, 200))),
+        "replica.high.watermark.checkpoint.interval.ms": str(chance.choice((200, 1000, 5000))),
+        "min.insync.replicas": str(min_in_sync_replicas),
+    }
+    flush = chance.choice((None, 500, 3000))
+    topic_settings = {"min.insync.replicas": str(min_in_sync_replicas)}
+    if flush is not None:
+        topic_settings["flush.ms"] = str(flush)
+        broker_settings["log.flush.scheduler.interval.ms"] = "500"
+    return Plan(
+        brokers=brokers,
+        controllers=tuple(range(CONTROLLER_IDS_FROM, CONTROLLER_IDS_FROM + chance.choice((2, 2, 3)))),
+        assignments=tuple(tuple(chance.sample(brokers, replication_factor)) for _ in range(partitions)),
+        min_in_sync_replicas=min_in_sync_replicas,
+        broker_settings=broker_settings,
+        controller_settings={**common, "min.insync.replicas": str(min_in_sync_replicas)},
+        topic_settings=topic_settings,
+        history_events=chance.choice(HISTORY_EVENTS),
+        producers_a_partition=2 if partitions == 1 else chance.choice((1, 2)),
+        mean_pause_s=chance.choice((0.1, 0.2, 0.3)),
+        has_careless_producers=chance.random() < 0.7,
+        mean_fault_pause_s=chance.choice((0.5, 1.0, 2.0)),
+        active_s=chance.choice((20.0, 30.0, 40.0)),
+    )

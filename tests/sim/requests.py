@@ -1,0 +1,250 @@
+"""Kafka requests between simulated processes: the broker's real handlers and codec, without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections import deque
+from collections.abc import Callable
+from functools import cache
+from types import CoroutineType, SimpleNamespace
+from typing import Any
+
+from tidelog.broker.handlers import SERVED_APIS
+from tidelog.broker.replication.leader_channel import MAX_IN_FLIGHT_REQUESTS, ChannelLostError
+from tidelog.broker.request import NO_REPLY, PARKED
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+
+from sim.loop import MS_PER_S, PROCESS, SimProcess
+from sim.network import REFUSED_AFTER_S, Network
+
+LISTENER = "PLAINTEXT"
+
+
+class SimConnection:
+    """The server's end of a connection, as handlers see it."""
+
+    def __init__(self, process: SimProcess) -> None:
+        self.loop = process.loop
+        self.is_closed = False
+        self.last_active = 0.0
+        self.listener = SimpleNamespace(name=LISTENER)
+        self.peer_host = "simulated"
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def wait_for(self, context: SimRequest) -> None:
+        """Who sends the answers keeps their order, if there is to be one."""
+
+
+class SimRequest:
+    """`RequestContext`: `reply` sends the answer off."""
+
+    def __init__(self, process: SimProcess, version: int, reply: Callable[[Any], None]) -> None:
+        self.connection = SimConnection(process)
+        self.api_version = version
+        self.client_id = "simulated"
+        self.host = "simulated"
+        self.listener_name = LISTENER
+        self.correlation_id = 0
+        self.started_at = 0.0
+        self._reply = reply
+
+    def park(self, on_abandoned: Callable[[], None] | None = None) -> Any:
+        return PARKED
+
+    def reply(self, message: Any) -> None:
+        if not self.connection.is_closed:
+            self._reply(message)
+
+
+@cache
+def _handler(api_key: int) -> Any:
+    module = importlib.import_module(f"tidelog.broker.handlers.{SERVED_APIS[ApiKey(api_key)].module}")
+    return module.handle
+
+
+class Encoded:
+    """A request as it is on the wire: each delivery makes a message of its own of it."""
+
+    def __init__(self, request: Any, version: int) -> None:
+        self.api_key: int = request.API_KEY
+        self.version = version
+        self.name = ApiKey(self.api_key).name
+        self._bytes = b"".join(
+            bytes(chunk) for chunk in codec.request_encoder(self.api_key, version)(request)
+        )
+
+    def decode(self) -> Any:
+        message, _ = codec.request_decoder(self.api_key, self.version)(memoryview(bytearray(self._bytes)), 0)
+        return message
+
+    def encode_answer(self, answer: Any) -> bytes:
+        chunks = codec.response_encoder(self.api_key, self.version)(answer)
+        return b"".join(
+            chunk.read() if not isinstance(chunk, bytes | bytearray | memoryview) else bytes(chunk)
+            for chunk in chunks
+        )
+
+    def decode_answer(self, encoded: bytes) -> Any:
+        message, _ = codec.response_decoder(self.api_key, self.version)(memoryview(encoded), 0)
+        return message
+
+
+def serve(process: SimProcess, request: Encoded, reply: Callable[[bytes], None]) -> None:
+    """In the broker's process: what a connection does with a request. No reply at all: it was closed."""
+    node = process.service
+    if node is None or not node.is_serving:
+        return
+    context = SimRequest(process, request.version, lambda answer: reply(request.encode_answer(answer)))
+    answer = _handler(request.api_key)(node.broker, request.decode(), context)
+    if answer is PARKED or answer is NO_REPLY:
+        return
+    if type(answer) is CoroutineType:
+        process.spawn(_answer_later(answer, context))
+    else:
+        context.reply(answer)
+
+
+async def _answer_later(answer: CoroutineType[Any, Any, Any], context: SimRequest) -> None:
+    context.reply(await answer)
+
+
+async def ask(
+    network: Network, broker: str, message: Any, version: int, *, timeout_s: float, ordered: bool = False
+) -> Any:
+    """The broker's answer to a client. Raises ConnectionError if there is none in time."""
+    source = PROCESS.get()
+    assert source is not None
+    answered: asyncio.Future[bytes] = source.loop.create_future()
+    request = Encoded(message, version)
+
+    def arrive(process: SimProcess) -> None:
+        serve(process, request, lambda answer: reply(process, answer))
+
+    def reply(process: SimProcess, answer: bytes) -> None:
+        network.send(process, source.name, lambda asker: back(asker, answer), request.name + " answered")
+
+    def back(asker: SimProcess, answer: bytes) -> None:
+        if asker is source and not answered.done():
+            answered.set_result(answer)
+
+    receiver = network.processes.get(broker)
+    if receiver is None or not receiver.is_alive:
+        await asyncio.sleep(REFUSED_AFTER_S)
+        raise ConnectionError(f"{broker} is not there")
+    network.send(source, broker, arrive, request.name, stream=message.API_KEY if ordered else None)
+    try:
+        return request.decode_answer(await asyncio.wait_for(answered, timeout_s))
+    except TimeoutError as error:
+        raise ConnectionError(f"{broker} gave no answer") from error
+
+
+class _Asked:
+    """One request on a channel; `answer` is there once the leader has it ready."""
+
+    def __init__(self, request: Encoded, on_answer: Callable[[Any], None], deadline_s: float) -> None:
+        self.request = request
+        self.on_answer = on_answer
+        self.deadline_s = deadline_s
+        self.answer: bytes | None = None
+
+
+class SimLeaderChannel:
+    """`LeaderChannel`: a connection, so all arrives in order, each once, or the connection is lost."""
+
+    def __init__(self, source: SimProcess, leader: SimProcess, on_lost: Callable[[str], None]) -> None:
+        self.is_closed = False
+        self._source = source
+        self._leader = leader
+        self._on_lost = on_lost
+        self._pending: deque[_Asked] = deque()
+        self._unanswered: deque[_Asked] = deque()
+        self._is_broken = False
+
+    @property
+    def in_flight_count(self) -> int:
+        return len(self._pending)
+
+    def send(self, request: Any, version: int, timeout_ms: int, on_answer: Callable[[Any], None]) -> None:
+        if self.is_closed:
+            raise ChannelLostError("the channel is closed")
+        if len(self._pending) >= MAX_IN_FLIGHT_REQUESTS:
+            raise BufferError(f"{len(self._pending)} requests are under way")
+        loop = self._source.loop
+        asked = _Asked(Encoded(request, version), on_answer, loop.now + timeout_ms / MS_PER_S)
+        self._pending.append(asked)
+        loop.call_later(timeout_ms / MS_PER_S, self._check_deadline, asked)
+        self._transmit(self._source, self._leader, lambda: self._arrived(asked), asked.request.name)
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._pending.clear()
+
+    def _transmit(
+        self, source: SimProcess, target: SimProcess, arrived: Callable[[], None], what: str
+    ) -> None:
+        if self._is_broken:
+            return
+
+        def arrive(process: SimProcess) -> None:
+            if process is target and not self._is_broken:
+                arrived()
+
+        source.network.send(
+            source, target.name, arrive, what, stream=self, repeatable=False, on_lost=self._break
+        )
+
+    def _break(self) -> None:
+        """A connection on which something is lost brings nothing more."""
+        self._is_broken = True
+
+    def _arrived(self, asked: _Asked) -> None:
+        """At the leader."""
+        self._unanswered.append(asked)
+
+        def reply(answer: bytes) -> None:
+            asked.answer = answer
+            while self._unanswered and self._unanswered[0].answer is not None:
+                ready = self._unanswered.popleft()
+                self._transmit(
+                    self._leader,
+                    self._source,
+                    lambda ready=ready: self._answered(ready),
+                    asked.request.name + " answered",
+                )
+
+        serve(self._leader, asked.request, reply)
+
+    def _answered(self, asked: _Asked) -> None:
+        """Back at the follower."""
+        if self.is_closed or not self._pending:
+            return
+        assert self._pending.popleft() is asked, "answers come in order"
+        asked.on_answer(asked.request.decode_answer(asked.answer or b""))
+
+    def _check_deadline(self, asked: _Asked) -> None:
+        if not self.is_closed and asked in self._pending:
+            self.close()
+            self._on_lost("the leader did not answer in time")
+
+
+async def open_channel(
+    endpoint: Any, pool: Any, *, client_id: str, receive_buffer_bytes: int, timeout_ms: int, on_lost: Any
+) -> SimLeaderChannel:
+    """In place of `leader_channel.open_channel`. Raises ChannelLostError."""
+    source = PROCESS.get()
+    assert source is not None
+
+    async def accept(process: SimProcess) -> SimProcess:
+        return process
+
+    try:
+        leader = await source.network.call(
+            endpoint.host, accept, "connect", timeout_s=timeout_ms / MS_PER_S, repeatable=False
+        )
+    except ConnectionError as error:
+        raise ChannelLostError(str(error)) from error
+    return SimLeaderChannel(source, leader, on_lost)

@@ -1,0 +1,381 @@
+"""One simulation: a cluster by the seed's plan, clients, faults; then everything is healed, and the cluster
+has to settle with nothing lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import random
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Final, NamedTuple
+
+from tidelog.metadata import keys
+from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, decode_entry
+from tidelog.metadata.store import StoreUnavailableError
+from tidelog.model.errors import KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.controller_api import ForwardedRequest
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+
+from sim import product
+from sim.broker_node import BrokerNode, broker_name
+from sim.clients import CarelessProducer, Metadata, SimConsumer, SimProducer
+from sim.controller_node import ControllerNode
+from sim.disk import SimDisk, SimPartitionLog
+from sim.faults import Faults
+from sim.invariants import Invariants
+from sim.loop import SimLoop, SimProcess
+from sim.network import Network
+from sim.plan import TOPIC, Plan, plan_for
+from sim.rpc import SimControllerApi, controller_name
+from sim.store import STORE, SimStore, StoreServer
+from sim.trace import Trace
+
+LEAST_EVENTS: Final = 2000
+LEAST_FAULTS: Final = 10
+LEAST_ACKNOWLEDGED: Final = 200
+START_S: Final = 60.0
+SETTLE_S: Final = 90.0
+"""How long a healed cluster may take until all is replicated and acknowledged."""
+POLL_S: Final = 0.1
+MAX_LOAD_S: Final = 200.0
+
+
+class Outcome(NamedTuple):
+    seed: int
+    failure: str | None
+    events: int
+    faults: int
+    acknowledged: int
+    trace_hash: int
+    virtual_s: float
+    counts: dict[str, int]
+    last_events: list[str]
+    phase: str
+
+
+def simulate(seed: int, fault_planted: Callable[[], AbstractContextManager[None]] | None = None) -> Outcome:
+    """All that follows from `seed`.
+
+    Processes that were killed are collected at the end, not in the middle of the next run; what their
+    `finally` blocks do then concerns nobody.
+    """
+    before, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        with contextlib.nullcontext() if fault_planted is None else fault_planted():
+            outcome = World(seed).run()
+        gc.collect()
+    finally:
+        sys.unraisablehook = before
+    return outcome
+
+
+class World:
+    """`run()` once."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.chance = random.Random(seed)
+        self.plan: Plan = plan_for(self.chance)
+        self.trace = Trace()
+        self.loop = SimLoop(random.Random(self.chance.getrandbits(64)))
+        self.network = Network(self.loop, self.trace, random.Random(self.chance.getrandbits(64)))
+        self.invariants = Invariants(self.loop, self.trace)
+        self.disks = {broker_id: SimDisk() for broker_id in self.plan.brokers}
+        self.producers: list[SimProducer] = []
+        self.careless: list[CarelessProducer] = []
+        self.consumers: list[SimConsumer] = []
+        self.phase = "start"
+        self.problems: list[str] = []
+        self.is_over = False
+        self.on_moment: Callable[..., None] = lambda *_: None
+        """Told of moments at which a fault hurts most: (what, process, ...)."""
+        self.loop.on_step = self._after_step
+        self.loop.on_problem = self._note_problem
+
+    # -- processes
+
+    def start_process(self, name: str, make: Callable[[SimProcess], Any]) -> SimProcess:
+        process = SimProcess(self.loop, name)
+        process.network = self.network
+        self.network.processes[name] = process
+        process.context.run(self._start_service, process, make)
+        return process
+
+    def _start_service(self, process: SimProcess, make: Callable[[SimProcess], Any]) -> None:
+        process.service = make(process)
+        if hasattr(process.service, "run"):
+            process.spawn(process.service.run())
+
+    def start_broker(self, broker_id: int) -> None:
+        name = broker_name(broker_id)
+        if not self.is_alive(name):
+            disk = self.disks[broker_id]
+            self.start_process(name, lambda process: BrokerNode(self, process, broker_id, disk))
+
+    def start_controller(self, controller_id: int) -> None:
+        name = controller_name(controller_id)
+        if not self.is_alive(name):
+            self.start_process(name, lambda process: ControllerNode(self, process, controller_id))
+
+    def is_alive(self, name: str) -> bool:
+        process = self.network.processes.get(name)
+        return process is not None and process.is_alive
+
+    def process(self, name: str) -> SimProcess | None:
+        process = self.network.processes.get(name)
+        return process if process is not None and process.is_alive else None
+
+    def node(self, broker_id: int) -> BrokerNode | None:
+        process = self.process(broker_name(broker_id))
+        return None if process is None else process.service
+
+    @property
+    def store(self) -> StoreServer:
+        server: StoreServer = self.network.processes[STORE].service
+        return server
+
+    @property
+    def topic_partitions(self) -> list[TopicPartition]:
+        return [TopicPartition(TOPIC, index) for index in range(len(self.plan.assignments))]
+
+    def partition_state(self, topic_partition: TopicPartition) -> PartitionStateEntry | None:
+        item = self.store.space.get(keys.partition_state(*topic_partition))
+        entry = None if item is None else decode_entry(item.key, item.value)
+        return entry if isinstance(entry, PartitionStateEntry) else None
+
+    # -- hooks
+
+    def log_changed(self, process: SimProcess, topic_partition: TopicPartition, log: SimPartitionLog) -> None:
+        self.trace.add(self.loop.now, "log", process, topic_partition.partition, log.log_end_offset)
+        self.on_moment("log", process)
+
+    def _stored(self, source: SimProcess | None, changes: Any, revision: int) -> None:
+        self.invariants.stored(source, changes, revision)
+        if source is not None:
+            self.on_moment("store", source)
+
+    def _after_step(self, process: SimProcess | None) -> None:
+        if process is not None:
+            service = process.service
+            if type(service) is BrokerNode and service.broker is not None:
+                self.invariants.check_broker(process, service.broker.replicas)
+
+    def _note_problem(self, context: dict[str, Any]) -> None:
+        """Something failed that nobody caught: a bug, unless it is how services end."""
+        error = context.get("exception")
+        if isinstance(error, KafkaError | ConnectionError | asyncio.CancelledError):
+            return
+        if isinstance(error, StoreUnavailableError) and context["task"].get_name() == "controller":
+            return  # its start, which is tried again
+        self.problems.append(f"{context.get('message')}: {error!r} {context.get('task', '')}")
+        self.invariants.fail("nothing crashes", self.problems[-1])
+
+    # -- the run
+
+    def run(self) -> Outcome:
+        with product.installed(self):
+            main = self.loop.spawn_outside(self._scenario())
+            self.loop.run_until(lambda: main.done() or self.invariants.violation is not None)
+            self.is_over = True
+            if not main.done():
+                failure = self.invariants.violation or "the simulation came to a stand"
+            else:
+                error = main.exception()
+                failure = None if error is None else repr(error)
+        self.loop.forget()
+        return Outcome(
+            self.seed,
+            failure or self._worthless(),
+            self.trace.event_count,
+            self.trace.counts["fault"],
+            self.acknowledged_records,
+            self.trace.hash,
+            self.loop.now,
+            dict(self.trace.counts),
+            self.trace.lines(),
+            self.phase,
+        )
+
+    def _worthless(self) -> str | None:
+        """A run in which too little happened proves nothing (DESIGN section 3)."""
+        found = (self.trace.event_count, self.trace.counts["fault"], self.acknowledged_records)
+        least = (LEAST_EVENTS, LEAST_FAULTS, LEAST_ACKNOWLEDGED)
+        if any(have < need for have, need in zip(found, least, strict=True)):
+            return f"the seed is worth nothing: events, faults, acknowledged {found}, at least {least}"
+        return None
+
+    @property
+    def acknowledged_records(self) -> int:
+        return sum(producer.acknowledged_records for producer in self.producers)
+
+    async def _scenario(self) -> None:
+        plan = self.plan
+        self.start_process(STORE, lambda process: StoreServer(process, self.trace, plan.history_events))
+        self.store.on_change = self._stored
+        for controller_id in plan.controllers:
+            self.start_controller(controller_id)
+        for broker_id in plan.brokers:
+            self.start_broker(broker_id)
+        client = self.start_process("client", lambda process: None)
+        await self._until(self._all_registered, START_S, "brokers register")
+        created = client.spawn(self._create_topic())
+        await self._until(created.done, START_S, "the topic is created")
+        self._start_clients(client)
+        self.phase = "faults"
+        faults = Faults(self, random.Random(self.chance.getrandbits(64)))
+        await faults.run(plan.active_s, LEAST_FAULTS)
+        self.phase = "heal"
+        faults.heal()
+        await self._until(lambda: self.acknowledged_records >= LEAST_ACKNOWLEDGED, MAX_LOAD_S, "load goes on")
+        for client_task in (*self.producers, *self.careless):
+            client_task.is_stopped = True
+        self.phase = "settle"
+        await self._until(self._has_settled, SETTLE_S, "the cluster settles")
+        self._check_end()
+
+    async def _until(self, holds: Callable[[], bool], within_s: float, what: str) -> None:
+        deadline = self.loop.now + within_s
+        while not holds():
+            if self.loop.now > deadline:
+                self.invariants.fail(f"{what} in time", self.describe())
+                await asyncio.sleep(within_s)
+            await asyncio.sleep(POLL_S)
+
+    def _all_registered(self) -> bool:
+        return all(
+            self.store.space.get(BrokerEntry(broker_id, ()).key) is not None
+            for broker_id in self.plan.brokers
+        )
+
+    async def _create_topic(self) -> None:
+        api = SimControllerApi(self.network, SimStore(self.network))
+        topic = CreatableTopic(
+            name=TOPIC,
+            num_partitions=-1,
+            replication_factor=-1,
+            assignments=[
+                CreatableReplicaAssignment(index, list(replicas))
+                for index, replicas in enumerate(self.plan.assignments)
+            ],
+            configs=[CreatableTopicConfig(name, value) for name, value in self.plan.topic_settings.items()],
+        )
+        request = CreateTopicsRequest(topics=[topic], timeout_ms=5000)
+        while self.partition_state(TopicPartition(TOPIC, 0)) is None:
+            with contextlib.suppress(KafkaError):
+                await api.handle(ApiKey.CREATE_TOPICS, ForwardedRequest(7, request))
+            await asyncio.sleep(POLL_S)
+
+    def _start_clients(self, client: SimProcess) -> None:
+        plan, brokers = self.plan, list(self.plan.brokers)
+
+        def chance() -> random.Random:
+            return random.Random(self.chance.getrandbits(64))
+
+        metadata = Metadata(self.network, chance(), brokers)
+        for topic_partition in self.topic_partitions:
+            for number in range(plan.producers_a_partition):
+                self.producers.append(
+                    SimProducer(
+                        1000 * (topic_partition.partition + 1) + number,
+                        topic_partition,
+                        self.network,
+                        metadata,
+                        self.invariants,
+                        chance(),
+                        mean_pause_s=plan.mean_pause_s,
+                    )
+                )
+            if plan.has_careless_producers:
+                self.careless.append(
+                    CarelessProducer(
+                        topic_partition, self.network, metadata, chance(), mean_pause_s=plan.mean_pause_s
+                    )
+                )
+            name = f"consumer-{topic_partition.partition}"
+            self.consumers.append(
+                SimConsumer(name, topic_partition, self.network, metadata, self.invariants, chance())
+            )
+        for work in (*self.producers, *self.careless, *self.consumers):
+            client.spawn(work.run())
+
+    # -- the end
+
+    def _has_settled(self) -> bool:
+        if not all(producer.is_idle for producer in self.producers):
+            return False
+        return all(self._is_settled(topic_partition) for topic_partition in self.topic_partitions)
+
+    def _is_settled(self, topic_partition: TopicPartition) -> bool:
+        state = self.partition_state(topic_partition)
+        replicas = self.plan.assignments[topic_partition.partition]
+        if state is None or set(state.isr) != set(replicas):
+            return False
+        end = self.invariants.log(topic_partition).end_offset
+        for broker_id in replicas:
+            node = self.node(broker_id)
+            replica = (
+                None if node is None or node.broker is None else node.broker.replicas.get(topic_partition)
+            )
+            if replica is None or (replica.core.log_end_offset, replica.core.high_watermark) != (end, end):
+                return False
+        return all(
+            consumer.position == end
+            for consumer in self.consumers
+            if consumer.topic_partition == topic_partition
+        )
+
+    def _check_end(self) -> None:
+        """All that was acknowledged is there, once and in order; every replica has the same log."""
+        for topic_partition in self.topic_partitions:
+            committed = self.invariants.log(topic_partition)
+            for broker_id in self.plan.assignments[topic_partition.partition]:
+                stored = self.disks[broker_id].partitions[topic_partition]
+                if [data for _, data in stored.batches] != [data for _, data in committed.batches]:
+                    self.invariants.fail("all replicas are equal", f"{topic_partition} on broker {broker_id}")
+        for producer in self.producers:
+            committed = self.invariants.log(producer.topic_partition)
+            found = [
+                header.base_sequence
+                for header, _ in committed.batches
+                if header.producer_id == producer.producer_id
+            ]
+            if found != sorted(producer.acknowledged):
+                self.invariants.fail(
+                    "acknowledged records are there once and in order", f"producer {producer.producer_id}"
+                )
+
+    def describe(self) -> str:
+        """Where everything stands, for whoever has to find out why nothing moves."""
+        lines = []
+        for topic_partition in self.topic_partitions:
+            lines.append(f"{topic_partition}: {self.partition_state(topic_partition)}")
+            lines.append(f"  committed {self.invariants.log(topic_partition).end_offset}")
+            for broker_id in self.plan.assignments[topic_partition.partition]:
+                node = self.node(broker_id)
+                broker = None if node is None else node.broker
+                replica = None if broker is None else broker.replicas.get(topic_partition)
+                if replica is None:
+                    lines.append(f"  broker {broker_id}: {'down' if broker is None else 'no replica'}")
+                    continue
+                core = replica.core
+                lines.append(
+                    f"  broker {broker_id} of {broker.broker_epoch}: leader {core.leader} epoch"
+                    f" {core.leader_epoch} at {core.partition_epoch} isr {core.in_sync_replicas} pending"
+                    f" {core.pending_isr} HW {core.high_watermark} LEO {core.log_end_offset}"
+                    f" {core.fetch_state}"
+                )
+        waiting = [producer for producer in self.producers if not producer.is_idle]
+        lines += [f"  producer {producer.producer_id} waits: {producer.last_error}" for producer in waiting]
+        lines += [f"  consumer of {c.topic_partition} at {c.position}" for c in self.consumers]
+        return "\n".join(lines)
