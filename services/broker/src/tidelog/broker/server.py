@@ -21,11 +21,14 @@ from tidelog.broker.housekeeping import Housekeeping
 from tidelog.broker.life import BrokerLife
 from tidelog.broker.listener import ConnectionLimits, Listener
 from tidelog.broker.log.log_directory import LogDirectory
+from tidelog.broker.log.lost_tails import find_lost_tails
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.replication.isr_maintenance import IsrMaintenance
+from tidelog.broker.topic_rules import log_config
 from tidelog.metadata.entries import BrokerEntry
 from tidelog.metadata.store import MetadataStore
 from tidelog.model.brokers import Endpoint
+from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.clock import SystemClock
@@ -130,7 +133,10 @@ class BrokerServer:
             settings.node_id, _advertised(plan.advertised, ports), settings.broker_rack, rpc_address
         )
         if not self._is_alone:
-            entry = entry._replace(is_log_suspect=broker.log_directory.is_suspect)
+            entry = entry._replace(
+                is_log_suspect=broker.log_directory.is_suspect,
+                suspect_partitions=await self._find_lost_tails(),
+            )
         await self._life.begin(entry, on_epoch)
         await self._until_told()
         self._telemetry.observe_broker(broker)
@@ -140,6 +146,16 @@ class BrokerServer:
         self._isr_maintenance.start()
         for listener in self._listeners:
             await listener.serve()
+
+    async def _find_lost_tails(self) -> tuple[TopicPartition, ...]:
+        broker = self.broker
+        return await asyncio.to_thread(
+            find_lost_tails,
+            broker.log_directory,
+            log_config(broker.topic_settings({})),
+            threads=broker.settings.num_recovery_threads_per_data_dir,
+            now_ms=broker.clock.now_ms(),
+        )
 
     async def _until_told(self) -> None:
         """By the controller, what this broker hosts. One elsewhere may take as long as it likes to come."""

@@ -45,7 +45,7 @@ def locate(fd: int, position: int, end: int) -> Iterator[tuple[int, int, int, in
                 0,
             )
             if len(chunk) < BATCH_HEADER_BYTES:
-                raise TornLogError(position, f"{len(chunk)} bytes are left, less than a batch header")
+                raise _less_than_a_header(position, len(chunk))
         base_offset, length, last_offset_delta = _PLACE.unpack_from(chunk, at)
         if length < _MIN_BATCH_LENGTH:
             raise TornLogError(position, f"batch length {length}")
@@ -73,12 +73,13 @@ def scan_headers(
                 0,
             )
             if len(chunk) < BATCH_HEADER_BYTES:
-                raise TornLogError(position, f"{len(chunk)} bytes are left, less than a batch header")
+                raise _less_than_a_header(position, len(chunk))
         header = parse_header(chunk, at)
         size = header.size_bytes
         problem = _header_problem(header, next_offset, end - position)
         if problem:
-            raise TornLogError(position, problem)
+            is_cut_off = header.magic == CURRENT_MAGIC and size > end - position
+            raise TornLogError(position, problem, is_cut_off=is_cut_off)
         if checks_crc:
             if at + size > len(chunk):
                 chunk, chunk_start, at = (
@@ -91,6 +92,10 @@ def scan_headers(
         yield position, header, chunk[at : at + size]
         next_offset = header.last_offset + 1
         position += size
+
+
+def _less_than_a_header(position: int, left_bytes: int) -> TornLogError:
+    return TornLogError(position, f"{left_bytes} bytes are left, less than a batch header", is_cut_off=True)
 
 
 def _header_problem(header: BatchHeader, next_offset: int, bytes_left: int) -> str | None:

@@ -15,12 +15,17 @@ class LogStorageError(KafkaError):
 
 
 class TornLogError(ValueError):
-    """From `position` on a segment holds no whole sound batch: the place where recovery cuts it."""
+    """From `position` on a segment holds no whole sound batch: the place where recovery cuts it.
 
-    def __init__(self, position: int, reason: str) -> None:
+    `is_cut_off`: the file ends within the batch, as the death of the writer leaves it; anything else is
+    damage.
+    """
+
+    def __init__(self, position: int, reason: str, *, is_cut_off: bool = False) -> None:
         super().__init__(f"position {position}: {reason}")
         self.position = position
         self.reason = reason
+        self.is_cut_off = is_cut_off
 
 
 class CorruptFileError(ValueError):

@@ -75,9 +75,9 @@ class LogDirectory:
         self.partitions: dict[TopicPartition, PartitionLog] = {}
         self.open_segments = OpenSegments()
         self._lock = lock
-        self._recovery_points = read_offsets(path / RECOVERY_POINT_CHECKPOINT)
-        self._log_start_offsets = read_offsets(path / LOG_START_OFFSET_CHECKPOINT)
-        self.high_watermarks = read_offsets(path / HIGH_WATERMARK_CHECKPOINT)
+        self._recovery_points = _read_or_start_over(path / RECOVERY_POINT_CHECKPOINT)
+        self._log_start_offsets = _read_or_start_over(path / LOG_START_OFFSET_CHECKPOINT)
+        self.high_watermarks = _read_or_start_over(path / HIGH_WATERMARK_CHECKPOINT)
         self._checkpoint_lock = threading.Lock()
         self._deleted: list[tuple[int, int, Path]] = []  # (time of deletion, delay, directory to remove)
         # Not opened since the last run, which left them as they were: they may need recovery.
@@ -198,6 +198,16 @@ class LogDirectory:
             _log.warning("the log was cut", partition=str(topic_partition), where=log.cut_at_opening)
         self._unopened.discard(topic_partition)
         self.partitions[topic_partition] = log
+        return log
+
+    def recover_partition(
+        self, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig, *, now_ms: int
+    ) -> PartitionLog:
+        """Recover it ahead of time: when it is opened in earnest, it counts as clean. The log that is
+        answered tells what was found and is not to be used. Raises LogStorageError.
+        """
+        log = self.open_partition(topic_partition, topic_id, config, now_ms=now_ms)
+        del self.partitions[topic_partition]
         return log
 
     def close_partition(self, topic_partition: TopicPartition) -> None:
@@ -359,6 +369,17 @@ def _read_leader_epochs(directory: Path) -> LeaderEpochs:
     except CorruptLeaderEpochsError as error:
         _log.warning("leader epochs are taken from the log", path=str(path), reason=str(error))
         return LeaderEpochs()
+
+
+def _read_or_start_over(path: Path) -> dict[TopicPartition, int]:
+    """A checkpoint that can't be read counts as absent: logs are recovered from their beginning, high
+    watermarks are found again, as Kafka does. It is written anew soon. Raises OSError.
+    """
+    try:
+        return read_offsets(path)
+    except CorruptFileError as error:
+        _log.warning("a checkpoint is rebuilt", reason=str(error))
+        return {}
 
 
 def _rename(source: Path, target: Path) -> None:

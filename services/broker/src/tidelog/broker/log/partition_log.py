@@ -39,7 +39,8 @@ _BASE_OFFSET = attrgetter("base_offset")
 class PartitionLog(SegmentedLog):
     """Made by `open`. `recovery_point`: everything below it is known to be on disk (fsync).
 
-    `cut_at_opening` says where and why recovery cut the log, None if it was sound.
+    `cut_at_opening` says where and why recovery cut the log, None if it was sound; `was_damaged`, whether
+    that was more than an end that was still being written.
     """
 
     __slots__ = (
@@ -50,6 +51,7 @@ class PartitionLog(SegmentedLog):
         "leader_epochs",
         "producer_state",
         "recovery_point",
+        "was_damaged",
     )
 
     def __init__(
@@ -74,6 +76,7 @@ class PartitionLog(SegmentedLog):
         self.last_flush_ms = now_ms
         self._is_name_durable = False  # the directory's own, in the directory above
         self.cut_at_opening: str | None = None
+        self.was_damaged = False
         self._deleted: list[
             tuple[int, Segment]
         ] = []  # (time of deletion, segment) whose files are still there
@@ -120,7 +123,8 @@ class PartitionLog(SegmentedLog):
                 log_start_offset=max(log_start_offset, loaded.segments[0].base_offset),
                 now_ms=now_ms,
             )
-            log.cut_at_opening = loaded.cut
+            if loaded.cut is not None:
+                log.cut_at_opening, log.was_damaged = loaded.cut
             if not len(leader_epochs) and log.log_end_offset > log.log_start_offset:
                 recovery.rebuild_leader_epochs(log.segments, leader_epochs)
             leader_epochs.truncate_from_end(log.log_end_offset)

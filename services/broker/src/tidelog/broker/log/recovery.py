@@ -37,11 +37,18 @@ SWAP_SUFFIX: Final = ".swap"
 LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, ".cleaned", ".tmp")
 
 
+class Cut(NamedTuple):
+    """Where and why a log was cut short. `is_damage`: not merely its end that was still being written."""
+
+    where: str
+    is_damage: bool
+
+
 class LoadedSegments(NamedTuple):
-    """`cut` says where and why the log was cut short, None if it was sound."""
+    """`cut` is None if the log was sound."""
 
     segments: list[Segment]
-    cut: str | None
+    cut: Cut | None
 
 
 def load_segments(
@@ -65,13 +72,14 @@ def load_segments(
     _complete_swaps(directory)
     bases = directory.offsets_of(LOG_SUFFIX)
     segments: list[Segment] = []
-    cut: str | None = None
+    cut: Cut | None = None
     for number, base_offset in enumerate(bases):
         segment = _existing_segment(directory, base_offset, open_segments)
         is_last = number + 1 == len(bases)
         segment.next_offset = base_offset if is_last else bases[number + 1]
         if cut is not None:
             segment.remove_files()
+            cut = cut._replace(is_damage=True)  # sound or not, more followed
             continue
         segments.append(segment)
         needs_recovery = (
@@ -186,11 +194,11 @@ def _load_end(segment: Segment) -> bool:
     return True
 
 
-def recover_segment(segment: Segment, config: LogConfig, leader_epochs: LeaderEpochs) -> str | None:
+def recover_segment(segment: Segment, config: LogConfig, leader_epochs: LeaderEpochs) -> Cut | None:
     """Read the whole segment, cut it at the first batch that is not sound, make its indexes anew, note the
     epochs it shows.
 
-    Returns where and why it was cut, None if it was not.
+    Returns None if it was not cut.
     """
     fd = segment.open_file()
     segment.offset_index.reset()
@@ -198,7 +206,7 @@ def recover_segment(segment: Segment, config: LogConfig, leader_epochs: LeaderEp
     segment.max_timestamp, segment.offset_of_max_timestamp = -1, segment.base_offset
     segment.next_offset = segment.base_offset
     segment.bytes_since_index_entry = 0
-    end, reason = 0, None
+    end, cut = 0, None
     try:
         for position, header, _ in scan_headers(
             fd, 0, segment.size_bytes, min_offset=segment.base_offset, checks_crc=True
@@ -212,11 +220,11 @@ def recover_segment(segment: Segment, config: LogConfig, leader_epochs: LeaderEp
                 leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
             end = position + header.size_bytes
     except TornLogError as error:
-        reason = f"{segment.path}: {error}"
+        cut = Cut(f"{segment.path}: {error}", is_damage=not error.is_cut_off)
         os.ftruncate(fd, end)
         segment.size_bytes = end
     segment.finish()
-    return reason
+    return cut
 
 
 def _take_in(segment: Segment, header: BatchHeader, position: int, config: LogConfig) -> None:
