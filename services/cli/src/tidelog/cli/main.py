@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Final
 
@@ -23,6 +24,11 @@ _COMMANDS: Final = {
     "topic": "tidelog.cli.topic",
 }
 """Subcommand -> module; the module's `command` is the click command."""
+
+
+# gRPC's C core writes lines of its own to stderr, such as one for each peer that stops. It reads this when it
+# is imported.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 class _LazyGroup(click.Group):
