@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import pytest
-from clusterlab.etcd_gateway import EtcdChange
+from clusterlab.etcd_gateway import EtcdChange, EtcdWatch
 from clusterlab.load import LoadPlan
 from clusterlab.metrics import EXPANDS, METRICS_LISTENER, SHRINKS, UNDER_REPLICATED, metrics_url, unlabelled
 from clusterlab.scrutiny import loaded
@@ -26,6 +26,7 @@ SESSION_S = 30
 SHRINK_LIMIT_S = 1.5 * LAG_TIME_MAX_S + 3.0
 # 2.5 s a tick, and quiet for 5 s or 60 s since the last publication.
 PROPAGATION_LIMIT_S = 15.0
+REMOVAL_S = 1.0
 NOTIFICATIONS = "/isr_change_notification/isr_change_"
 
 
@@ -53,6 +54,15 @@ def notified_partitions(changes: list[EtcdChange]) -> set[tuple[str, int]]:
         if change.value is not None
         for place in json.loads(change.value)["partitions"]
     }
+
+
+def await_notified(watch: EtcdWatch, partitions: set[tuple[str, int]], since: int) -> float:
+    """Until all of them stand in notifications written after the first `since` changes; when that was."""
+    deadline_s = time.monotonic() + PROPAGATION_LIMIT_S
+    while not partitions <= notified_partitions(watch.changes[since:]):
+        assert time.monotonic() < deadline_s, f"{partitions} not among {watch.changes[since:]}"
+        time.sleep(0.05)
+    return time.monotonic()
 
 
 def counters(urls: Mapping[int, str], broker_ids: set[int], name: str) -> float:
@@ -87,7 +97,7 @@ def test_frozen_follower_leaves_and_comes_back(
         cluster.etcd().watch(NOTIFICATIONS) as watch,
         loaded(cluster, LoadPlan(topic, PARTITIONS, records_per_s=200)) as load,
     ):
-        cluster.signal(f"broker-{frozen}", signal.SIGSTOP)
+        frozen_at_s = cluster.signal(f"broker-{frozen}", signal.SIGSTOP)
         tell("shrink written to etcd after", await_isr_in_etcd(cluster, topic, without, SHRINK_LIMIT_S))
         load.await_acknowledged(followed, 5)
         began_s = time.monotonic()
@@ -97,6 +107,10 @@ def test_frozen_follower_leaves_and_comes_back(
         tell("... and shown by both other brokers after another", time.monotonic() - began_s)
         assert counters(urls, others, SHRINKS) - before[SHRINKS] == len(followed)
         assert counters(urls, others, UNDER_REPLICATED) == len(followed)
+        shrunk = {(topic, partition) for partition in followed}
+        notified_s = await_notified(watch, shrunk, 0)
+        tell("shrink published by notification keys after", notified_s - frozen_at_s)
+        before_expansion = len(watch.changes)
 
         cluster.signal(f"broker-{frozen}", signal.SIGCONT)
         tell("expansion written to etcd after", await_isr_in_etcd(cluster, topic, everyone, 10))
@@ -105,10 +119,11 @@ def test_frozen_follower_leaves_and_comes_back(
         )
         assert counters(urls, others, EXPANDS) - before[EXPANDS] == len(followed)
         assert counters(urls, others, UNDER_REPLICATED) == 0
+        await_notified(watch, shrunk, before_expansion)
+        time.sleep(REMOVAL_S)
 
     written = [change for change in watch.changes if change.value is not None]
     removed = [change for change in watch.changes if change.value is None]
-    assert {(topic, p) for p in followed} <= notified_partitions(written)
     assert [change.key for change in written] == sorted({change.key for change in written}), (
         "numbered in order"
     )
