@@ -18,8 +18,9 @@ from tidelog.metadata.store import (
 
 
 class InMemoryStore:
-    """`failures` says for each write to come, in order, whether it fails: "lost" (nothing was written), "unsure"
-    (written, but the answer never comes), anything else: it goes well. While `is_away` nothing is answered.
+    """`failures` says for each write to come, in order, whether it fails: "lost" (nothing was written),
+    "unsure" (written, but the answer never comes), anything else: it goes well. While `is_away` nothing is
+    answered.
     """
 
     def __init__(self) -> None:

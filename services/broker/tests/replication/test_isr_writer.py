@@ -1,4 +1,4 @@
-"""ISR changes reach the store once, whatever the store does meanwhile, and the replica learns how it ended."""
+"""ISR changes reach the store once, whatever the store does meanwhile; the replica learns how it ended."""
 
 from __future__ import annotations
 

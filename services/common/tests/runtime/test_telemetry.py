@@ -133,6 +133,7 @@ def test_partitions_and_purgatories() -> None:
         },
         produce_purgatory=Purgatory("Produce", timer, lambda operation, error: None),
         fetch_purgatory=fetch,
+        delete_records_purgatory=Purgatory("DeleteRecords", timer, lambda operation, error: None),
     )
     telemetry.observe_broker(broker)
     prefix = "kafka_server_replicamanager"

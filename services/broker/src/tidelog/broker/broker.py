@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import structlog
 from tidelog.broker.closest_replica import is_rack_aware
@@ -33,6 +33,9 @@ from tidelog.runtime.setting import SettingError
 from tidelog.runtime.telemetry import Telemetry
 from tidelog.runtime.timer import Timer
 from tidelog.runtime.topic_settings import TopicSettings
+
+if TYPE_CHECKING:
+    from tidelog.broker.dispatch import Route
 
 _log = structlog.get_logger(__name__)
 
@@ -78,6 +81,8 @@ class Broker:
         self.leader_throttle = ReplicationThrottle(
             settings.leader_replication_throttled_rate, now_ms=timer.now_ms()
         )
+        self.follower_fetch_routes: dict[int, Route] = {}
+        """By version; made at the first such request."""
         self.isr_maintenance: IsrMaintenance | None = None
         """Set before a partition with more than one replica is hosted."""
         self.fetchers = ReplicaFetchers(self)
@@ -87,11 +92,16 @@ class Broker:
             lambda: controller.allocate_producer_ids(self.broker_id, self.broker_epoch)
         )
 
-    def leader_replica(self, topic: str, partition: int) -> Replica:
-        """Raises KafkaError if this broker does not lead it."""
+    def hosted_replica(self, topic: str, partition: int) -> Replica:
+        """Raises KafkaError if this broker has none."""
         replica = self.replicas.get(TopicPartition(topic, partition))
         if replica is None:
             raise self.no_replica_error(topic, partition)
+        return replica
+
+    def leader_replica(self, topic: str, partition: int) -> Replica:
+        """Raises KafkaError if this broker does not lead it."""
+        replica = self.hosted_replica(topic, partition)
         if not replica.core.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         return replica
@@ -114,6 +124,10 @@ class Broker:
 
     def log_end_advanced(self, topic_partition: TopicPartition) -> None:
         """Followers that wait may fetch what was appended."""
+        self.follower_fetch_sessions.log_end_advanced(topic_partition)
+
+    def log_start_advanced(self, topic_partition: TopicPartition) -> None:
+        """Followers that wait are told where the log begins now."""
         self.follower_fetch_sessions.log_end_advanced(topic_partition)
 
     def low_watermark_advanced(self, topic_partition: TopicPartition) -> None:

@@ -127,6 +127,7 @@ class CommandReceiver:
             broker.replicas.pop(topic_partition, None)
             await replica.lead_or_follow(state, broker.clock.now_ms())
             broker.replicas[topic_partition] = replica
+            broker.metadata.learn_id(state.topic_id, state.topic)
             broker.fetchers.role_changed(replica)
         except KafkaError as error:
             _log.error("replica failed", partition=str(topic_partition), reason=str(error))
@@ -150,4 +151,4 @@ class CommandReceiver:
 
     def _wake(self, topic_partition: TopicPartition) -> None:
         """Whoever waits for this partition looks again: its leader may have changed."""
-        self._broker.high_watermark_advanced(topic_partition)
+        self._broker.leadership_changed(topic_partition)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import importlib
 import struct
 from collections.abc import Callable
@@ -53,6 +54,12 @@ class Route:
         self.decode = codec.request_decoder(api_key, version)
         self.encode = codec.response_encoder(api_key, version)
         self.telemetry = broker.telemetry.request_metrics(api_key.name_in_kafka, version)
+
+    def counted_as(self, name: str, broker: Broker) -> Route:
+        """The same under another name in the metrics."""
+        route = copy.copy(self)
+        route.telemetry = broker.telemetry.request_metrics(name, self.version)
+        return route
 
     def encode_answer(self, context: RequestContext, message: Any) -> list[Chunk]:
         """The whole frame: size, header, body."""
@@ -110,7 +117,7 @@ class Dispatcher:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
-        connection.answer_now(context, route.encode_answer(context, answer))
+        connection.answer_now(context, context.route.encode_answer(context, answer))
 
     async def _run(self, answer: CoroutineType[Any, Any, Any], context: RequestContext) -> None:
         connection = context.connection

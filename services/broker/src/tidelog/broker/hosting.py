@@ -35,6 +35,7 @@ async def open_replica(
         log_config(settings),
         now_ms=broker.clock.now_ms(),
     )
+    max_lag = broker.settings.replica_lag_max_messages
     core = PartitionCore(
         broker.broker_id,
         log.producer_state,
@@ -44,6 +45,7 @@ async def open_replica(
         high_watermark=directory.high_watermarks.get(topic_partition, 0),
         min_in_sync_replicas=settings.min_insync_replicas,
         replica_lag_time_max_ms=broker.settings.replica_lag_time_max_ms,
+        replica_lag_max_messages=max_lag if max_lag >= 0 else None,
     )
     traffic = broker.telemetry.topic(topic_partition.topic)
     replica = Replica(topic_partition, topic_id, core, log, settings, traffic, broker)
@@ -58,7 +60,7 @@ async def close_replica(broker: Broker, topic_partition: TopicPartition, *, dele
         return
     await broker.fetchers.forget(topic_partition)
     replica.resign(broker.clock.now_ms())
-    broker.high_watermark_advanced(topic_partition)  # whoever waits for it learns so
+    broker.leadership_changed(topic_partition)  # whoever waits for it learns so
     if not any(hosted.topic == topic_partition.topic for hosted in broker.replicas):
         broker.telemetry.forget_topic(topic_partition.topic)
     directory = broker.log_directory

@@ -51,6 +51,9 @@ class BrokerView(Protocol):
     @property
     def fetch_purgatory(self) -> PurgatoryView: ...
 
+    @property
+    def delete_records_purgatory(self) -> PurgatoryView: ...
+
 
 class ControllerView(Protocol):
     """What is shown of the active controller."""
@@ -128,6 +131,9 @@ class MetricFamilies(Collector):
             families.counter(name, doc, total)
             for topic, traffic in topics:
                 families.counter(name, doc, getattr(traffic, attribute), topic=topic)
+        for short_name, attribute, doc in _REPLICATION_TRAFFIC:
+            name = f"kafka_server_brokertopicmetrics_{short_name}"
+            families.counter(name, doc, getattr(telemetry.broker_traffic, attribute))
 
     def _add_listeners(self, families: _Families) -> None:
         for listener, connections in sorted(self._telemetry.listeners.items()):
@@ -165,11 +171,14 @@ class MetricFamilies(Collector):
             sum(_in_sync_above_least(replica.core) == 0 for replica in leaders),
         )
         families.gauge(f"{prefix}_offlinereplicacount", "Replicas whose directory failed", 0)
-        families.counter(f"{prefix}_isrshrinks", "Replicas that left an ISR", self._telemetry.isr_shrinks)
-        families.counter(f"{prefix}_isrexpands", "Replicas that joined an ISR", self._telemetry.isr_expands)
+        telemetry = self._telemetry
+        families.counter(f"{prefix}_isrshrinks", "ISRs that replicas left", telemetry.isr_shrinks)
+        families.counter(f"{prefix}_isrexpands", "ISRs that replicas joined", telemetry.isr_expands)
+        failed = telemetry.failed_isr_updates
+        families.counter(f"{prefix}_failedisrupdates", "ISR changes that the store refused", failed)
         for (topic, partition), replica in replicas:
             _add_partition(families, replica, {"topic": topic, "partition": str(partition)})
-        for purgatory in (broker.produce_purgatory, broker.fetch_purgatory):
+        for purgatory in (broker.produce_purgatory, broker.fetch_purgatory, broker.delete_records_purgatory):
             _add_purgatory(families, purgatory)
 
     def _add_controller(self, families: _Families) -> None:
@@ -217,6 +226,10 @@ _TRAFFIC = (
     ("totalfetchrequests", "fetch_requests", "Fetches"),
     ("failedfetchrequests", "failed_fetch_requests", "Fetches of a partition refused"),
 )
+_REPLICATION_TRAFFIC = (
+    ("replicationbytesin", "replication_bytes_in", "Bytes of batches fetched from leaders"),
+    ("replicationbytesout", "replication_bytes_out", "Bytes of batches that followers fetched"),
+)
 _CONTROLLER_GAUGES = (
     ("globaltopiccount", "topic_count", "Topics of the cluster"),
     ("globalpartitioncount", "partition_count", "Partitions of the cluster"),
@@ -251,6 +264,8 @@ def _add_partition(families: _Families, replica: Any, labels: dict[str, str]) ->
     families.gauge(f"{prefix}_underreplicated", "1 if one is outside the ISR", under_replicated, **labels)
     under_min_isr = int(_in_sync_above_least(core) < 0)
     families.gauge(f"{prefix}_underminisr", "1 if acks=all is refused", under_min_isr, **labels)
+    at_min_isr = int(_in_sync_above_least(core) == 0)
+    families.gauge(f"{prefix}_atminisr", "1 if one less in sync would refuse acks=all", at_min_isr, **labels)
     lag = core.high_watermark - core.last_stable_offset
     families.gauge(f"{prefix}_laststableoffsetlag", "Records of open transactions", lag, **labels)
 

@@ -44,6 +44,7 @@ def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> ob
     state = request.replica_state
     replica_id = request.replica_id if state is None else state.replica_id
     broker_epoch = NO_EPOCH if state is None else state.replica_epoch
+    _count_apart(broker, context)
     now_ms = broker.clock.now_ms()
     sweep_interval_ms = broker.settings.replica_lag_time_max_ms // SWEEPS_PER_LAG_TIME
     try:
@@ -53,6 +54,15 @@ def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> ob
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
     return FollowerFetch(broker, request, context, session, broker_epoch).start(now_ms)
+
+
+def _count_apart(broker: Broker, context: RequestContext) -> None:
+    """Metrics know followers' fetches under a name of their own, as in Kafka."""
+    route = broker.follower_fetch_routes.get(context.api_version)
+    if route is None:
+        route = context.route.counted_as("FetchFollower", broker)
+        broker.follower_fetch_routes[context.api_version] = route
+    context.route = route
 
 
 class _News:
@@ -208,8 +218,15 @@ class FollowerFetch:
                     session.dirty.pop(partition, None)
                 continue
             self._news.append(news)
-            is_told_high_watermark = partition.told_high_watermark >= news.high_watermark
-            if news.error or news.diverging or (tells_high_watermark_at_once and not is_told_high_watermark):
+            if (
+                news.error
+                or news.diverging
+                or news.log_start_offset > partition.told_log_start_offset >= 0
+                or (
+                    tells_high_watermark_at_once
+                    and news.high_watermark > max(0, partition.told_high_watermark)
+                )
+            ):
                 self._is_urgent = True
 
     def _replica(self, partition: FollowerPosition) -> Replica:

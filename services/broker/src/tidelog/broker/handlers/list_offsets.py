@@ -3,6 +3,11 @@
 
 There is no tiered storage: -4 is the earliest offset, -5 and -6 have no answer (offset -1), as in Kafka
 with it switched off.
+
+Clients see the log up to the high watermark, followers (replica id >= 0) all of it. A new leader whose high
+watermark has not reached the start of its epoch does not know yet what was acknowledged: a client that asks
+for the latest offset, or for a time it finds nothing for, is told OFFSET_NOT_AVAILABLE (before v5
+LEADER_NOT_AVAILABLE) and comes again (KIP-207).
 """
 
 from __future__ import annotations
@@ -31,6 +36,9 @@ MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
 EARLIEST_PENDING_UPLOAD: Final = -6
+DEBUGGING_REPLICA_ID: Final = -2
+"""Who asks so is answered by followers, too."""
+_FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE: Final = 5
 _FIRST_VERSION_OF: Final = {
     MAX_TIMESTAMP: 7,
     EARLIEST_LOCAL: 8,
@@ -63,9 +71,7 @@ def _answer(broker: Broker, request: ListOffsetsRequest, context: RequestContext
             try:
                 if asked[topic.name, part.partition_index] > 1:
                     raise KafkaError(ErrorCode.INVALID_REQUEST, "a partition is named twice")
-                partitions.append(
-                    _lookup(broker, topic.name, part, request.isolation_level, context.api_version)
-                )
+                partitions.append(_lookup(broker, topic.name, part, request, context.api_version))
             except KafkaError as error:
                 partitions.append(
                     ListOffsetsPartitionResponse(partition_index=part.partition_index, error_code=error.code)
@@ -75,19 +81,24 @@ def _answer(broker: Broker, request: ListOffsetsRequest, context: RequestContext
 
 
 def _lookup(
-    broker: Broker, topic: str, asked: ListOffsetsPartition, isolation_level: int, version: int
+    broker: Broker, topic: str, asked: ListOffsetsPartition, request: ListOffsetsRequest, version: int
 ) -> ListOffsetsPartitionResponse:
     timestamp = asked.timestamp
     if timestamp < EARLIEST_PENDING_UPLOAD or version < _FIRST_VERSION_OF.get(timestamp, 0):
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
-    replica = broker.leader_replica(topic, asked.partition_index)
+    replica = broker.hosted_replica(topic, asked.partition_index)
     core, log = replica.core, replica.log
     error = core.leadership_error(asked.current_leader_epoch)
-    if error:
+    is_debugging = request.replica_id == DEBUGGING_REPLICA_ID
+    if error and not (is_debugging and error == ErrorCode.NOT_LEADER_OR_FOLLOWER):
         raise KafkaError(error)
     answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
-    limit = core.read_limit(isolation_level)
+    is_follower = request.replica_id >= 0
+    limit = core.log_end_offset if is_follower else core.read_limit(request.isolation_level)
+    is_limit_known = is_follower or core.is_high_watermark_known
     if timestamp == LATEST:
+        if not is_limit_known:
+            raise _not_available(version)
         answer.offset, answer.leader_epoch = limit, core.leader_epochs.epoch_for_offset(limit)
     elif timestamp in (EARLIEST, EARLIEST_LOCAL):
         answer.offset = core.log_start_offset
@@ -102,4 +113,12 @@ def _lookup(
                 found.timestamp,
                 found.leader_epoch,
             )
+        elif not is_limit_known:
+            raise _not_available(version)
     return answer
+
+
+def _not_available(version: int) -> KafkaError:
+    if version < _FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE:
+        return KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+    return KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)

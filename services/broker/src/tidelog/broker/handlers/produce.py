@@ -173,10 +173,13 @@ class DelayedProduce(DelayedRequest):
         still = []
         for entry in self._pending:
             replica, required_offset, answer = entry
-            if not replica.core.is_leader:
+            core = replica.core
+            if not core.is_leader:
                 answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
-            elif not replica.core.is_acknowledged(required_offset):
+            elif not core.is_acknowledged(required_offset):
                 still.append(entry)
+            elif core.is_under_min_isr:
+                answer.error_code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
         self._pending = still
         return not still
 
