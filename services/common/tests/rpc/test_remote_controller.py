@@ -372,3 +372,17 @@ def test_the_office_may_be_vacant_for_a_while(tmp_path: Path) -> None:
             await asked
 
     run(scenario())
+
+
+def test_after_a_stop_calls_fail_at_once(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with town(tmp_path) as place:
+            _, address = await place.serve(FakeController())
+            await place.elect(1, address)
+            await place.remote.allocate_producer_ids(1, 1)
+            await place.remote.stop()
+            with pytest.raises(KafkaError) as caught:
+                await place.remote.allocate_producer_ids(1, 1)
+            assert caught.value.code is ErrorCode.NOT_CONTROLLER
+
+    run(scenario())

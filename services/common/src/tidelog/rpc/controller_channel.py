@@ -76,11 +76,14 @@ class RemoteController:
         self._location = ControllerLocation(store)
         self._connection: _Connection | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
 
     def start(self) -> None:
         self._location.start()
 
     async def stop(self) -> None:
+        """Calls from now on fail with NOT_CONTROLLER, those under way have a moment left."""
+        self._is_stopped = True
         await self._location.stop()
         self._disconnect()
         await asyncio.gather(*self._closing)
@@ -108,7 +111,7 @@ class RemoteController:
         asked = pb.AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=broker_epoch)
         answer = await self._call(
             lambda stub, timeout_s: _one(stub.AllocateProducerIds(asked, timeout=timeout_s)),
-            timeout_ms=MAX_TIMEOUT_MS,
+            timeout_ms=MAX_TIMEOUT_MS + ANSWER_SLACK_MS,
             is_repeatable=True,  # at worst a block is wasted
         )
         return ProducerIdBlock(answer.block.first, answer.block.count)
@@ -117,7 +120,7 @@ class RemoteController:
         asked = pb.ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch)
         answer = await self._call(
             lambda stub, timeout_s: _one(stub.ControlledShutdown(asked, timeout=timeout_s)),
-            timeout_ms=MAX_TIMEOUT_MS,
+            timeout_ms=MAX_TIMEOUT_MS + ANSWER_SLACK_MS,
             is_repeatable=True,
         )
         return tuple(topic_partition(partition) for partition in answer.remaining.partitions)
@@ -149,19 +152,18 @@ class RemoteController:
         """A connection to the one in office. Raises `failure` if there is none until the deadline."""
         try:
             async with asyncio.timeout_at(deadline):
-                while True:
+                while not self._is_stopped:
                     holder = self._location.holder
                     if holder is None or not holder.rpc_address:
                         await self._location.until_other_than(holder)
                         continue
                     connection = self._connection_to(holder)
-                    await _first_of(
-                        connection.channel.channel_ready(), self._location.until_other_than(holder)
-                    )
+                    await _first_of(_ready(connection.channel), self._location.until_other_than(holder))
                     if self._location.holder == holder:
                         return connection
         except TimeoutError:
             raise failure from None
+        raise KafkaError(ErrorCode.NOT_CONTROLLER, "This process is stopping.")
 
     def _connection_to(self, holder: Officeholder) -> _Connection:
         known = self._connection
@@ -226,6 +228,13 @@ def _encoded(api_key: int, request: ForwardedRequest) -> bytes:
 def _timeout_ms(message: object) -> int:
     asked: int = getattr(message, "timeout_ms", MAX_TIMEOUT_MS)
     return max(MIN_TIMEOUT_MS, min(asked, MAX_TIMEOUT_MS)) + ANSWER_SLACK_MS
+
+
+async def _ready(channel: grpc.aio.Channel) -> None:
+    try:
+        await channel.channel_ready()
+    except grpc.aio.UsageError:
+        return  # closed meanwhile, for there is another controller
 
 
 async def _one(call: Any) -> Any:
