@@ -13,8 +13,8 @@ from tidelog.rpc.broker_commands import PartitionState, TopicState, UpdateMetada
 
 
 class MetadataView:
-    """Read by handlers, written by `apply` alone. `version` grows with each change, so answers made from it
-    can be cached.
+    """Read by handlers, written by the controller's commands alone. `version` grows with each change, so
+    answers made from it can be cached.
     """
 
     def __init__(self, cluster_id: str) -> None:
@@ -48,6 +48,10 @@ class MetadataView:
             self.topic_names[topic.topic_id] = topic.name
         if update.broker_configs is not None:
             self.broker_configs = update.broker_configs
+
+    def learn_id(self, topic_id: uuid.UUID, topic: str) -> None:
+        """A partition of the topic is hosted here, before `apply` tells of it: its followers ask by id."""
+        self.topic_names.setdefault(topic_id, topic)
 
     def forget_id(self, topic_id: uuid.UUID) -> None:
         """The topic was deleted, and made again under another id: what names the old one is refused from now

@@ -12,6 +12,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, NamedTuple, cast
 
 from tidelog.broker.frames import BufferPool, FrameReader, InvalidFrameSizeError
@@ -24,6 +25,8 @@ MAX_ANSWER_BYTES: Final = 2**31 - 1
 """An answer holds at least one batch of each partition that has news, whatever the limits asked for."""
 
 _SIZE = struct.Struct(">i")
+_encoder = cache(request_encoder)
+_decoder = cache(response_decoder)
 
 OnAnswer = Callable[[Any], None]
 OnLost = Callable[[str], None]
@@ -77,7 +80,7 @@ class LeaderChannel(asyncio.BufferedProtocol):
         api_key: int = request.API_KEY
         self._correlation_id = correlation_id = (self._correlation_id + 1) & 0x7FFFFFFF
         header = encode_request_header(api_key, version, correlation_id, self._client_id)
-        body = request_encoder(api_key, version)(request)
+        body = _encoder(api_key, version)(request)
         size = len(header) + sum(map(len, body))
         deadline_s = self._loop.time() + timeout_ms / 1000
         self._pending.append(_Pending(api_key, version, correlation_id, deadline_s, on_answer))
@@ -126,7 +129,7 @@ class LeaderChannel(asyncio.BufferedProtocol):
         correlation_id, position = decode_response_header(frame, 0, pending.api_key, pending.version)
         if correlation_id != pending.correlation_id:
             raise MalformedMessageError(f"request {correlation_id} instead of {pending.correlation_id}")
-        message, _ = response_decoder(pending.api_key, pending.version)(frame, position)
+        message, _ = _decoder(pending.api_key, pending.version)(frame, position)
         pending.on_answer(message)
 
     def _check_deadline(self) -> None:

@@ -40,6 +40,9 @@ FETCH_VERSION: Final = 17
 MAX_FETCHES_UNDER_WAY: Final = 2
 """One, and one more that tells of a partition which came while the first waits at the leader. A leader ends
 its wait for that (and if it did not, what is answered twice would be taken once)."""
+FAILURES_EXPECTED: Final = 6
+"""In a row, while roles change; about as long as the pauses grow."""
+FAILURES_BETWEEN_WARNINGS: Final = 60
 _SESSION_IS_GONE: Final = frozenset(
     {
         ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
@@ -289,7 +292,8 @@ class LeaderFetcher:
     def _failed(self, followed: FollowedPartition, error: KafkaError) -> None:
         self.session.remove(followed)
         pause_ms = followed.backoff_ms(self._settings.replica_fetch_backoff_ms)
-        if error.code not in _EXPECTED or pause_ms >= self._settings.replica_fetch_backoff_ms:
+        is_first = followed.failures == (FAILURES_EXPECTED if error.code in _EXPECTED else 1)
+        if is_first or followed.failures % FAILURES_BETWEEN_WARNINGS == 0:
             _log.warning(
                 "partition can't be followed",
                 partition=str(followed.replica.topic_partition),
