@@ -14,7 +14,7 @@ from tidelog.controller.chance import RandomChance
 from tidelog.controller.core.changes import ChangeSet
 from tidelog.controller.core.context import Context, ControllerRules
 from tidelog.controller.core.elections import settle_partitions
-from tidelog.controller.core.records import ABSENT, Decision, Write
+from tidelog.controller.core.records import ABSENT, Decision, NoteShutdown, Write
 from tidelog.controller.core.state import ClusterState
 from tidelog.controller.server import Controller
 from tidelog.controller.setting_rules import rules_from
@@ -65,20 +65,22 @@ class Core:
 
     def death(self, broker_id: int) -> None:
         self.revision += 1
-        self.state.apply_removal(keys.broker_id(broker_id), self.changes)
+        self.state.apply_removal(keys.broker_id(broker_id), self.revision, self.changes)
         self.write(settle_partitions(self.state, self.context()))
 
     def write(self, decision: Decision[Any]) -> None:
         self.revision += 1
         for record in decision.records:
-            if isinstance(record, Write):
+            if isinstance(record, NoteShutdown):
+                self.state.note_shutdown(record.broker_id, record.broker_epoch, self.changes)
+            elif isinstance(record, Write):
                 entry = record.entry
                 if isinstance(entry, PartitionStateEntry) and record.expected_mod_revision is not None:
                     stored = self.state.partitions.get(entry.topic, {}).get(entry.partition)
                     assert record.expected_mod_revision == (stored.mod_revision if stored else ABSENT)
-                self.state.apply(entry, self.revision, self.revision, self.changes)
+                self.state.apply(entry, self.revision, self.revision, self.changes, is_own=True)
             else:
-                self.state.apply_removal(record.key, self.changes)
+                self.state.apply_removal(record.key, self.revision, self.changes)
 
     def request(self, decide: Callable[..., Decision[Any]], message: object, version: int = 99) -> Any:
         decision = decide(self.state, self.context(), message, version)

@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tidelog.controller.core.changes import ChangeSet
 from tidelog.controller.core.commands import commands_for
 from tidelog.controller.core.elections import settle_partitions
 from tidelog.controller.core.leader_requests import elect_leaders
-from tidelog.controller.core.reassignments import (
-    alter_partition_reassignments,
-    list_partition_reassignments,
-)
+from tidelog.controller.core.reassignments import alter_partition_reassignments
 from tidelog.controller.core.topic_creation import create_topics
 from tidelog.model.errors import ErrorCode
 from tidelog.rpc.broker_commands import LeaderAndIsr, UpdateMetadata
@@ -31,7 +27,6 @@ from tidelog.wire.messages.create_topics import (
     CreateTopicsRequest,
 )
 from tidelog.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
-from tidelog.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 
 MakeCore = Callable[..., Any]
 PREFERRED, UNCLEAN = 0, 1
@@ -90,11 +85,12 @@ def test_a_lone_broker_that_restarts_leads_at_a_new_epoch_with_one_write(core: M
     assert (after.leader, after.isr, after.leader_epoch) == (1, (1,), 1)
 
 
-def test_rebirth_without_a_death_seen_is_a_new_epoch(core: MakeCore) -> None:
+def test_rebirth_without_a_death_seen_is_a_death_and_a_birth(core: MakeCore) -> None:
     cluster = core([1, 2])
     _make(cluster, "t", [1, 2])
     cluster.birth(1)
-    assert (cluster.partition("t").leader, cluster.partition("t").leader_epoch) == (1, 1)
+    state = cluster.partition("t")
+    assert (state.leader, state.isr, state.leader_epoch) == (2, (2,), 1)
     assert cluster.changes.died == {1}
 
 
@@ -194,27 +190,3 @@ def test_unclean_election_on_request(core: MakeCore) -> None:
     cluster.birth(2)
     assert _elect(cluster, UNCLEAN, wanted) == {"t": {0: 0}}
     assert (cluster.partition("t").leader, cluster.partition("t").isr) == (2, (2,))
-
-
-@pytest.mark.parametrize(
-    ("replicas", "code"),
-    [
-        ([1, 2], 0),
-        ([2, 1], 0),
-        (None, ErrorCode.NO_REASSIGNMENT_IN_PROGRESS),
-        ([], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        ([1, 1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        ([1, 9], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        ([1, 3], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-        ([-1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
-    ],
-)
-def test_reassignments(core: MakeCore, replicas: list[int] | None, code: int) -> None:
-    cluster = core([1, 2, 3])
-    _make(cluster, "t", [1, 2])
-    request = AlterPartitionReassignmentsRequest(
-        topics=[ReassignableTopic("t", [ReassignablePartition(0, replicas), ReassignablePartition(7, [1])])]
-    )
-    (topic,) = cluster.request(alter_partition_reassignments, request).responses
-    assert [p.error_code for p in topic.partitions] == [code, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
-    assert cluster.request(list_partition_reassignments, ListPartitionReassignmentsRequest()).topics == []

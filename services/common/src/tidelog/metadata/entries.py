@@ -252,6 +252,22 @@ class IsrChangeEntry(NamedTuple):
         return _dump({"version": _VERSION, "partitions": partitions})
 
 
+class SettledSuspectEntry(NamedTuple):
+    """`/tidelog/settled_suspects/<broker id>`: the controller has taken this life of a broker, whose logs may
+    lack their ends by its own account, out of every ISR and ELR. From then on it may be in them again.
+    """
+
+    broker_id: int
+    broker_epoch: int
+
+    @property
+    def key(self) -> str:
+        return keys.settled_suspect(self.broker_id)
+
+    def encode(self) -> bytes:
+        return _dump({"version": _VERSION, "broker_epoch": self.broker_epoch})
+
+
 Entry = (
     BrokerEntry
     | ControllerEntry
@@ -264,6 +280,7 @@ Entry = (
     | ProducerIdBlockEntry
     | FeaturesEntry
     | IsrChangeEntry
+    | SettledSuspectEntry
 )
 
 
@@ -295,6 +312,9 @@ def _decode_entry(key: str, value: bytes) -> Entry | None:
             int(key[len(keys.ISR_CHANGE_NOTIFICATIONS) :]),
             tuple(TopicPartition(p["topic"], p["partition"]) for p in partitions),
         )
+    if key.startswith(keys.SETTLED_SUSPECTS):
+        broker_id = int(key[len(keys.SETTLED_SUSPECTS) :])
+        return SettledSuspectEntry(broker_id, json.loads(value)["broker_epoch"])
     if key.startswith(keys.CLIENT_QUOTAS):
         quota = json.loads(value)
         return ClientQuotaEntry(QuotaEntity(tuple((t, n) for t, n in quota["entity"])), quota["values"])

@@ -21,6 +21,7 @@ FEATURES: Final = "/features"
 PRODUCER_ID_BLOCK: Final = "/latest_producer_id_block"
 CLUSTER_ID: Final = "/cluster/id"
 SCHEMA_VERSION: Final = "/tidelog/schema_version"
+SETTLED_SUSPECTS: Final = "/tidelog/settled_suspects/"
 # Everything: what the controller lists at its start and watches.
 EVERYTHING: Final = "/"
 
@@ -34,6 +35,10 @@ class PartitionKey(NamedTuple):
 
 def broker_id(number: int) -> str:
     return f"{BROKER_IDS}{number}"
+
+
+def settled_suspect(number: int) -> str:
+    return f"{SETTLED_SUSPECTS}{number}"
 
 
 def topic(name: str) -> str:

@@ -1,4 +1,8 @@
-"""Commands on their way to brokers: one after the other to each broker, to all brokers at once."""
+"""Commands on their way to brokers: one after the other to each broker, to all brokers at once.
+
+A broker that is alive for the metadata store but takes no commands gets, in place of a queue without end,
+everything there is to know as soon as it can be reached.
+"""
 
 from __future__ import annotations
 
@@ -21,6 +25,11 @@ from tidelog.rpc.broker_commands import (
 )
 
 RETRY_MS: Final = 100
+# Beyond it a broker's queue gives way to a full LeaderAndIsr and a full UpdateMetadata.
+MAX_QUEUED_COMMANDS: Final = 100
+
+# The broker, and what is done once it has answered a command.
+Delivered = tuple[int, "asyncio.Future[None]"]
 
 _log = structlog.get_logger(__name__)
 
@@ -31,12 +40,22 @@ class _Order(NamedTuple):
 
 
 class BrokerPushes:
-    """The outboxes of one term. `on_stale` is called when a broker has seen a newer controller."""
+    """The outboxes of one term. `on_stale` is called when a broker has seen a newer controller;
+    `everything_for` makes the commands that tell a broker everything.
+    """
 
-    def __init__(self, channels: BrokerChannels, on_stale: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        channels: BrokerChannels,
+        *,
+        on_stale: Callable[[], None],
+        everything_for: Callable[[int], Sequence[Command]],
+    ) -> None:
         self._channels = channels
         self._on_stale = on_stale
+        self._everything_for = everything_for
         self._outboxes: dict[int, _Outbox] = {}
+        self._is_closed = False
 
     def keep_to(self, brokers: Mapping[int, BrokerRegistration]) -> None:
         """Close the outboxes of lives that ended; what they held counts as delivered, it is void."""
@@ -48,18 +67,25 @@ class BrokerPushes:
 
     def send(
         self, brokers: Mapping[int, BrokerRegistration], commands: Mapping[int, Sequence[Command]]
-    ) -> list[asyncio.Future[None]]:
+    ) -> list[Delivered]:
         """Queue them; each future is done when that command's broker has answered it."""
-        delivered = []
+        delivered: list[Delivered] = []
+        if self._is_closed:
+            return delivered
         for broker_id, orders in commands.items():
             outbox = self._outboxes.get(broker_id)
             if outbox is None:
                 outbox = _Outbox(self._channels, brokers[broker_id], self._on_stale)
                 self._outboxes[broker_id] = outbox
-            delivered += [outbox.put(command) for command in orders]
+            if outbox.length + len(orders) > MAX_QUEUED_COMMANDS:
+                _log.warning("a broker lags behind and is told everything anew", broker_id=broker_id)
+                outbox.clear()
+                orders = self._everything_for(broker_id)
+            delivered += [(broker_id, outbox.put(command)) for command in orders]
         return delivered
 
     def close(self) -> None:
+        self._is_closed = True
         self.keep_to({})
 
 
@@ -83,12 +109,20 @@ class _Outbox:
         self._arrived.set()
         return order.delivered
 
-    def close(self) -> None:
-        self._task.cancel()
+    @property
+    def length(self) -> int:
+        return len(self._orders)
+
+    def clear(self) -> None:
+        """What is queued is void; it counts as delivered. The command under way is not held back."""
         for order in self._orders:
             if not order.delivered.done():
                 order.delivered.set_result(None)
         self._orders.clear()
+
+    def close(self) -> None:
+        self._task.cancel()
+        self.clear()
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
@@ -100,11 +134,12 @@ class _Outbox:
             while not self._orders:
                 self._arrived.clear()
                 await self._arrived.wait()
-            order = self._orders[0]
-            await self._deliver(order.command)
-            self._orders.popleft()
-            if not order.delivered.done():
-                order.delivered.set_result(None)
+            order = self._orders.popleft()
+            try:
+                await self._deliver(order.command)
+            finally:
+                if not order.delivered.done():
+                    order.delivered.set_result(None)
 
     async def _deliver(self, command: Command) -> None:
         while True:

@@ -3,30 +3,33 @@ tells the brokers.
 
 Order is everything here. One task decides, writes and applies; only then is the next taken up. Commands are
 queued for the brokers in that order too. What a request's answer waits for, the brokers' own answers, it
-waits for aside, so a slow broker holds up nobody else's request.
+waits for aside, so a slow broker holds up nobody else's request. While the store is away the term goes on
+waiting; it ends when its key is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
-from tidelog.controller.core.batches import Batch, pack_records
 from tidelog.controller.core.changes import ChangeSet
-from tidelog.controller.core.commands import commands_for
+from tidelog.controller.core.commands import commands_for, full_commands
 from tidelog.controller.core.context import Chance, Context
 from tidelog.controller.core.elections import settle_partitions
-from tidelog.controller.core.records import Decision, Record, Write
+from tidelog.controller.core.leader_balance import balance_leaders
+from tidelog.controller.core.reassignments import advance_reassignments
+from tidelog.controller.core.records import Decision, Write
 from tidelog.controller.core.resume import finish_half_done, forget_isr_changes
 from tidelog.controller.core.state import ClusterState
 from tidelog.controller.election import Office
-from tidelog.controller.pushes import BrokerPushes
+from tidelog.controller.pushes import BrokerPushes, Delivered
+from tidelog.controller.record_writer import DeposedError, RecordWriter
 from tidelog.controller.setting_rules import rules_from
 from tidelog.metadata import keys
-from tidelog.metadata.entries import Entry, PartitionStateEntry, decode_entry
-from tidelog.metadata.store import KeyValue, MetadataStore, StoreError, StoreUnavailableError, WatchBatch
+from tidelog.metadata.entries import PartitionStateEntry, decode_entry
+from tidelog.metadata.store import MetadataStore, StoreError, StoreUnavailableError, WatchBatch
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.broker_commands import NO_LEADER, BrokerChannels
 from tidelog.runtime.broker_settings import BrokerSettings
@@ -34,9 +37,10 @@ from tidelog.runtime.clock import Clock
 from tidelog.runtime.telemetry import ControllerCounts
 
 MAX_QUEUED_REQUESTS: Final = 10_000
-# How often a decision is made anew because a leader wrote a partition's state in between.
+# How often a request is decided anew because a leader wrote a partition's state in between.
 MAX_CONFLICTS: Final = 20
-# The longest that an answer waits for brokers; the change is durable by then in any case.
+# The longest that a request waits to be written, and then its answer for brokers; the change is durable by
+# then in any case.
 MAX_PROPAGATION_WAIT_MS: Final = 30_000
 
 ReplyT = TypeVar("ReplyT")
@@ -45,14 +49,19 @@ Decide = Callable[[ClusterState, Context], Decision[ReplyT]]
 _log = structlog.get_logger(__name__)
 
 
-class DeposedError(StoreError):
-    """Another one is the controller, or nobody is."""
-
-
 class _Request(NamedTuple):
     decide: Decide[Any]
     wait_ms: int
     answered: asyncio.Future[Any]
+    overdue: asyncio.TimerHandle
+    not_waited_for: int | None
+
+
+class _BalanceDue(NamedTuple):
+    """It is time to look whether preferred leaders lead."""
+
+
+_Item = _Request | WatchBatch | _BalanceDue
 
 
 class Term:
@@ -79,12 +88,21 @@ class Term:
         self._chance = chance
         self._counts = counts
         self._rules = rules_from(settings, {})
-        self._pushes = BrokerPushes(channels, self._on_stale)
-        self._inbox: asyncio.Queue[_Request | WatchBatch | DeposedError] = asyncio.Queue(MAX_QUEUED_REQUESTS)
-        self._own_revisions: set[int] = set()
+        self._pushes = BrokerPushes(channels, on_stale=self._on_stale, everything_for=self._everything_for)
+        self._writer = RecordWriter(
+            store,
+            office,
+            self.state,
+            is_over=self._is_deposed,
+            on_written=self._count_election,
+        )
+        self._inbox: asyncio.Queue[_Item] = asyncio.Queue(MAX_QUEUED_REQUESTS)
+        self._put_back: _Item | None = None
         self._revision = 0
+        self._deposed: asyncio.Future[DeposedError] = asyncio.get_running_loop().create_future()
+        self._background: list[asyncio.Task[None]] = []
         self._answers: set[asyncio.Task[None]] = set()
-        self._watching: asyncio.Task[None] | None = None
+        self._in_work: _Request | None = None
         self._is_over = False
 
     @property
@@ -99,65 +117,136 @@ class Term:
         listing = await self._store.list_prefix(keys.EVERYTHING)
         self.state.load((i.key, i.value, i.create_revision, i.mod_revision) for i in listing.items)
         self._revision = listing.revision
-        self._watching = asyncio.create_task(self._watch(), name="controller-watch")
+        self._background.append(asyncio.create_task(self._watch(), name="controller-watch"))
         self._rules = rules_from(self._settings, self.state.broker_configs)
         changes = ChangeSet(born=set(self.state.brokers))
-        await self._decide_and_write(finish_half_done, changes)
+        await self._until_written(finish_half_done, changes)
         await self._settle_and_push(changes)
+        self._background.append(asyncio.create_task(self._look_at_balance(), name="leader-balance"))
 
     async def serve(self) -> None:
-        """Raises DeposedError or StoreUnavailableError when the term is over."""
-        while True:
-            await self._take_up(await self._inbox.get())
+        """Raises DeposedError, at once, when the term is over."""
+        work = asyncio.create_task(self._work(), name="controller-term")
+        try:
+            await asyncio.wait([work, self._deposed], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            work.cancel()
+            await asyncio.wait([work])
+        if self._deposed.done():
+            raise self._deposed.result()
+        work.result()
 
-    async def submit(self, decide: Decide[ReplyT], wait_ms: int = MAX_PROPAGATION_WAIT_MS) -> ReplyT:
+    async def submit(
+        self,
+        decide: Decide[ReplyT],
+        wait_ms: int = MAX_PROPAGATION_WAIT_MS,
+        *,
+        not_waited_for: int | None = None,
+    ) -> ReplyT:
         """The decision's reply, once written and taken in by the brokers concerned (or `wait_ms` have
-        passed).
+        passed; `not_waited_for` is a broker whose answers aren't waited for).
 
-        Raises what `decide` raises; NOT_CONTROLLER if the term ends first, REQUEST_TIMED_OUT if it isn't
-        known whether it was written.
+        Raises what `decide` raises; NOT_CONTROLLER if the term ends first, REQUEST_TIMED_OUT if it couldn't
+        be written in `wait_ms` or it isn't known whether it was.
         """
         if self._is_over or self._inbox.full():
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "The controller can't take requests at the moment.")
-        answered: asyncio.Future[ReplyT] = asyncio.get_running_loop().create_future()
-        self._inbox.put_nowait(_Request(decide, wait_ms, answered))
-        return await answered
-
-    async def _take_up(self, item: _Request | WatchBatch | DeposedError) -> None:
-        if isinstance(item, DeposedError):
-            raise item
-        changes = ChangeSet()
-        if isinstance(item, WatchBatch):
-            self._apply_watched(item, changes)
-            await self._settle_and_push(changes)
-            return
+        loop = asyncio.get_running_loop()
+        answered: asyncio.Future[ReplyT] = loop.create_future()
+        overdue = loop.call_later(wait_ms / 1000, _time_out, answered)
+        self._inbox.put_nowait(_Request(decide, wait_ms, answered, overdue, not_waited_for))
         try:
-            reply = await self._decide_and_write(item.decide, changes)
-        except KafkaError as error:
-            _fail(item.answered, error)
+            return await answered
+        finally:
+            overdue.cancel()
+
+    def _is_deposed(self) -> bool:
+        return self._deposed.done()
+
+    def depose(self, reason: str) -> None:
+        """The office is lost; nothing more is decided or sent."""
+        if not self._deposed.done():
+            self._deposed.set_result(DeposedError(reason))
+            self._pushes.close()
+
+    def end(self) -> None:
+        """Nothing more is sent; what was asked and not answered fails with NOT_CONTROLLER."""
+        self._is_over = True
+        for task in self._background:
+            task.cancel()
+        self._pushes.close()
+        unanswered = [self._in_work, self._put_back]
+        while not self._inbox.empty():
+            unanswered.append(self._inbox.get_nowait())
+        for item in unanswered:
+            if isinstance(item, _Request):
+                _fail(item.answered, KafkaError(ErrorCode.NOT_CONTROLLER, "The controller's term is over."))
+
+    # What is taken up, one after the other
+
+    async def _work(self) -> None:
+        while True:
+            item = await self._next()
+            if isinstance(item, _Request):
+                await self._take_up_request(item)
+                continue
+            changes = ChangeSet()
+            if isinstance(item, _BalanceDue):
+                moved = await self._until_written(balance_leaders, changes)
+                if moved:
+                    _log.info("leadership goes back to preferred leaders", partition_count=moved)
+            else:
+                for batch in item:
+                    self._apply_watched(batch, changes)
             await self._settle_and_push(changes)
+
+    async def _next(self) -> _Request | _BalanceDue | list[WatchBatch]:
+        """Changes that are there already are taken up together: ten brokers that die are settled at once."""
+        item = self._put_back if self._put_back is not None else await self._inbox.get()
+        self._put_back = None
+        if not isinstance(item, WatchBatch):
+            return item
+        together = [item]
+        while not self._inbox.empty():
+            following = self._inbox.get_nowait()
+            if not isinstance(following, WatchBatch):
+                self._put_back = following
+                break
+            together.append(following)
+        return together
+
+    async def _take_up_request(self, request: _Request) -> None:
+        if request.answered.done():
+            return  # whoever asked has given up
+        self._in_work = request
+        changes = ChangeSet()
+        try:
+            reply = await self._decide_and_write(request.decide, changes, request.answered)
+        except KafkaError as error:
+            _fail(request.answered, error)
+            await self._settle_and_push(changes)
+            self._in_work = None
             return
-        except DeposedError:
-            _fail(item.answered, KafkaError(ErrorCode.NOT_CONTROLLER, "There is another controller by now."))
-            raise
-        except StoreUnavailableError as error:
-            _fail(item.answered, KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
-            raise
+        request.overdue.cancel()
         delivered = await self._settle_and_push(changes)
-        if delivered:
-            answer = asyncio.create_task(_answer_when_delivered(item, reply, delivered))
+        self._in_work = None
+        waited_for = [done for broker_id, done in delivered if broker_id != request.not_waited_for]
+        if waited_for:
+            answer = asyncio.create_task(_answer_when_delivered(request, reply, waited_for))
             self._answers.add(answer)
             answer.add_done_callback(self._answers.discard)
-        elif not item.answered.done():
-            item.answered.set_result(reply)
+        elif not request.answered.done():
+            request.answered.set_result(reply)
 
-    async def _settle_and_push(self, changes: ChangeSet) -> list[asyncio.Future[None]]:
-        if changes.born or changes.died:
-            await self._decide_and_write(settle_partitions, changes)
-        if self.state.isr_changes:
-            await self._decide_and_write(_forget_isr_changes, changes)
+    async def _settle_and_push(self, changes: ChangeSet) -> list[Delivered]:
         if changes.broker_configs:
             self._rules = rules_from(self._settings, self.state.broker_configs)
+        if changes.calls_for_elections:
+            await self._until_written(settle_partitions, changes)
+        if self.state.reassigning and (changes.touched_partitions or changes.topics or changes.born):
+            await self._until_written(advance_reassignments, changes)
+        if self.state.isr_changes:
+            await self._until_written(forget_isr_changes, changes)
         if changes.is_empty:
             return []
         if changes.born or changes.died:
@@ -166,99 +255,81 @@ class Term:
         commands = commands_for(self.state, changes, self._controller_id, epoch)
         return self._pushes.send(self.state.brokers, commands)
 
-    async def _decide_and_write(self, decide: Decide[ReplyT], changes: ChangeSet) -> ReplyT:
+    # Deciding and writing
+
+    async def _decide_and_write(
+        self, decide: Decide[ReplyT], changes: ChangeSet, answered: asyncio.Future[Any]
+    ) -> ReplyT:
+        def on_unknown(error: StoreUnavailableError) -> None:
+            _fail(answered, KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
+
         for _ in range(MAX_CONFLICTS):
-            context = Context(self._clock.now_ms(), self._office.controller_epoch, self._chance, self._rules)
-            decision = _decided(decide, self.state, context)
-            if await self._write_all(decision.records, changes):
-                return decision.reply
+            decision = _decided(decide, self.state, self._context())
+            try:
+                if await self._writer.write(decision.records, changes, on_unknown):
+                    return decision.reply
+            except StoreUnavailableError as error:
+                raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)) from error
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "Partition states change too quickly to be written.")
 
-    async def _write_all(self, records: Iterable[Record], changes: ChangeSet) -> bool:
-        """False: something wasn't as expected; it has been read and applied, so decide again."""
-        for batch in pack_records(records, self._office.guard, self.state.brokers):
-            result = await self._store.txn(tuple(batch.compares.values()), batch.operations, batch.reads)
-            if not result.succeeded:
-                self._apply_read(batch, result.reads, changes)
-                return False
-            self._apply_written(batch.records, result.revision, changes)
-        return True
+    async def _until_written(self, decide: Decide[ReplyT], changes: ChangeSet) -> ReplyT:
+        """The controller's own decisions: each refusal brings news, so sooner or later it is written."""
+        while True:
+            decision = decide(self.state, self._context())
+            if await self._writer.write(decision.records, changes):
+                return decision.reply
 
-    def _apply_written(self, records: Iterable[Record], revision: int, changes: ChangeSet) -> None:
-        self._own_revisions.add(revision)
-        for record in records:
-            if isinstance(record, Write):
-                self._count_election(record.entry)
-                # The create_revision matters for brokers' registrations only, which the controller doesn't
-                # write.
-                self.state.apply(record.entry, revision, revision, changes)
-            else:
-                self.state.apply_removal(record.key, changes)
+    def _context(self) -> Context:
+        return Context(self._clock.now_ms(), self._office.controller_epoch, self._chance, self._rules)
 
-    def _count_election(self, entry: Entry) -> None:
+    def _count_election(self, record: Write) -> None:
+        entry = record.entry
         if not isinstance(entry, PartitionStateEntry) or entry.leader == NO_LEADER:
             return
         stored = self.state.partitions.get(entry.topic, {}).get(entry.partition)
         if stored is not None and stored.state.leader_epoch != entry.leader_epoch:
+            before = stored.state
             self._counts.leader_elections += 1
-            if entry.leader not in stored.state.isr:
+            if entry.leader not in before.isr and entry.leader not in before.elr:
                 self._counts.unclean_leader_elections += 1
 
-    def _apply_read(self, batch: Batch, reads: Iterable[KeyValue | None], changes: ChangeSet) -> None:
-        for compare, item in zip(batch.compares.values(), reads, strict=True):
-            if compare.key == keys.CONTROLLER:
-                if item is None or item.create_revision != self._office.create_revision:
-                    raise DeposedError("the controller's key is no longer its own")
-            elif item is None:
-                self.state.apply_removal(compare.key, changes)
-            else:
-                self._apply_item(item.key, item.value, item.create_revision, item.mod_revision, changes)
-
     def _apply_watched(self, batch: WatchBatch, changes: ChangeSet) -> None:
-        if batch.revision in self._own_revisions:
-            self._own_revisions.discard(batch.revision)
-            return
         for event in batch.events:
-            if event.value is not None:
-                self._apply_item(event.key, event.value, event.create_revision, event.mod_revision, changes)
-            elif event.key == keys.CONTROLLER:
-                raise DeposedError("the controller's key is gone")
-            else:
-                self.state.apply_removal(event.key, changes)
+            if event.value is None:
+                self.state.apply_removal(event.key, event.mod_revision, changes)
+                continue
+            entry = decode_entry(event.key, event.value)
+            if entry is not None:
+                self.state.apply(entry, event.create_revision, event.mod_revision, changes)
+        self.state.forget_gone(batch.revision)
 
-    def _apply_item(
-        self, key: str, value: bytes, create_revision: int, mod_revision: int, changes: ChangeSet
-    ) -> None:
-        entry = decode_entry(key, value)
-        if entry is not None:
-            self.state.apply(entry, create_revision, mod_revision, changes)
+    def _everything_for(self, broker_id: int) -> list[Any]:
+        return full_commands(self.state, broker_id, self._controller_id, self._office.controller_epoch)
+
+    # What goes on beside
 
     async def _watch(self) -> None:
         watch = self._store.watch(keys.EVERYTHING, self._revision + 1)
         try:
             async for batch in watch:
+                for event in batch.events:
+                    if event.key == keys.CONTROLLER and event.create_revision != self._office.create_revision:
+                        return self.depose("the controller's key is gone")
                 await self._inbox.put(batch)
         except StoreError as error:
             # Compacted, or the store is closed: the next term lists anew.
-            await self._inbox.put(DeposedError(f"the watch broke off: {error}"))
+            self.depose(f"the watch broke off: {error}")
         finally:
             await watch.aclose()
 
+    async def _look_at_balance(self) -> None:
+        while True:
+            await asyncio.sleep(self._settings.leader_imbalance_check_interval_seconds)
+            await self._inbox.put(_BalanceDue())
+
     def _on_stale(self) -> None:
         _log.warning("a broker knows a newer controller", controller_epoch=self._office.controller_epoch)
-        if not self._inbox.full():
-            self._inbox.put_nowait(DeposedError("a broker knows a newer controller"))
-
-    def end(self) -> None:
-        """Nothing more is sent; what was asked and not taken up fails with NOT_CONTROLLER."""
-        self._is_over = True
-        if self._watching is not None:
-            self._watching.cancel()
-        self._pushes.close()
-        while not self._inbox.empty():
-            item = self._inbox.get_nowait()
-            if isinstance(item, _Request):
-                _fail(item.answered, KafkaError(ErrorCode.NOT_CONTROLLER, "The controller's term is over."))
+        self.depose("a broker knows a newer controller")
 
 
 def _decided(decide: Decide[ReplyT], state: ClusterState, context: Context) -> Decision[ReplyT]:
@@ -272,13 +343,13 @@ def _decided(decide: Decide[ReplyT], state: ClusterState, context: Context) -> D
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller failed: {error!r}") from error
 
 
-def _forget_isr_changes(state: ClusterState, context: Context) -> Decision[None]:
-    return Decision(tuple(forget_isr_changes(state)), None)
-
-
 def _fail(answered: asyncio.Future[Any], error: KafkaError) -> None:
     if not answered.done():
         answered.set_exception(error)
+
+
+def _time_out(answered: asyncio.Future[Any]) -> None:
+    _fail(answered, KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The change could not be written in time."))
 
 
 async def _answer_when_delivered(

@@ -10,12 +10,14 @@ from typing import Any, Final
 import structlog
 from tidelog.controller.chance import RandomChance
 from tidelog.controller.core.census import Census, take_census
-from tidelog.controller.election import Office, take_office, until_office_is_vacant
+from tidelog.controller.election import Office, resign, take_office, until_office_is_vacant
+from tidelog.controller.record_writer import DeposedError
 from tidelog.controller.requests import decision_for
-from tidelog.controller.runner import DeposedError, Term
-from tidelog.metadata.lease_keeper import LeaseKeeper
-from tidelog.metadata.store import MetadataStore, StoreError
+from tidelog.controller.runner import Term
+from tidelog.metadata.lease_keeper import KeptLease, start_lease_keeper
+from tidelog.metadata.store import LeaseNotFoundError, MetadataStore, StoreError, StoreUnavailableError
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import BrokerChannels
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
 from tidelog.runtime.broker_settings import BrokerSettings
@@ -23,6 +25,8 @@ from tidelog.runtime.clock import Clock, SystemClock
 from tidelog.runtime.telemetry import ControllerCounts
 
 RETRY_MS: Final = 500
+# How long a broker that stops waits for the others to take over: bounded, for one of them may be dead too.
+SHUTDOWN_WAIT_MS: Final = 2000
 
 _log = structlog.get_logger(__name__)
 
@@ -35,10 +39,13 @@ class Controller:
         await controller.stop()
 
     `start` returns when this controller is in office and has read the store, or when it stands by for
-    another. Brokers may register before or after: each is sent everything (full LeaderAndIsr, then full
-    UpdateMetadata) as soon as its `/brokers/ids/<id>` is there, over `channels.channel(registration)`, so a
-    broker's channel must be attached before it registers. `settings` give node.id, num.partitions,
-    default.replication.factor, delete.topic.enable, the session's timeouts and the defaults of topics.
+    another; then every call is refused with NOT_CONTROLLER. Brokers may register before or after: each is
+    sent everything (full LeaderAndIsr, then full UpdateMetadata) as soon as its `/brokers/ids/<id>` is there,
+    over `channels.channel(registration)`, so a broker's channel must be attached before it registers.
+    `settings` give node.id (a number among controllers; brokers have their own), num.partitions,
+    default.replication.factor, delete.topic.enable, leader.imbalance.*, the session's timeouts and the
+    defaults of topics. `rpc_address` ("host:port") is where brokers call this controller when it is in
+    office, "" in one process with them.
     `counts` and the `*_count` properties are what Telemetry shows of it.
     """
 
@@ -49,7 +56,7 @@ class Controller:
         settings: BrokerSettings,
         clock: Clock,
         chance: RandomChance,
-        rpc_address: str,
+        rpc_address: str = "",
     ) -> None:
         self._store = store
         self._channels = channels
@@ -60,9 +67,10 @@ class Controller:
         self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         """Done, with the reason, if this controller can't go on."""
         self.counts = ControllerCounts()
-        self._lease: LeaseKeeper | None = None
+        self._lease: KeptLease | None = None
         self._lease_is_lost = False
         self._term: Term | None = None
+        self._term_under_way: Term | None = None
         self._decided = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -77,9 +85,8 @@ class Controller:
         randomness: random.Random | None = None,
         rpc_address: str = "",
     ) -> Controller:
-        """`rpc_address` ("host:port") is where brokers of other processes call it.
-
-        Raises what keeps a controller from working at all: StoreUnavailableError, InvalidEntryError.
+        """Raises what keeps a controller from working at all: StoreUnavailableError, InvalidEntryError. Later
+        it waits for a store that is away, for as long as that takes.
         """
         chance = RandomChance(randomness or random.SystemRandom())
         controller = cls(store, channels, settings, clock or SystemClock(), chance, rpc_address)
@@ -148,6 +155,12 @@ class Controller:
         decide = partial(allocate_producer_ids, broker_id=broker_id, broker_epoch=broker_epoch)
         return await self._active_term().submit(decide)
 
+    async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> tuple[TopicPartition, ...]:
+        from tidelog.controller.core.controlled_shutdown import controlled_shutdown
+
+        decide = partial(controlled_shutdown, broker_id=broker_id, broker_epoch=broker_epoch)
+        return await self._active_term().submit(decide, SHUTDOWN_WAIT_MS, not_waited_for=broker_id)
+
     def _active_term(self) -> Term:
         if self._term is None:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
@@ -157,12 +170,20 @@ class Controller:
         while True:
             try:
                 await self._hold_office(await self._elected())
+            except LeaseNotFoundError:
+                self._lease_is_lost = True
             except DeposedError as error:
                 _log.warning("no longer the controller", reason=str(error))
             except StoreError as error:
                 if not self._decided.is_set():
                     raise
                 _log.warning("the controller starts over", reason=str(error))
+                await asyncio.sleep(RETRY_MS / 1000)
+            except Exception:
+                # A fault in the term. It must not hold the office and do nothing: another may do better.
+                if not self._decided.is_set():
+                    raise
+                _log.exception("the controller has failed and starts over")
                 await asyncio.sleep(RETRY_MS / 1000)
 
     async def _elected(self) -> Office:
@@ -182,7 +203,7 @@ class Controller:
         if self._lease is not None:
             await self._lease.stop(revoke=False)
         self._lease_is_lost = False
-        self._lease = await LeaseKeeper.start(
+        self._lease = await start_lease_keeper(
             self._store,
             ttl_ms=self._settings.broker_session_timeout_ms,
             interval_ms=self._settings.broker_heartbeat_interval_ms,
@@ -190,8 +211,9 @@ class Controller:
         )
 
     def _on_lease_lost(self) -> None:
-        # The deletion of /controller, which went with the lease, ends the term.
         self._lease_is_lost = True
+        if self._term_under_way is not None:
+            self._term_under_way.depose("the controller's lease has ended")
 
     async def _hold_office(self, office: Office) -> None:
         term = Term(
@@ -204,6 +226,8 @@ class Controller:
             chance=self._chance,
             counts=self.counts,
         )
+        self._term_under_way = term
+        is_failed = True
         try:
             await term.begin()
             _log.info("in office as controller", controller_epoch=office.controller_epoch)
@@ -211,10 +235,22 @@ class Controller:
             self.counts.is_active = True
             self._decided.set()
             await term.serve()
+        except StoreUnavailableError:
+            is_failed = False  # still in office, for all that is known
+            raise
         finally:
-            self._term = None
+            self._term = self._term_under_way = None
             self.counts.is_active = False
             term.end()
+            if is_failed:
+                await self._resign(office)
+
+    async def _resign(self, office: Office) -> None:
+        """A term that is over never comes back under its epoch, also where the key is still there."""
+        try:
+            await resign(self._store, office)
+        except StoreUnavailableError as error:
+            _log.warning("the office is not given up yet", reason=str(error))
 
     def _note_failure(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():

@@ -15,6 +15,7 @@ from tidelog.runtime.setting import Setting, SettingType
 from tidelog.runtime.topic_settings import TOPIC_SETTINGS, broker_default, validate_overrides
 
 _UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
+_MIN_ISR: Final = "min.insync.replicas"
 
 
 def rules_from(settings: BrokerSettings, broker_configs: Mapping[str, Mapping[str, str]]) -> ControllerRules:
@@ -30,6 +31,8 @@ def rules_from(settings: BrokerSettings, broker_configs: Mapping[str, Mapping[st
         num_partitions=settings.num_partitions,
         default_replication_factor=settings.default_replication_factor,
         delete_topic_enable=settings.delete_topic_enable,
+        auto_leader_rebalance_enable=settings.auto_leader_rebalance_enable,
+        leader_imbalance_per_broker_percentage=settings.leader_imbalance_per_broker_percentage,
     )
 
 
@@ -38,6 +41,7 @@ class BrokerSettingRules:
 
     def __init__(self, settings: BrokerSettings) -> None:
         self._settings = settings
+        self._min_in_sync_replicas = broker_default(settings, _MIN_ISR)
 
     def validate_topic(self, overrides: Mapping[str, str | None]) -> None:
         if overrides:
@@ -65,3 +69,7 @@ class BrokerSettingRules:
         if text is None:
             return bool(broker_default(self._settings, _UNCLEAN_ELECTION))
         return bool(TOPIC_SETTINGS[_UNCLEAN_ELECTION].parse(text))
+
+    def min_in_sync_replicas(self, topic_overrides: Mapping[str, str]) -> int:
+        text = topic_overrides.get(_MIN_ISR)
+        return int(self._min_in_sync_replicas if text is None else TOPIC_SETTINGS[_MIN_ISR].parse(text))

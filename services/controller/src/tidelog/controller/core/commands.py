@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
+from typing import NamedTuple
+
 from tidelog.controller.core.changes import ChangeSet
 from tidelog.controller.core.state import ClusterState
 from tidelog.model.topics import TopicPartition
@@ -22,47 +25,52 @@ def commands_for(
     """Broker id -> its commands in the order to send them; only brokers that are alive.
 
     A broker that was just born is told everything: its own partitions (so that it finds its strays), then all
-    metadata.
+    metadata. All that has changed goes in one command of each kind, however many partitions.
     """
-    commands: dict[int, list[Command]] = {broker_id: [] for broker_id in state.brokers}
+    term = _Term(controller_id, controller_epoch)
+    commands: dict[int, list[Command]] = {broker_id: [] for broker_id in sorted(state.brokers)}
     born = changes.born & state.brokers.keys()
-    for broker_id in born:
-        commands[broker_id].append(_all_partitions_of(state, broker_id, controller_id, controller_epoch))
-    others = state.brokers.keys() - born
-    if others:
-        for broker_id, stop in _stops(changes, controller_id, controller_epoch).items():
-            if broker_id in others:
-                commands[broker_id].append(stop)
-        for broker_id, lead in _changed_partitions(state, changes, controller_id, controller_epoch).items():
-            if broker_id in others:
-                commands[broker_id].append(lead)
     if born:
-        full = _full_metadata(state, controller_id, controller_epoch)
-        for broker_id in born:
-            commands[broker_id].append(full)
+        metadata = _full_metadata(state, term)
+        for broker_id in sorted(born):
+            commands[broker_id] += [_all_partitions_of(state, broker_id, term), metadata]
+    others = state.brokers.keys() - born
     if others and not changes.is_empty:
-        update = _metadata(state, changes, controller_id, controller_epoch)
-        for broker_id in others:
+        orders: list[dict[int, Command]] = [
+            *_stops(state, changes, term),
+            _changed_partitions(state, changes, term),
+        ]
+        update = _metadata(state, changes, term)
+        for broker_id in sorted(others):
+            commands[broker_id] += [order[broker_id] for order in orders if broker_id in order]
             commands[broker_id].append(update)
-    return {broker_id: orders for broker_id, orders in commands.items() if orders}
+    return {broker_id: told for broker_id, told in commands.items() if told}
 
 
-def _all_partitions_of(
+def full_commands(
     state: ClusterState, broker_id: int, controller_id: int, controller_epoch: int
-) -> LeaderAndIsr:
+) -> list[Command]:
+    """Everything that a broker has to know."""
+    term = _Term(controller_id, controller_epoch)
+    return [_all_partitions_of(state, broker_id, term), _full_metadata(state, term)]
+
+
+class _Term(NamedTuple):
+    controller_id: int
+    controller_epoch: int
+
+
+def _all_partitions_of(state: ClusterState, broker_id: int, term: _Term) -> LeaderAndIsr:
     partitions: list[PartitionState] = []
     configs = {}
     for name, topic in state.topics.items():
-        if not any(broker_id in replicas for replicas in topic.assignments):
-            continue
-        partitions += [p for p in state.topic_state(name).partitions if broker_id in p.replicas]
-        configs[name] = state.configs_of(name)
-    return LeaderAndIsr(controller_id, controller_epoch, tuple(partitions), configs, is_full=True)
+        if any(broker_id in replicas for replicas in topic.assignments):
+            partitions += [p for p in state.topic_state(name).partitions if broker_id in p.replicas]
+            configs[name] = state.configs_of(name)
+    return LeaderAndIsr(*term, tuple(partitions), configs, is_full=True)
 
 
-def _changed_partitions(
-    state: ClusterState, changes: ChangeSet, controller_id: int, controller_epoch: int
-) -> dict[int, LeaderAndIsr]:
+def _changed_partitions(state: ClusterState, changes: ChangeSet, term: _Term) -> dict[int, Command]:
     of_broker: dict[int, list[PartitionState]] = {}
     for topic_name, index in sorted(changes.partitions):
         topic = state.topics.get(topic_name)
@@ -74,41 +82,69 @@ def _changed_partitions(
         if (topic_name, index) in changes.new_partitions:
             partition = partition._replace(is_new=True)
         for broker_id in partition.replicas:
-            of_broker.setdefault(broker_id, []).append(partition)
+            if broker_id not in state.stopping or broker_id in partition.isr:
+                of_broker.setdefault(broker_id, []).append(partition)
     return {
         broker_id: LeaderAndIsr(
-            controller_id,
-            controller_epoch,
+            *term,
             tuple(partitions),
-            {name: state.configs_of(name) for name in {partition.topic for partition in partitions}},
+            {name: state.configs_of(name) for name in dict.fromkeys(p.topic for p in partitions)},
         )
         for broker_id, partitions in of_broker.items()
     }
 
 
-def _stops(changes: ChangeSet, controller_id: int, controller_epoch: int) -> dict[int, StopReplica]:
-    of_broker: dict[int, list[TopicPartition]] = {}
-    topic_ids = {topic.name: topic.topic_id for topic in changes.deleted_topics}
+def _stops(state: ClusterState, changes: ChangeSet, term: _Term) -> list[dict[int, Command]]:
+    """Replicas to delete, and those that a broker on its way out shall only stop: it is in no ISR of theirs
+    any more and must not fetch its way back.
+    """
+    deleted = _Stops()
     for topic in changes.deleted_topics:
         for index, replicas in enumerate(topic.assignments):
             for broker_id in replicas:
-                of_broker.setdefault(broker_id, []).append(TopicPartition(topic.name, index))
-    return {
-        broker_id: StopReplica(
-            controller_id,
-            controller_epoch,
-            tuple(partitions),
-            {name: topic_ids[name] for name in {partition.topic for partition in partitions}},
-            delete=True,
-        )
-        for broker_id, partitions in of_broker.items()
-    }
+                deleted.add(broker_id, topic.name, index, topic.topic_id)
+    for removed in sorted(changes.removed_replicas):
+        current = state.topics.get(removed.topic)
+        if current is None or current.topic_id != removed.topic_id:
+            continue
+        if removed.broker_id not in current.assignments[removed.partition]:
+            deleted.add(removed.broker_id, removed.topic, removed.partition, removed.topic_id)
+    stopped = _Stops()
+    for name, index in sorted(changes.partitions) if state.stopping else ():
+        current = state.topics.get(name)
+        stored = state.partitions.get(name, {}).get(index)
+        if current is None or stored is None or index >= len(current.assignments):
+            continue
+        for broker_id in state.stopping.intersection(current.assignments[index]):
+            if broker_id not in stored.state.isr:
+                stopped.add(broker_id, name, index, current.topic_id)
+    return [deleted.commands(term, delete=True), stopped.commands(term, delete=False)]
 
 
-def _full_metadata(state: ClusterState, controller_id: int, controller_epoch: int) -> UpdateMetadata:
+class _Stops:
+    def __init__(self) -> None:
+        self._partitions: dict[int, list[TopicPartition]] = {}
+        self._topic_ids: dict[str, uuid.UUID] = {}
+
+    def add(self, broker_id: int, topic: str, partition: int, topic_id: uuid.UUID) -> None:
+        self._partitions.setdefault(broker_id, []).append(TopicPartition(topic, partition))
+        self._topic_ids[topic] = topic_id
+
+    def commands(self, term: _Term, *, delete: bool) -> dict[int, Command]:
+        return {
+            broker_id: StopReplica(
+                *term,
+                tuple(partitions),
+                {name: self._topic_ids[name] for name in dict.fromkeys(p.topic for p in partitions)},
+                delete=delete,
+            )
+            for broker_id, partitions in self._partitions.items()
+        }
+
+
+def _full_metadata(state: ClusterState, term: _Term) -> UpdateMetadata:
     return UpdateMetadata(
-        controller_id,
-        controller_epoch,
+        *term,
         brokers=tuple(state.brokers[broker_id] for broker_id in sorted(state.brokers)),
         topics=tuple(state.topic_state(name) for name in state.topics),
         broker_configs=dict(state.broker_configs),
@@ -117,12 +153,9 @@ def _full_metadata(state: ClusterState, controller_id: int, controller_epoch: in
     )
 
 
-def _metadata(
-    state: ClusterState, changes: ChangeSet, controller_id: int, controller_epoch: int
-) -> UpdateMetadata:
+def _metadata(state: ClusterState, changes: ChangeSet, term: _Term) -> UpdateMetadata:
     return UpdateMetadata(
-        controller_id,
-        controller_epoch,
+        *term,
         brokers=tuple(state.brokers[broker_id] for broker_id in sorted(state.brokers)),
         topics=tuple(state.topic_state(name) for name in sorted(changes.topics & state.topics.keys())),
         deleted_topics=tuple(DeletedTopic(topic.name, topic.topic_id) for topic in changes.deleted_topics),

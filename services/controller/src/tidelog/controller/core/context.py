@@ -37,6 +37,10 @@ class SettingRules(Protocol):
 
     def is_unclean_election_allowed(self, topic_overrides: Mapping[str, str]) -> bool: ...
 
+    def min_in_sync_replicas(self, topic_overrides: Mapping[str, str]) -> int:
+        """`min.insync.replicas` of a topic with these overrides."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ControllerRules:
@@ -46,6 +50,8 @@ class ControllerRules:
     num_partitions: int = 1
     default_replication_factor: int = 1
     delete_topic_enable: bool = True
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_per_broker_percentage: int = 10
 
 
 @dataclass(frozen=True, slots=True)

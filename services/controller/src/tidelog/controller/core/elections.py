@@ -1,82 +1,98 @@
-"""Who leads a partition: the first of its replicas, in their order, alive and in the ISR (SPEC D3)."""
+"""Who leads a partition, who is in sync and who is eligible, once brokers have come and gone.
+
+SPEC D3, C10, C13; KIP-966 for eligible leader replicas, with one difference: the last ISR stays when all of
+it is dead, so there is no empty ISR as long as one of its logs can be trusted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Container
-from typing import NamedTuple
 
 from tidelog.controller.core.context import Context
 from tidelog.controller.core.records import Decision, Record, Write
+from tidelog.controller.core.roll_call import RollCall, call_roll
 from tidelog.controller.core.state import ClusterState, StoredPartition
-from tidelog.metadata.entries import PartitionStateEntry
+from tidelog.metadata.entries import PartitionStateEntry, SettledSuspectEntry
 from tidelog.rpc.broker_commands import NO_LEADER
 
 
-class Elected(NamedTuple):
-    leader: int
-    isr: tuple[int, ...]
+def effective_min_isr(state: ClusterState, context: Context, topic: str, replica_count: int) -> int:
+    """No more than there are replicas."""
+    return min(context.rules.settings.min_in_sync_replicas(state.configs_of(topic)), replica_count)
 
 
-def choose_leader(
-    replicas: tuple[int, ...], isr: tuple[int, ...], alive: Container[int], *, unclean: bool = False
-) -> Elected:
-    """The leader and ISR that follow from who is alive.
-
-    The last ISR stays when all of it is dead, for only one of them may lead without loss. Then the leader
-    is NO_LEADER or, with `unclean`, any replica alive, alone in the ISR: what the others had acknowledged
-    is lost.
+def eligible_after(
+    before: PartitionStateEntry, isr: tuple[int, ...], excluded: Container[int], min_isr: int
+) -> tuple[int, ...]:
+    """The ELR that goes with `isr`: while it is below its minimum the high watermark stands, so whoever
+    leaves then still has all that was acknowledged.
     """
-    alive_isr = tuple([replica for replica in isr if replica in alive])
-    for replica in replicas:
-        if replica in alive_isr:
-            return Elected(replica, alive_isr)
-    if unclean:
-        for replica in replicas:
-            if replica in alive:
-                return Elected(replica, (replica,))
-    return Elected(NO_LEADER, isr)
+    if len(isr) >= min_isr:
+        return ()
+    members = {*before.isr, *before.elr} - set(isr)
+    return tuple(sorted(member for member in members if member not in excluded))
 
 
-def elect_new_leader(
+def next_state(
     state: ClusterState,
     context: Context,
     replicas: tuple[int, ...],
     stored: StoredPartition,
     *,
     unclean: bool | None = None,
+    is_new_epoch: bool = False,
 ) -> PartitionStateEntry | None:
-    """The state after an election, at the next leader epoch; None if it leaves everything as it is.
+    """What a partition's state has to be by now; None if it is that already.
 
-    With `unclean` None the topic's `unclean.leader.election.enable` decides, where it matters.
+    A leader that is alive, in its life and in the ISR stays. `unclean`: whether a replica that may lack
+    acknowledged records may lead for want of another; None leaves it to `unclean.leader.election.enable`.
+    `is_new_epoch`: the leader epoch grows in any case, for the replicas changed.
     """
     before = stored.state
-    elected = choose_leader(replicas, before.isr, state.brokers)
-    if elected.leader == NO_LEADER:
-        if unclean is None:
-            configs = state.configs_of(before.topic)
-            unclean = context.rules.settings.is_unclean_election_allowed(configs)
-        elected = choose_leader(replicas, before.isr, state.brokers, unclean=unclean)
-    if elected.leader == NO_LEADER and before.leader == NO_LEADER:
+    roll = call_roll(state, replicas, stored)
+    if not is_new_epoch and roll.is_untouched(before):
         return None
-    return PartitionStateEntry(
-        topic=before.topic,
-        partition=before.partition,
-        leader=elected.leader,
-        leader_epoch=before.leader_epoch + 1,
-        isr=elected.isr,
-        controller_epoch=context.controller_epoch,
-        elr=tuple([replica for replica in before.elr if replica not in elected.isr]),
-        last_known_leader=before.leader if elected.leader == NO_LEADER else -1,
+    members = set(replicas) - roll.suspect
+    isr = tuple(replica for replica in before.isr if replica in members)
+    elr = tuple(replica for replica in before.elr if replica in members)
+    last_known = _last_known_leader(before, isr)
+    keeps = before.leader in isr and before.leader in roll.steady
+    leader = before.leader if keeps else _elect(replicas, isr, elr, last_known, roll)
+    if leader == NO_LEADER:
+        if unclean is None:
+            unclean = context.rules.settings.is_unclean_election_allowed(state.configs_of(before.topic))
+        if unclean:
+            leader = _first(replicas, roll.alive - roll.suspect - roll.stopping)
+            leader = leader if leader != NO_LEADER else _first(replicas, roll.alive - roll.stopping)
+    if leader != NO_LEADER:
+        is_lossless = leader in isr or leader in elr
+        isr = _isr_after(leader, isr, roll)
+        last_known = NO_LEADER
+    else:
+        is_lossless = True
+    min_isr = effective_min_isr(state, context, before.topic, len(replicas))
+    gone = {replica for replica in (*before.isr, *before.elr) if replica not in members}
+    after = before._replace(
+        leader=leader,
+        isr=isr,
+        elr=eligible_after(before, isr, gone, min_isr) if is_lossless else (),
+        last_known_leader=last_known,
     )
+    is_reborn = leader != NO_LEADER and not keeps
+    if is_new_epoch or is_reborn or leader != before.leader:
+        after = after._replace(leader_epoch=before.leader_epoch + 1)
+    if after == before:
+        return None
+    return after._replace(controller_epoch=context.controller_epoch)
 
 
 def settle_partitions(state: ClusterState, context: Context) -> Decision[None]:
     """After brokers came or went: new leaders where they are needed, the dead out of ISRs that go on
-    without them.
+    without them, logs in doubt out of ISR and ELR.
 
-    A leader whose registration is newer than the partition's state was reborn since it was chosen: it gets
-    a new leader epoch, for its log may have lost its end. (Every state names the broker epoch of its leader
-    among its compares, so none can be written in ignorance of a rebirth.)
+    A leader whose registration is newer than the partition's state was reborn since it was chosen. (Every
+    state names the broker epoch of its leader among its compares, so none can be written in ignorance of a
+    rebirth.)
 
     With no broker alive nothing is written: nobody could lead and nobody could be told, and a whole cluster
     that restarts is spared a write for each partition.
@@ -85,21 +101,53 @@ def settle_partitions(state: ClusterState, context: Context) -> Decision[None]:
         return Decision((), None)
     records: list[Record] = []
     for topic, partition, stored in state.all_partitions():
-        entry = _settle(state, context, topic.assignments[partition], stored)
+        entry = next_state(state, context, topic.assignments[partition], stored)
         if entry is not None:
             records.append(Write(entry, stored.mod_revision))
+    # Last, when their logs count nowhere any more: from then on they may earn their way back.
+    records += [
+        Write(SettledSuspectEntry(broker_id, state.brokers[broker_id].broker_epoch))
+        for broker_id in sorted(state.unsettled_suspects)
+    ]
     return Decision(tuple(records), None)
 
 
-def _settle(
-    state: ClusterState, context: Context, replicas: tuple[int, ...], stored: StoredPartition
-) -> PartitionStateEntry | None:
-    before = stored.state
-    brokers = state.brokers
-    leader = brokers.get(before.leader)
-    if leader is None or leader.broker_epoch > stored.mod_revision:
-        return elect_new_leader(state, context, replicas, stored)
-    alive_isr = tuple(replica for replica in before.isr if replica in brokers)
-    if len(alive_isr) == len(before.isr):
-        return None
-    return before._replace(isr=alive_isr, controller_epoch=context.controller_epoch)
+def _elect(
+    replicas: tuple[int, ...],
+    isr: tuple[int, ...],
+    elr: tuple[int, ...],
+    last_known: int,
+    roll: RollCall,
+) -> int:
+    """The first in the replicas' order: of the ISR, rather one that never went away; then of the ELR; when
+    both are empty the last one known to have led.
+    """
+    for members, present in ((isr, roll.steady), (isr, roll.alive), (elr, roll.alive)):
+        leader = _first(replicas, {m for m in members if m in present} - roll.stopping)
+        if leader != NO_LEADER:
+            return leader
+    if not isr and not elr and last_known in replicas and last_known in roll.alive - roll.stopping:
+        return last_known
+    return NO_LEADER
+
+
+def _first(replicas: tuple[int, ...], candidates: Container[int]) -> int:
+    return next((replica for replica in replicas if replica in candidates), NO_LEADER)
+
+
+def _isr_after(leader: int, isr: tuple[int, ...], roll: RollCall) -> tuple[int, ...]:
+    """Those who were there all along; the reborn too, when there is nobody else (a cluster that was off)."""
+    if leader not in isr:
+        return (leader,)
+    present = roll.steady if leader in roll.steady else roll.alive
+    return tuple(replica for replica in isr if replica in present)
+
+
+def _last_known_leader(before: PartitionStateEntry, isr: tuple[int, ...]) -> int:
+    """Who is to be waited for if nobody may lead: who led last or, should the ISR have come to nothing, one
+    of those who were in it to the end.
+    """
+    last = before.leader if before.leader != NO_LEADER else before.last_known_leader
+    if before.isr and not isr and last not in before.isr:
+        return before.isr[0]
+    return last

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 from enum import IntEnum
 
 from tidelog.controller.core.context import Context
-from tidelog.controller.core.elections import elect_new_leader
+from tidelog.controller.core.elections import next_state
+from tidelog.controller.core.leader_balance import led_by_preferred
 from tidelog.controller.core.records import Decision, Record, Write
 from tidelog.controller.core.state import ClusterState, StoredPartition
 from tidelog.metadata.entries import PartitionStateEntry
@@ -79,8 +80,8 @@ def _elect_any(
 ) -> PartitionStateEntry:
     if stored.state.leader != NO_LEADER:
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The partition has a leader.")
-    entry = elect_new_leader(state, context, replicas, stored, unclean=True)
-    if entry is None:
+    entry = next_state(state, context, replicas, stored, unclean=True)
+    if entry is None or entry.leader == NO_LEADER:
         raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica of the partition is alive.")
     return entry
 
@@ -89,17 +90,12 @@ def _elect_preferred(
     state: ClusterState, context: Context, replicas: tuple[int, ...], stored: StoredPartition
 ) -> PartitionStateEntry:
     preferred = replicas[0]
-    before = stored.state
-    if before.leader == preferred:
+    if stored.state.leader == preferred:
         raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The preferred leader leads already.")
-    if preferred not in before.isr or preferred not in state.brokers:
+    entry = led_by_preferred(state, context, replicas, stored)
+    if entry is None:
         raise KafkaError(
             ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
             f"The preferred leader {preferred} is not alive or not in the ISR.",
         )
-    return before._replace(
-        leader=preferred,
-        leader_epoch=before.leader_epoch + 1,
-        controller_epoch=context.controller_epoch,
-        last_known_leader=-1,
-    )
+    return entry

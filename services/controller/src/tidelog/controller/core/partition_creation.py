@@ -7,11 +7,11 @@ from __future__ import annotations
 from collections import Counter
 
 from tidelog.controller.core.context import Context
-from tidelog.controller.core.placement import place_replicas
+from tidelog.controller.core.placement import Assignments, place_replicas
 from tidelog.controller.core.records import ABSENT, Decision, Record, Write
 from tidelog.controller.core.resume import first_state
 from tidelog.controller.core.state import ClusterState
-from tidelog.controller.core.topic_creation import MAX_PARTITIONS_PER_REQUEST, Assignments, check_replicas
+from tidelog.controller.core.topic_creation import MAX_PARTITIONS_PER_REQUEST, check_replicas
 from tidelog.metadata.entries import TopicEntry
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.create_partitions import (
@@ -82,10 +82,15 @@ def _assign(
             ErrorCode.POLICY_VIOLATION,
             f"One request can't make more than {MAX_PARTITIONS_PER_REQUEST} partitions.",
         )
-    replication_factor = len(topic.assignments[0])
+    # Of what the first partition is to have, should it be on the move.
+    replication_factor = len(set(topic.assignments[0]) - set(topic.removing.get(0, ())))
     if wanted.assignments is None:
         return place_replicas(
-            sorted(state.brokers), additional, replication_factor, context.chance, first_partition=current
+            state.brokers_to_place_on,
+            additional,
+            replication_factor,
+            context.chance,
+            existing=topic.assignments,
         )
     if len(wanted.assignments) != additional:
         raise KafkaError(

@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
-from tidelog.controller.core.changes import ChangeSet
+from tidelog.controller.core.changes import ChangeSet, RemovedReplica
 from tidelog.metadata import keys
 from tidelog.metadata.entries import (
     BrokerConfigEntry,
@@ -17,6 +17,7 @@ from tidelog.metadata.entries import (
     IsrChangeEntry,
     PartitionStateEntry,
     ProducerIdBlockEntry,
+    SettledSuspectEntry,
     TopicConfigEntry,
     TopicEntry,
     decode_entry,
@@ -37,9 +38,17 @@ class StoredPartition(NamedTuple):
 
 
 class ClusterState:
-    """Built from a listing of the store, then kept by the records written and the changes watched."""
+    """Built from a listing of the store, then kept by the records written and the changes watched.
+
+    The same change may come twice, by the answer to a transaction and by the watch, in either order: what is
+    older than what is known of its key is passed over.
+    """
 
     def __init__(self) -> None:
+        # mod_revision by key, of the keys that are there; and the revision at which a key was last known to
+        # be gone, until the watch has come that far.
+        self.revisions: dict[str, int] = {}
+        self._gone_at: dict[str, int] = {}
         self.brokers: dict[int, BrokerRegistration] = {}
         self.topics: dict[str, TopicEntry] = {}
         self.topic_names: dict[uuid.UUID, str] = {}
@@ -50,6 +59,13 @@ class ClusterState:
         self.isr_changes: dict[str, int] = {}
         self.feature_levels: Mapping[str, int] = DEFAULT_FEATURE_LEVELS
         self.next_producer_id = 0
+        # Brokers that are to be taken out of ISRs and ELRs because of what they said when they registered.
+        self.unsettled_suspects: set[int] = set()
+        # Brokers on their way out: they lead what they lead, and nothing more.
+        self.stopping: set[int] = set()
+        # Topics with partitions under reassignment.
+        self.reassigning: set[str] = set()
+        self._settled_suspects: dict[int, int] = {}
         self._names_by_collision_key: dict[str, set[str]] = {}
         self._topic_states: dict[str, TopicState] = {}
 
@@ -58,6 +74,15 @@ class ClusterState:
     def topics_colliding_with(self, name: str) -> list[str]:
         """Other topics whose metrics would have the same name, in order."""
         return sorted(self._names_by_collision_key.get(collision_key(name), set()) - {name})
+
+    def revision_of(self, key: str) -> int:
+        """mod_revision of the key, 0 where there is none."""
+        return self.revisions.get(key, 0)
+
+    @property
+    def brokers_to_place_on(self) -> list[BrokerRegistration]:
+        """Those that stay, in order of id."""
+        return [self.brokers[broker_id] for broker_id in sorted(self.brokers.keys() - self.stopping)]
 
     def configs_of(self, topic: str) -> Mapping[str, str]:
         return self.topic_configs.get(topic, _NO_CONFIGS)
@@ -113,15 +138,32 @@ class ClusterState:
             if entry is not None:
                 self.apply(entry, create_revision, mod_revision, ignored)
 
-    def apply(self, entry: Entry, create_revision: int, mod_revision: int, changes: ChangeSet) -> None:
-        """`entry` now stands at its key. What this means for others is noted in `changes`."""
+    def apply(
+        self,
+        entry: Entry,
+        create_revision: int,
+        mod_revision: int,
+        changes: ChangeSet,
+        *,
+        is_own: bool = False,
+    ) -> None:
+        """`entry` now stands at its key. What this means for others is noted in `changes`.
+
+        `is_own`: this controller wrote it. A partition's ISR is written by its leader too, and who is told
+        of that is another matter (`IsrChangeEntry`).
+        """
+        key = entry.key
+        if max(self.revisions.get(key, 0), self._gone_at.get(key, 0)) >= mod_revision:
+            return
+        self.revisions[key] = mod_revision
         match entry:
             case PartitionStateEntry():
-                self._apply_partition(entry, mod_revision, changes)
+                self._apply_partition(entry, mod_revision, changes, is_own=is_own)
             case TopicEntry():
                 self._apply_topic(entry, changes)
             case TopicConfigEntry(topic, configs):
                 self.topic_configs[topic] = configs
+                changes.topic_configs = True
                 self._topic_changed(topic, changes)
             case BrokerEntry():
                 self._apply_broker(_registration(entry, create_revision), changes)
@@ -129,19 +171,28 @@ class ClusterState:
                 self.broker_configs[entity] = configs
                 changes.broker_configs = True
             case ClientQuotaEntry():
-                self.quotas[entry.key] = entry
+                self.quotas[key] = entry
             case ProducerIdBlockEntry():
                 self.next_producer_id = entry.first + entry.count
             case FeaturesEntry(levels):
                 self.feature_levels = levels
                 changes.features = True
-            case IsrChangeEntry():
-                self.isr_changes[entry.key] = mod_revision
+            case IsrChangeEntry(_, partitions):
+                self.isr_changes[key] = mod_revision
+                changes.topics.update(partition.topic for partition in partitions)
+            case SettledSuspectEntry(broker_id, broker_epoch):
+                self._settled_suspects[broker_id] = broker_epoch
+                self._judge_suspect(broker_id)
             case _:
                 pass  # the election's own keys
 
-    def apply_removal(self, key: str, changes: ChangeSet) -> None:
-        """`key` is gone."""
+    def apply_removal(self, key: str, revision: int, changes: ChangeSet) -> None:
+        """`key` is gone, or was at `revision`."""
+        if self.revisions.get(key, 0) >= revision:
+            return
+        self._gone_at[key] = revision
+        if self.revisions.pop(key, None) is None:
+            return
         partition_key = keys.parse_partition_state(key)
         if partition_key is not None:
             self._remove_partition(partition_key, changes)
@@ -150,12 +201,10 @@ class ClusterState:
         elif key.startswith(keys.TOPIC_CONFIGS):
             topic = key[len(keys.TOPIC_CONFIGS) :]
             self.topic_configs.pop(topic, None)
+            changes.topic_configs = True
             self._topic_changed(topic, changes)
         elif key.startswith(keys.BROKER_IDS):
-            broker_id = int(key[len(keys.BROKER_IDS) :])
-            if self.brokers.pop(broker_id, None) is not None:
-                changes.died.add(broker_id)
-                changes.born.discard(broker_id)
+            self._remove_broker(int(key[len(keys.BROKER_IDS) :]), changes)
         elif key.startswith(keys.BROKER_CONFIGS):
             entity = key[len(keys.BROKER_CONFIGS) :]
             self.broker_configs.pop("" if entity == keys.DEFAULT_ENTITY_NAME else entity, None)
@@ -167,16 +216,35 @@ class ClusterState:
             self.quotas.pop(key, None)
             self.isr_changes.pop(key, None)
 
-    def _apply_partition(self, entry: PartitionStateEntry, mod_revision: int, changes: ChangeSet) -> None:
+    def forget_gone(self, watched_revision: int) -> None:
+        """The watch has come this far: nothing older is still to come."""
+        for key in [key for key, revision in self._gone_at.items() if revision <= watched_revision]:
+            del self._gone_at[key]
+
+    def note_shutdown(self, broker_id: int, broker_epoch: int, changes: ChangeSet) -> None:
+        broker = self.brokers.get(broker_id)
+        if broker is not None and broker.broker_epoch == broker_epoch:
+            self.stopping.add(broker_id)
+            changes.stopping.add(broker_id)
+
+    def _apply_partition(
+        self, entry: PartitionStateEntry, mod_revision: int, changes: ChangeSet, *, is_own: bool
+    ) -> None:
         stored = self.partitions.setdefault(entry.topic, {})
         before = stored.get(entry.partition)
-        if before is not None and before.mod_revision >= mod_revision:
-            return  # an older write, watched after a newer one was read
         stored[entry.partition] = StoredPartition(entry, mod_revision)
-        self._topic_changed(entry.topic, changes)
-        changes.partitions.add((entry.topic, entry.partition))
+        self._topic_states.pop(entry.topic, None)
+        partition = (entry.topic, entry.partition)
+        changes.touched_partitions.add(partition)
         if before is None:
-            changes.new_partitions.add((entry.topic, entry.partition))
+            changes.new_partitions.add(partition)
+        elif not is_own and (before.state.leader, before.state.leader_epoch) == (
+            entry.leader,
+            entry.leader_epoch,
+        ):
+            return  # the leader's own change: it says itself when others are to be told
+        changes.partitions.add(partition)
+        changes.topics.add(entry.topic)
 
     def _apply_topic(self, entry: TopicEntry, changes: ChangeSet) -> None:
         before = self.topics.get(entry.name)
@@ -190,21 +258,46 @@ class ClusterState:
             for partition, replicas in enumerate(entry.assignments[: len(before.assignments)]):
                 if replicas != before.assignments[partition]:
                     changes.partitions.add((entry.name, partition))
+                    changes.removed_replicas |= {
+                        RemovedReplica(entry.name, entry.topic_id, partition, broker_id)
+                        for broker_id in before.assignments[partition]
+                        if broker_id not in replicas
+                    }
         self.topics[entry.name] = entry
+        if entry.adding or entry.removing:
+            self.reassigning.add(entry.name)
+        else:
+            self.reassigning.discard(entry.name)
         self._topic_changed(entry.name, changes)
 
     def _apply_broker(self, broker: BrokerRegistration, changes: ChangeSet) -> None:
-        before = self.brokers.get(broker.broker_id)
-        if before is not None and before.broker_epoch > broker.broker_epoch:
-            return
-        self.brokers[broker.broker_id] = broker
+        broker_id = broker.broker_id
+        before = self.brokers.get(broker_id)
+        self.brokers[broker_id] = broker
         if before is None:
-            changes.born.add(broker.broker_id)
+            changes.born.add(broker_id)
         elif before.broker_epoch != broker.broker_epoch:
-            changes.died.add(broker.broker_id)
-            changes.born.add(broker.broker_id)
+            self.stopping.discard(broker_id)
+            changes.died.add(broker_id)
+            changes.born.add(broker_id)
         elif before != broker:
             changes.brokers = True
+        self._judge_suspect(broker_id)
+
+    def _judge_suspect(self, broker_id: int) -> None:
+        broker = self.brokers.get(broker_id)
+        is_suspect = broker is not None and (broker.is_log_suspect or bool(broker.suspect_partitions))
+        if is_suspect and broker is not None and self._settled_suspects.get(broker_id) != broker.broker_epoch:
+            self.unsettled_suspects.add(broker_id)
+        else:
+            self.unsettled_suspects.discard(broker_id)
+
+    def _remove_broker(self, broker_id: int, changes: ChangeSet) -> None:
+        self.stopping.discard(broker_id)
+        if self.brokers.pop(broker_id, None) is not None:
+            changes.died.add(broker_id)
+            changes.born.discard(broker_id)
+        self._judge_suspect(broker_id)
 
     def _remove_partition(self, partition: keys.PartitionKey, changes: ChangeSet) -> None:
         stored = self.partitions.get(partition.topic)
@@ -213,8 +306,8 @@ class ClusterState:
         stored.pop(partition.partition, None)
         if not stored:
             del self.partitions[partition.topic]
-        changes.partitions.discard(partition)
-        changes.new_partitions.discard(partition)
+        for noted in (changes.partitions, changes.new_partitions, changes.touched_partitions):
+            noted.discard(partition)
         self._topic_changed(partition.topic, changes)
 
     def _remove_topic(self, name: str, changes: ChangeSet) -> None:
@@ -226,6 +319,7 @@ class ClusterState:
         self._names_by_collision_key[key].discard(name)
         if not self._names_by_collision_key[key]:
             del self._names_by_collision_key[key]
+        self.reassigning.discard(name)
         changes.deleted_topics.append(topic)
         self._topic_changed(name, changes)
 

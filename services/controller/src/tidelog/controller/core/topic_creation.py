@@ -7,11 +7,11 @@ tells from v5 on are added by the broker that was asked.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final
 
 from tidelog.controller.core.context import Context
-from tidelog.controller.core.placement import place_replicas
+from tidelog.controller.core.placement import Assignments, place_replicas
 from tidelog.controller.core.records import ABSENT, Decision, Record, Write
 from tidelog.controller.core.resume import first_state
 from tidelog.controller.core.state import ClusterState
@@ -32,15 +32,14 @@ USE_DEFAULT: Final = -1
 METADATA_TOPIC: Final = "__cluster_metadata"
 """Apache Kafka's controllers keep their log under this name; directories of that name are left alone."""
 
-Assignments = tuple[tuple[int, ...], ...]
-
 
 def create_topics(
     state: ClusterState, context: Context, request: CreateTopicsRequest, api_version: int
 ) -> Decision[CreateTopicsResponse]:
     """Each topic for itself: refusals stand in the answer beside those that are made."""
     given = Counter(topic.name for topic in request.topics)
-    records: list[Record] = []
+    announced: list[Record] = []
+    states: list[Record] = []
     results: list[CreatableTopicResult] = []
     made_here: dict[str, str] = {}
     partitions_left = MAX_PARTITIONS_PER_REQUEST
@@ -68,22 +67,20 @@ def create_topics(
         if not request.validate_only:
             entry = TopicEntry(topic.name, context.chance.topic_id(), assignments)
             result.topic_id = entry.topic_id
-            records += new_topic_records(state, context, entry, configs)
-    return Decision(tuple(records), CreateTopicsResponse(topics=results))
+            # What a crash leaves behind: settings of no topic, which are cleared away, or an announced topic
+            # with its settings, which can be finished.
+            if configs:
+                announced.append(Write(TopicConfigEntry(entry.name, configs)))
+            announced.append(Write(entry, ABSENT))
+            states += first_states(state, context, entry)
+    return Decision((*announced, *states), CreateTopicsResponse(topics=results))
 
 
-def new_topic_records(
-    state: ClusterState, context: Context, entry: TopicEntry, configs: dict[str, str]
-) -> list[Record]:
-    """The topic's own key first: what a crash leaves behind it is then an announced topic, which can be
-    finished.
-    """
-    records: list[Record] = [Write(entry, ABSENT)]
-    if configs:
-        records.append(Write(TopicConfigEntry(entry.name, configs)))
-    for partition, replicas in enumerate(entry.assignments):
-        records.append(Write(first_state(state, context, entry.name, partition, replicas), ABSENT))
-    return records
+def first_states(state: ClusterState, context: Context, entry: TopicEntry) -> list[Record]:
+    return [
+        Write(first_state(state, context, entry.name, partition, replicas), ABSENT)
+        for partition, replicas in enumerate(entry.assignments)
+    ]
 
 
 def _check_name(state: ClusterState, name: str, made_here: dict[str, str]) -> None:
@@ -139,7 +136,7 @@ def _assign(
         else topic.replication_factor
     )
     _check_count(count, partitions_left)
-    return place_replicas(sorted(state.brokers), count, factor, context.chance)
+    return place_replicas(state.brokers_to_place_on, count, factor, context.chance)
 
 
 def _check_count(count: int, partitions_left: int) -> None:
@@ -178,9 +175,11 @@ def _manual_assignments(state: ClusterState, topic: CreatableTopic) -> Assignmen
     return tuple(check_replicas(state, replicas, len(ordered[0])) for replicas in ordered)
 
 
-def check_replicas(state: ClusterState, replicas: Sequence[int], replication_factor: int) -> tuple[int, ...]:
+def check_replicas(
+    state: ClusterState, replicas: Sequence[int], replication_factor: int, *, already: Container[int] = ()
+) -> tuple[int, ...]:
     """What someone chose by hand as one partition's replicas; raises
-    KafkaError(INVALID_REPLICA_ASSIGNMENT).
+    KafkaError(INVALID_REPLICA_ASSIGNMENT). Those it has `already` may be dead.
     """
     chosen = "The manual partition assignment"
     problem = None
@@ -189,7 +188,7 @@ def check_replicas(state: ClusterState, replicas: Sequence[int], replication_fac
     elif len(set(replicas)) != len(replicas):
         twice = next(broker_id for broker_id in replicas if replicas.count(broker_id) > 1)
         problem = f"{chosen} includes the broker {twice} more than once."
-    elif missing := [broker_id for broker_id in replicas if broker_id not in state.brokers]:
+    elif missing := [b for b in replicas if b not in state.brokers and b not in already]:
         problem = f"{chosen} includes broker {missing[0]}, but no such broker is registered."
     elif len(replicas) != replication_factor:
         problem = (

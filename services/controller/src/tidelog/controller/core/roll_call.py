@@ -1,0 +1,47 @@
+"""Who of a partition's replicas is there, and how far it can be trusted, at the moment of a decision."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidelog.controller.core.state import ClusterState, StoredPartition
+from tidelog.metadata.entries import PartitionStateEntry
+from tidelog.model.topics import TopicPartition
+
+
+class RollCall(NamedTuple):
+    """Sets of broker ids, each a part of `alive`.
+
+    `steady` have been there since before the partition's state was written: a broker that was born again
+    since then is a death and a birth (KIP-903). `stopping` go down of their own accord and are elected
+    nowhere. `suspect` may have lost the end of this log, and no longer belong to its ISR or ELR.
+    """
+
+    alive: frozenset[int]
+    steady: frozenset[int]
+    stopping: frozenset[int]
+    suspect: frozenset[int]
+
+    def is_untouched(self, before: PartitionStateEntry) -> bool:
+        """Nothing that has befallen a broker calls for another state."""
+        return not before.elr and before.leader in self.steady and self.steady.issuperset(before.isr)
+
+
+def call_roll(state: ClusterState, replicas: tuple[int, ...], stored: StoredPartition) -> RollCall:
+    before = stored.state
+    partition = TopicPartition(before.topic, before.partition)
+    alive, steady, stopping, suspect = [], [], [], []
+    for replica in {*replicas, *before.isr, *before.elr}:
+        broker = state.brokers.get(replica)
+        if broker is None:
+            continue
+        alive.append(replica)
+        if replica in state.stopping:
+            stopping.append(replica)
+        if replica in state.unsettled_suspects and (
+            broker.is_log_suspect or partition in broker.suspect_partitions
+        ):
+            suspect.append(replica)
+        elif broker.broker_epoch < stored.mod_revision:
+            steady.append(replica)
+    return RollCall(frozenset(alive), frozenset(steady), frozenset(stopping), frozenset(suspect))
