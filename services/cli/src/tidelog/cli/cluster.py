@@ -12,6 +12,7 @@ _COMMANDS: Final = {
     "down": ("tidelog.cli.cluster_tend", "down"),
     "kill": ("tidelog.cli.cluster_tend", "kill"),
     "start": ("tidelog.cli.cluster_tend", "start"),
+    "status": ("tidelog.cli.cluster_status", "command"),
     "up": ("tidelog.cli.cluster_up", "command"),
 }
 """Subcommand -> module and name in it; imported when it is used."""

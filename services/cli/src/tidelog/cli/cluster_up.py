@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from tidelog.cli.etcd_binary import EtcdNotFoundError, find_etcd
@@ -28,20 +27,16 @@ MAX_PORT: Final = 65_535
 
 
 @click.command(cls=ToolCommand)
-@click.option("--brokers", type=click.IntRange(1), default=3, show_default=True, help="How many brokers.")
+@click.option("--brokers", type=click.IntRange(1), help="How many brokers.  [default: 3]")
 @click.option(
-    "--controllers", type=click.IntRange(1), default=1, show_default=True, help="Of them, one is in office."
+    "--controllers", type=click.IntRange(1), help="Of them, one is in office at a time.  [default: 1]"
 )
-@click.option(
-    "--coordinators", type=click.IntRange(0), default=1, show_default=True, help="Group coordinators."
-)
+@click.option("--coordinators", type=click.IntRange(0), help="Group coordinators.  [default: 1]")
 @click.option(
     "--base-port",
     type=click.IntRange(1, MAX_PORT),
-    default=9092,
-    show_default=True,
     metavar="P",
-    help="The first broker listens here, the next one port further, and so on.",
+    help="The first broker listens here, the next one port further, and so on.  [default: 9092]",
 )
 @click.option(
     "--data-dir",
@@ -50,9 +45,7 @@ MAX_PORT: Final = 65_535
     metavar="DIR",
     help="Where everything is kept: brokers' logs, etcd's data, configuration, pids.",
 )
-@click.option(
-    "--first-id", type=click.IntRange(0), default=1, show_default=True, help="The first broker's id."
-)
+@click.option("--first-id", type=click.IntRange(0), help="The first broker's id.  [default: 1]")
 @click.option(
     "--advertised-base-port",
     type=click.IntRange(1, MAX_PORT),
@@ -67,40 +60,31 @@ MAX_PORT: Final = 65_535
     metavar="NAME=VALUE",
     help="A setting of every process, by Kafka's name; repeatable.",
 )
-def command(
-    brokers: int,
-    controllers: int,
-    coordinators: int,
-    base_port: int,
-    data_dir: Path,
-    first_id: int,
-    advertised_base_port: int | None,
-    rack_prefix: str | None,
-    assignments: tuple[str, ...],
-) -> None:
+def command(data_dir: Path, assignments: tuple[str, ...], **options: Any) -> None:
     """Start etcd, controllers, a group coordinator and brokers in the background.
 
     Prints `ready: HOST:PORT,...` once every broker serves. With a directory that was used before, its data
-    is there again.
+    is there again, and what isn't given is as it was.
     """
     directory = data_dir.absolute()
-    taken: Collection[int] = ()
     before = _refuse_a_running_one(directory)
-    own_count = ClusterPlan.internal_port_count(brokers, has_own_listener=advertised_base_port is not None)
-    for base in (base_port, advertised_base_port):
-        if base is not None:
-            taken = {*taken, *range(base, base + brokers)}
-    plan = ClusterPlan(
-        brokers=brokers,
-        controllers=controllers,
-        coordinators=coordinators,
-        base_port=base_port,
-        internal_ports=_internal_ports(before, own_count, base_port, taken),
-        first_id=first_id,
-        advertised_base_port=advertised_base_port,
-        rack_prefix=rack_prefix,
-        settings=parse_assignments("--set", assignments),
-    )
+    settings = {**(before.settings if before else {}), **parse_assignments("--set", assignments)}
+    wanted: dict[str, Any] = {
+        "brokers": 3,
+        "controllers": 1,
+        "coordinators": 1,
+        "base_port": 9092,
+        "first_id": 1,
+        "advertised_base_port": None,
+        "rack_prefix": None,
+    }
+    for name in wanted:
+        if options[name] is not None:
+            wanted[name] = options[name]
+        elif before is not None:
+            wanted[name] = getattr(before, name)
+    ports = _internal_ports(before, wanted["brokers"], wanted["base_port"], wanted["advertised_base_port"])
+    plan = ClusterPlan(**wanted, internal_ports=ports, settings=settings)
     _check(plan, directory)
     start(LocalCluster.create(directory, plan))
 
@@ -137,12 +121,15 @@ def _refuse_a_running_one(directory: Path) -> ClusterPlan | None:
 
 
 def _internal_ports(
-    before: ClusterPlan | None, count: int, base_port: int, taken: Collection[int]
+    before: ClusterPlan | None, brokers: int, base_port: int, advertised_base_port: int | None
 ) -> tuple[int, ...]:
     """Those of before, where that is possible: etcd's data holds the address it was made with."""
+    taken = set(range(base_port, base_port + brokers))
+    if advertised_base_port is not None:
+        taken |= set(range(advertised_base_port, advertised_base_port + brokers))
+    count = ClusterPlan.internal_port_count(brokers, has_own_listener=advertised_base_port is not None)
     found = [port for port in (before.internal_ports if before else ()) if port not in taken][:count]
-    candidates: Iterable[int] = range(base_port + FIRST_INTERNAL_PORT, MAX_PORT + 1)
-    for port in candidates:
+    for port in range(base_port + FIRST_INTERNAL_PORT, MAX_PORT + 1):
         if len(found) == count:
             break
         if port not in taken and port not in found and _is_free(port):

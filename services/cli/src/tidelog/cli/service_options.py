@@ -9,10 +9,14 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
-from tidelog.runtime.broker_settings import BrokerSettings
+import structlog
+from tidelog.runtime.broker_settings import BROKER_SETTINGS, BrokerSettings
+from tidelog.runtime.other_kafka_settings import nearest_name
 from tidelog.runtime.setting import SettingError
-from tidelog.runtime.setting_sources import gather_settings
+from tidelog.runtime.setting_sources import ENVIRONMENT_PREFIX, gather_settings
 from tidelog.runtime.structured_log import configure_logging
+
+_log = structlog.get_logger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -55,6 +59,12 @@ def settings_from(
     except SettingError as error:
         fail(str(error))
     configure_logging(settings.tidelog_log_format, settings.tidelog_log_level)
+    for variable in given.unknown_variables:
+        hint = nearest_name(
+            variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", "."), BROKER_SETTINGS
+        )
+        if hint:
+            _log.warning("an environment variable is no setting" + hint, variable=variable)
     return settings
 
 

@@ -34,6 +34,7 @@ from tidelog.cli.local_cluster.plan import (
 from tidelog.cli.local_cluster.processes import ProcessTable, tail
 from tidelog.cli.output import note
 from tidelog.cli.tool_command import ToolError
+from tidelog.metadata.etcd.options import EtcdOptions
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -92,6 +93,10 @@ class LocalCluster:
 
     def _config_path(self, member: Member) -> Path:
         return self.directory / CONFIG_DIRECTORY / f"{member.name}.properties"
+
+    def etcd_options(self) -> EtcdOptions:
+        """As the members are told to reach it."""
+        return EtcdOptions((self.plan.etcd_url,), prefix=self.plan.settings.get("tidelog.etcd.prefix", ""))
 
     # -- starting
 

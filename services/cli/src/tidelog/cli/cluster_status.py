@@ -1,0 +1,98 @@
+"""`tidelog cluster status`: the processes of a local cluster, what each does, and what is wrong."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Final
+
+import click
+from tidelog.cli.cluster_tend import data_dir_option
+from tidelog.cli.local_cluster.cluster import LocalCluster
+from tidelog.cli.local_cluster.plan import ETCD, Member
+from tidelog.cli.local_cluster.readiness import etcd_serves
+from tidelog.cli.local_cluster.report import ClusterReport, read_metadata
+from tidelog.cli.output import note, print_table
+from tidelog.cli.tool_command import ToolCommand
+from tidelog.metadata import keys
+from tidelog.metadata.coordinators import GROUP, coordinator_ids, decode_coordinator
+from tidelog.metadata.store import StoreError
+
+MAX_TROUBLED: Final = 30
+"""Partitions shown; of a broken cluster there may be thousands."""
+
+
+@click.command(cls=ToolCommand)
+@data_dir_option
+def command(data_dir: Path) -> None:
+    """Processes: pid, alive, address, role; and partitions that lack a leader or in-sync replicas."""
+    cluster = LocalCluster.open(data_dir)
+    report = _report(cluster)
+    rows = [
+        (
+            member.name,
+            cluster.processes.pid(member.name),
+            _life(cluster, member.name),
+            cluster.plan.address(member),
+            _role(member, report) if cluster.processes.pid(member.name) is not None else "",
+        )
+        for member in cluster.plan.members
+    ]
+    print_table(("name", "#pid", "alive", "address", "role"), rows)
+    if report is None:
+        note("etcd does not answer: roles and partitions are unknown")
+        return
+    troubled = report.troubled_partitions()
+    click.echo()
+    click.echo(f"{len(report.states)} partitions, {len(troubled)} of them not fully in sync")
+    if troubled:
+        print_table(
+            ("topic", "#partition", "leader", "replicas", "isr"),
+            [
+                (s.topic, s.partition, "none" if s.leader < 0 else s.leader, _ids(replicas), _ids(s.isr))
+                for s, replicas in troubled[:MAX_TROUBLED]
+            ],
+        )
+        if len(troubled) > MAX_TROUBLED:
+            note(f"... and {len(troubled) - MAX_TROUBLED} more")
+
+
+def _life(cluster: LocalCluster, name: str) -> str:
+    if cluster.processes.pid(name) is None:
+        return "no"
+    return "stopped (SIGSTOP)" if cluster.processes.is_stopped(name) else "yes"
+
+
+def _role(member: Member, report: ClusterReport | None) -> str:
+    if member.kind == ETCD:
+        return "serves" if report is not None else "does not answer"
+    return "?" if report is None else report.role(member)
+
+
+def _ids(broker_ids: tuple[int, ...]) -> str:
+    return ",".join(map(str, broker_ids))
+
+
+def _report(cluster: LocalCluster) -> ClusterReport | None:
+    """None if etcd doesn't answer."""
+    if cluster.processes.pid("etcd-1") is None or not etcd_serves(cluster.plan.etcd_address):
+        return None
+    try:
+        return asyncio.run(_read(cluster))
+    except StoreError as error:
+        note(f"etcd: {error}")
+        return None
+
+
+async def _read(cluster: LocalCluster) -> ClusterReport:
+    from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore  # gRPC: not for those who don't need it
+
+    store = EtcdMetadataStore(cluster.etcd_options())
+    try:
+        coordinators = await store.list_prefix(coordinator_ids(GROUP))
+        everything = await store.list_prefix(keys.EVERYTHING)
+        return read_metadata(
+            everything.items, [decode_coordinator(item.key, item.value) for item in coordinators.items]
+        )
+    finally:
+        await store.close()
