@@ -50,6 +50,7 @@ class BrokerNode:
         self.broker: Any = None
         self.commands_service: BrokerCommandsService | None = None
         self.is_stopping = False
+        self.routes: dict[tuple[int, int], Any] = {}
         self._life: BrokerLife | None = None
         self._receiver: Any = None
         self._housekeeping: Housekeeping | None = None

@@ -41,6 +41,21 @@ def installed(world: World) -> Iterator[None]:
         structlog.configure(**before)
 
 
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """What is logged while a simulation is taken apart concerns nobody."""
+
+    def drop(*_: Any) -> Any:
+        raise structlog.DropEvent
+
+    before = structlog.get_config()
+    structlog.configure(processors=[drop], cache_logger_on_first_use=False)
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
+
+
 def _boot_id() -> str:
     process = PROCESS.get()
     assert process is not None

@@ -6,10 +6,10 @@ import asyncio
 import importlib
 from collections import deque
 from collections.abc import Callable
-from functools import cache
 from types import CoroutineType, SimpleNamespace
 from typing import Any
 
+from tidelog.broker.dispatch import Route
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.broker.replication.leader_channel import MAX_IN_FLIGHT_REQUESTS, ChannelLostError
 from tidelog.broker.request import NO_REPLY, PARKED
@@ -42,9 +42,10 @@ class SimConnection:
 class SimRequest:
     """`RequestContext`: `reply` sends the answer off."""
 
-    def __init__(self, process: SimProcess, version: int, reply: Callable[[Any], None]) -> None:
+    def __init__(self, process: SimProcess, route: Route, reply: Callable[[Any], None]) -> None:
         self.connection = SimConnection(process)
-        self.api_version = version
+        self.route = route
+        self.api_version = route.version
         self.client_id = "simulated"
         self.host = "simulated"
         self.listener_name = LISTENER
@@ -60,10 +61,17 @@ class SimRequest:
             self._reply(message)
 
 
-@cache
-def _handler(api_key: int) -> Any:
-    module = importlib.import_module(f"tidelog.broker.handlers.{SERVED_APIS[ApiKey(api_key)].module}")
-    return module.handle
+def _route(node: Any, request: Encoded) -> Route:
+    """Made at the first request of a kind, as the dispatcher does."""
+    key = (request.api_key, request.version)
+    route: Route | None = node.routes.get(key)
+    if route is None:
+        module = importlib.import_module(
+            f"tidelog.broker.handlers.{SERVED_APIS[ApiKey(request.api_key)].module}"
+        )
+        route = Route(ApiKey(request.api_key), request.version, module.handle, node.broker)
+        node.routes[key] = route
+    return route
 
 
 class Encoded:
@@ -98,8 +106,10 @@ def serve(process: SimProcess, request: Encoded, reply: Callable[[bytes], None])
     node = process.service
     if node is None or not node.is_serving:
         return
-    context = SimRequest(process, request.version, lambda answer: reply(request.encode_answer(answer)))
-    answer = _handler(request.api_key)(node.broker, request.decode(), context)
+    context: Any = SimRequest(
+        process, _route(node, request), lambda answer: reply(request.encode_answer(answer))
+    )
+    answer = context.route.handle(node.broker, request.decode(), context)
     if answer is PARKED or answer is NO_REPLY:
         return
     if type(answer) is CoroutineType:

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from tidelog.metadata import keys
 from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, decode_entry
-from tidelog.metadata.store import StoreUnavailableError
+from tidelog.metadata.store import StoreError
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ForwardedRequest
@@ -72,9 +72,10 @@ def simulate(seed: int, fault_planted: Callable[[], AbstractContextManager[None]
     """
     before, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
-        with contextlib.nullcontext() if fault_planted is None else fault_planted():
-            outcome = World(seed).run()
-        gc.collect()
+        with product.silent():
+            with contextlib.nullcontext() if fault_planted is None else fault_planted():
+                outcome = World(seed).run()
+            gc.collect()
     finally:
         sys.unraisablehook = before
     return outcome
@@ -174,10 +175,8 @@ class World:
     def _note_problem(self, context: dict[str, Any]) -> None:
         """Something failed that nobody caught: a bug, unless it is how services end."""
         error = context.get("exception")
-        if isinstance(error, KafkaError | ConnectionError | asyncio.CancelledError):
+        if isinstance(error, KafkaError | ConnectionError | StoreError | asyncio.CancelledError):
             return
-        if isinstance(error, StoreUnavailableError) and context["task"].get_name() == "controller":
-            return  # its start, which is tried again
         self.problems.append(f"{context.get('message')}: {error!r} {context.get('task', '')}")
         self.invariants.fail("nothing crashes", self.problems[-1])
 

@@ -1,0 +1,85 @@
+"""`make sim SEEDS=n FIRST_SEED=k`: seeds on all processors; a seed that fails tells how to see it again.
+
+python -m sim --seeds 200 [--first-seed 1] [--planted NAME] [--until-found]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from sim.planted import PLANTED
+from sim.seeds import outcomes
+from sim.world import Outcome
+
+HASH_SEED = "0"
+"""Sets of texts are walked in an order that depends on it."""
+
+
+def main() -> int:
+    if os.environ.get("PYTHONHASHSEED") != HASH_SEED:
+        os.execve(
+            sys.executable,
+            [sys.executable, "-m", "sim", *sys.argv[1:]],
+            {**os.environ, "PYTHONHASHSEED": HASH_SEED},
+        )
+    parser = argparse.ArgumentParser(prog="python -m sim", description="Simulate clusters, a seed each.")
+    parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--first-seed", type=int, default=1)
+    parser.add_argument("--planted", choices=sorted(PLANTED), help="break tidelog in this way first")
+    parser.add_argument("--until-found", action="store_true", help="stop at the first seed that fails")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    arguments = parser.parse_args()
+    return _run(arguments, Console(soft_wrap=True))
+
+
+def _run(arguments: argparse.Namespace, console: Console) -> int:
+    began = time.monotonic()
+    failed: list[int] = []
+    done = events = faults = acknowledged = 0
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console) as progress:
+        bar = progress.add_task("seeds", total=arguments.seeds)
+        for outcome in outcomes(
+            arguments.first_seed, arguments.seeds, arguments.planted, arguments.processes
+        ):
+            progress.advance(bar)
+            done += 1
+            events += outcome.events
+            faults += outcome.faults
+            acknowledged += outcome.acknowledged
+            if outcome.failure is not None:
+                failed.append(outcome.seed)
+                _show(outcome, console, whole=arguments.seeds == 1)
+                if arguments.until_found:
+                    break
+    console.print(
+        f"{done} seeds from {arguments.first_seed}: {len(failed)} failed; {events} events, {faults} faults,"
+        f" {acknowledged} records acknowledged; {time.monotonic() - began:.0f} s"
+    )
+    if failed:
+        console.print(f"failed: {' '.join(map(str, sorted(failed)))}")
+    return 1 if failed else 0
+
+
+LAST_EVENTS_SHOWN = 25
+
+
+def _show(outcome: Outcome, console: Console, *, whole: bool) -> None:
+    lines = outcome.last_events if whole else outcome.last_events[-LAST_EVENTS_SHOWN:]
+    console.print("\n".join(lines), markup=False, highlight=False)
+    console.print(
+        f"seed {outcome.seed} failed while {outcome.phase}, {outcome.virtual_s:.1f} s: {outcome.failure}",
+        markup=False,
+        highlight=False,
+    )
+    console.print(f"again: make sim FIRST_SEED={outcome.seed} SEEDS=1", markup=False, highlight=False)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
