@@ -71,7 +71,7 @@ def test_an_operand_must_fit_its_target() -> None:
         (grpc.StatusCode.INVALID_ARGUMENT, "etcdserver: duplicate key given", CallFault.INVALID),
         (grpc.StatusCode.PERMISSION_DENIED, "etcdserver: permission denied", CallFault.REFUSED),
         (grpc.StatusCode.NOT_FOUND, "etcdserver: requested lease not found", CallFault.LEASE_NOT_FOUND),
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", CallFault.UNKNOWN),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "etcdserver: mvcc: database space exceeded", CallFault.NO_SPACE),
     ],
 )
 def test_faults(code: grpc.StatusCode, details: str, fault: CallFault) -> None:

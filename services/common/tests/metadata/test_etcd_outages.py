@@ -173,6 +173,37 @@ def test_no_transaction_is_repeated(member: EtcdProcess) -> None:
     asyncio.run(scenario())
 
 
+def test_a_full_etcd_still_answers_reads_and_watches(tmp_path: Path, any_etcd_binary: EtcdBinary) -> None:
+    member = EtcdProcess(
+        tmp_path / "data",
+        tmp_path / "log",
+        binary=any_etcd_binary,
+        arguments=["--quota-backend-bytes=20000000"],
+    ).start()
+
+    async def scenario() -> None:
+        async with _opened(member.endpoint) as store:
+            watch = store.watch("/", 2)
+            lease = await store.grant_lease(60_000)
+            await store.txn([], [Put("/first", b"")])
+            with pytest.raises(StoreUnavailableError, match="space exceeded"):
+                for number in range(100):
+                    await store.txn([], [Put(f"/{number}", bytes(500_000))])
+            with pytest.raises(StoreUnavailableError, match="space exceeded"):
+                await store.txn([], [Put("/small", b"")])
+            assert await store.get("/0") is not None
+            assert [event.key for event in (await asyncio.wait_for(anext(watch), 10)).events] == ["/first"]
+            assert await store.keep_alive(lease) > 0
+            with pytest.raises(StoreUnavailableError, match="space exceeded"):
+                await store.grant_lease(2000)
+            await watch.aclose()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        member.stop()
+
+
 def test_nobody_there_is_said_in_time() -> None:
     async def scenario() -> None:
         port = free_port()

@@ -96,7 +96,7 @@ def test_tls_with_client_certificates(certificates: Path, any_etcd_binary: EtcdB
             (good._replace(cert_file="", key_file=""), "etcd"),
             (good._replace(ca_file=str(at / "other-ca.pem")), "(?i)certificate|ssl|tls|handshake"),
             (good._replace(ca_file=str(at / "missing.pem")), "missing.pem"),
-            (good._replace(endpoints=(member.endpoint.replace("https", "http"),)), ""),
+            (good._replace(endpoints=(member.endpoint.replace("https", "http"),)), "etcd"),
         ):
             refused = EtcdMetadataStore(bad)
             with pytest.raises(StoreUnavailableError, match=reason):

@@ -19,7 +19,8 @@ class StoreRefusedError(StoreUnavailableError):
 
 class CallFault(Enum):
     """`NOT_DONE`: surely not carried out, another member may do it. `UNKNOWN`: may have been carried out, or
-    still be. `TOKEN`: not carried out for want of a valid token. The others are final answers.
+    still be. `TOKEN`: not carried out for want of a valid token. The others are final answers; only at the
+    moment when space runs out, etcd carries a write out and answers NO_SPACE all the same.
     """
 
     NOT_DONE = auto()
@@ -31,6 +32,7 @@ class CallFault(Enum):
     INVALID = auto()
     TOO_LARGE_ANSWER = auto()
     AUTH_NOT_ENABLED = auto()
+    NO_SPACE = auto()
 
 
 class CallFailedError(Exception):
@@ -77,6 +79,8 @@ def fault_of(code: grpc.StatusCode, details: str) -> CallFault:
         return CallFault.COMPACTED
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" in details:
         return CallFault.TOO_LARGE_ANSWER
+    if "database space exceeded" in details:
+        return CallFault.NO_SPACE
     return _BY_CODE.get(code, CallFault.UNKNOWN)
 
 

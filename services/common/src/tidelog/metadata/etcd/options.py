@@ -44,7 +44,8 @@ class EtcdEndpoint(NamedTuple):
 class EtcdOptions(NamedTuple):
     """`endpoints` in the order they are tried. `prefix` goes in front of every key, so that several clusters
     can share one etcd. Files hold PEM; they are read anew for each connection, so that they can be rotated.
-    An endpoint without a scheme means TLS if a CA file is given.
+    Without a CA file the system's authorities are trusted. An endpoint without a scheme means TLS if there
+    is a CA file.
     """
 
     endpoints: tuple[str, ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from typing import Final
 
@@ -43,11 +44,10 @@ def channel_options() -> list[tuple[str, int]]:
 
 
 def read_credentials(options: EtcdOptions) -> grpc.ChannelCredentials:
-    """Without a CA file: the certificates that gRPC brings along. Raises OSError. Reads files: not on the
-    loop.
-    """
+    """Without a CA file, those that the system trusts. Raises OSError. Reads files: not on the loop."""
+    system_file = ssl.get_default_verify_paths().cafile or ""  # if there is none, gRPC's own list is taken
     return grpc.ssl_channel_credentials(
-        root_certificates=_read(options.ca_file),
+        root_certificates=_read(options.ca_file or system_file),
         private_key=_read(options.key_file),
         certificate_chain=_read(options.cert_file),
     )
