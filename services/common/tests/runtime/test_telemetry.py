@@ -134,6 +134,10 @@ def test_partitions_and_purgatories() -> None:
         produce_purgatory=Purgatory("Produce", timer, lambda operation, error: None),
         fetch_purgatory=fetch,
         delete_records_purgatory=Purgatory("DeleteRecords", timer, lambda operation, error: None),
+        fetchers=SimpleNamespace(
+            failed_count=1,
+            lags=lambda: [(TopicPartition("u", 0), 2, 7), (TopicPartition("t", 2), 3, 0)],
+        ),
     )
     telemetry.observe_broker(broker)
     prefix = "kafka_server_replicamanager"
@@ -147,6 +151,11 @@ def test_partitions_and_purgatories() -> None:
     assert value(telemetry, "kafka_log_log_logendoffset", topic="t", partition="1") == 10
     assert value(telemetry, "kafka_log_log_numlogsegments", topic="t", partition="1") == 2
     assert value(telemetry, "kafka_cluster_partition_laststableoffsetlag", topic="t", partition="1") == 2
+    prefix = "kafka_server_replicafetchermanager"
+    assert value(telemetry, f"{prefix}_maxlag", clientId="Replica") == 7
+    assert value(telemetry, f"{prefix}_failedpartitionscount", clientId="Replica") == 1
+    labels = {"clientId": "ReplicaFetcherThread-0-2", "topic": "u", "partition": "0"}
+    assert value(telemetry, "kafka_server_fetcherlagmetrics_consumerlag", **labels) == 7
     prefix = "kafka_server_delayedoperationpurgatory"
     assert value(telemetry, f"{prefix}_numdelayedoperations", delayedOperation="Fetch") == 1
     assert value(telemetry, f"{prefix}_purgatorysize", delayedOperation="Fetch") == 2

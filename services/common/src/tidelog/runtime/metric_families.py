@@ -39,6 +39,17 @@ class PurgatoryView(Protocol):
     def watched_count(self) -> int: ...
 
 
+class FetchersView(Protocol):
+    """What is shown of the partitions that a broker follows."""
+
+    @property
+    def failed_count(self) -> int: ...
+
+    def lags(self) -> Iterator[tuple[Any, int, int]]:
+        """((topic, partition), leader, records behind) of each that was answered."""
+        ...
+
+
 class BrokerView(Protocol):
     """What is shown of a broker; `replicas` maps (topic, partition) to objects with `core` and `log`."""
 
@@ -53,6 +64,9 @@ class BrokerView(Protocol):
 
     @property
     def delete_records_purgatory(self) -> PurgatoryView: ...
+
+    @property
+    def fetchers(self) -> FetchersView: ...
 
 
 class ControllerView(Protocol):
@@ -178,6 +192,7 @@ class MetricFamilies(Collector):
         families.counter(f"{prefix}_failedisrupdates", "ISR changes that the store refused", failed)
         for (topic, partition), replica in replicas:
             _add_partition(families, replica, {"topic": topic, "partition": str(partition)})
+        _add_fetchers(families, broker.fetchers)
         for purgatory in (broker.produce_purgatory, broker.fetch_purgatory, broker.delete_records_purgatory):
             _add_purgatory(families, purgatory)
 
@@ -268,6 +283,20 @@ def _add_partition(families: _Families, replica: Any, labels: dict[str, str]) ->
     families.gauge(f"{prefix}_atminisr", "1 if one less in sync would refuse acks=all", at_min_isr, **labels)
     lag = core.high_watermark - core.last_stable_offset
     families.gauge(f"{prefix}_laststableoffsetlag", "Records of open transactions", lag, **labels)
+
+
+def _add_fetchers(families: _Families, fetchers: FetchersView) -> None:
+    family, max_lag = "kafka_server_fetcherlagmetrics_consumerlag", 0
+    doc = "Records that this follower is behind its leader's high watermark"
+    for (topic, partition), leader, lag in fetchers.lags():
+        max_lag = max(max_lag, lag)
+        client_id = f"ReplicaFetcherThread-0-{leader}"
+        families.gauge(family, doc, lag, clientId=client_id, topic=topic, partition=str(partition))
+    prefix = "kafka_server_replicafetchermanager"
+    families.gauge(f"{prefix}_maxlag", "The greatest of these", max_lag, clientId="Replica")
+    failed = fetchers.failed_count
+    doc = "Followed partitions that fail again and again"
+    families.gauge(f"{prefix}_failedpartitionscount", doc, failed, clientId="Replica")
 
 
 def _add_purgatory(families: _Families, purgatory: PurgatoryView) -> None:

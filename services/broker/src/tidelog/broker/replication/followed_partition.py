@@ -18,6 +18,9 @@ FIRST_BACKOFF_MS: Final = 50
 """After the first failure in a row; doubles up to `replica.fetch.backoff.ms`. A leader that has not heard yet
 that it leads is asked again soon."""
 
+FAILURES_EXPECTED: Final = 6
+"""In a row, while roles change: one side has not heard yet."""
+
 
 class FollowedPartition(FetchPosition):
     """For one leader epoch: another epoch, or a log opened anew, is another object."""
@@ -65,6 +68,11 @@ class FollowedPartition(FetchPosition):
         """One more failure: how long to leave it alone."""
         self.failures += 1
         return int(min(FIRST_BACKOFF_MS << min(self.failures - 1, 10), longest_ms))
+
+    @property
+    def is_failing(self) -> bool:
+        """Longer than it takes all brokers to hear of a change."""
+        return self.failures >= FAILURES_EXPECTED
 
     @property
     def is_throttled(self) -> bool:

@@ -20,7 +20,11 @@ from tidelog.broker.partition.events import AskEpochEnd, EpochDiverged, EpochEnd
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.partition.received_validation import received_headers
 from tidelog.broker.replication import leader_questions as questions
-from tidelog.broker.replication.followed_partition import FIRST_BACKOFF_MS, FollowedPartition
+from tidelog.broker.replication.followed_partition import (
+    FAILURES_EXPECTED,
+    FIRST_BACKOFF_MS,
+    FollowedPartition,
+)
 from tidelog.broker.replication.follower_session import FollowerSession
 from tidelog.broker.replication.leader_channel import LeaderChannel, OnLost, open_channel
 from tidelog.broker.replication.leader_link import LeaderLink
@@ -40,8 +44,6 @@ FETCH_VERSION: Final = 17
 MAX_FETCHES_UNDER_WAY: Final = 2
 """One, and one more that tells of a partition which came while the first waits at the leader. A leader ends
 its wait for that (and if it did not, what is answered twice would be taken once)."""
-FAILURES_EXPECTED: Final = 6
-"""In a row, while roles change; about as long as the pauses grow."""
 FAILURES_BETWEEN_WARNINGS: Final = 60
 _SESSION_IS_GONE: Final = frozenset(
     {

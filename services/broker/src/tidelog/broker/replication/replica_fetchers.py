@@ -215,12 +215,15 @@ class ReplicaFetchers:
         elif not followed.is_stopped:
             timer.add(partial(self._resume_throttled, followed), now_ms + wait_ms)
 
-    def lags(self) -> Iterator[tuple[FollowedPartition, int]]:
-        """How far each followed partition is behind, in records; those with no answer yet are left out."""
+    def lags(self) -> Iterator[tuple[TopicPartition, int, int]]:
+        """(partition, leader, records behind its high watermark) of each that was answered since it is
+        followed. Any thread.
+        """
         for followed in list(self._followed.values()):
             if followed.lag >= 0:
-                yield followed, followed.lag
+                yield followed.replica.topic_partition, followed.leader_id, followed.lag
 
     @property
-    def max_lag(self) -> int:
-        return max((lag for _, lag in self.lags()), default=0)
+    def failed_count(self) -> int:
+        """Partitions that fail again and again. Any thread."""
+        return sum(followed.is_failing for followed in list(self._followed.values()))
