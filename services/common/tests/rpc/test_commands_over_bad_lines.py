@@ -15,7 +15,7 @@ from tidelog.rpc.grpc_broker_server import BrokerCommandsService
 from tidelog.rpc.grpc_transport import RpcServer
 
 EPOCH = 5
-COMMANDS = 60
+COMMANDS = 40
 
 
 class SlowBroker:
@@ -24,11 +24,16 @@ class SlowBroker:
     def __init__(self, randomness: random.Random) -> None:
         self.begun: list[int] = []
         self.ended: list[int] = []
+        self.together = 0
+        self._in_work = 0
         self._random = randomness
 
     async def update_metadata(self, command: UpdateMetadata) -> CommandResult:
         self.begun.append(command.controller_id)
-        await asyncio.sleep(self._random.uniform(0, 0.01))
+        self._in_work += 1
+        self.together = max(self.together, self._in_work)
+        await asyncio.sleep(self._random.uniform(0, 0.03))
+        self._in_work -= 1
         self.ended.append(command.controller_id)
         return CommandResult()
 
@@ -76,7 +81,8 @@ def test_commands_stay_in_order_when_connections_break(seed: int) -> None:
         await server.stop()
         assert broker.begun == sorted(broker.begun)
         assert set(broker.begun) == set(range(COMMANDS))
-        assert broker.ended == broker.begun  # never two at once, none broken off
+        assert broker.ended == broker.begun  # none broken off
+        assert broker.together == 1
         assert len(broker.begun) > COMMANDS  # some came twice, else nothing was tried
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
