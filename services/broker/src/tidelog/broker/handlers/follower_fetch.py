@@ -221,7 +221,7 @@ class FollowerFetch:
             if (
                 news.error
                 or news.diverging
-                or news.log_start_offset > partition.told_log_start_offset >= 0
+                or 0 <= partition.log_start_offset < news.log_start_offset != partition.told_log_start_offset
                 or (
                     tells_high_watermark_at_once
                     and news.high_watermark > max(0, partition.told_high_watermark)
