@@ -134,8 +134,12 @@ async def delete(lab: LeaderLab, offset: int) -> DeleteRecordsPartitionResult:
 
 
 async def until_it_waits(lab: LeaderLab) -> None:
-    while not len(lab.broker.delete_records_purgatory):
+    """The thread that writes the checkpoint has to come to its end first."""
+    for _ in range(5000):
+        if len(lab.broker.delete_records_purgatory):
+            return
         await asyncio.sleep(0.001)
+    raise AssertionError("it does not wait")
 
 
 async def replicated_records(lab: LeaderLab) -> None:
