@@ -82,6 +82,7 @@ class BrokerNode:
         self.broker = broker
         await self._register(directory)
         await self._receiver.first_metadata.wait()
+        await self._life.logs_are_known()
         self._housekeeping = Housekeeping(broker)
         self._housekeeping.start()
         broker.isr_maintenance.start()

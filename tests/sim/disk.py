@@ -307,6 +307,7 @@ class SimLogDirectory:
         self.previous_broker_epoch = -1 if clean_epoch is None else clean_epoch
         self.meta = disk.meta.content or MetaProperties("simulated", node_id)
         self.is_suspect = is_log_suspect(life_of(self.meta), clean_epoch, disk.boot_id)
+        self.has_untold_damage = False
         self.high_watermarks: dict[TopicPartition, int] = dict(disk.high_watermarks.content or {})
         self._on_change = on_change
         disk.clean_epoch.write(None, flush=True)
@@ -385,7 +386,8 @@ class SimLogDirectory:
         for topic_partition in list(self.partitions):
             self.close_partition(topic_partition)
         self.checkpoint_high_watermarks({})
-        self.disk.clean_epoch.write(broker_epoch, flush=True)
+        if not self.has_untold_damage:
+            self.disk.clean_epoch.write(broker_epoch, flush=True)
 
     def abandon(self) -> None:
         self.partitions.clear()

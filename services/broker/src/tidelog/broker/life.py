@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from tidelog.broker.log.previous_life import NO_LEASE, Life, life_of, read_boot_id
+from tidelog.broker.log.previous_life import NO_LEASE, UNKNOWN_BOOT, life_of, read_boot_id
 from tidelog.metadata.entries import BrokerEntry, InvalidEntryError, decode_entry
 from tidelog.metadata.session import Claim, KeyHeldError, Session
 from tidelog.metadata.store import KeyValue, MetadataStore, StoreError
@@ -17,6 +17,7 @@ from tidelog.model.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
+    from tidelog.broker.log.log_directory import LogDirectory
 
 GRACE_MS: Final = 5_000
 """How much longer than a session's time-out a start waits for what another process still holds: the broker
@@ -48,20 +49,22 @@ class BrokerLife:
         self._on_epoch: Callable[[int], None] | None = None
         self._on_failed = on_failed
         self._session: Session | None = None
+        self._one_note_at_a_time = asyncio.Lock()
 
     async def begin(self, entry: BrokerEntry, on_epoch: Callable[[int], None] | None = None) -> None:
-        """Register. `entry` is that of the process's first life: in a later one, its logs are as they were.
-        `on_epoch` is called with the epoch of each.
+        """Register. `entry` says of the logs what the start found, in each life until the controller acted
+        on it (`logs_are_known`). `on_epoch` is called with the epoch of each.
 
         Raises KafkaError(DUPLICATE_BROKER_REGISTRATION) if another broker holds the id and keeps it,
         StoreUnavailableError, OSError.
         """
-        broker, settings = self._broker, self._broker.settings
+        settings = self._broker.settings
         self._on_epoch = on_epoch
-        again = entry._replace(is_log_suspect=False, suspect_partitions=())
+        known = entry._replace(is_log_suspect=False, suspect_partitions=())
+        self._log_directory.has_untold_damage = self._remembers and entry != known
         session = Session(
             self._store,
-            Claim(entry.key, lambda is_first: (entry if is_first else again).encode()),
+            Claim(entry.key, lambda _: (entry if self._log_directory.has_untold_damage else known).encode()),
             ttl_ms=settings.broker_session_timeout_ms,
             interval_ms=settings.broker_heartbeat_interval_ms,
             max_wait_ms=settings.broker_session_timeout_ms + GRACE_MS,
@@ -69,12 +72,22 @@ class BrokerLife:
             on_taken=self._take_epoch,
             on_failed=lambda error: self._on_failed(self._explain(error)),
         )
-        previous = life_of(broker.log_directory.meta).lease if self._remembers else NO_LEASE
+        previous = life_of(self._log_directory.meta).lease if self._remembers else NO_LEASE
         try:
             await session.start(previous)
         except KeyHeldError as error:
             raise self._explain(error) from error
         self._session = session
+
+    async def logs_are_known(self) -> None:
+        """The controller has told this life what it hosts, so it has acted on what the registration said of
+        the logs. Only now that may be forgotten: a life that ended before nobody took notice of must not
+        make the next one, on the same boot of the machine, look sound.
+        """
+        if not self._log_directory.has_untold_damage:
+            return
+        self._log_directory.has_untold_damage = False
+        await self._remember(boot_id=read_boot_id())
 
     async def hand_over(self) -> None:
         """Before a stop: have the controller move what this broker leads. Bounded by the session's time-out,
@@ -114,17 +127,25 @@ class BrokerLife:
     # -- below: what the session tells
 
     async def _remember_lease(self, lease: int) -> None:
-        life = Life(lease, self._broker.broker_epoch, read_boot_id())
-        await asyncio.to_thread(self._broker.log_directory.remember, life)
+        boot_id = UNKNOWN_BOOT if self._log_directory.has_untold_damage else read_boot_id()
+        await self._remember(lease=lease, boot_id=boot_id)
 
     async def _take_epoch(self, epoch: int) -> None:
-        broker = self._broker
-        broker.broker_epoch = epoch
+        self._broker.broker_epoch = epoch
         if self._on_epoch is not None:
             self._on_epoch(epoch)
         if self._remembers:
-            life = life_of(broker.log_directory.meta)._replace(broker_epoch=epoch)
-            await asyncio.to_thread(broker.log_directory.remember, life)
+            await self._remember(broker_epoch=epoch)
+
+    async def _remember(self, **changed: int | str) -> None:
+        async with self._one_note_at_a_time:
+            directory = self._log_directory
+            life = life_of(directory.meta)._replace(**changed)
+            await asyncio.to_thread(directory.remember, life)
+
+    @property
+    def _log_directory(self) -> LogDirectory:
+        return self._broker.log_directory
 
     def _explain(self, error: StoreError) -> Exception:
         if not isinstance(error, KeyHeldError):

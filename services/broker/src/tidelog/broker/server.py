@@ -139,6 +139,7 @@ class BrokerServer:
             )
         await self._life.begin(entry, on_epoch)
         await self._until_told()
+        await self._life.logs_are_known()
         self._telemetry.observe_broker(broker)
         if settings.tidelog_metrics_listener:
             self._telemetry.serve(settings.tidelog_metrics_listener)

@@ -70,6 +70,8 @@ class LogDirectory:
         self.meta = meta
         self.is_suspect = is_log_suspect(life_of(meta), clean_epoch, read_boot_id())
         """Whether the ends of logs may be gone: an unclean stop, and the machine went down with it."""
+        self.has_untold_damage = False
+        """The controller has still to act on what was found; a clean stop does not make it good."""
         self.was_clean = clean_epoch is not None
         self.previous_broker_epoch = UNKNOWN_BROKER_EPOCH if clean_epoch is None else clean_epoch
         self.partitions: dict[TopicPartition, PartitionLog] = {}
@@ -324,7 +326,8 @@ class LogDirectory:
         """Flush and close all partitions, write the checkpoints and the clean-shutdown marker, unlock. Raises
         LogStorageError.
 
-        Without the marker if a partition failed to close, or still needs recovery since an unclean stop.
+        Without the marker if a partition failed to close, or still needs recovery since an unclean stop, or
+        nobody has taken notice yet that logs are suspect.
         """
         failures: list[str] = []
         try:
@@ -334,7 +337,7 @@ class LogDirectory:
             self.checkpoint_recovery_points()
             self.checkpoint_log_start_offsets()
             self.checkpoint_high_watermarks({})
-            if not failures and (self.was_clean or not self._unopened):
+            if not failures and not self.has_untold_damage and (self.was_clean or not self._unopened):
                 write_clean_shutdown_marker(self.path, broker_epoch)
         except OSError as error:
             failures.append(str(error))

@@ -16,6 +16,7 @@ _BROKER_EPOCH: Final = "tidelog.broker.epoch"
 _BOOT_ID: Final = "tidelog.boot.id"
 NO_LEASE: Final = 0
 UNKNOWN_EPOCH: Final = -1
+UNKNOWN_BOOT: Final = ""
 
 
 class Life(NamedTuple):
