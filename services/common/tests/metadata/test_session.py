@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from tidelog.metadata.file_store import FileMetadataStore
-from tidelog.metadata.session import Claim, KeyHeldError, Session
+from tidelog.metadata.session import Claim, KeyHeldError, OtherStoreError, Session
 from tidelog.metadata.store import Compare, KeyValue, MetadataStore, Put, StoreError
 
 KEY = "/brokers/ids/1"
@@ -123,7 +123,7 @@ def test_another_holder_ends_the_process(tmp_path: Path) -> None:
 
 def test_a_store_that_is_another_one_is_not_written_to(tmp_path: Path) -> None:
     async def scenario(store: FileMetadataStore) -> None:
-        with pytest.raises(StoreError, match="not the one it was"):
+        with pytest.raises(OtherStoreError, match="not the one it was"):
             await session(store, guard=Compare.create_revision("/cluster/id", 17)).start()
         assert await store.get(KEY) is None
 

@@ -17,10 +17,13 @@ class WatchEndedError(StoreError):
 
 
 class EventAssembly:
-    """`next_revision`: everything before it was handed out, or doesn't concern the watch."""
+    """`next_revision`: everything before it was handed out, or doesn't concern the watch. `seen_revision`:
+    the newest that the server has told of, 0 before it has told any.
+    """
 
     def __init__(self, start_revision: int, decode_key: Callable[[bytes], str]) -> None:
         self.next_revision = start_revision
+        self.seen_revision = 0
         self._decode_key = decode_key
         self._cut: list[Event] = []
 
@@ -52,12 +55,14 @@ class EventAssembly:
             batches.append(self._complete())
         is_progress = not answer.events and not answer.created and not answer.fragment
         if is_progress and answer.header.revision >= self.next_revision:
-            self.next_revision = answer.header.revision + 1
+            self.seen_revision = answer.header.revision
+            self.next_revision = self.seen_revision + 1
         return batches
 
     def _complete(self) -> WatchBatch:
         batch = WatchBatch(self._cut[0].mod_revision, tuple(self._cut))
         self._cut.clear()
+        self.seen_revision = batch.revision
         self.next_revision = batch.revision + 1
         return batch
 

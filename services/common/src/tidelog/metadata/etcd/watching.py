@@ -12,7 +12,7 @@ from tidelog.metadata.etcd.failover import FIRST_PAUSE_MS, MAX_PAUSE_MS, EtcdCon
 from tidelog.metadata.etcd.faults import CallFailedError, CallFault, StoreRefusedError
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
 from tidelog.metadata.etcd.options import EtcdOptions
-from tidelog.metadata.store import WatchBatch
+from tidelog.metadata.store import CompactedError, WatchBatch
 
 _log = structlog.get_logger(__name__)
 
@@ -92,6 +92,8 @@ async def _stream(
                 answer = await answer_of(anext(answers))
         except TimeoutError as error:
             raise CallFailedError(CallFault.UNKNOWN, "a watch was not taken on in time") from error
+        if answer.header.revision < assembly.seen_revision:
+            await _check_still_ahead(connections, connection, options, assembly.seen_revision)
         while True:
             yield assembly.take(answer)
             answer = await answer_of(anext(answers))
@@ -100,3 +102,18 @@ async def _stream(
     finally:
         is_over.set()
         connection.remove_watch(call)
+
+
+async def _check_still_ahead(
+    connections: EtcdConnections, connection: EtcdConnection, options: EtcdOptions, seen_revision: int
+) -> None:
+    """A member that is behind the others is no matter. But an etcd restored from an older backup would leave
+    the watch waiting for revisions that now mean something else: CompactedError then.
+    """
+    request = pb.RangeRequest(key=b"\0", range_end=b"\0", count_only=True, limit=1)
+    timeout_s = options.attempt_timeout_ms / 1000
+    call = connection.kv.Range(request, timeout=timeout_s, metadata=connections.metadata)
+    revision = (await answer_of(call)).header.revision
+    if revision < seen_revision:
+        _log.error("etcd went back, as if restored from a backup", revision=revision, seen=seen_revision)
+        raise CompactedError(seen_revision)
