@@ -11,6 +11,8 @@ from brokerlab.replicating_brokers import ReplicatingCluster, append_to, until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loglab.batches import read_all
+from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.model.topics import TopicPartition
 
@@ -152,8 +154,6 @@ def test_a_leader_that_comes_back_elsewhere_is_followed_on(tmp_path: Path) -> No
 def test_a_new_epoch_is_on_disk_before_its_batches_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tidelog.broker.log.partition_log import PartitionLog
-
     ends_when_flushed: list[int] = []
     persist = PartitionLog.persist_leader_epochs
 
@@ -240,3 +240,32 @@ def test_logs_agree_byte_for_byte_whatever_came_between(steps: list[tuple[str, i
 
     with TemporaryDirectory() as directory:
         asyncio.run(scenario(Path(directory)))
+
+
+def test_flush_messages_holds_for_followers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a leader counts as copied is on the follower's disk."""
+
+    async def scenario() -> None:
+        async with ReplicatingCluster(tmp_path) as cluster:
+            await cluster.elect("t", 1, 0, isr=(1, 2), configs={"flush.messages": "1"})
+            leader, follower = (cluster.brokers[number].replica(T0) for number in (1, 2))
+            for count in range(1, 6):
+                append_to(leader)
+                await until(lambda: leader.core.high_watermark == count)  # noqa: B023
+                assert follower.log.recovery_point >= count
+            with monkeypatch.context() as patch:
+                fails = [True, True]
+
+                def flush(log: PartitionLog, up_to: int | None = None, *, now_ms: int | None = None) -> None:
+                    if fails and log is follower.log:
+                        fails.pop()
+                        raise LogStorageError("no")
+                    real_flush(log, up_to, now_ms=now_ms)
+
+                patch.setattr(PartitionLog, "flush", flush)
+                append_to(leader)
+                await until(lambda: leader.core.high_watermark == 6)
+                assert (fails, follower.log.recovery_point) == ([], 6)
+
+    real_flush = PartitionLog.flush
+    asyncio.run(scenario())

@@ -276,7 +276,11 @@ class Replica:
         return self.core.log_start_offset
 
     def delete_old_segments(self, now_ms: int) -> int:
-        """Retention by time and size (SPEC B7); returns how many segments went."""
+        """Retention by time and size (SPEC B7); returns how many segments went. None while another thread
+        may be cutting the log.
+        """
+        if self.core.fetch_state is FetchState.TRUNCATING:
+            return 0
         deleted = self.log.delete_old_segments(now_ms, self.core.high_watermark)
         self._carry_out(self.core.step(LogStartOffsetMoved(self.log.log_start_offset), now_ms), now_ms)
         return deleted

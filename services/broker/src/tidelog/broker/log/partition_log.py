@@ -44,6 +44,7 @@ class PartitionLog(SegmentedLog):
     """
 
     __slots__ = (
+        "_cuts",
         "_deleted",
         "_is_name_durable",
         "cut_at_opening",
@@ -74,6 +75,7 @@ class PartitionLog(SegmentedLog):
         self.leader_epochs = leader_epochs
         self.recovery_point = min(recovery_point, self.log_end_offset)
         self.last_flush_ms = now_ms
+        self._cuts = 0  # truncations so far
         self._is_name_durable = False  # the directory's own, in the directory above
         self.cut_at_opening: str | None = None
         self.was_damaged = False
@@ -280,7 +282,9 @@ class PartitionLog(SegmentedLog):
         self.log_end_offset = offset
         self.size_bytes = sum(segment.size_bytes for segment in self._segments)
         self.log_start_offset = min(self.log_start_offset, offset)
-        self.recovery_point = min(self.recovery_point, offset)
+        with self.directory.lock:
+            self._cuts += 1
+            self.recovery_point = min(self.recovery_point, offset)
         self._trim_leader_epochs()
         recovery.remove_snapshots_above(self.directory, offset)
         if not self.producer_state.truncate_from(offset):
@@ -319,6 +323,7 @@ class PartitionLog(SegmentedLog):
 
         Any thread, one at a time.
         """
+        cuts = self._cuts
         up_to = self.log_end_offset if up_to_offset is None else up_to_offset
         segments, recovery_point = self._segments, self.recovery_point  # after `up_to`: they reach that far
         if up_to > recovery_point:
@@ -329,8 +334,9 @@ class PartitionLog(SegmentedLog):
                 self._sync_small_files()
             except OSError as error:
                 raise LogStorageError(f"{self.directory.path}: flush failed: {error}") from error
-            # A truncation meanwhile has moved it down and is right.
-            self.recovery_point = max(self.recovery_point, min(up_to, self.log_end_offset))
+            with self.directory.lock:
+                if self._cuts == cuts:  # else what stands there now may be other records, not on disk yet
+                    self.recovery_point = max(self.recovery_point, min(up_to, self.log_end_offset))
         if now_ms is not None:
             self.last_flush_ms = now_ms
 

@@ -256,10 +256,9 @@ class LeaderFetcher:
             return
         records = cast("memoryview | None", data.records)
         headers: Sequence[BatchHeader] = ()
-        end_before = core.log_end_offset
         try:
             if records:
-                headers = received_headers(records, end_before)
+                headers = received_headers(records, core.log_end_offset)
             is_done = replica.append_received(
                 records or _NO_RECORDS,
                 headers,
@@ -277,10 +276,16 @@ class LeaderFetcher:
             return
         followed.failures = 0
         followed.lag = max(0, data.high_watermark - core.log_end_offset)
+        if headers:
+            self._owner.received(followed, headers)
+            if (
+                replica.log.is_flush_due_by_messages
+            ):  # `flush.messages`: on the disk before the leader counts it
+                self.session.remove(followed)
+                self._owner.flush_log(followed)
+                return
         if followed.refresh():
             self.session.moved(followed)
-        if headers:
-            self._owner.received(followed, headers, end_before)
 
     # -- what goes wrong with one partition
 

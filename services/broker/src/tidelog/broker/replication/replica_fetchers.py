@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -153,21 +153,29 @@ class ReplicaFetchers:
 
     def flush_epochs(self, followed: FollowedPartition) -> None:
         """A leader epoch begins with what was received: it is fetched again once the epoch is on disk."""
-        self._start(followed.replica, self._flush_epochs(followed))
+        self._start(followed.replica, self._flushed(followed, followed.replica.flush_leader_epochs))
 
-    async def _flush_epochs(self, followed: FollowedPartition) -> None:
-        try:
-            await followed.replica.flush_leader_epochs()
-        except KafkaError as error:
-            _log.error(
-                "leader epochs can't be flushed",
-                partition=str(followed.replica.topic_partition),
-                reason=str(error),
-            )
-            pause_ms = followed.backoff_ms(self.broker.settings.replica_fetch_backoff_ms)
-            followed.fetcher.resume_after(followed, pause_ms)
-        else:
-            followed.fetcher.resume(followed)
+    def flush_log(self, followed: FollowedPartition) -> None:
+        """What was appended is to be on disk before the leader hears of it."""
+        log, now_ms = followed.replica.log, self.broker.clock.now_ms()
+        self._start(
+            followed.replica,
+            self._flushed(followed, lambda: asyncio.to_thread(log.flush, None, now_ms=now_ms)),
+        )
+
+    async def _flushed(self, followed: FollowedPartition, flush: Callable[[], Awaitable[None]]) -> None:
+        """Fetch on only once the disk has it."""
+        while not followed.is_stopped:
+            try:
+                await flush()
+            except KafkaError as error:
+                partition, reason = str(followed.replica.topic_partition), str(error)
+                _log.error("followed partition can't be flushed", partition=partition, reason=reason)
+                pause_ms = followed.backoff_ms(self.broker.settings.replica_fetch_backoff_ms)
+                await asyncio.sleep(pause_ms / 1000)
+            else:
+                followed.fetcher.resume(followed)
+                return
 
     def _start(self, replica: Replica, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
@@ -183,10 +191,8 @@ class ReplicaFetchers:
 
     # -- what is counted
 
-    def received(
-        self, followed: FollowedPartition, headers: Sequence[BatchHeader], log_end_before: int
-    ) -> None:
-        """Batches were appended, those at or above `log_end_before`; throttled replicas may have to wait."""
+    def received(self, followed: FollowedPartition, headers: Sequence[BatchHeader]) -> None:
+        """Batches came, most likely all of them appended; throttled replicas may have to wait."""
         size_bytes = sum(header.size_bytes for header in headers)
         self.broker.telemetry.broker_traffic.replication_bytes_in += size_bytes
         throttle, settings = self.throttle, self.broker.settings
