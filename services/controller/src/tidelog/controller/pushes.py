@@ -142,11 +142,14 @@ class _Outbox:
                     order.delivered.set_result(None)
 
     async def _deliver(self, command: Command) -> None:
+        is_first_try = True
         while True:
             try:
                 result = await _call(self._channels.channel(self.broker), command)
             except ConnectionError as error:
-                _log.info("broker not reached", broker_id=self.broker.broker_id, reason=str(error))
+                if is_first_try:  # a dead broker's session takes a while to end
+                    _log.info("broker not reached", broker_id=self.broker.broker_id, reason=str(error))
+                is_first_try = False
                 await asyncio.sleep(RETRY_MS / 1000)
                 continue
             except (KafkaError, OSError) as error:
