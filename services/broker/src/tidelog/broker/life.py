@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 from tidelog.broker.log.previous_life import NO_LEASE, UNKNOWN_BOOT, life_of, read_boot_id
+from tidelog.metadata import keys
 from tidelog.metadata.entries import BrokerEntry, InvalidEntryError, decode_entry
-from tidelog.metadata.session import Claim, KeyHeldError, Session
-from tidelog.metadata.store import KeyValue, MetadataStore, StoreError
+from tidelog.metadata.session import Claim, KeyHeldError, OtherStoreError, Session
+from tidelog.metadata.store import Compare, KeyValue, MetadataStore, StoreError
 from tidelog.model.errors import ErrorCode, KafkaError
 
 if TYPE_CHECKING:
@@ -124,6 +125,15 @@ class BrokerLife:
         if session is not None:
             await session.stop()
 
+    async def _guards(self) -> tuple[Compare, ...]:
+        """An etcd that was emptied meanwhile is not registered in: a controller that knows no topics would
+        have all partitions set aside.
+        """
+        if not self._remembers:
+            return ()
+        cluster = await self._store.get(keys.CLUSTER_ID)
+        return () if cluster is None else (Compare.create_revision(cluster.key, cluster.create_revision),)
+
     # -- below: what the session tells
 
     async def _remember_lease(self, lease: int) -> None:
@@ -148,6 +158,11 @@ class BrokerLife:
         return self._broker.log_directory
 
     def _explain(self, error: StoreError) -> Exception:
+        if isinstance(error, OtherStoreError):
+            return StoreError(
+                "etcd no longer holds this cluster: was it emptied, or restored? Stop all brokers and "
+                "controllers, then 'tidelog cluster recover' rebuilds it from their directories"
+            )
         if not isinstance(error, KeyHeldError):
             return error
         broker_id = self._broker.broker_id

@@ -14,16 +14,13 @@ from typing import Final
 
 import structlog
 from tidelog.broker.log.errors import CorruptFileError
-from tidelog.broker.log.log_directory import NOT_OF_BROKERS
-from tidelog.broker.log.partition_directory import (
-    LEADER_EPOCHS_FILE,
-    LOG_SUFFIX,
-    SNAPSHOT_SUFFIX,
-    parse_partition_directory_name,
-)
 from tidelog.broker.log.partition_metadata import read_topic_id
-from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
-from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
+from tidelog.cli.log_survey import (
+    NO_EPOCH,
+    greatest_producer_id,
+    latest_leader_epoch,
+    partition_directories,
+)
 from tidelog.metadata import keys
 from tidelog.metadata.entries import (
     PartitionStateEntry,
@@ -66,35 +63,16 @@ async def _skip_producer_ids(store: MetadataStore, directories: Iterable[Path]) 
     known = await store.get(keys.PRODUCER_ID_BLOCK)
     block = None if known is None else decode_entry(known.key, known.value)
     next_id = block.first + block.count if isinstance(block, ProducerIdBlockEntry) else 0
-    greatest = max((_greatest_producer_id(directory) for directory in directories), default=-1)
+    greatest = max((greatest_producer_id(directory) for directory in directories), default=-1)
     if greatest >= next_id:
         entry = ProducerIdBlockEntry(-1, greatest + 1, PRODUCER_IDS_SKIPPED)
         await store.txn([], [Put(entry.key, entry.encode())])
 
 
-def _greatest_producer_id(directory: Path) -> int:
-    """-1 if no snapshot names one; a snapshot that can't be read is made anew when the log is opened."""
-    greatest = -1
-    for snapshot in directory.glob(f"*{SNAPSHOT_SUFFIX}"):
-        try:
-            entries = decode_snapshot(snapshot.read_bytes())
-        except CorruptSnapshotError as error:
-            _log.warning("producer snapshot skipped", file=str(snapshot), reason=str(error))
-            continue
-        greatest = max(greatest, *(entry.producer_id for entry in entries), -1)
-    return greatest
-
-
 def _topics_on_disk(log_dir: Path) -> dict[str, dict[int, Path]]:
     topics: dict[str, dict[int, Path]] = {}
-    if not log_dir.is_dir():
-        return topics
-    for entry in log_dir.iterdir():
-        found = parse_partition_directory_name(entry.name)
-        if found is None or found.topic in NOT_OF_BROKERS or not entry.is_dir():
-            continue
-        if any(entry.glob(f"*{LOG_SUFFIX}")):  # else it only looks like one: "backup-20240101"
-            topics.setdefault(found.topic, {})[found.partition] = entry
+    for found, directory in partition_directories(log_dir).items():
+        topics.setdefault(found.topic, {})[found.partition] = directory
     return topics
 
 
@@ -109,7 +87,7 @@ async def _adopt(store: MetadataStore, topic: str, partitions: Mapping[int, Path
     count = max(partitions) + 1
     entries: list[PartitionStateEntry | TopicConfigEntry | TopicEntry] = [
         PartitionStateEntry(
-            topic, index, node_id, _latest_epoch(partitions.get(index)) + 1, (node_id,), NO_CONTROLLER_EPOCH
+            topic, index, node_id, _next_epoch(partitions.get(index)), (node_id,), NO_CONTROLLER_EPOCH
         )
         for index in range(count)
     ]
@@ -121,12 +99,5 @@ async def _adopt(store: MetadataStore, topic: str, partitions: Mapping[int, Path
         await store.txn([Compare.absent(keys.topic(topic))], puts)
 
 
-def _latest_epoch(directory: Path | None) -> int:
-    if directory is None:
-        return -1
-    try:
-        return LeaderEpochs.decode((directory / LEADER_EPOCHS_FILE).read_bytes()).latest_epoch
-    except FileNotFoundError:
-        return -1
-    except CorruptLeaderEpochsError as error:
-        raise CorruptFileError(f"{directory / LEADER_EPOCHS_FILE}: {error}") from error
+def _next_epoch(directory: Path | None) -> int:
+    return (NO_EPOCH if directory is None else latest_leader_epoch(directory)) + 1

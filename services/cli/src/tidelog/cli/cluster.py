@@ -11,6 +11,7 @@ _COMMANDS: Final = {
     "describe": ("tidelog.cli.cluster_describe", "command"),
     "down": ("tidelog.cli.cluster_tend", "down"),
     "kill": ("tidelog.cli.cluster_tend", "kill"),
+    "recover": ("tidelog.cli.cluster_recover", "command"),
     "start": ("tidelog.cli.cluster_tend", "start"),
     "status": ("tidelog.cli.cluster_status", "command"),
     "up": ("tidelog.cli.cluster_up", "command"),

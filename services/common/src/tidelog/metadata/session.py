@@ -44,6 +44,10 @@ class KeyHeldError(StoreError):
         self.holder = holder
 
 
+class OtherStoreError(StoreError):
+    """What the claim presupposes no longer holds."""
+
+
 class Claim(NamedTuple):
     """What is written. `value` is asked for each life anew, with whether it is the process's first."""
 
@@ -143,7 +147,7 @@ class Session:
                 return result.revision
             holder = result.reads[0]
             if holder is None:
-                raise StoreError(f"{key} can't be written: the metadata store is not the one it was")
+                raise OtherStoreError(f"{key} can't be written: the store is not the one it was")
             if holder.lease == lease:  # written by an attempt whose outcome was unknown
                 return holder.create_revision
             if waited_ms >= self._max_wait_ms:
