@@ -29,8 +29,8 @@ class EventAssembly:
 
     @property
     def revision_to_ask_for(self) -> int:
-        """One earlier than needed. etcd forgets deletions made at the very revision it compacts to, yet lets
-        watches start there (before 3.4.36 and 3.5.18); so it refuses those that would miss something.
+        """One earlier than needed. Many releases of etcd forget deletions made at the very revision they
+        compact to, yet let watches start there (its issue 18089). So they refuse one that would miss some.
         """
         return max(1, self.next_revision - 1)
 
