@@ -83,6 +83,10 @@ def command(data_dir: Path, assignments: tuple[str, ...], **options: Any) -> Non
             wanted[name] = options[name]
         elif before is not None:
             wanted[name] = getattr(before, name)
+    for option in ("base_port", "advertised_base_port"):
+        if (wanted[option] or 0) + wanted["brokers"] - 1 > MAX_PORT:
+            name = "--" + option.replace("_", "-")
+            raise ToolError(f"{name} {wanted[option]}: {wanted['brokers']} brokers reach beyond {MAX_PORT}")
     ports = _internal_ports(before, wanted["brokers"], wanted["base_port"], wanted["advertised_base_port"])
     plan = ClusterPlan(**wanted, internal_ports=ports, settings=settings)
     _check(plan, directory)
@@ -155,9 +159,6 @@ def _check(plan: ClusterPlan, directory: Path) -> None:
         find_etcd()
     except EtcdNotFoundError as error:
         raise ToolError(str(error)) from error
-    for base in (plan.base_port, plan.advertised_base_port):
-        if base is not None and base + plan.brokers - 1 > MAX_PORT:
-            raise ToolError(f"{base} and the ports of {plan.brokers} brokers reach beyond {MAX_PORT}")
     for member in plan.members:
         if member.kind == ETCD:
             continue
