@@ -13,13 +13,14 @@ import pytest
 from tidelog.controller.chance import RandomChance
 from tidelog.controller.core.changes import ChangeSet
 from tidelog.controller.core.context import Context, ControllerRules
-from tidelog.controller.core.elections import settle_partitions
+from tidelog.controller.core.elections import effective_min_isr, eligible_after, settle_partitions
 from tidelog.controller.core.records import ABSENT, Decision, NoteShutdown, Write
 from tidelog.controller.core.state import ClusterState
+from tidelog.controller.core.topic_creation import create_topics
 from tidelog.controller.server import Controller
 from tidelog.controller.setting_rules import rules_from
 from tidelog.metadata import keys
-from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry
+from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, TopicConfigEntry
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.lease_keeper import LeaseKeeper
 from tidelog.metadata.registration import register_broker
@@ -36,6 +37,12 @@ from tidelog.rpc.broker_commands import (
 from tidelog.rpc.controller_api import ForwardedRequest
 from tidelog.rpc.in_process import InProcessBrokerChannels
 from tidelog.runtime.broker_settings import BrokerSettings
+from tidelog.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 
 ENDPOINTS = (Endpoint("PLAINTEXT", "localhost", 9092),)
 
@@ -57,16 +64,53 @@ class Core:
     def context(self) -> Context:
         return Context(0, 1, self.chance, self.rules)
 
-    def birth(self, broker_id: int) -> None:
+    def birth(self, broker_id: int, **said: Any) -> None:
+        """`said`: what else stands in the registration."""
+        self.register(broker_id, **said)
+        self.settle()
+
+    def death(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            self.revision += 1
+            self.state.apply_removal(keys.broker_id(broker_id), self.revision, self.changes)
+        self.settle()
+
+    def register(self, broker_id: int, **said: Any) -> int:
+        """The controller has seen it and not decided anything yet; answers the broker epoch."""
         self.revision += 1
-        entry = BrokerEntry(broker_id, ENDPOINTS)
+        entry = BrokerEntry(broker_id, ENDPOINTS, **said)
         self.state.apply(entry, self.revision, self.revision, self.changes)
+        return self.revision
+
+    def settle(self) -> None:
         self.write(settle_partitions(self.state, self.context()))
 
-    def death(self, broker_id: int) -> None:
+    def configure(self, topic: str, **configs: str) -> None:
         self.revision += 1
-        self.state.apply_removal(keys.broker_id(broker_id), self.revision, self.changes)
-        self.write(settle_partitions(self.state, self.context()))
+        entry = TopicConfigEntry(topic, {n.replace("_", "."): value for n, value in configs.items()})
+        self.state.apply(entry, self.revision, self.revision, self.changes)
+        self.settle()
+
+    def make(self, name: str, *replicas: list[int], **configs: str) -> None:
+        """A topic with these replicas."""
+        topic = CreatableTopic(
+            name,
+            -1,
+            -1,
+            [CreatableReplicaAssignment(index, brokers) for index, brokers in enumerate(replicas)],
+            [CreatableTopicConfig(n.replace("_", "."), value) for n, value in configs.items()],
+        )
+        reply = self.request(create_topics, CreateTopicsRequest([topic]))
+        assert reply.topics[0].error_code == 0, reply
+
+    def leader_writes(self, topic: str, isr: tuple[int, ...], partition: int = 0) -> None:
+        """The leader's own change of the ISR; the ELR follows by KIP-966's rule."""
+        state = self.partition(topic, partition)
+        replicas = self.state.topics[topic].assignments[partition]
+        least = effective_min_isr(self.state, self.context(), topic, len(replicas))
+        self.revision += 1
+        after = state._replace(isr=isr, elr=eligible_after(state, isr, (), least))
+        self.state.apply(after, self.revision, self.revision, self.changes)
 
     def write(self, decision: Decision[Any]) -> None:
         self.revision += 1

@@ -17,7 +17,7 @@ import structlog
 from tidelog.controller.core.changes import ChangeSet
 from tidelog.controller.core.commands import commands_for, full_commands
 from tidelog.controller.core.context import Chance, Context
-from tidelog.controller.core.elections import settle_partitions
+from tidelog.controller.core.elections import is_cluster_returning, settle_partitions
 from tidelog.controller.core.leader_balance import balance_leaders
 from tidelog.controller.core.reassignments import advance_reassignments
 from tidelog.controller.core.records import Decision, Write
@@ -42,6 +42,10 @@ MAX_CONFLICTS: Final = 20
 # The longest that a request waits to be written, and then its answer for brokers; the change is durable by
 # then in any case.
 MAX_PROPAGATION_WAIT_MS: Final = 30_000
+# How long a cluster of which every broker was away is given to come back together, and how often it is
+# counted.
+GATHER_MS: Final = 2_000
+_GATHER_STEP_MS: Final = 50
 
 ReplyT = TypeVar("ReplyT")
 Decide = Callable[[ClusterState, Context], Decision[ReplyT]]
@@ -204,16 +208,18 @@ class Term:
         """Changes that are there already are taken up together: ten brokers that die are settled at once."""
         item = self._put_back if self._put_back is not None else await self._inbox.get()
         self._put_back = None
-        if not isinstance(item, WatchBatch):
-            return item
-        together = [item]
-        while not self._inbox.empty():
-            following = self._inbox.get_nowait()
-            if not isinstance(following, WatchBatch):
-                self._put_back = following
-                break
-            together.append(following)
-        return together
+        return [item, *self._queued_batches()] if isinstance(item, WatchBatch) else item
+
+    def _queued_batches(self) -> list[WatchBatch]:
+        """Changes that come next, up to the next request."""
+        batches: list[WatchBatch] = []
+        while self._put_back is None and not self._inbox.empty():
+            item = self._inbox.get_nowait()
+            if isinstance(item, WatchBatch):
+                batches.append(item)
+            else:
+                self._put_back = item
+        return batches
 
     async def _take_up_request(self, request: _Request) -> None:
         if request.answered.done():
@@ -242,7 +248,7 @@ class Term:
         if changes.broker_configs:
             self._rules = rules_from(self._settings, self.state.broker_configs)
         if changes.calls_for_elections:
-            await self._until_written(settle_partitions, changes)
+            await self._settle(changes)
         if self.state.reassigning and (changes.touched_partitions or changes.topics or changes.born):
             await self._until_written(advance_reassignments, changes)
         if self.state.isr_changes:
@@ -254,6 +260,29 @@ class Term:
         epoch = self._office.controller_epoch
         commands = commands_for(self.state, changes, self._controller_id, epoch)
         return self._pushes.send(self.state.brokers, commands)
+
+    async def _settle(self, changes: ChangeSet) -> None:
+        if changes.born:
+            await self._gather(changes)
+        started_ms, elections = self._clock.monotonic_ms(), self._counts.leader_elections
+        await self._until_written(settle_partitions, changes)
+        if changes.born or changes.died:
+            _log.info(
+                "brokers came or went",
+                born=sorted(changes.born),
+                died=sorted(changes.died),
+                leader_elections=self._counts.leader_elections - elections,
+                took_ms=self._clock.monotonic_ms() - started_ms,
+            )
+
+    async def _gather(self, changes: ChangeSet) -> None:
+        """Until the cluster is complete again, or the time is up."""
+        for _ in range(GATHER_MS // _GATHER_STEP_MS):
+            if not is_cluster_returning(self.state):
+                return
+            await asyncio.sleep(_GATHER_STEP_MS / 1000)
+            for batch in self._queued_batches():
+                self._apply_watched(batch, changes)
 
     # Deciding and writing
 

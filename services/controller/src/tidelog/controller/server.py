@@ -96,7 +96,9 @@ class Controller:
         await asyncio.wait([controller._task, decided], return_when=asyncio.FIRST_COMPLETED)
         if controller._task.done():
             decided.cancel()
-            await controller._task
+            task = controller._task
+            await controller.stop()  # or its lease would hold an office that nobody serves
+            await task
         return controller
 
     async def stop(self) -> None:

@@ -86,6 +86,23 @@ def next_state(
     return after._replace(controller_epoch=context.controller_epoch)
 
 
+def is_cluster_returning(state: ClusterState) -> bool:
+    """Every broker that is there registered after the last partition state was written, and others are still
+    missing: the whole cluster was off, or cut off from the metadata store, and comes back one by one.
+
+    Waiting for the others a moment spares each partition an ISR of one and a second election.
+    """
+    if not state.brokers:
+        return False
+    first_epoch = min(broker.broker_epoch for broker in state.brokers.values())
+    expected: set[int] = set()
+    for _, _, stored in state.all_partitions():
+        if stored.mod_revision > first_epoch:
+            return False
+        expected.update(stored.state.isr)
+    return not expected <= state.brokers.keys()
+
+
 def settle_partitions(state: ClusterState, context: Context) -> Decision[None]:
     """After brokers came or went: new leaders where they are needed, the dead out of ISRs that go on
     without them, logs in doubt out of ISR and ELR.
