@@ -59,6 +59,7 @@ class LeaderChannel(asyncio.BufferedProtocol):
         self._on_lost = on_lost
         self._frames = FrameReader(pool, MAX_ANSWER_BYTES)
         self._pending: deque[_Pending] = deque()
+        self._unsent: list[bytes] = []
         self._correlation_id = 0
         self._transport: asyncio.Transport | None = None
         self._watchdog: asyncio.TimerHandle | None = None
@@ -86,7 +87,15 @@ class LeaderChannel(asyncio.BufferedProtocol):
         self._pending.append(_Pending(api_key, version, correlation_id, deadline_s, on_answer))
         if self._watchdog is None:
             self._watchdog = self._loop.call_at(deadline_s, self._check_deadline)
-        self._transport.write(b"".join((_SIZE.pack(size), header, *body)))
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent += (_SIZE.pack(size), header, *body)
+
+    def _flush(self) -> None:
+        """At the end of the loop's turn, as all that leaves (see `turn.py`): the write wakes the leader."""
+        unsent, self._unsent = self._unsent, []
+        if self._transport is not None and not self.is_closed:
+            self._transport.write(b"".join(unsent))
 
     def close(self) -> None:
         """Ask nothing more; what is under way is never answered."""
