@@ -234,9 +234,11 @@ class SimConsumer:
         self._chance = chance
 
     async def run(self) -> None:
+        newest_epoch = -1
         while not self.is_stopped:
             leader = await self._metadata.leader(self.topic_partition)
-            if leader is not None:
+            if leader is not None and leader.leader_epoch >= newest_epoch:  # as clients do (KIP-320)
+                newest_epoch = leader.leader_epoch
                 while await self._fetch(leader):
                     if self._chance.random() < 0.1:
                         await self._ask_where_it_ends(leader)

@@ -6,7 +6,7 @@ kept here, beside the cluster, and only ever grows.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -35,11 +35,18 @@ class CommittedLog:
     def __init__(self) -> None:
         self.base_offsets: list[int] = []
         self.batches: list[tuple[BatchHeader, bytes]] = []
+        self.epochs: list[int] = []
+        """Of the leader whose high watermark passed the batch first; never falling."""
         self.next_sequences: dict[int, int] = {}
 
     @property
     def end_offset(self) -> int:
         return self.batches[-1][0].last_offset + 1 if self.batches else 0
+
+    def end_before(self, leader_epoch: int) -> int:
+        """Where what leaders of earlier epochs committed ends."""
+        count = bisect_left(self.epochs, leader_epoch)
+        return self.batches[count - 1][0].last_offset + 1 if count else 0
 
     def at(self, offset: int) -> tuple[BatchHeader, bytes] | None:
         """The batch that holds `offset`."""
@@ -55,7 +62,6 @@ class Invariants:
     def __init__(self, loop: SimLoop, trace: Trace) -> None:
         self.violation: str | None = None
         self.committed: dict[TopicPartition, CommittedLog] = {}
-        self.allows_loss = False
         self._loop = loop
         self._trace = trace
         self._leaders: dict[tuple[TopicPartition, int], SimProcess] = {}
@@ -112,9 +118,9 @@ class Invariants:
         holder = self._leaders.setdefault((topic_partition, replica.core.leader_epoch), process)
         if holder is not process:
             self.fail("one leader an epoch", f"{where}: {holder} leads or led it too")
-        committed = self.log(topic_partition)
-        if not self.allows_loss:
-            self._check_same(topic_partition, replica.log, 0, committed.end_offset, f"{where} new leader")
+        # One that hears of its election late may lack what its successors have committed since.
+        end = self.log(topic_partition).end_before(replica.core.leader_epoch)
+        self._check_same(topic_partition, replica.log, 0, end, f"{where} new leader")
 
     def _check_same(
         self, topic_partition: TopicPartition, log: SimPartitionLog, start: int, end: int, where: str
@@ -158,9 +164,15 @@ class Invariants:
         for header, data in log.stored.batches[index_of(log.stored.batches, known_end) :]:
             if header.last_offset >= core.high_watermark:
                 break
-            self._commit(committed, header, data, where)
+            self._commit(committed, header, data, core.leader_epoch, where)
 
-    def _commit(self, committed: CommittedLog, header: BatchHeader, data: bytes, where: str) -> None:
+    def _commit(
+        self, committed: CommittedLog, header: BatchHeader, data: bytes, leader_epoch: int, where: str
+    ) -> None:
+        if committed.epochs:
+            # A deposed leader that has not heard of it may still be told by followers that they had it all.
+            leader_epoch = max(leader_epoch, committed.epochs[-1])
+        committed.epochs.append(leader_epoch)
         if header.base_offset != committed.end_offset:
             self.fail("offsets have no holes", f"{where}: {header.base_offset} after {committed.end_offset}")
         committed.base_offsets.append(header.base_offset)
