@@ -175,7 +175,13 @@ class IsrWriter:
             ],
         )
         if result.succeeded:
-            for pending, _ in standing:
+            for pending, state in standing:
+                _log.info(
+                    "ISR changed",
+                    partition=str(pending.replica.topic_partition),
+                    before=state.isr,
+                    isr=pending.proposal.isr,
+                )
                 self._tell(pending, IsrWritten(pending.proposal, result.revision))
             return
         alive = dict(zip(added, result.reads[len(standing) :], strict=True))
