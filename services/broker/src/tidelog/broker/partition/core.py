@@ -49,8 +49,9 @@ from tidelog.broker.partition.follower_role import FetchState, truncation_for
 from tidelog.broker.partition.leader_epochs import UNDEFINED_EPOCH, EpochEndOffset, LeaderEpochs
 from tidelog.broker.partition.leader_role import LeaderRole, eligible_after
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.broker.partition.refused_batches import RefusedBatches
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.records.batch import NO_PRODUCER_ID, TRANSACTIONAL_BIT
+from tidelog.records.batch import NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchHeader
 
 NO_EPOCH: Final = -1
 NO_LEADER: Final = -1
@@ -71,6 +72,7 @@ class PartitionCore:
         "_asks_again",
         "_handlers",
         "_leading",
+        "_refused",
         "broker_id",
         "effective_min_in_sync_replicas",
         "elr",
@@ -127,6 +129,7 @@ class PartitionCore:
         self.fetch_state = FetchState.NONE
         self._leading: LeaderRole | None = None
         self._asks_again = False
+        self._refused = RefusedBatches()
         self._handlers: dict[type, Callable[[Any, int], list[Effect]]] = {
             ProduceReceived: self._on_produce_received,
             BatchAppended: self._on_batch_appended,
@@ -284,16 +287,19 @@ class PartitionCore:
     def _on_produce_received(self, event: ProduceReceived, now_ms: int) -> list[Effect]:
         header, required_acks = event
         if self.leader != self.broker_id:
-            return [Refuse(ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition")]
+            return self._refuse_for_now(
+                header, ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition", now_ms
+            )
         in_sync, least = len(self.in_sync_replicas), self.effective_min_in_sync_replicas
         if in_sync < least and required_acks == ACKS_ALL:
-            return [
-                Refuse(ErrorCode.NOT_ENOUGH_REPLICAS, f"{in_sync} replicas are in sync, {least} have to be")
-            ]
+            message = f"{in_sync} replicas are in sync, {least} have to be"
+            return self._refuse_for_now(header, ErrorCode.NOT_ENOUGH_REPLICAS, message, now_ms)
         if header.attributes & TRANSACTIONAL_BIT:
             # There is no transaction coordinator yet that could ever end this transaction.
             return [Refuse(ErrorCode.INVALID_TXN_STATE, "the transaction is not known to any coordinator")]
         if header.producer_id != NO_PRODUCER_ID:
+            if self._refused and (reason := self._refused.reason_to_refuse(header, now_ms)) is not None:
+                return [Refuse(reason, "the producer's batch before this one was refused")]
             try:
                 duplicate = self.producers.check(header, now_ms)
             except KafkaError as refusal:
@@ -301,6 +307,14 @@ class PartitionCore:
             if duplicate is not None:
                 return [AnswerDuplicate(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp)]
         return [AppendBatch(self.log_end_offset, self.leader_epoch)]
+
+    def _refuse_for_now(
+        self, header: BatchHeader, error: ErrorCode, message: str, now_ms: int
+    ) -> list[Effect]:
+        """It will come again: what its producer sent after it must not be taken for the end of a gap."""
+        if header.producer_id != NO_PRODUCER_ID:
+            self._refused.refused(header, error, now_ms)
+        return [Refuse(error, message)]
 
     def _on_batch_appended(self, event: BatchAppended, now_ms: int) -> list[Effect]:
         header = event.header
