@@ -14,16 +14,19 @@ import click
 from tidelog.broker.log.directory_lock import DirectoryLock
 from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
 from tidelog.broker.log.meta_properties import MetaProperties, read_meta_properties
-from tidelog.cli.cluster_tend import data_dir_option
 from tidelog.cli.local_cluster.cluster import STOP_TIMEOUT_S, LocalCluster
 from tidelog.cli.local_cluster.plan import BROKER, ETCD
 from tidelog.cli.log_survey import FoundReplica, greatest_producer_id, partition_directories, survey
 from tidelog.cli.output import note, say
 from tidelog.cli.rebuilt_metadata import RebuiltTopic, rebuild_topics
+from tidelog.cli.service_options import service_options, settings_from
+from tidelog.cli.service_process import etcd_options
 from tidelog.cli.tool_command import ToolCommand, ToolError
 from tidelog.metadata import keys
 from tidelog.metadata.cluster_identity import ensure_cluster_id
 from tidelog.metadata.entries import Entry, ProducerIdBlockEntry
+from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
+from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.store import MAX_TXN_BYTES, MAX_TXN_OPERATIONS, Delete, MetadataStore, Put, StoreError
 
 PRODUCER_IDS_SKIPPED: Final = 1_000_000
@@ -43,27 +46,59 @@ class Survey(NamedTuple):
     greatest_producer_id: int
 
 
-@click.command(cls=ToolCommand)
-@data_dir_option
-def command(data_dir: Path) -> None:
+@click.command(cls=ToolCommand, short_help="Rebuild a lost etcd from the brokers' directories.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The directory that 'tidelog cluster up' was given.",
+)
+@click.option(
+    "--log-dir",
+    "log_dirs",
+    multiple=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Of any other cluster: a broker's log.dirs; once for each broker, all of them.",
+)
+@service_options
+def command(
+    data_dir: Path | None, log_dirs: tuple[Path, ...], config: Path | None, assignments: tuple[str, ...]
+) -> None:
     """Rebuild etcd's contents from the brokers' directories, into an etcd that is empty.
 
     Brokers and controllers must be down. Topics, their ids, partitions and replicas come back, with all
-    records; settings of topics and brokers stood in etcd alone and are lost.
+    records; settings of topics and brokers stood in etcd alone and are lost. With --log-dir, etcd is the
+    one that --config, environment or --set name (tidelog.etcd.endpoints).
     """
+    if (data_dir is None) == (not log_dirs):
+        raise click.UsageError("either --data-dir or --log-dir, please")
+    with contextlib.ExitStack() as stack:
+        if data_dir is not None:
+            cluster = _stopped_cluster(data_dir)
+            log_dirs = tuple(cluster.directory / m.name for m in cluster.plan.members if m.kind == BROKER)
+            stack.enter_context(_etcd_of(cluster))
+            options = cluster.etcd_options()
+            next_step = f"'tidelog cluster up --data-dir {data_dir}' starts it"
+        else:
+            options = etcd_options(settings_from(config, assignments))
+            next_step = "now start its brokers and controllers"
+        try:
+            with _locked(log_dirs):
+                found = survey_directories(log_dirs)
+                topics = asyncio.run(_recover(options, found))
+        except (CorruptFileError, LogDirectoryInUseError, OSError, StoreError) as error:
+            raise ToolError(str(error)) from error
+    _tell(topics)
+    say(f"cluster {found.cluster_id} is back in etcd; {next_step}")
+
+
+def _stopped_cluster(data_dir: Path) -> LocalCluster:
     cluster = LocalCluster.open(data_dir)
     running = [name for name in cluster.running() if not name.startswith(ETCD)]
     if running:
         raise ToolError(f"{', '.join(running)} still run; 'tidelog cluster down' stops them")
-    log_dirs = [cluster.directory / m.name for m in cluster.plan.members if m.kind == BROKER]
-    try:
-        with _locked(log_dirs), _etcd_of(cluster):
-            found = survey_directories(log_dirs)
-            topics = asyncio.run(_recover(cluster, found))
-    except (CorruptFileError, LogDirectoryInUseError, OSError, StoreError) as error:
-        raise ToolError(str(error)) from error
-    _tell(topics)
-    say(f"cluster {found.cluster_id} is back in etcd; 'tidelog cluster up --data-dir {data_dir}' starts it")
+    return cluster
 
 
 @contextlib.contextmanager
@@ -91,10 +126,8 @@ def _locked(log_dirs: Sequence[Path]) -> Iterator[None]:
         yield
 
 
-async def _recover(cluster: LocalCluster, found: Survey) -> list[RebuiltTopic]:
-    from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore  # gRPC: not for those who don't need it
-
-    store = EtcdMetadataStore(cluster.etcd_options())
+async def _recover(options: EtcdOptions, found: Survey) -> list[RebuiltTopic]:
+    store = EtcdMetadataStore(options)
     try:
         return await recover(store, found)
     finally:

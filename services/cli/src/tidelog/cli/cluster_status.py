@@ -22,7 +22,7 @@ MAX_TROUBLED: Final = 30
 """Partitions shown; of a broken cluster there may be thousands."""
 
 
-@click.command(cls=ToolCommand)
+@click.command(cls=ToolCommand, short_help="Processes, what each does, partitions in trouble.")
 @data_dir_option
 def command(data_dir: Path) -> None:
     """Processes: pid, alive, address, role; and partitions that lack a leader or in-sync replicas."""

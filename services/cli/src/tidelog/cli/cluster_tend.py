@@ -23,7 +23,7 @@ data_dir_option = click.option(
 )
 
 
-@click.command(cls=ToolCommand)
+@click.command(cls=ToolCommand, short_help="Stop everything; the data stays.")
 @data_dir_option
 @click.option(
     "--timeout-s",
@@ -42,7 +42,7 @@ def down(data_dir: Path, timeout_s: float) -> None:
     say(f"stopped: {', '.join(running)}" if running else "nothing was running")
 
 
-@click.command(cls=ToolCommand)
+@click.command(cls=ToolCommand, short_help="Send a process a signal.")
 @click.argument("name")
 @click.option(
     "--signal",
@@ -65,7 +65,7 @@ def kill(name: str, signal_name: str, data_dir: Path) -> None:
     say(f"{name}: {signal.Signals(number).name} sent")
 
 
-@click.command(cls=ToolCommand)
+@click.command(cls=ToolCommand, short_help="Start a process again.")
 @click.argument("name")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Return once it serves.")
 @data_dir_option

@@ -26,7 +26,7 @@ FIRST_INTERNAL_PORT: Final = 20
 MAX_PORT: Final = 65_535
 
 
-@click.command(cls=ToolCommand)
+@click.command(cls=ToolCommand, short_help="Start a cluster of real processes on this machine.")
 @click.option("--brokers", type=click.IntRange(1), help="How many brokers.  [default: 3]")
 @click.option(
     "--controllers", type=click.IntRange(1), help="Of them, one is in office at a time.  [default: 1]"
