@@ -33,6 +33,9 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=1)
     parser.add_argument("--planted", choices=sorted(PLANTED), help="break tidelog in this way first")
     parser.add_argument("--until-found", action="store_true", help="stop at the first seed that fails")
+    parser.add_argument(
+        "--show-trace-hash", action="store_true", help="to see that a run is repeated exactly"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()
     return _run(arguments, Console(soft_wrap=True))
@@ -53,6 +56,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
             events += outcome.events
             faults += outcome.faults
             acknowledged += outcome.acknowledged
+            if arguments.show_trace_hash:
+                console.print(f"trace {outcome.seed} {outcome.trace_hash:08x} {outcome.events}")
             if outcome.failure is not None:
                 failed.append(outcome.seed)
                 _show(outcome, console, whole=arguments.seeds == 1)

@@ -75,7 +75,8 @@ class BrokerNode:
             LoopTimer(world.loop),
             random.Random(world.chance.getrandbits(64)),
         )
-        broker.isr_maintenance = IsrMaintenance(broker, store)
+        broker.isr_maintenance = maintenance = IsrMaintenance(broker, store)
+        self._watch_proposals(maintenance)
         self._receiver = CommandReceiver(broker)
         self.commands_service = BrokerCommandsService(self._receiver, self.broker_id)
         self._life = BrokerLife(broker, store, remembers=True, on_failed=lambda error: process.kill())
@@ -89,6 +90,15 @@ class BrokerNode:
 
     def _log_changed(self, topic_partition: TopicPartition, log: SimPartitionLog) -> None:
         self.world.log_changed(self.process, topic_partition, log)
+
+    def _watch_proposals(self, maintenance: Any) -> None:
+        propose = maintenance.propose
+
+        def watched(replica: Any, proposal: Any) -> None:
+            self.world.on_proposal(self.process, replica.topic_partition, proposal)
+            propose(replica, proposal)
+
+        maintenance.propose = watched
 
     async def _register(self, directory: SimLogDirectory) -> None:
         assert self._life is not None

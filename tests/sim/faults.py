@@ -7,6 +7,10 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from tidelog.broker.partition.events import ProposeIsr
+from tidelog.metadata import keys
+from tidelog.model.topics import TopicPartition
+
 from sim.broker_node import BrokerNode, broker_name
 from sim.loop import SimProcess
 from sim.rpc import controller_name
@@ -24,7 +28,10 @@ LEASE_CLOCK_RATES: Final = (0.1, 0.5, 1.0, 3.0, 10.0)
 PROCESS_CLOCK_RATES: Final = (0.7, 0.9, 1.0, 1.1, 1.5)
 RESTART_AFTER_S: Final = (0.1, 0.5, 2.0, 5.0, 10.0)
 TRAP_LASTS_S: Final = 3.0
-MOMENTS: Final = ("store", "log", "isr", "lead")
+PROPOSAL_DELAY_S: Final = 1.5
+MOST_LEADER_CHANGES: Final = 4
+LEADER_CHANGE_S: Final = (0.3, 3.0)
+MOMENTS: Final = ("store", "log")
 
 
 class Faults:
@@ -52,6 +59,8 @@ class Faults:
             (self._set_lease_clock, 1),
             (self._skew_a_clock, 1),
             (self._set_trap, 6),
+            (self._hurry_leaders, 2),
+            (self._await_proposal, 4),
         ]
 
     async def run(self, for_s: float, at_least: int) -> None:
@@ -67,14 +76,13 @@ class Faults:
     def _do(self, action: Callable[[], str | None]) -> None:
         what = action()
         if what is not None:
-            self._count += 1
-            self._world.trace.add(self._world.loop.now, "fault", what)
+            self._note(what)
 
     def heal(self) -> None:
         """No more faults; everybody is up and can reach everybody."""
         world = self._world
         self._is_healed = True
-        world.on_moment = lambda *_: None
+        world.on_moment = world.on_proposal = lambda *_: None
         network = world.network
         network.blocked.clear()
         network.loss_share = network.duplicate_share = 0.0
@@ -292,9 +300,9 @@ class Faults:
         if not leases:
             return None
         lease = self._chance.choice(leases)
-        keys = store.space.keys_of_lease(lease)
+        held = store.space.keys_of_lease(lease)
         store.expire(lease)
-        return f"lease of {keys} ends"
+        return f"lease of {held} ends"
 
     def _set_lease_clock(self) -> str:
         store = self._world.store
@@ -355,8 +363,81 @@ class Faults:
             return
         what = self._chance.choice(choices)()
         if what is not None:
-            self._count += 1
-            self._world.trace.add(self._world.loop.now, "fault", f"at {moment}: {what}")
+            self._note(f"at {moment}: {what}")
+
+    def _hurry_leaders(self) -> str | None:
+        """Leaders change one after the other while one replica hears nothing from controllers."""
+        world, chance = self._world, self._chance
+        topic_partition = chance.choice(world.topic_partitions)
+        deaf = broker_name(chance.choice(world.plan.assignments[topic_partition.partition]))
+        rounds = chance.randint(2, MOST_LEADER_CHANGES)
+        pause_s = chance.uniform(*LEADER_CHANGE_S)
+        self._cut({(controller_name(c), deaf) for c in world.plan.controllers}, rounds * pause_s)
+
+        def depose() -> None:
+            state = world.partition_state(topic_partition)
+            if state is not None and not self._is_healed:
+                self._end_lease_of(state.leader)
+
+        for number in range(rounds):
+            self._later(number * pause_s, depose)
+        return f"{rounds} leader changes of {topic_partition} every {pause_s:.1f} s, {deaf} hears of none"
+
+    def _end_lease_of(self, broker_id: int) -> None:
+        store = self._world.store
+        item = store.space.get(keys.broker_id(broker_id))
+        if item is not None:
+            self._world.trace.add(self._world.loop.now, "strike", f"lease of {item.key} ends")
+            store.expire(item.lease)
+
+    # -- ISR changes that are under way
+
+    def _await_proposal(self) -> str | None:
+        """The next ISR change takes long to be written, and those it counts on die meanwhile."""
+        world = self._world
+        until = world.loop.now + TRAP_LASTS_S
+
+        def on_proposal(process: SimProcess, topic_partition: TopicPartition, proposal: ProposeIsr) -> None:
+            world.on_proposal = lambda *_: None
+            if world.loop.now > until or self._is_healed:
+                return
+            strike = self._strike_expansion if proposal.added else self._strike_shrink
+            world.loop.call_outside(0, strike, process, topic_partition, proposal)
+
+        world.on_proposal = on_proposal
+        return None
+
+    def _strike_expansion(
+        self, process: SimProcess, topic_partition: TopicPartition, proposal: ProposeIsr
+    ) -> None:
+        """Who joins loses its disk before the store hears that it has caught up, and is then needed."""
+        joins = proposal.added[0][0]
+        others = [b for b in self._world.plan.brokers if b != joins]
+        pairs = {(broker_name(joins), broker_name(b)) for b in others}
+        self._cut(pairs | {(there, here) for here, there in pairs}, MAX_CUT_S)
+        self._cut({(process.name, STORE)}, PROPOSAL_DELAY_S)
+        if self._crash_machine(joins) is None:
+            self._kill_broker(joins)
+        self._note(f"broker {joins} about to join {topic_partition} dies, the store hears of it later")
+        self._later(2 * PROPOSAL_DELAY_S, lambda: self._kill_these(others))
+
+    def _strike_shrink(
+        self, process: SimProcess, topic_partition: TopicPartition, proposal: ProposeIsr
+    ) -> None:
+        """Those that stay can't tell the store that others left, go on for a while, and die."""
+        stay = list(proposal.isr)
+        self._cut({(broker_name(b), STORE) for b in stay}, PROPOSAL_DELAY_S)
+        self._note(f"ISR of {topic_partition} shrinks to {stay}, the store does not hear of it")
+        self._later(PROPOSAL_DELAY_S, lambda: self._kill_these(stay))
+
+    def _kill_these(self, brokers: list[int]) -> None:
+        if not self._is_healed:
+            for broker_id in brokers:
+                self._kill_broker(broker_id)
+
+    def _note(self, what: str) -> None:
+        self._count += 1
+        self._world.trace.add(self._world.loop.now, "fault", what)
 
     def _isolate(self, name: str) -> str:
         others = [other for other in self._names() if other != name]

@@ -9,6 +9,7 @@ import contextlib
 import gc
 import random
 import sys
+import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple
@@ -72,7 +73,8 @@ def simulate(seed: int, fault_planted: Callable[[], AbstractContextManager[None]
     """
     before, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
-        with product.silent():
+        with product.silent(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of work that was never begun
             with contextlib.nullcontext() if fault_planted is None else fault_planted():
                 outcome = World(seed).run()
             gc.collect()
@@ -100,7 +102,9 @@ class World:
         self.problems: list[str] = []
         self.is_over = False
         self.on_moment: Callable[..., None] = lambda *_: None
-        """Told of moments at which a fault hurts most: (what, process, ...)."""
+        """Told of moments at which a fault hurts most: (what, process)."""
+        self.on_proposal: Callable[..., None] = lambda *_: None
+        """Told of each ISR change that a leader wants: (process, partition, proposal)."""
         self.loop.on_step = self._after_step
         self.loop.on_problem = self._note_problem
 
