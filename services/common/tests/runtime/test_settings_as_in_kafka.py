@@ -20,7 +20,11 @@ from tidelog.runtime.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS, Topi
 KAFKA: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("kafka_settings.json").read_text())
 
 # What is meant to be different, each with its value here.
-OTHER_DEFAULTS = {"node.id": 1, "broker.session.timeout.ms": 6000}
+OTHER_DEFAULTS = {
+    "node.id": 1,
+    "broker.session.timeout.ms": 6000,
+    "replica.socket.receive.buffer.bytes": 262144,
+}
 OWN_BROKER_SETTINGS = {
     "controlled.shutdown.max.retries",  # in Kafka before 4.0
     "controlled.shutdown.retry.backoff.ms",  # in Kafka before 4.0

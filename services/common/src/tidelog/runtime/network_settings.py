@@ -145,7 +145,7 @@ class NetworkSettings(CoordinatorSettings):
     )
     replica_socket_timeout_ms: int = integer(30_000, HIGH, "Longest wait for a leader's answer.")
     replica_socket_receive_buffer_bytes: int = integer(
-        65_536, HIGH, "SO_RCVBUF of connections to leaders; -1 for the system's default."
+        262_144, HIGH, "SO_RCVBUF of connections to leaders; -1 for the system's default."
     )
 
     # --- quotas ---
