@@ -57,6 +57,7 @@ class Peer:
         self._api_key = api_key
         self.abandon: list[Callable[[], None] | None] = []
         self.loop = asyncio.get_running_loop()
+        self.at_end_of_turn = self.loop.call_soon
 
     def close(self) -> None:
         self.is_closed = True

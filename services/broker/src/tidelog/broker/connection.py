@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import TYPE_CHECKING, cast
 
@@ -227,6 +227,10 @@ class Connection(asyncio.BufferedProtocol):
         if self._ready and not self._is_processing:
             self._turn.flush_at_end(self)
         self._resume_soon()
+
+    def at_end_of_turn(self, call: Callable[[], None]) -> None:
+        """Have `call` run once all that can be read has been; what it answers leaves with the others."""
+        self._turn.call_at_end(call)
 
     def flush(self) -> None:
         """Send the answers that are ready, in one write."""

@@ -152,7 +152,7 @@ class FollowerFetch:
         """Once for all that is appended in this turn."""
         if not self._is_woken:
             self._is_woken = True
-            self._context.connection.loop.call_soon(self._wake)
+            self._context.connection.at_end_of_turn(self._wake)
 
     def _wake(self) -> None:
         self._is_woken = False
