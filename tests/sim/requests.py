@@ -35,6 +35,9 @@ class SimConnection:
     def close(self) -> None:
         self.is_closed = True
 
+    def at_end_of_turn(self, call: Callable[[], None]) -> None:
+        self.loop.call_soon(call)
+
     def wait_for(self, context: SimRequest) -> None:
         """Who sends the answers keeps their order, if there is to be one."""
 
