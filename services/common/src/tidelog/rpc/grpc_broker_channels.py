@@ -175,8 +175,13 @@ class _Connection:
         self._expected = number
         answered: asyncio.Future[pb.CommandAnswer] = asyncio.get_running_loop().create_future()
         self._answered = answered
+        writing = asyncio.create_task(self._stream.write(encoded))
         try:
-            await self._stream.write(encoded)
+            # A write to a stream that is cancelled before it is connected never returns (grpc.aio 1.85).
+            await asyncio.wait((writing, self._reader), return_when=asyncio.FIRST_COMPLETED)
+            if not writing.done():
+                raise ConnectionError(f"{self._address}: closed before it was connected")
+            await writing
             return await answered
         except (grpc.RpcError, asyncio.InvalidStateError) as error:  # writing failed
             self._break_off()
@@ -188,6 +193,7 @@ class _Connection:
         finally:
             self._answered = None
             answered.cancel()
+            writing.cancel()
 
     async def _read(self) -> None:
         """Ends with the stream, and closes the channel then: nothing is held open to a broker that went."""
