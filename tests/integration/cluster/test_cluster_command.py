@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from brokerlab.broker_process import tidelog_command
+from brokerlab.clients import create_topic
 from brokerlab.raw_client import RawClient
 from clusterlab import processes
 from clusterlab.ports import PortRange
@@ -265,3 +267,42 @@ def test_a_wrong_setting_is_one_line_naming_it(tmp_path: Path) -> None:
 def test_pids_file_is_as_documented(tidelog_cluster: TidelogCluster) -> None:
     found = json.loads((tidelog_cluster.data_dir / "pids.json").read_text())
     assert all(isinstance(pid, int) for pid in found.values())
+
+
+def test_brokers_keep_their_partitions_from_an_etcd_that_was_emptied(
+    new_cluster: Callable[..., TidelogCluster],
+) -> None:
+    """Its controller would know no topics, and have them all set aside."""
+    cluster = new_cluster(brokers=2, controllers=1)
+    create_topic(cluster.bootstrap, "kept", 2, replication_factor=2)
+    cluster.kill("etcd-1")
+    shutil.rmtree(cluster.data_dir / "etcd-1")
+    cluster.start("etcd-1")
+    for name in ("broker-1", "broker-2"):
+        processes.await_end(cluster.pid(name), 60)
+        assert "etcd no longer holds this cluster" in (cluster.data_dir / f"logs/{name}.log").read_text()
+    assert not list(cluster.data_dir.glob("broker-*/*-stray"))
+    cluster.command("down")
+    shutil.rmtree(cluster.data_dir / "etcd-1")
+    cluster.command("recover")
+    cluster.command("up")
+    with RawClient(cluster.address(1)) as client:
+        answer = client.call(
+            "metadata",
+            12,
+            topics=None,
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=False,
+        )
+    assert [(t.name, len(t.partitions)) for t in answer.topics] == [("kept", 2)]
+
+
+def test_a_broker_with_data_does_not_make_a_cluster_of_an_empty_etcd(
+    new_cluster: Callable[..., TidelogCluster],
+) -> None:
+    cluster = new_cluster(brokers=1, controllers=1)
+    cluster.command("down")
+    shutil.rmtree(cluster.data_dir / "etcd-1")
+    with pytest.raises(ClusterCommandError, match="broker-1 ended instead of starting") as caught:
+        cluster.command("up")
+    assert "cluster" in str(caught.value) and "meta.properties" in str(caught.value)

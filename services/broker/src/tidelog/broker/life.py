@@ -65,7 +65,11 @@ class BrokerLife:
         self._log_directory.has_untold_damage = self._remembers and entry != known
         session = Session(
             self._store,
-            Claim(entry.key, lambda _: (entry if self._log_directory.has_untold_damage else known).encode()),
+            Claim(
+                entry.key,
+                lambda _: (entry if self._log_directory.has_untold_damage else known).encode(),
+                await self._guards(),
+            ),
             ttl_ms=settings.broker_session_timeout_ms,
             interval_ms=settings.broker_heartbeat_interval_ms,
             max_wait_ms=settings.broker_session_timeout_ms + GRACE_MS,
