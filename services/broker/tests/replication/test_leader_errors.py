@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable
+from collections import defaultdict
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ TOPIC_ID = uuid.uuid5(uuid.NAMESPACE_DNS, "t")
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LEADER, FOLLOWER = 1, 2
 SESSION = 77
+OUT_OF_RANGE = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 class ScriptedLeader:
@@ -52,7 +54,7 @@ class ScriptedLeader:
 
     def __init__(self) -> None:
         self.batches: dict[int, list[bytes]] = {0: [], 1: []}
-        self.refusals: dict[int, list[PartitionData]] = {0: [], 1: []}
+        self.refusals: defaultdict[int, list[PartitionData]] = defaultdict(list)
         self.session_errors: list[ErrorCode] = []
         self.epoch_end: tuple[int, int] = (0, 0)
         self.bounds = (0, 0)
@@ -85,7 +87,7 @@ class ScriptedLeader:
     def partition(self, partition: int, offset: int) -> PartitionData | None:
         if self.refusals[partition]:
             return self.refusals[partition].pop(0)
-        batches = self.batches[partition]
+        batches = self.batches.get(partition, [])
         records = b"".join(batches[offset:])  # of one record each
         if not records:
             return None
@@ -106,10 +108,11 @@ class ScriptedLeader:
 
     def list_offsets(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
         assert request.replica_id == FOLLOWER
-        part = request.topics[0].partitions[0]
-        offset = self.bounds[0] if part.timestamp == -2 else self.bounds[1]
-        answer = ListOffsetsPartitionResponse(part.partition_index, 0, -1, offset)
-        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse("t", [answer])])
+        answers = [
+            ListOffsetsPartitionResponse(part.partition_index, 0, -1, self.bounds[part.timestamp == -1])
+            for part in request.topics[0].partitions
+        ]
+        return ListOffsetsResponse(topics=[ListOffsetsTopicResponse("t", answers)])
 
 
 @asynccontextmanager
@@ -130,12 +133,27 @@ async def following(
             await node.close()
 
 
-async def follow(node: ReplicatingBroker, leader_epoch: int, configs: dict[str, str] | None = None) -> None:
+async def follow(
+    node: ReplicatingBroker,
+    leader_epoch: int,
+    configs: dict[str, str] | None = None,
+    *,
+    partitions: Iterable[int] = (0, 1),
+    leader: int = LEADER,
+) -> None:
     states = tuple(
         PartitionState(
-            "t", TOPIC_ID, partition, LEADER, leader_epoch, (1,), (1, 2), CONTROLLER_EPOCH, leader_epoch + 1
+            "t",
+            TOPIC_ID,
+            partition,
+            leader,
+            leader_epoch,
+            (leader,),
+            (1, 2, 3),
+            CONTROLLER_EPOCH,
+            leader_epoch + 1,
         )
-        for partition in (0, 1)
+        for partition in partitions
     )
     await node.commands.leader_and_isr(LeaderAndIsr(1, CONTROLLER_EPOCH, states, {"t": configs or {}}))
 
@@ -238,6 +256,92 @@ def test_a_log_that_begins_above_the_followers_end(tmp_path: Path) -> None:
         leader.refusals[0] = [PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE, -1, records=b"")]
         await until(lambda: leader.wanted.get(0) == 9)
         assert node.replica(T0).core.log_start_offset == 9
+
+    run(tmp_path, leader, body)
+
+
+def test_many_logs_that_begin_above_the_followers_end_at_once(tmp_path: Path) -> None:
+    leader = ScriptedLeader()
+    leader.bounds = (9, 12)
+    many = range(2, 12)
+    for partition in many:
+        leader.refusals[partition] = [PartitionData(partition, OUT_OF_RANGE, -1, records=b"")]
+
+    async def body(node: ReplicatingBroker, socket: ScriptedBroker) -> None:
+        await follow(node, 0, partitions=many)
+        await until(lambda: all(leader.wanted.get(partition) == 9 for partition in many))
+        assert socket.connections == 1
+
+    run(tmp_path, leader, body)
+
+
+def test_a_connection_lost_while_the_leaders_bounds_are_asked_for(tmp_path: Path) -> None:
+    leader = ScriptedLeader()
+    leader.bounds = (9, 12)
+    leader.refusals[0] = [PartitionData(0, OUT_OF_RANGE, -1, records=b"")]
+    served, losses = leader.list_offsets, [None]
+
+    def list_offsets(request: ListOffsetsRequest, version: int) -> Any:
+        return losses.pop() if losses else served(request, version)
+
+    async def body(node: ReplicatingBroker, socket: ScriptedBroker) -> None:
+        await until(lambda: leader.wanted.get(0) == 9)
+        assert socket.connections == 2
+
+    leader.list_offsets = list_offsets  # type: ignore[method-assign]
+    run(tmp_path, leader, body)
+
+
+def test_a_leaders_log_that_begins_within_a_batch(tmp_path: Path) -> None:
+    """DeleteRecords names any offset, and the leader answers with the whole batch that holds it."""
+    leader = ScriptedLeader()
+    leader.bounds = (5, 10)
+    batch = make_batch(3, count=7)
+
+    def partition(index: int, offset: int) -> PartitionData | None:
+        if index == 1 or offset == 10:
+            return None
+        if offset != 5:
+            return PartitionData(index, OUT_OF_RANGE, -1, records=b"")
+        return PartitionData(index, 0, 10, 10, 5, records=batch)
+
+    async def body(node: ReplicatingBroker, socket: ScriptedBroker) -> None:
+        await until(lambda: leader.wanted.get(0) == 10)
+        replica = node.replica(T0)
+        assert read_all(replica.log) == [batch]
+        assert (replica.core.log_start_offset, replica.core.log_end_offset) == (5, 10)
+
+    leader.partition = partition  # type: ignore[method-assign]
+    run(tmp_path, leader, body)
+
+
+def test_an_empty_log_that_lies_above_the_leaders(tmp_path: Path) -> None:
+    """It holds no epoch that the leader could be asked about."""
+    leader = ScriptedLeader()
+
+    async def body(node: ReplicatingBroker, socket: ScriptedBroker) -> None:
+        await until(lambda: len(leader.wanted) == 2)
+        leader.bounds = (9, 9)
+        leader.refusals[0] = [PartitionData(0, OUT_OF_RANGE, -1, records=b"")]
+        await until(lambda: leader.wanted.get(0) == 9)
+        leader.bounds = (2, 4)  # of another leader, whose election lost something
+        leader.refusals[0] = [PartitionData(0, OUT_OF_RANGE, -1, records=b"")] * 3
+        await follow(node, 1)
+        await until(lambda: leader.wanted.get(0) == 2)
+
+    run(tmp_path, leader, body)
+
+
+def test_a_partition_left_alone_for_a_while_outlasts_its_neighbours(tmp_path: Path) -> None:
+    """The connection to its leader stays although nothing is fetched over it just now."""
+    leader = ScriptedLeader()
+    leader.batches = {0: batches(3), 1: []}
+    leader.refusals[0] = [PartitionData(0, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, records=b"")] * 3
+
+    async def body(node: ReplicatingBroker, socket: ScriptedBroker) -> None:
+        await until(lambda: len(leader.refusals[0]) < 3 and 0 not in leader.wanted)
+        await follow(node, 1, partitions=[1], leader=3)
+        await until(lambda: node.replica(T0).core.log_end_offset == 3)
 
     run(tmp_path, leader, body)
 

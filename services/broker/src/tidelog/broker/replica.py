@@ -192,6 +192,9 @@ class Replica:
             return False
         if type(first) is Refuse:
             raise KafkaError(first.error, first.message)
+        if type(first) is RestartLogAt:
+            self._carry_out(effects, now_ms)
+            return True
         if headers:
             # Fewer only if the disk refused in between: what is missing is fetched again.
             headers = headers[: self.log.append_received(records, headers, now_ms)]

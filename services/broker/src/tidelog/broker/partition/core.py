@@ -46,7 +46,12 @@ from tidelog.broker.partition.events import (
     TruncateTo,
 )
 from tidelog.broker.partition.follower_role import FetchState, truncation_for
-from tidelog.broker.partition.leader_epochs import UNDEFINED_EPOCH, EpochEndOffset, LeaderEpochs
+from tidelog.broker.partition.leader_epochs import (
+    UNDEFINED_EPOCH,
+    UNDEFINED_EPOCH_OFFSET,
+    EpochEndOffset,
+    LeaderEpochs,
+)
 from tidelog.broker.partition.leader_role import LeaderRole, eligible_after
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.broker.partition.refused_batches import RefusedBatches
@@ -70,6 +75,7 @@ class PartitionCore:
 
     __slots__ = (
         "_asks_again",
+        "_fetch_from",
         "_handlers",
         "_leading",
         "_refused",
@@ -129,6 +135,7 @@ class PartitionCore:
         self.fetch_state = FetchState.NONE
         self._leading: LeaderRole | None = None
         self._asks_again = False
+        self._fetch_from = UNDEFINED_EPOCH_OFFSET
         self._refused = RefusedBatches()
         self._handlers: dict[type, Callable[[Any, int], list[Effect]]] = {
             ProduceReceived: self._on_produce_received,
@@ -192,6 +199,13 @@ class PartitionCore:
         return None if self._leading is None else self._leading.pending
 
     @property
+    def fetch_offset(self) -> int:
+        """Where a follower goes on. Above its log's end only while that waits for a batch within which the
+        leader's log begins.
+        """
+        return max(self.log_end_offset, self._fetch_from)
+
+    @property
     def last_fetched_epoch(self) -> int:
         """What a follower's Fetch says of its log's end; -1 for an empty log."""
         return self.leader_epochs.latest_epoch if self.truncates_by_epoch else UNDEFINED_EPOCH
@@ -246,6 +260,8 @@ class PartitionCore:
             return []  # a command overtaken by a later one
         is_new_epoch = event.leader_epoch > self.leader_epoch
         has_moved = is_new_epoch or event.leader != self.leader
+        if has_moved:
+            self._fetch_from = UNDEFINED_EPOCH_OFFSET
         self.leader = event.leader
         self.leader_epoch = event.leader_epoch
         self.partition_epoch = event.partition_epoch
@@ -428,7 +444,9 @@ class PartitionCore:
     def _on_fetched_out_of_range(self, event: FetchedOutOfRange, now_ms: int) -> list[Effect]:
         if not self._is_current(event.leader_epoch, FetchState.FETCHING):
             return []
-        if self.log_end_offset < event.leader_log_start_offset:
+        self._fetch_from = UNDEFINED_EPOCH_OFFSET
+        is_empty_above = not len(self.leader_epochs) and self.log_end_offset > event.leader_log_end_offset
+        if self.log_end_offset < event.leader_log_start_offset or is_empty_above:
             self.fetch_state = FetchState.TRUNCATING
             self._asks_again = False
             return [RestartLogAt(event.leader_log_start_offset)]
@@ -439,6 +457,7 @@ class PartitionCore:
             self.leader_epochs, self.log_end_offset, self.log_start_offset, epoch, end_offset
         )
         self._asks_again = not is_final
+        self._fetch_from = UNDEFINED_EPOCH_OFFSET
         return self._truncate_to(offset)
 
     def _truncate_to(self, offset: int) -> list[Effect]:
@@ -468,6 +487,11 @@ class PartitionCore:
         if not self._is_current(event.leader_epoch, FetchState.FETCHING):
             return []
         epochs, next_offset = self.leader_epochs, self.log_end_offset
+        if event.headers and self._begins_within(event.headers[0]):
+            self._fetch_from = next_offset
+            self.fetch_state = FetchState.TRUNCATING
+            self._asks_again = False
+            return [RestartLogAt(event.headers[0].base_offset)]
         latest = epochs.epoch_for_offset(next_offset - 1)
         begun: list[tuple[int, int]] = []
         for header in event.headers:
@@ -495,6 +519,7 @@ class PartitionCore:
             for header in event.headers:
                 update(header, now_ms)
             self.log_end_offset = event.headers[-1].last_offset + 1
+            self._fetch_from = UNDEFINED_EPOCH_OFFSET
         effects: list[Effect] = []
         high_watermark = min(event.high_watermark, self.log_end_offset)
         if high_watermark > self.high_watermark:
@@ -505,6 +530,13 @@ class PartitionCore:
         if log_start_offset > self.log_start_offset:
             effects.append(AdvanceLogStartOffset(log_start_offset))
         return effects
+
+    def _begins_within(self, header: BatchHeader) -> bool:
+        """Whether the own, empty log begins in the middle of this batch, as the leader's does: DeleteRecords
+        names any offset, and the log has to hold the batch whole.
+        """
+        begin = self.log_start_offset
+        return begin == self.log_end_offset and header.base_offset < begin <= header.last_offset
 
     def _is_current(self, leader_epoch: int, state: FetchState) -> bool:
         return self.is_follower and leader_epoch == self.leader_epoch and self.fetch_state is state

@@ -58,7 +58,7 @@ class FollowedPartition(FetchPosition):
     def refresh(self) -> bool:
         """Take over where the log ends; True if the leader does not know that yet."""
         core, wire = self.replica.core, self.wire
-        end, start, epoch = core.log_end_offset, core.log_start_offset, core.last_fetched_epoch
+        end, start, epoch = core.fetch_offset, core.log_start_offset, core.last_fetched_epoch
         if wire.fetch_offset == end and wire.log_start_offset == start and wire.last_fetched_epoch == epoch:
             return False
         wire.fetch_offset, wire.log_start_offset, wire.last_fetched_epoch = end, start, epoch

@@ -90,14 +90,18 @@ class LeaderFetcher:
         self._failures = 0
         self._unasked: dict[TopicPartition, tuple[Replica, AskEpochEnd]] = {}
         self._asked: dict[TopicPartition, tuple[Replica, AskEpochEnd]] = {}
+        self._out_of_range: dict[TopicPartition, FollowedPartition] = {}
+        self._bounds_asked: dict[TopicPartition, FollowedPartition] = {}
         self._asks_soon = False
         self.is_stopped = False
+        self.followed_count = 0
+        """Partitions that belong here, fetched at the moment or not."""
 
     # -- for ReplicaFetchers
 
     @property
     def is_idle(self) -> bool:
-        return not len(self.session) and not self._unasked and not self._asked
+        return not self.followed_count and not self._unasked and not self._asked
 
     def resume(self, followed: FollowedPartition) -> None:
         """Fetch it, if its state is to be fetched."""
@@ -111,13 +115,15 @@ class LeaderFetcher:
     def leave(self, followed: FollowedPartition) -> None:
         """Fetch it no longer."""
         self.session.remove(followed)
+        topic_partition = followed.replica.topic_partition
+        for asked in (self._out_of_range, self._bounds_asked):
+            if asked.get(topic_partition) is followed:
+                del asked[topic_partition]
 
     def ask_epoch_end(self, replica: Replica, question: AskEpochEnd) -> None:
         """Until it is answered, or is out of date."""
         self._unasked[replica.topic_partition] = (replica, question)
-        if not self._asks_soon:
-            self._asks_soon = True
-            self._loop.call_soon(self._ask)
+        self._ask_soon()
 
     def forget_question(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
         """Of an earlier leader epoch than this."""
@@ -154,6 +160,8 @@ class LeaderFetcher:
         self.session.restart()
         self._unasked = {**self._asked, **self._unasked}
         self._asked = {}
+        self._out_of_range = {**self._bounds_asked, **self._out_of_range}
+        self._bounds_asked = {}
         if not self.is_idle:
             self._link.want()
 
@@ -258,7 +266,8 @@ class LeaderFetcher:
         headers: Sequence[BatchHeader] = ()
         try:
             if records:
-                headers = received_headers(records, core.log_end_offset)
+                is_empty = core.log_start_offset == core.log_end_offset
+                headers = received_headers(records, 0 if is_empty else core.log_end_offset)
             is_done = replica.append_received(
                 records or _NO_RECORDS,
                 headers,
@@ -273,6 +282,9 @@ class LeaderFetcher:
         if not is_done:
             self.session.remove(followed)
             self._owner.flush_epochs(followed)
+            return
+        if core.fetch_state is not FetchState.FETCHING:  # it is begun anew first
+            self.session.remove(followed)
             return
         followed.failures = 0
         followed.lag = max(0, data.high_watermark - core.log_end_offset)
@@ -291,8 +303,10 @@ class LeaderFetcher:
 
     def _refused(self, followed: FollowedPartition, error: ErrorCode) -> None:
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
+            # The leader's log does not reach the fetch offset: where does it begin and end?
             self.session.remove(followed)
-            self._ask_bounds(followed)
+            self._out_of_range[followed.replica.topic_partition] = followed
+            self._ask_soon()
             return
         self._failed(followed, KafkaError(error))
 
@@ -318,22 +332,33 @@ class LeaderFetcher:
 
     # -- questions
 
+    def _ask_soon(self) -> None:
+        if not self._asks_soon:
+            self._asks_soon = True
+            self._loop.call_soon(self._ask)
+
     def _ask(self) -> None:
-        """Send the questions gathered so far."""
+        """Send the questions gathered so far: of each kind one at a time, the others go with the next."""
         self._asks_soon = False
-        if not self._unasked or self.is_stopped:
+        asks_epochs = bool(self._unasked) and not self._asked
+        asks_bounds = bool(self._out_of_range) and not self._bounds_asked
+        if self.is_stopped or not (asks_epochs or asks_bounds):
             return
         channel = self._link.channel
         if channel is None:
             self._link.want()
             return
-        if self._asked:
-            return  # one at a time: the others go with the next
+        self._end_wait_at_leader(channel)
+        if asks_epochs:
+            self._ask_epoch_ends(channel)
+        if asks_bounds:
+            self._ask_bounds(channel)
+
+    def _ask_epoch_ends(self, channel: LeaderChannel) -> None:
         asked = list(self._unasked.items())[: questions.MAX_PARTITIONS_PER_QUESTION]
         for topic_partition, question in asked:
             self._asked[topic_partition] = question
             del self._unasked[topic_partition]
-        self._end_wait_at_leader(channel)
         request = questions.epoch_end_request(
             self._broker.broker_id,
             ((topic_partition, ask.leader_epoch, ask.epoch) for topic_partition, (_, ask) in asked),
@@ -385,41 +410,59 @@ class LeaderFetcher:
         ):
             self.ask_epoch_end(replica, question)
 
-    def _ask_bounds(self, followed: FollowedPartition) -> None:
-        """The leader's log does not reach the fetch offset: where does it begin and end?"""
-        channel = self._link.channel
-        if channel is None:
-            self.resume_after(followed, FIRST_BACKOFF_MS)
-            return
-        bounds: list[questions.OffsetAnswer] = []
-        for timestamp in (questions.EARLIEST, questions.LATEST):
+    def _ask_bounds(self, channel: LeaderChannel) -> None:
+        asked = list(self._out_of_range.items())[: questions.MAX_PARTITIONS_PER_QUESTION]
+        for topic_partition, followed in asked:
+            self._bounds_asked[topic_partition] = followed
+            del self._out_of_range[topic_partition]
+        starts: dict[TopicPartition, questions.OffsetAnswer] = {}
+        for timestamp, on_answer in (
+            (questions.EARLIEST, partial(self._on_starts, starts)),
+            (questions.LATEST, partial(self._on_ends, starts)),
+        ):
             request = questions.offset_request(
-                self._broker.broker_id, followed.replica.topic_partition, followed.leader_epoch, timestamp
+                self._broker.broker_id,
+                ((topic_partition, followed.leader_epoch) for topic_partition, followed in asked),
+                timestamp,
             )
             channel.send(
                 request,
                 questions.LIST_OFFSETS_VERSION,
                 self._settings.replica_socket_timeout_ms,
-                partial(self._on_bound, followed, bounds),
+                on_answer,
             )
 
-    def _on_bound(
+    def _on_starts(
+        self, starts: dict[TopicPartition, questions.OffsetAnswer], response: ListOffsetsResponse
+    ) -> None:
+        starts.update(questions.offset_answers(response))
+
+    def _on_ends(
+        self, starts: dict[TopicPartition, questions.OffsetAnswer], response: ListOffsetsResponse
+    ) -> None:
+        asked, self._bounds_asked = self._bounds_asked, {}
+        ends = questions.offset_answers(response)
+        for topic_partition, followed in asked.items():
+            self._bounded(followed, starts.get(topic_partition), ends.get(topic_partition))
+        self._ask()
+
+    def _bounded(
         self,
         followed: FollowedPartition,
-        bounds: list[questions.OffsetAnswer],
-        response: ListOffsetsResponse,
+        start: questions.OffsetAnswer | None,
+        end: questions.OffsetAnswer | None,
     ) -> None:
-        bounds.append(questions.offset_answer(response))
-        if len(bounds) < 2 or followed.is_stopped:
+        if followed.is_stopped:
             return
-        for bound in bounds:
+        if start is None or end is None:
+            self._failed(followed, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "no bounds in the answer"))
+            return
+        for bound in (start, end):
             if bound.error_code:
                 self._failed(followed, KafkaError(ErrorCode(bound.error_code)))
                 return
-        start, end = (bound.offset for bound in bounds)
-        followed.replica.step(
-            FetchedOutOfRange(followed.leader_epoch, start, end), self._broker.clock.now_ms()
-        )
+        event = FetchedOutOfRange(followed.leader_epoch, start.offset, end.offset)
+        followed.replica.step(event, self._broker.clock.now_ms())
         self.resume_after(followed, followed.backoff_ms(self._settings.replica_fetch_backoff_ms))
 
 

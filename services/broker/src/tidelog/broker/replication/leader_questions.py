@@ -36,7 +36,6 @@ class EpochEndAnswer(NamedTuple):
 
 
 class OffsetAnswer(NamedTuple):
-    topic_partition: TopicPartition
     error_code: int
     offset: int
 
@@ -65,15 +64,22 @@ def epoch_end_answers(response: OffsetForLeaderEpochResponse) -> Iterator[EpochE
 
 
 def offset_request(
-    replica_id: int, topic_partition: TopicPartition, current_leader_epoch: int, timestamp: int
+    replica_id: int, questions: Iterable[tuple[TopicPartition, int]], timestamp: int
 ) -> ListOffsetsRequest:
-    """EARLIEST: the leader's log start; LATEST: for a follower its log end, not its high watermark."""
-    part = ListOffsetsPartition(topic_partition.partition, current_leader_epoch, timestamp)
-    return ListOffsetsRequest(replica_id=replica_id, topics=[ListOffsetsTopic(topic_partition.topic, [part])])
+    """`questions`: (partition, current leader epoch). EARLIEST: the leader's log start; LATEST: for a
+    follower its log end, not its high watermark.
+    """
+    topics: dict[str, ListOffsetsTopic] = {}
+    for (topic, partition), current_leader_epoch in questions:
+        topics.setdefault(topic, ListOffsetsTopic(topic, [])).partitions.append(
+            ListOffsetsPartition(partition, current_leader_epoch, timestamp)
+        )
+    return ListOffsetsRequest(replica_id=replica_id, topics=list(topics.values()))
 
 
-def offset_answer(response: ListOffsetsResponse) -> OffsetAnswer:
-    """The one partition asked for."""
-    topic = response.topics[0]
-    part = topic.partitions[0]
-    return OffsetAnswer(TopicPartition(topic.name, part.partition_index), part.error_code, part.offset)
+def offset_answers(response: ListOffsetsResponse) -> dict[TopicPartition, OffsetAnswer]:
+    return {
+        TopicPartition(topic.name, part.partition_index): OffsetAnswer(part.error_code, part.offset)
+        for topic in response.topics
+        for part in topic.partitions
+    }

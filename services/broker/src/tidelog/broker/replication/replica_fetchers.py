@@ -59,6 +59,7 @@ class ReplicaFetchers:
             fetcher = self._fetcher_of(replica)
             followed = FollowedPartition(replica, fetcher, self.broker.settings.replica_fetch_max_bytes)
             self._followed[topic_partition] = followed
+            fetcher.followed_count += 1
             fetcher.resume(followed)
 
     async def forget(self, topic_partition: TopicPartition) -> None:
@@ -100,6 +101,7 @@ class ReplicaFetchers:
         followed.is_stopped = True
         fetcher, topic_partition = followed.fetcher, followed.replica.topic_partition
         fetcher.leave(followed)
+        fetcher.followed_count -= 1
         fetcher.forget_question(topic_partition, followed.leader_epoch + 1)
         del self._followed[topic_partition]
         if fetcher.is_idle:
