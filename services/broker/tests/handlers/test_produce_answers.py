@@ -224,3 +224,33 @@ def test_no_time_to_wait(lab: InMemoryBroker, client: Client, timeout_ms: int) -
     replicate(lab)
     assert send(lab, client, timeout_ms=timeout_ms) is PARKED
     assert [part.error_code for part in parts(client.answers[0])] == [ErrorCode.REQUEST_TIMED_OUT]
+
+
+def test_a_batch_behind_one_that_met_a_changing_role_is_turned_away_alike(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first comes while the new epoch is on its way to the disk, the second afterwards: no gap is seen."""
+    topic_id = lab.add_topic("t")
+    client = Client()
+
+    def code_of(sequence: int) -> int:
+        record = Record(0, lab.clock.now_ms(), None, b"v", [])
+        batch = build_batch([record], producer_id=1000, producer_epoch=0, base_sequence=sequence)
+        answer = send(lab, client, records=cast(Any, memoryview(bytearray(batch))))
+        assert isinstance(answer, ProduceResponse)
+        return answer.responses[0].partition_responses[0].error_code
+
+    assert code_of(0) == ErrorCode.NONE
+    meanwhile: list[int] = []
+    persist = PartitionLog.persist_leader_epochs
+
+    def slow_persist(log: PartitionLog, **options: Any) -> None:
+        meanwhile.append(code_of(1))
+        persist(log, **options)
+
+    monkeypatch.setattr(PartitionLog, "persist_leader_epochs", slow_persist)
+    state = PartitionState("t", topic_id, 0, BROKER_ID, 9, (BROKER_ID,), (BROKER_ID,), 7, partition_epoch=2)
+    lab.runner.run(lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (state,))))
+    assert meanwhile == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+    assert code_of(2) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [code_of(1), code_of(2)] == [ErrorCode.NONE, ErrorCode.NONE]

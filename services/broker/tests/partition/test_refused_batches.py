@@ -10,6 +10,7 @@ from tidelog.broker.partition.events import (
     BatchAppended,
     LeaderAndIsrReceived,
     ProduceReceived,
+    ProduceTurnedAway,
     Refuse,
 )
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
@@ -68,6 +69,16 @@ def test_batches_under_way_while_leadership_comes(first: int, count: int, data: 
     for sequence in sequences[early:]:
         assert produce(core, batch(sequence)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert [produce(core, batch(sequence)) for sequence in sequences] == [ErrorCode.NONE] * count
+
+
+def test_batches_under_way_while_a_role_is_on_its_way_to_the_disk() -> None:
+    core = partition(ME)
+    assert produce(core, batch(0)) is ErrorCode.NONE
+    (refusal,) = core.step(ProduceTurnedAway(batch(1)), NOW)
+    assert isinstance(refusal, Refuse)
+    assert refusal.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert produce(core, batch(2)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [produce(core, batch(sequence)) for sequence in (1, 2)] == [ErrorCode.NONE] * 2
 
 
 def test_batches_under_way_while_the_isr_grows() -> None:

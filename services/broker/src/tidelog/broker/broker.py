@@ -65,6 +65,8 @@ class Broker:
         self.timer = timer
         self.replicas: dict[TopicPartition, Replica] = {}
         """What this broker hosts; changed by `hosting.py` alone."""
+        self.settling: dict[TopicPartition, Replica] = {}
+        """What it is about to host in a new role; turned away is who comes for them."""
         self.produce_purgatory: Purgatory[TopicPartition] = Purgatory(
             "Produce", timer, self._operation_failed
         )

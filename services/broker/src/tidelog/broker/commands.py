@@ -125,7 +125,13 @@ class CommandReceiver:
                 replica = await hosting.open_replica(broker, topic_partition, state.topic_id, overrides)
             # Not served while a new epoch is on its way to the disk.
             broker.replicas.pop(topic_partition, None)
-            await replica.lead_or_follow(state, broker.clock.now_ms())
+            replica.is_settling = True
+            broker.settling[topic_partition] = replica
+            try:
+                await replica.lead_or_follow(state, broker.clock.now_ms())
+            finally:
+                replica.is_settling = False
+                del broker.settling[topic_partition]
             broker.replicas[topic_partition] = replica
             broker.metadata.learn_id(state.topic_id, state.topic)
             broker.fetchers.role_changed(replica)

@@ -32,6 +32,7 @@ from tidelog.broker.partition.events import (
     MinInSyncReplicasChanged,
     PersistLeaderEpochs,
     ProduceReceived,
+    ProduceTurnedAway,
     ProposeIsr,
     ReceivedAppended,
     RecordsReceived,
@@ -79,6 +80,7 @@ class Replica:
         "_one_role_at_a_time",
         "append_rules",
         "core",
+        "is_settling",
         "log",
         "settings",
         "topic_id",
@@ -103,6 +105,8 @@ class Replica:
         self.traffic = traffic
         self._environment = environment
         self._one_role_at_a_time = asyncio.Lock()
+        self.is_settling = False
+        """A new role is on its way to the disk: nothing is appended yet."""
         self.apply_settings(settings, now_ms=0)
 
     # -- produce
@@ -117,7 +121,8 @@ class Replica:
             records, header = validate_records(records, header, rules=rules, now_ms=now_ms)
         elif len(records) != header.batch_length + LOG_OVERHEAD_BYTES:
             records = records[: header.size_bytes]  # a cut-off batch behind the first is dropped, as in Kafka
-        decision = self.core.step(ProduceReceived(header, required_acks), now_ms)[0]
+        asked = ProduceTurnedAway(header) if self.is_settling else ProduceReceived(header, required_acks)
+        decision = self.core.step(asked, now_ms)[0]
         if type(decision) is AppendBatch:
             base_offset = decision.base_offset
             assign_offset_and_epoch(records, 0, base_offset, decision.leader_epoch)

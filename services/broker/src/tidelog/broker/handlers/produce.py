@@ -105,7 +105,8 @@ class Produce:
     def _leader(self, topic: str | None, partition: int) -> Replica:
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        replica = self.broker.replicas.get(TopicPartition(topic, partition))
+        topic_partition = TopicPartition(topic, partition)
+        replica = self.broker.replicas.get(topic_partition) or self.broker.settling.get(topic_partition)
         if replica is None:
             raise self.broker.no_replica_error(topic, partition)
         return replica

@@ -35,6 +35,7 @@ from tidelog.broker.partition.events import (
     MinInSyncReplicasChanged,
     PersistLeaderEpochs,
     ProduceReceived,
+    ProduceTurnedAway,
     ProposeIsr,
     ReceivedAppended,
     RecordsReceived,
@@ -139,6 +140,7 @@ class PartitionCore:
         self._refused = RefusedBatches()
         self._handlers: dict[type, Callable[[Any, int], list[Effect]]] = {
             ProduceReceived: self._on_produce_received,
+            ProduceTurnedAway: self._on_produce_turned_away,
             BatchAppended: self._on_batch_appended,
             FollowerFetched: self._on_follower_fetched,
             RecordsReceived: self._on_records_received,
@@ -323,6 +325,10 @@ class PartitionCore:
             if duplicate is not None:
                 return [AnswerDuplicate(duplicate.base_offset, duplicate.last_offset, duplicate.timestamp)]
         return [AppendBatch(self.log_end_offset, self.leader_epoch)]
+
+    def _on_produce_turned_away(self, event: ProduceTurnedAway, now_ms: int) -> list[Effect]:
+        message = "this broker's role for the partition is changing"
+        return self._refuse_for_now(event.header, ErrorCode.NOT_LEADER_OR_FOLLOWER, message, now_ms)
 
     def _refuse_for_now(
         self, header: BatchHeader, error: ErrorCode, message: str, now_ms: int

@@ -35,6 +35,12 @@ class ProduceReceived(NamedTuple):
     required_acks: int  # 0, 1 or -1 (all)
 
 
+class ProduceTurnedAway(NamedTuple):
+    """A validated batch came while the role is changing: it has to come again."""
+
+    header: BatchHeader
+
+
 class BatchAppended(NamedTuple):
     """The batch stands in the log; `header` as it was appended, offset and epoch set."""
 
@@ -155,6 +161,7 @@ class FetchedOutOfRange(NamedTuple):
 Event = (
     LeaderAndIsrReceived
     | ProduceReceived
+    | ProduceTurnedAway
     | BatchAppended
     | DeleteRecordsReceived
     | LogStartOffsetMoved
