@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.replication.follower_session import FetchPosition
 from tidelog.broker.replication.throttle import is_throttled
+from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.fetch import FetchPartition
 
 if TYPE_CHECKING:
@@ -18,8 +19,18 @@ FIRST_BACKOFF_MS: Final = 50
 """After the first failure in a row; doubles up to `replica.fetch.backoff.ms`. A leader that has not heard yet
 that it leads is asked again soon."""
 
-FAILURES_EXPECTED: Final = 6
-"""In a row, while roles change: one side has not heard yet."""
+FAILURES_EXPECTED: Final = 10
+"""In a row, while roles change."""
+EXPECTED_WHILE_ROLES_CHANGE: Final = frozenset(
+    {
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""One side has not heard yet."""
 
 
 class FollowedPartition(FetchPosition):

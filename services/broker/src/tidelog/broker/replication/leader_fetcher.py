@@ -16,25 +16,22 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 import structlog
-from tidelog.broker.partition.events import AskEpochEnd, EpochDiverged, EpochEndReceived, FetchedOutOfRange
+from tidelog.broker.partition.events import EpochDiverged
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.partition.received_validation import received_headers
-from tidelog.broker.replication import leader_questions as questions
 from tidelog.broker.replication.followed_partition import (
+    EXPECTED_WHILE_ROLES_CHANGE,
     FAILURES_EXPECTED,
-    FIRST_BACKOFF_MS,
     FollowedPartition,
 )
 from tidelog.broker.replication.follower_session import FollowerSession
 from tidelog.broker.replication.leader_channel import LeaderChannel, OnLost, open_channel
 from tidelog.broker.replication.leader_link import LeaderLink
+from tidelog.broker.replication.leader_questions import LeaderQuestions
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader
 from tidelog.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
-from tidelog.wire.messages.list_offsets import ListOffsetsResponse
-from tidelog.wire.messages.offset_for_leader_epoch import OffsetForLeaderEpochResponse
 
 if TYPE_CHECKING:
     from tidelog.broker.replica import Replica
@@ -52,17 +49,6 @@ _SESSION_IS_GONE: Final = frozenset(
         ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     }
 )
-_EXPECTED: Final = frozenset(
-    {
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.UNKNOWN_TOPIC_ID,
-    }
-)
-"""While roles change: one side has not heard yet."""
-
 _log = structlog.get_logger(__name__)
 
 
@@ -73,7 +59,7 @@ class LeaderFetcher:
         self.leader_id = leader_id
         self.session = FollowerSession()
         self._owner = owner
-        self._broker = owner.broker
+        self.broker = owner.broker
         self._settings = owner.broker.settings
         self._loop = asyncio.get_running_loop()
         self._link = LeaderLink(
@@ -88,11 +74,7 @@ class LeaderFetcher:
         self._is_urgent = False
         self._is_pausing = False
         self._failures = 0
-        self._unasked: dict[TopicPartition, tuple[Replica, AskEpochEnd]] = {}
-        self._asked: dict[TopicPartition, tuple[Replica, AskEpochEnd]] = {}
-        self._out_of_range: dict[TopicPartition, FollowedPartition] = {}
-        self._bounds_asked: dict[TopicPartition, FollowedPartition] = {}
-        self._asks_soon = False
+        self.questions = LeaderQuestions(self, owner.resume)
         self.is_stopped = False
         self.followed_count = 0
         """Partitions that belong here, fetched at the moment or not."""
@@ -101,7 +83,7 @@ class LeaderFetcher:
 
     @property
     def is_idle(self) -> bool:
-        return not self.followed_count and not self._unasked and not self._asked
+        return not self.followed_count and self.questions.is_empty
 
     def resume(self, followed: FollowedPartition) -> None:
         """Fetch it, if its state is to be fetched."""
@@ -115,21 +97,6 @@ class LeaderFetcher:
     def leave(self, followed: FollowedPartition) -> None:
         """Fetch it no longer."""
         self.session.remove(followed)
-        topic_partition = followed.replica.topic_partition
-        for asked in (self._out_of_range, self._bounds_asked):
-            if asked.get(topic_partition) is followed:
-                del asked[topic_partition]
-
-    def ask_epoch_end(self, replica: Replica, question: AskEpochEnd) -> None:
-        """Until it is answered, or is out of date."""
-        self._unasked[replica.topic_partition] = (replica, question)
-        self._ask_soon()
-
-    def forget_question(self, topic_partition: TopicPartition, leader_epoch: int) -> None:
-        """Of an earlier leader epoch than this."""
-        for asked in (self._unasked, self._asked):
-            if topic_partition in asked and asked[topic_partition][1].leader_epoch < leader_epoch:
-                del asked[topic_partition]
 
     def retry_now(self) -> None:
         self._link.retry_now()
@@ -145,23 +112,20 @@ class LeaderFetcher:
         return await open_channel(
             endpoint,
             self._owner.buffer_pool,
-            client_id=f"broker-{self._broker.broker_id}-fetcher",
+            client_id=f"broker-{self.broker.broker_id}-fetcher",
             receive_buffer_bytes=settings.replica_socket_receive_buffer_bytes,
             timeout_ms=settings.replica_socket_timeout_ms,
             on_lost=on_lost,
         )
 
     def _on_up(self) -> None:
-        self._ask()
+        self.questions.send()
         self._fetch()
 
     def _on_down(self) -> None:
         self._fetches = 0
         self.session.restart()
-        self._unasked = {**self._asked, **self._unasked}
-        self._asked = {}
-        self._out_of_range = {**self._bounds_asked, **self._out_of_range}
-        self._bounds_asked = {}
+        self.questions.connection_lost()
         if not self.is_idle:
             self._link.want()
 
@@ -186,7 +150,7 @@ class LeaderFetcher:
         session, settings = self.session, self._settings
         session_id, session_epoch, topics, forgotten = session.next_request()
         request = FetchRequest(
-            replica_state=ReplicaState(self._broker.broker_id, self._broker.broker_epoch),
+            replica_state=ReplicaState(self.broker.broker_id, self.broker.broker_epoch),
             max_wait_ms=max_wait_ms,
             min_bytes=settings.replica_fetch_min_bytes,
             max_bytes=settings.replica_fetch_response_max_bytes,
@@ -203,11 +167,6 @@ class LeaderFetcher:
             partial(self._on_fetched, session.last_request),
         )
 
-    def _end_wait_at_leader(self, channel: LeaderChannel) -> None:
-        """Answers come in order, and a Fetch may wait at the leader: one that does not wait ends it."""
-        if self._fetches == 1 and not self.session.is_opening and not self._is_pausing:
-            self._send_fetch(channel, 0)
-
     def _on_fetched(self, number: int, response: FetchResponse) -> None:
         self._fetches -= 1
         session = self.session
@@ -220,7 +179,7 @@ class LeaderFetcher:
         session.answered(response.session_id)
         self._failures = 0
         self._link.works()
-        clock = self._broker.clock
+        clock = self.broker.clock
         now_ms = clock.now_ms()
         for topic in response.responses:
             positions = session.of_topic(topic.topic_id)
@@ -239,8 +198,8 @@ class LeaderFetcher:
             return
         _log.warning("leader refuses to be fetched from", leader=self.leader_id, error=error.name)
         self._is_pausing = True
-        self._broker.timer.add(
-            self._end_pause, self._broker.timer.now_ms() + self._settings.replica_fetch_backoff_ms
+        self.broker.timer.add(
+            self._end_pause, self.broker.timer.now_ms() + self._settings.replica_fetch_backoff_ms
         )
 
     def _end_pause(self) -> None:
@@ -260,7 +219,7 @@ class LeaderFetcher:
             if followed.refresh():
                 self.resume(followed)
             elif followed.may_fetch:  # nothing to cut: to ask again at once would not change that
-                self._failed(followed, KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, "the logs disagree"))
+                self.failed(followed, KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, "the logs disagree"))
             return
         records = cast("memoryview | None", data.records)
         headers: Sequence[BatchHeader] = ()
@@ -277,7 +236,7 @@ class LeaderFetcher:
                 now_ms,
             )
         except KafkaError as error:
-            self._failed(followed, error)
+            self.failed(followed, error)
             return
         if not is_done:
             self.session.remove(followed)
@@ -305,15 +264,17 @@ class LeaderFetcher:
         if error == ErrorCode.OFFSET_OUT_OF_RANGE:
             # The leader's log does not reach the fetch offset: where does it begin and end?
             self.session.remove(followed)
-            self._out_of_range[followed.replica.topic_partition] = followed
-            self._ask_soon()
+            self.questions.ask_bounds(followed)
             return
-        self._failed(followed, KafkaError(error))
+        self.failed(followed, KafkaError(error))
 
-    def _failed(self, followed: FollowedPartition, error: KafkaError) -> None:
+    def failed(self, followed: FollowedPartition, error: KafkaError) -> None:
+        """Leave it alone for a while, longer each time in a row."""
         self.session.remove(followed)
         pause_ms = followed.backoff_ms(self._settings.replica_fetch_backoff_ms)
-        is_first = followed.failures == (FAILURES_EXPECTED if error.code in _EXPECTED else 1)
+        is_first = followed.failures == (
+            FAILURES_EXPECTED if error.code in EXPECTED_WHILE_ROLES_CHANGE else 1
+        )
         if is_first or followed.failures % FAILURES_BETWEEN_WARNINGS == 0:
             _log.warning(
                 "partition can't be followed",
@@ -327,143 +288,25 @@ class LeaderFetcher:
         self.resume_after(followed, pause_ms)
 
     def resume_after(self, followed: FollowedPartition, pause_ms: int) -> None:
-        timer = self._broker.timer
+        timer = self.broker.timer
         timer.add(partial(self.resume, followed), timer.now_ms() + pause_ms)
 
-    # -- questions
+    # -- for LeaderQuestions
 
-    def _ask_soon(self) -> None:
-        if not self._asks_soon:
-            self._asks_soon = True
-            self._loop.call_soon(self._ask)
-
-    def _ask(self) -> None:
-        """Send the questions gathered so far: of each kind one at a time, the others go with the next."""
-        self._asks_soon = False
-        asks_epochs = bool(self._unasked) and not self._asked
-        asks_bounds = bool(self._out_of_range) and not self._bounds_asked
-        if self.is_stopped or not (asks_epochs or asks_bounds):
-            return
+    def channel_for_questions(self) -> LeaderChannel | None:
+        """None: not now; `LeaderQuestions.send` is called when there is one."""
         channel = self._link.channel
+        if self.is_stopped:
+            return None
         if channel is None:
             self._link.want()
-            return
-        self._end_wait_at_leader(channel)
-        if asks_epochs:
-            self._ask_epoch_ends(channel)
-        if asks_bounds:
-            self._ask_bounds(channel)
+        # Answers come in order, and a Fetch may wait at the leader: one that does not wait ends it.
+        elif self._fetches == 1 and not self.session.is_opening and not self._is_pausing:
+            self._send_fetch(channel, 0)
+        return channel
 
-    def _ask_epoch_ends(self, channel: LeaderChannel) -> None:
-        asked = list(self._unasked.items())[: questions.MAX_PARTITIONS_PER_QUESTION]
-        for topic_partition, question in asked:
-            self._asked[topic_partition] = question
-            del self._unasked[topic_partition]
-        request = questions.epoch_end_request(
-            self._broker.broker_id,
-            ((topic_partition, ask.leader_epoch, ask.epoch) for topic_partition, (_, ask) in asked),
-        )
-        channel.send(
-            request,
-            questions.OFFSET_FOR_LEADER_EPOCH_VERSION,
-            self._settings.replica_socket_timeout_ms,
-            self._on_epoch_ends,
-        )
-
-    def _on_epoch_ends(self, response: OffsetForLeaderEpochResponse) -> None:
-        asked, self._asked = self._asked, {}
-        now_ms = self._broker.clock.now_ms()
-        for answer in questions.epoch_end_answers(response):
-            known = asked.pop(answer.topic_partition, None)
-            if known is None:
-                continue
-            replica, question = known
-            if answer.error_code:
-                self._ask_later(replica, question, ErrorCode(answer.error_code))
-                continue
-            event = EpochEndReceived(question.leader_epoch, question.epoch, answer.epoch, answer.end_offset)
-            replica.step(event, now_ms)
-            self._owner.resume(replica)
-        for replica, question in asked.values():  # not answered
-            self._ask_later(replica, question, ErrorCode.UNKNOWN_SERVER_ERROR)
-        self._link.works()
-        self._ask()
-
-    def _ask_later(self, replica: Replica, question: AskEpochEnd, error: ErrorCode) -> None:
-        if error not in _EXPECTED:
-            _log.warning(
-                "leader does not tell where an epoch ends",
-                partition=str(replica.topic_partition),
-                leader=self.leader_id,
-                error=error.name,
-            )
-        timer = self._broker.timer
-        timer.add(partial(self._ask_again, replica, question), timer.now_ms() + FIRST_BACKOFF_MS)
-
-    def _ask_again(self, replica: Replica, question: AskEpochEnd) -> None:
-        core = replica.core
-        if (
-            core.leader_epoch == question.leader_epoch
-            and core.fetch_state is FetchState.TRUNCATING
-            and self._owner.is_followed(replica)
-            and not self.is_stopped
-        ):
-            self.ask_epoch_end(replica, question)
-
-    def _ask_bounds(self, channel: LeaderChannel) -> None:
-        asked = list(self._out_of_range.items())[: questions.MAX_PARTITIONS_PER_QUESTION]
-        for topic_partition, followed in asked:
-            self._bounds_asked[topic_partition] = followed
-            del self._out_of_range[topic_partition]
-        starts: dict[TopicPartition, questions.OffsetAnswer] = {}
-        for timestamp, on_answer in (
-            (questions.EARLIEST, partial(self._on_starts, starts)),
-            (questions.LATEST, partial(self._on_ends, starts)),
-        ):
-            request = questions.offset_request(
-                self._broker.broker_id,
-                ((topic_partition, followed.leader_epoch) for topic_partition, followed in asked),
-                timestamp,
-            )
-            channel.send(
-                request,
-                questions.LIST_OFFSETS_VERSION,
-                self._settings.replica_socket_timeout_ms,
-                on_answer,
-            )
-
-    def _on_starts(
-        self, starts: dict[TopicPartition, questions.OffsetAnswer], response: ListOffsetsResponse
-    ) -> None:
-        starts.update(questions.offset_answers(response))
-
-    def _on_ends(
-        self, starts: dict[TopicPartition, questions.OffsetAnswer], response: ListOffsetsResponse
-    ) -> None:
-        asked, self._bounds_asked = self._bounds_asked, {}
-        ends = questions.offset_answers(response)
-        for topic_partition, followed in asked.items():
-            self._bounded(followed, starts.get(topic_partition), ends.get(topic_partition))
-        self._ask()
-
-    def _bounded(
-        self,
-        followed: FollowedPartition,
-        start: questions.OffsetAnswer | None,
-        end: questions.OffsetAnswer | None,
-    ) -> None:
-        if followed.is_stopped:
-            return
-        if start is None or end is None:
-            self._failed(followed, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "no bounds in the answer"))
-            return
-        for bound in (start, end):
-            if bound.error_code:
-                self._failed(followed, KafkaError(ErrorCode(bound.error_code)))
-                return
-        event = FetchedOutOfRange(followed.leader_epoch, start.offset, end.offset)
-        followed.replica.step(event, self._broker.clock.now_ms())
-        self.resume_after(followed, followed.backoff_ms(self._settings.replica_fetch_backoff_ms))
+    def follows(self, replica: Replica) -> bool:
+        return not self.is_stopped and self._owner.is_followed(replica)
 
 
 _NO_RECORDS: Final = memoryview(b"")

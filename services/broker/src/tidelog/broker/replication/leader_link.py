@@ -75,6 +75,8 @@ class LeaderLink:
             endpoint = self._find_endpoint()
             try:
                 if endpoint is None:
+                    if self._backoff_ms < self._longest_backoff_ms:
+                        continue  # roles are told before addresses
                     raise ChannelLostError("it is not among the live brokers, or lacks the listener")
                 channel = await self._open_channel(endpoint, self._lost)
             except ChannelLostError as error:

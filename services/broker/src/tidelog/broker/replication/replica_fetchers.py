@@ -102,7 +102,7 @@ class ReplicaFetchers:
         fetcher, topic_partition = followed.fetcher, followed.replica.topic_partition
         fetcher.leave(followed)
         fetcher.followed_count -= 1
-        fetcher.forget_question(topic_partition, followed.leader_epoch + 1)
+        fetcher.questions.forget(topic_partition, followed.leader_epoch)
         del self._followed[topic_partition]
         if fetcher.is_idle:
             self._fetchers = {key: kept for key, kept in self._fetchers.items() if kept is not fetcher}
@@ -130,7 +130,7 @@ class ReplicaFetchers:
 
     def ask_epoch_end(self, replica: Replica, question: AskEpochEnd) -> None:
         if not self._is_stopped:
-            self._fetcher_of(replica).ask_epoch_end(replica, question)
+            self._fetcher_of(replica).questions.ask_epoch_end(replica, question)
 
     def cut_log(self, replica: Replica, cut: TruncateTo | RestartLogAt, leader_epoch: int) -> None:
         self._start(replica, self._cut_log(replica, cut, leader_epoch))
