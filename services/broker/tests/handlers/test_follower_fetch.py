@@ -345,7 +345,45 @@ def test_a_follower_that_starts_anew_leaves_nothing_behind(lab: LeaderLab) -> No
     lab.run(scenario)
 
 
+def test_sessions_of_an_earlier_life_and_of_strangers_do_not_last(lab: LeaderLab) -> None:
+    async def scenario(lab: LeaderLab) -> None:
+        await lab.lead(partitions=2)
+        sessions = lab.broker.follower_fetch_sessions
+        ghost = lab.follower(2)
+        for follower in (ghost, ghost, lab.follower(3)):
+            follower.fetch({0: 0, 1: 0}, session_epoch=0, max_wait_ms=0)
+        assert [session.replica_id for session in sessions] == [2, 2, 3]
+        await lab.reborn(2)
+        answer = lab.follower(2).fetch({0: 0}, session_epoch=0, max_wait_ms=0)
+        assert answer is not None
+        assert answer.session_id
+        assert [session.replica_id for session in sessions] == [3, 2]
+        for other in (ghost, lab.follower(77, broker_epoch=1)):
+            answer = other.fetch({0: 0}, session_epoch=0, max_wait_ms=0)
+            assert answer is not None
+            assert answer.session_id == 0
+        assert [session.replica_id for session in sessions] == [3, 2]
+
+    lab.run(scenario)
+
+
 # -- the ISR
+
+
+def test_a_leader_that_stood_still_judges_nobody(lab: LeaderLab) -> None:
+    async def scenario(lab: LeaderLab) -> None:
+        await lab.lead(isr=(1, 2))
+        lab.append()
+        lab.clock.advance(60_000)
+        await lab.isr._expire_if_awake()
+        await lab.isr.writer.until_idle()
+        assert lab.replica().core.in_sync_replicas == (1, 2)
+        lab.clock.advance(15_000)
+        await lab.isr._expire_if_awake()
+        await lab.isr.writer.until_idle()
+        assert lab.replica().core.in_sync_replicas == (1,)
+
+    lab.run(scenario)
 
 
 def test_a_follower_that_caught_up_joins_and_one_that_stops_leaves(lab: LeaderLab) -> None:

@@ -43,17 +43,27 @@ INCREMENTAL_FROM: Final = 1
 def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> object:
     state = request.replica_state
     replica_id = request.replica_id if state is None else state.replica_id
+    registered = broker.metadata.brokers.get(replica_id)
+    newest_epoch = NO_EPOCH if registered is None else registered.broker_epoch
     broker_epoch = NO_EPOCH if state is None else state.replica_epoch
+    if broker_epoch == NO_EPOCH:
+        broker_epoch = newest_epoch  # before v15 a follower does not tell its own
+    is_stale = broker_epoch < newest_epoch
     _count_apart(broker, context)
     now_ms = broker.clock.now_ms()
     sweep_interval_ms = broker.settings.replica_lag_time_max_ms // SWEEPS_PER_LAG_TIME
     try:
         session = broker.follower_fetch_sessions.open(
-            request, context.api_version, replica_id, now_ms, sweep_interval_ms
+            request,
+            context.api_version,
+            replica_id,
+            NO_EPOCH if registered is None or is_stale else broker_epoch,
+            now_ms,
+            sweep_interval_ms,
         )
     except KafkaError as error:
         return FetchResponse(error_code=error.code)
-    return FollowerFetch(broker, request, context, session, broker_epoch).start(now_ms)
+    return FollowerFetch(broker, request, context, session, broker_epoch, is_stale=is_stale).start(now_ms)
 
 
 def _count_apart(broker: Broker, context: RequestContext) -> None:
@@ -115,17 +125,16 @@ class FollowerFetch:
         context: RequestContext,
         session: FollowerFetchSession,
         broker_epoch: int,
+        *,
+        is_stale: bool,
     ) -> None:
         self._broker = broker
         self._request = request
         self._context = context
         self._session = session
         self._is_incremental = request.session_epoch >= INCREMENTAL_FROM
-        registered = broker.metadata.brokers.get(session.replica_id)
-        newest = NO_EPOCH if registered is None else registered.broker_epoch
-        # Before v15 a follower does not tell its epoch.
-        self._broker_epoch = newest if broker_epoch == NO_EPOCH else broker_epoch
-        self._is_stale = self._broker_epoch < newest
+        self._broker_epoch = broker_epoch
+        self._is_stale = is_stale
         self._news: list[_News] = []
         self._bytes = 0
         self._is_urgent = False

@@ -24,6 +24,7 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 MAX_EPOCH: Final = 2**31 - 1
 UNKNOWN_OFFSET: Final = -1
+UNKNOWN_EPOCH: Final = -1
 FIRST_VERSION_WITH_TOPIC_IDS: Final = 13
 MAX_SESSIONS_PER_FOLLOWER: Final = 64
 """A follower has one for each of its fetchers (`num.replica.fetchers`); beyond it the one used least recently
@@ -84,9 +85,10 @@ class FollowerPosition:
 
 
 class FollowerFetchSession:
-    """`dirty` is in the order in which the partitions are to be served."""
+    """`dirty` is in the order in which the partitions are to be served. Belongs to one life of a follower."""
 
     __slots__ = (
+        "broker_epoch",
         "dirty",
         "epoch",
         "last_sweep_ms",
@@ -97,9 +99,12 @@ class FollowerFetchSession:
         "uses_topic_ids",
     )
 
-    def __init__(self, session_id: int, replica_id: int, uses_topic_ids: bool, now_ms: int) -> None:
+    def __init__(
+        self, session_id: int, replica_id: int, broker_epoch: int, uses_topic_ids: bool, now_ms: int
+    ) -> None:
         self.session_id = session_id
         self.replica_id = replica_id
+        self.broker_epoch = broker_epoch
         self.uses_topic_ids = uses_topic_ids
         self.epoch = INITIAL_EPOCH + 1
         self.last_sweep_ms = now_ms
@@ -137,19 +142,21 @@ class FollowerFetchSessions:
         request: FetchRequest,
         api_version: int,
         replica_id: int,
+        broker_epoch: int,
         now_ms: int,
         sweep_interval_ms: int,
     ) -> FollowerFetchSession:
         """The session of this request; what the request names is dirty, and each `sweep_interval_ms` all of
         it: a follower that stands at the log's end has to be seen to do so from time to time.
 
+        A `broker_epoch` of -1 is that of nobody this broker knows: it gets no session that lasts.
         Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
         FETCH_SESSION_TOPIC_ID_ERROR.
         """
         uses_topic_ids = api_version >= FIRST_VERSION_WITH_TOPIC_IDS
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self.close(request.session_id)
-            session = self._create(request, replica_id, uses_topic_ids, now_ms)
+            session = self._create(request, replica_id, broker_epoch, uses_topic_ids, now_ms)
         else:
             session = self._continue(request, replica_id, uses_topic_ids)
         self._update(session, request.topics)
@@ -167,23 +174,35 @@ class FollowerFetchSessions:
                 session.parked.end()
             self.release(session)
 
+    def close_others(self, replica_id: int, broker_epoch: int) -> None:
+        """Those of earlier lives of this follower: nobody will ever go on with them."""
+        for session in self:
+            if session.replica_id == replica_id and session.broker_epoch != broker_epoch:
+                self.close(session.session_id)
+
     def release(self, session: FollowerFetchSession) -> None:
         """Nothing is noted for it any more; also for one that never had an id, once it is answered."""
         for partition in session.partitions.values():
             self._unwatch(partition)
 
     def _create(
-        self, request: FetchRequest, replica_id: int, uses_topic_ids: bool, now_ms: int
+        self,
+        request: FetchRequest,
+        replica_id: int,
+        broker_epoch: int,
+        uses_topic_ids: bool,
+        now_ms: int,
     ) -> FollowerFetchSession:
-        if request.session_epoch == FINAL_EPOCH or not request.topics:
-            return FollowerFetchSession(NO_SESSION, replica_id, uses_topic_ids, now_ms)
+        if request.session_epoch == FINAL_EPOCH or not request.topics or broker_epoch == UNKNOWN_EPOCH:
+            return FollowerFetchSession(NO_SESSION, replica_id, broker_epoch, uses_topic_ids, now_ms)
+        self.close_others(replica_id, broker_epoch)
         own = [session for session in self._sessions.values() if session.replica_id == replica_id]
         if len(own) >= MAX_SESSIONS_PER_FOLLOWER:
             self.close(own[0].session_id)
         session_id = self._new_session_id()
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._new_session_id()
-        session = FollowerFetchSession(session_id, replica_id, uses_topic_ids, now_ms)
+        session = FollowerFetchSession(session_id, replica_id, broker_epoch, uses_topic_ids, now_ms)
         self._sessions[session_id] = session
         return session
 

@@ -40,11 +40,14 @@ class IsrMaintenance:
         self.writer = IsrWriter(store, broker.clock, self._on_refused)
         self._propagation = IsrPropagation(broker.clock.now_ms())
         self._tasks: list[asyncio.Task[None]] = []
+        self._last_expiration_ms = 0
+        self._has_skipped = False
 
     def start(self) -> None:
+        self._last_expiration_ms = self._broker.clock.monotonic_ms()
         self._tasks = [
             asyncio.create_task(
-                self._repeat(self._expiration_interval_ms, self.expire_followers), name="isr-expiration"
+                self._repeat(self._expiration_interval_ms, self._expire_if_awake), name="isr-expiration"
             ),
             asyncio.create_task(
                 self._repeat(lambda: PROPAGATION_CHECK_INTERVAL_MS, self.propagate_isr_changes),
@@ -67,6 +70,18 @@ class IsrMaintenance:
     def isr_changed(self, topic_partition: TopicPartition) -> None:
         """The store took a change: the controller will be told."""
         self._propagation.isr_changed(topic_partition, self._broker.clock.now_ms())
+
+    async def _expire_if_awake(self) -> None:
+        """A process that stood still has not heard its followers either: they get one period to be heard."""
+        now_ms = self._broker.clock.monotonic_ms()
+        interval_ms = self._expiration_interval_ms()
+        late_ms = now_ms - self._last_expiration_ms - interval_ms
+        self._last_expiration_ms = now_ms
+        self._has_skipped = late_ms > interval_ms and not self._has_skipped
+        if self._has_skipped:
+            _log.warning("this broker stood still, followers are not judged by it", late_ms=late_ms)
+        else:
+            await self.expire_followers()
 
     async def expire_followers(self) -> None:
         """Take those that fell behind out of the ISRs that this broker leads."""
