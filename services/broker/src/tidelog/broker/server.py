@@ -200,7 +200,7 @@ class BrokerServer:
             last.push_async_callback(hosting.close_all, self.broker)
             last.push_async_callback(self.commands.stop)
             last.push_async_callback(self._stop_serving)
-            if not self._is_alone:
+            if not self._is_alone and self.commands.first_metadata.is_set():
                 await self._life.hand_over()
 
     async def _stop_serving(self) -> None:

@@ -16,7 +16,10 @@ async def open_rpc_door(
     try:
         listening = await server.start(settings.tidelog_rpc_listener)
     except OSError as error:
-        raise OSError(error.errno, f"tidelog.rpc.listener: {error}") from error
+        raise OSError(
+            f"tidelog.rpc.listener: {settings.tidelog_rpc_listener} can't be listened on: "
+            "is it in use, or not an address of this machine?"
+        ) from error
     stack.push_async_callback(server.stop)
     advertised = settings.tidelog_rpc_advertised_address
     if not advertised:

@@ -39,8 +39,9 @@ StartService = Callable[[BrokerSettings, EtcdMetadataStore, contextlib.AsyncExit
 
 def run_service(settings: BrokerSettings, start: StartService) -> None:
     """Until SIGTERM or SIGINT; ends the process with one line if it can't start or go on."""
+    options = etcd_options(settings)
     try:
-        uvloop.run(_live(settings, start))
+        uvloop.run(_live(settings, options, start))
     except EXPECTED_ERRORS as error:
         fail(str(error))
 
@@ -64,14 +65,14 @@ def etcd_options(settings: BrokerSettings) -> EtcdOptions:
     return options
 
 
-async def _live(settings: BrokerSettings, start: StartService) -> None:
+async def _live(settings: BrokerSettings, options: EtcdOptions, start: StartService) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     stopped = asyncio.ensure_future(stopping.wait())
     async with contextlib.AsyncExitStack() as stack:
-        starting = asyncio.ensure_future(_start(settings, start, stack))
+        starting = asyncio.ensure_future(_start(settings, options, start, stack))
         await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
@@ -89,8 +90,10 @@ async def _live(settings: BrokerSettings, start: StartService) -> None:
         raise started.failed.result()
 
 
-async def _start(settings: BrokerSettings, start: StartService, stack: contextlib.AsyncExitStack) -> Started:
-    store = EtcdMetadataStore(etcd_options(settings))
+async def _start(
+    settings: BrokerSettings, options: EtcdOptions, start: StartService, stack: contextlib.AsyncExitStack
+) -> Started:
+    store = EtcdMetadataStore(options)
     stack.push_async_callback(store.close)
     await until_store_answers(store, ",".join(settings.tidelog_etcd_endpoints))
     return await start(settings, store, stack)

@@ -22,6 +22,16 @@ from tidelog.runtime.setting import (
 )
 
 
+MAX_PORT = 65_535
+
+
+def host_and_port(value: str) -> str | None:
+    """A rule: `host:port`, or nothing."""
+    host, _, port = value.rpartition(":")
+    is_port = port.isdecimal() and port.isascii() and int(port) <= MAX_PORT
+    return None if not value or (host and is_port) else "Value must be host:port"
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterSettings(NetworkSettings):
     """`tidelog.etcd.*`, `tidelog.rpc.*` and the controlled shutdown; a link of BrokerSettings' chain."""
@@ -51,11 +61,13 @@ class ClusterSettings(NetworkSettings):
         "127.0.0.1:0",
         MEDIUM,
         "host:port where the other services call this one (gRPC); port 0 takes a free one.",
+        host_and_port,
     )
     tidelog_rpc_advertised_address: str = string(
         "",
         MEDIUM,
         "host:port that they are told, port 0 for the one that was taken; the listener's if empty.",
+        host_and_port,
     )
 
     # --- stopping ---
