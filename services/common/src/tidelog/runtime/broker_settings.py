@@ -237,6 +237,11 @@ def check_settings_together(settings: BrokerSettings) -> None:
             "must not be greater than group.max.session.timeout.ms",
         ),
         (
+            "tidelog.rpc.advertised.address",
+            settings.has_rpc_address,
+            "other services can't connect to a wildcard; set it to an address that they can reach",
+        ),
+        (
             "broker.heartbeat.interval.ms",
             settings.broker_heartbeat_interval_ms * 2 <= settings.broker_session_timeout_ms,
             "must be at most half of broker.session.timeout.ms, or the lease is lost",

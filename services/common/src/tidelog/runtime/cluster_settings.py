@@ -21,8 +21,8 @@ from tidelog.runtime.setting import (
     strings,
 )
 
-
 MAX_PORT = 65_535
+WILDCARD_HOSTS = frozenset({"0.0.0.0", "[::]"})
 
 
 def host_and_port(value: str) -> str | None:
@@ -80,3 +80,9 @@ class ClusterSettings(NetworkSettings):
     controlled_shutdown_retry_backoff_ms: int = integer(
         5_000, MEDIUM, "Pause before it asks again. As in Kafka before 4.0.", at_least(0)
     )
+
+    @property
+    def has_rpc_address(self) -> bool:
+        """Whether others can be told where to call: a wildcard is no address."""
+        told = self.tidelog_rpc_advertised_address or self.tidelog_rpc_listener
+        return told.rpartition(":")[0] not in WILDCARD_HOSTS
