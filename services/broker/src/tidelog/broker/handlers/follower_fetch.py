@@ -199,6 +199,7 @@ class FollowerFetch:
         except BaseException:
             self._release()
             raise
+        self._news = []
 
     # -- reading
 
@@ -334,7 +335,6 @@ class FollowerFetch:
                 session.dirty.pop(partition, None)
                 session.dirty[partition] = None
             answer.add(partition.topic, partition.topic_id, data, file_range)
-        self._news = []
         if not session.session_id:
             self._broker.follower_fetch_sessions.release(session)
         return FetchResponse(session_id=session.session_id, responses=answer.topics)
