@@ -160,15 +160,8 @@ class SimPartitionLog:
     def _recover(self, now_ms: int) -> None:
         """As `recovery`: the epochs that batches carry are known even where the checkpoint was lost."""
         epochs = self.leader_epochs
-        if not len(epochs):
-            for header, _ in self.stored.batches:
-                epochs.assign(header.partition_leader_epoch, header.base_offset)
-        else:
-            latest = epochs.latest_epoch
-            for header, _ in self.stored.batches:
-                if header.partition_leader_epoch > latest:
-                    epochs.assign(header.partition_leader_epoch, header.base_offset)
-                    latest = header.partition_leader_epoch
+        for header, _ in self.stored.batches:
+            epochs.note_batch(header.partition_leader_epoch, header.base_offset)
         epochs.truncate_from_end(self.log_end_offset)
         self.persist_leader_epochs()
         self._rebuild_producers(now_ms)
@@ -238,6 +231,8 @@ class SimPartitionLog:
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         if offset >= self.log_end_offset:
+            if self.leader_epochs.truncate_from_end(self.log_end_offset):
+                self.persist_leader_epochs()
             return False
         self.stored.cut_at(offset)
         self.log_end_offset = self.stored.end_offset

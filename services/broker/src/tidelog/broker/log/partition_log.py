@@ -217,9 +217,10 @@ class PartitionLog(SegmentedLog):
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
         """Cut off all batches with a record at or above `offset`; False if there are none. Producer state and
-        epochs follow.
+        epochs follow; an epoch that has no batch goes in any case.
         """
         if offset >= self.log_end_offset:
+            self._trim_leader_epochs()
             return False
         if offset <= self._segments[0].base_offset:
             self.truncate_fully_and_start_at(offset, now_ms)

@@ -216,8 +216,7 @@ def recover_segment(segment: Segment, config: LogConfig, leader_epochs: LeaderEp
                     position, f"offset {header.last_offset} is too far from the segment's first"
                 )
             _take_in(segment, header, position, config)
-            if header.partition_leader_epoch > leader_epochs.latest_epoch:
-                leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+            leader_epochs.note_batch(header.partition_leader_epoch, header.base_offset)
             end = position + header.size_bytes
     except TornLogError as error:
         cut = Cut(f"{segment.path}: {error}", is_damage=not error.is_cut_off)
@@ -300,8 +299,7 @@ def rebuild_leader_epochs(segments: Sequence[Segment], leader_epochs: LeaderEpoc
     """
     for segment in segments:
         for _, header, _ in scan_headers(segment.open_file(), 0, segment.size_bytes):
-            if header.partition_leader_epoch > leader_epochs.latest_epoch:
-                leader_epochs.assign(header.partition_leader_epoch, header.base_offset)
+            leader_epochs.note_batch(header.partition_leader_epoch, header.base_offset)
         segment.close_files()
 
 

@@ -467,10 +467,12 @@ class PartitionCore:
         return self._truncate_to(offset)
 
     def _truncate_to(self, offset: int) -> list[Effect]:
-        if offset < self.log_end_offset:
-            return [TruncateTo(offset)]
+        latest, end_offset = self.leader_epochs.latest, self.log_end_offset
         # This broker may have begun an epoch as leader and written nothing in it: no other log knows of it.
-        self.leader_epochs.truncate_from_end(self.log_end_offset)
+        # It has to go from the disk, too, before batches of another epoch come to stand where it began.
+        has_empty_epoch = latest is not None and latest.start_offset >= end_offset
+        if offset < end_offset or has_empty_epoch:
+            return [TruncateTo(min(offset, end_offset))]
         return self._end_truncation()
 
     def _on_truncated(self, event: Truncated, now_ms: int) -> list[Effect]:

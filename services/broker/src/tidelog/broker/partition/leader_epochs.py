@@ -78,6 +78,17 @@ class LeaderEpochs:
         start_offsets.append(start_offset)
         return True
 
+    def note_batch(self, epoch: int, offset: int) -> None:
+        """Recovery found a batch of `epoch` at `offset`. It is right where an entry says otherwise: that was
+        written by a leader of an epoch which left nothing in this log, and a later checkpoint was lost.
+        """
+        if epoch < 0 or self.epoch_for_offset(offset) == epoch:
+            return
+        kept = bisect_right(self._epochs, epoch)
+        del self._epochs[kept:], self._start_offsets[kept:]
+        if self.epoch_for_offset(offset) != epoch:
+            self.assign(epoch, offset)
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
         """Where the largest epoch not above `epoch` ends; the newest ends at `log_end_offset`.
 
