@@ -61,7 +61,7 @@ class LocalCluster:
         for member in plan.members:
             if member.kind != ETCD:
                 text = encode_properties(plan.properties(member, cluster.directory))
-                cluster._config_path(member).write_text(text)
+                cluster._config_path(member).write_text(text, "utf-8")
         (cluster.directory / PLAN_FILE).write_text(plan.encode() + "\n")
         return cluster
 

@@ -21,6 +21,13 @@ INTER_BROKER_LISTENER: Final = "REPLICATION"
 MAX_INTERNAL_REPLICATION: Final = 3
 MAX_INTERNAL_MIN_ISR: Final = 2
 _VERSION: Final = 1
+_ESCAPES: Final[Mapping[str, str]] = {
+    "\\": "\\\\",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\f": "\\f",
+}
 
 
 class PlanError(Exception):
@@ -206,5 +213,5 @@ def encode_properties(properties: Mapping[str, str]) -> str:
 
 
 def _escaped(value: str) -> str:
-    text = value.replace("\\", "\\\\").replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+    text = "".join(_ESCAPES.get(character, character) for character in value)
     return "\\" + text if text.startswith(" ") else text
