@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -68,6 +69,45 @@ def test_a_disk_that_fails_the_flush_is_told(lab: InMemoryBroker, monkeypatch: p
         answer, _ = send(lab, acks=1)
         assert asyncio.iscoroutine(answer)
         assert error_of(lab.runner.run(answer)) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_leader_that_followed_during_the_flush_acknowledges_nothing(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a follower it may have cut off what was appended, and other records may stand there by now."""
+    lab.add_topic("t", configs={"flush.messages": "1"})
+    state = lab.broker.metadata.topics["t"].partitions[0]
+    is_waiting, may_go_on = threading.Event(), threading.Event()
+
+    def flush(self: PartitionLog, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
+        is_waiting.set()
+        may_go_on.wait(5)
+
+    async def take_role(leader: int, leader_epoch: int) -> None:
+        role = state._replace(
+            leader=leader,
+            leader_epoch=leader_epoch,
+            partition_epoch=state.partition_epoch + leader_epoch,
+            isr=(leader,),
+            replicas=(BROKER_ID, OTHER_BROKER_ID),
+        )
+        await lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (role,)))
+
+    async def scenario() -> int:
+        await take_role(BROKER_ID, state.leader_epoch + 1)
+        wider = lab.broker.leader_replica("t", 0).core
+        wider.in_sync_replicas = (BROKER_ID, OTHER_BROKER_ID)  # so that it waits
+        answer, _ = send(lab, acks=-1)
+        answering = asyncio.ensure_future(cast(Any, answer))
+        while not is_waiting.is_set():
+            await asyncio.sleep(0)
+        await take_role(OTHER_BROKER_ID, state.leader_epoch + 2)
+        await take_role(BROKER_ID, state.leader_epoch + 3)
+        may_go_on.set()
+        return error_of(await answering)
+
+    monkeypatch.setattr(PartitionLog, "flush", flush)
+    assert lab.runner.run(scenario()) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_acks_0_waits_for_nothing(lab: InMemoryBroker) -> None:

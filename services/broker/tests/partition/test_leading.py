@@ -139,6 +139,28 @@ def test_while_a_join_is_under_way_the_high_watermark_waits_for_it() -> None:
     assert fetch(core, THIRD, 10) == [AdvanceHighWatermark(10)]
 
 
+def test_a_state_of_another_leader_ends_the_term_whatever_its_epoch() -> None:
+    """A topic that was deleted and made again begins with epoch 0."""
+    for standing in (IsrState(SECOND, 0, (SECOND,)), IsrState(SECOND, 5, (SECOND,)), IsrState(ME, 0, ALL)):
+        core = leading((ME, SECOND))
+        proposal = proposal_of(fetch(core, THIRD, 0))
+        assert core.step(IsrRefused(proposal, standing, 20), NOW) == [StepDown()]
+        assert not core.is_leader
+
+
+def test_the_high_watermark_stands_while_others_are_eligible_to_lead() -> None:
+    """They have all that was acknowledged, and must go on having it: also where the controller counts with
+    another min.insync.replicas than this broker just now.
+    """
+    core = leading((ME,), min_isr=1)
+    core.step(LeaderAndIsrReceived(ME, 5, 11, (ME,), ALL, 0, (SECOND,)), NOW)
+    assert append(core, 3) == []
+    proposal = proposal_of(fetch(core, SECOND, 3))
+    assert proposal.elr == ()
+    effects = core.step(IsrWritten(proposal, 12), NOW)
+    assert AdvanceHighWatermark(3) in effects
+
+
 def test_a_refused_join_is_not_asked_for_at_each_fetch() -> None:
     core = leading((ME, SECOND))
     proposal = proposal_of(fetch(core, THIRD, 0))

@@ -112,12 +112,19 @@ class Produce:
         return replica
 
     async def _flush_then_answer(self, response: ProduceResponse) -> ProduceResponse:
-        """`flush.messages`: what was appended is on the disk before it is acknowledged."""
+        """`flush.messages`: what was appended is on the disk before it is acknowledged. A leader that has
+        followed meanwhile may have cut it off again.
+        """
+        epochs = [replica.core.leader_epoch for replica, _, _ in self.waiting]
         for replica, answer in self.unflushed:
             try:
                 await asyncio.to_thread(replica.log.flush, None, now_ms=self.now_ms)
             except KafkaError as error:
                 answer.error_code = error.code
+        for (replica, _, answer), epoch in zip(self.waiting, epochs, strict=True):
+            if replica.core.leader_epoch != epoch:
+                answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+        self.waiting = [entry for entry in self.waiting if not entry[2].error_code]
         if self.waiting:
             acknowledged = self.context.connection.loop.create_future()
             self._watch(DelayedProduce(self.context, self.waiting, lambda: acknowledged.set_result(None)))
