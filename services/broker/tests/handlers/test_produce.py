@@ -99,8 +99,7 @@ def test_a_leader_that_followed_during_the_flush_acknowledges_nothing(
         wider.in_sync_replicas = (BROKER_ID, OTHER_BROKER_ID)  # so that it waits
         answer, _ = send(lab, acks=-1)
         answering = asyncio.ensure_future(cast(Any, answer))
-        while not is_waiting.is_set():
-            await asyncio.sleep(0)
+        await asyncio.to_thread(is_waiting.wait, 5)
         await take_role(OTHER_BROKER_ID, state.leader_epoch + 2)
         await take_role(BROKER_ID, state.leader_epoch + 3)
         may_go_on.set()

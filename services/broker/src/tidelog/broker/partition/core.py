@@ -402,7 +402,8 @@ class PartitionCore:
         if self._leading is None or self._leading.pending != event.proposal:
             return []
         if state is None or (state.leader, state.leader_epoch) != (self.leader, self.leader_epoch):
-            # Deposed, or the topic is gone (another of its name begins with epoch 0). The pending change stays: this broker acknowledges nothing more.
+            # Deposed, or the topic is gone (another of its name begins with epoch 0). The pending change
+            # stays: this broker acknowledges nothing more.
             self.leader = NO_LEADER
             self._leading = None
             self.partition_epoch = max(self.partition_epoch, event.partition_epoch)
@@ -419,9 +420,9 @@ class PartitionCore:
     def _advanced_high_watermark(self) -> list[Effect]:
         """The least log end offset of the replicas in sync, if that is further than before (SPEC C2).
 
-        It stands while fewer are in sync than `min.insync.replicas` asks for (SPEC C13). As long as others are
-        eligible to lead it does, too, whatever the setting says here: it may have changed, and they must
-        have all that is acknowledged.
+        It stands while fewer are in sync than `min.insync.replicas` asks for (SPEC C13). As long as others
+        are eligible to lead it does, too, whatever the setting says here: it may have changed, and they
+        must have all that is acknowledged.
         """
         leading = self._leading
         if leading is None or self.elr or len(self.in_sync_replicas) < self.effective_min_in_sync_replicas:
