@@ -35,7 +35,7 @@ from tidelog.runtime.timer import LoopTimer
 
 CLUSTER_ID = "abcdefghijklmnopqrstuv"
 CONTROLLER_EPOCH = 1
-PATIENCE_S = 4.0
+PATIENCE_S = 15.0
 
 
 class WritesAtOnce:

@@ -30,7 +30,7 @@ from tidelog.broker.replication.leader_link import LeaderLink
 from tidelog.broker.replication.leader_questions import LeaderQuestions
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.records.batch import BatchHeader
+from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader
 from tidelog.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class LeaderFetcher:
         followed.failures = 0
         followed.lag = max(0, data.high_watermark - core.log_end_offset)
         if headers:
-            self._owner.received(followed, headers)
+            self._owner.received(followed, _bytes_below(core.log_end_offset, headers))
             if (
                 replica.log.is_flush_due_by_messages
             ):  # `flush.messages`: on the disk before the leader counts it
@@ -307,6 +307,13 @@ class LeaderFetcher:
 
     def follows(self, replica: Replica) -> bool:
         return not self.is_stopped and self._owner.is_followed(replica)
+
+
+def _bytes_below(log_end_offset: int, headers: Sequence[BatchHeader]) -> int:
+    """Of those that were appended: a segment's end may have stopped it."""
+    return sum(
+        header.batch_length + LOG_OVERHEAD_BYTES for header in headers if header.base_offset < log_end_offset
+    )
 
 
 _NO_RECORDS: Final = memoryview(b"")

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from tidelog.broker.replication.throttle import ReplicationThrottle
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import BatchHeader
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -193,9 +192,8 @@ class ReplicaFetchers:
 
     # -- what is counted
 
-    def received(self, followed: FollowedPartition, headers: Sequence[BatchHeader]) -> None:
-        """Batches came, most likely all of them appended; throttled replicas may have to wait."""
-        size_bytes = sum(header.size_bytes for header in headers)
+    def received(self, followed: FollowedPartition, size_bytes: int) -> None:
+        """Batches were appended; throttled replicas may have to wait."""
         self.broker.telemetry.broker_traffic.replication_bytes_in += size_bytes
         throttle, settings = self.throttle, self.broker.settings
         now_ms = self.broker.timer.now_ms()
