@@ -229,7 +229,7 @@ def test_no_time_to_wait(lab: InMemoryBroker, client: Client, timeout_ms: int) -
 def test_a_batch_behind_one_that_met_a_changing_role_is_turned_away_alike(
     lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first comes while the new epoch is on its way to the disk, the second afterwards: no gap is seen."""
+    """One comes while the new epoch is on its way to the disk, one afterwards: neither makes a gap."""
     topic_id = lab.add_topic("t")
     client = Client()
 
