@@ -4,11 +4,13 @@ others'.
 
 from __future__ import annotations
 
+import asyncio
 import uuid
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
+from tidelog.broker.commands import FAILED_RETRY_MS
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.replica import Replica
@@ -23,6 +25,7 @@ from tidelog.rpc.broker_commands import (
     TopicState,
     UpdateMetadata,
 )
+from tidelog.runtime.timer import VirtualTimer
 
 EPOCH = 7
 OLD_ID = uuid.uuid5(uuid.NAMESPACE_DNS, "t")
@@ -147,8 +150,37 @@ def test_an_epoch_that_cannot_be_written_is_tried_again(
     assert T0 not in lab.broker.replicas
     assert T0 not in lab.broker.log_directory.partitions  # its files are closed
     assert lab.broker.leader_replica("t", 1).core.leader_epoch == 4
-    assert not lead(lab, state(leader_epoch=4)).partition_errors
+    pass_time(lab)  # the controller won't say it again
     assert lab.broker.leader_replica("t", 0).log.log_end_offset == 5
+
+
+def test_a_failed_replica_that_is_no_longer_wanted_is_forgotten(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.add_topic("t")
+
+    def full_disk(self: PartitionLog) -> None:
+        raise LogStorageError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "persist_leader_epochs", full_disk)
+        lead(lab, state(leader_epoch=4))
+        pass_time(lab)
+        assert T0 not in lab.broker.replicas
+    lab.runner.run(lab.commands.stop_replica(StopReplica(BROKER_ID, EPOCH, (T0,), {}, delete=True)))
+    pass_time(lab)
+    assert T0 not in lab.broker.replicas
+
+
+def pass_time(lab: InMemoryBroker) -> None:
+    async def advance() -> None:
+        timer = cast(VirtualTimer, lab.broker.timer)
+        timer.advance(timer.now_ms() + FAILED_RETRY_MS)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others)
+
+    lab.runner.run(advance())
 
 
 def test_a_bug_is_told_when_all_partitions_are_done(

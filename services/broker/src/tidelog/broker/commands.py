@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 PARTITIONS_AT_A_TIME: Final = 16
 """Replicas opened side by side: their time is the disk's."""
 
+FAILED_RETRY_MS: Final = 5_000
+"""How long a replica that could not take its role is left alone. The controller, for which this broker is
+alive, does not say it again, and a full disk may have space by then.
+"""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -37,6 +42,9 @@ class CommandReceiver:
         self._controller_epoch = -1
         self._one_at_a_time = asyncio.Lock()
         self._is_stopped = False
+        self._failed: dict[TopicPartition, tuple[PartitionState, Mapping[str, str]]] = {}
+        self._retry: asyncio.Task[None] | None = None
+        self._is_retry_due = False
         self.first_metadata = asyncio.Event()
         """Set once the broker knows the cluster and hosts what it should."""
 
@@ -44,6 +52,7 @@ class CommandReceiver:
         """See a command under way through; those that come later find nobody (ConnectionError)."""
         async with self._one_at_a_time:
             self._is_stopped = True
+            self._failed.clear()
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> CommandResult:
         async with self._one_at_a_time:
@@ -64,6 +73,7 @@ class CommandReceiver:
                         raise outcome
             if command.is_full:
                 named = {TopicPartition(state.topic, state.partition) for state in command.partitions}
+                self._failed = {known: role for known, role in self._failed.items() if known in named}
                 await hosting.set_strays_aside(self._broker, named)
             return CommandResult(partition_errors=errors)
 
@@ -90,6 +100,7 @@ class CommandReceiver:
                 return CommandResult(ErrorCode.STALE_CONTROLLER_EPOCH)
             errors: dict[TopicPartition, ErrorCode] = {}
             for topic_partition in command.partitions:
+                self._failed.pop(topic_partition, None)
                 replica = self._broker.replicas.get(topic_partition)
                 if replica is None or replica.topic_id != command.topic_ids.get(
                     topic_partition.topic, replica.topic_id
@@ -133,6 +144,7 @@ class CommandReceiver:
                 replica.is_settling = False
                 del broker.settling[topic_partition]
             broker.replicas[topic_partition] = replica
+            self._failed.pop(topic_partition, None)
             broker.metadata.learn_id(state.topic_id, state.topic)
             broker.fetchers.role_changed(replica)
         except KafkaError as error:
@@ -141,7 +153,25 @@ class CommandReceiver:
             broker.replicas.pop(topic_partition, None)
             await broker.fetchers.forget(topic_partition)
             await hosting.close_failed(broker, topic_partition)
+            self._failed[topic_partition] = state, overrides
+            self._retry_later()
         self._wake(topic_partition)
+
+    def _retry_later(self) -> None:
+        if not self._is_retry_due:
+            self._is_retry_due = True
+            timer = self._broker.timer
+            timer.add(self._start_retry, timer.now_ms() + FAILED_RETRY_MS)
+
+    def _start_retry(self) -> None:
+        self._retry = asyncio.get_running_loop().create_task(self._retry_failed(), name="failed-replicas")
+
+    async def _retry_failed(self) -> None:
+        """Once more, the roles that were given last."""
+        async with self._one_at_a_time:
+            self._is_retry_due = False
+            for state, overrides in list(self._failed.values()):
+                await self._lead_or_follow(state, overrides, {})
 
     def _apply_topic_settings(self, topic: str, overrides: Mapping[str, str]) -> None:
         broker = self._broker
