@@ -9,9 +9,11 @@ import contextlib
 import gc
 import random
 import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tidelog.metadata import keys
@@ -49,6 +51,7 @@ START_S: Final = 60.0
 SETTLE_S: Final = 90.0
 """How long a healed cluster may take until all is replicated and acknowledged."""
 POLL_S: Final = 0.1
+FRAMES_SHOWN: Final = 5
 MAX_LOAD_S: Final = 200.0
 
 
@@ -99,7 +102,6 @@ class World:
         self.careless: list[CarelessProducer] = []
         self.consumers: list[SimConsumer] = []
         self.phase = "start"
-        self.problems: list[str] = []
         self.is_over = False
         self.on_moment: Callable[..., None] = lambda *_: None
         """Told of moments at which a fault hurts most: (what, process)."""
@@ -181,8 +183,11 @@ class World:
         error = context.get("exception")
         if isinstance(error, KafkaError | ConnectionError | StoreError | asyncio.CancelledError):
             return
-        self.problems.append(f"{context.get('message')}: {error!r} {context.get('task', '')}")
-        self.invariants.fail("nothing crashes", self.problems[-1])
+        frames = traceback.extract_tb(error.__traceback__)[-FRAMES_SHOWN:] if error else []
+        where = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(frames))
+        self.invariants.fail(
+            "nothing crashes", f"{context.get('message')}: {error!r} {context.get('task', '')} {where}"
+        )
 
     # -- the run
 

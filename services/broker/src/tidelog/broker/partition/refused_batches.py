@@ -59,7 +59,8 @@ class RefusedBatches:
         if standing is not None:
             return standing.error
         if header.base_sequence == refusal.base_sequence or header.producer_epoch != refusal.producer_epoch:
-            del self._refusals[header.producer_id]  # here it is again, or the producer has begun anew
+            # Here it is again, or the producer has begun anew. (It may have been forgotten just now.)
+            self._refusals.pop(header.producer_id, None)
         return None
 
     def _standing(self, header: BatchHeader, now_ms: int) -> _Refusal | None:
