@@ -91,6 +91,35 @@ def test_what_counts_as_lost(
     directory.close()
 
 
+def test_what_was_found_is_found_again_until_it_is_known(tmp_path: Path) -> None:
+    """The recovery that found it has cut the log; if nobody was told, the next start has to tell."""
+    segment = killed_directory(tmp_path)
+    content = bytearray(segment.read_bytes())
+    flip_a_bit_in_the_middle(content)
+    segment.write_bytes(content)
+    directory = open_directory(tmp_path)
+    assert lost_tails(directory) == (ONE,)
+    directory.abandon()  # killed before it could register
+    directory = open_directory(tmp_path)
+    assert lost_tails(directory) == (ONE,)
+    directory.close()  # stopped in time, but before it had registered
+    directory = open_directory(tmp_path)
+    assert directory.was_clean
+    assert lost_tails(directory) == (ONE,)
+    directory.remember(life_of(directory.meta)._replace(lost_tails=()))
+    directory.close()
+    assert lost_tails(open_directory(tmp_path)) == ()
+
+
+def test_a_start_that_came_to_nothing_leaves_a_clean_directory_clean(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    directory.remember(Life(1, 7, "boot of before"))
+    directory.close(broker_epoch=7)
+    open_directory(tmp_path).close()  # an address was in use, say
+    again = open_directory(tmp_path)
+    assert (again.was_clean, again.previous_broker_epoch, again.is_suspect) == (True, 7, False)
+
+
 def test_a_clean_directory_is_not_read(tmp_path: Path) -> None:
     segment = killed_directory(tmp_path)
     directory = open_directory(tmp_path)
@@ -132,7 +161,7 @@ def test_an_unknown_past_is_suspect() -> None:
 def test_a_life_is_remembered(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     assert life_of(directory.meta) == Life()
-    life = Life(lease=2**62, broker_epoch=12, boot_id="b")
+    life = Life(2**62, 12, "b", (TWO, TopicPartition("a.b_c-1", 0)))
     directory.remember(life)
     directory.close()
     meta = read_meta_properties(tmp_path)

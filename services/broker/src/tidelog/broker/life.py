@@ -92,7 +92,7 @@ class BrokerLife:
         if not self._log_directory.has_untold_damage:
             return
         self._log_directory.has_untold_damage = False
-        await self._remember(boot_id=read_boot_id())
+        await self._remember(boot_id=read_boot_id(), lost_tails=())
 
     async def hand_over(self) -> None:
         """Before a stop: have the controller move what this broker leads. Bounded by the session's time-out,
@@ -151,10 +151,10 @@ class BrokerLife:
         if self._remembers:
             await self._remember(broker_epoch=epoch)
 
-    async def _remember(self, **changed: int | str) -> None:
+    async def _remember(self, **changed: object) -> None:
         async with self._one_note_at_a_time:
             directory = self._log_directory
-            life = life_of(directory.meta)._replace(**changed)
+            life = life_of(directory.meta)._replace(**changed)  # type: ignore[arg-type]
             await asyncio.to_thread(directory.remember, life)
 
     @property

@@ -133,6 +133,8 @@ class BrokerServer:
             settings.node_id, _advertised(plan.advertised, ports), settings.broker_rack, rpc_address
         )
         if not self._is_alone:
+            # If this start comes to nothing, the next one must not take the directory for sound.
+            broker.log_directory.has_untold_damage = broker.log_directory.is_suspect
             entry = entry._replace(
                 is_log_suspect=broker.log_directory.is_suspect,
                 suspect_partitions=await self._find_lost_tails(),

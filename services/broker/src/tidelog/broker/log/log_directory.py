@@ -284,6 +284,19 @@ class LogDirectory:
 
     def remember(self, life: Life) -> None:
         """Keep in `meta.properties` what the next start has to know of this one. Raises OSError."""
+        with self._checkpoint_lock:
+            self._remember(life)
+
+    def remember_lost_tail(self, topic_partition: TopicPartition) -> None:
+        """At once, since the recovery that found it has cut the log: no later one will find it. Raises
+        OSError.
+        """
+        with self._checkpoint_lock:
+            life = life_of(self.meta)
+            if topic_partition not in life.lost_tails:
+                self._remember(life._replace(lost_tails=(*life.lost_tails, topic_partition)))
+
+    def _remember(self, life: Life) -> None:
         self.meta = with_life(self.meta, life)
         write_meta_properties(self.path, self.meta)
 
@@ -338,7 +351,9 @@ class LogDirectory:
             self.checkpoint_log_start_offsets()
             self.checkpoint_high_watermarks({})
             if not failures and not self.has_untold_damage and (self.was_clean or not self._unopened):
-                write_clean_shutdown_marker(self.path, broker_epoch)
+                is_unregistered = broker_epoch == UNKNOWN_BROKER_EPOCH  # so this life changed nothing
+                epoch = self.previous_broker_epoch if is_unregistered else broker_epoch
+                write_clean_shutdown_marker(self.path, epoch)
         except OSError as error:
             failures.append(str(error))
         finally:

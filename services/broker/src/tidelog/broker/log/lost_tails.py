@@ -12,6 +12,7 @@ import structlog
 from tidelog.broker.log.errors import CorruptFileError, LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
+from tidelog.broker.log.previous_life import life_of
 from tidelog.model.topics import TopicPartition
 
 _log = structlog.get_logger(__name__)
@@ -21,24 +22,27 @@ def find_lost_tails(
     directory: LogDirectory, config: LogConfig, *, threads: int, now_ms: int
 ) -> tuple[TopicPartition, ...]:
     """Recover every log of an unclean directory; answers, in order, the replicas that were damaged before
-    their end, that end below their checkpointed high watermark, or that can't be opened.
+    their end, that end below their checkpointed high watermark, or that can't be opened. Those that an
+    earlier start found are among them until a controller has acted on it.
 
-    Takes as long as recovery takes: not for the event loop. After a clean stop nothing is read.
+    Takes as long as recovery takes: not for the event loop. After a clean stop nothing is read. Raises
+    OSError.
     """
     if directory.was_clean:
-        return ()
+        return life_of(directory.meta).lost_tails
 
-    def has_lost(topic_partition: TopicPartition) -> bool:
+    def look_at(topic_partition: TopicPartition) -> None:
         try:
-            return _has_lost(directory, config, topic_partition, now_ms)
+            has_lost = _has_lost(directory, config, topic_partition, now_ms)
         except (LogStorageError, CorruptFileError, OSError) as error:
             _log.error("replica can't be recovered", partition=str(topic_partition), reason=str(error))
-            return True
+            has_lost = True
+        if has_lost:
+            directory.remember_lost_tail(topic_partition)
 
-    partitions = directory.topic_partitions_on_disk()
     with ThreadPoolExecutor(threads) as pool:
-        found = pool.map(has_lost, partitions)
-        return tuple(partition for partition, lost in zip(partitions, found, strict=True) if lost)
+        list(pool.map(look_at, directory.topic_partitions_on_disk()))  # raises what one of them raised
+    return tuple(sorted(life_of(directory.meta).lost_tails))
 
 
 def _has_lost(
