@@ -9,6 +9,7 @@ import pytest
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.leader_lab import LEADER_EPOCH, LeaderLab, Peer, parts
 from tidelog.broker.handlers import fetch
+from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.request import PARKED
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import assign_offset_and_epoch, parse_header
@@ -176,6 +177,17 @@ def test_beyond_its_end_a_follower_asks_to_come_again(make_lab: Callable[..., Le
     async def scenario(lab: LeaderLab) -> None:
         await following(lab, records=5, high_watermark=3)
         answer, _ = consume(lab, 6)
+        assert answer is not None
+        assert answer.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+    make_lab().run(scenario)
+
+
+def test_a_follower_whose_log_is_being_cut_asks_to_come_again(make_lab: Callable[..., LeaderLab]) -> None:
+    async def scenario(lab: LeaderLab) -> None:
+        await following(lab, records=5, high_watermark=3)
+        lab.replica().core.fetch_state = FetchState.TRUNCATING
+        answer, _ = consume(lab, 0)
         assert answer is not None
         assert answer.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
 

@@ -14,9 +14,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.closest_replica import closest_replica
-from tidelog.broker.fetch_answer import MOVED, FetchAnswer, current_leader
+from tidelog.broker.fetch_answer import MOVED, FetchAnswer, current_leader, node_endpoints
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchedPartition, FetchPlan
 from tidelog.broker.handlers import follower_fetch
+from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.request import PARKED, DelayedRequest, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -213,7 +214,9 @@ class Fetch:
             or self.context.api_version < FIRST_VERSION_FROM_FOLLOWERS
         ):
             return error
-        is_here = partition.fetch_offset <= core.log_end_offset
+        # While the log is being cut, which a thread does, nobody else is let at it.
+        is_whole = core.fetch_state is not FetchState.TRUNCATING
+        is_here = is_whole and partition.fetch_offset <= core.log_end_offset
         return ErrorCode.NONE if is_here else ErrorCode.OFFSET_NOT_AVAILABLE
 
     # -- the answer
@@ -238,9 +241,13 @@ class Fetch:
                     session.move_to_end(key)
             answer.add(key.topic, key.topic_id, self._partition_data(read), file_range)
         self.broker.telemetry.fetched(reads.bytes)
-        return FetchResponse(
+        response = FetchResponse(
             session_id=NO_SESSION if session is None else session.session_id, responses=answer.topics
         )
+        if reads.is_urgent:
+            listener_name = self.context.listener_name
+            response.node_endpoints = node_endpoints(self.broker, response.responses, listener_name)
+        return response
 
     def _partition_data(self, read: PartitionRead) -> PartitionData:
         key = read.partition.key
