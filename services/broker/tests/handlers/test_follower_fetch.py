@@ -538,6 +538,11 @@ def test_leadership_lost_while_it_waits(lab: LeaderLab) -> None:
         _, producer = lab.produce()
         await lab.lead(leader=2, leader_epoch=LEADER_EPOCH + 1)
         assert [produced(a).error_code for a in producer.answers] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
+        (answer,) = producer.answers
+        leader = produced(answer).current_leader
+        assert leader is not None  # known to the replica before UpdateMetadata tells the broker
+        assert (leader.leader_id, leader.leader_epoch) == (2, LEADER_EPOCH + 1)
+        assert [node.node_id for node in answer.node_endpoints] == [2]
 
     lab.run(scenario)
 

@@ -25,7 +25,7 @@ class Context(SimpleNamespace):
     """A request's place in its connection: remembers what it was answered."""
 
     def __init__(self) -> None:
-        super().__init__(api_version=9, answers=[])
+        super().__init__(api_version=9, listener_name="PLAINTEXT", answers=[])
 
     def park(self, on_abandoned: Any = None) -> object:
         return PARKED

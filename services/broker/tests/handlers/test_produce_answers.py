@@ -39,7 +39,13 @@ class Client:
             self.on_abandoned = on_abandoned
             return PARKED
 
-        context = SimpleNamespace(api_version=version, connection=self, park=park, reply=self.answers.append)
+        context = SimpleNamespace(
+            api_version=version,
+            connection=self,
+            listener_name="PLAINTEXT",
+            park=park,
+            reply=self.answers.append,
+        )
         return cast(RequestContext, context)
 
     def close(self) -> None:
@@ -152,9 +158,13 @@ def test_by_topic_id(lab: InMemoryBroker, client: Client) -> None:
 
 def test_the_new_leader_is_named(lab: InMemoryBroker, client: Client) -> None:
     lab.add_topic("t", leader=OTHER_BROKER_ID)
-    (part,) = parts(send(lab, client))
+    answer = send(lab, client)
+    (part,) = parts(answer)
     assert part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert (part.current_leader.leader_id, part.current_leader.leader_epoch) == (OTHER_BROKER_ID, 3)
+    assert [(node.node_id, node.host, node.port) for node in answer.node_endpoints] == [
+        (OTHER_BROKER_ID, "127.0.0.1", 9092)
+    ]
 
 
 # -- waiting

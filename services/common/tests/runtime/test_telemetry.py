@@ -134,6 +134,7 @@ def test_partitions_and_purgatories() -> None:
         produce_purgatory=Purgatory("Produce", timer, lambda operation, error: None),
         fetch_purgatory=fetch,
         delete_records_purgatory=Purgatory("DeleteRecords", timer, lambda operation, error: None),
+        offline_replica_count=7,
         fetchers=SimpleNamespace(
             failed_count=1,
             lags=lambda: [(TopicPartition("u", 0), 2, 7), (TopicPartition("t", 2), 3, 0)],
@@ -146,6 +147,9 @@ def test_partitions_and_purgatories() -> None:
     assert value(telemetry, f"{prefix}_underreplicatedpartitions") == 2
     assert value(telemetry, f"{prefix}_underminisrpartitioncount") == 1
     assert value(telemetry, f"{prefix}_atminisrpartitioncount") == 1
+    assert value(telemetry, f"{prefix}_offlinereplicacount") == 7
+    assert value(telemetry, "kafka_cluster_partition_atminisr", topic="t", partition="2") == 1
+    assert value(telemetry, "kafka_cluster_partition_atminisr", topic="t", partition="1") == 0
     assert value(telemetry, "kafka_log_log_size", topic="t", partition="1") == 1000
     assert value(telemetry, "kafka_log_log_logstartoffset", topic="u", partition="0") == 3
     assert value(telemetry, "kafka_log_log_logendoffset", topic="t", partition="1") == 10

@@ -114,6 +114,29 @@ class Broker:
             return KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
+    def leader_of(self, topic: str, partition: int) -> tuple[int, int] | None:
+        """Leader and leader epoch as far as this broker knows: its replica may know more than its metadata.
+        None: nothing is known.
+        """
+        state = self.metadata.partition(topic, partition)
+        known = None if state is None else (state.leader, state.leader_epoch)
+        topic_partition = TopicPartition(topic, partition)
+        replica = self.replicas.get(topic_partition) or self.settling.get(topic_partition)
+        if replica is not None and (known is None or replica.core.leader_epoch > known[1]):
+            known = (replica.core.leader, replica.core.leader_epoch)
+        return known
+
+    @property
+    def offline_replica_count(self) -> int:
+        """Replicas that this broker should have, but whose log failed. Any thread."""
+        return sum(
+            self.broker_id in state.replicas
+            and TopicPartition(topic.name, state.partition) not in self.replicas
+            and TopicPartition(topic.name, state.partition) not in self.settling
+            for topic in tuple(self.metadata.topics.values())
+            for state in topic.partitions
+        )
+
     # -- what replicas ask for (`ReplicaEnvironment`)
 
     def high_watermark_advanced(self, topic_partition: TopicPartition) -> None:

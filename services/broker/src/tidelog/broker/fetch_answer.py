@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import structlog
 from tidelog.broker.page_cache import is_resident
 from tidelog.model.errors import ErrorCode
-from tidelog.wire.messages.fetch import FetchableTopicResponse, LeaderIdAndEpoch, PartitionData
+from tidelog.wire.messages.fetch import FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -66,8 +67,20 @@ class FetchAnswer:
 
 def current_leader(broker: Broker, topic: str, partition: int) -> LeaderIdAndEpoch | None:
     """What a client that came to the wrong place is told; None if nothing is known of the partition."""
-    state = broker.metadata.partition(topic, partition)
-    return None if state is None else LeaderIdAndEpoch(state.leader, state.leader_epoch)
+    known = broker.leader_of(topic, partition)
+    return None if known is None else LeaderIdAndEpoch(*known)
+
+
+def node_endpoints(
+    broker: Broker, topics: Iterable[FetchableTopicResponse], listener_name: str
+) -> list[NodeEndpoint]:
+    """The addresses of the leaders that the answer names (KIP-951), so that a client needn't ask for them."""
+    leaders = {part.current_leader.leader_id for t in topics for part in t.partitions if part.current_leader}
+    nodes = [broker.metadata.node(leader, listener_name) for leader in sorted(leaders)]
+    return [
+        NodeEndpoint(node.broker_id, endpoint.host, endpoint.port, node.rack)
+        for node, endpoint in filter(None, nodes)
+    ]
 
 
 def _read_into(data: PartitionData, file_range: FileRange) -> None:

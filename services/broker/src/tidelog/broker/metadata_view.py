@@ -65,6 +65,14 @@ class MetadataView:
             return None
         return state.partitions[partition]
 
+    def node(self, broker_id: int, listener_name: str) -> tuple[BrokerRegistration, Endpoint] | None:
+        """One live broker with its address on the listener that the asking client uses; None if there is
+        none.
+        """
+        broker = self.brokers.get(broker_id)
+        endpoint = None if broker is None else broker.endpoint(listener_name)
+        return None if broker is None or endpoint is None else (broker, endpoint)
+
     def endpoints(self, listener_name: str) -> Iterable[tuple[BrokerRegistration, Endpoint]]:
         """Each live broker with its address on the listener that the asking client uses."""
         for broker in self.brokers.values():

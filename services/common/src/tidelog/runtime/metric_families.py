@@ -63,6 +63,9 @@ class BrokerView(Protocol):
     def fetch_purgatory(self) -> PurgatoryView: ...
 
     @property
+    def offline_replica_count(self) -> int: ...
+
+    @property
     def delete_records_purgatory(self) -> PurgatoryView: ...
 
     @property
@@ -184,7 +187,8 @@ class MetricFamilies(Collector):
             "Led partitions that can't lose another replica from the ISR",
             sum(_in_sync_above_least(replica.core) == 0 for replica in leaders),
         )
-        families.gauge(f"{prefix}_offlinereplicacount", "Replicas whose directory failed", 0)
+        offline = broker.offline_replica_count
+        families.gauge(f"{prefix}_offlinereplicacount", "Replicas whose log failed", offline)
         telemetry = self._telemetry
         families.counter(f"{prefix}_isrshrinks", "ISRs that replicas left", telemetry.isr_shrinks)
         families.counter(f"{prefix}_isrexpands", "ISRs that replicas joined", telemetry.isr_expands)

@@ -20,6 +20,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -46,7 +47,17 @@ def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> 
 class Produce:
     """One Produce request: appends what it brings and gathers what its answer has to wait for."""
 
-    __slots__ = ("acks", "broker", "context", "failed", "now_ms", "request", "unflushed", "waiting")
+    __slots__ = (
+        "acks",
+        "broker",
+        "context",
+        "failed",
+        "leaders",
+        "now_ms",
+        "request",
+        "unflushed",
+        "waiting",
+    )
 
     def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
         self.broker = broker
@@ -57,6 +68,8 @@ class Produce:
         self.waiting: list[Pending] = []
         self.unflushed: list[tuple[Replica, PartitionProduceResponse]] = []
         self.failed: PartitionProduceResponse | None = None
+        self.leaders: set[int] = set()
+        """Those that the answer names."""
 
     def answer(self) -> object:
         topics = []
@@ -77,7 +90,7 @@ class Produce:
         if self.unflushed:
             return self._flush_then_answer(response)
         if not self.waiting:
-            return response
+            return self._with_leaders(response)
         self._park(response)
         return PARKED
 
@@ -92,6 +105,8 @@ class Produce:
             appended = replica.append(data.records, self.acks, self.context.api_version, self.now_ms)
         except KafkaError as error:
             self.failed = _refused(self.broker, answer, topic, error)
+            if error.code in _MOVED and topic is not None:
+                self.moved(answer, topic)
             return answer
         answer.base_offset = appended.base_offset
         answer.log_append_time_ms = appended.log_append_time_ms
@@ -124,15 +139,36 @@ class Produce:
         for (replica, _, answer), epoch in zip(self.waiting, epochs, strict=True):
             if replica.core.leader_epoch != epoch:
                 answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                self.moved(answer, replica.topic_partition.topic)
         self.waiting = [entry for entry in self.waiting if not entry[2].error_code]
         if self.waiting:
             acknowledged = self.context.connection.loop.create_future()
-            self._watch(DelayedProduce(self.context, self.waiting, lambda: acknowledged.set_result(None)))
+            self._watch(DelayedProduce(self, self.waiting, lambda: acknowledged.set_result(None)))
             await acknowledged
+        return self._with_leaders(response)
+
+    def moved(self, answer: PartitionProduceResponse, topic: str) -> None:
+        """The client came to the wrong broker: it is told which one it is (KIP-951)."""
+        known = self.broker.leader_of(topic, answer.index)
+        if known is not None:
+            answer.current_leader = LeaderIdAndEpoch(*known)
+            self.leaders.add(known[0])
+
+    def _with_leaders(self, response: ProduceResponse) -> ProduceResponse:
+        """Their addresses, so that the client needn't ask for them."""
+        for leader in sorted(self.leaders):
+            found = self.broker.metadata.node(leader, self.context.listener_name)
+            if found is not None:
+                node, endpoint = found
+                response.node_endpoints.append(
+                    NodeEndpoint(node.broker_id, endpoint.host, endpoint.port, node.rack)
+                )
         return response
 
     def _park(self, response: ProduceResponse) -> None:
-        operation = DelayedProduce(self.context, self.waiting, lambda: self.context.reply(response))
+        operation = DelayedProduce(
+            self, self.waiting, lambda: self.context.reply(self._with_leaders(response))
+        )
         self.context.park(on_abandoned=lambda: self.broker.produce_purgatory.cancel(operation))
         self._watch(operation)
 
@@ -155,10 +191,6 @@ def _refused(
     ]
     answer.base_offset = -1
     answer.log_start_offset = -1
-    if error.code in _MOVED and topic is not None:
-        state = broker.metadata.partition(topic, answer.index)
-        if state is not None:
-            answer.current_leader = LeaderIdAndEpoch(state.leader, state.leader_epoch)
     broker.telemetry.produce_failed(topic)
     return answer
 
@@ -168,12 +200,11 @@ class DelayedProduce(DelayedRequest):
     REQUEST_TIMED_OUT.
     """
 
-    __slots__ = ("_on_acknowledged", "_pending")
+    __slots__ = ("_on_acknowledged", "_pending", "_produce")
 
-    def __init__(
-        self, context: RequestContext, pending: list[Pending], on_acknowledged: Callable[[], None]
-    ) -> None:
-        super().__init__(context)
+    def __init__(self, produce: Produce, pending: list[Pending], on_acknowledged: Callable[[], None]) -> None:
+        super().__init__(produce.context)
+        self._produce = produce
         self._pending = pending
         self._on_acknowledged = on_acknowledged
 
@@ -184,6 +215,7 @@ class DelayedProduce(DelayedRequest):
             core = replica.core
             if not core.is_leader:
                 answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                self._produce.moved(answer, replica.topic_partition.topic)
             elif not core.is_acknowledged(required_offset):
                 still.append(entry)
             elif core.is_under_min_isr:
