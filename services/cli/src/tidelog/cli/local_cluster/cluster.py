@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
-from tidelog.cli.etcd_binary import find_etcd
+from tidelog.cli.etcd_binary import EtcdNotFoundError, find_etcd
 from tidelog.cli.local_cluster import readiness
 from tidelog.cli.local_cluster.plan import (
     BROKER,
@@ -107,7 +107,10 @@ class LocalCluster:
 
     def _command(self, member: Member) -> list[str]:
         if member.kind == ETCD:
-            return [str(find_etcd().path), *self.plan.etcd_arguments(self.directory)]
+            try:
+                return [str(find_etcd().path), *self.plan.etcd_arguments(self.directory)]
+            except EtcdNotFoundError as error:
+                raise ToolError(str(error)) from error
         service = [sys.executable, "-m", "tidelog.cli.main", COMMANDS[member.kind]]
         return [*service, "--config", str(self._config_path(member))]
 
