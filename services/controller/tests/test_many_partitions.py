@@ -14,7 +14,11 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import CommandResult, LeaderAndIsr, StopReplica, UpdateMetadata
 from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tidelog.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
 
 RunCluster = Callable[..., None]
 # Far above what it takes (under half a second), far below what is asked for.
@@ -151,5 +155,33 @@ def test_controlled_shutdown_does_not_wait_for_the_broker_itself(run_cluster: Ru
         assert {state.leader for state in other.topics["t"].partitions} == {2}
         assert {state.isr for state in other.topics["t"].partitions} == {(2,)}
         assert not any(isinstance(command, StopReplica) for command in other.commands)
+
+    run_cluster(scenario)
+
+
+def test_a_replica_that_a_broker_cant_serve_is_led_by_another(run_cluster: RunCluster) -> None:
+    async def scenario(cluster: Any) -> None:
+        for broker_id in (1, 2):
+            await cluster.birth(broker_id)
+        broken, other = cluster.brokers[1], cluster.brokers[2]
+        take = broken.leader_and_isr
+        bad = TopicPartition("t", 0)
+
+        async def fails(command: LeaderAndIsr) -> CommandResult:
+            await take(command)
+            leads = [state for state in command.partitions if state.topic == "t" and state.leader == 1]
+            return CommandResult(partition_errors={bad: ErrorCode.KAFKA_STORAGE_ERROR} if leads else {})
+
+        broken.leader_and_isr = fails
+        assignments = [CreatableReplicaAssignment(0, [1, 2])]
+        request = CreateTopicsRequest([CreatableTopic("t", -1, -1, assignments)])
+        await cluster.call(ApiKey.CREATE_TOPICS, request)
+        await cluster.until(lambda: other.topics["t"].partitions[0].leader == 2)
+        assert other.topics["t"].partitions[0].isr == (2,)
+        # As a follower it does well: it may come back into the ISR, and the term goes on.
+        await cluster.until(lambda: broken.topics["t"].partitions[0].leader == 2)
+        request = CreateTopicsRequest([CreatableTopic("alone", -1, -1, [CreatableReplicaAssignment(0, [1])])])
+        await cluster.call(ApiKey.CREATE_TOPICS, request)
+        assert other.topics["alone"].partitions[0].leader == 1
 
     run_cluster(scenario)

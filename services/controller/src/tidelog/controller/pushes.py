@@ -28,7 +28,8 @@ RETRY_MS: Final = 100
 # Beyond it a broker's queue gives way to a full LeaderAndIsr and a full UpdateMetadata.
 MAX_QUEUED_COMMANDS: Final = 100
 
-# The broker, and what is done once it has answered a command.
+# `Delivered`: the broker, and what is done once it has answered a command.
+OnTaken = Callable[[BrokerRegistration, LeaderAndIsr, CommandResult], None]
 Delivered = tuple[int, "asyncio.Future[None]"]
 
 _log = structlog.get_logger(__name__)
@@ -40,8 +41,8 @@ class _Order(NamedTuple):
 
 
 class BrokerPushes:
-    """The outboxes of one term. `on_stale` is called when a broker has seen a newer controller;
-    `everything_for` makes the commands that tell a broker everything.
+    """The outboxes of one term. `on_stale` is called when a broker has seen a newer controller, `on_taken`
+    with what a broker made of a LeaderAndIsr; `everything_for` makes the commands that tell it everything.
     """
 
     def __init__(
@@ -49,10 +50,12 @@ class BrokerPushes:
         channels: BrokerChannels,
         *,
         on_stale: Callable[[], None],
+        on_taken: OnTaken,
         everything_for: Callable[[int], Sequence[Command]],
     ) -> None:
         self._channels = channels
         self._on_stale = on_stale
+        self._on_taken = on_taken
         self._everything_for = everything_for
         self._outboxes: dict[int, _Outbox] = {}
         self._is_closed = False
@@ -75,7 +78,7 @@ class BrokerPushes:
         for broker_id, orders in commands.items():
             outbox = self._outboxes.get(broker_id)
             if outbox is None:
-                outbox = _Outbox(self._channels, brokers[broker_id], self._on_stale)
+                outbox = _Outbox(self._channels, brokers[broker_id], self._on_stale, self._on_taken)
                 self._outboxes[broker_id] = outbox
             if outbox.length + len(orders) > MAX_QUEUED_COMMANDS:
                 _log.warning("a broker lags behind and is told everything anew", broker_id=broker_id)
@@ -93,11 +96,17 @@ class _Outbox:
     """One life of one broker."""
 
     def __init__(
-        self, channels: BrokerChannels, broker: BrokerRegistration, on_stale: Callable[[], None]
+        self,
+        channels: BrokerChannels,
+        broker: BrokerRegistration,
+        on_stale: Callable[[], None],
+        on_taken: OnTaken,
     ) -> None:
         self.broker = broker
         self._channels = channels
         self._on_stale = on_stale
+        self._on_taken = on_taken
+        self._is_reached = True
         self._orders: deque[_Order] = deque()
         self._arrived = asyncio.Event()
         self._task = asyncio.create_task(self._deliver_all(), name=f"controller-to-broker-{broker.broker_id}")
@@ -142,16 +151,12 @@ class _Outbox:
                     order.delivered.set_result(None)
 
     async def _deliver(self, command: Command) -> None:
-        is_first_try = True
         while True:
             try:
                 result = await _call(self._channels.channel(self.broker), command)
             except ConnectionError as error:
-                if is_first_try:  # a dead broker's session takes a while to end
-                    _log.info("broker not reached", broker_id=self.broker.broker_id, reason=str(error))
-                is_first_try = False
+                self._note_reached(reason=str(error))
                 await asyncio.sleep(RETRY_MS / 1000)
-                continue
             except (KafkaError, OSError) as error:
                 _log.error(
                     "command failed",
@@ -160,17 +165,32 @@ class _Outbox:
                     reason=str(error),
                 )
                 return
-            if result.error is ErrorCode.STALE_CONTROLLER_EPOCH:
-                self._on_stale()
-            for partition, code in result.partition_errors.items():
-                _log.warning(
-                    "command refused for a partition",
-                    broker_id=self.broker.broker_id,
-                    command=type(command).__name__,
-                    partition=str(partition),
-                    error=code.name,
-                )
-            return
+            else:
+                self._note_reached()
+                self._take_answer(command, result)
+                return
+
+    def _take_answer(self, command: Command, result: CommandResult) -> None:
+        if result.error is ErrorCode.STALE_CONTROLLER_EPOCH:
+            self._on_stale()
+        elif isinstance(command, LeaderAndIsr):
+            self._on_taken(self.broker, command, result)
+        for partition, code in result.partition_errors.items():
+            _log.warning(
+                "command refused for a partition",
+                broker_id=self.broker.broker_id,
+                command=type(command).__name__,
+                partition=str(partition),
+                error=code.name,
+            )
+
+    def _note_reached(self, *, reason: str = "") -> None:
+        """Told once each way, not at every attempt."""
+        if self._is_reached and reason:
+            _log.info("broker not reached", broker_id=self.broker.broker_id, reason=reason)
+        elif not self._is_reached and not reason:
+            _log.info("broker reached again", broker_id=self.broker.broker_id)
+        self._is_reached = not reason
 
 
 async def _call(channel: BrokerCommands, command: Command) -> CommandResult:

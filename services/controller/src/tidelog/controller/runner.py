@@ -30,8 +30,10 @@ from tidelog.controller.setting_rules import rules_from
 from tidelog.metadata import keys
 from tidelog.metadata.entries import PartitionStateEntry, decode_entry
 from tidelog.metadata.store import MetadataStore, StoreError, StoreUnavailableError, WatchBatch
+from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.rpc.broker_commands import NO_LEADER, BrokerChannels
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import NO_LEADER, BrokerChannels, CommandResult, LeaderAndIsr
 from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.telemetry import ControllerCounts
@@ -65,7 +67,15 @@ class _BalanceDue(NamedTuple):
     """It is time to look whether preferred leaders lead."""
 
 
-_Item = _Request | WatchBatch | _BalanceDue
+class _ReplicasJudged(NamedTuple):
+    """A life of a broker can't serve some replicas, or serves those it could not."""
+
+    broker: BrokerRegistration
+    failed: frozenset[TopicPartition]
+    served: frozenset[TopicPartition]
+
+
+_Item = _Request | WatchBatch | _BalanceDue | _ReplicasJudged
 
 
 class Term:
@@ -92,7 +102,12 @@ class Term:
         self._chance = chance
         self._counts = counts
         self._rules = rules_from(settings, {})
-        self._pushes = BrokerPushes(channels, on_stale=self._on_stale, everything_for=self._everything_for)
+        self._pushes = BrokerPushes(
+            channels,
+            on_stale=self._on_stale,
+            on_taken=self._on_taken,
+            everything_for=self._everything_for,
+        )
         self._writer = RecordWriter(
             store,
             office,
@@ -199,12 +214,17 @@ class Term:
                 moved = await self._until_written(balance_leaders, changes)
                 if moved:
                     _log.info("leadership goes back to preferred leaders", partition_count=moved)
+            elif isinstance(item, _ReplicasJudged):
+                broker = item.broker
+                self.state.note_replicas(
+                    broker.broker_id, broker.broker_epoch, item.failed, item.served, changes
+                )
             else:
                 for batch in item:
                     self._apply_watched(batch, changes)
             await self._settle_and_push(changes)
 
-    async def _next(self) -> _Request | _BalanceDue | list[WatchBatch]:
+    async def _next(self) -> _Request | _BalanceDue | _ReplicasJudged | list[WatchBatch]:
         """Changes that are there already are taken up together: ten brokers that die are settled at once."""
         item = self._put_back if self._put_back is not None else await self._inbox.get()
         self._put_back = None
@@ -355,6 +375,22 @@ class Term:
         while True:
             await asyncio.sleep(self._settings.leader_imbalance_check_interval_seconds)
             await self._inbox.put(_BalanceDue())
+
+    def _on_taken(self, broker: BrokerRegistration, command: LeaderAndIsr, result: CommandResult) -> None:
+        failed = frozenset(
+            partition
+            for partition, code in result.partition_errors.items()
+            if code is ErrorCode.KAFKA_STORAGE_ERROR
+        )
+        known = self.state.failed_replicas.get(broker.broker_id, frozenset())
+        served = known and frozenset(
+            TopicPartition(state.topic, state.partition)
+            for state in command.partitions
+            # Without a leader there was nothing to do that could have failed.
+            if state.leader != NO_LEADER
+        ).difference(result.partition_errors).intersection(known)
+        if (served or failed - known) and not self._inbox.full():
+            self._inbox.put_nowait(_ReplicasJudged(broker, failed, served))
 
     def _on_stale(self) -> None:
         _log.warning("a broker knows a newer controller", controller_epoch=self._office.controller_epoch)

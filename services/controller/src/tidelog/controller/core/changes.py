@@ -36,6 +36,8 @@ class ChangeSet:
     born: set[int] = field(default_factory=set)
     died: set[int] = field(default_factory=set)
     stopping: set[int] = field(default_factory=set)
+    # Brokers that can't serve replicas of theirs, or can again.
+    replicas_failed: bool = False
     brokers: bool = False
     topic_configs: bool = False
     broker_configs: bool = False
@@ -59,4 +61,6 @@ class ChangeSet:
     @property
     def calls_for_elections(self) -> bool:
         """Whether partitions may want another leader, ISR or ELR by now."""
-        return bool(self.born or self.died or self.topic_configs or self.broker_configs)
+        return bool(
+            self.born or self.died or self.replicas_failed or self.topic_configs or self.broker_configs
+        )

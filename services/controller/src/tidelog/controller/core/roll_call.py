@@ -10,7 +10,7 @@ from tidelog.model.topics import TopicPartition
 
 
 class RollCall(NamedTuple):
-    """Sets of broker ids, each a part of `alive`.
+    """Sets of broker ids, each a part of `alive`, which leaves out those that can't serve this replica.
 
     `steady` have been there since before the partition's state was written: a broker that was born again
     since then is a death and a birth (KIP-903). `stopping` go down of their own accord and are elected
@@ -33,7 +33,7 @@ def call_roll(state: ClusterState, replicas: tuple[int, ...], stored: StoredPart
     alive, steady, stopping, suspect = [], [], [], []
     for replica in {*replicas, *before.isr, *before.elr}:
         broker = state.brokers.get(replica)
-        if broker is None:
+        if broker is None or partition in state.failed_replicas.get(replica, ()):
             continue
         alive.append(replica)
         if replica in state.stopping:

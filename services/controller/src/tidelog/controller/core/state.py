@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from tidelog.controller.core.changes import ChangeSet, RemovedReplica
@@ -24,7 +24,7 @@ from tidelog.metadata.entries import (
 )
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.features import DEFAULT_FEATURE_LEVELS
-from tidelog.model.topics import collision_key
+from tidelog.model.topics import TopicPartition, collision_key
 from tidelog.rpc.broker_commands import PartitionState, TopicState
 
 _NO_CONFIGS: Mapping[str, str] = {}
@@ -63,6 +63,8 @@ class ClusterState:
         self.unsettled_suspects: set[int] = set()
         # Brokers on their way out: they lead what they lead, and nothing more.
         self.stopping: set[int] = set()
+        # Replicas that a broker could not open or write. While that is so, it is as good as dead there.
+        self.failed_replicas: dict[int, frozenset[TopicPartition]] = {}
         # Topics with partitions under reassignment.
         self.reassigning: set[str] = set()
         self._settled_suspects: dict[int, int] = {}
@@ -227,6 +229,24 @@ class ClusterState:
             self.stopping.add(broker_id)
             changes.stopping.add(broker_id)
 
+    def note_replicas(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        failed: Collection[TopicPartition],
+        served: Collection[TopicPartition],
+        changes: ChangeSet,
+    ) -> None:
+        """What became of replicas that a life of a broker was told to lead or to follow with."""
+        broker = self.brokers.get(broker_id)
+        if broker is None or broker.broker_epoch != broker_epoch:
+            return
+        before = self.failed_replicas.get(broker_id, frozenset())
+        after = (before - frozenset(served)) | frozenset(failed)
+        if after != before:
+            self.failed_replicas[broker_id] = after
+            changes.replicas_failed = True
+
     def _apply_partition(
         self, entry: PartitionStateEntry, mod_revision: int, changes: ChangeSet, *, is_own: bool
     ) -> None:
@@ -277,7 +297,7 @@ class ClusterState:
         if before is None:
             changes.born.add(broker_id)
         elif before.broker_epoch != broker.broker_epoch:
-            self.stopping.discard(broker_id)
+            self._end_life(broker_id)
             changes.died.add(broker_id)
             changes.born.add(broker_id)
         elif before != broker:
@@ -293,11 +313,15 @@ class ClusterState:
             self.unsettled_suspects.discard(broker_id)
 
     def _remove_broker(self, broker_id: int, changes: ChangeSet) -> None:
-        self.stopping.discard(broker_id)
+        self._end_life(broker_id)
         if self.brokers.pop(broker_id, None) is not None:
             changes.died.add(broker_id)
             changes.born.discard(broker_id)
         self._judge_suspect(broker_id)
+
+    def _end_life(self, broker_id: int) -> None:
+        self.stopping.discard(broker_id)
+        self.failed_replicas.pop(broker_id, None)
 
     def _remove_partition(self, partition: keys.PartitionKey, changes: ChangeSet) -> None:
         stored = self.partitions.get(partition.topic)
