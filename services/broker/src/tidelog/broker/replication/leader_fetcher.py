@@ -311,9 +311,9 @@ class LeaderFetcher:
 
 def _bytes_below(log_end_offset: int, headers: Sequence[BatchHeader]) -> int:
     """Of those that were appended: a segment's end may have stopped it."""
-    return sum(
-        header.batch_length + LOG_OVERHEAD_BYTES for header in headers if header.base_offset < log_end_offset
-    )
+    if headers[-1].base_offset >= log_end_offset:
+        headers = [header for header in headers if header.base_offset < log_end_offset]
+    return sum([header.batch_length for header in headers]) + LOG_OVERHEAD_BYTES * len(headers)
 
 
 _NO_RECORDS: Final = memoryview(b"")

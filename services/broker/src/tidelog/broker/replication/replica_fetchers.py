@@ -15,7 +15,7 @@ from tidelog.broker.frames import BufferPool
 from tidelog.broker.partition.events import AskEpochEnd, RestartLogAt, TruncateTo
 from tidelog.broker.replication.followed_partition import FollowedPartition
 from tidelog.broker.replication.leader_fetcher import LeaderFetcher
-from tidelog.broker.replication.throttle import ReplicationThrottle
+from tidelog.broker.replication.throttle import UNLIMITED, ReplicationThrottle
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
@@ -195,9 +195,11 @@ class ReplicaFetchers:
     def received(self, followed: FollowedPartition, size_bytes: int) -> None:
         """Batches were appended; throttled replicas may have to wait."""
         self.broker.telemetry.broker_traffic.replication_bytes_in += size_bytes
-        throttle, settings = self.throttle, self.broker.settings
+        throttle, rate = self.throttle, self.broker.settings.follower_replication_throttled_rate
+        if rate == UNLIMITED and not throttle.is_limited:
+            return
         now_ms = self.broker.timer.now_ms()
-        throttle.set_rate(settings.follower_replication_throttled_rate, now_ms)
+        throttle.set_rate(rate, now_ms)
         if throttle.is_limited and followed.is_throttled:
             throttle.spend(size_bytes, now_ms)
             if throttle.is_exceeded(now_ms):
