@@ -32,6 +32,8 @@ from tidelog.metadata.store import (
 
 HELD_KEY_POLL_MS: Final = 200
 STORE_RETRY_MS: Final = 500
+GIVE_UP_TIMEOUT_MS: Final = 2_000
+"""How long a stop tries to end the lease while the store is away."""
 
 _log = structlog.get_logger(__name__)
 
@@ -111,7 +113,11 @@ class Session:
         if self._returning is not None:
             self._returning.cancel()
             await asyncio.wait([self._returning])
-        await self._drop_keeper()
+        try:
+            async with asyncio.timeout(GIVE_UP_TIMEOUT_MS / 1000):
+                await self._drop_keeper()
+        except TimeoutError:
+            _log.warning("the lease is left to end by itself", key=self._claim.key)
 
     async def _take_first(self) -> None:
         while True:
