@@ -68,6 +68,10 @@ def test_defaults_are_readable_without_parsing_anything() -> None:
             "replica.socket.timeout.ms:",
         ),
         (
+            {"replica.selector.class": "com.example.Nearest"},
+            "replica.selector.class: other Java classes than Kafka's own can't be loaded",
+        ),
+        (
             {"offsets.topic.compression.codec": "9"},
             "offsets.topic.compression.codec: must be a codec's number",
         ),

@@ -1,7 +1,7 @@
 """Which replica a consumer had better read from (KIP-392).
 
 `replica.selector.class` names Kafka's `RackAwareReplicaSelector`, with or without its package: a consumer
-that says where it stands (`client.rack`) is sent to a replica in its own rack. Any other name has everybody
+that says where it stands (`client.rack`) is sent to a replica in its own rack. `LeaderSelector` has everybody
 read from the leader, as without the setting.
 """
 

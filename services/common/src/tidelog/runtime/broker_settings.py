@@ -18,6 +18,7 @@ from typing import Any
 from tidelog.runtime import other_kafka_settings
 from tidelog.runtime.cluster_settings import ClusterSettings
 from tidelog.runtime.listeners import ListenerPlan, plan_listeners
+from tidelog.runtime.network_settings import REPLICA_SELECTORS
 from tidelog.runtime.setting import (
     CLUSTER_WIDE,
     HIGH,
@@ -225,6 +226,11 @@ def check_settings_together(settings: BrokerSettings) -> None:
             "replica.socket.timeout.ms",
             settings.replica_socket_timeout_ms >= settings.replica_fetch_wait_max_ms,
             "must be at least replica.fetch.wait.max.ms",
+        ),
+        (
+            "replica.selector.class",
+            settings.replica_selector_class in (None, *REPLICA_SELECTORS),
+            f"other Java classes than Kafka's own can't be loaded: {', '.join(REPLICA_SELECTORS[:2])}",
         ),
         (
             "offsets.topic.compression.codec",

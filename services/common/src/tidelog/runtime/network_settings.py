@@ -24,6 +24,13 @@ from tidelog.runtime.setting import (
 )
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+REPLICA_SELECTORS = (
+    "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    "org.apache.kafka.common.replica.LeaderSelector",
+    "RackAwareReplicaSelector",
+    "LeaderSelector",
+)
+"""Kafka's own, by name; other Java classes can't be loaded."""
 
 
 @dataclass(frozen=True, slots=True)
