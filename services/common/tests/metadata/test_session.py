@@ -103,6 +103,36 @@ def test_a_lost_key_is_taken_anew_with_a_new_epoch(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_disk_that_takes_no_note_of_the_new_life_is_tried_again(tmp_path: Path) -> None:
+    async def scenario(store: FileMetadataStore) -> None:
+        leases: list[int] = []
+        taken: asyncio.Queue[int] = asyncio.Queue()
+
+        async def on_lease(lease: int) -> None:
+            leases.append(lease)
+            if len(leases) == 2:
+                raise OSError("No space left on device")
+
+        mine = Session(
+            store,
+            Claim(KEY, lambda is_first: b"mine"),
+            ttl_ms=TTL_MS,
+            interval_ms=10,
+            max_wait_ms=0,
+            on_lease=on_lease,
+            on_taken=taken.put,
+        )
+        first = await mine.start()
+        assert await taken.get() == first
+        await store.revoke_lease(leases[0])
+        second = await asyncio.wait_for(taken.get(), 5)
+        item = await held(store)
+        assert (item.create_revision, item.lease) == (second, leases[2])
+        await mine.stop()
+
+    run(tmp_path, scenario)
+
+
 def test_another_holder_ends_the_process(tmp_path: Path) -> None:
     async def scenario(store: FileMetadataStore) -> None:
         failed: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()

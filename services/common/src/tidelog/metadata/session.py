@@ -176,7 +176,8 @@ class Session:
                 await self._drop_keeper()
                 await self._take(is_first=False)
                 _log.info("the key is held again", key=self._claim.key, epoch=self.epoch)
-            except (StoreUnavailableError, LeaseNotFoundError) as error:
+            except (StoreUnavailableError, LeaseNotFoundError, OSError) as error:
+                # OSError: what is to be noted of the new life finds no room on the disk.
                 _log.warning("the key can't be taken yet", key=self._claim.key, reason=str(error))
                 self._lost.set()
                 await asyncio.sleep(STORE_RETRY_MS / 1000)
