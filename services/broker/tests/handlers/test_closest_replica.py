@@ -16,7 +16,14 @@ from tidelog.records.batch import assign_offset_and_epoch, parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchResponse, FetchTopic, PartitionData
+from tidelog.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
 
 SELECTOR = "replica.selector.class"
 BY_RACK = {
@@ -146,6 +153,20 @@ def test_a_follower_serves_what_it_knows_to_be_committed(
         assert answer is not None
         assert (answer.error_code, answer.high_watermark) == (0, 3)
         assert len(answer.records or b"") == 3 * len(build_batch([Record(0, 0, None, b"v", [])]))
+
+    make_lab().run(scenario)
+
+
+def test_a_follower_serves_a_tool_that_compares_replicas(make_lab: Callable[..., LeaderLab]) -> None:
+    """Kafka's ReplicaVerificationTool fetches as replica -2; from version 15 on a tagged field says so."""
+
+    async def scenario(lab: LeaderLab) -> None:
+        await following(lab, records=5, high_watermark=3)
+        topics = [FetchTopic(topic_id=lab.replica().topic_id, partitions=[FetchPartition(partition=0)])]
+        topics[0].partitions[0].partition_max_bytes = 1 << 20
+        answer, _ = consume(lab, 0, version=17, replica_state=ReplicaState(-2, -1), topics=topics)
+        assert answer is not None
+        assert (answer.error_code, answer.high_watermark) == (0, 3)
 
     make_lab().run(scenario)
 

@@ -36,7 +36,8 @@ FIRST_VERSION_FROM_FOLLOWERS = 11
 
 
 def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> object:
-    if request.replica_id >= 0 or request.replica_state is not None:
+    state = request.replica_state
+    if (request.replica_id if state is None else state.replica_id) >= 0:
         return follower_fetch.handle(broker, request, context)
     try:
         plan = broker.fetch_sessions.plan(request, context.api_version, broker.clock.now_ms())
