@@ -14,6 +14,7 @@ from tidelog.controller.core.leader_requests import elect_leaders
 from tidelog.controller.core.reassignments import alter_partition_reassignments
 from tidelog.controller.core.topic_creation import create_topics
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, UpdateMetadata
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -190,3 +191,23 @@ def test_unclean_election_on_request(core: MakeCore) -> None:
     cluster.birth(2)
     assert _elect(cluster, UNCLEAN, wanted) == {"t": {0: 0}}
     assert (cluster.partition("t").leader, cluster.partition("t").isr) == (2, (2,))
+
+
+def test_a_replica_that_cant_be_served_is_led_by_others_if_there_are_any(core: MakeCore) -> None:
+    cluster = core([1, 2])
+    _make(cluster, "t", [1, 2])
+    _make(cluster, "alone", [1])
+    both = [TopicPartition("t", 0), TopicPartition("alone", 0)]
+    epoch = cluster.state.brokers[1].broker_epoch
+    cluster.state.note_replicas(1, epoch - 1, both, (), cluster.changes)
+    assert not cluster.state.failed_replicas, "of an earlier life"
+    cluster.state.note_replicas(1, epoch, both, (), cluster.changes)
+    assert cluster.changes.calls_for_elections
+    cluster.settle()
+    assert (cluster.partition("t").leader, cluster.partition("t").isr) == (2, (2,))
+    assert (cluster.partition("alone").leader, cluster.partition("alone").leader_epoch) == (1, 0)
+    cluster.leader_writes("t", (2, 1))
+    cluster.death(2)
+    assert cluster.partition("t").leader == 1, "2 took it into the ISR: it is well again"
+    cluster.birth(1)
+    assert not cluster.state.failed_replicas

@@ -183,5 +183,11 @@ def test_a_replica_that_a_broker_cant_serve_is_led_by_another(run_cluster: RunCl
         request = CreateTopicsRequest([CreatableTopic("alone", -1, -1, [CreatableReplicaAssignment(0, [1])])])
         await cluster.call(ApiKey.CREATE_TOPICS, request)
         assert other.topics["alone"].partitions[0].leader == 1
+        # When there is nobody else it stays the leader, and goes on trying.
+        await cluster.death(2)
+        await cluster.until(lambda: broken.topics["t"].partitions[0].leader == -1)
+        await cluster.birth(2)
+        state = cluster.brokers[2].topics["t"].partitions[0]
+        assert (state.leader, state.isr) == (2, (2,))
 
     run_cluster(scenario)

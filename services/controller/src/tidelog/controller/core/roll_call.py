@@ -10,7 +10,8 @@ from tidelog.model.topics import TopicPartition
 
 
 class RollCall(NamedTuple):
-    """Sets of broker ids, each a part of `alive`, which leaves out those that can't serve this replica.
+    """Sets of broker ids, the first four each a part of `alive`. `failed` are there and can't serve this
+    replica: as good as dead, only that they go on trying.
 
     `steady` have been there since before the partition's state was written: a broker that was born again
     since then is a death and a birth (KIP-903). `stopping` go down of their own accord and are elected
@@ -21,6 +22,7 @@ class RollCall(NamedTuple):
     steady: frozenset[int]
     stopping: frozenset[int]
     suspect: frozenset[int]
+    failed: frozenset[int]
 
     def is_untouched(self, before: PartitionStateEntry) -> bool:
         """Nothing that has befallen a broker calls for another state."""
@@ -30,10 +32,13 @@ class RollCall(NamedTuple):
 def call_roll(state: ClusterState, replicas: tuple[int, ...], stored: StoredPartition) -> RollCall:
     before = stored.state
     partition = TopicPartition(before.topic, before.partition)
-    alive, steady, stopping, suspect = [], [], [], []
+    alive, steady, stopping, suspect, failed = [], [], [], [], []
     for replica in {*replicas, *before.isr, *before.elr}:
         broker = state.brokers.get(replica)
-        if broker is None or partition in state.failed_replicas.get(replica, ()):
+        if broker is None:
+            continue
+        if partition in state.failed_replicas.get(replica, ()):
+            failed.append(replica)
             continue
         alive.append(replica)
         if replica in state.stopping:
@@ -44,4 +49,6 @@ def call_roll(state: ClusterState, replicas: tuple[int, ...], stored: StoredPart
             suspect.append(replica)
         elif broker.broker_epoch < stored.mod_revision:
             steady.append(replica)
-    return RollCall(frozenset(alive), frozenset(steady), frozenset(stopping), frozenset(suspect))
+    return RollCall(
+        frozenset(alive), frozenset(steady), frozenset(stopping), frozenset(suspect), frozenset(failed)
+    )

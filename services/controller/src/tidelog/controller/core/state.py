@@ -256,6 +256,9 @@ class ClusterState:
         self._topic_states.pop(entry.topic, None)
         partition = (entry.topic, entry.partition)
         changes.touched_partitions.add(partition)
+        if not is_own and self.failed_replicas:
+            known = before.state.isr if before is not None else ()
+            self._serve_again(entry, {entry.leader, *entry.isr} - (set(known) - {entry.leader}))
         if before is None:
             changes.new_partitions.add(partition)
         elif not is_own and (before.state.leader, before.state.leader_epoch) == (
@@ -265,6 +268,13 @@ class ClusterState:
             return  # the leader's own change: it says itself when others are to be told
         changes.partitions.add(partition)
         changes.topics.add(entry.topic)
+
+    def _serve_again(self, entry: PartitionStateEntry, broker_ids: Iterable[int]) -> None:
+        """A leader that changes the ISR serves, and so do those that it takes in."""
+        for broker_id in broker_ids:
+            failed = self.failed_replicas.get(broker_id)
+            if failed is not None:
+                self.failed_replicas[broker_id] = failed - {TopicPartition(entry.topic, entry.partition)}
 
     def _apply_topic(self, entry: TopicEntry, changes: ChangeSet) -> None:
         before = self.topics.get(entry.name)
