@@ -135,6 +135,8 @@ def test_partitions_and_purgatories() -> None:
         fetch_purgatory=fetch,
         delete_records_purgatory=Purgatory("DeleteRecords", timer, lambda operation, error: None),
         offline_replica_count=7,
+        parked_follower_fetch_count=2,
+        fetch_session_counts=(3, 900),
         fetchers=SimpleNamespace(
             failed_count=1,
             lags=lambda: [(TopicPartition("u", 0), 2, 7), (TopicPartition("t", 2), 3, 0)],
@@ -148,6 +150,8 @@ def test_partitions_and_purgatories() -> None:
     assert value(telemetry, f"{prefix}_underminisrpartitioncount") == 1
     assert value(telemetry, f"{prefix}_atminisrpartitioncount") == 1
     assert value(telemetry, f"{prefix}_offlinereplicacount") == 7
+    assert value(telemetry, "kafka_server_fetchsessioncache_numincrementalfetchsessions") == 3
+    assert value(telemetry, "kafka_server_fetchsessioncache_numincrementalfetchpartitionscached") == 900
     assert value(telemetry, "kafka_cluster_partition_atminisr", topic="t", partition="2") == 1
     assert value(telemetry, "kafka_cluster_partition_atminisr", topic="t", partition="1") == 0
     assert value(telemetry, "kafka_log_log_size", topic="t", partition="1") == 1000
@@ -161,7 +165,7 @@ def test_partitions_and_purgatories() -> None:
     labels = {"clientId": "ReplicaFetcherThread-0-2", "topic": "u", "partition": "0"}
     assert value(telemetry, "kafka_server_fetcherlagmetrics_consumerlag", **labels) == 7
     prefix = "kafka_server_delayedoperationpurgatory"
-    assert value(telemetry, f"{prefix}_numdelayedoperations", delayedOperation="Fetch") == 1
+    assert value(telemetry, f"{prefix}_numdelayedoperations", delayedOperation="Fetch") == 3
     assert value(telemetry, f"{prefix}_purgatorysize", delayedOperation="Fetch") == 2
     assert value(telemetry, f"{prefix}_purgatorysize", delayedOperation="Produce") == 0
 

@@ -137,6 +137,18 @@ class Broker:
             for state in topic.partitions
         )
 
+    @property
+    def parked_follower_fetch_count(self) -> int:
+        """Any thread."""
+        return self.follower_fetch_sessions.parked_count
+
+    @property
+    def fetch_session_counts(self) -> tuple[int, int]:
+        """Sessions of clients and followers, and the partitions in them. Any thread."""
+        followers = tuple(self.follower_fetch_sessions)
+        partitions = sum(len(session.partitions) for session in followers)
+        return len(self.fetch_sessions) + len(followers), self.fetch_sessions.partition_count + partitions
+
     # -- what replicas ask for (`ReplicaEnvironment`)
 
     def high_watermark_advanced(self, topic_partition: TopicPartition) -> None:

@@ -125,7 +125,7 @@ class FetchSessions:
 
     @property
     def partition_count(self) -> int:
-        return sum(len(session.partitions) for session in self._sessions.values())
+        return sum(len(session.partitions) for session in tuple(self._sessions.values()))
 
     def plan(self, request: FetchRequest, api_version: int, now_ms: int) -> FetchPlan:
         """Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,

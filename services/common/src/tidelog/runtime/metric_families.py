@@ -66,6 +66,12 @@ class BrokerView(Protocol):
     def offline_replica_count(self) -> int: ...
 
     @property
+    def parked_follower_fetch_count(self) -> int: ...
+
+    @property
+    def fetch_session_counts(self) -> tuple[int, int]: ...
+
+    @property
     def delete_records_purgatory(self) -> PurgatoryView: ...
 
     @property
@@ -197,8 +203,14 @@ class MetricFamilies(Collector):
         for (topic, partition), replica in replicas:
             _add_partition(families, replica, {"topic": topic, "partition": str(partition)})
         _add_fetchers(families, broker.fetchers)
-        for purgatory in (broker.produce_purgatory, broker.fetch_purgatory, broker.delete_records_purgatory):
-            _add_purgatory(families, purgatory)
+        _add_purgatory(families, broker.produce_purgatory)
+        _add_purgatory(families, broker.fetch_purgatory, also_waiting=broker.parked_follower_fetch_count)
+        _add_purgatory(families, broker.delete_records_purgatory)
+        prefix = "kafka_server_fetchsessioncache"
+        sessions, partitions = broker.fetch_session_counts
+        families.gauge(f"{prefix}_numincrementalfetchsessions", "Fetch sessions kept", sessions)
+        doc = "Partitions in fetch sessions"
+        families.gauge(f"{prefix}_numincrementalfetchpartitionscached", doc, partitions)
 
     def _add_controller(self, families: _Families) -> None:
         counts, view = self._telemetry.controller_counts, self._telemetry.controller
@@ -303,9 +315,9 @@ def _add_fetchers(families: _Families, fetchers: FetchersView) -> None:
     families.gauge(f"{prefix}_failedpartitionscount", doc, failed, clientId="Replica")
 
 
-def _add_purgatory(families: _Families, purgatory: PurgatoryView) -> None:
+def _add_purgatory(families: _Families, purgatory: PurgatoryView, *, also_waiting: int = 0) -> None:
     prefix = "kafka_server_delayedoperationpurgatory"
-    name, waiting, watched = purgatory.name, len(purgatory), purgatory.watched_count
+    name, waiting, watched = purgatory.name, len(purgatory) + also_waiting, purgatory.watched_count
     families.gauge(f"{prefix}_numdelayedoperations", "Requests that wait", waiting, delayedOperation=name)
     families.gauge(f"{prefix}_purgatorysize", "Partitions they wait for", watched, delayedOperation=name)
     expired = purgatory.expired_total

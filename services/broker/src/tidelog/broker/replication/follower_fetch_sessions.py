@@ -133,7 +133,7 @@ class FollowerFetchSessions:
 
     @property
     def parked_count(self) -> int:
-        return sum(session.parked is not None for session in self._sessions.values())
+        return sum(session.parked is not None for session in self)
 
     # -- requests
 
