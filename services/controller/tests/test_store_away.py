@@ -121,6 +121,39 @@ def test_a_request_of_unknown_outcome_is_answered_so_and_the_term_goes_on(
     run_cluster(scenario)
 
 
+def test_a_watch_that_ends_ends_the_term(run_cluster: RunCluster) -> None:
+    """The next one lists anew, and hears of what came since."""
+
+    async def scenario(cluster: Any) -> None:
+        broker = await cluster.birth(1)
+        ends = asyncio.Event()
+
+        async def broken_watch() -> AsyncGenerator[WatchBatch, None]:
+            await ends.wait()
+            raise UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
+            yield WatchBatch(1, ())
+
+        store = await _with_flaky_store(cluster)
+        await cluster.controller.stop()
+        broken = [broken_watch()]
+        sound = store.watch
+
+        def watch(prefix: str, start_revision: int) -> AsyncGenerator[WatchBatch, None]:
+            return broken.pop() if broken else sound(prefix, start_revision)
+
+        store.watch = watch  # type: ignore[method-assign]
+        cluster.controller = await Controller.start(
+            store, cluster.channels, cluster.settings, randomness=random.Random(3)
+        )
+        epoch = cluster.controller.controller_epoch
+        ends.set()
+        await cluster.until(lambda: (cluster.controller.controller_epoch or 0) > epoch)
+        assert await _create(cluster, "after") is ErrorCode.NONE
+        assert "after" in broker.topics
+
+    run_cluster(scenario)
+
+
 @pytest.mark.parametrize("fate", ["lost answer", "away", "late"])
 def test_what_was_begun_is_brought_to_an_end(run_cluster: RunCluster, fate: str) -> None:
     async def scenario(cluster: Any) -> None:

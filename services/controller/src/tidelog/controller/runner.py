@@ -10,7 +10,7 @@ waiting; it ends when its key is gone.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
@@ -136,12 +136,12 @@ class Term:
         listing = await self._store.list_prefix(keys.EVERYTHING)
         self.state.load((i.key, i.value, i.create_revision, i.mod_revision) for i in listing.items)
         self._revision = listing.revision
-        self._background.append(asyncio.create_task(self._watch(), name="controller-watch"))
+        self._begin_duty(self._watch(), "controller-watch")
         self._rules = rules_from(self._settings, self.state.broker_configs)
         changes = ChangeSet(born=set(self.state.brokers))
         await self._until_written(finish_half_done, changes)
         await self._settle_and_push(changes)
-        self._background.append(asyncio.create_task(self._look_at_balance(), name="leader-balance"))
+        self._begin_duty(self._look_at_balance(), "leader-balance")
 
     async def serve(self) -> None:
         """Raises DeposedError, at once, when the term is over."""
@@ -356,6 +356,20 @@ class Term:
         return full_commands(self.state, broker_id, self._controller_id, self._office.controller_epoch)
 
     # What goes on beside
+
+    def _begin_duty(self, duty: Coroutine[Any, Any, None], name: str) -> None:
+        """A term that can't do one of its duties is over: it would hold the office, deaf or idle."""
+
+        def on_done(task: asyncio.Task[None]) -> None:
+            if not task.cancelled():
+                error = task.exception()
+                if error is not None:
+                    _log.error("a duty of the controller has failed", duty=name, exc_info=error)
+                self.depose(f"{name} has ended")
+
+        task = asyncio.create_task(duty, name=name)
+        task.add_done_callback(on_done)
+        self._background.append(task)
 
     async def _watch(self) -> None:
         watch = self._store.watch(keys.EVERYTHING, self._revision + 1)
