@@ -100,6 +100,24 @@ def test_a_shrink_is_written_and_the_rest_of_the_state_stays() -> None:
     run(scenario)
 
 
+def test_a_fault_in_one_replica_does_not_end_the_writing() -> None:
+    class Faulty(StubReplica):
+        def step(self, event: Event, now_ms: int) -> None:
+            raise ZeroDivisionError
+
+    async def scenario(lab: WriterLab) -> None:
+        many = 2 * MAX_TXN_OPERATIONS
+        sound = [StubReplica(partition) for partition in range(1, 5 * many)]
+        lab.propose(Faulty(0), proposal(lab.stand(0, (1, 2)), (1,)))
+        for replica in sound:
+            partition = replica.topic_partition.partition
+            lab.propose(replica, proposal(lab.stand(partition, (1, 2)), (1,)))
+        await lab.writer.until_idle()
+        assert all(replica.told for replica in sound[many:])
+
+    run(scenario)
+
+
 def test_an_expansion_compares_the_followers_broker_epoch() -> None:
     async def scenario(lab: WriterLab) -> None:
         old_life = lab.register(3)

@@ -111,7 +111,10 @@ class IsrWriter:
         try:
             while self._queued:
                 groups = self._take_groups()
-                await asyncio.gather(*(self._settle(group) for group in groups))
+                ended = await asyncio.gather(*map(self._settle, groups), return_exceptions=True)
+                for error in ended:
+                    if error is not None:  # a fault in one group; the others' changes go on
+                        _log.error("ISR changes failed", exc_info=error)
         finally:
             self._work = None
 
