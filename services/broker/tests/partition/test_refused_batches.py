@@ -11,6 +11,7 @@ from tidelog.broker.partition.events import (
     LeaderAndIsrReceived,
     ProduceReceived,
     ProduceTurnedAway,
+    ReceivedAppended,
     Refuse,
 )
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
@@ -79,6 +80,19 @@ def test_batches_under_way_while_a_role_is_on_its_way_to_the_disk() -> None:
     assert refusal.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert produce(core, batch(2)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert [produce(core, batch(sequence)) for sequence in (1, 2)] == [ErrorCode.NONE] * 2
+
+
+def test_what_came_by_way_of_another_leader_is_not_waited_for() -> None:
+    """Leadership goes and comes back within the time that a refusal is remembered."""
+    core = partition(ME)
+    assert produce(core, batch(0)) is ErrorCode.NONE
+    core.step(LeaderAndIsrReceived(OTHER, 1, 1, (OTHER, ME), (ME, OTHER), 1), NOW)
+    assert produce(core, batch(1)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    stored = [batch(sequence)._replace(base_offset=sequence) for sequence in (1, 2)]
+    core.step(ReceivedAppended(stored, 3, 0), NOW)
+    core.step(LeaderAndIsrReceived(ME, 2, 2, (ME, OTHER), (ME, OTHER), 3), NOW)
+    assert produce(core, batch(4)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [produce(core, batch(sequence)) for sequence in (3, 4)] == [ErrorCode.NONE] * 2
 
 
 def test_batches_under_way_while_the_isr_grows() -> None:

@@ -316,8 +316,10 @@ class PartitionCore:
             # There is no transaction coordinator yet that could ever end this transaction.
             return [Refuse(ErrorCode.INVALID_TXN_STATE, "the transaction is not known to any coordinator")]
         if header.producer_id != NO_PRODUCER_ID:
-            if self._refused and (reason := self._refused.reason_to_refuse(header, now_ms)) is not None:
-                return [Refuse(reason, "the producer's batch before this one was refused")]
+            if self._refused and not self.producers.has_all_before(header):
+                reason = self._refused.reason_to_refuse(header, now_ms)
+                if reason is not None:
+                    return [Refuse(reason, "the producer's batch before this one was refused")]
             try:
                 duplicate = self.producers.check(header, now_ms)
             except KafkaError as refusal:

@@ -144,6 +144,16 @@ class ProducerState:
             )
         return None
 
+    def has_all_before(self, header: BatchHeader) -> bool:
+        """Whether what this producer sent before is surely here: its batch follows the last, or is one of
+        those stored.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None or producer.producer_epoch != header.producer_epoch or not producer.batches:
+            return False
+        stored = (producer.last_sequence + 1 - header.base_sequence) & _SEQUENCE_MASK
+        return stored <= _SEQUENCE_MASK // 2
+
     def _refuse_sequence(self, header: BatchHeader, where: str, now_ms: int) -> None:
         if not self._forget_if_expired(header.producer_id, now_ms):
             raise KafkaError(
