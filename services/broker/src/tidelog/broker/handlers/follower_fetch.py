@@ -243,8 +243,10 @@ class FollowerFetch:
         broker = self._broker
         topic_partition = partition.topic_partition
         replica = None if topic_partition is None else broker.replicas.get(topic_partition)
-        if replica is None or (self._session.uses_topic_ids and replica.topic_id != partition.topic_id):
-            raise self._no_replica(partition)
+        if replica is not partition.replica or replica is None:
+            if replica is None or (self._session.uses_topic_ids and replica.topic_id != partition.topic_id):
+                raise self._no_replica(partition)
+            partition.replica = replica
         return replica
 
     def _look_at(self, replica: Replica, news: _News, taken_in_ms: int | None) -> None:
@@ -260,8 +262,9 @@ class FollowerFetch:
             )
         if self._is_stale:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "of an earlier life of that broker")
-        offset = partition.fetch_offset
-        news.diverging = core.diverging_epoch(partition.last_fetched_epoch, offset)
+        offset, last_epoch = partition.fetch_offset, partition.last_fetched_epoch
+        if last_epoch != core.leader_epochs.latest_epoch or offset > core.log_end_offset:
+            news.diverging = core.diverging_epoch(last_epoch, offset)
         if news.diverging is None:
             if not core.log_start_offset <= offset <= core.log_end_offset:
                 raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)

@@ -57,6 +57,7 @@ class FollowerPosition:
         "last_fetched_epoch",
         "log_start_offset",
         "max_bytes",
+        "replica",
         "session",
         "told_high_watermark",
         "told_log_start_offset",
@@ -71,6 +72,7 @@ class FollowerPosition:
         self.topic = topic.topic
         self.topic_id = topic.topic_id
         self.topic_partition: TopicPartition | None = None  # while the topic's id is unknown
+        self.replica: object = None  # the one that was found to be what is meant
         self.told_high_watermark = UNKNOWN_OFFSET
         self.told_log_start_offset = UNKNOWN_OFFSET
         self.is_throttled = False
