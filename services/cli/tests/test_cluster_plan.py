@@ -155,3 +155,14 @@ def test_the_end_of_a_log(tmp_path: Path) -> None:
     assert tail(log) == ""
     log.write_text("".join(f"line {number}\n" for number in range(100)))
     assert tail(log, lines=2) == "line 98\nline 99"
+
+
+def test_two_starts_at_once_are_both_written_down(tmp_path: Path) -> None:
+    names = [f"n{number}" for number in range(6)]
+    spawn = (
+        "import sys, pathlib; from tidelog.cli.local_cluster.processes import ProcessTable;"
+        "d = pathlib.Path(sys.argv[1]); ProcessTable(d).spawn(sys.argv[2], ['true'], d / 'log')"
+    )
+    starts = [subprocess.Popen([sys.executable, "-c", spawn, str(tmp_path), name]) for name in names]
+    assert [start.wait(60) for start in starts] == [0] * len(names)
+    assert sorted(ProcessTable(tmp_path).pids()) == names

@@ -7,6 +7,7 @@ cluster's only if its command line names the cluster's directory.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -19,6 +20,7 @@ from typing import Final
 PIDS_FILE: Final = "pids.json"
 POLL_S: Final = 0.02
 TAIL_LINES: Final = 15
+_LOCK_FILE: Final = ".pids.lock"
 _TAIL_BYTES: Final = 20_000
 
 
@@ -39,11 +41,14 @@ class ProcessTable:
             return {}
         return found
 
-    def _write(self, pids: dict[str, int]) -> None:
+    def _note(self, name: str, pid: int) -> None:
+        """Two commands may start two processes at once: neither forgets the other's."""
         path = self._directory / PIDS_FILE
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(pids) + "\n")
-        temporary.replace(path)
+        with (self._directory / _LOCK_FILE).open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            temporary = path.with_suffix(".tmp")
+            temporary.write_text(json.dumps({**self.pids(), name: pid}) + "\n")
+            temporary.replace(path)
 
     def forget_all(self) -> None:
         (self._directory / PIDS_FILE).unlink(missing_ok=True)
@@ -64,7 +69,7 @@ class ProcessTable:
                 start_new_session=True,
             )
         self._children[child.pid] = child
-        self._write({**self.pids(), name: child.pid})
+        self._note(name, child.pid)
         return child.pid
 
     def pid(self, name: str) -> int | None:
