@@ -47,10 +47,16 @@ def command(data_dir: Path) -> None:
     click.echo(f"{len(report.states)} partitions, {len(troubled)} of them not fully in sync")
     if troubled:
         print_table(
-            ("topic", "#partition", "leader", "replicas", "isr"),
+            ("topic", "#partition", "leader", "replicas", "in sync"),
             [
-                (s.topic, s.partition, "none" if s.leader < 0 else s.leader, _ids(replicas), _ids(s.isr))
-                for s, replicas in troubled[:MAX_TROUBLED]
+                (
+                    t.topic,
+                    t.partition,
+                    "none" if t.leader is None else t.leader,
+                    _ids(t.replicas),
+                    _ids(t.in_sync),
+                )
+                for t in troubled[:MAX_TROUBLED]
             ],
         )
         if len(troubled) > MAX_TROUBLED:

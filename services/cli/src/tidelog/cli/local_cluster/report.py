@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tidelog.cli.local_cluster.plan import BROKER, CONTROLLER, COORDINATOR, Member
 from tidelog.metadata.coordinators import GROUP, CoordinatorEntry
@@ -18,7 +19,15 @@ from tidelog.metadata.entries import (
 )
 from tidelog.metadata.store import KeyValue
 
-NO_LEADER = -1
+
+class Trouble(NamedTuple):
+    """`leader` and `in_sync` are those that live."""
+
+    topic: str
+    partition: int
+    leader: int | None
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
 
 
 @dataclass(slots=True)
@@ -53,14 +62,18 @@ class ClusterReport:
         )
         return f"leads {counts[True]}, follows {counts[False]}"
 
-    def troubled_partitions(self) -> list[tuple[PartitionStateEntry, tuple[int, ...]]]:
-        """Those without a leader or with replicas out of sync, with all their replicas."""
+    def troubled_partitions(self) -> list[Trouble]:
+        """Those without a live leader, or with replicas that are not alive and in sync. While all replicas of
+        a partition are dead, the last leader and ISR stay written.
+        """
         found = []
         for state in self.states:
             replicas = self.replicas.get((state.topic, state.partition), ())
-            if state.leader == NO_LEADER or len(state.isr) < len(replicas):
-                found.append((state, replicas))
-        return sorted(found, key=lambda trouble: (trouble[0].topic, trouble[0].partition))
+            leader = state.leader if state.leader in self.brokers else None
+            in_sync = tuple(broker_id for broker_id in state.isr if broker_id in self.brokers)
+            if leader is None or len(in_sync) < len(replicas):
+                found.append(Trouble(state.topic, state.partition, leader, replicas, in_sync))
+        return sorted(found)
 
 
 def read_metadata(items: Iterable[KeyValue], coordinators: Iterable[CoordinatorEntry]) -> ClusterReport:
