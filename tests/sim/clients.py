@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tidelog.model.errors import ErrorCode
@@ -227,6 +228,8 @@ class SimConsumer:
         self.position = 0
         self.values: list[bytes] = []
         self.is_stopped = False
+        self.reads_from: Callable[[], tuple[int, ...]] | None = None
+        """Replicas to choose from, the leader or not (KIP-392); None: the leader."""
         self._name = name
         self._network = network
         self._metadata = metadata
@@ -267,7 +270,7 @@ class SimConsumer:
         try:
             answer = await ask(
                 self._network,
-                f"broker-{leader.broker_id}",
+                f"broker-{self._chosen(leader)}",
                 request,
                 FETCH_VERSION,
                 timeout_s=REQUEST_TIMEOUT_S,
@@ -278,13 +281,19 @@ class SimConsumer:
             return False
         data = answer.responses[0].partitions[0]
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
-            self._invariants.taken_back(
-                self.topic_partition, self.position, self._name, "OFFSET_OUT_OF_RANGE"
-            )
+            deleted_below = self._invariants.deleted_below.get(self.topic_partition, 0)
+            if self.position >= deleted_below:
+                error = f"OFFSET_OUT_OF_RANGE, begins at {data.log_start_offset}"
+                self._invariants.taken_back(self.topic_partition, self.position, self._name, error)
+            self.position = min(self.position + 1, deleted_below)  # as close to what is left as may be
         if data.error_code:
             return False
         self._take(bytes(data.records or b""))
         return not self.is_stopped
+
+    def _chosen(self, leader: Leader) -> int:
+        replicas = () if self.reads_from is None else self.reads_from()
+        return self._chance.choice(replicas) if replicas else leader.broker_id
 
     def _take(self, records: bytes) -> None:
         for position, header in iterate_headers(records):

@@ -83,6 +83,7 @@ class SimDisk:
         self.boot = 0
         self.partitions: dict[TopicPartition, StoredPartition] = {}
         self.high_watermarks = StoredFile()
+        self.log_starts = StoredFile()
         self.clean_epoch = StoredFile()
         self.meta = StoredFile()
 
@@ -95,7 +96,7 @@ class SimDisk:
         self.boot += 1
         for partition in self.partitions.values():
             partition.crash(chance)
-        for file in (self.high_watermarks, self.clean_epoch):
+        for file in (self.high_watermarks, self.log_starts, self.clean_epoch):
             file.crash(chance)
 
     def lose_everything(self) -> None:
@@ -138,11 +139,17 @@ class SimPartitionLog:
     """`PartitionLog` over a StoredPartition. `on_change(log)` is called after each append and truncation."""
 
     def __init__(
-        self, stored: StoredPartition, config: LogConfig, now_ms: int, producers: ProducerState | None = None
+        self,
+        stored: StoredPartition,
+        config: LogConfig,
+        now_ms: int,
+        producers: ProducerState | None = None,
+        *,
+        log_start_offset: int = 0,
     ) -> None:
         self.stored = stored
         self.config = config
-        self.log_start_offset = stored.start_offset
+        self.log_start_offset = max(stored.start_offset, min(log_start_offset, stored.end_offset))
         self.log_end_offset = stored.end_offset
         self.last_flush_ms = now_ms
         self.has_deleted_files = False
@@ -163,6 +170,7 @@ class SimPartitionLog:
         for header, _ in self.stored.batches:
             epochs.note_batch(header.partition_leader_epoch, header.base_offset)
         epochs.truncate_from_end(self.log_end_offset)
+        epochs.truncate_from_start(self.log_start_offset)
         self.persist_leader_epochs()
         self._rebuild_producers(now_ms)
 
@@ -218,13 +226,24 @@ class SimPartitionLog:
     # -- removal
 
     def increment_log_start_offset(self, offset: int) -> bool:
+        if offset > self.log_end_offset:
+            raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"simulated log: {offset}")
         if offset <= self.log_start_offset:
             return False
         self.log_start_offset = offset
+        if self.leader_epochs.truncate_from_start(offset):
+            self.persist_leader_epochs()
         return True
 
     def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
-        return 0
+        """What lies wholly below the log's start, a batch being a segment."""
+        batches = self.stored.batches
+        count = index_of(batches, self.log_start_offset)
+        if count:
+            self.stored.start_offset = batches[count - 1][0].last_offset + 1
+            del batches[:count]
+            self.stored.flushed_count = max(0, self.stored.flushed_count - count)
+        return count
 
     def remove_deleted_files(self, now_ms: int) -> int:
         return 0
@@ -234,7 +253,11 @@ class SimPartitionLog:
             if self.leader_epochs.truncate_from_end(self.log_end_offset):
                 self.persist_leader_epochs()
             return False
+        if offset <= self.stored.start_offset:
+            self.truncate_fully_and_start_at(offset, now_ms)
+            return True
         self.stored.cut_at(offset)
+        self.log_start_offset = min(self.log_start_offset, self.stored.end_offset)
         self.log_end_offset = self.stored.end_offset
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
         self.leader_epochs.truncate_from_end(self.log_end_offset)
@@ -303,6 +326,7 @@ class SimLogDirectory:
         self.meta = disk.meta.content or MetaProperties("simulated", node_id)
         self.is_suspect = is_log_suspect(life_of(self.meta), clean_epoch, disk.boot_id)
         self.has_untold_damage = False
+        self._log_starts: dict[TopicPartition, int] = dict(disk.log_starts.content or {})
         self.high_watermarks: dict[TopicPartition, int] = dict(disk.high_watermarks.content or {})
         self._on_change = on_change
         disk.clean_epoch.write(None, flush=True)
@@ -340,7 +364,9 @@ class SimLogDirectory:
         if stored is None or stored.topic_id != topic_id:
             stored = self.disk.partitions[topic_partition] = StoredPartition(topic_id)
             self.high_watermarks.pop(topic_partition, None)
-        log = SimPartitionLog(stored, config, now_ms, producer_state)
+            self._log_starts.pop(topic_partition, None)
+        log_start_offset = self._log_starts.get(topic_partition, 0)
+        log = SimPartitionLog(stored, config, now_ms, producer_state, log_start_offset=log_start_offset)
         log.on_change = lambda changed: self._on_change(topic_partition, changed)
         self.partitions[topic_partition] = log
         return log
@@ -349,11 +375,13 @@ class SimLogDirectory:
         log = self.partitions.pop(topic_partition, None)
         if log is not None:
             log.close()
+            self._log_starts[topic_partition] = log.log_start_offset
 
     def delete_partition(self, topic_partition: TopicPartition, now_ms: int, **_: Any) -> None:
         self.partitions.pop(topic_partition, None)
         self.disk.partitions.pop(topic_partition, None)
         self.high_watermarks.pop(topic_partition, None)
+        self._log_starts.pop(topic_partition, None)
 
     def remove_deleted_partitions(self, now_ms: int) -> int:
         return 0
@@ -371,7 +399,9 @@ class SimLogDirectory:
         """The flushed count of each partition is all there is to it."""
 
     def checkpoint_log_start_offsets(self) -> None:
-        """Log starts don't move here."""
+        for topic_partition, log in self.partitions.items():
+            self._log_starts[topic_partition] = log.log_start_offset
+        self.disk.log_starts.write(dict(self._log_starts), flush=True)
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         self.high_watermarks.update(high_watermarks)
@@ -380,6 +410,7 @@ class SimLogDirectory:
     def close(self, *, broker_epoch: int = -1) -> None:
         for topic_partition in list(self.partitions):
             self.close_partition(topic_partition)
+        self.checkpoint_log_start_offsets()
         self.checkpoint_high_watermarks({})
         if not self.has_untold_damage:
             self.disk.clean_epoch.write(broker_epoch, flush=True)

@@ -196,7 +196,7 @@ class Faults:
         if node is None or not node.is_serving:
             return False
         for topic_partition in world.topic_partitions:
-            if broker_id not in world.plan.assignments[topic_partition.partition]:
+            if broker_id not in world.replicas_of(topic_partition):
                 continue
             state = world.partition_state(topic_partition)
             replica = node.broker.replicas.get(topic_partition)
@@ -369,7 +369,7 @@ class Faults:
         """Leaders change one after the other while one replica hears nothing from controllers."""
         world, chance = self._world, self._chance
         topic_partition = chance.choice(world.topic_partitions)
-        deaf = broker_name(chance.choice(world.plan.assignments[topic_partition.partition]))
+        deaf = broker_name(chance.choice(world.replicas_of(topic_partition)))
         rounds = chance.randint(2, MOST_LEADER_CHANGES)
         pause_s = chance.uniform(*LEADER_CHANGE_S)
         self._cut({(controller_name(c), deaf) for c in world.plan.controllers}, rounds * pause_s)

@@ -61,6 +61,8 @@ class Invariants:
 
     def __init__(self, loop: SimLoop, trace: Trace) -> None:
         self.violation: str | None = None
+        self.deleted_below: dict[TopicPartition, int] = {}
+        """Somebody asked for this; until then nobody may lose a record."""
         self.committed: dict[TopicPartition, CommittedLog] = {}
         self._loop = loop
         self._trace = trace
@@ -103,6 +105,8 @@ class Invariants:
                 f"{where}: {core.log_start_offset} {core.last_stable_offset} {core.high_watermark}"
                 f" {core.log_end_offset}",
             )
+        if core.log_start_offset > self.deleted_below.get(topic_partition, 0):
+            self.fail("nothing is deleted unasked", f"{where}: begins at {core.log_start_offset}")
         if core.is_leader and (before is None or before[2] != core.leader_epoch):
             self._began_to_lead(process, topic_partition, replica, where)
         high_watermark_before = 0 if before is None else before[0]
@@ -133,24 +137,25 @@ class Invariants:
                 f"{where}: log ends at {log.stored.end_offset}, committed {end}",
             )
             return
+        start = max(start, log.log_start_offset)
+        if start >= end:
+            return
         index = max(0, bisect_right(committed.base_offsets, start) - 1)
         batches = log.stored.batches
+        own = index_of(batches, start)
         for header, data in committed.batches[index:]:
             if header.base_offset >= end:
                 return
-            if header.base_offset < log.log_start_offset:
+            if header.last_offset < start:
                 continue
-            own = index if index < len(batches) and batches[index][0][0] == header[0] else None
-            if own is None:
-                own = next((i for i, (h, _) in enumerate(batches) if h[0] == header[0]), None)
-            if own is None or batches[own][1] != data:
-                found = None if own is None else describe(*batches[own])
+            if own == len(batches) or batches[own][1] != data:
+                found = None if own == len(batches) else describe(*batches[own])
                 self.fail(
                     "logs agree below the high watermark",
                     f"{where}: committed {describe(header, data)}, here {found}",
                 )
                 return
-            index += 1
+            own += 1
 
     def _check_committed(self, topic_partition: TopicPartition, replica: Any, start: int, where: str) -> None:
         committed, core, log = self.log(topic_partition), replica.core, replica.log

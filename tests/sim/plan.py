@@ -8,6 +8,7 @@ from typing import Final, NamedTuple
 TOPIC: Final = "events"
 CONTROLLER_IDS_FROM: Final = 100
 SESSION_TIMEOUTS_MS: Final = (1500, 3000, 6000)
+NEVER_S: Final = 1e9
 HISTORY_EVENTS: Final = (30, 200, 50_000)
 """The smaller, the more often a watch that lags finds its revisions compacted away."""
 
@@ -26,6 +27,8 @@ class Plan(NamedTuple):
     has_careless_producers: bool
     mean_fault_pause_s: float
     active_s: float
+    mean_operation_pause_s: float
+    has_rack_aware_consumers: bool
 
     @property
     def session_timeout_ms(self) -> int:
@@ -56,6 +59,9 @@ def plan_for(chance: random.Random) -> Plan:
         "replica.fetch.backoff.ms": str(chance.choice((50, 200))),
         "replica.high.watermark.checkpoint.interval.ms": str(chance.choice((200, 1000, 5000))),
         "min.insync.replicas": str(min_in_sync_replicas),
+        "log.retention.check.interval.ms": "1000",
+        "log.initial.task.delay.ms": "500",
+        "log.flush.start.offset.checkpoint.interval.ms": str(chance.choice((500, 5000))),
     }
     flush = chance.choice((None, 500, 3000))
     topic_settings = {"min.insync.replicas": str(min_in_sync_replicas)}
@@ -68,7 +74,11 @@ def plan_for(chance: random.Random) -> Plan:
         assignments=tuple(tuple(chance.sample(brokers, replication_factor)) for _ in range(partitions)),
         min_in_sync_replicas=min_in_sync_replicas,
         broker_settings=broker_settings,
-        controller_settings={**common, "min.insync.replicas": str(min_in_sync_replicas)},
+        controller_settings={
+            **common,
+            "min.insync.replicas": str(min_in_sync_replicas),
+            "leader.imbalance.check.interval.seconds": str(chance.choice((5, 300))),
+        },
         topic_settings=topic_settings,
         history_events=chance.choice(HISTORY_EVENTS),
         producers_a_partition=2 if partitions == 1 else chance.choice((1, 2)),
@@ -76,4 +86,6 @@ def plan_for(chance: random.Random) -> Plan:
         has_careless_producers=chance.random() < 0.7,
         mean_fault_pause_s=chance.choice((0.5, 1.0, 2.0)),
         active_s=chance.choice((20.0, 30.0, 40.0)),
+        mean_operation_pause_s=chance.choice((2.0, 5.0, NEVER_S)),
+        has_rack_aware_consumers=chance.random() < 0.5,
     )

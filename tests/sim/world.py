@@ -13,11 +13,12 @@ import traceback
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from tidelog.metadata import keys
-from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, decode_entry
+from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, TopicEntry, decode_entry
 from tidelog.metadata.store import StoreError
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
@@ -31,6 +32,7 @@ from tidelog.wire.messages.create_topics import (
 )
 
 from sim import product
+from sim.administration import Operator
 from sim.broker_node import BrokerNode, broker_name
 from sim.clients import CarelessProducer, Metadata, SimConsumer, SimProducer
 from sim.controller_node import ControllerNode
@@ -161,6 +163,16 @@ class World:
         entry = None if item is None else decode_entry(item.key, item.value)
         return entry if isinstance(entry, PartitionStateEntry) else None
 
+    def topic(self) -> TopicEntry | None:
+        item = self.store.space.get(keys.topic(TOPIC))
+        entry = None if item is None else decode_entry(item.key, item.value)
+        return entry if isinstance(entry, TopicEntry) else None
+
+    def replicas_of(self, topic_partition: TopicPartition) -> tuple[int, ...]:
+        """As assigned now, those on their way in or out included."""
+        topic = self.topic()
+        return () if topic is None else topic.assignments[topic_partition.partition]
+
     # -- hooks
 
     def log_changed(self, process: SimProcess, topic_partition: TopicPartition, log: SimPartitionLog) -> None:
@@ -246,7 +258,7 @@ class World:
         self.phase = "heal"
         faults.heal()
         await self._until(lambda: self.acknowledged_records >= LEAST_ACKNOWLEDGED, MAX_LOAD_S, "load goes on")
-        for client_task in (*self.producers, *self.careless):
+        for client_task in (*self.producers, *self.careless, self._operator):
             client_task.is_stopped = True
         self.phase = "settle"
         await self._until(self._has_settled, SETTLE_S, "the cluster settles")
@@ -311,10 +323,12 @@ class World:
                     )
                 )
             name = f"consumer-{topic_partition.partition}"
-            self.consumers.append(
-                SimConsumer(name, topic_partition, self.network, metadata, self.invariants, chance())
-            )
-        for work in (*self.producers, *self.careless, *self.consumers):
+            consumer = SimConsumer(name, topic_partition, self.network, metadata, self.invariants, chance())
+            self.consumers.append(consumer)
+            if plan.has_rack_aware_consumers:
+                consumer.reads_from = partial(self.replicas_of, topic_partition)
+        self._operator = Operator(self, metadata, chance())
+        for work in (*self.producers, *self.careless, *self.consumers, self._operator):
             client.spawn(work.run())
 
     # -- the end
@@ -326,8 +340,10 @@ class World:
 
     def _is_settled(self, topic_partition: TopicPartition) -> bool:
         state = self.partition_state(topic_partition)
-        replicas = self.plan.assignments[topic_partition.partition]
-        if state is None or set(state.isr) != set(replicas):
+        topic, replicas = self.topic(), self.replicas_of(topic_partition)
+        if topic is None or topic.adding.get(topic_partition.partition):
+            return False
+        if topic.removing.get(topic_partition.partition) or state is None or set(state.isr) != set(replicas):
             return False
         end = self.invariants.log(topic_partition).end_offset
         for broker_id in replicas:
@@ -347,9 +363,12 @@ class World:
         """All that was acknowledged is there, once and in order; every replica has the same log."""
         for topic_partition in self.topic_partitions:
             committed = self.invariants.log(topic_partition)
-            for broker_id in self.plan.assignments[topic_partition.partition]:
+            for broker_id in self.replicas_of(topic_partition):
                 stored = self.disks[broker_id].partitions[topic_partition]
-                if [data for _, data in stored.batches] != [data for _, data in committed.batches]:
+                left = [
+                    data for header, data in committed.batches if header.base_offset >= stored.start_offset
+                ]
+                if [data for _, data in stored.batches] != left:
                     self.invariants.fail("all replicas are equal", f"{topic_partition} on broker {broker_id}")
         for producer in self.producers:
             committed = self.invariants.log(producer.topic_partition)
@@ -369,7 +388,7 @@ class World:
         for topic_partition in self.topic_partitions:
             lines.append(f"{topic_partition}: {self.partition_state(topic_partition)}")
             lines.append(f"  committed {self.invariants.log(topic_partition).end_offset}")
-            for broker_id in self.plan.assignments[topic_partition.partition]:
+            for broker_id in self.replicas_of(topic_partition):
                 node = self.node(broker_id)
                 broker = None if node is None else node.broker
                 replica = None if broker is None else broker.replicas.get(topic_partition)

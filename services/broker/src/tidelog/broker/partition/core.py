@@ -258,8 +258,11 @@ class PartitionCore:
     # -- roles
 
     def _on_leader_and_isr_received(self, event: LeaderAndIsrReceived, now_ms: int) -> list[Effect]:
-        if event.leader_epoch < self.leader_epoch or event.partition_epoch < self.partition_epoch:
-            return []  # a command overtaken by a later one
+        is_older = event.leader_epoch == self.leader_epoch and event.partition_epoch < self.partition_epoch
+        if is_older or event.leader_epoch < self.leader_epoch:
+            # A command overtaken by a later one. (Of a newer leader epoch a deposed leader may have read a
+            # later partition epoch in the store than the command has.)
+            return []
         is_new_epoch = event.leader_epoch > self.leader_epoch
         has_moved = is_new_epoch or event.leader != self.leader
         if has_moved:

@@ -1,0 +1,106 @@
+"""Who administers the simulated cluster: moves replicas, elects preferred leaders, deletes old records."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import TYPE_CHECKING, Final
+
+from tidelog.model.errors import KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.controller_api import ForwardedRequest
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from tidelog.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
+from tidelog.wire.messages.elect_leaders import ElectLeadersRequest
+
+from sim.broker_node import broker_name
+from sim.clients import REQUEST_TIMEOUT_S, Metadata
+from sim.requests import ask
+from sim.rpc import SimControllerApi
+from sim.store import SimStore
+
+if TYPE_CHECKING:
+    from sim.world import World
+
+DELETE_RECORDS_VERSION: Final = 2
+TIMEOUT_MS: Final = 1000
+PREFERRED: Final = 0
+
+
+class Operator:
+    """`run` in the client's process; what is refused or lost is not tried again."""
+
+    def __init__(self, world: World, metadata: Metadata, chance: random.Random) -> None:
+        self.is_stopped = False
+        self._world = world
+        self._metadata = metadata
+        self._chance = chance
+        self._controller = SimControllerApi(world.network, SimStore(world.network))
+
+    async def run(self) -> None:
+        chance = self._chance
+        while True:
+            await asyncio.sleep(chance.expovariate(1 / self._world.plan.mean_operation_pause_s))
+            if self.is_stopped:
+                return
+            topic_partition = chance.choice(self._world.topic_partitions)
+            act = chance.choice((self._reassign, self._elect, self._delete_records))
+            try:
+                await act(topic_partition)
+            except (KafkaError, ConnectionError) as error:
+                self._note(f"{act.__name__} {topic_partition} failed: {error}")
+
+    def _note(self, what: str) -> None:
+        self._world.trace.add(self._world.loop.now, "operator", what)
+
+    async def _reassign(self, topic_partition: TopicPartition) -> None:
+        world = self._world
+        count = len(world.plan.assignments[topic_partition.partition])
+        replicas = self._chance.sample(world.plan.brokers, count)
+        self._note(f"moves {topic_partition} to {replicas}")
+        request = AlterPartitionReassignmentsRequest(
+            timeout_ms=TIMEOUT_MS,
+            topics=[
+                ReassignableTopic(
+                    topic_partition.topic, [ReassignablePartition(topic_partition.partition, replicas)]
+                )
+            ],
+        )
+        await self._controller.handle(ApiKey.ALTER_PARTITION_REASSIGNMENTS, ForwardedRequest(1, request))
+
+    async def _elect(self, topic_partition: TopicPartition) -> None:
+        self._note("elects preferred leaders")
+        request = ElectLeadersRequest(PREFERRED, None, TIMEOUT_MS)
+        await self._controller.handle(ApiKey.ELECT_LEADERS, ForwardedRequest(2, request))
+
+    async def _delete_records(self, topic_partition: TopicPartition) -> None:
+        world = self._world
+        topic, partition = topic_partition
+        end = world.invariants.log(topic_partition).end_offset
+        offset = self._chance.randint(0, end)
+        leader = await self._metadata.leader(topic_partition)
+        if leader is None:
+            return
+        self._note(f"deletes {topic_partition} up to {offset}")
+        world.invariants.deleted_below[topic_partition] = max(
+            offset, world.invariants.deleted_below.get(topic_partition, 0)
+        )
+        request = DeleteRecordsRequest(
+            [DeleteRecordsTopic(topic, [DeleteRecordsPartition(partition, offset)])], TIMEOUT_MS
+        )
+        await ask(
+            world.network,
+            broker_name(leader.broker_id),
+            request,
+            DELETE_RECORDS_VERSION,
+            timeout_s=REQUEST_TIMEOUT_S,
+        )
