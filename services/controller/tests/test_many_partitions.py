@@ -14,6 +14,11 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import CommandResult, LeaderAndIsr, StopReplica, UpdateMetadata
 from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
 from tidelog.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -189,5 +194,34 @@ def test_a_replica_that_a_broker_cant_serve_is_led_by_another(run_cluster: RunCl
         await cluster.birth(2)
         state = cluster.brokers[2].topics["t"].partitions[0]
         assert (state.leader, state.isr) == (2, (2,))
+
+    run_cluster(scenario)
+
+
+def test_a_move_over_the_store_from_request_to_end(run_cluster: RunCluster) -> None:
+    async def scenario(cluster: Any) -> None:
+        for broker_id in (1, 2, 3):
+            await cluster.birth(broker_id)
+        assignments = [CreatableReplicaAssignment(index, [1, 2]) for index in range(50)]
+        request = CreateTopicsRequest([CreatableTopic("t", -1, -1, assignments)])
+        await cluster.call(ApiKey.CREATE_TOPICS, request)
+        targets = [ReassignablePartition(index, [2, 3]) for index in range(50)]
+        moving = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic("t", targets)])
+        reply = await cluster.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, moving)
+        assert {partition.error_code for partition in reply.responses[0].partitions} == {0}
+        mover = cluster.brokers[1]
+        assert {state.adding_replicas for state in mover.topics["t"].partitions} == {(3,)}
+        mover.commands.clear()
+        for index in range(50):
+            item = await cluster.store.get(keys.partition_state("t", index))
+            entry = decode_entry(item.key, item.value)
+            assert isinstance(entry, PartitionStateEntry)
+            joined = entry._replace(isr=(*entry.isr, 3))
+            await cluster.store.txn([], [Put(item.key, joined.encode())])
+        await cluster.until(lambda: not mover.replicas)
+        await cluster.until(lambda: all(s.replicas == (2, 3) for s in mover.topics["t"].partitions))
+        told = cluster.brokers[2]
+        await cluster.until(lambda: {state.leader for state in told.topics["t"].partitions} == {2})
+        assert len(mover.commands) < 20, "ends are collected, not told one by one"
 
     run_cluster(scenario)

@@ -60,6 +60,10 @@ class BrokerPushes:
         self._outboxes: dict[int, _Outbox] = {}
         self._is_closed = False
 
+    @property
+    def longest_queue(self) -> int:
+        return max((outbox.length for outbox in self._outboxes.values()), default=0)
+
     def keep_to(self, brokers: Mapping[int, BrokerRegistration]) -> None:
         """Close the outboxes of lives that ended; what they held counts as delivered, it is void."""
         for broker_id, outbox in list(self._outboxes.items()):

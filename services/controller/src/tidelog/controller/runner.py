@@ -46,6 +46,11 @@ MAX_CONFLICTS: Final = 20
 MAX_PROPAGATION_WAIT_MS: Final = 30_000
 # How long a cluster of which every broker was away is given to come back together, and how often it is
 # counted.
+# How long ends of reassignments are collected: each of them is a command to every broker.
+ADVANCE_DELAY_MS: Final = 100
+# While brokers have more than this many commands before them, they are collected on, up to this long.
+BUSY_QUEUE_LENGTH: Final = 4
+MAX_ADVANCE_DELAYS: Final = 20
 GATHER_MS: Final = 2_000
 _GATHER_STEP_MS: Final = 50
 
@@ -67,6 +72,10 @@ class _BalanceDue(NamedTuple):
     """It is time to look whether preferred leaders lead."""
 
 
+class _AdvanceDue(NamedTuple):
+    """It is time to look which reassignments have reached their targets."""
+
+
 class _ReplicasJudged(NamedTuple):
     """A life of a broker can't serve some replicas, or serves those it could not."""
 
@@ -75,7 +84,7 @@ class _ReplicasJudged(NamedTuple):
     served: frozenset[TopicPartition]
 
 
-_Item = _Request | WatchBatch | _BalanceDue | _ReplicasJudged
+_Item = _Request | WatchBatch | _BalanceDue | _AdvanceDue | _ReplicasJudged
 
 
 class Term:
@@ -117,6 +126,8 @@ class Term:
         )
         self._inbox: asyncio.Queue[_Item] = asyncio.Queue(MAX_QUEUED_REQUESTS)
         self._put_back: _Item | None = None
+        self._advance: asyncio.TimerHandle | None = None
+        self._advance_delays = 0
         self._revision = 0
         self._deposed: asyncio.Future[DeposedError] = asyncio.get_running_loop().create_future()
         self._background: list[asyncio.Task[None]] = []
@@ -193,6 +204,8 @@ class Term:
         self._is_over = True
         for task in self._background:
             task.cancel()
+        if self._advance is not None:
+            self._advance.cancel()
         self._pushes.close()
         unanswered = [self._in_work, self._put_back]
         while not self._inbox.empty():
@@ -214,6 +227,9 @@ class Term:
                 moved = await self._until_written(balance_leaders, changes)
                 if moved:
                     _log.info("leadership goes back to preferred leaders", partition_count=moved)
+            elif isinstance(item, _AdvanceDue):
+                self._advance = None
+                await self._until_written(advance_reassignments, changes)
             elif isinstance(item, _ReplicasJudged):
                 broker = item.broker
                 self.state.note_replicas(
@@ -224,7 +240,7 @@ class Term:
                     self._apply_watched(batch, changes)
             await self._settle_and_push(changes)
 
-    async def _next(self) -> _Request | _BalanceDue | _ReplicasJudged | list[WatchBatch]:
+    async def _next(self) -> _Request | _BalanceDue | _AdvanceDue | _ReplicasJudged | list[WatchBatch]:
         """Changes that are there already are taken up together: ten brokers that die are settled at once."""
         item = self._put_back if self._put_back is not None else await self._inbox.get()
         self._put_back = None
@@ -269,8 +285,8 @@ class Term:
             self._rules = rules_from(self._settings, self.state.broker_configs)
         if changes.calls_for_elections:
             await self._settle(changes)
-        if self.state.reassigning and (changes.touched_partitions or changes.topics or changes.born):
-            await self._until_written(advance_reassignments, changes)
+        if self.state.reassigning and self._advance is None and changes.calls_for_a_look_at_moves:
+            self._advance_soon()
         if self.state.isr_changes:
             await self._until_written(forget_isr_changes, changes)
         if changes.is_empty:
@@ -384,6 +400,19 @@ class Term:
             self.depose(f"the watch broke off: {error}")
         finally:
             await watch.aclose()
+
+    def _advance_soon(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._advance = loop.call_later(ADVANCE_DELAY_MS / 1000, self._advance_is_due)
+
+    def _advance_is_due(self) -> None:
+        self._advance_delays += 1
+        is_busy = self._pushes.longest_queue > BUSY_QUEUE_LENGTH and self._advance_delays < MAX_ADVANCE_DELAYS
+        if is_busy or self._inbox.full():
+            self._advance_soon()
+        else:
+            self._advance_delays = 0
+            self._inbox.put_nowait(_AdvanceDue())
 
     async def _look_at_balance(self) -> None:
         while True:

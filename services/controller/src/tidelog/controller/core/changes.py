@@ -59,6 +59,11 @@ class ChangeSet:
         )
 
     @property
+    def calls_for_a_look_at_moves(self) -> bool:
+        """Whether reassignments may have come to their ends, or begun."""
+        return bool(self.born or self.touched_partitions or self.topics)
+
+    @property
     def calls_for_elections(self) -> bool:
         """Whether partitions may want another leader, ISR or ELR by now."""
         return bool(
