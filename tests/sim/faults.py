@@ -87,7 +87,7 @@ class Faults:
         network.blocked.clear()
         network.loss_share = network.duplicate_share = 0.0
         network.delay_factor = 1.0
-        world.store.lease_clock_rate = 1.0
+        world.store.run_lease_clock(1.0)
         for process in network.processes.values():
             process.clock_rate = 1.0
             process.resume()
@@ -305,9 +305,9 @@ class Faults:
         return f"lease of {held} ends"
 
     def _set_lease_clock(self) -> str:
-        store = self._world.store
-        store.lease_clock_rate = self._chance.choice(LEASE_CLOCK_RATES)
-        return f"the store's lease clock runs {store.lease_clock_rate} times as fast"
+        rate = self._chance.choice(LEASE_CLOCK_RATES)
+        self._world.store.run_lease_clock(rate)
+        return f"the store's lease clock runs {rate} times as fast"
 
     def _skew_a_clock(self) -> str | None:
         process = self._world.process(self._chance.choice(self._names()))

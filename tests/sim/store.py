@@ -42,7 +42,7 @@ class StoreServer:
     def __init__(self, process: SimProcess, trace: Trace, history_events: int) -> None:
         self.space = KeySpace(history_events)
         self.leases = LeaseTable(0)
-        self.lease_clock_rate = 1.0
+        self._lease_clock = (0.0, 0.0, 1.0)  # of this clock, since when of the loop's, how fast
         self.on_change: Callable[[SimProcess | None, Sequence[Put | Delete], int], None] = lambda *_: None
         self._process = process
         self._trace = trace
@@ -50,7 +50,13 @@ class StoreServer:
         process.spawn(self._end_leases())
 
     def now_ms(self) -> int:
-        return int(self._process.loop.now * MS_PER_S * self.lease_clock_rate)
+        """The clock that leases end by."""
+        begun_ms, since_s, rate = self._lease_clock
+        return int(begun_ms + (self._process.loop.now - since_s) * MS_PER_S * rate)
+
+    def run_lease_clock(self, rate: float) -> None:
+        """From now on so much faster than time."""
+        self._lease_clock = (self.now_ms(), self._process.loop.now, rate)
 
     def txn(
         self,
