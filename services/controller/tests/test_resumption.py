@@ -253,6 +253,14 @@ def _is_sound(world: World) -> None:
         assert not decide(state, world.context()).records, "there is nothing left to do"
 
 
+def _members(world: World) -> dict[tuple[str, int], tuple[set[int], int]]:
+    """The replicas of each partition and its leader epoch."""
+    return {
+        (topic.name, index): (set(topic.assignments[index]), stored.state.leader_epoch)
+        for topic, index, stored in world.state.all_partitions()
+    }
+
+
 @pytest.mark.parametrize("work", _WORK)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(st.data())
@@ -267,10 +275,14 @@ def test_the_next_controller_finishes(
 
     world = _prepared()
     decide = begin(world)
+    before = _members(world)
     world.left = data.draw(st.lists(st.booleans(), max_size=12))
     try:
         world.do(decide)
     except EndOfLifeError:
+        for partition, (replicas, leader_epoch) in _members(world).items():
+            known, epoch_before = before.get(partition, (replicas, -1))
+            assert replicas == known or leader_epoch > epoch_before, "its leader would not be told"
         world.resume()
         _is_sound(world)
         if is_asked_again and world.view() != uncut.view():

@@ -25,6 +25,8 @@ from tidelog.runtime.clock import Clock, SystemClock
 from tidelog.runtime.telemetry import ControllerCounts
 
 RETRY_MS: Final = 500
+# Terms that end as soon as they begin must not chase each other.
+AFTER_OFFICE_MS: Final = 100
 # How long a broker that stops waits for the others to take over: bounded, for one of them may be dead too.
 SHUTDOWN_WAIT_MS: Final = 2000
 
@@ -176,6 +178,7 @@ class Controller:
                 self._lease_is_lost = True
             except DeposedError as error:
                 _log.warning("no longer the controller", reason=str(error))
+                await asyncio.sleep(AFTER_OFFICE_MS / 1000)
             except StoreError as error:
                 if not self._decided.is_set():
                     raise
