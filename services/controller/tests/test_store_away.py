@@ -35,11 +35,14 @@ class FlakyStore:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self.fate: Callable[[], str] = lambda: "answered"
+        self.before: Callable[[], Awaitable[None]] | None = None
         self.late: list[Callable[[], Awaitable[TxnResult]]] = []
 
     async def txn(
         self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation] = ()
     ) -> TxnResult:
+        if self.before is not None:
+            await self.before()
         match self.fate():
             case "away":
                 raise StoreUnavailableError("away")
@@ -215,6 +218,35 @@ def test_an_office_lost_while_the_store_was_away_ends_the_term(run_cluster: RunC
         store.fate = lambda: "answered"
         await cluster.until(lambda: cluster.controller.controller_epoch == epoch + 1)
         assert await _create(cluster, "after") is ErrorCode.NONE
+
+    run_cluster(scenario)
+
+
+def test_a_request_cut_off_by_the_end_of_the_term_says_whether_it_may_be_repeated(
+    run_cluster: RunCluster,
+) -> None:
+    async def scenario(cluster: Any) -> None:
+        broker = await cluster.birth(1)
+        store = await _with_flaky_store(cluster)
+        count = 0
+
+        async def usurped() -> None:
+            nonlocal count
+            count += 1
+            if count == 2:  # the topic's own key is there, its partitions are not
+                store.before = None
+                await cluster.store.txn([], [Delete(keys.CONTROLLER)])
+
+        store.before = usurped
+        begun = asyncio.create_task(_create(cluster, "begun", 1000))
+        queued = asyncio.create_task(_create(cluster, "queued"))
+        for asked, code in ((begun, ErrorCode.REQUEST_TIMED_OUT), (queued, ErrorCode.NOT_CONTROLLER)):
+            with pytest.raises(KafkaError) as raised:
+                await asked
+            assert raised.value.code is code
+        await cluster.until(lambda: "begun" in broker.topics)
+        assert broker.topics.keys() == {"begun"}
+        assert len(broker.topics["begun"].partitions) == 1000
 
     run_cluster(scenario)
 

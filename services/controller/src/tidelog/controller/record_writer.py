@@ -65,6 +65,8 @@ class RecordWriter:
         self._is_over = is_over
         self._on_written = on_written
         self._office_revision = office.mod_revision
+        self.maybe_written = 0
+        """Transactions that took effect, or may have for all that is known."""
 
     async def write(
         self, records: Iterable[Record], changes: ChangeSet, on_unknown: OnUnknown | None = None
@@ -93,7 +95,9 @@ class RecordWriter:
     async def _write_together(
         self, batches: Sequence[Batch], changes: ChangeSet, on_unknown: OnUnknown | None, *, is_begun: bool
     ) -> bool:
+        self.maybe_written += len(batches)
         outcomes = await asyncio.gather(*map(self._send, batches), return_exceptions=True)
+        self.maybe_written -= sum(isinstance(o, TxnResult) and not o.succeeded for o in outcomes)
         has_conflict = False
         missing: list[tuple[Batch, StoreUnavailableError]] = []
         for batch, outcome in zip(batches, outcomes, strict=True):
@@ -106,6 +110,7 @@ class RecordWriter:
                     on_unknown(outcome)
                 is_written = await self._took_effect(batch, changes)
                 if not is_written:
+                    self.maybe_written -= 1
                     missing.append((batch, outcome))
             else:
                 raise outcome
@@ -118,6 +123,7 @@ class RecordWriter:
 
     async def _write_at_last(self, batch: Batch, changes: ChangeSet) -> bool:
         """However often it takes; False if it is refused."""
+        self.maybe_written += 1
         while True:
             try:
                 return self._take_in(batch, await self._send(batch), changes)

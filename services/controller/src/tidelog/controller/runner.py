@@ -133,6 +133,7 @@ class Term:
         self._background: list[asyncio.Task[None]] = []
         self._answers: set[asyncio.Task[None]] = set()
         self._in_work: _Request | None = None
+        self._written_before_it = 0
         self._is_over = False
 
     @property
@@ -207,6 +208,12 @@ class Term:
         if self._advance is not None:
             self._advance.cancel()
         self._pushes.close()
+        if self._in_work is not None and self._writer.maybe_written > self._written_before_it:
+            # Not to be asked of the next controller as if nothing had happened.
+            _fail(
+                self._in_work.answered,
+                KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The controller's term ended during the change."),
+            )
         unanswered = [self._in_work, self._put_back]
         while not self._inbox.empty():
             unanswered.append(self._inbox.get_nowait())
@@ -260,7 +267,7 @@ class Term:
     async def _take_up_request(self, request: _Request) -> None:
         if request.answered.done():
             return  # whoever asked has given up
-        self._in_work = request
+        self._in_work, self._written_before_it = request, self._writer.maybe_written
         changes = ChangeSet()
         try:
             reply = await self._decide_and_write(request.decide, changes, request.answered)
