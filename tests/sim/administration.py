@@ -6,6 +6,7 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Final
 
+from tidelog.broker.partition.producer_state import MAX_BATCHES_REMEMBERED
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ForwardedRequest
@@ -82,11 +83,21 @@ class Operator:
         request = ElectLeadersRequest(PREFERRED, None, TIMEOUT_MS)
         await self._controller.handle(ApiKey.ELECT_LEADERS, ForwardedRequest(2, request))
 
+    def _all_producers_known_from(self, topic_partition: TopicPartition) -> int:
+        """Brokers that get the log from there on remember as many batches of each producer as any broker.
+
+        From further on they would know less, as in Kafka, and take what they can't know for new.
+        """
+        found: dict[int, list[int]] = {}
+        for header, _ in self._world.invariants.log(topic_partition).batches:
+            if header.producer_id >= 0:
+                found.setdefault(header.producer_id, []).append(header.base_offset)
+        return min((offsets[-MAX_BATCHES_REMEMBERED:][0] for offsets in found.values()), default=0)
+
     async def _delete_records(self, topic_partition: TopicPartition) -> None:
         world = self._world
         topic, partition = topic_partition
-        end = world.invariants.log(topic_partition).end_offset
-        offset = self._chance.randint(0, end)
+        offset = self._chance.randint(0, self._all_producers_known_from(topic_partition))
         leader = await self._metadata.leader(topic_partition)
         if leader is None:
             return
