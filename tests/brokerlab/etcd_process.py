@@ -16,6 +16,7 @@ from brokerlab.broker_process import free_port
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 LOG_TAIL_BYTES = 20_000
+STOPPED = "T"
 
 
 class EtcdStartError(RuntimeError):
@@ -134,8 +135,12 @@ class EtcdProcess:
             self.process.wait()
 
     def pause(self) -> None:
+        """Returns when every thread of it stands still, which may be after the signal was sent."""
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
+        threads = Path(f"/proc/{self.process.pid}/task")
+        while any(_state_of(thread) != STOPPED for thread in threads.iterdir()):
+            time.sleep(0.001)
 
     def resume(self) -> None:
         assert self.process is not None
@@ -181,3 +186,8 @@ def _is_listening(port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def _state_of(thread: Path) -> str:
+    """The letter that /proc has for a thread's state."""
+    return (thread / "stat").read_text().rsplit(")", 1)[1].split()[0]
