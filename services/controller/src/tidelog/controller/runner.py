@@ -308,7 +308,13 @@ class Term:
         if changes.born:
             await self._gather(changes)
         started_ms, elections = self._clock.monotonic_ms(), self._counts.leader_elections
-        await self._until_written(settle_partitions, changes)
+        while True:
+            registered = self._registered()
+            await self._until_written(settle_partitions, changes)
+            # What was read meanwhile, of a transaction of unknown outcome or one refused, may show that a
+            # broker was born again: it must not be told to lead in an epoch of its earlier life.
+            if registered == self._registered():
+                break
         if changes.born or changes.died:
             _log.info(
                 "brokers came or went",
@@ -317,6 +323,9 @@ class Term:
                 leader_elections=self._counts.leader_elections - elections,
                 took_ms=self._clock.monotonic_ms() - started_ms,
             )
+
+    def _registered(self) -> dict[int, int]:
+        return {broker_id: broker.broker_epoch for broker_id, broker in self.state.brokers.items()}
 
     async def _gather(self, changes: ChangeSet) -> None:
         """Until the cluster is complete again, or the time is up."""
