@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import uuid
 from collections import defaultdict
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -225,6 +226,27 @@ def test_a_session_that_is_gone_is_begun_anew(tmp_path: Path, errors: list[Error
         assert opened[-1].session_id == SESSION, "the leader may drop the old one"
         assert socket.connections == 1
 
+    run(tmp_path, leader, body)
+
+
+def test_a_leader_that_gives_no_session_is_not_asked_without_a_pause(tmp_path: Path) -> None:
+    """It does not know this broker just now. What it answers at once, it would be asked for at once."""
+    leader = ScriptedLeader()
+    served = leader.fetch
+
+    def fetch(request: FetchRequest, version: int) -> FetchResponse:
+        return dataclasses.replace(served(request, version), session_id=0)
+
+    async def body(node: ReplicatingBroker, socket: ScriptedBroker) -> None:
+        await until(lambda: len(leader.fetches) >= 3)
+        assert [request.max_wait_ms > 0 for request in leader.fetches[:3]] == [False, True, True]
+        leader.batches = {0: batches(2), 1: batches(2)}
+        await until(lambda: copied(node, leader))
+        leader.fetch = served  # type: ignore[method-assign]
+        socket.answers[ApiKey.FETCH] = served
+        await until(lambda: leader.fetches[-1].session_epoch > 0)
+
+    leader.fetch = fetch  # type: ignore[method-assign]
     run(tmp_path, leader, body)
 
 

@@ -50,6 +50,7 @@ class FollowerSession:
         "_positions",
         "_session_id",
         "first_valid_request",
+        "is_without",
         "last_request",
     )
 
@@ -61,6 +62,8 @@ class FollowerSession:
         self._forgotten: dict[tuple[uuid.UUID, int], None] = {}
         self.last_request = 0
         """Number of the last request made."""
+        self.is_without = False
+        """The leader gave none: it does not know this broker just now, and answers each request in full."""
         self.first_valid_request = 1
         """Answers to requests before it are of a session that is no more."""
 
@@ -135,7 +138,8 @@ class FollowerSession:
 
     def answered(self, session_id: int) -> None:
         """A request was answered without an error: the session that the leader has now, 0 if it has none."""
-        if session_id == NO_SESSION:
+        self.is_without = session_id == NO_SESSION
+        if self.is_without:
             self._session_id, self._epoch = NO_SESSION, INITIAL_EPOCH
         elif self._epoch == INITIAL_EPOCH:
             self._session_id, self._epoch = session_id, INITIAL_EPOCH + 1

@@ -144,7 +144,8 @@ class LeaderFetcher:
         else:
             self._is_urgent = False
             # The first answer brings the session's id: until then nothing else can be asked.
-            self._send_fetch(channel, 0 if session.is_opening else self._settings.replica_fetch_wait_max_ms)
+            is_short = session.is_opening and not session.is_without
+            self._send_fetch(channel, 0 if is_short else self._settings.replica_fetch_wait_max_ms)
 
     def _send_fetch(self, channel: LeaderChannel, max_wait_ms: int) -> None:
         session, settings = self.session, self._settings
