@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.leader_lab import LEADER_EPOCH, LeaderLab, parts, produced
+from tidelog.metadata import keys
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import parse_header
 
@@ -277,6 +278,24 @@ def test_what_was_lost_on_the_way_is_sent_again(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
+def test_a_partition_named_again_is_told_the_offsets_again(lab: LeaderLab) -> None:
+    """The follower passes over answers to requests before the one that names it: simulator, seed 21003."""
+
+    async def scenario(lab: LeaderLab) -> None:
+        await lab.lead(isr=(1, 2))
+        end = lab.append()
+        follower = lab.follower(2)
+        first = follower.fetch({0: end}, session_epoch=0, max_wait_ms=0)
+        assert first is not None
+        assert parts(first)[0].high_watermark == end
+        session = {"session_id": first.session_id, "max_wait_ms": 0}
+        assert not parts(follower.fetch({}, session_epoch=1, **session))
+        again = follower.fetch({0: end}, session_epoch=2, **session)
+        assert parts(again)[0].high_watermark == end
+
+    lab.run(scenario)
+
+
 def test_a_request_answers_the_one_that_waits_before_it(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(partitions=2)
@@ -403,6 +422,31 @@ def test_a_follower_that_caught_up_joins_and_one_that_stops_leaves(lab: LeaderLa
         await lab.isr.writer.until_idle()
         assert lab.replica().core.in_sync_replicas == (1,)
         assert (lab.broker.telemetry.isr_expands, lab.broker.telemetry.isr_shrinks) == (1, 1)
+
+    lab.run(scenario)
+
+
+@pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000])
+def test_a_jump_of_the_wall_clock_changes_no_isr(lab: LeaderLab, jump_ms: int) -> None:
+    """Nor does it keep one that stopped in the ISR, or the controller from being told."""
+
+    async def scenario(lab: LeaderLab) -> None:
+        await lab.lead(isr=(1, 2))
+        follower = lab.follower(2)
+        follower.fetch({0: 0}, max_wait_ms=0)
+        lab.append()
+        lab.clock.set_wall(lab.clock.now_ms() + jump_ms)
+        await lab.isr.expire_followers()
+        await lab.isr.writer.until_idle()
+        assert lab.replica().core.in_sync_replicas == (1, 2)
+        lab.clock.advance(30_001)
+        await lab.isr.expire_followers()
+        await lab.isr.writer.until_idle()
+        assert lab.replica().core.in_sync_replicas == (1,)
+        lab.clock.set_wall(lab.clock.now_ms() - 7_200_000)
+        lab.clock.advance(5_001)
+        await lab.isr.propagate_isr_changes()
+        assert (await lab.store.list_prefix(keys.ISR_CHANGE_NOTIFICATIONS)).items
 
     lab.run(scenario)
 

@@ -73,12 +73,15 @@ class FollowerPosition:
         self.topic_id = topic.topic_id
         self.topic_partition: TopicPartition | None = None  # while the topic's id is unknown
         self.replica: object = None  # the one that was found to be what is meant
-        self.told_high_watermark = UNKNOWN_OFFSET
-        self.told_log_start_offset = UNKNOWN_OFFSET
         self.is_throttled = False
         self.update(wanted)
 
     def update(self, wanted: FetchPartition) -> None:
+        """What the request says of it. One that names a partition may have been sent before the last answer
+        was there, which the follower then passes over: what that told has to be told again.
+        """
+        self.told_high_watermark = UNKNOWN_OFFSET
+        self.told_log_start_offset = UNKNOWN_OFFSET
         self.fetch_offset = wanted.fetch_offset
         self.max_bytes = wanted.partition_max_bytes
         self.current_leader_epoch = wanted.current_leader_epoch
