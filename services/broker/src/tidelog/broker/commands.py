@@ -139,7 +139,7 @@ class CommandReceiver:
             replica.is_settling = True
             broker.settling[topic_partition] = replica
             try:
-                await replica.lead_or_follow(state, broker.clock.now_ms())
+                await replica.lead_or_follow(state, broker.clock.monotonic_ms())
             finally:
                 replica.is_settling = False
                 del broker.settling[topic_partition]

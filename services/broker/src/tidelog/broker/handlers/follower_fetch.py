@@ -50,7 +50,7 @@ def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> ob
         broker_epoch = newest_epoch  # before v15 a follower does not tell its own
     is_stale = broker_epoch < newest_epoch
     _count_apart(broker, context)
-    now_ms = broker.clock.now_ms()
+    now_ms = broker.clock.monotonic_ms()
     sweep_interval_ms = broker.settings.replica_lag_time_max_ms // SWEEPS_PER_LAG_TIME
     try:
         session = broker.follower_fetch_sessions.open(
@@ -167,7 +167,7 @@ class FollowerFetch:
         self._is_woken = False
         if self._session.parked is not self:
             return  # answered meanwhile
-        self._look(self._broker.clock.now_ms(), takes_in_positions=False)
+        self._look(self._broker.clock.monotonic_ms(), takes_in_positions=False)
         if self._is_answerable():
             self._unpark()
             self._reply()
@@ -178,7 +178,7 @@ class FollowerFetch:
         """The time is over: answer with what there is."""
         if self._session.parked is self:
             self._unpark()
-            self._look(self._broker.clock.now_ms(), takes_in_positions=False)
+            self._look(self._broker.clock.monotonic_ms(), takes_in_positions=False)
             self._reply()
 
     def _unpark(self) -> None:

@@ -71,6 +71,9 @@ DEFAULT_REPLICA_LAG_TIME_MAX_MS: Final = 30_000
 class PartitionCore:
     """State of one replica. Only `step` changes it; every attribute may be read, settings may be set.
 
+    `now_ms` of events that tell of followers, the ISR and roles is of a clock that never jumps; of a batch's
+    events, the wall clock.
+
     `truncates_by_epoch` False is how Kafka was before KIP-101: for tests that show what it loses.
     """
 

@@ -38,7 +38,7 @@ class IsrMaintenance:
         self._broker = broker
         self._store = store
         self.writer = IsrWriter(store, broker.clock, self._on_refused)
-        self._propagation = IsrPropagation(broker.clock.now_ms())
+        self._propagation = IsrPropagation(broker.clock.monotonic_ms())
         self._tasks: list[asyncio.Task[None]] = []
         self._last_expiration_ms = 0
         self._has_skipped = False
@@ -69,7 +69,7 @@ class IsrMaintenance:
 
     def isr_changed(self, topic_partition: TopicPartition) -> None:
         """The store took a change: the controller will be told."""
-        self._propagation.isr_changed(topic_partition, self._broker.clock.now_ms())
+        self._propagation.isr_changed(topic_partition, self._broker.clock.monotonic_ms())
 
     async def _expire_if_awake(self) -> None:
         """A process that stood still has not heard its followers either: they get one period to be heard."""
@@ -92,13 +92,13 @@ class IsrMaintenance:
             if not replica.core.is_leader or broker.replicas.get(topic_partition) is not replica:
                 continue
             try:
-                replica.step(IsrCheckDue(), broker.clock.now_ms())
+                replica.step(IsrCheckDue(), broker.clock.monotonic_ms())
             except KafkaError as error:
                 _log.error("ISR check failed", partition=str(topic_partition), reason=str(error))
 
     async def propagate_isr_changes(self) -> None:
         """Write a notification, if it is time for one."""
-        now_ms = self._broker.clock.now_ms
+        now_ms = self._broker.clock.monotonic_ms
         changed = self._propagation.take(now_ms())
         if not changed:
             return

@@ -220,7 +220,7 @@ class IsrWriter:
     def _tell(self, pending: _Pending, event: IsrWritten | IsrRefused) -> None:
         is_wanted, pending.is_settled = pending.is_wanted, True
         if is_wanted:
-            pending.replica.step(event, self._clock.now_ms())
+            pending.replica.step(event, self._clock.monotonic_ms())
 
 
 def _state(item: KeyValue | None) -> PartitionStateEntry | None:
