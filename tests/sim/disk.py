@@ -149,7 +149,10 @@ class SimPartitionLog:
     ) -> None:
         self.stored = stored
         self.config = config
-        self.log_start_offset = max(stored.start_offset, min(log_start_offset, stored.end_offset))
+        if stored.end_offset < log_start_offset:  # a crash lost the end after DeleteRecords
+            stored.cut(0)
+            stored.start_offset = log_start_offset
+        self.log_start_offset = max(stored.start_offset, log_start_offset)
         self.log_end_offset = stored.end_offset
         self.last_flush_ms = now_ms
         self.has_deleted_files = False

@@ -336,7 +336,37 @@ class World:
     def _has_settled(self) -> bool:
         if not all(producer.is_idle for producer in self.producers):
             return False
-        return all(self._is_settled(topic_partition) for topic_partition in self.topic_partitions)
+        return not self._unsettled_services() and all(
+            self._is_settled(topic_partition) for topic_partition in self.topic_partitions
+        )
+
+    def _unsettled_services(self) -> list[str]:
+        """What is missing until every service knows what the store holds."""
+        missing = []
+        controllers = [self.process(controller_name(c)) for c in self.plan.controllers]
+        active = [c for c in controllers if c and c.service.controller and c.service.controller.is_active]
+        if len(active) != 1:
+            missing.append(f"controllers in office: {active}")
+        if self.store.space.list_prefix(keys.ISR_CHANGE_NOTIFICATIONS):
+            missing.append("ISR changes that no controller has read")
+        topic = self.topic()
+        alive = {b: self.store.space.get(keys.broker_id(b)) for b in self.plan.brokers}
+        epochs = {b: item.create_revision for b, item in alive.items() if item is not None}
+        for broker_id in self.plan.brokers:
+            node = self.node(broker_id)
+            if node is None or not node.is_serving or topic is None:
+                missing.append(f"broker {broker_id} does not serve")
+                continue
+            view = node.broker.metadata
+            if {b: known.broker_epoch for b, known in view.brokers.items()} != epochs:
+                missing.append(f"broker {broker_id} knows brokers {list(view.brokers.values())} of {epochs}")
+            for topic_partition in self.topic_partitions:
+                known, state = view.partition(*topic_partition), self.partition_state(topic_partition)
+                assert state is not None
+                stored = (state.leader, state.leader_epoch, state.isr, state.elr)
+                if known is None or (known.leader, known.leader_epoch, known.isr, known.elr) != stored:
+                    missing.append(f"broker {broker_id} thinks {known}, stored is {state}")
+        return missing
 
     def _is_settled(self, topic_partition: TopicPartition) -> bool:
         state = self.partition_state(topic_partition)
@@ -405,4 +435,4 @@ class World:
         waiting = [producer for producer in self.producers if not producer.is_idle]
         lines += [f"  producer {producer.producer_id} waits: {producer.last_error}" for producer in waiting]
         lines += [f"  consumer of {c.topic_partition} at {c.position}" for c in self.consumers]
-        return "\n".join(lines)
+        return "\n".join([*lines, *self._unsettled_services()])
