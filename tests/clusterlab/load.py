@@ -224,16 +224,20 @@ class Load:
                         missing.discard(record.partition)
                 seen[index] = end
 
-    def first_acknowledged_s(self, partition: int, sent_since_s: float) -> float:
-        """When the partition's first record sent since then was acknowledged; ValueError if none was."""
-        return min(
-            record.settled_at_s
+    def acknowledged_since(self, partition: int, sent_since_s: float) -> list[Sent]:
+        """The partition's acknowledged records that were sent since then."""
+        return [
+            record
             for writer in self._writers
             for record in list(writer.settled)
             if record.partition == partition
             and record.outcome == ACKNOWLEDGED
             and record.sent_at_s >= sent_since_s
-        )
+        ]
+
+    def first_acknowledged_s(self, partition: int, sent_since_s: float) -> float:
+        """When the partition's first record sent since then was acknowledged; ValueError if none was."""
+        return min(record.settled_at_s for record in self.acknowledged_since(partition, sent_since_s))
 
     def longest_silence_s(self, partition: int, from_s: float, to_s: float) -> float:
         """The longest time in [from_s, to_s] without an acknowledgement of the partition."""

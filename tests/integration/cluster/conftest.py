@@ -22,6 +22,8 @@ from clusterlab.topic_view import await_view
 
 WHICH_CLUSTER = "TIDELOG_TEST_CLUSTER"
 FIGURES_FILE = "TIDELOG_FIGURES"
+AS_PEER = {"default.replication.factor": "3"}
+"""What shared/peer sets for its brokers, too: topics made on demand have three replicas."""
 Cluster = TidelogCluster | KafkaCluster
 _running: list[Cluster] = []
 
@@ -54,7 +56,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             pytest.skip(str(reason))
         one = KafkaCluster(directory)
     else:
-        one = TidelogCluster(directory / "data")
+        one = TidelogCluster(directory / "data", settings=AS_PEER)
     _running.append(one)
     try:
         yield one.up()

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+from clusterlab import processes
 from clusterlab.kafka_cluster import KafkaCluster
 from clusterlab.load import Load, LoadPlan
 from clusterlab.scrutiny import loaded
@@ -149,3 +150,44 @@ def test_freeze_of_the_active_controller(tidelog_cluster: TidelogCluster, topic:
     assert successor != controller
     assert cluster.active_controller() == successor
     assert max(silences) < TERM_LIMIT_S
+
+
+def test_sigkill_of_all_brokers_at_once(cluster: Cluster, topic: str, tell: Tell) -> None:
+    """Processes die, the machine does not: nothing is lost, whoever comes back first."""
+    names = list(cluster.addresses)
+    with loaded(cluster, LoadPlan(topic, PARTITIONS)) as load:
+        time.sleep(BEFORE_S)
+        for name in names:
+            cluster.signal(name, signal.SIGKILL)
+        for name in names:
+            processes.await_end(cluster.pid(name))
+        for name in reversed(names):
+            cluster.start(name)
+        started_s = time.monotonic()
+        load.await_acknowledged(range(PARTITIONS), GO_ON_S)
+        tell(
+            "all brokers killed: all partitions write again after the last start",
+            time.monotonic() - started_s,
+        )
+
+
+def test_leader_killed_while_a_follower_is_frozen(cluster: Cluster, topic: str, tell: Tell) -> None:
+    """One broker of three is left: it must not acknowledge alone, and none of the others loses anything.
+
+    What the killed leader had before is another matter: it is in the ISR until its session ends.
+    """
+    leader, frozen, left = view_of_any(cluster.live_addresses(), topic)[0].replicas
+    with loaded(cluster, LoadPlan(topic, PARTITIONS)) as load:
+        time.sleep(BEFORE_S)
+        cluster.signal(f"broker-{frozen}", signal.SIGSTOP)
+        time.sleep(1)
+        killed_s = cluster.kill(f"broker-{leader}")
+        time.sleep(SESSION_S + 3)
+        alone = [p for p in range(PARTITIONS) if load.acknowledged_since(p, killed_s)]
+        cluster.signal(f"broker-{frozen}", signal.SIGCONT)
+        continued_s = time.monotonic()
+        load.await_acknowledged(range(PARTITIONS), GO_ON_S)
+        tell("follower goes on: all partitions write again after", time.monotonic() - continued_s)
+        cluster.start(f"broker-{leader}")
+        load.await_acknowledged(range(PARTITIONS), GO_ON_S)
+    assert not alone, f"broker {left} alone acknowledged what needs two replicas"
