@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
+from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.meta_properties import MetaProperties
 from tidelog.broker.log.previous_life import Life, is_log_suspect, life_of, with_life
@@ -48,8 +49,9 @@ class StoredFile:
 class StoredPartition:
     """The directory of one partition."""
 
-    def __init__(self, topic_id: uuid.UUID) -> None:
+    def __init__(self, topic_id: uuid.UUID, disk: SimDisk) -> None:
         self.topic_id = topic_id
+        self.disk = disk
         self.start_offset = 0
         self.batches: list[tuple[BatchHeader, bytes]] = []
         self.flushed_count = 0
@@ -79,8 +81,11 @@ class StoredPartition:
 class SimDisk:
     """`boot` changes when the machine restarts."""
 
-    def __init__(self) -> None:
+    def __init__(self, chance: random.Random | None = None) -> None:
         self.boot = 0
+        self.chance = chance or random.Random(0)
+        self.refusal_share = 0.0
+        """So many writes fail."""
         self.partitions: dict[TopicPartition, StoredPartition] = {}
         self.high_watermarks = StoredFile()
         self.log_starts = StoredFile()
@@ -102,8 +107,13 @@ class SimDisk:
     def lose_everything(self) -> None:
         """A new, empty disk."""
         boot = self.boot + 1
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self.chance)  # type: ignore[misc]
         self.boot = boot
+
+    def write(self, what: str) -> None:
+        """Raises LogStorageError if the disk refuses it."""
+        if self.refusal_share and self.chance.random() < self.refusal_share:
+            raise LogStorageError(f"simulated disk: {what} failed")
 
     def flip_a_bit(self, chance: random.Random) -> None:
         """In an unflushed batch of a partition; recovery, which checks those, cuts the log there."""
@@ -190,11 +200,13 @@ class SimPartitionLog:
 
     def append(self, batch: Any, header: BatchHeader, now_ms: int) -> None:
         assert header.base_offset == self.log_end_offset, (header.base_offset, self.log_end_offset)
+        self.stored.disk.write("append")
         self.stored.batches.append((header, bytes(batch)))
         self.log_end_offset = header.last_offset + 1
         self.on_change(self)
 
     def append_received(self, records: Any, headers: Sequence[BatchHeader], now_ms: int) -> int:
+        self.stored.disk.write("append")
         if headers[0].crc % PARTIAL_APPEND_SHARE == 0:
             headers = headers[:1]  # as at the end of a segment
         position = 0
@@ -252,6 +264,7 @@ class SimPartitionLog:
         return 0
 
     def truncate_to(self, offset: int, now_ms: int) -> bool:
+        self.stored.disk.write("truncation")
         if offset >= self.log_end_offset:
             if self.leader_epochs.truncate_from_end(self.log_end_offset):
                 self.persist_leader_epochs()
@@ -270,6 +283,7 @@ class SimPartitionLog:
         return True
 
     def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
+        self.stored.disk.write("restart")
         self.stored.cut(0)
         self.stored.start_offset = offset
         self.log_start_offset = self.log_end_offset = self.recovery_point = offset
@@ -290,6 +304,7 @@ class SimPartitionLog:
         )
 
     def flush(self, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
+        self.stored.disk.write("flush")
         self.stored.flushed_count = len(self.stored.batches)
         self.stored.epochs.write(self.leader_epochs.encode(), flush=True)
         self.recovery_point = self.log_end_offset
@@ -297,6 +312,7 @@ class SimPartitionLog:
             self.last_flush_ms = now_ms
 
     def persist_leader_epochs(self, *, syncs: bool = False) -> None:
+        self.stored.disk.write("leader epochs")
         self.stored.epochs.write(self.leader_epochs.encode(), flush=syncs)
 
     def close(self) -> None:
@@ -365,7 +381,7 @@ class SimLogDirectory:
     ) -> SimPartitionLog:
         stored = self.disk.partitions.get(topic_partition)
         if stored is None or stored.topic_id != topic_id:
-            stored = self.disk.partitions[topic_partition] = StoredPartition(topic_id)
+            stored = self.disk.partitions[topic_partition] = StoredPartition(topic_id, self.disk)
             self.high_watermarks.pop(topic_partition, None)
             self._log_starts.pop(topic_partition, None)
         log_start_offset = self._log_starts.get(topic_partition, 0)
@@ -408,6 +424,7 @@ class SimLogDirectory:
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         self.high_watermarks.update(high_watermarks)
+        self.disk.write("high watermarks")
         self.disk.high_watermarks.write(dict(self.high_watermarks), flush=True)
 
     def close(self, *, broker_epoch: int = -1) -> None:

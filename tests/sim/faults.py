@@ -58,6 +58,7 @@ class Faults:
             (self._end_a_lease, 3),
             (self._set_lease_clock, 1),
             (self._skew_a_clock, 1),
+            (self._trouble_a_disk, 2),
             (self._set_trap, 6),
             (self._hurry_leaders, 2),
             (self._await_proposal, 4),
@@ -88,6 +89,8 @@ class Faults:
         network.loss_share = network.duplicate_share = 0.0
         network.delay_factor = 1.0
         world.store.run_lease_clock(1.0)
+        for disk in world.disks.values():
+            disk.refusal_share = 0.0
         for process in network.processes.values():
             process.clock_rate = 1.0
             process.resume()
@@ -308,6 +311,20 @@ class Faults:
         rate = self._chance.choice(LEASE_CLOCK_RATES)
         self._world.store.run_lease_clock(rate)
         return f"the store's lease clock runs {rate} times as fast"
+
+    def _trouble_a_disk(self) -> str:
+        """Writes fail, some or all, for a while: it is full, or on its way out."""
+        disks = self._world.disks
+        broker_id = self._chance.choice(sorted(disks))
+        share = self._chance.choice((0.05, 0.3, 1.0))
+        disks[broker_id].refusal_share = share
+        for_s = self._chance.random() * MAX_CUT_S
+
+        def end() -> None:
+            disks[broker_id].refusal_share = 0.0
+
+        self._later(for_s, end)
+        return f"disk of broker-{broker_id} refuses {share} of its writes for {for_s:.1f} s"
 
     def _skew_a_clock(self) -> str | None:
         process = self._world.process(self._chance.choice(self._names()))

@@ -99,7 +99,9 @@ class World:
         self.loop = SimLoop(random.Random(self.chance.getrandbits(64)))
         self.network = Network(self.loop, self.trace, random.Random(self.chance.getrandbits(64)))
         self.invariants = Invariants(self.loop, self.trace)
-        self.disks = {broker_id: SimDisk() for broker_id in self.plan.brokers}
+        self.disks = {
+            broker_id: SimDisk(random.Random(self.chance.getrandbits(64))) for broker_id in self.plan.brokers
+        }
         self.producers: list[SimProducer] = []
         self.careless: list[CarelessProducer] = []
         self.consumers: list[SimConsumer] = []
