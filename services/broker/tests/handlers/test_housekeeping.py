@@ -11,6 +11,7 @@ from structlog.testing import capture_logs
 from tidelog.broker import hosting
 from tidelog.broker.housekeeping import Housekeeping
 from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.replica import Replica
 from tidelog.model.topics import TopicPartition
 
@@ -32,6 +33,20 @@ def test_one_partitions_trouble_is_not_the_others(
         lab.runner.run(Housekeeping(lab.broker).apply_retention())
     assert sorted(done) == [0, 2]
     assert [(entry["event"], entry["partition"]) for entry in logs] == [("housekeeping failed", "t-1")]
+
+
+def test_a_log_that_is_being_cut_is_left_to_the_thread_that_cuts_it(lab: InMemoryBroker) -> None:
+    lab.add_topic("t")
+    replica = lab.broker.leader_replica("t", 0)
+    lab.append("t", producer_id=7, producer_epoch=0, base_sequence=0)
+    housekeeping = Housekeeping(lab.broker)
+    lab.clock.advance(replica.core.producers.expiration_ms)
+    replica.core.fetch_state = FetchState.TRUNCATING
+    lab.runner.run(housekeeping.expire_producers())
+    assert len(replica.core.producers) == 1
+    replica.core.fetch_state = FetchState.FETCHING
+    lab.runner.run(housekeeping.expire_producers())
+    assert not len(replica.core.producers)
 
 
 def test_a_partition_that_goes_meanwhile_is_left_alone(

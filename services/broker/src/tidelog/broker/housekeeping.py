@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final
 
 import structlog
+from tidelog.broker.partition.follower_role import FetchState
 from tidelog.model.errors import KafkaError
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class Housekeeping:
         await asyncio.to_thread(self._broker.log_directory.remove_deleted_partitions, now_ms)
 
     async def _remove_files(self, replica: Replica) -> None:
-        if replica.log.has_deleted_files:
+        if replica.log.has_deleted_files and not _is_being_cut(replica):
             await asyncio.to_thread(replica.log.remove_deleted_files, self._broker.clock.now_ms())
 
     async def flush(self) -> None:
@@ -133,5 +134,11 @@ class Housekeeping:
         await self._each(self._expire_producers)
 
     async def _expire_producers(self, replica: Replica) -> None:
-        replica.core.producers.expire(self._broker.clock.now_ms())
+        if not _is_being_cut(replica):
+            replica.core.producers.expire(self._broker.clock.now_ms())
         await asyncio.sleep(0)
+
+
+def _is_being_cut(replica: Replica) -> bool:
+    """A thread may be at its segments and its producers' state."""
+    return replica.core.fetch_state is FetchState.TRUNCATING
