@@ -64,8 +64,11 @@ def next_state(
         if unclean:
             leader = _first(replicas, roll.alive - roll.suspect - roll.stopping)
             leader = leader if leader != NO_LEADER else _first(replicas, roll.alive - roll.stopping)
-    if leader == NO_LEADER and before.leader in roll.failed and not is_new_epoch:
-        return None  # nobody does better; it leads as soon as its disk lets it
+    if leader == NO_LEADER and before.leader in roll.failed and before.leader in isr and not is_new_epoch:
+        # Nobody does better; it leads as soon as its disk lets it. Logs in doubt go all the same.
+        if (isr, elr) == (before.isr, before.elr):
+            return None
+        return before._replace(isr=isr, elr=elr, controller_epoch=context.controller_epoch)
     if leader != NO_LEADER:
         is_lossless = leader in isr or leader in elr
         isr = _isr_after(leader, isr, roll)

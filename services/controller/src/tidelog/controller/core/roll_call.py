@@ -10,7 +10,7 @@ from tidelog.model.topics import TopicPartition
 
 
 class RollCall(NamedTuple):
-    """Sets of broker ids, the first four each a part of `alive`. `failed` are there and can't serve this
+    """Sets of broker ids, the first three each a part of `alive`. `failed` are there and can't serve this
     replica: as good as dead, only that they go on trying.
 
     `steady` have been there since before the partition's state was written: a broker that was born again
@@ -37,17 +37,18 @@ def call_roll(state: ClusterState, replicas: tuple[int, ...], stored: StoredPart
         broker = state.brokers.get(replica)
         if broker is None:
             continue
+        is_suspect = replica in state.unsettled_suspects and (
+            broker.is_log_suspect or partition in broker.suspect_partitions
+        )
+        if is_suspect:  # also one that can't serve: it may be able to later
+            suspect.append(replica)
         if partition in state.failed_replicas.get(replica, ()):
             failed.append(replica)
             continue
         alive.append(replica)
         if replica in state.stopping:
             stopping.append(replica)
-        if replica in state.unsettled_suspects and (
-            broker.is_log_suspect or partition in broker.suspect_partitions
-        ):
-            suspect.append(replica)
-        elif broker.broker_epoch < stored.mod_revision:
+        if not is_suspect and broker.broker_epoch < stored.mod_revision:
             steady.append(replica)
     return RollCall(
         frozenset(alive), frozenset(steady), frozenset(stopping), frozenset(suspect), frozenset(failed)
