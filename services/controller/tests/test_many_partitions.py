@@ -7,10 +7,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+from tidelog.controller import pushes
 from tidelog.metadata import keys
 from tidelog.metadata.entries import IsrChangeEntry, PartitionStateEntry, decode_entry
 from tidelog.metadata.store import Compare, Put
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import CommandResult, LeaderAndIsr, StopReplica, UpdateMetadata
 from tidelog.wire.api_keys import ApiKey
@@ -123,6 +125,30 @@ def test_a_broker_that_takes_no_commands_is_told_everything_when_it_does(run_clu
         await cluster.until(lambda: len(deaf.topics) == 120)
         assert len(deaf.commands) < 120
         assert any(isinstance(c, UpdateMetadata) and c.is_full for c in deaf.commands)
+
+    run_cluster(scenario)
+
+
+def test_a_broker_that_fails_at_a_command_is_told_everything_soon_after(
+    run_cluster: RunCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushes, "FAILED_COMMAND_PAUSE_MS", 20)
+
+    async def scenario(cluster: Any) -> None:
+        broker = await cluster.birth(1)
+        take = broker.leader_and_isr
+        failures = iter(range(2))
+
+        async def fail_twice(command: LeaderAndIsr) -> CommandResult:
+            if next(failures, None) is not None:
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a fault of the broker's")
+            result: CommandResult = await take(command)
+            return result
+
+        broker.leader_and_isr = fail_twice
+        await _create(cluster, "t")
+        await cluster.until(lambda: TopicPartition("t", 0) in broker.replicas)
+        assert next(failures, None) is None
 
     run_cluster(scenario)
 

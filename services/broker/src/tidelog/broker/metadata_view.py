@@ -61,9 +61,13 @@ class MetadataView:
 
     def partition(self, topic: str, partition: int) -> PartitionState | None:
         state = self.topics.get(topic)
-        if state is None or not 0 <= partition < len(state.partitions):
+        if state is None:
             return None
-        return state.partitions[partition]
+        partitions = state.partitions
+        if 0 <= partition < len(partitions) and partitions[partition].partition == partition:
+            return partitions[partition]
+        # Of a topic that is still being made some may be missing, and the others stand before their place.
+        return next((found for found in partitions if found.partition == partition), None)
 
     def node(self, broker_id: int, listener_name: str) -> tuple[BrokerRegistration, Endpoint] | None:
         """One live broker with its address on the listener that the asking client uses; None if there is

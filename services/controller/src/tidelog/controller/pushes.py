@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 import structlog
@@ -27,6 +28,9 @@ from tidelog.rpc.broker_commands import (
 RETRY_MS: Final = 100
 # Beyond it a broker's queue gives way to a full LeaderAndIsr and a full UpdateMetadata.
 MAX_QUEUED_COMMANDS: Final = 100
+
+FAILED_COMMAND_PAUSE_MS: Final = 2_000
+"""A broker that failed at a command is told everything after it: what that one said must not be lost."""
 
 # `Delivered`: the broker, and what is done once it has answered a command.
 OnTaken = Callable[[BrokerRegistration, LeaderAndIsr, CommandResult], None]
@@ -82,7 +86,13 @@ class BrokerPushes:
         for broker_id, orders in commands.items():
             outbox = self._outboxes.get(broker_id)
             if outbox is None:
-                outbox = _Outbox(self._channels, brokers[broker_id], self._on_stale, self._on_taken)
+                outbox = _Outbox(
+                    self._channels,
+                    brokers[broker_id],
+                    self._on_stale,
+                    self._on_taken,
+                    partial(self._everything_for, broker_id),
+                )
                 self._outboxes[broker_id] = outbox
             if outbox.length + len(orders) > MAX_QUEUED_COMMANDS:
                 _log.warning("a broker lags behind and is told everything anew", broker_id=broker_id)
@@ -105,11 +115,14 @@ class _Outbox:
         broker: BrokerRegistration,
         on_stale: Callable[[], None],
         on_taken: OnTaken,
+        everything: Callable[[], Sequence[Command]],
     ) -> None:
         self.broker = broker
         self._channels = channels
         self._on_stale = on_stale
         self._on_taken = on_taken
+        self._everything = everything
+        self._has_failed = False
         self._is_reached = True
         self._orders: deque[_Order] = deque()
         self._arrived = asyncio.Event()
@@ -153,6 +166,12 @@ class _Outbox:
             finally:
                 if not order.delivered.done():
                     order.delivered.set_result(None)
+            if self._has_failed:
+                await asyncio.sleep(FAILED_COMMAND_PAUSE_MS / 1000)
+                self._has_failed = False
+                self.clear()
+                for command in self._everything():
+                    self.put(command)
 
     async def _deliver(self, command: Command) -> None:
         while True:
@@ -168,6 +187,7 @@ class _Outbox:
                     command=type(command).__name__,
                     reason=str(error),
                 )
+                self._has_failed = True
                 return
             else:
                 self._note_reached()
