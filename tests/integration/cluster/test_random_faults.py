@@ -1,0 +1,36 @@
+"""Brokers, a controller and etcd killed and frozen by chance, several at a time, under load.
+
+FAULT_SEED and FAULT_SECONDS choose another run; a failure names its seed and what was done. (Processes and
+clients have their own timing: a seed repeats what is done, not what comes of it.)
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+
+import pytest
+from clusterlab.load import LoadPlan
+from clusterlab.random_faults import RandomFaults
+from clusterlab.scrutiny import loaded
+from clusterlab.tidelog_cluster import TidelogCluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(600)]
+PARTITIONS = 6
+SEED = int(os.environ.get("FAULT_SEED", "20240607"))
+SECONDS = float(os.environ.get("FAULT_SECONDS", "20"))
+GO_ON_S = 60.0
+
+
+def test_whatever_dies_nothing_is_lost(
+    tidelog_cluster: TidelogCluster, new_replicated_topic: Callable[..., str]
+) -> None:
+    topic = new_replicated_topic(tidelog_cluster, PARTITIONS)
+    faults = RandomFaults(tidelog_cluster, random.Random(SEED))
+    try:
+        with loaded(tidelog_cluster, LoadPlan(topic, PARTITIONS)) as load:
+            faults.run(SECONDS)
+            load.await_acknowledged(range(PARTITIONS), GO_ON_S)
+    finally:
+        print(f"seed {SEED}: {', '.join(faults.done)}")
