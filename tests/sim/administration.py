@@ -7,6 +7,7 @@ import random
 from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.partition.producer_state import MAX_BATCHES_REMEMBERED
+from tidelog.metadata import keys
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ForwardedRequest
@@ -16,11 +17,13 @@ from tidelog.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tidelog.wire.messages.delete_records import (
     DeleteRecordsPartition,
     DeleteRecordsRequest,
     DeleteRecordsTopic,
 )
+from tidelog.wire.messages.delete_topics import DeleteTopicsRequest
 from tidelog.wire.messages.elect_leaders import ElectLeadersRequest
 
 from sim.broker_node import broker_name
@@ -32,6 +35,9 @@ from sim.store import SimStore
 if TYPE_CHECKING:
     from sim.world import World
 
+SCRATCH_TOPIC: Final = "scratch"
+SCRATCH_PARTITIONS: Final = 2
+SCRATCH_REPLICAS: Final = 2
 DELETE_RECORDS_VERSION: Final = 2
 TIMEOUT_MS: Final = 1000
 PREFERRED: Final = 0
@@ -54,7 +60,7 @@ class Operator:
             if self.is_stopped:
                 return
             topic_partition = chance.choice(self._world.topic_partitions)
-            act = chance.choice((self._reassign, self._elect, self._delete_records))
+            act = chance.choice((self._reassign, self._elect, self._delete_records, self._make_or_delete))
             try:
                 await act(topic_partition)
             except (KafkaError, ConnectionError) as error:
@@ -82,6 +88,20 @@ class Operator:
         self._note("elects preferred leaders")
         request = ElectLeadersRequest(PREFERRED, None, TIMEOUT_MS)
         await self._controller.handle(ApiKey.ELECT_LEADERS, ForwardedRequest(2, request))
+
+    async def _make_or_delete(self, _: TopicPartition) -> None:
+        """A topic beside, of which nobody expects anything."""
+        if self._world.store.space.get(keys.topic(SCRATCH_TOPIC)) is None:
+            self._note("makes the scratch topic")
+            topic = CreatableTopic(
+                name=SCRATCH_TOPIC, num_partitions=SCRATCH_PARTITIONS, replication_factor=SCRATCH_REPLICAS
+            )
+            request = CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
+            await self._controller.handle(ApiKey.CREATE_TOPICS, ForwardedRequest(5, request))
+        else:
+            self._note("deletes the scratch topic")
+            deletion = DeleteTopicsRequest(topic_names=[SCRATCH_TOPIC], timeout_ms=TIMEOUT_MS)
+            await self._controller.handle(ApiKey.DELETE_TOPICS, ForwardedRequest(5, deletion))
 
     def _all_producers_known_from(self, topic_partition: TopicPartition) -> int:
         """Brokers that get the log from there on remember as many batches of each producer as any broker.

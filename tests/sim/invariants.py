@@ -17,6 +17,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader
 
 from sim.disk import SimPartitionLog, index_of
+from sim.plan import TOPIC
 from sim.trace import Trace
 
 if TYPE_CHECKING:
@@ -85,6 +86,8 @@ class Invariants:
     def check_broker(self, process: SimProcess, replicas: dict[TopicPartition, Any]) -> None:
         """After a step of a broker."""
         for topic_partition, replica in replicas.items():
+            if topic_partition.topic != TOPIC:
+                continue  # made and deleted on the way: offsets begin anew each time
             core = replica.core
             now = (core.high_watermark, core.log_end_offset, core.leader_epoch if core.is_leader else -1)
             key = (process, topic_partition)
@@ -242,6 +245,8 @@ class Invariants:
                 self._check_state(source, entry)
 
     def _check_state(self, source: SimProcess | None, entry: PartitionStateEntry) -> None:
+        if entry.topic != TOPIC:
+            return
         topic = self._assignments.get(entry.topic)
         before = self._states.get(entry.key)
         self._states[entry.key] = entry

@@ -175,6 +175,16 @@ class World:
         topic = self.topic()
         return () if topic is None else topic.assignments[topic_partition.partition]
 
+    def _assigned_to(self, broker_id: int) -> set[TopicPartition]:
+        entries = [decode_entry(item.key, item.value) for item in self.store.space.list_prefix(keys.TOPICS)]
+        return {
+            TopicPartition(entry.name, index)
+            for entry in entries
+            if isinstance(entry, TopicEntry)
+            for index, replicas in enumerate(entry.assignments)
+            if broker_id in replicas
+        }
+
     # -- hooks
 
     def log_changed(self, process: SimProcess, topic_partition: TopicPartition, log: SimPartitionLog) -> None:
@@ -360,6 +370,9 @@ class World:
                 missing.append(f"broker {broker_id} does not serve")
                 continue
             view = node.broker.metadata
+            assigned = self._assigned_to(broker_id)
+            if set(node.broker.replicas) != assigned or set(self.disks[broker_id].partitions) != assigned:
+                missing.append(f"broker {broker_id} hosts {list(node.broker.replicas)}, not {assigned}")
             if {b: known.broker_epoch for b, known in view.brokers.items()} != epochs:
                 missing.append(f"broker {broker_id} knows brokers {list(view.brokers.values())} of {epochs}")
             for topic_partition in self.topic_partitions:
