@@ -72,6 +72,7 @@ class LeaderFetcher:
         )
         self._fetches = 0
         self._is_urgent = False
+        self._fetches_soon = False
         self._is_pausing = False
         self._failures = 0
         self.questions = LeaderQuestions(self, owner.resume)
@@ -90,9 +91,10 @@ class LeaderFetcher:
         if followed.may_fetch and not followed.is_fetched and not self.is_stopped:
             followed.refresh()
             self.session.add(followed)
-            if not self._is_urgent:
-                self._is_urgent = True
-                self._loop.call_soon(self._fetch)
+            self._is_urgent = True
+            if not self._fetches_soon:
+                self._fetches_soon = True
+                self._loop.call_soon(self._fetch_added)
 
     def leave(self, followed: FollowedPartition) -> None:
         """Fetch it no longer."""
@@ -130,6 +132,11 @@ class LeaderFetcher:
             self._link.want()
 
     # -- fetching
+
+    def _fetch_added(self) -> None:
+        """All that was added in this turn goes with one request."""
+        self._fetches_soon = False
+        self._fetch()
 
     def _fetch(self) -> None:
         """Send the next request if it may be sent now."""
