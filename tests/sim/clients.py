@@ -226,7 +226,6 @@ class SimConsumer:
     ) -> None:
         self.topic_partition = topic_partition
         self.position = 0
-        self.values: list[bytes] = []
         self.is_stopped = False
         self.reads_from: Callable[[], tuple[int, ...]] | None = None
         """Replicas to choose from, the leader or not (KIP-392); None: the leader."""

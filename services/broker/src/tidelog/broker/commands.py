@@ -102,12 +102,13 @@ class CommandReceiver:
             for topic_partition in command.partitions:
                 self._failed.pop(topic_partition, None)
                 replica = self._broker.replicas.get(topic_partition)
-                if replica is None or replica.topic_id != command.topic_ids.get(
-                    topic_partition.topic, replica.topic_id
-                ):
-                    continue
+                topic_id = command.topic_ids.get(topic_partition.topic)
                 try:
-                    await self._stop(topic_partition, delete=command.delete)
+                    if replica is None:
+                        if command.delete and topic_id is not None:
+                            await hosting.delete_unhosted(self._broker, topic_partition, topic_id)
+                    elif topic_id in (None, replica.topic_id):
+                        await self._stop(topic_partition, delete=command.delete)
                 except KafkaError as error:
                     _log.error("replica can't be stopped", partition=str(topic_partition), reason=str(error))
                     errors[topic_partition] = error.code

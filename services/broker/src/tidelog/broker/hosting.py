@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 import structlog
+from tidelog.broker.log.errors import CorruptFileError, LogStorageError
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.replica import Replica
 from tidelog.broker.topic_rules import log_config
@@ -69,6 +70,17 @@ async def close_replica(broker: Broker, topic_partition: TopicPartition, *, dele
     else:
         await asyncio.to_thread(directory.close_partition, topic_partition)
         directory.high_watermarks[topic_partition] = replica.core.high_watermark
+
+
+async def delete_unhosted(broker: Broker, topic_partition: TopicPartition, topic_id: uuid.UUID) -> None:
+    """Have the files go of a replica that failed before its topic was deleted. Raises LogStorageError."""
+    directory = broker.log_directory
+    try:
+        found_id = await asyncio.to_thread(directory.topic_id_on_disk, topic_partition)
+    except (OSError, CorruptFileError) as error:
+        raise LogStorageError(f"{topic_partition} can't be deleted: {error}") from error
+    if found_id == topic_id:
+        await asyncio.to_thread(directory.delete_partition, topic_partition, broker.clock.now_ms())
 
 
 async def close_failed(broker: Broker, topic_partition: TopicPartition) -> None:
