@@ -53,3 +53,22 @@ def test_a_call_that_fails_is_reported_and_the_rest_is_done() -> None:
     notes, reported = asyncio.run(scenario())
     assert notes == ["called", "flushed"]
     assert reported == ["ZeroDivisionError('division by zero')"]
+
+
+def test_what_a_call_asks_for_is_done_in_the_same_end_and_a_flush_that_fails_stops_no_other() -> None:
+    class Failing:
+        def flush(self) -> None:
+            raise RuntimeError("a bug")
+
+    async def scenario() -> tuple[list[str], int]:
+        loop = asyncio.get_running_loop()
+        reported: list[object] = []
+        loop.set_exception_handler(lambda _, context: reported.append(context))
+        turn, notes = Turn(loop), []
+        turn.call_at_end(lambda: turn.call_at_end(lambda: notes.append("called in turn")))
+        turn.flush_at_end(Failing())
+        turn.flush_at_end(Noted(notes, "flushed"))
+        await asyncio.sleep(0)
+        return notes, len(reported)
+
+    assert asyncio.run(scenario()) == (["called in turn", "flushed"], 1)

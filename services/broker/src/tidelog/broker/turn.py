@@ -39,26 +39,28 @@ class Turn:
         self._waiting[flushable] = None
 
     def call_at_end(self, call: Callable[[], None]) -> None:
-        """Before anything is flushed. A call that raises is reported to the loop's exception handler."""
+        """Before anything is flushed, also what such a call asks for in turn. What raises is reported to the
+        loop's exception handler.
+        """
         if not self._is_scheduled:
             self._is_scheduled = True
             self._loop.call_soon(self._end)
         self._calls.append(call)
 
     def _end(self) -> None:
-        if self._calls:
-            self._run_calls()
+        while self._calls:
+            calls, self._calls = self._calls, []
+            for call in calls:
+                self._run(call)
         self._is_scheduled = False
         waiting, self._waiting = self._waiting, {}
         for flushable in waiting:
-            flushable.flush()
+            self._run(flushable.flush)
 
-    def _run_calls(self) -> None:
-        calls, self._calls = self._calls, []
-        for call in calls:
-            try:
-                call()
-            except Exception as error:  # noqa: BLE001 - a bug of one; the others' answers have to leave
-                self._loop.call_exception_handler(
-                    {"message": "a call at the end of a turn failed", "exception": error}
-                )
+    def _run(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - a bug of one; the others' answers have to leave
+            self._loop.call_exception_handler(
+                {"message": "a call at the end of a turn failed", "exception": error}
+            )
