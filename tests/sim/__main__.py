@@ -56,6 +56,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
             events += outcome.events
             faults += outcome.faults
             acknowledged += outcome.acknowledged
+            if not console.is_terminal and done % SEEDS_A_LINE == 0:
+                console.print(f"{done} seeds, {len(failed)} failed before this one")
             if arguments.show_trace_hash:
                 console.print(f"trace {outcome.seed} {outcome.trace_hash:08x} {outcome.events}")
             if outcome.failure is not None:
@@ -73,6 +75,8 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
 
 
 LAST_EVENTS_SHOWN = 25
+SEEDS_A_LINE = 100
+"""Where there is no terminal for a progress bar."""
 
 
 def _show(outcome: Outcome, console: Console, *, whole: bool) -> None:
