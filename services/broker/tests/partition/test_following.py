@@ -182,6 +182,25 @@ def test_a_log_that_ends_before_the_leaders_begins_starts_over() -> None:
     assert core.fetch_state is FetchState.FETCHING
 
 
+def test_a_log_that_ends_where_the_leaders_begins_within_a_batch_starts_over() -> None:
+    """The follower's last record was of an epoch that the leader cut off; DeleteRecords then went to the
+    middle of the leader's batch (simulator, seed 4101391962: it stayed behind for ever).
+    """
+    core = following([(0, 0)], 87, 7, high_watermark=76)
+    headers = [batch(86, 3, 3), batch(89, 1, 7)]
+    assert core.step(RecordsReceived(7, headers, 257, 87), NOW) == [RestartLogAt(86)]
+    core.step(Truncated(86, 86), NOW)
+    assert core.fetch_state is FetchState.FETCHING and core.fetch_offset == 87
+    received = RecordsReceived(7, headers, 257, 87)
+    assert core.step(received, NOW) == [PersistLeaderEpochs()]
+    assert isinstance(core.step(received, NOW)[0], AppendReceived)
+    core.step(ReceivedAppended(headers, 257, 87), NOW)
+    assert core.log_end_offset == 90 and core.high_watermark == 90
+    still_there = following([(0, 0)], 87, 7)
+    (refusal,) = still_there.step(RecordsReceived(7, headers, 257, 40), NOW)
+    assert isinstance(refusal, Refuse), "what the leader still has is not dropped"
+
+
 def test_a_log_that_ends_behind_the_leaders_asks() -> None:
     core = following([(6, 0)], 10, 6)
     assert core.step(FetchedOutOfRange(6, 0, 5), NOW) == [AskEpochEnd(6, 6)]

@@ -506,7 +506,7 @@ class PartitionCore:
         if not self._is_current(event.leader_epoch, FetchState.FETCHING):
             return []
         epochs, next_offset = self.leader_epochs, self.log_end_offset
-        if event.headers and self._begins_within(event.headers[0]):
+        if event.headers and self._begins_within(event.headers[0], event.log_start_offset):
             self._fetch_from = next_offset
             self.fetch_state = FetchState.TRUNCATING
             self._asks_again = False
@@ -550,12 +550,14 @@ class PartitionCore:
             effects.append(AdvanceLogStartOffset(log_start_offset))
         return effects
 
-    def _begins_within(self, header: BatchHeader) -> bool:
-        """Whether the own, empty log begins in the middle of this batch, as the leader's does: DeleteRecords
-        names any offset, and the log has to hold the batch whole.
+    def _begins_within(self, header: BatchHeader, leader_log_start_offset: int) -> bool:
+        """Whether the leader's log begins in the middle of this batch, and nothing here is part of it:
+        DeleteRecords names any offset, and a log has to hold its batches whole. What lies here below the
+        leader's beginning may even be of an epoch that it never knew.
         """
-        begin = self.log_start_offset
-        return begin == self.log_end_offset and header.base_offset < begin <= header.last_offset
+        end = self.log_end_offset
+        has_nothing = self.log_start_offset == end or leader_log_start_offset >= end
+        return has_nothing and header.base_offset < end <= header.last_offset
 
     def _is_current(self, leader_epoch: int, state: FetchState) -> bool:
         return self.is_follower and leader_epoch == self.leader_epoch and self.fetch_state is state

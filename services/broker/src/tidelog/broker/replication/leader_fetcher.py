@@ -233,8 +233,9 @@ class LeaderFetcher:
         headers: Sequence[BatchHeader] = ()
         try:
             if records:
-                is_empty = core.log_start_offset == core.log_end_offset
-                headers = received_headers(records, 0 if is_empty else core.log_end_offset)
+                end = core.log_end_offset
+                has_nothing = core.log_start_offset == end or data.log_start_offset >= end
+                headers = received_headers(records, 0 if has_nothing else end)
             is_done = replica.append_received(
                 records or _NO_RECORDS,
                 headers,
