@@ -188,8 +188,10 @@ def test_where_reading_begins_and_ends(tools: Tools, topic: str) -> None:
 
 
 def test_new_records_are_read_as_they_come(tools: Tools, topic: str) -> None:
+    # A shell's background jobs ignore SIGINT, and so would whatever such a test run starts.
+    heeds_ctrl_c = ["env", "--default-signal=INT"]
     reader = subprocess.Popen(
-        [*tidelog_command(), "consume", topic, "--from-beginning"],
+        [*heeds_ctrl_c, *tidelog_command(), "consume", topic, "--from-beginning"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=tools.environment,
