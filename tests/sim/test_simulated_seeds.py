@@ -13,7 +13,7 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 FIXED_SEEDS = 10
-FRESH_SEEDS = 10
+FRESH_SEEDS = 3
 TIMEOUT_S = 250
 
 
