@@ -76,10 +76,9 @@ def node_endpoints(
 ) -> list[NodeEndpoint]:
     """The addresses of the leaders that the answer names (KIP-951), so that a client needn't ask for them."""
     leaders = {part.current_leader.leader_id for t in topics for part in t.partitions if part.current_leader}
-    nodes = [broker.metadata.node(leader, listener_name) for leader in sorted(leaders)]
     return [
         NodeEndpoint(node.broker_id, endpoint.host, endpoint.port, node.rack)
-        for node, endpoint in filter(None, nodes)
+        for node, endpoint in broker.metadata.nodes(leaders, listener_name)
     ]
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from tidelog.broker.log.previous_life import NO_LEASE, UNKNOWN_BOOT, life_of, read_boot_id
+from tidelog.broker.log.previous_life import NO_LEASE, UNKNOWN_BOOT, Life, life_of, read_boot_id
 from tidelog.metadata import keys
 from tidelog.metadata.entries import BrokerEntry, InvalidEntryError, decode_entry
 from tidelog.metadata.session import Claim, KeyHeldError, OtherStoreError, Session
@@ -92,7 +92,7 @@ class BrokerLife:
         if not self._log_directory.has_untold_damage:
             return
         self._log_directory.has_untold_damage = False
-        await self._remember(boot_id=read_boot_id(), lost_tails=())
+        await self._remember(lambda life: life._replace(boot_id=read_boot_id(), lost_tails=()))
 
     async def hand_over(self) -> None:
         """Before a stop: have the controller move what this broker leads. Bounded by the session's time-out,
@@ -142,20 +142,19 @@ class BrokerLife:
 
     async def _remember_lease(self, lease: int) -> None:
         boot_id = UNKNOWN_BOOT if self._log_directory.has_untold_damage else read_boot_id()
-        await self._remember(lease=lease, boot_id=boot_id)
+        await self._remember(lambda life: life._replace(lease=lease, boot_id=boot_id))
 
     async def _take_epoch(self, epoch: int) -> None:
         self._broker.broker_epoch = epoch
         if self._on_epoch is not None:
             self._on_epoch(epoch)
         if self._remembers:
-            await self._remember(broker_epoch=epoch)
+            await self._remember(lambda life: life._replace(broker_epoch=epoch))
 
-    async def _remember(self, **changed: object) -> None:
+    async def _remember(self, change: Callable[[Life], Life]) -> None:
         async with self._one_note_at_a_time:
             directory = self._log_directory
-            life = life_of(directory.meta)._replace(**changed)  # type: ignore[arg-type]
-            await asyncio.to_thread(directory.remember, life)
+            await asyncio.to_thread(directory.remember, change(life_of(directory.meta)))
 
     @property
     def _log_directory(self) -> LogDirectory:

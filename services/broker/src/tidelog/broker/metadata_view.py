@@ -77,6 +77,13 @@ class MetadataView:
         endpoint = None if broker is None else broker.endpoint(listener_name)
         return None if broker is None or endpoint is None else (broker, endpoint)
 
+    def nodes(
+        self, broker_ids: Iterable[int], listener_name: str
+    ) -> list[tuple[BrokerRegistration, Endpoint]]:
+        """Those of them that `node` knows, in order of id: the addresses that go with an answer (KIP-951)."""
+        found = (self.node(broker_id, listener_name) for broker_id in sorted(broker_ids))
+        return [node for node in found if node is not None]
+
     def endpoints(self, listener_name: str) -> Iterable[tuple[BrokerRegistration, Endpoint]]:
         """Each live broker with its address on the listener that the asking client uses."""
         for broker in self.brokers.values():

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol, runtime_checkable
 
 from tidelog.metadata.store import LeaseNotFoundError, MetadataStore, StoreUnavailableError
@@ -90,12 +91,8 @@ class LeaseKeeper:
         """
         self._task.cancel()
         await asyncio.wait([self._task])
-        if not revoke:
-            return
-        try:
-            await self._store.revoke_lease(self.lease)
-        except (LeaseNotFoundError, StoreUnavailableError):
-            return  # it ends by itself
+        if revoke:
+            await _revoke(self._store, self.lease)
 
     async def _renew(self) -> None:
         while True:
@@ -159,12 +156,8 @@ class ThreadLeaseKeeper:
         self._stopping.set()
         self._renewer.close()
         await asyncio.to_thread(self._thread.join, _CLOSE_TIMEOUT_S)
-        if not revoke:
-            return
-        try:
-            await self._store.revoke_lease(self.lease)
-        except (LeaseNotFoundError, StoreUnavailableError):
-            return  # it ends by itself
+        if revoke:
+            await _revoke(self._store, self.lease)
 
     def _tick(self) -> None:
         self._ticked_s = time.monotonic()
@@ -196,3 +189,8 @@ class ThreadLeaseKeeper:
             self._loop.call_soon_threadsafe(self._on_lost)
         except RuntimeError:
             return  # the loop is closed: nobody is left to tell
+
+
+async def _revoke(store: MetadataStore, lease: int) -> None:
+    with suppress(LeaseNotFoundError, StoreUnavailableError):  # then it ends by itself
+        await store.revoke_lease(lease)

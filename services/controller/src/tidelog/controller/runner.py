@@ -201,7 +201,9 @@ class Term:
             self._pushes.close()
 
     def end(self) -> None:
-        """Nothing more is sent; what was asked and not answered fails with NOT_CONTROLLER."""
+        """Nothing more is sent; what was asked and not answered fails: with REQUEST_TIMED_OUT if part of it
+        may be written, else with NOT_CONTROLLER.
+        """
         self._is_over = True
         for task in self._background:
             task.cancel()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.log.file_range import FileRange
     from tidelog.broker.replica import Replica
+    from tidelog.runtime.timer import Callback
     from tidelog.runtime.timing_wheel import TimerEntry
 
 SWEEPS_PER_LAG_TIME: Final = 20
@@ -139,7 +140,7 @@ class FollowerFetch:
         self._bytes = 0
         self._is_urgent = False
         self._is_woken = False
-        self._deadline: TimerEntry[object] | None = None
+        self._deadline: TimerEntry[Callback] | None = None
 
     def start(self, now_ms: int) -> object:
         self._look(now_ms, takes_in_positions=True)
@@ -155,7 +156,7 @@ class FollowerFetch:
         timer = self._broker.timer
         self._session.parked = self
         self._context.park(on_abandoned=self._abandon)
-        self._deadline = timer.add(self.end, timer.now_ms() + self._request.max_wait_ms)  # type: ignore[assignment]
+        self._deadline = timer.add(self.end, timer.now_ms() + self._request.max_wait_ms)
 
     def wake_soon(self) -> None:
         """Once for all that is appended in this turn."""

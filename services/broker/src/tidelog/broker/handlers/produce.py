@@ -156,13 +156,11 @@ class Produce:
 
     def _with_leaders(self, response: ProduceResponse) -> ProduceResponse:
         """Their addresses, so that the client needn't ask for them."""
-        for leader in sorted(self.leaders):
-            found = self.broker.metadata.node(leader, self.context.listener_name)
-            if found is not None:
-                node, endpoint = found
-                response.node_endpoints.append(
-                    NodeEndpoint(node.broker_id, endpoint.host, endpoint.port, node.rack)
-                )
+        if self.leaders:
+            response.node_endpoints = [
+                NodeEndpoint(node.broker_id, endpoint.host, endpoint.port, node.rack)
+                for node, endpoint in self.broker.metadata.nodes(self.leaders, self.context.listener_name)
+            ]
         return response
 
     def _park(self, response: ProduceResponse) -> None:

@@ -162,6 +162,9 @@ class PartitionCore:
         }
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
+        """`now_ms`: the wall clock's for batches, which age their producers; the monotonic clock's for roles,
+        followers' fetches and the ISR, which must not depend on a clock that may jump.
+        """
         return self._handlers[type(event)](event, now_ms)
 
     # -- what may be asked without changing anything
