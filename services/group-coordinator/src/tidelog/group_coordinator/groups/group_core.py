@@ -1,0 +1,139 @@
+"""The core of one group shard: passes requests, records and timers on to whom they concern."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, Final
+
+from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
+from tidelog.group_coordinator.groups.consumer.consumer_groups import ConsumerGroups
+from tidelog.group_coordinator.groups.group_admin import GroupAdmin
+from tidelog.group_coordinator.groups.offsets.group_offsets import GroupOffsets
+from tidelog.group_coordinator.groups.shared import (
+    ApiHandler,
+    GroupKind,
+    Groups,
+    TimerKey,
+    TimerOwner,
+    as_timer_key,
+    merge,
+)
+from tidelog.group_coordinator.shard_core import (
+    ClusterImage,
+    Decision,
+    Effect,
+    Producer,
+    ReplayedRecord,
+    Reply,
+    SetTimer,
+    ShardRequest,
+    UnknownRecordError,
+)
+from tidelog.runtime.coordinator_settings import CoordinatorSettings
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_kind
+
+_OFFSET_KINDS: Final = (0, 1)
+_CLASSIC_KIND: Final = 2
+_CONSUMER_KINDS: Final = (3, 4, 5, 6, 7, 8, 16)
+_EXPIRY_TIMER: Final = TimerKey("expiry", "check")
+
+
+class GroupCore:
+    """A ShardCore. `new_member_uuid` gives texts as Kafka's `Uuid.randomUuid`."""
+
+    def __init__(self, settings: CoordinatorSettings, new_member_uuid: Callable[[], str]) -> None:
+        self.groups = groups = Groups(settings, new_member_uuid)
+        self.offsets = offsets = GroupOffsets(groups)
+        self.classic = classic = ClassicGroups(groups)
+        self.consumer = consumer = ConsumerGroups(groups)
+        groups.offsets = offsets
+        admin = GroupAdmin(groups)
+        self._handlers: dict[int, ApiHandler] = {
+            ApiKey.JOIN_GROUP: self._by_kind(classic.join, consumer.classic_join),
+            ApiKey.SYNC_GROUP: self._by_kind(classic.sync, consumer.classic_sync),
+            ApiKey.HEARTBEAT: self._by_kind(classic.heartbeat, consumer.classic_heartbeat),
+            ApiKey.LEAVE_GROUP: self._by_kind(classic.leave, consumer.classic_leave),
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer.heartbeat,
+            ApiKey.CONSUMER_GROUP_DESCRIBE: consumer.describe,
+            ApiKey.OFFSET_COMMIT: offsets.commit,
+            ApiKey.OFFSET_FETCH: offsets.fetch,
+            ApiKey.OFFSET_DELETE: offsets.delete,
+            ApiKey.TXN_OFFSET_COMMIT: offsets.commit_in_transaction,
+            ApiKey.WRITE_TXN_MARKERS: offsets.end_transactions,
+            ApiKey.DESCRIBE_GROUPS: admin.describe,
+            ApiKey.LIST_GROUPS: admin.list,
+            ApiKey.DELETE_GROUPS: admin.delete,
+        }
+        self._admin = admin
+        self._timer_owners: dict[str, TimerOwner] = {
+            "classic": classic,
+            "consumer": consumer,
+            "offsets": offsets,
+        }
+
+    def _by_kind(self, classic: ApiHandler, consumer: ApiHandler) -> ApiHandler:
+        def handler(request: ShardRequest, now_ms: int) -> Decision:
+            group = self.groups.by_id.get(request.message.group_id)
+            if group is not None and group.kind is GroupKind.CONSUMER:
+                return consumer(request, now_ms)
+            return classic(request, now_ms)
+
+        return handler
+
+    # -- loading
+
+    def replay(self, record: ReplayedRecord, offset: int) -> None:
+        try:
+            kind = record_kind(record.key)
+            if kind in _OFFSET_KINDS:
+                self.offsets.replay(kind, record, offset)
+            elif kind == _CLASSIC_KIND:
+                self.classic.replay(record, offset)
+            elif kind in _CONSUMER_KINDS:
+                self.consumer.replay(kind, record, offset)
+            else:
+                raise UnknownRecordError(f"a record of kind {kind}")
+        except (MalformedMessageError, UnsupportedVersionError) as error:
+            raise UnknownRecordError(str(error)) from error
+
+    def replay_marker(self, producer: Producer, is_commit: bool) -> None:
+        self.offsets.replay_marker(producer, is_commit)
+
+    def activate(self, image: ClusterImage, now_ms: int) -> Decision:
+        self.groups.image = image
+        decision = Decision()
+        merge(decision, self.classic.activate(now_ms))
+        merge(decision, self.consumer.activate(now_ms))
+        merge(decision, self.offsets.activate(now_ms))
+        decision.timers.append(self._next_expiry(now_ms))
+        return decision
+
+    # -- serving
+
+    def handle(self, request: ShardRequest, now_ms: int) -> Decision:
+        return self._handlers[request.api_key](request, now_ms)
+
+    def timer_fired(self, key: Hashable, now_ms: int) -> Decision:
+        timer = as_timer_key(key)
+        if timer == _EXPIRY_TIMER:
+            decision = self._admin.expire(now_ms)
+            decision.timers.append(self._next_expiry(now_ms))
+            return decision
+        return self._timer_owners[timer.owner].timer_fired(timer, now_ms)
+
+    def _next_expiry(self, now_ms: int) -> SetTimer:
+        return SetTimer(_EXPIRY_TIMER, now_ms + self.groups.settings.offsets_retention_check_interval_ms)
+
+    def effect_done(self, effect: Effect, outcome: Any, now_ms: int) -> Decision:
+        """A group shard has no effects."""
+        return Decision()
+
+    def image_changed(self, image: ClusterImage, now_ms: int) -> Decision:
+        before, self.groups.image = self.groups.image, image
+        decision = self.consumer.image_changed(before, now_ms)
+        merge(decision, self.offsets.image_changed(before, now_ms))
+        return decision
+
+    def deactivate(self) -> list[Reply]:
+        return [*self.classic.deactivate(), *self.consumer.deactivate(), *self.offsets.deactivate()]
