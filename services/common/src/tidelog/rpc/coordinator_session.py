@@ -56,9 +56,9 @@ class ReadShard(NamedTuple):
 
 class AppendToShard(NamedTuple):
     """Whole record batches (base offsets not yet assigned), to be appended at `expected_offset` in
-    `leader_epoch`, acks=all. There is no answer but that `ShardCommitted` passes them; anything else than that
-    log end and epoch, or any refusal, is `ShardLost`, and none of them, nor any later one, is in the log by
-    this attachment. So an owner may append again before it has heard of the last.
+    `leader_epoch`, acks=all. There is no answer but that `ShardCommitted` passes them; anything else than
+    that log end and epoch, or any refusal, is `ShardLost`, and none of them, nor any later one, is in the log
+    by this attachment. So an owner may append again before it has heard of the last.
     """
 
     attachment: int
@@ -221,7 +221,7 @@ class ProducerIdsTold(NamedTuple):
 
     call_id: int
     first: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides the tuple's, as in the .proto
 
 
 class PartitionOffsets(NamedTuple):
