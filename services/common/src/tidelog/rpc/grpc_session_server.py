@@ -26,15 +26,28 @@ class CoordinatorSessionService:
 
     def __init__(self, acceptor: SessionAcceptor) -> None:
         self._acceptor = acceptor
+        self._sessions: set[asyncio.Task[None]] = set()
 
     def add_to(self, server: grpc.aio.Server) -> None:
         handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.stream_stream_rpc_method_handler(self._session)
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, {METHOD: handler}),))
 
     async def stop(self) -> None:
-        """Nothing to see through: each end was told when its stream was broken off."""
+        """All streams were broken off; returns when their ends know."""
+        sessions = tuple(self._sessions)
+        for session in sessions:
+            session.cancel()
+        await asyncio.gather(*sessions, return_exceptions=True)
 
     async def _session(self, _requests: object, context: _Context) -> None:
+        # In a task of its own: gRPC's is not told of every way in which a server may stop.
+        session = asyncio.create_task(self._live(context))
+        self._sessions.add(session)
+        session.add_done_callback(self._sessions.discard)
+        await session
+
+    async def _live(self, context: _Context) -> None:
+        """A session from its first to its last frame."""
         peer = context.peer()
         line = GrpcSessionLine(broker_frame, peer)
         receiver = Receiver(coordinator_items, line, self._acceptor.accept(line), peer)
