@@ -207,7 +207,7 @@ def test_a_transaction_holds_readers_back_until_its_marker_is_replicated() -> No
     ended = state.update(
         marker(offset=13), NOW_MS, EndTransactionMarker(is_commit=False, coordinator_epoch=4)
     )
-    assert ended == CompletedTransaction(1, 10, 13, is_aborted=True)
+    assert ended == CompletedTransaction(1, 10, 13, is_aborted=True, last_stable_offset=11)
     state.on_high_watermark(13)
     assert state.first_unstable_offset == 10
     state.on_high_watermark(14)

@@ -23,12 +23,15 @@ from tidelog.broker.partition.events import (
     AppendBatch,
     AskEpochEnd,
     BatchAppended,
+    BatchesAppended,
     DeleteRecordsReceived,
     Effect,
     Event,
     FollowerFetched,
+    IndexAborted,
     LeaderAndIsrReceived,
     LogStartOffsetMoved,
+    MarkerReceived,
     MinInSyncReplicasChanged,
     PersistLeaderEpochs,
     ProduceReceived,
@@ -39,12 +42,16 @@ from tidelog.broker.partition.events import (
     Refuse,
     ReportIsrChange,
     RestartLogAt,
+    ShardAppendReceived,
     StepDown,
     Truncated,
     TruncateTo,
 )
 from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.partition.producer_state import TransactionMarker
+from tidelog.broker.partition.received_validation import control_markers, numbered_headers
 from tidelog.broker.partition.record_validation import validate_records
+from tidelog.broker.partition.verifications import NO_GUARD
 from tidelog.broker.replica_environment import ReplicaEnvironment
 from tidelog.broker.topic_rules import append_rules, log_config
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -54,8 +61,11 @@ from tidelog.records.batch import (
     NO_TIMESTAMP,
     BatchHeader,
     assign_offset_and_epoch,
+    parse_header,
     set_log_append_time,
 )
+from tidelog.records.builder import build_end_transaction_batch
+from tidelog.records.control import EndTransactionMarker
 from tidelog.rpc.broker_commands import NO_LEADER, PartitionState
 from tidelog.runtime.telemetry import TopicTraffic
 from tidelog.runtime.topic_settings import TopicSettings
@@ -111,9 +121,16 @@ class Replica:
 
     # -- produce
 
-    def append(self, records: memoryview, required_acks: int, produce_version: int, now_ms: int) -> Appended:
+    def append(
+        self,
+        records: memoryview,
+        required_acks: int,
+        produce_version: int,
+        now_ms: int,
+        guard: int = NO_GUARD,
+    ) -> Appended:
         """Append the one batch of a Produce request. Its bytes are changed in place (offset, epoch, time)
-        and not kept.
+        and not kept. `guard`: that of the transaction's verification.
         """
         rules = self.append_rules
         header = validate_batches(records, rules=rules, produce_version=produce_version, now_ms=now_ms)
@@ -121,26 +138,97 @@ class Replica:
             records, header = validate_records(records, header, rules=rules, now_ms=now_ms)
         elif len(records) != header.batch_length + LOG_OVERHEAD_BYTES:
             records = records[: header.size_bytes]  # a cut-off batch behind the first is dropped, as in Kafka
-        asked = ProduceTurnedAway(header) if self.is_settling else ProduceReceived(header, required_acks)
+        asked = (
+            ProduceTurnedAway(header) if self.is_settling else ProduceReceived(header, required_acks, guard)
+        )
         decision = self.core.step(asked, now_ms)[0]
         if type(decision) is AppendBatch:
-            base_offset = decision.base_offset
-            assign_offset_and_epoch(records, 0, base_offset, decision.leader_epoch)
-            header = BatchHeader(base_offset, header[1], decision.leader_epoch, *header[3:])
-            log_append_time_ms = NO_TIMESTAMP
-            if rules.is_log_append_time:
-                header = set_log_append_time(records, header, 0, now_ms)
-                log_append_time_ms = now_ms
-            self.log.append(records, header, now_ms)
+            appended = self._append_decided(records, header, decision, None, now_ms)
             self.traffic.produced(header.record_count, len(records))
-            self._carry_out(self.core.step(BatchAppended(header), now_ms), now_ms)
-            if len(self.core.replicas) > 1:
-                self._environment.log_end_advanced(self.topic_partition)
-            return Appended(base_offset, self.core.log_end_offset, log_append_time_ms)
+            return appended
         if type(decision) is AnswerDuplicate:
             return Appended(decision.base_offset, decision.last_offset + 1, NO_TIMESTAMP)
         assert type(decision) is Refuse
         raise KafkaError(decision.error, decision.message)
+
+    def _append_decided(
+        self,
+        records: memoryview,
+        header: BatchHeader,
+        decision: AppendBatch,
+        marker: EndTransactionMarker | None,
+        now_ms: int,
+    ) -> Appended:
+        base_offset = decision.base_offset
+        assign_offset_and_epoch(records, 0, base_offset, decision.leader_epoch)
+        header = BatchHeader(base_offset, header[1], decision.leader_epoch, *header[3:])
+        log_append_time_ms = NO_TIMESTAMP
+        if self.append_rules.is_log_append_time:
+            header = set_log_append_time(records, header, 0, now_ms)
+            log_append_time_ms = now_ms
+        self.log.append(records, header, now_ms)
+        self._carry_out(self.core.step(BatchAppended(header, marker), now_ms), now_ms)
+        if len(self.core.replicas) > 1:
+            self._environment.log_end_advanced(self.topic_partition)
+        return Appended(base_offset, self.core.log_end_offset, log_append_time_ms)
+
+    # -- coordinators
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        marker: EndTransactionMarker,
+        transaction_version: int,
+        now_ms: int,
+    ) -> Appended:
+        """End a producer's transaction here: its coordinator says so. It counts once the high watermark has
+        reached `required_offset`. May be repeated.
+        """
+        self._refuse_while_settling()
+        received = TransactionMarker(producer_id, producer_epoch, marker, transaction_version)
+        decision = self.core.step(MarkerReceived(received), now_ms)[0]
+        if type(decision) is not AppendBatch:
+            raise _refusal(decision)
+        batch = memoryview(
+            build_end_transaction_batch(
+                marker,
+                base_offset=0,
+                timestamp_ms=now_ms,
+                producer_id=producer_id,
+                producer_epoch=producer_epoch,
+            )
+        )
+        return self._append_decided(batch, parse_header(batch), decision, marker, now_ms)
+
+    def append_for_shard(
+        self, batches: memoryview, leader_epoch: int, expected_offset: int, now_ms: int
+    ) -> int:
+        """Append what the owner of this shard's partition decided, whole batches; the log end after them.
+        Refused unless the log ends at `expected_offset` in `leader_epoch`, and as acks=all would be.
+        """
+        self._refuse_while_settling()
+        records = memoryview(bytearray(batches))
+        headers = numbered_headers(records, expected_offset, leader_epoch)
+        markers = control_markers(records, headers)
+        event = ShardAppendReceived(headers, markers, leader_epoch, expected_offset)
+        decision = self.core.step(event, now_ms)[0]
+        if type(decision) is not AppendBatch:
+            raise _refusal(decision)
+        while headers:  # more than once only if a segment is full in between
+            count = self.log.append_received(records, headers, now_ms)
+            records = records[sum(header.size_bytes for header in headers[:count]) :]
+            self._carry_out(self.core.step(BatchesAppended(headers[:count], markers), now_ms), now_ms)
+            headers = headers[count:]
+        if len(self.core.replicas) > 1:
+            self._environment.log_end_advanced(self.topic_partition)
+        return self.core.log_end_offset
+
+    def _refuse_while_settling(self) -> None:
+        if self.is_settling:
+            raise KafkaError(
+                ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker's role for the partition is changing"
+            )
 
     # -- fetch
 
@@ -203,7 +291,8 @@ class Replica:
         if headers:
             # Fewer only if the disk refused in between: what is missing is fetched again.
             headers = headers[: self.log.append_received(records, headers, now_ms)]
-        effects = core.step(ReceivedAppended(headers, high_watermark, log_start_offset), now_ms)
+        markers = control_markers(records, headers)
+        effects = core.step(ReceivedAppended(headers, high_watermark, log_start_offset, markers), now_ms)
         if effects:
             self._carry_out(effects, now_ms)
         return True
@@ -304,6 +393,8 @@ class Replica:
     def _carry_out_rare(self, effect: Effect, now_ms: int) -> None:
         environment, topic_partition = self._environment, self.topic_partition
         match effect:
+            case IndexAborted():
+                self.log.index_aborted(effect.transaction)
             case AdvanceLogStartOffset():
                 self.log.increment_log_start_offset(effect.log_start_offset)
                 self.core.step(LogStartOffsetMoved(effect.log_start_offset), now_ms)
@@ -323,3 +414,8 @@ class Replica:
                 raise KafkaError(effect.error, effect.message)
             case _:
                 raise AssertionError(f"{effect} is nobody's to carry out here")
+
+
+def _refusal(effect: Effect) -> KafkaError:
+    assert type(effect) is Refuse
+    return KafkaError(effect.error, effect.message)

@@ -1,4 +1,4 @@
-"""One segment: a `.log` file of batches with its two indexes, and what is known of it without reading."""
+"""One segment: a `.log` file of batches with its indexes, and what is known of it without reading."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tidelog.broker.log.partition_directory import (
     sync_file,
 )
 from tidelog.broker.log.time_index import TimeIndex
+from tidelog.broker.log.transaction_index import TransactionIndex
 from tidelog.records.batch import NO_TIMESTAMP
 
 NOT_OPEN: Final = -1
@@ -53,6 +54,7 @@ class Segment:
         "references",
         "size_bytes",
         "time_index",
+        "transaction_index",
     )
 
     def __init__(
@@ -72,6 +74,7 @@ class Segment:
         self.next_offset = base_offset
         self.offset_index = OffsetIndex(directory, base_offset)
         self.time_index = TimeIndex(directory, base_offset)
+        self.transaction_index = TransactionIndex(directory, base_offset)
         self.max_timestamp = NO_TIMESTAMP
         self.offset_of_max_timestamp = base_offset
         self.first_timestamp = NO_TIMESTAMP
@@ -98,6 +101,7 @@ class Segment:
         self.open_segments.opened(self)
         self.offset_index.create()
         self.time_index.create()
+        self.transaction_index.reset()
 
     def open_file(self) -> int:
         """The file descriptor, opened if need be; it may be closed again at the next call for another
@@ -117,6 +121,7 @@ class Segment:
         with self.directory.lock:  # so that each is closed once, whoever comes first
             self.offset_index.close()
             self.time_index.close()
+            self.transaction_index.close()
             fd, self.fd = self.fd, NOT_OPEN
             if fd != NOT_OPEN:
                 os.close(fd)
@@ -168,6 +173,7 @@ class Segment:
     def spill_indexes(self) -> None:
         self.offset_index.spill()
         self.time_index.spill()
+        self.transaction_index.spill()
 
     def sync(self) -> None:
         """fsync of log and indexes, from any thread. A file deleted meanwhile needs none."""

@@ -24,6 +24,8 @@ from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET, NOT_OPEN, Segment
 from tidelog.broker.log.segment_lookup import BatchPlace, batch_with, cut_at, end_before_offset
 from tidelog.broker.log.time_index import TimeIndex
 from tidelog.broker.log.time_lookup import TimestampedOffset
+from tidelog.broker.log.transaction_index import AbortedTransaction
+from tidelog.broker.partition.producer_state import CompletedTransaction
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader
 
@@ -193,6 +195,10 @@ class SegmentedLog:
         segment.max_timestamp, segment.offset_of_max_timestamp = max_timestamp, offset_of_max
         segment.bytes_since_index_entry = unindexed
         return count
+
+    def index_aborted(self, transaction: CompletedTransaction) -> None:
+        """The last batch appended is the marker that aborted it."""
+        self._active.transaction_index.append(_aborted(transaction))
 
     def _segment_received(self, header: BatchHeader, now_ms: int) -> Segment:
         size = header.size_bytes
@@ -377,6 +383,21 @@ class SegmentedLog:
             f"offset {offset}: {self.directory.path} has {self.log_start_offset} to {self.log_end_offset}",
         )
 
+    def aborted_transactions(self, from_offset: int, upper_offset: int) -> list[AbortedTransaction]:
+        """Those with records in the range, in the order of their markers; some may have none in it. Raises
+        LogStorageError.
+        """
+        segments = self._segments
+        found: list[AbortedTransaction] = []
+        at = max(0, bisect_right(segments, from_offset, key=_BASE_OFFSET) - 1)
+        try:
+            for segment in segments[at:]:
+                if segment.transaction_index.collect(from_offset, upper_offset, found):
+                    break
+        except OSError as error:
+            raise LogStorageError(f"{self.directory.path}: no transaction index: {error}") from error
+        return found
+
     # -- lookup by time
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:
@@ -404,3 +425,12 @@ class SegmentedLog:
         """Free the descriptors and write nothing."""
         for segment in self._segments:
             segment.close_files()
+
+
+def _aborted(transaction: CompletedTransaction) -> AbortedTransaction:
+    return AbortedTransaction(
+        transaction.producer_id,
+        transaction.first_offset,
+        transaction.last_offset,
+        transaction.last_stable_offset,
+    )

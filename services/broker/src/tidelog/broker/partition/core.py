@@ -9,6 +9,7 @@ beyond this file is in `leader_role.py` and `follower_role.py`. SPEC: A2, A7, B1
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from tidelog.broker.partition.events import (
@@ -20,6 +21,7 @@ from tidelog.broker.partition.events import (
     AppendReceived,
     AskEpochEnd,
     BatchAppended,
+    BatchesAppended,
     DeleteRecordsReceived,
     Effect,
     EpochDiverged,
@@ -27,11 +29,13 @@ from tidelog.broker.partition.events import (
     Event,
     FetchedOutOfRange,
     FollowerFetched,
+    IndexAborted,
     IsrCheckDue,
     IsrRefused,
     IsrWritten,
     LeaderAndIsrReceived,
     LogStartOffsetMoved,
+    MarkerReceived,
     MinInSyncReplicasChanged,
     PersistLeaderEpochs,
     ProduceReceived,
@@ -42,9 +46,12 @@ from tidelog.broker.partition.events import (
     Refuse,
     ReportIsrChange,
     RestartLogAt,
+    ShardAppendReceived,
     StepDown,
     Truncated,
     TruncateTo,
+    VerificationAsked,
+    VerificationRefused,
 )
 from tidelog.broker.partition.follower_role import FetchState, truncation_for
 from tidelog.broker.partition.leader_epochs import (
@@ -56,6 +63,13 @@ from tidelog.broker.partition.leader_epochs import (
 from tidelog.broker.partition.leader_role import LeaderRole, eligible_after
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.broker.partition.refused_batches import RefusedBatches
+from tidelog.broker.partition.transactional_appends import (
+    on_batches_appended,
+    on_marker_received,
+    on_shard_append_received,
+    on_verification_asked,
+    taken_in,
+)
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchHeader
 
@@ -144,7 +158,12 @@ class PartitionCore:
         self._handlers: dict[type, Callable[[Any, int], list[Effect]]] = {
             ProduceReceived: self._on_produce_received,
             ProduceTurnedAway: self._on_produce_turned_away,
+            VerificationAsked: partial(on_verification_asked, self),
+            VerificationRefused: self._on_verification_refused,
+            MarkerReceived: partial(on_marker_received, self),
+            ShardAppendReceived: partial(on_shard_append_received, self),
             BatchAppended: self._on_batch_appended,
+            BatchesAppended: partial(on_batches_appended, self),
             FollowerFetched: self._on_follower_fetched,
             RecordsReceived: self._on_records_received,
             ReceivedAppended: self._on_received_appended,
@@ -180,10 +199,12 @@ class PartitionCore:
     @property
     def last_stable_offset(self) -> int:
         """First offset of the oldest open transaction, else the high watermark; never above the latter
-        (SPEC A7).
+        (SPEC A7), nor below the log's start.
         """
         unstable = self.producers.first_unstable_offset
-        return self.high_watermark if unstable is None else min(unstable, self.high_watermark)
+        if unstable is None:
+            return self.high_watermark
+        return max(min(unstable, self.high_watermark), self.log_start_offset)
 
     @property
     def is_high_watermark_known(self) -> bool:
@@ -273,6 +294,7 @@ class PartitionCore:
         has_moved = is_new_epoch or event.leader != self.leader
         if has_moved:
             self._fetch_from = UNDEFINED_EPOCH_OFFSET
+            self.producers.forget_verifications()
         self.leader = event.leader
         self.leader_epoch = event.leader_epoch
         self.partition_epoch = event.partition_epoch
@@ -292,7 +314,7 @@ class PartitionCore:
             if self.leader_epochs.assign(event.leader_epoch, self.log_end_offset):
                 effects.append(PersistLeaderEpochs())
         self._leading.keep_to(event.replicas, event.isr, now_ms)
-        return effects + self._advanced_high_watermark()
+        return effects + self.advanced_high_watermark()
 
     def _follow(self) -> list[Effect]:
         """The own log may hold what the new leader's does not: find out before anything is appended."""
@@ -312,7 +334,7 @@ class PartitionCore:
     # -- leading: appends
 
     def _on_produce_received(self, event: ProduceReceived, now_ms: int) -> list[Effect]:
-        header, required_acks = event
+        header, required_acks, guard = event
         if self.leader != self.broker_id:
             return self._refuse_for_now(
                 header, ErrorCode.NOT_LEADER_OR_FOLLOWER, "this broker does not lead the partition", now_ms
@@ -321,9 +343,6 @@ class PartitionCore:
         if in_sync < least and required_acks == ACKS_ALL:
             message = f"{in_sync} replicas are in sync, {least} have to be"
             return self._refuse_for_now(header, ErrorCode.NOT_ENOUGH_REPLICAS, message, now_ms)
-        if header.attributes & TRANSACTIONAL_BIT:
-            # There is no transaction coordinator yet that could ever end this transaction.
-            return [Refuse(ErrorCode.INVALID_TXN_STATE, "the transaction is not known to any coordinator")]
         if header.producer_id != NO_PRODUCER_ID:
             if self._refused and not self.producers.has_all_before(header):
                 reason = self._refused.reason_to_refuse(header, now_ms)
@@ -331,6 +350,8 @@ class PartitionCore:
                     return [Refuse(reason, "the producer's batch before this one was refused")]
             try:
                 duplicate = self.producers.check(header, now_ms)
+                if duplicate is None and header.attributes & TRANSACTIONAL_BIT:
+                    self.producers.check_guard(header, guard)
             except KafkaError as refusal:
                 return [Refuse(refusal.code, str(refusal))]
             if duplicate is not None:
@@ -341,6 +362,10 @@ class PartitionCore:
         message = "this broker's role for the partition is changing"
         return self._refuse_for_now(event.header, ErrorCode.NOT_LEADER_OR_FOLLOWER, message, now_ms)
 
+    def _on_verification_refused(self, event: VerificationRefused, now_ms: int) -> list[Effect]:
+        message = f"the transaction can't be verified now: {event.error.name}"
+        return self._refuse_for_now(event.header, event.error, message, now_ms)
+
     def _refuse_for_now(
         self, header: BatchHeader, error: ErrorCode, message: str, now_ms: int
     ) -> list[Effect]:
@@ -350,11 +375,14 @@ class PartitionCore:
         return [Refuse(error, message)]
 
     def _on_batch_appended(self, event: BatchAppended, now_ms: int) -> list[Effect]:
-        header = event.header
+        header, marker = event
         self.log_end_offset = header.last_offset + 1
-        self.producers.update(header, now_ms)
+        completed = self.producers.update(header, now_ms, marker)
         # With others in the ISR it is their fetches that move the high watermark.
-        return self._advanced_high_watermark() if len(self.in_sync_replicas) == 1 else []
+        effects = self.advanced_high_watermark() if len(self.in_sync_replicas) == 1 else []
+        if completed is not None and completed.is_aborted:
+            effects.insert(0, IndexAborted(completed))
+        return effects
 
     # -- leading: followers and the ISR
 
@@ -366,7 +394,7 @@ class PartitionCore:
         if not leading.follower_fetched(event, self.log_end_offset, now_ms):
             return []
         replica_id = event.replica_id
-        effects = self._advanced_high_watermark()
+        effects = self.advanced_high_watermark()
         if leading.may_join(replica_id, self.in_sync_replicas, self.high_watermark, now_ms):
             isr = (*self.in_sync_replicas, replica_id)
             effects.append(self._propose(isr, ((replica_id, event.broker_epoch),)))
@@ -406,7 +434,7 @@ class PartitionCore:
             self.partition_epoch = event.partition_epoch
             self.in_sync_replicas = proposal.isr
             self.elr = proposal.elr
-        return [ReportIsrChange(bool(proposal.added)), *self._advanced_high_watermark()]
+        return [ReportIsrChange(bool(proposal.added)), *self.advanced_high_watermark()]
 
     def _on_isr_refused(self, event: IsrRefused, now_ms: int) -> list[Effect]:
         state = event.state
@@ -426,9 +454,9 @@ class PartitionCore:
             self.partition_epoch = event.partition_epoch
             self.in_sync_replicas = state.isr
             self.elr = state.elr
-        return self._advanced_high_watermark()
+        return self.advanced_high_watermark()
 
-    def _advanced_high_watermark(self) -> list[Effect]:
+    def advanced_high_watermark(self) -> list[Effect]:
         """The least log end offset of the replicas in sync, if that is further than before (SPEC C2).
 
         It stands while fewer are in sync than `min.insync.replicas` asks for (SPEC C13). As long as others
@@ -536,13 +564,11 @@ class PartitionCore:
         return [PersistLeaderEpochs()] if begun else [AppendReceived()]
 
     def _on_received_appended(self, event: ReceivedAppended, now_ms: int) -> list[Effect]:
+        effects: list[Effect] = []
         if event.headers:
-            update = self.producers.update
-            for header in event.headers:
-                update(header, now_ms)
+            effects = taken_in(self, event.headers, event.markers, now_ms)
             self.log_end_offset = event.headers[-1].last_offset + 1
             self._fetch_from = UNDEFINED_EPOCH_OFFSET
-        effects: list[Effect] = []
         high_watermark = min(event.high_watermark, self.log_end_offset)
         if high_watermark > self.high_watermark:
             self.high_watermark = high_watermark
@@ -587,4 +613,4 @@ class PartitionCore:
     def _on_min_in_sync_replicas_changed(self, event: MinInSyncReplicasChanged, now_ms: int) -> list[Effect]:
         self.min_in_sync_replicas = event.min_in_sync_replicas
         self.effective_min_in_sync_replicas = min(self.min_in_sync_replicas, len(self.replicas))
-        return self._advanced_high_watermark()
+        return self.advanced_high_watermark()

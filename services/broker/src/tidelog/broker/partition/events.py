@@ -7,11 +7,19 @@ milliseconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
+from tidelog.broker.partition.producer_state import CompletedTransaction, TransactionMarker
+from tidelog.broker.partition.verifications import NO_GUARD
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import BatchHeader
+from tidelog.records.control import EndTransactionMarker
+
+Markers = Mapping[int, EndTransactionMarker | None]
+"""Those of the control batches among some batches, by base offset."""
+NO_MARKERS: Final[Markers] = MappingProxyType({})
 
 # -- events
 
@@ -33,6 +41,47 @@ class ProduceReceived(NamedTuple):
 
     header: BatchHeader
     required_acks: int  # 0, 1 or -1 (all)
+    guard: int = NO_GUARD  # that of the `VerifyTransaction` which came to a good end
+
+
+class VerificationAsked(NamedTuple):
+    """A client wants a transactional batch appended: must its coordinator be asked first? `bumps_epoch`: the
+    client speaks transaction version 2.
+    """
+
+    header: BatchHeader
+    bumps_epoch: bool
+
+
+class VerificationRefused(NamedTuple):
+    """The coordinator could not be asked, so that the batch has to come again."""
+
+    header: BatchHeader
+    error: ErrorCode
+
+
+class MarkerReceived(NamedTuple):
+    """A transaction coordinator ends a transaction in this partition."""
+
+    marker: TransactionMarker
+
+
+class ShardAppendReceived(NamedTuple):
+    """The owner of the shard whose partition this is wants these batches appended at `expected_offset`,
+    from which on they are numbered.
+    """
+
+    headers: Sequence[BatchHeader]
+    markers: Markers
+    leader_epoch: int
+    expected_offset: int
+
+
+class BatchesAppended(NamedTuple):
+    """As BatchAppended, of several that stand one after the other."""
+
+    headers: Sequence[BatchHeader]
+    markers: Markers
 
 
 class ProduceTurnedAway(NamedTuple):
@@ -42,9 +91,12 @@ class ProduceTurnedAway(NamedTuple):
 
 
 class BatchAppended(NamedTuple):
-    """The batch stands in the log; `header` as it was appended, offset and epoch set."""
+    """The batch stands in the log; `header` as it was appended, offset and epoch set. `marker` is that of a
+    control batch.
+    """
 
     header: BatchHeader
+    marker: EndTransactionMarker | None = None
 
 
 class DeleteRecordsReceived(NamedTuple):
@@ -148,6 +200,7 @@ class ReceivedAppended(NamedTuple):
     headers: Sequence[BatchHeader]
     high_watermark: int
     log_start_offset: int
+    markers: Markers = NO_MARKERS
 
 
 class FetchedOutOfRange(NamedTuple):
@@ -162,7 +215,12 @@ Event = (
     LeaderAndIsrReceived
     | ProduceReceived
     | ProduceTurnedAway
+    | VerificationAsked
+    | VerificationRefused
+    | MarkerReceived
+    | ShardAppendReceived
     | BatchAppended
+    | BatchesAppended
     | DeleteRecordsReceived
     | LogStartOffsetMoved
     | MinInSyncReplicasChanged
@@ -186,6 +244,18 @@ class AppendBatch(NamedTuple):
 
     base_offset: int
     leader_epoch: int
+
+
+class VerifyTransaction(NamedTuple):
+    """Ask the coordinator, then let the batch come back with this guard."""
+
+    guard: int
+
+
+class IndexAborted(NamedTuple):
+    """Note the transaction, whose marker was just appended, in the `.txnindex` of the segment."""
+
+    transaction: CompletedTransaction
 
 
 class AnswerDuplicate(NamedTuple):
@@ -272,6 +342,8 @@ class AppendReceived(NamedTuple):
 
 Effect = (
     AppendBatch
+    | VerifyTransaction
+    | IndexAborted
     | AnswerDuplicate
     | Refuse
     | AdvanceHighWatermark

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from tidelog.broker.partition.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
+from tidelog.broker.partition.verifications import UNGUARDED, Verifications
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import CONTROL_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchHeader
 from tidelog.records.control import EndTransactionMarker
@@ -42,6 +43,18 @@ class CompletedTransaction(NamedTuple):
     first_offset: int
     last_offset: int  # the marker's own offset
     is_aborted: bool
+    last_stable_offset: int  # whatever began below it has ended, too
+
+
+class TransactionMarker(NamedTuple):
+    """What ends a producer's transaction in a partition. `transaction_version` 2: the producer's epoch was
+    raised for it (KIP-890).
+    """
+
+    producer_id: int
+    producer_epoch: int
+    end: EndTransactionMarker
+    transaction_version: int = 0
 
 
 class ActiveProducer(NamedTuple):
@@ -89,7 +102,15 @@ class ProducerState:
     `producer.id.expiration.ms`, may be set at any time.
     """
 
-    __slots__ = ("_max_producers", "_ongoing", "_producers", "_unreplicated", "end_offset", "expiration_ms")
+    __slots__ = (
+        "_max_producers",
+        "_ongoing",
+        "_producers",
+        "_unreplicated",
+        "_verifications",
+        "end_offset",
+        "expiration_ms",
+    )
 
     def __init__(
         self,
@@ -102,6 +123,7 @@ class ProducerState:
         self._ongoing: dict[int, int] = {}
         self._unreplicated: list[CompletedTransaction] = []  # ended, marker not yet below the high watermark
         self._max_producers = max_producers
+        self._verifications = Verifications()
         self.end_offset = 0
         self.expiration_ms = expiration_ms
 
@@ -131,10 +153,7 @@ class ProducerState:
                     self._refuse_sequence(header, f"after {last_sequence}", now_ms)
         elif epoch < known_epoch:
             if not self._forget_if_expired(header[9], now_ms):
-                raise KafkaError(
-                    ErrorCode.INVALID_PRODUCER_EPOCH,
-                    f"Producer {header[9]} wrote with epoch {epoch}, epoch {known_epoch} was seen",
-                )
+                raise _stale_epoch(header[9], epoch, known_epoch)
         elif sequence != 0 and known_epoch >= 0:
             self._refuse_sequence(header, f"as the first of epoch {epoch}", now_ms)
         if producer.txn_first_offset >= 0 and not header[5] & TRANSACTIONAL_BIT:
@@ -201,9 +220,11 @@ class ProducerState:
         batches.append(((sequence + delta) & _SEQUENCE_MASK, last_offset, delta, max_timestamp))
         producer.last_timestamp = max_timestamp
         producer.seen_ms = now_ms
-        if attributes & TRANSACTIONAL_BIT and producer.txn_first_offset < 0:
-            producer.txn_first_offset = base_offset
-            self._ongoing[producer_id] = base_offset
+        if attributes & TRANSACTIONAL_BIT:
+            self._verifications.end(producer_id)
+            if producer.txn_first_offset < 0:
+                producer.txn_first_offset = base_offset
+                self._ongoing[producer_id] = base_offset
         return None
 
     def _add(self, producer_id: int, epoch: int) -> _Producer:
@@ -234,13 +255,86 @@ class ProducerState:
         producer.last_timestamp = header.max_timestamp
         producer.seen_ms = now_ms
         self._ongoing.pop(producer_id, None)
+        self._verifications.end(producer_id)
         if first_offset < 0:
             return None
-        completed = CompletedTransaction(producer_id, first_offset, offset, not marker.is_commit)
+        last_stable_offset = next(iter(self._ongoing.values()), offset + 1)
+        completed = CompletedTransaction(
+            producer_id, first_offset, offset, not marker.is_commit, last_stable_offset
+        )
         self._unreplicated.append(completed)
         return completed
 
     # -- transactions and the last stable offset
+
+    def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
+        """Whether the producer has written in its transaction here, under this very epoch."""
+        producer = self._producers.get(producer_id)
+        return (
+            producer is not None
+            and producer.txn_first_offset >= 0
+            and producer.producer_epoch == producer_epoch
+        )
+
+    def begin_verification(self, header: BatchHeader, now_ms: int, *, bumps_epoch: bool) -> int | None:
+        """The guard with which the batch may come back once the coordinator knows of its transaction; None:
+        nobody need be asked.
+        """
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        if self.has_open_transaction(producer_id, epoch):
+            return None
+        return self._verifications.begin(
+            producer_id, epoch, header.base_sequence, now_ms, bumps_epoch=bumps_epoch
+        )
+
+    def check_guard(self, header: BatchHeader, guard: int) -> None:
+        """May this transactional batch go in, whose sequence and epoch are sound? Raises KafkaError:
+        INVALID_TXN_STATE (nobody vouches for its transaction, or it has ended since), and
+        OUT_OF_ORDER_SEQUENCE_NUMBER (an earlier batch is still to come).
+        """
+        producer_id, sequence = header.producer_id, header.base_sequence
+        verification = self._verifications.get(producer_id)
+        is_vouched_for = guard == UNGUARDED or (verification is not None and guard == verification.guard)
+        if not is_vouched_for and not self.has_open_transaction(producer_id, header.producer_epoch):
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE, "The batch is not part of a transaction that is open"
+            )
+        if verification is None:
+            return
+        is_first_ever = verification.bumps_epoch and producer_id not in self._producers
+        if sequence > verification.lowest_sequence or (is_first_ever and sequence != 0):
+            earliest = 0 if is_first_ever else verification.lowest_sequence
+            raise KafkaError(
+                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
+                f"Producer {producer_id} sent sequence {sequence}, {earliest} has to come first",
+            )
+
+    def check_of_coordinator(self, header: BatchHeader) -> None:
+        """May this transactional batch, which a coordinator wrote for a producer, be appended? It has no
+        sequence. Raises KafkaError INVALID_PRODUCER_EPOCH.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is not None and header.producer_epoch < producer.producer_epoch:
+            raise _stale_epoch(header.producer_id, header.producer_epoch, producer.producer_epoch)
+
+    def check_marker(self, marker: TransactionMarker) -> None:
+        """May this marker be appended? One that came before may come again. Raises KafkaError:
+        INVALID_PRODUCER_EPOCH (of a transaction that is over), TRANSACTION_COORDINATOR_FENCED (from a
+        coordinator that has been replaced).
+        """
+        producer = self._producers.get(marker.producer_id)
+        if producer is None:
+            return
+        epoch, known_epoch = marker.producer_epoch, producer.producer_epoch
+        is_of_this_transaction = marker.transaction_version < 2 or producer.txn_first_offset < 0
+        if epoch < known_epoch or (epoch == known_epoch and not is_of_this_transaction):
+            raise _stale_epoch(marker.producer_id, epoch, known_epoch)
+        if marker.end.coordinator_epoch < producer.coordinator_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"A marker of coordinator epoch {marker.end.coordinator_epoch} for producer"
+                f" {marker.producer_id}, epoch {producer.coordinator_epoch} was seen",
+            )
 
     @property
     def first_unstable_offset(self) -> int | None:
@@ -269,7 +363,12 @@ class ProducerState:
         expired = [pid for pid, producer in self._producers.items() if self._is_expired(producer, now_ms)]
         for producer_id in expired:
             del self._producers[producer_id]
+        self._verifications.expire(now_ms - self.expiration_ms)
         return len(expired)
+
+    def forget_verifications(self) -> None:
+        """The partition has another leader: who asked before asks again."""
+        self._verifications.clear()
 
     def truncate_from(self, offset: int) -> bool:
         """The log was cut at `offset`. True: nothing of the state was beyond it.
@@ -364,6 +463,13 @@ def _batches_to_store(producer: _Producer) -> list[tuple[int, int, int, int]]:
         return [(NO_SEQUENCE, NO_OFFSET, 0, producer.last_timestamp)]
     *older, (last_sequence, last_offset, delta, _) = producer.batches
     return [*older, (last_sequence, last_offset, delta, producer.last_timestamp)]
+
+
+def _stale_epoch(producer_id: int, epoch: int, known_epoch: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        f"Epoch {epoch} of producer {producer_id} is over, epoch {known_epoch} was seen",
+    )
 
 
 def _find_duplicate(

@@ -9,17 +9,24 @@ as follower.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 from crc32c import crc32c
+from tidelog.broker.partition.events import NO_MARKERS, Markers
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
+    CONTROL_BIT,
     CRC_COVERS_FROM,
     CURRENT_MAGIC,
     LOG_OVERHEAD_BYTES,
     BatchHeader,
+    CorruptBatchError,
+    assign_offset_and_epoch,
+    iterate_headers,
 )
+from tidelog.records.record import end_transaction_marker
 
 _MIN_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
 _HEADER = struct.Struct(">qiibIhiqqqhii")
@@ -57,6 +64,43 @@ def received_headers(records: memoryview, log_end_offset: int) -> list[BatchHead
         next_offset = base_offset + last_offset_delta + 1
         position = stop
     return headers
+
+
+def numbered_headers(records: memoryview, base_offset: int, leader_epoch: int) -> list[BatchHeader]:
+    """Give the batches, at least one, their offsets from `base_offset` on and the epoch; their
+    headers. Raises KafkaError as `received_headers`, and CORRUPT_MESSAGE if one is cut off.
+    """
+    position, offset = 0, base_offset
+    try:
+        for position, header in iterate_headers(records):
+            assign_offset_and_epoch(records, position, offset, leader_epoch)
+            offset += header.last_offset_delta + 1
+    except CorruptBatchError as error:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    headers = received_headers(records, base_offset)
+    if not headers or sum(header.size_bytes for header in headers) != len(records):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{len(records)} bytes are not whole batches")
+    return headers
+
+
+def control_markers(records: memoryview, headers: Sequence[BatchHeader]) -> Markers:
+    """How each control batch among those of `headers`, which lie one after the other in `records`, ends its
+    transaction: by base offset, None where it does not. Raises KafkaError CORRUPT_MESSAGE.
+    """
+    for header in headers:
+        if header[5] & CONTROL_BIT:
+            break
+    else:
+        return NO_MARKERS
+    markers, position = {}, 0
+    for header in headers:
+        if header[5] & CONTROL_BIT:
+            try:
+                markers[header.base_offset] = end_transaction_marker(records, position)
+            except ValueError as error:
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        position += header.size_bytes
+    return markers
 
 
 def _no_batch(base_offset: int, length: int, magic: int, last_offset_delta: int) -> KafkaError:
