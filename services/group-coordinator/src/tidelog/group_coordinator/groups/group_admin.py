@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+from tidelog.group_coordinator.groups.classic.description import described
+from tidelog.group_coordinator.groups.classic.group import ClassicGroup
 from tidelog.group_coordinator.groups.shared import Groups, answer
 from tidelog.group_coordinator.shard_core import Decision, Reply, ShardRequest
 from tidelog.model.errors import ErrorCode
@@ -17,8 +21,10 @@ from tidelog.wire.messages.describe_groups import (
 )
 from tidelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
 
-DEAD = "Dead"
+DEAD: Final = "Dead"
 """What DescribeGroups calls the state of a group that is not there."""
+ABSENT_IS_ERROR_FROM: Final = 6
+"""Version of DescribeGroups."""
 
 
 class GroupAdmin:
@@ -36,7 +42,15 @@ class GroupAdmin:
 
     def _described(self, group_id: str, version: int) -> DescribedGroup:
         """Other kinds than classic ones are as good as not there (KIP-1043: from version 6 an error)."""
-        return DescribedGroup(group_id=group_id, group_state=DEAD)
+        group = self._groups.by_id.get(group_id)
+        if isinstance(group, ClassicGroup):
+            return described(group)
+        absent = DescribedGroup(group_id=group_id, group_state=DEAD)
+        if version >= ABSENT_IS_ERROR_FROM:
+            absent.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            what = "not found" if group is None else "not a classic group"
+            absent.error_message = f"Group {group_id} is {what}."
+        return absent
 
     def list(self, request: ShardRequest, now_ms: int) -> Decision:
         """Filters by state and type, without regard to case (KIP-518, KIP-848)."""

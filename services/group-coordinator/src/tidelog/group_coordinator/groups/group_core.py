@@ -48,9 +48,10 @@ class GroupCore:
         self.classic = classic = ClassicGroups(groups)
         self.consumer = consumer = ConsumerGroups(groups)
         groups.offsets = offsets
+        groups.new_simple_group = classic.new_simple_group
         admin = GroupAdmin(groups)
         self._handlers: dict[int, ApiHandler] = {
-            ApiKey.JOIN_GROUP: self._by_kind(classic.join, consumer.classic_join),
+            ApiKey.JOIN_GROUP: self._join,
             ApiKey.SYNC_GROUP: self._by_kind(classic.sync, consumer.classic_sync),
             ApiKey.HEARTBEAT: self._by_kind(classic.heartbeat, consumer.classic_heartbeat),
             ApiKey.LEAVE_GROUP: self._by_kind(classic.leave, consumer.classic_leave),
@@ -71,6 +72,18 @@ class GroupCore:
             "consumer": consumer,
             "offsets": offsets,
         }
+
+    def _join(self, request: ShardRequest, now_ms: int) -> Decision:
+        """A consumer group without members becomes a classic group by a join; its offsets stay."""
+        group = self.groups.by_id.get(request.message.group_id)
+        if group is None or group.kind is GroupKind.CLASSIC:
+            return self.classic.join(request, now_ms)
+        if group.has_members():
+            return self.consumer.classic_join(request, now_ms)
+        del self.groups.by_id[group.group_id]
+        decision = Decision(records=group.tombstones())
+        merge(decision, self.classic.join(request, now_ms))
+        return decision
 
     def _by_kind(self, classic: ApiHandler, consumer: ApiHandler) -> ApiHandler:
         def handler(request: ShardRequest, now_ms: int) -> Decision:

@@ -109,9 +109,9 @@ class Groups:
         self.image = NO_IMAGE
         self.offsets: OffsetsOfGroups
         """Set by the core, which makes them all."""
-        self.new_simple_group: Callable[[str, int], Group]
-        """(group id, now_ms) -> a group without members, made by a commit without a member; no record says
-        so but the offsets.
+        self.new_simple_group: Callable[[str, int | None], Group]
+        """(group id, now_ms or None while loading) -> a group without members, now in `by_id`, made by a
+        commit without a member; no record says so but the offsets.
         """
 
     def drop(self, group: Group, decision: Decision) -> None:
