@@ -21,7 +21,13 @@ from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.request import PARKED, DelayedRequest, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.wire.messages.fetch import EpochEndOffset, FetchRequest, FetchResponse, PartitionData
+from tidelog.wire.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -61,6 +67,7 @@ class PartitionRead:
     """
 
     __slots__ = (
+        "aborted",
         "diverging",
         "error",
         "high_watermark",
@@ -81,6 +88,8 @@ class PartitionRead:
         self.last_stable_offset = UNKNOWN_OFFSET
         self.log_start_offset = UNKNOWN_OFFSET
         self.range: FileRange | None = None
+        self.aborted: list[AbortedTransaction] | None = None
+        """Transactions whose records a read_committed reader leaves out."""
         self.traffic: TopicTraffic | None = None
 
 
@@ -195,13 +204,17 @@ class Fetch:
             read.diverging = None if diverging is None else EpochEndOffset(*diverging)
         max_bytes = min(left, partition.max_bytes)
         is_elsewhere = read.preferred_replica != NO_REPLICA or read.diverging is not None
+        file_range = None
         if not is_elsewhere and (max_bytes > 0 or at_least_one_batch):
-            read.range = replica.read(
+            file_range = replica.read(
                 partition.fetch_offset,
                 max(max_bytes, 0),
                 self.request.isolation_level,
                 at_least_one_batch=at_least_one_batch,
             )
+        if self.request.isolation_level:
+            read.aborted = _aborted_within(replica, partition.fetch_offset, file_range)
+        read.range = file_range
         read.high_watermark = core.high_watermark
         read.last_stable_offset = core.last_stable_offset
         read.log_start_offset = core.log_start_offset
@@ -259,7 +272,7 @@ class Fetch:
             last_stable_offset=read.last_stable_offset,
             log_start_offset=read.log_start_offset,
             diverging_epoch=read.diverging,
-            aborted_transactions=None if read.error or not self.request.isolation_level else [],
+            aborted_transactions=read.aborted,
             preferred_read_replica=read.preferred_replica,
             records=b"",
         )
@@ -267,6 +280,19 @@ class Fetch:
             topic = key.topic or self.broker.metadata.topic_names.get(key.topic_id, "")
             data.current_leader = current_leader(self.broker, topic, key.partition)
         return data
+
+
+def _aborted_within(
+    replica: Replica, fetch_offset: int, file_range: FileRange | None
+) -> list[AbortedTransaction]:
+    if file_range is None:
+        return []
+    try:
+        found = replica.log.aborted_transactions(fetch_offset, file_range.next_offset)
+    except KafkaError:
+        file_range.release()
+        raise
+    return [AbortedTransaction(entry.producer_id, entry.first_offset) for entry in found]
 
 
 class DelayedFetch(DelayedRequest):

@@ -3,7 +3,8 @@
 acks=0 has no answer; an error then closes the connection, as Kafka does, so that the client refreshes
 its metadata. acks=all waits in the purgatory until the high watermark has passed the batch. Where
 `flush.messages` asks for it, the answer waits for the disk, too (but not with acks=0).
-UNKNOWN_SERVER_ERROR is never answered: clients would send the batch again.
+UNKNOWN_SERVER_ERROR is never answered: clients would send the batch again. What a transaction asks for
+besides is in `transactional_produce.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.broker.connection import ClosedByProtocolError
+from tidelog.broker.handlers import transactional_produce
 from tidelog.broker.partition.record_validation import RecordValidationError
+from tidelog.broker.partition.verifications import NO_GUARD, NOT_IN_ONE
 from tidelog.broker.request import NO_REPLY, PARKED, DelayedRequest, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -25,6 +28,7 @@ from tidelog.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 
@@ -41,7 +45,10 @@ _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
 def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> object:
-    return Produce(broker, request, context).answer()
+    produce = Produce(broker, request, context)
+    if request.transactional_id is not None:
+        return transactional_produce.answer(produce)
+    return produce.answer()
 
 
 class Produce:
@@ -52,8 +59,10 @@ class Produce:
         "broker",
         "context",
         "failed",
+        "guards",
         "leaders",
         "now_ms",
+        "refusals",
         "request",
         "unflushed",
         "waiting",
@@ -70,39 +79,49 @@ class Produce:
         self.failed: PartitionProduceResponse | None = None
         self.leaders: set[int] = set()
         """Those that the answer names."""
+        self.guards: dict[TopicPartition, int] = {}
+        self.refusals: dict[TopicPartition, KafkaError] = {}
+        """What came of asking the coordinator of the transaction: who is vouched for, and who is not."""
 
     def answer(self) -> object:
-        topics = []
-        for topic in self.request.topic_data:
-            name: str | None = topic.name
-            if self.context.api_version >= _FIRST_VERSION_WITH_TOPIC_ID:
-                name = self.broker.metadata.topic_names.get(topic.topic_id)
-            answers = [self._append(name, data) for data in topic.partition_data]
-            topics.append(
-                TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
-            )
+        response = self.append_all()
         if self.acks == 0:
             if self.failed is not None:
                 error = ErrorCode(self.failed.error_code).name
                 raise ClosedByProtocolError(f"acks=0 failed on partition {self.failed.index}: {error}")
             return NO_REPLY
-        response = ProduceResponse(responses=topics)
         if self.unflushed:
-            return self._flush_then_answer(response)
+            return self.acknowledged(response)
         if not self.waiting:
             return self._with_leaders(response)
         self._park(response)
         return PARKED
 
+    def topic_name(self, topic: TopicProduceData) -> str | None:
+        if self.context.api_version >= _FIRST_VERSION_WITH_TOPIC_ID:
+            return self.broker.metadata.topic_names.get(topic.topic_id)
+        return topic.name
+
+    def append_all(self) -> ProduceResponse:
+        topics = []
+        for topic in self.request.topic_data:
+            name = self.topic_name(topic)
+            answers = [self._append(name, data) for data in topic.partition_data]
+            topics.append(
+                TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
+            )
+        return ProduceResponse(responses=topics)
+
     def _append(self, topic: str | None, data: PartitionProduceData) -> PartitionProduceResponse:
         answer = PartitionProduceResponse(data.index)
         try:
-            replica = self._leader(topic, data.index)
+            replica = self.leader(topic, data.index)
             if self.acks not in _VALID_ACKS:
                 raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
             if data.records is None:
                 raise KafkaError(ErrorCode.INVALID_RECORD, "a Produce request's partition holds no batch")
-            appended = replica.append(data.records, self.acks, self.context.api_version, self.now_ms)
+            guard = self._guard(replica.topic_partition) if self.request.transactional_id else NOT_IN_ONE
+            appended = replica.append(data.records, self.acks, self.context.api_version, self.now_ms, guard)
         except KafkaError as error:
             self.failed = _refused(self.broker, answer, topic, error)
             if error.code in _MOVED and topic is not None:
@@ -117,7 +136,13 @@ class Produce:
             self.unflushed.append((replica, answer))
         return answer
 
-    def _leader(self, topic: str | None, partition: int) -> Replica:
+    def _guard(self, topic_partition: TopicPartition) -> int:
+        refusal = self.refusals.get(topic_partition)
+        if refusal is not None:
+            raise refusal
+        return self.guards.get(topic_partition, NO_GUARD)
+
+    def leader(self, topic: str | None, partition: int) -> Replica:
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         topic_partition = TopicPartition(topic, partition)
@@ -126,8 +151,10 @@ class Produce:
             raise self.broker.no_replica_error(topic, partition)
         return replica
 
-    async def _flush_then_answer(self, response: ProduceResponse) -> ProduceResponse:
-        """`flush.messages`: what was appended is on the disk before it is acknowledged. A leader that has
+    async def acknowledged(self, response: ProduceResponse) -> ProduceResponse:
+        """The answer, when its time has come.
+
+        `flush.messages`: what was appended is on the disk before it is acknowledged. A leader that has
         followed meanwhile may have cut it off again.
         """
         epochs = [replica.core.leader_epoch for replica, _, _ in self.waiting]

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from typing import NamedTuple
 
 from tidelog.broker.partition.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
-from tidelog.broker.partition.verifications import UNGUARDED, Verifications
+from tidelog.broker.partition.verifications import NOT_IN_ONE, UNGUARDED, Verifications
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import CONTROL_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchHeader
 from tidelog.records.control import EndTransactionMarker
@@ -289,9 +289,15 @@ class ProducerState:
 
     def check_guard(self, header: BatchHeader, guard: int) -> None:
         """May this transactional batch go in, whose sequence and epoch are sound? Raises KafkaError:
-        INVALID_TXN_STATE (nobody vouches for its transaction, or it has ended since), and
-        OUT_OF_ORDER_SEQUENCE_NUMBER (an earlier batch is still to come).
+        TRANSACTIONAL_ID_AUTHORIZATION_FAILED (it came outside a transaction), INVALID_TXN_STATE (nobody
+        vouches for its transaction, or it has ended since), OUT_OF_ORDER_SEQUENCE_NUMBER (an earlier batch is
+        still to come).
         """
+        if guard == NOT_IN_ONE:
+            raise KafkaError(
+                ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+                "A transaction's batch came without the transactional id",
+            )
         producer_id, sequence = header.producer_id, header.base_sequence
         verification = self._verifications.get(producer_id)
         is_vouched_for = guard == UNGUARDED or (verification is not None and guard == verification.guard)

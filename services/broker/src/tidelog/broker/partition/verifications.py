@@ -15,6 +15,8 @@ NO_GUARD: Final = 0
 """Nothing was asked."""
 UNGUARDED: Final = -1
 """Verification is switched off (`transaction.partition.verification.enable`)."""
+NOT_IN_ONE: Final = -2
+"""The request names no transactional id, so that it can't hold a transaction's batches."""
 MAX_VERIFICATIONS: Final = 10_000
 
 
