@@ -46,7 +46,7 @@ class GroupCore:
         self.groups = groups = Groups(settings, new_member_uuid)
         self.offsets = offsets = GroupOffsets(groups)
         self.classic = classic = ClassicGroups(groups)
-        self.consumer = consumer = ConsumerGroups(groups)
+        self.consumer = consumer = ConsumerGroups(groups, classic)
         groups.offsets = offsets
         groups.new_simple_group = classic.new_simple_group
         admin = GroupAdmin(groups)

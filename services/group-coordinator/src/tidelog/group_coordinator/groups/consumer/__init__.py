@@ -1,1 +1,1 @@
-"""Consumer groups by KIP-848."""
+"""Groups of the consumer protocol, whose coordinator assigns the partitions (KIP-848)."""

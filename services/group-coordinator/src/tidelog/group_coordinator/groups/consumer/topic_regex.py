@@ -1,0 +1,87 @@
+"""Regular expressions over topic names in RE2's syntax (KIP-848), matched in linear time.
+
+Python's `re` would let one client hold up a whole shard (`(a+)+$`), so these are matched by an automaton
+whose states are made as they are met. Only what tells topic names apart is known: names are of ASCII
+letters, digits, `.`, `_` and `-`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from tidelog.group_coordinator.groups.consumer.regex_parser import (
+    AT_END,
+    AT_START,
+    NAME_CHARACTERS,
+    Automaton,
+    parse,
+)
+from tidelog.model.errors import ErrorCode, KafkaError
+
+_MOST_CACHED_STATES: Final = 1000
+
+
+class ResolvedRegex(NamedTuple):
+    """What a regular expression matches. `version` is of the cluster image it was resolved in."""
+
+    topics: frozenset[str]
+    version: int
+    timestamp_ms: int
+
+
+class TopicRegex:
+    """Raises KafkaError (INVALID_REGULAR_EXPRESSION)."""
+
+    def __init__(self, expression: str) -> None:
+        try:
+            self._automaton: Automaton = parse(expression)
+        except ValueError as error:
+            raise KafkaError(
+                ErrorCode.INVALID_REGULAR_EXPRESSION,
+                f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {error}.",
+            ) from None
+        self._begin = self._closure([self._automaton.begin], {AT_START})
+        self._known: dict[tuple[frozenset[int], str], frozenset[int]] = {}
+
+    def matches(self, name: str) -> bool:
+        """The whole of the name."""
+        states = self._begin
+        for character in name:
+            states = self._step(states, character)
+            if not states:
+                return False
+        conditions = {AT_END} if name else {AT_START, AT_END}
+        return self._automaton.end in self._closure(states, conditions)
+
+    def resolve(self, names: Iterable[str]) -> frozenset[str]:
+        return frozenset(name for name in names if self.matches(name))
+
+    def _step(self, states: frozenset[int], character: str) -> frozenset[int]:
+        known = self._known.get((states, character))
+        if known is None:
+            moved = [
+                to
+                for state in states
+                for characters, to in self._automaton.steps[state]
+                if character in characters
+            ]
+            known = self._closure(moved, set())
+            if len(self._known) >= _MOST_CACHED_STATES:
+                self._known.clear()
+            self._known[states, character] = known
+        return known
+
+    def _closure(self, states: Iterable[int], holding: set[str]) -> frozenset[int]:
+        """The states and all that is reached from them without a character."""
+        reached = set(states)
+        waiting = list(reached)
+        while waiting:
+            for condition, to in self._automaton.jumps[waiting.pop()]:
+                if to not in reached and (not condition or condition in holding):
+                    reached.add(to)
+                    waiting.append(to)
+        return frozenset(reached)
+
+
+__all__ = ["NAME_CHARACTERS", "ResolvedRegex", "TopicRegex"]
