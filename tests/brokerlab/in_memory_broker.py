@@ -99,13 +99,20 @@ class InMemoryBroker:
             key for key in SERVED_APIS if f"{ApiKey(key).name_in_kafka}Request" == type(request).__name__
         )
         encoded = b"".join(bytes(chunk) for chunk in codec.request_encoder(key, version)(request))
-        message, end = codec.request_decoder(key, version)(encoded, 0)
-        assert end == len(encoded)
-        handle = importlib.import_module(f"tidelog.broker.handlers.{SERVED_APIS[key].module}").handle
-        context = SimpleNamespace(
-            api_version=version, client_id="test", host="127.0.0.1", listener_name=listener_name
+        module = importlib.import_module(f"tidelog.broker.handlers.{SERVED_APIS[key].module}")
+        decode = (
+            module.decoder(version) if hasattr(module, "decoder") else codec.request_decoder(key, version)
         )
-        answer = handle(self.broker, message, cast(RequestContext, context))
+        message, end = decode(encoded, 0)
+        assert end == len(encoded)
+        context = SimpleNamespace(
+            api_version=version,
+            client_id="test",
+            host="127.0.0.1",
+            listener_name=listener_name,
+            route=SimpleNamespace(api_key=key),
+        )
+        answer = module.handle(self.broker, message, cast(RequestContext, context))
         if asyncio.iscoroutine(answer):
             answer = self.runner.run(answer)
         encoded = b"".join(bytes(chunk) for chunk in codec.response_encoder(key, version)(answer))

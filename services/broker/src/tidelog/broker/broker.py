@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from tidelog.broker.closest_replica import is_rack_aware
+from tidelog.broker.coordination.coordination import Coordination
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.metadata_answers import MetadataAnswers
@@ -89,6 +90,8 @@ class Broker:
         """Set before a partition with more than one replica is hosted."""
         self.fetchers = ReplicaFetchers(self)
         """What this broker follows others in."""
+        self.coordination = Coordination(self)
+        """Coordinators' sessions, and requests on their way to them."""
         self.metadata_answers = MetadataAnswers()
         self.producer_ids = ProducerIds(
             lambda: controller.allocate_producer_ids(self.broker_id, self.broker_epoch)
@@ -158,6 +161,7 @@ class Broker:
         self.follower_fetch_sessions.high_watermark_advanced(
             topic_partition, is_urgent=is_rack_aware(self.settings.replica_selector_class)
         )
+        self.coordination.high_watermark_advanced(topic_partition)
 
     def log_end_advanced(self, topic_partition: TopicPartition) -> None:
         """Followers that wait may fetch what was appended."""
@@ -177,6 +181,7 @@ class Broker:
 
     def leadership_changed(self, topic_partition: TopicPartition) -> None:
         """Whoever waits for this partition looks again: it may have another leader or epoch, or be gone."""
+        self.coordination.leadership_changed(topic_partition)
         self.high_watermark_advanced(topic_partition)
         self.delete_records_purgatory.check_and_complete(topic_partition)
         self.follower_fetch_sessions.log_end_advanced(topic_partition)
@@ -209,6 +214,7 @@ class Broker:
         for purgatory in (self.fetch_purgatory, self.produce_purgatory, self.delete_records_purgatory):
             purgatory.expire_all()
         self.follower_fetch_sessions.end_all()
+        self.coordination.stop()
 
     # -- replication's throttle (KIP-73)
 

@@ -44,6 +44,7 @@ class Route:
         version: int,
         handle: Callable[[Broker, Any, RequestContext], Any],
         broker: Broker,
+        decoder: Callable[[int], codec.Decoder] | None = None,
     ) -> None:
         self.api_key = api_key
         self.version = version
@@ -51,7 +52,7 @@ class Route:
         self.keeps_frame = (
             api_key == ApiKey.PRODUCE
         )  # its handler is done with the records before the buffer is used again
-        self.decode = codec.request_decoder(api_key, version)
+        self.decode = codec.request_decoder(api_key, version) if decoder is None else decoder(version)
         self.encode = codec.response_encoder(api_key, version)
         self.telemetry = broker.telemetry.request_metrics(api_key.name_in_kafka, version)
 
@@ -141,7 +142,8 @@ class Dispatcher:
                 f"{name} v{version} is not served, v{served.min_version} to v{served.max_version} are"
             )
         module = importlib.import_module(f"tidelog.broker.handlers.{served.module}")
-        route = Route(ApiKey(api_key), version, module.handle, self._broker)
+        decoder = getattr(module, "decoder", None)
+        route = Route(ApiKey(api_key), version, module.handle, self._broker, decoder)
         self._routes[api_key, version] = route
         return route
 

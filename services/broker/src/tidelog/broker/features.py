@@ -20,5 +20,7 @@ class Feature(NamedTuple):
 SUPPORTED_FEATURES: Final = (
     # Level 30 is Kafka 4.3's metadata.version; tools refuse to talk to a cluster that names none.
     Feature("metadata.version", 7, 30, 30),
+    Feature("group.version", 0, 1, 1),  # the consumer protocol (KIP-848)
+    Feature("transaction.version", 0, 2, 2),  # an epoch for each transaction (KIP-890)
 )
 FINALIZED_FEATURES_EPOCH: Final = 0

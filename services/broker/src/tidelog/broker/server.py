@@ -60,6 +60,8 @@ class BrokerServer:
     ) -> None:
         self.broker = broker
         self.commands = CommandReceiver(broker)
+        self.coordination = broker.coordination
+        """Where coordinators' sessions are taken."""
         broker.isr_maintenance = self._isr_maintenance = IsrMaintenance(broker, store)
         self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._is_alone = is_alone

@@ -25,6 +25,7 @@ from tidelog.metadata.store import MetadataStore
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.rpc.controller_channel import RemoteController
 from tidelog.rpc.grpc_broker_server import BrokerCommandsService
+from tidelog.rpc.grpc_session_server import CoordinatorSessionService
 from tidelog.runtime.broker_settings import BrokerSettings
 
 LOCK_POLL_MS: Final = 100
@@ -50,7 +51,8 @@ async def _start(
     server = await _open_when_free(settings, directory, store, cluster_id, controller)
     stack.push_async_callback(server.stop)
     commands = BrokerCommandsService(server.commands, settings.node_id)
-    rpc_address = await open_rpc_door(settings, commands, stack)
+    sessions = CoordinatorSessionService(server.coordination)
+    rpc_address = await open_rpc_door(settings, stack, commands, sessions)
     await server.start(rpc_address=rpc_address, on_epoch=commands.set_broker_epoch)
     endpoint = settings.listener_plan().bind[0]
     return Started(f"{endpoint.host or '0.0.0.0'}:{server.addresses[endpoint.listener_name]}", server.failed)

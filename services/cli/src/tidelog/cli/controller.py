@@ -59,7 +59,7 @@ async def _start(
     channels = GrpcBrokerChannels()
     stack.push_async_callback(channels.close)
     api = _OpenedLater()
-    rpc_address = await open_rpc_door(settings, ControllerApiService(api), stack)
+    rpc_address = await open_rpc_door(settings, stack, ControllerApiService(api))
     controller = await Controller.start(store, channels, settings, rpc_address=rpc_address)
     stack.push_async_callback(controller.stop)
     api.controller = controller

@@ -9,10 +9,10 @@ from tidelog.runtime.broker_settings import BrokerSettings
 
 
 async def open_rpc_door(
-    settings: BrokerSettings, service: RpcService, stack: contextlib.AsyncExitStack
+    settings: BrokerSettings, stack: contextlib.AsyncExitStack, *services: RpcService
 ) -> str:
     """Answers the address that the other services are told. Raises OSError naming the setting."""
-    server = RpcServer(service)
+    server = RpcServer(*services)
     try:
         listening = await server.start(settings.tidelog_rpc_listener)
     except OSError as error:

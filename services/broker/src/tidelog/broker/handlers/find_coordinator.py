@@ -1,11 +1,16 @@
-"""FindCoordinator v0 to v6: COORDINATOR_NOT_AVAILABLE (retriable) for every key until groups and
-transactions come.
+"""FindCoordinator v0 to v6: the broker that leads the partition of a group's or transactional id's shard; it
+passes requests on to whoever owns the shard. From v4 on for several names at once.
+
+The internal topic is made at the first request and waited for, where Kafka answers
+COORDINATOR_NOT_AVAILABLE meanwhile. There are no share groups: INVALID_REQUEST, as from Kafka without them.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
 
+from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.find_coordinator import (
     Coordinator,
@@ -17,22 +22,59 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.request import RequestContext
 
-_FIRST_VERSION_WITH_KEYS = 4
-_NO_NODE = -1
-_MESSAGE = "This broker has no group or transaction coordinator yet."
+_FIRST_VERSION_WITH_KEYS: Final = 4
+_NO_NODE: Final = -1
+_KINDS: Final = {0: ShardKind.GROUP, 1: ShardKind.TRANSACTION}
+_MESSAGES: Final = {
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.INVALID_REQUEST: "There are no coordinators of this key type.",
+}
 
 
 def handle(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext
+) -> FindCoordinatorResponse | Coroutine[Any, Any, FindCoordinatorResponse]:
+    kind = _KINDS.get(request.key_type)
+    if kind is not None and not broker.coordination.topics.exists(kind):
+        return _make_then_answer(broker, request, context, kind)
+    return _answer(broker, request, context, kind)
+
+
+async def _make_then_answer(
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext, kind: ShardKind
 ) -> FindCoordinatorResponse:
-    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-    if context.api_version < _FIRST_VERSION_WITH_KEYS:
+    await broker.coordination.topics.make(kind)
+    return _answer(broker, request, context, kind)
+
+
+def _answer(
+    broker: Broker, request: FindCoordinatorRequest, context: RequestContext, kind: ShardKind | None
+) -> FindCoordinatorResponse:
+    if context.api_version >= _FIRST_VERSION_WITH_KEYS:
         return FindCoordinatorResponse(
-            error_code=code, error_message=_MESSAGE, node_id=_NO_NODE, host="", port=-1
+            coordinators=[_find(broker, kind, key, context) for key in request.coordinator_keys]
         )
+    found = _find(broker, kind, request.key, context)
     return FindCoordinatorResponse(
-        coordinators=[
-            Coordinator(key=key, node_id=_NO_NODE, host="", port=-1, error_code=code, error_message=_MESSAGE)
-            for key in request.coordinator_keys
-        ]
+        error_code=found.error_code,
+        error_message=found.error_message,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
     )
+
+
+def _find(broker: Broker, kind: ShardKind | None, key: str, context: RequestContext) -> Coordinator:
+    if kind is None:
+        return _refused(key, ErrorCode.INVALID_REQUEST)
+    shard = broker.coordination.shard_of(kind, key)
+    leader = None if shard is None else broker.leader_of(*shard.topic_partition)
+    node = None if leader is None else broker.metadata.node(leader[0], context.listener_name)
+    if node is None:
+        return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+    known, endpoint = node
+    return Coordinator(key, known.broker_id, endpoint.host, endpoint.port)
+
+
+def _refused(key: str, code: ErrorCode) -> Coordinator:
+    return Coordinator(key, _NO_NODE, "", _NO_NODE, code, _MESSAGES[code])

@@ -1,27 +1,41 @@
-"""InitProducerId v0 to v5 for idempotent producers: a new producer id, epoch 0.
-
-Transactional ids are answered COORDINATOR_NOT_AVAILABLE (retriable) until there is a transaction
-coordinator. Version 6 is unstable in Kafka 4.3.
+"""InitProducerId v0 to v5: an idempotent producer is given a new producer id by this broker, epoch 0; what a
+transactional one is given is its coordinator's to say. Version 6 is unstable in Kafka 4.3.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from tidelog.broker.coordination.forwarding import WholeRequest, forward_body, whole_decoder
+from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.codec import Decoder
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.request import RequestContext
 
+_NONE: Final = -1
 
-async def handle(
-    broker: Broker, request: InitProducerIdRequest, context: RequestContext
-) -> InitProducerIdResponse:
-    if request.transactional_id is not None:
-        code = ErrorCode.COORDINATOR_NOT_AVAILABLE if request.transactional_id else ErrorCode.INVALID_REQUEST
-        return _refused(code)
+
+def decoder(version: int) -> Decoder:
+    return whole_decoder(ApiKey.INIT_PRODUCER_ID, version)
+
+
+def handle(broker: Broker, request: WholeRequest, context: RequestContext) -> object:
+    message: InitProducerIdRequest = request.message
+    if (message.producer_id == _NONE) != (message.producer_epoch == _NONE):
+        return _refused(ErrorCode.INVALID_REQUEST)
+    if message.transactional_id is None:
+        return _new_id(broker)
+    if not message.transactional_id:
+        return _refused(ErrorCode.INVALID_REQUEST)
+    return forward_body(broker, ShardKind.TRANSACTION, message.transactional_id, request.body, context)
+
+
+async def _new_id(broker: Broker) -> InitProducerIdResponse:
     try:
         return InitProducerIdResponse(producer_id=await broker.producer_ids.next_id(), producer_epoch=0)
     except (KafkaError, ConnectionError):  # the controller moved or is away: the client tries again
@@ -29,4 +43,4 @@ async def handle(
 
 
 def _refused(code: ErrorCode) -> InitProducerIdResponse:
-    return InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1)
+    return InitProducerIdResponse(error_code=code, producer_id=_NONE, producer_epoch=_NONE)

@@ -1,0 +1,172 @@
+"""Ends of transactions, written to the partitions that this broker leads (WriteTxnMarkers, KIP-98, KIP-890).
+
+Markers for `__consumer_offsets` go to the owner of each shard, which is the only one who writes there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import structlog
+from tidelog.broker.coordination.calls import Call, PassedOnRequest
+from tidelog.model.coordinator_shards import ShardId, ShardKind
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import GROUP_METADATA_TOPIC, TopicPartition
+from tidelog.records.control import EndTransactionMarker
+from tidelog.rpc.coordinator_session import Marker
+from tidelog.runtime.purgatory import DelayedOperation
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.coordination.coordination import Coordination
+    from tidelog.broker.replica import Replica
+
+TIMEOUT_MS: Final = 30_000
+"""How long markers wait for their replication; whoever asked comes again."""
+_VERSION: Final = 2
+_RETRIABLE_OF_COORDINATOR: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+Errors: TypeAlias = tuple[tuple[ErrorCode, ...], ...]
+Place: TypeAlias = tuple[int, int]
+"""Which marker, which partition of it."""
+
+_log = structlog.get_logger(__name__)
+
+
+class MarkerWriter:
+    def __init__(self, broker: Broker, coordination: Coordination) -> None:
+        self._broker = broker
+        self._coordination = coordination
+
+    def write(self, markers: Sequence[Marker], on_written: Callable[[Errors], None]) -> None:
+        """`on_written` hears what became of each partition of each marker, once all is replicated or has
+        failed; perhaps before this returns.
+        """
+        broker = self._broker
+        write = _MarkerWrite(markers, on_written)
+        of_shards: dict[ShardId, list[Place]] = {}
+        now_ms = broker.clock.now_ms()
+        for at, marker in enumerate(markers):
+            for part, topic_partition in enumerate(marker.partitions):
+                if topic_partition.topic == GROUP_METADATA_TOPIC:
+                    shard = ShardId(ShardKind.GROUP, topic_partition.partition)
+                    of_shards.setdefault(shard, []).append((at, part))
+                else:
+                    self._append(write, (at, part), marker, topic_partition, now_ms)
+        for shard, places in of_shards.items():
+            self._pass_on(write, shard, places)
+        waits_for = [waiting[0].topic_partition for waiting in write.unreplicated.values()]
+        broker.produce_purgatory.watch(write, waits_for, broker.timer.now_ms() + TIMEOUT_MS)
+
+    def _append(
+        self, write: _MarkerWrite, place: Place, marker: Marker, partition: TopicPartition, now_ms: int
+    ) -> None:
+        try:
+            replica = self._broker.leader_replica(*partition)
+            appended = replica.append_marker(
+                marker.producer_id,
+                marker.producer_epoch,
+                EndTransactionMarker(marker.is_commit, marker.coordinator_epoch),
+                marker.transaction_version,
+                now_ms,
+            )
+        except KafkaError as error:
+            _log.info("a transaction's end is refused", partition=str(partition), reason=str(error))
+            write.errors[place[0]][place[1]] = error.code
+            return
+        write.unreplicated[place] = replica, replica.core.leader_epoch, appended.required_offset
+
+    def _pass_on(self, write: _MarkerWrite, shard: ShardId, places: list[Place]) -> None:
+        def on_answered(body: bytes | None, error: ErrorCode) -> None:
+            write.shards_asked -= 1
+            codes = [error or ErrorCode.UNKNOWN_SERVER_ERROR] * len(places)
+            if body is not None:
+                answer: WriteTxnMarkersResponse = codec.response_decoder(ApiKey.WRITE_TXN_MARKERS, _VERSION)(
+                    body, 0
+                )[0]
+                codes = [
+                    ErrorCode(partition.error_code)
+                    for result in answer.markers
+                    for topic in result.topics
+                    for partition in topic.partitions
+                ]
+            if len(codes) != len(places):
+                _log.error("an answer to markers is not complete", shard=str(shard))
+                codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(places)
+            for (at, part), code in zip(places, codes, strict=True):
+                # Whoever sends markers knows errors of partitions only, as in Kafka.
+                is_away = code in _RETRIABLE_OF_COORDINATOR
+                write.errors[at][part] = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_away else code
+            if not write.is_done and write.try_complete():
+                self._broker.produce_purgatory.complete(write)
+
+        asked = WriteTxnMarkersRequest([_for_shard(write.markers[at], shard) for at, _ in places])
+        body = b"".join(codec.request_encoder(ApiKey.WRITE_TXN_MARKERS, _VERSION)(asked))
+        request = PassedOnRequest(ApiKey.WRITE_TXN_MARKERS, _VERSION, body)
+        write.shards_asked += 1
+        refused = self._coordination.pass_on(shard, Call(request, on_answered))
+        if refused:
+            on_answered(None, refused)
+
+
+def _for_shard(marker: Marker, shard: ShardId) -> WritableTxnMarker:
+    return WritableTxnMarker(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        transaction_result=marker.is_commit,
+        topics=[WritableTxnMarkerTopic(GROUP_METADATA_TOPIC, [shard.partition])],
+        coordinator_epoch=marker.coordinator_epoch,
+        transaction_version=marker.transaction_version,
+    )
+
+
+class _MarkerWrite(DelayedOperation):
+    """What is written and not yet replicated, or not yet answered by the shards' owners."""
+
+    __slots__ = ("_on_written", "errors", "markers", "shards_asked", "unreplicated")
+
+    def __init__(self, markers: Sequence[Marker], on_written: Callable[[Errors], None]) -> None:
+        super().__init__()
+        self.markers = markers
+        self.errors = [[ErrorCode.NONE] * len(marker.partitions) for marker in markers]
+        self.unreplicated: dict[Place, tuple[Replica, int, int]] = {}
+        """Where, in which leader epoch, and the high watermark that is waited for."""
+        self.shards_asked = 0
+        self._on_written = on_written
+
+    def try_complete(self) -> bool:
+        for place, (replica, leader_epoch, required_offset) in tuple(self.unreplicated.items()):
+            core = replica.core
+            if not core.is_leader or core.leader_epoch != leader_epoch:
+                self._settle(place, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            elif core.is_acknowledged(required_offset):
+                under_min_isr = core.is_under_min_isr
+                self._settle(
+                    place, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if under_min_isr else ErrorCode.NONE
+                )
+        return not self.unreplicated and not self.shards_asked
+
+    def _settle(self, place: Place, error: ErrorCode) -> None:
+        del self.unreplicated[place]
+        self.errors[place[0]][place[1]] = error
+
+    def on_expire(self) -> None:
+        for place in tuple(self.unreplicated):
+            self._settle(place, ErrorCode.REQUEST_TIMED_OUT)
+        # What shards' owners have not answered stands as written to nobody.
+
+    def on_complete(self) -> None:
+        self._on_written(tuple(map(tuple, self.errors)))

@@ -1,0 +1,249 @@
+"""What clients are told, in each API's own form, when no coordinator can answer them.
+
+Some are told something else than the truth, as by Kafka: a member whose group is being loaded hears nothing
+of it in a heartbeat, and joins again after a SyncGroup, since clients take any other error there for final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from tidelog.model.errors import ErrorCode
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages import (
+    add_offsets_to_txn,
+    add_partitions_to_txn,
+    consumer_group_describe,
+    consumer_group_heartbeat,
+    delete_groups,
+    describe_groups,
+    describe_transactions,
+    end_txn,
+    heartbeat,
+    init_producer_id,
+    join_group,
+    leave_group,
+    list_groups,
+    list_transactions,
+    offset_commit,
+    offset_delete,
+    offset_fetch,
+    sync_group,
+    txn_offset_commit,
+)
+
+_LOADING: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+_NO_NULL_PROTOCOL_BEFORE: Final = 7
+_FIRST_OFFSET_FETCH_WITH_GROUPS: Final = 8
+_FIRST_OFFSET_FETCH_WITH_ERROR: Final = 2
+_FIRST_ADD_PARTITIONS_WITH_TRANSACTIONS: Final = 4
+_NO_OFFSET: Final = -1
+
+
+def refuse(api_key: int, version: int, body: bytes, error: ErrorCode) -> Any:
+    """The response to the request in `body`. Raises MalformedMessageError if that is none."""
+    request = codec.request_decoder(api_key, version)(body, 0)[0]
+    return _REFUSALS[api_key](request, version, error)
+
+
+def _join_group(request: Any, version: int, error: ErrorCode) -> Any:
+    return join_group.JoinGroupResponse(
+        error_code=error,
+        member_id=request.member_id,
+        protocol_name="" if version < _NO_NULL_PROTOCOL_BEFORE else None,
+    )
+
+
+def _sync_group(request: Any, version: int, error: ErrorCode) -> Any:
+    told = ErrorCode.REBALANCE_IN_PROGRESS if error is _LOADING else error
+    return sync_group.SyncGroupResponse(error_code=told)
+
+
+def _heartbeat(request: Any, version: int, error: ErrorCode) -> Any:
+    return heartbeat.HeartbeatResponse(error_code=ErrorCode.NONE if error is _LOADING else error)
+
+
+def _leave_group(request: Any, version: int, error: ErrorCode) -> Any:
+    return leave_group.LeaveGroupResponse(error_code=error)
+
+
+def _offset_commit(request: Any, version: int, error: ErrorCode) -> Any:
+    return offset_commit.OffsetCommitResponse(
+        topics=[
+            offset_commit.OffsetCommitResponseTopic(
+                name=topic.name,
+                topic_id=topic.topic_id,
+                partitions=[
+                    offset_commit.OffsetCommitResponsePartition(part.partition_index, error)
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _txn_offset_commit(request: Any, version: int, error: ErrorCode) -> Any:
+    return txn_offset_commit.TxnOffsetCommitResponse(
+        topics=[
+            txn_offset_commit.TxnOffsetCommitResponseTopic(
+                topic.name,
+                [
+                    txn_offset_commit.TxnOffsetCommitResponsePartition(part.partition_index, error)
+                    for part in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _offset_fetch(request: Any, version: int, error: ErrorCode) -> Any:
+    if version >= _FIRST_OFFSET_FETCH_WITH_GROUPS:
+        return offset_fetch.OffsetFetchResponse(
+            groups=[refused_offsets(group, error) for group in request.groups]
+        )
+    if version >= _FIRST_OFFSET_FETCH_WITH_ERROR:
+        return offset_fetch.OffsetFetchResponse(error_code=error)
+    return offset_fetch.OffsetFetchResponse(
+        topics=[
+            offset_fetch.OffsetFetchResponseTopic(
+                topic.name,
+                [
+                    offset_fetch.OffsetFetchResponsePartition(index, _NO_OFFSET, error_code=error)
+                    for index in topic.partition_indexes
+                ],
+            )
+            for topic in request.topics or ()
+        ]
+    )
+
+
+def refused_offsets(group: Any, error: ErrorCode) -> Any:
+    return offset_fetch.OffsetFetchResponseGroup(group.group_id, error_code=error)
+
+
+def _offset_delete(request: Any, version: int, error: ErrorCode) -> Any:
+    return offset_delete.OffsetDeleteResponse(error_code=error)
+
+
+def _describe_groups(request: Any, version: int, error: ErrorCode) -> Any:
+    return describe_groups.DescribeGroupsResponse(
+        groups=[refused_group(group_id, error) for group_id in request.groups]
+    )
+
+
+def refused_group(group_id: str, error: ErrorCode) -> Any:
+    return describe_groups.DescribedGroup(error_code=error, group_id=group_id)
+
+
+def _delete_groups(request: Any, version: int, error: ErrorCode) -> Any:
+    return delete_groups.DeleteGroupsResponse(
+        results=[refused_deletion(group_id, error) for group_id in request.groups_names]
+    )
+
+
+def refused_deletion(group_id: str, error: ErrorCode) -> Any:
+    return delete_groups.DeletableGroupResult(group_id, error)
+
+
+def _list_groups(request: Any, version: int, error: ErrorCode) -> Any:
+    return list_groups.ListGroupsResponse(error_code=error)
+
+
+def _consumer_group_heartbeat(request: Any, version: int, error: ErrorCode) -> Any:
+    return consumer_group_heartbeat.ConsumerGroupHeartbeatResponse(error_code=error)
+
+
+def _consumer_group_describe(request: Any, version: int, error: ErrorCode) -> Any:
+    return consumer_group_describe.ConsumerGroupDescribeResponse(
+        groups=[refused_consumer_group(group_id, error) for group_id in request.group_ids]
+    )
+
+
+def refused_consumer_group(group_id: str, error: ErrorCode) -> Any:
+    return consumer_group_describe.DescribedGroup(error_code=error, group_id=group_id)
+
+
+def _init_producer_id(request: Any, version: int, error: ErrorCode) -> Any:
+    return init_producer_id.InitProducerIdResponse(error_code=error, producer_id=-1, producer_epoch=-1)
+
+
+def _add_partitions_to_txn(request: Any, version: int, error: ErrorCode) -> Any:
+    if version >= _FIRST_ADD_PARTITIONS_WITH_TRANSACTIONS:
+        return add_partitions_to_txn.AddPartitionsToTxnResponse(
+            results_by_transaction=[
+                refused_transaction(transaction, error) for transaction in request.transactions
+            ]
+        )
+    return add_partitions_to_txn.AddPartitionsToTxnResponse(
+        results_by_topic_v3_and_below=_refused_partitions(request.v3_and_below_topics, error)
+    )
+
+
+def refused_transaction(transaction: Any, error: ErrorCode) -> Any:
+    return add_partitions_to_txn.AddPartitionsToTxnResult(
+        transaction.transactional_id, _refused_partitions(transaction.topics, error)
+    )
+
+
+def _refused_partitions(topics: Any, error: ErrorCode) -> list[Any]:
+    return [
+        add_partitions_to_txn.AddPartitionsToTxnTopicResult(
+            topic.name,
+            [
+                add_partitions_to_txn.AddPartitionsToTxnPartitionResult(index, error)
+                for index in topic.partitions
+            ],
+        )
+        for topic in topics
+    ]
+
+
+def _add_offsets_to_txn(request: Any, version: int, error: ErrorCode) -> Any:
+    return add_offsets_to_txn.AddOffsetsToTxnResponse(error_code=error)
+
+
+def _end_txn(request: Any, version: int, error: ErrorCode) -> Any:
+    return end_txn.EndTxnResponse(error_code=error)
+
+
+def _describe_transactions(request: Any, version: int, error: ErrorCode) -> Any:
+    return describe_transactions.DescribeTransactionsResponse(
+        transaction_states=[
+            refused_state(transactional_id, error) for transactional_id in request.transactional_ids
+        ]
+    )
+
+
+def refused_state(transactional_id: str, error: ErrorCode) -> Any:
+    return describe_transactions.TransactionState(error_code=error, transactional_id=transactional_id)
+
+
+def _list_transactions(request: Any, version: int, error: ErrorCode) -> Any:
+    return list_transactions.ListTransactionsResponse(error_code=error)
+
+
+_REFUSALS: Final[dict[int, Callable[[Any, int, ErrorCode], Any]]] = {
+    ApiKey.JOIN_GROUP: _join_group,
+    ApiKey.SYNC_GROUP: _sync_group,
+    ApiKey.HEARTBEAT: _heartbeat,
+    ApiKey.LEAVE_GROUP: _leave_group,
+    ApiKey.OFFSET_COMMIT: _offset_commit,
+    ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
+    ApiKey.OFFSET_FETCH: _offset_fetch,
+    ApiKey.OFFSET_DELETE: _offset_delete,
+    ApiKey.DESCRIBE_GROUPS: _describe_groups,
+    ApiKey.DELETE_GROUPS: _delete_groups,
+    ApiKey.LIST_GROUPS: _list_groups,
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_group_heartbeat,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_group_describe,
+    ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+    ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
+    ApiKey.ADD_OFFSETS_TO_TXN: _add_offsets_to_txn,
+    ApiKey.END_TXN: _end_txn,
+    ApiKey.DESCRIBE_TRANSACTIONS: _describe_transactions,
+    ApiKey.LIST_TRANSACTIONS: _list_transactions,
+}

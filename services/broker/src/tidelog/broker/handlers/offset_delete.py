@@ -1,0 +1,22 @@
+"""OffsetDelete v0: committed offsets of a group are forgotten. Passed on to the coordinator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.coordination.forwarding import NamedRequest, forward_named, named_decoder
+from tidelog.model.coordinator_shards import ShardKind
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.codec import Decoder
+
+if TYPE_CHECKING:
+    from tidelog.broker.broker import Broker
+    from tidelog.broker.request import RequestContext
+
+
+def decoder(version: int) -> Decoder:
+    return named_decoder(ApiKey.OFFSET_DELETE, version)
+
+
+def handle(broker: Broker, request: NamedRequest, context: RequestContext) -> object:
+    return forward_named(broker, ShardKind.GROUP, request, context)
