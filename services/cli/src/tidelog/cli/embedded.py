@@ -1,5 +1,5 @@
-"""Broker and controller of one process over a file-backed metadata store: the same services as in a
-cluster, wired directly.
+"""Broker, controller and group coordinator of one process over a file-backed metadata store: the same
+services as in a cluster, wired directly.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from tidelog.broker.log.meta_properties import read_meta_properties
 from tidelog.broker.server import BrokerServer
 from tidelog.cli.adopt import adopt_topics
 from tidelog.controller.server import Controller
+from tidelog.group_coordinator.server import GroupCoordinator
 from tidelog.metadata.cluster_identity import ensure_cluster_id
 from tidelog.metadata.entries import encode_uuid
 from tidelog.metadata.file_store import FileMetadataStore
-from tidelog.rpc.in_process import InProcessBrokerChannels
+from tidelog.rpc.in_process import InProcessBrokerChannels, InProcessSessionConnector
 from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.clock import SystemClock
 
@@ -26,11 +27,17 @@ class EmbeddedCluster:
     """`await start(...)`, then clients can connect to `address`; `await stop()` at the end."""
 
     def __init__(
-        self, store: FileMetadataStore, controller: Controller, broker: BrokerServer, address: str
+        self,
+        store: FileMetadataStore,
+        controller: Controller,
+        broker: BrokerServer,
+        coordinator: GroupCoordinator,
+        address: str,
     ) -> None:
         self._store = store
         self._controller = controller
         self._broker = broker
+        self._coordinator = coordinator
         self.address = address
 
     @classmethod
@@ -52,11 +59,14 @@ class EmbeddedCluster:
             broker.show_controller(controller.counts, controller)
             channels.attach(settings.node_id, broker.commands)
             undo.push_async_callback(broker.stop)
+            connector = InProcessSessionConnector()
+            connector.attach(settings.node_id, broker.broker.coordination)
             await broker.start()
+            coordinator = await GroupCoordinator.start(store, settings, connector, clock=clock)
             undo.pop_all()
         endpoint = settings.listener_plan().bind[0]
         address = f"{endpoint.host or '0.0.0.0'}:{broker.addresses[endpoint.listener_name]}"
-        return cls(store, controller, broker, address)
+        return cls(store, controller, broker, coordinator, address)
 
     async def stop(self) -> None:
         """Clean: what is buffered is on disk afterwards."""
@@ -64,6 +74,7 @@ class EmbeddedCluster:
             stops.push_async_callback(self._store.close)
             stops.push_async_callback(self._controller.stop)
             stops.push_async_callback(self._broker.stop)
+            stops.push_async_callback(self._coordinator.stop)
 
 
 def _cluster_id_on_disk(log_dir: Path) -> str | None:

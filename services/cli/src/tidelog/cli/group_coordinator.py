@@ -12,13 +12,14 @@ from tidelog.cli.service_process import Started, run_service
 from tidelog.group_coordinator.server import GroupCoordinator
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.store import StoreError
+from tidelog.rpc.grpc_session_connector import GrpcSessionConnector
 from tidelog.runtime.broker_settings import BrokerSettings
 
 
 @click.command()
 @service_options
 def command(config: Path | None, assignments: tuple[str, ...]) -> None:
-    """One group coordinator; it registers, and serves nothing yet: groups come with the next issue."""
+    """One group coordinator: groups and transactions; brokers pass on to it what clients ask."""
     run_service(settings_from(config, assignments), _start)
 
 
@@ -31,6 +32,8 @@ async def _start(
         if not failed.done():
             failed.set_result(error)
 
-    coordinator = await GroupCoordinator.start(store, settings, on_failed=fail)
+    connector = GrpcSessionConnector()
+    stack.push_async_callback(connector.close)
+    coordinator = await GroupCoordinator.start(store, settings, connector, on_failed=fail)
     stack.push_async_callback(coordinator.stop)
     return Started(f"group-coordinator-{settings.node_id}", failed)
