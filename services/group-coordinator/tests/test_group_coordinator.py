@@ -12,6 +12,7 @@ from tidelog.metadata.coordinators import GROUP, CoordinatorEntry, coordinator_i
 from tidelog.metadata.entries import InvalidEntryError
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.model.errors import KafkaError
+from tidelog.rpc.in_process import InProcessSessionConnector
 from tidelog.runtime.broker_settings import BrokerSettings
 
 SETTINGS = BrokerSettings.parse(
@@ -22,7 +23,7 @@ SETTINGS = BrokerSettings.parse(
 def test_it_is_registered_until_it_stops(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = FileMetadataStore.open(tmp_path, monotonic_ms=lambda: 0)
-        coordinator = await GroupCoordinator.start(store, SETTINGS)
+        coordinator = await GroupCoordinator.start(store, SETTINGS, InProcessSessionConnector())
         (item,) = (await store.list_prefix(coordinator_ids(GROUP))).items
         assert item.key == "/coordinators/group/ids/3"
         assert decode_coordinator(item.key, item.value) == CoordinatorEntry(GROUP, 3)
@@ -39,9 +40,9 @@ def test_an_id_that_is_held_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
 
     async def scenario() -> None:
         store = FileMetadataStore.open(tmp_path, monotonic_ms=lambda: 0)
-        first = await GroupCoordinator.start(store, SETTINGS)
+        first = await GroupCoordinator.start(store, SETTINGS, InProcessSessionConnector())
         with pytest.raises(KafkaError, match=r"node\.id: group coordinator 3 is another process"):
-            await GroupCoordinator.start(store, SETTINGS)
+            await GroupCoordinator.start(store, SETTINGS, InProcessSessionConnector())
         await first.stop()
         await store.close()
 
