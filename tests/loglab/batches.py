@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.records.batch import BatchHeader, iterate_headers, parse_header
-from tidelog.records.builder import build_batch
-from tidelog.records.record import Record
+from tidelog.records.builder import build_batch, build_end_transaction_batch
+from tidelog.records.control import EndTransactionMarker
+from tidelog.records.record import Record, end_transaction_marker
 
 
 def make_batch(
@@ -20,6 +21,7 @@ def make_batch(
     producer_id: int = -1,
     producer_epoch: int = -1,
     base_sequence: int = -1,
+    is_transactional: bool = False,
 ) -> bytes:
     """`count` records; the timestamp is that of all, unless each has its own in `timestamps`."""
     times = [timestamp] * count if timestamps is None else timestamps
@@ -36,16 +38,43 @@ def make_batch(
             producer_id=producer_id,
             producer_epoch=producer_epoch,
             base_sequence=base_sequence,
+            is_transactional=is_transactional,
+        )
+    )
+
+
+def make_marker(
+    offset: int,
+    *,
+    is_commit: bool,
+    producer_id: int,
+    producer_epoch: int = 0,
+    coordinator_epoch: int = 0,
+    timestamp: int = 1000,
+    leader_epoch: int = 0,
+) -> bytes:
+    """What ends a producer's transaction."""
+    return bytes(
+        build_end_transaction_batch(
+            EndTransactionMarker(is_commit, coordinator_epoch),
+            base_offset=offset,
+            timestamp_ms=timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            leader_epoch=leader_epoch,
         )
     )
 
 
 def append(log: PartitionLog, batch: bytes, now_ms: int = 0) -> BatchHeader:
-    """As the replica does: the log, then the producer state."""
+    """As the replica does: the log, then the producer state, then what was aborted."""
     header = parse_header(batch)
     log.append(memoryview(batch), header, now_ms)
     if header.producer_id >= 0:
-        log.producer_state.update(header, header.max_timestamp)
+        marker = end_transaction_marker(batch) if header.is_control else None
+        completed = log.producer_state.update(header, header.max_timestamp, marker)
+        if completed is not None and completed.is_aborted:
+            log.index_aborted(completed)
     return header
 
 

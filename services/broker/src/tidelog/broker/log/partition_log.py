@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
+from typing import Final
 
 from tidelog.broker.log import recovery, retention
 from tidelog.broker.log.checkpoint_file import write_atomically
@@ -33,6 +34,8 @@ from tidelog.broker.log.segmented_log import SegmentedLog
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
 
+NEVER_CLEANED: Final = -1
+
 _BASE_OFFSET = attrgetter("base_offset")
 
 
@@ -40,14 +43,17 @@ class PartitionLog(SegmentedLog):
     """Made by `open`. `recovery_point`: everything below it is known to be on disk (fsync).
 
     `cut_at_opening` says where and why recovery cut the log, None if it was sound; `was_damaged`, whether
-    that was more than an end that was still being written.
+    that was more than an end that was still being written. `clean_offset`: where the part that was never
+    cleaned begins. `is_swapping`: a cleaned segment's files are getting their names.
     """
 
     __slots__ = (
         "_cuts",
         "_deleted",
         "_is_name_durable",
+        "clean_offset",
         "cut_at_opening",
+        "is_swapping",
         "last_flush_ms",
         "leader_epochs",
         "producer_state",
@@ -79,6 +85,8 @@ class PartitionLog(SegmentedLog):
         self._is_name_durable = False  # the directory's own, in the directory above
         self.cut_at_opening: str | None = None
         self.was_damaged = False
+        self.clean_offset = NEVER_CLEANED
+        self.is_swapping = False
         self._deleted: list[
             tuple[int, Segment]
         ] = []  # (time of deletion, segment) whose files are still there
@@ -133,7 +141,9 @@ class PartitionLog(SegmentedLog):
             leader_epochs.truncate_from_start(log.log_start_offset)
             if leader_epochs.encode() != epochs_before:
                 log.persist_leader_epochs()
-            recovery.rebuild_producer_state(place, log.segments, producer_state, log.log_end_offset, now_ms)
+            recovery.rebuild_producer_state(
+                place, log.segments, producer_state, log.log_end_offset, now_ms, loaded.unindexed
+            )
         except (OSError, TornLogError) as error:
             raise LogStorageError(f"{place.path} can't be opened: {error}") from error
         log.close_files()
@@ -170,6 +180,8 @@ class PartitionLog(SegmentedLog):
         `retention.ms`, oldest first, never at or above the high watermark. Returns how many segments went;
         `remove_deleted_files` frees their space later.
         """
+        if self.is_swapping:
+            return 0
         count = retention.segments_to_delete(
             self._segments,
             self._config,
@@ -190,6 +202,29 @@ class PartitionLog(SegmentedLog):
             self._deleted.append((now_ms, segment))
         self.increment_log_start_offset(max(self.log_start_offset, self._segments[0].base_offset))
         return count
+
+    def replace_segments(self, old: Sequence[Segment], new: Segment) -> bool:
+        """Put a cleaned segment in the place of its sources, which keep their files; False if they are no
+        longer those of the log. `segments_replaced` has them removed once they have other names.
+        """
+        first = next((at for at, segment in enumerate(self._segments) if segment is old[0]), None)
+        if first is None or self._segments[first : first + len(old)] != tuple(old) or old[-1] is self._active:
+            return False
+        self._segments = (*self._segments[:first], new, *self._segments[first + len(old) :])
+        self._places.clear()
+        self.size_bytes += new.size_bytes - sum(segment.size_bytes for segment in old)
+        for segment in old:
+            segment.forget()
+        return True
+
+    def segments_replaced(self, old: Sequence[Segment], now_ms: int) -> None:
+        """Their files have Kafka's suffix for what is to be removed."""
+        self._deleted += [(now_ms, segment) for segment in old]
+
+    @property
+    def cut_count(self) -> int:
+        """Truncations so far."""
+        return self._cuts
 
     @property
     def has_deleted_files(self) -> bool:
@@ -286,6 +321,7 @@ class PartitionLog(SegmentedLog):
         with self.directory.lock:
             self._cuts += 1
             self.recovery_point = min(self.recovery_point, offset)
+        self.clean_offset = min(self.clean_offset, offset)
         self._trim_leader_epochs()
         recovery.remove_snapshots_above(self.directory, offset)
         if not self.producer_state.truncate_from(offset):

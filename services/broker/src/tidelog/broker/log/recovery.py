@@ -7,7 +7,7 @@ Source: Kafka's `LogLoader`, `LogSegment.recover`, `ProducerStateManager`.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,6 +26,7 @@ from tidelog.broker.log.partition_directory import (
 )
 from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET, Segment
 from tidelog.broker.log.segment_lookup import batch_with
+from tidelog.broker.log.transaction_index import AbortedTransaction, aborted_transaction
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError
 from tidelog.broker.partition.producer_state import ProducerState
@@ -45,10 +46,18 @@ class Cut(NamedTuple):
 
 
 class LoadedSegments(NamedTuple):
-    """`cut` is None if the log was sound."""
+    """`cut` is None if the log was sound. `unindexed`: base offsets of segments that hold markers and lost
+    their transaction index, which only the producer state can make anew.
+    """
 
     segments: list[Segment]
     cut: Cut | None
+    unindexed: frozenset[int]
+
+
+class RecoveredSegment(NamedTuple):
+    cut: Cut | None
+    has_markers: bool
 
 
 def load_segments(
@@ -73,6 +82,7 @@ def load_segments(
     bases = directory.offsets_of(LOG_SUFFIX)
     segments: list[Segment] = []
     cut: Cut | None = None
+    unindexed: set[int] = set()
     for number, base_offset in enumerate(bases):
         segment = _existing_segment(directory, base_offset, open_segments)
         is_last = number + 1 == len(bases)
@@ -88,7 +98,9 @@ def load_segments(
         if not needs_recovery and is_last:
             needs_recovery = not _load_end(segment)
         if needs_recovery:
-            cut = recover_segment(segment, config, leader_epochs)
+            cut, has_markers = recover_segment(segment, config, leader_epochs)
+            if has_markers:
+                unindexed.add(base_offset)
         segment.close_files()
     if segments and segments[-1].next_offset < log_start_offset:
         for (
@@ -96,11 +108,12 @@ def load_segments(
         ) in segments:  # all of the log was below its start: a crash lost its end after DeleteRecords
             segment.remove_files()
         segments = []
+        unindexed.clear()
     if not segments:
         segments = [Segment(directory, log_start_offset, open_segments, created_ms=now_ms)]
         segments[0].create_files()
         segments[0].close_files()
-    return LoadedSegments(segments, cut)
+    return LoadedSegments(segments, cut, frozenset(unindexed))
 
 
 def _remove_leftovers(directory: PartitionDirectory) -> None:
@@ -161,6 +174,8 @@ def _load_indexes(segment: Segment) -> bool:
         index.opened_with(size // index.ENTRY.size)
     if not (segment.offset_index.last_two_rise() and segment.time_index.last_two_rise()):
         return False
+    if not segment.transaction_index.check():
+        return False
     if segment.offset_index.entry_count:
         relative_offset, position = segment.offset_index.entry(segment.offset_index.entry_count - 1)
         if relative_offset <= 0 or not 0 <= position < segment.size_bytes:
@@ -194,19 +209,18 @@ def _load_end(segment: Segment) -> bool:
     return True
 
 
-def recover_segment(segment: Segment, config: LogConfig, leader_epochs: LeaderEpochs) -> Cut | None:
-    """Read the whole segment, cut it at the first batch that is not sound, make its indexes anew, note the
-    epochs it shows.
-
-    Returns None if it was not cut.
+def recover_segment(segment: Segment, config: LogConfig, leader_epochs: LeaderEpochs) -> RecoveredSegment:
+    """Read the whole segment, cut it at the first batch that is not sound, make its indexes anew (that of
+    aborted transactions is left empty), note the epochs it shows.
     """
     fd = segment.open_file()
     segment.offset_index.reset()
     segment.time_index.reset()
+    segment.transaction_index.reset()
     segment.max_timestamp, segment.offset_of_max_timestamp = -1, segment.base_offset
     segment.next_offset = segment.base_offset
     segment.bytes_since_index_entry = 0
-    end, cut = 0, None
+    end, cut, has_markers = 0, None, False
     try:
         for position, header, _ in scan_headers(
             fd, 0, segment.size_bytes, min_offset=segment.base_offset, checks_crc=True
@@ -217,13 +231,14 @@ def recover_segment(segment: Segment, config: LogConfig, leader_epochs: LeaderEp
                 )
             _take_in(segment, header, position, config)
             leader_epochs.note_batch(header.partition_leader_epoch, header.base_offset)
+            has_markers |= header.is_control
             end = position + header.size_bytes
     except TornLogError as error:
         cut = Cut(f"{segment.path}: {error}", is_damage=not error.is_cut_off)
         os.ftruncate(fd, end)
         segment.size_bytes = end
     segment.finish()
-    return cut
+    return RecoveredSegment(cut, has_markers)
 
 
 def _take_in(segment: Segment, header: BatchHeader, position: int, config: LogConfig) -> None:
@@ -246,6 +261,7 @@ def truncate_segment(segment: Segment, offset: int) -> None:
         segment.size_bytes = place.position
     segment.offset_index.keep_below(offset - segment.base_offset)
     segment.time_index.keep_offsets_below(offset)
+    segment.transaction_index.keep_below(offset)
     segment.bytes_since_index_entry = 0
     segment.next_offset = segment.base_offset
     segment.max_timestamp, segment.offset_of_max_timestamp = segment.time_index.last()
@@ -259,15 +275,22 @@ def rebuild_producer_state(
     producer_state: ProducerState,
     log_end_offset: int,
     now_ms: int,
+    unindexed: Collection[int] = (),
 ) -> None:
     """From the newest snapshot at or below the log end that can be read, and the batches after it. Raises
-    OSError.
+    OSError, TornLogError.
+
+    It begins before the segments that are `unindexed`, and notes in their transaction index what was aborted
+    in them.
     """
     remove_snapshots_above(directory, log_end_offset)
     start = segments[0].base_offset
     producer_state.clear()
     _remove_stray_snapshots(directory, segments)
+    newest = min(unindexed, default=log_end_offset)
     for offset in reversed(directory.offsets_of(SNAPSHOT_SUFFIX)):
+        if offset > newest:
+            continue
         path = directory.file(offset, SNAPSHOT_SUFFIX)
         try:
             producer_state.load(Path(path).read_bytes(), offset, now_ms)
@@ -278,19 +301,30 @@ def rebuild_producer_state(
         break
     for segment in segments:
         if segment.next_offset > start and segment.size_bytes:
-            _replay(segment, producer_state, start, now_ms)
+            aborted = _replay(segment, producer_state, start, now_ms)
+            if segment.base_offset in unindexed:
+                for transaction in aborted:
+                    segment.transaction_index.append(transaction)
+                segment.transaction_index.spill()
 
 
-def _replay(segment: Segment, producer_state: ProducerState, start_offset: int, now_ms: int) -> None:
+def _replay(
+    segment: Segment, producer_state: ProducerState, start_offset: int, now_ms: int
+) -> list[AbortedTransaction]:
+    """What was aborted in the segment from `start_offset` on."""
+    aborted: list[AbortedTransaction] = []
     place = batch_with(segment, start_offset)
     if place is None:
-        return
+        return aborted
     fd = segment.open_file()
     for position, header, _ in scan_headers(fd, place.position, segment.size_bytes):
         if header.producer_id != NO_PRODUCER_ID:
             marker = _marker(fd, position, header) if header.is_control else None
-            producer_state.update(header, now_ms, marker)
+            completed = producer_state.update(header, now_ms, marker)
+            if completed is not None and completed.is_aborted:
+                aborted.append(aborted_transaction(completed))
     segment.close_files()
+    return aborted
 
 
 def rebuild_leader_epochs(segments: Sequence[Segment], leader_epochs: LeaderEpochs) -> None:

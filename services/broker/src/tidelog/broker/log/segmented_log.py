@@ -11,6 +11,7 @@ import os
 import zlib
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import Final
 
@@ -24,13 +25,16 @@ from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET, NOT_OPEN, Segment
 from tidelog.broker.log.segment_lookup import BatchPlace, batch_with, cut_at, end_before_offset
 from tidelog.broker.log.time_index import TimeIndex
 from tidelog.broker.log.time_lookup import TimestampedOffset
-from tidelog.broker.log.transaction_index import AbortedTransaction
+from tidelog.broker.log.transaction_index import AbortedTransaction, aborted_transaction
 from tidelog.broker.partition.producer_state import CompletedTransaction
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader
 
 PLACES_REMEMBERED: Final = 64
 """Where the next read of that many sequential readers begins, per partition."""
+
+LOOKUP_ATTEMPTS: Final = 5
+"""By time, while segments come and go."""
 
 _BASE_OFFSET = attrgetter("base_offset")
 _ANY_TIMESTAMP_MAY_ROLL: Final = -2
@@ -198,7 +202,7 @@ class SegmentedLog:
 
     def index_aborted(self, transaction: CompletedTransaction) -> None:
         """The last batch appended is the marker that aborted it."""
-        self._active.transaction_index.append(_aborted(transaction))
+        self._active.transaction_index.append(aborted_transaction(transaction))
 
     def _segment_received(self, header: BatchHeader, now_ms: int) -> Segment:
         size = header.size_bytes
@@ -414,10 +418,10 @@ class SegmentedLog:
 
     def _looked_up(self, lookup: Callable[[], TimestampedOffset | None]) -> TimestampedOffset | None:
         try:
-            try:
-                return lookup()
-            except FileNotFoundError:  # retention removed a segment meanwhile: look in those left
-                return lookup()
+            for _ in range(LOOKUP_ATTEMPTS - 1):
+                with suppress(FileNotFoundError):  # retention or cleaning took a segment: look in what is left
+                    return lookup()
+            return lookup()
         except (OSError, TornLogError) as error:
             raise LogStorageError(f"{self.directory.path}: lookup by time failed: {error}") from error
 
@@ -425,12 +429,3 @@ class SegmentedLog:
         """Free the descriptors and write nothing."""
         for segment in self._segments:
             segment.close_files()
-
-
-def _aborted(transaction: CompletedTransaction) -> AbortedTransaction:
-    return AbortedTransaction(
-        transaction.producer_id,
-        transaction.first_offset,
-        transaction.last_offset,
-        transaction.last_stable_offset,
-    )

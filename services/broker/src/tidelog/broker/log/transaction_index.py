@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidelog.broker.log.partition_directory import TRANSACTION_INDEX_SUFFIX, PartitionDirectory
+from tidelog.broker.partition.producer_state import CompletedTransaction
 
 _ENTRY: Final = struct.Struct(">hqqqq")
 _LAST_OFFSET: Final = struct.Struct(">18xq8x")
@@ -33,6 +34,12 @@ class AbortedTransaction(NamedTuple):
     first_offset: int
     last_offset: int
     last_stable_offset: int
+
+
+def aborted_transaction(completed: CompletedTransaction) -> AbortedTransaction:
+    return AbortedTransaction(
+        completed.producer_id, completed.first_offset, completed.last_offset, completed.last_stable_offset
+    )
 
 
 class CorruptTransactionIndexError(ValueError):
@@ -83,6 +90,10 @@ class TransactionIndex:
             del entries[len(entries) - len(entries) % _ENTRY.size :]
             self._entries, self._persisted_bytes = entries, len(entries)
         return entries
+
+    def opened_with(self, content: bytes) -> None:
+        """What the file holds, wherever it lies for now."""
+        self._entries, self._persisted_bytes = bytearray(content), len(content)
 
     def check(self) -> bool:
         """Whether the file, if there is one, makes sense."""
