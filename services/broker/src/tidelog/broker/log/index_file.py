@@ -94,7 +94,15 @@ class IndexFile:
             self.entry_count
         )  # before the window: what a newer window leaves out is in the file
         copy._window = self._window
+        with self._directory.lock:
+            if self._fd != _NOT_OPEN:  # by its name it may be another's file by now, after a cleaning
+                copy._fd = os.dup(self._fd)
         return copy
+
+    def opened_at(self, path: str, entry_count: int) -> None:
+        """The file, complete, lies at `path` for now; it stays open under whatever name."""
+        self.opened_with(entry_count)
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def _open(self) -> int:
         if self._fd == _NOT_OPEN:

@@ -43,6 +43,7 @@ class Segment:
         "fd",
         "first_timestamp",
         "is_deleted",
+        "is_moving",
         "is_renamed",
         "last_append_ms",
         "max_timestamp",
@@ -85,6 +86,7 @@ class Segment:
         self.recently_used = False
         self.is_deleted = False
         self.is_renamed = False
+        self.is_moving = False  # cleaned and on disk, its files are just getting their names
 
     def __repr__(self) -> str:
         return f"Segment({self.path}, {self.size_bytes} bytes)"
@@ -147,7 +149,10 @@ class Segment:
     @contextmanager
     def own_descriptor(self) -> Iterator[int]:
         """For reading in another thread than the loop's."""
-        fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        with self.directory.lock:
+            fd = NOT_OPEN if self.fd == NOT_OPEN else os.dup(self.fd)
+        if fd == NOT_OPEN:
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             yield fd
         finally:
@@ -177,6 +182,8 @@ class Segment:
 
     def sync(self) -> None:
         """fsync of log and indexes, from any thread. A file deleted meanwhile needs none."""
+        if self.is_moving:
+            return
         try:
             self.spill_indexes()
             for suffix in SEGMENT_SUFFIXES:
@@ -184,7 +191,7 @@ class Segment:
                 if suffix != TRANSACTION_INDEX_SUFFIX or os.path.exists(path):
                     sync_file(path)
         except FileNotFoundError:
-            if not self.is_deleted:
+            if not (self.is_deleted or self.is_moving):
                 raise
 
     def rename_deleted(self) -> None:

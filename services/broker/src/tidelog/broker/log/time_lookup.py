@@ -60,6 +60,8 @@ def _first_in(segment: Segment, timestamp: int, min_offset: int) -> TimestampedO
         time_index.close()
         offset_index.close()
     with segment.own_descriptor() as fd:
+        if segment.is_deleted:  # what was opened by its name may be the files of the one that replaced it
+            raise FileNotFoundError(segment.path)
         for position, header, _ in scan_headers(fd, start, size_bytes):
             if header.max_timestamp >= timestamp and header.last_offset >= min_offset:
                 record = _record_at_or_after(fd, position, header, timestamp, min_offset)
