@@ -1,0 +1,283 @@
+"""Classic groups that become consumer groups and back, while their members go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from grouplab.consumer_lab import ConsumerLab, ModelConsumer, Partition
+from grouplab.shard_lab import GROUP, REBALANCE_MS, SESSION_MS
+from tidelog.group_coordinator.groups.shared import GroupKind
+from tidelog.model.errors import ErrorCode
+from tidelog.runtime.coordinator_settings import CoordinatorSettings
+from tidelog.wire.codec import record_codec
+from tidelog.wire.messages.join_group import JoinGroupResponseMember
+from tidelog.wire.messages.records.consumer_protocol_assignment import (
+    ConsumerProtocolAssignment,
+    TopicPartition,
+)
+from tidelog.wire.messages.records.consumer_protocol_subscription import ConsumerProtocolSubscription
+from tidelog.wire.messages.records.consumer_protocol_subscription import TopicPartition as OwnedTopic
+
+ASSIGNMENT = record_codec(ConsumerProtocolAssignment)
+SUBSCRIPTION = record_codec(ConsumerProtocolSubscription)
+
+
+@dataclass
+class ClassicConsumer:
+    """A consumer of the classic protocol; `cooperative` ones keep what they own as they join again."""
+
+    lab: ConsumerLab
+    cooperative: bool = False
+    instance_id: str | None = None
+    member_id: str = ""
+    generation: int = -1
+    owned: set[Partition] = field(default_factory=set)
+    must_join: bool = True
+    joins: int | None = None
+    syncs: int | None = None
+
+    def _protocols(self) -> tuple[tuple[str, bytes], ...]:
+        by_topic: dict[str, list[int]] = {}
+        for topic_id, partition in sorted(self.owned):
+            by_topic.setdefault(self.lab.image.topic_names[topic_id], []).append(partition)
+        data = SUBSCRIPTION.encode(
+            ConsumerProtocolSubscription(
+                topics=["orders"],
+                owned_partitions=[OwnedTopic(name, found) for name, found in by_topic.items()],
+                generation_id=self.generation,
+            )
+        )
+        return (("cooperative-sticky" if self.cooperative else "range", data),)
+
+    def step(self) -> None:
+        """The next thing this client does."""
+        if self.joins is not None or self.syncs is not None:
+            self._read_answers()
+        elif self.must_join:
+            if not self.cooperative:
+                self.owned = set()
+            self.joins = self.lab.join(self.member_id, protocols=self._protocols(), instance=self.instance_id)
+            self._read_answers()
+        else:
+            error = self.lab.heartbeat(self.member_id, self.generation, instance=self.instance_id)
+            self._heard(error)
+
+    def _read_answers(self) -> None:
+        if self.joins is not None and self.joins in self.lab.answers:
+            answer = self.lab.answers[self.joins]
+            self.joins = None
+            if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
+                self.member_id = answer.member_id
+                return
+            if answer.error_code:
+                self._heard(ErrorCode(answer.error_code))
+                return
+            self.member_id, self.generation = answer.member_id, answer.generation_id
+            self.must_join = False
+            shares = _leaders_shares(self.member_id, answer.members)
+            self.syncs = self.lab.sync(
+                self.member_id,
+                self.generation,
+                shares if answer.members else None,
+                instance=self.instance_id,
+                protocol=answer.protocol_name,
+            )
+        if self.syncs is not None and self.syncs in self.lab.answers:
+            answer = self.lab.answers[self.syncs]
+            self.syncs = None
+            if answer.error_code:
+                self._heard(ErrorCode(answer.error_code))
+                return
+            assigned: set[Partition] = set()
+            if answer.assignment:
+                for topic in ASSIGNMENT.decode(answer.assignment).assigned_partitions:
+                    topic_id = self.lab.image.topics[topic.topic].topic_id
+                    assigned |= {(topic_id, partition) for partition in topic.partitions}
+            self.must_join = self.cooperative and not self.owned <= assigned
+            self.owned = assigned
+
+    def _heard(self, error: ErrorCode) -> None:
+        if error in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.FENCED_INSTANCE_ID):
+            self.member_id = "" if error is not ErrorCode.ILLEGAL_GENERATION else self.member_id
+            self.owned, self.generation = set(), -1
+        if error is not ErrorCode.NONE:
+            self.must_join = True
+
+
+def _leaders_shares(leader: str, members: list[JoinGroupResponseMember]) -> dict[str, bytes]:
+    """Everyone keeps what it owns, the leader gets the rest."""
+    free = set(range(4))
+    kept: dict[str, list[int]] = {}
+    for member in members:
+        told = SUBSCRIPTION.decode(member.metadata).owned_partitions
+        kept[member.member_id] = [partition for topic in told for partition in topic.partitions]
+        free -= set(kept[member.member_id])
+    if kept:
+        kept[leader] += sorted(free)
+    return {
+        member_id: ASSIGNMENT.encode(ConsumerProtocolAssignment([TopicPartition("orders", found)]))
+        for member_id, found in kept.items()
+    }
+
+
+Client = ClassicConsumer | ModelConsumer
+
+
+def run(lab: ConsumerLab, clients: list[Client], rounds: int = 25) -> None:
+    for _ in range(rounds):
+        for client in clients:
+            client.step()
+            owned = [partition for other in clients for partition in other.owned]
+            assert len(owned) == len(set(owned)), "two own the same"
+        lab.pass_time(3_000)
+
+
+def shares(clients: list[Client]) -> list[int]:
+    return sorted(len(client.owned) for client in clients)
+
+
+def new_lab(**settings: str) -> ConsumerLab:
+    lab = ConsumerLab(CoordinatorSettings(**settings))  # type: ignore[arg-type]
+    lab.set_topic("orders", 4)
+    return lab
+
+
+@pytest.mark.parametrize("cooperative", [False, True])
+def test_a_group_is_upgraded_one_by_one_and_back(cooperative: bool) -> None:
+    lab = new_lab()
+    old: list[Client] = [ClassicConsumer(lab, cooperative) for _ in range(2)]
+    run(lab, old)
+    assert lab.core.groups.by_id[GROUP].kind is GroupKind.CLASSIC
+    assert sum(shares(old)) == 4
+    mixed: list[Client] = [*old, ModelConsumer(lab, "new", ["orders"])]
+    run(lab, mixed)
+    assert lab.core.groups.by_id[GROUP].kind is GroupKind.CONSUMER
+    assert shares(mixed) == [1, 1, 2]
+    assert sorted(member.member_type for member in lab.describe_consumer().members) == [0, 0, 1]
+    assert lab.describe_consumer().group_state == "Stable"
+    lab.fail_over()
+    run(lab, mixed)
+    assert shares(mixed) == [1, 1, 2]
+    # Back: the only one that speaks the consumer protocol leaves.
+    assert isinstance(mixed[2], ModelConsumer)
+    mixed[2].leave()
+    run(lab, old)
+    assert lab.core.groups.by_id[GROUP].kind is GroupKind.CLASSIC
+    assert sum(shares(old)) == 4
+    lab.fail_over()
+    run(lab, old)
+    assert sum(shares(old)) == 4
+    # And all the way.
+    new: list[Client] = [ModelConsumer(lab, f"new{n}", ["orders"]) for n in range(2)]
+    run(lab, [*old, new[0]])
+    for client in old:
+        assert isinstance(client, ClassicConsumer)
+        assert lab.leave((client.member_id, None)) == [ErrorCode.NONE]
+    run(lab, new)
+    assert shares(new) == [2, 2]
+    assert [member.member_type for member in lab.describe_consumer().members] == [1, 1]
+
+
+def test_a_member_that_stops_heartbeating_is_found_missing_after_an_upgrade_too() -> None:
+    lab = new_lab()
+    old: list[Client] = [ClassicConsumer(lab) for _ in range(2)]
+    run(lab, old)
+    new = ModelConsumer(lab, "new", ["orders"])
+    new.step()
+    run(lab, [new], rounds=SESSION_MS // 3_000 + 4)
+    assert shares([new]) == [4]
+
+
+def test_who_does_not_join_again_in_time_is_put_out() -> None:
+    lab = new_lab()
+    old = ClassicConsumer(lab)
+    run(lab, [old])
+    new = ModelConsumer(lab, "new", ["orders"])
+    for _ in range(REBALANCE_MS // 3_000 + 5):
+        if old.member_id in lab.core.groups.by_id[GROUP].members:  # type: ignore[attr-defined]
+            lab.heartbeat(old.member_id, old.generation)
+        new.step()
+        lab.pass_time(3_000)
+    assert shares([new]) == [4]
+
+
+@pytest.mark.parametrize("policy", ["disabled", "DOWNGRADE"])
+def test_a_policy_that_forbids_the_upgrade(policy: str) -> None:
+    lab = new_lab(group_consumer_migration_policy=policy)
+    old: list[Client] = [ClassicConsumer(lab)]
+    run(lab, old)
+    log = list(lab.log)
+    assert ModelConsumer(lab, "new", ["orders"]).step() == ErrorCode.GROUP_ID_NOT_FOUND
+    assert lab.log == log
+    assert lab.core.groups.by_id[GROUP].kind is GroupKind.CLASSIC
+
+
+def test_a_policy_that_forbids_the_downgrade() -> None:
+    lab = new_lab(group_consumer_migration_policy="upgrade")
+    old: list[Client] = [ClassicConsumer(lab)]
+    run(lab, old)
+    new = ModelConsumer(lab, "new", ["orders"])
+    run(lab, [*old, new])
+    new.leave()
+    run(lab, old)
+    assert lab.core.groups.by_id[GROUP].kind is GroupKind.CONSUMER
+    assert shares(old) == [4]
+
+
+def test_groups_of_other_protocols_are_not_upgraded() -> None:
+    lab = new_lab()
+    lab.join_with_id(protocol_type="connect")
+    lab.pass_time(3_000)
+    assert ModelConsumer(lab, "new", ["orders"]).step() == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def test_an_empty_group_is_whatever_comes_next() -> None:
+    lab = new_lab()
+    old = ClassicConsumer(lab)
+    run(lab, [old])
+    lab.leave((old.member_id, None))
+    new = ModelConsumer(lab, "new", ["orders"])
+    run(lab, [new])
+    assert shares([new]) == [4]
+    new.leave()
+    again = ClassicConsumer(lab)
+    run(lab, [again])
+    assert lab.core.groups.by_id[GROUP].kind is GroupKind.CLASSIC
+    assert shares([again]) == [4]
+    lab.fail_over()
+    run(lab, [again])
+    assert shares([again]) == [4]
+
+
+def test_a_static_member_changes_its_protocol_and_back() -> None:
+    lab = new_lab()
+    old = ClassicConsumer(lab, instance_id="i")
+    run(lab, [old])
+    new = ModelConsumer(lab, "new", ["orders"], instance_id="i")
+    run(lab, [new])
+    assert shares([new]) == [4]
+    assert [member.member_type for member in lab.describe_consumer().members] == [1]
+    back = ClassicConsumer(lab, instance_id="i")
+    run(lab, [back])
+    assert lab.core.groups.by_id[GROUP].kind is GroupKind.CLASSIC
+    assert shares([back]) == [4]
+
+
+def test_what_a_classic_member_may_not_do_in_a_consumer_group() -> None:
+    lab = new_lab()
+    new = ModelConsumer(lab, "new", ["orders"])
+    run(lab, [new])
+    assert lab.heartbeat("new", new.epoch) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert lab.leave(("new", None), ("nobody", None)) == [ErrorCode.UNKNOWN_MEMBER_ID] * 2
+    assert lab.answers[lab.sync("new", new.epoch)].error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    refused = lab.answers[lab.join("old", protocol_type="connect")]
+    assert refused.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    refused = lab.answers[lab.join("old", session_ms=1)]
+    assert refused.error_code == ErrorCode.INVALID_SESSION_TIMEOUT
+    old = ClassicConsumer(lab)
+    run(lab, [new, old])
+    assert lab.heartbeat(old.member_id, old.generation + 1) == ErrorCode.ILLEGAL_GENERATION
+    wrong = lab.answers[lab.sync(old.member_id, old.generation, protocol="sticky")]
+    assert wrong.error_code == ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    assert lab.beat(member_id=old.member_id, member_epoch=old.generation).error_code == ErrorCode.NONE
