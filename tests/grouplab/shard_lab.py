@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 from tidelog.group_coordinator.groups.classic.group import ClassicGroup
@@ -49,6 +49,8 @@ class ShardLab:
         self.log: list[CoordinatorRecord] = []
         self.owed: dict[Hashable, ShardRequest] = {}
         self.answers: dict[Hashable, Any] = {}
+        self.answered: list[tuple[ShardRequest, Any]] = []
+        self.on_decision: Callable[[Decision], None] = lambda decision: None
         self._uuid = 0
         self._reply_to = 0
         self.timers: dict[Hashable, int] = {}
@@ -73,6 +75,7 @@ class ShardLab:
             else:
                 self.timers.pop(timer.key, None)
         self._take_replies(decision.replies)
+        self.on_decision(decision)
 
     def _take_replies(self, replies: list[Reply]) -> None:
         for reply_to, message in replies:
@@ -81,6 +84,7 @@ class ShardLab:
                 raise AnsweredTwiceError(f"{reply_to}: {message}")
             response_encoder(request.api_key, request.api_version)(message)
             self.answers[reply_to] = message
+            self.answered.append((request, message))
 
     def pass_time(self, milliseconds: int) -> None:
         end_ms = self.now_ms + milliseconds
