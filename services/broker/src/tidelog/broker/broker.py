@@ -13,6 +13,7 @@ from tidelog.broker.closest_replica import is_rack_aware
 from tidelog.broker.coordination.coordination import Coordination
 from tidelog.broker.fetch_sessions import FetchSessions
 from tidelog.broker.log.log_directory import LogDirectory
+from tidelog.broker.log_cleaner import LogCleaner
 from tidelog.broker.metadata_answers import MetadataAnswers
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.partition.events import AskEpochEnd, ProposeIsr, RestartLogAt, TruncateTo
@@ -92,6 +93,7 @@ class Broker:
         """What this broker follows others in."""
         self.coordination = Coordination(self)
         """Coordinators' sessions, and requests on their way to them."""
+        self.log_cleaner = LogCleaner(self)
         self.metadata_answers = MetadataAnswers()
         self.producer_ids = ProducerIds(
             lambda: controller.allocate_producer_ids(self.broker_id, self.broker_epoch)

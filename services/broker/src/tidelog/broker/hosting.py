@@ -60,6 +60,7 @@ async def close_replica(broker: Broker, topic_partition: TopicPartition, *, dele
     if replica is None:
         return
     await broker.fetchers.forget(topic_partition)
+    await broker.log_cleaner.forget(topic_partition)
     replica.resign(broker.clock.now_ms())
     broker.leadership_changed(topic_partition)  # whoever waits for it learns so
     if not any(hosted.topic == topic_partition.topic for hosted in broker.replicas):
@@ -105,6 +106,7 @@ async def set_strays_aside(broker: Broker, expected: Collection[TopicPartition])
 async def close_all(broker: Broker) -> None:
     """At a clean stop: flush, checkpoint, write the marker, unlock. Raises LogStorageError."""
     await broker.fetchers.stop()
+    await broker.log_cleaner.stop()
     marks = {
         topic_partition: replica.core.high_watermark for topic_partition, replica in broker.replicas.items()
     }

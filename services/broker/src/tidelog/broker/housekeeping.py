@@ -30,6 +30,7 @@ class Housekeeping:
 
     def start(self) -> None:
         settings = self._broker.settings
+        self._broker.log_cleaner.start()
         self._every(
             settings.log_retention_check_interval_ms, self.apply_retention, settings.log_initial_task_delay_ms
         )
@@ -44,6 +45,7 @@ class Housekeeping:
         self._every(settings.producer_id_expiration_check_interval_ms, self.expire_producers)
 
     async def stop(self) -> None:
+        await self._broker.log_cleaner.stop()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -129,6 +131,7 @@ class Housekeeping:
 
     async def checkpoint_log_start_offsets(self) -> None:
         await asyncio.to_thread(self._broker.log_directory.checkpoint_log_start_offsets)
+        await asyncio.to_thread(self._broker.log_directory.checkpoint_clean_offsets)
 
     async def expire_producers(self) -> None:
         await self._each(self._expire_producers)

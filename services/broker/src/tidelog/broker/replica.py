@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
 from tidelog.broker.log.file_range import FileRange
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.partition.append_validation import validate_batches
@@ -316,6 +317,22 @@ class Replica:
             else:
                 await asyncio.to_thread(log.truncate_fully_and_start_at, cut.offset, now_ms)
             self.step(Truncated(log.log_start_offset, log.log_end_offset), now_ms)
+
+    async def swap_in(self, swap: SegmentSwap, cut_count: int, now_ms: int) -> bool:
+        """Put a cleaned segment in the place of its sources; False if the log was cut or lost them since.
+        Raises LogStorageError, OSError.
+        """
+        async with self._one_role_at_a_time:  # nothing is truncated meanwhile
+            log = self.log
+            if log.cut_count != cut_count:
+                return False
+            await asyncio.to_thread(swap.announce)
+            if not swap.install():
+                await asyncio.to_thread(swap.call_off)
+                return False
+            await asyncio.to_thread(swap.finish)
+            swap.finished(now_ms)
+            return True
 
     def step(self, event: Event, now_ms: int) -> None:
         """Any other event; what follows from it is carried out."""

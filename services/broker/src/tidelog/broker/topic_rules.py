@@ -44,7 +44,7 @@ def _target_level(settings: TopicSettings) -> int | None:
 def log_config(settings: TopicSettings) -> LogConfig:
     return LogConfig(
         segment_bytes=settings.segment_bytes,
-        segment_ms=settings.segment_ms,
+        segment_ms=_segment_ms(settings),
         segment_jitter_ms=settings.segment_jitter_ms,
         segment_index_bytes=settings.segment_index_bytes,
         index_interval_bytes=settings.index_interval_bytes,
@@ -55,3 +55,10 @@ def log_config(settings: TopicSettings) -> LogConfig:
         flush_ms=settings.flush_ms,
         cleanup_policy=frozenset(settings.cleanup_policy),
     )
+
+
+def _segment_ms(settings: TopicSettings) -> int:
+    """A compacted log's records get out of the active segment in time for `max.compaction.lag.ms`."""
+    if settings.is_compacted and settings.max_compaction_lag_ms > 0:
+        return min(settings.segment_ms, settings.max_compaction_lag_ms)
+    return settings.segment_ms

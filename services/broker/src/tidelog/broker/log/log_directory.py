@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 from tidelog.broker.log.checkpoint_file import (
+    CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -42,7 +43,7 @@ from tidelog.broker.log.partition_directory import (
     partition_directory_name,
     renamed_directory_name,
 )
-from tidelog.broker.log.partition_log import PartitionLog
+from tidelog.broker.log.partition_log import NEVER_CLEANED, PartitionLog
 from tidelog.broker.log.partition_metadata import encode_uuid, read_topic_id, write_topic_id
 from tidelog.broker.log.previous_life import Life, is_log_suspect, life_of, read_boot_id, with_life
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
@@ -79,6 +80,7 @@ class LogDirectory:
         self._lock = lock
         self._recovery_points = _read_or_start_over(path / RECOVERY_POINT_CHECKPOINT)
         self._log_start_offsets = _read_or_start_over(path / LOG_START_OFFSET_CHECKPOINT)
+        self._clean_offsets = _read_or_start_over(path / CLEANER_OFFSET_CHECKPOINT)
         self.high_watermarks = _read_or_start_over(path / HIGH_WATERMARK_CHECKPOINT)
         self._checkpoint_lock = threading.Lock()
         self._deleted: list[tuple[int, int, Path]] = []  # (time of deletion, delay, directory to remove)
@@ -196,6 +198,9 @@ class LogDirectory:
             clean_shutdown=is_new or self.was_clean or topic_partition not in self._unopened,
             open_segments=self.open_segments,
         )
+        log.clean_offset = self._clean_offsets.get(topic_partition, NEVER_CLEANED)
+        if log.clean_offset > log.log_end_offset:
+            log.clean_offset = NEVER_CLEANED
         if log.cut_at_opening is not None:
             _log.warning("the log was cut", partition=str(topic_partition), where=log.cut_at_opening)
         self._unopened.discard(topic_partition)
@@ -305,9 +310,21 @@ class LogDirectory:
     def _note_checkpoints(self, topic_partition: TopicPartition, log: PartitionLog) -> None:
         self._recovery_points[topic_partition] = log.recovery_point
         self._log_start_offsets[topic_partition] = log.log_start_offset
+        self._note_clean_offset(topic_partition, log)
+
+    def _note_clean_offset(self, topic_partition: TopicPartition, log: PartitionLog) -> None:
+        if log.clean_offset >= 0:
+            self._clean_offsets[topic_partition] = log.clean_offset
+        else:
+            self._clean_offsets.pop(topic_partition, None)
 
     def _forget_checkpoints(self, topic_partition: TopicPartition) -> None:
-        for offsets in (self._recovery_points, self._log_start_offsets, self.high_watermarks):
+        for offsets in (
+            self._recovery_points,
+            self._log_start_offsets,
+            self._clean_offsets,
+            self.high_watermarks,
+        ):
             offsets.pop(topic_partition, None)
 
     def checkpoint_recovery_points(self) -> None:
@@ -320,6 +337,13 @@ class LogDirectory:
         for topic_partition, log in list(self.partitions.items()):
             self._log_start_offsets[topic_partition] = log.log_start_offset
         self._write(LOG_START_OFFSET_CHECKPOINT, self._log_start_offsets)
+
+    def checkpoint_clean_offsets(self) -> None:
+        """Up to where each compacted log is clean; nothing is written if that was never the case."""
+        for topic_partition, log in list(self.partitions.items()):
+            self._note_clean_offset(topic_partition, log)
+        if self._clean_offsets or (self.path / CLEANER_OFFSET_CHECKPOINT).exists():
+            self._write(CLEANER_OFFSET_CHECKPOINT, self._clean_offsets)
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
         """`high_watermarks` of the open partitions; what is known of others stays."""
@@ -349,6 +373,7 @@ class LogDirectory:
                 failures += [problem for problem in closed if problem is not None]
             self.checkpoint_recovery_points()
             self.checkpoint_log_start_offsets()
+            self.checkpoint_clean_offsets()
             self.checkpoint_high_watermarks({})
             if not failures and not self.has_untold_damage and (self.was_clean or not self._unopened):
                 is_unregistered = broker_epoch == UNKNOWN_BROKER_EPOCH  # so this life changed nothing

@@ -11,7 +11,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tidelog.broker.log.batch_scan import locate, scan_headers
+from tidelog.broker.log.batch_scan import scan_headers
+from tidelog.broker.log.cleaning.swap_files import CLEANED_SUFFIX, complete_interrupted_swaps
 from tidelog.broker.log.errors import TornLogError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.open_segments import OpenSegments
@@ -34,8 +35,7 @@ from tidelog.records.batch import NO_PRODUCER_ID, BatchHeader
 from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import end_transaction_marker
 
-SWAP_SUFFIX: Final = ".swap"
-LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, ".cleaned", ".tmp")
+LEFTOVER_SUFFIXES: Final = (DELETED_SUFFIX, CLEANED_SUFFIX, ".tmp")
 
 
 class Cut(NamedTuple):
@@ -77,8 +77,8 @@ def load_segments(
     missing or senseless. The first batch that is not sound ends the log: what follows it is removed.
     """
     open_segments = OpenSegments()
+    complete_interrupted_swaps(directory)
     _remove_leftovers(directory)
-    _complete_swaps(directory)
     bases = directory.offsets_of(LOG_SUFFIX)
     segments: list[Segment] = []
     cut: Cut | None = None
@@ -124,26 +124,6 @@ def _remove_leftovers(directory: PartitionDirectory) -> None:
         is_orphan = dot + suffix in SEGMENT_SUFFIXES and stem.isdecimal() and stem + LOG_SUFFIX not in names
         if name.endswith(LEFTOVER_SUFFIXES) or is_orphan:
             directory.named(name).unlink(missing_ok=True)
-
-
-def _complete_swaps(directory: PartitionDirectory) -> None:
-    """Compaction had written `.swap` segments in full and was about to put them in the place of those they
-    cover.
-    """
-    for base_offset in directory.offsets_of(LOG_SUFFIX + SWAP_SUFFIX):
-        path = directory.file(base_offset, LOG_SUFFIX + SWAP_SUFFIX)
-        end_offset = base_offset
-        with open(path, "rb") as file:
-            for _, _, last_offset, _ in locate(file.fileno(), 0, os.fstat(file.fileno()).st_size):
-                end_offset = last_offset + 1
-        for covered in directory.offsets_of(LOG_SUFFIX):
-            if base_offset <= covered < end_offset or covered == base_offset:
-                for suffix in SEGMENT_SUFFIXES:
-                    Path(directory.file(covered, suffix)).unlink(missing_ok=True)
-        os.rename(path, directory.file(base_offset, LOG_SUFFIX))
-    for name in os.listdir(directory.path):
-        if name.endswith(SWAP_SUFFIX):  # indexes of such segments: they are made anew
-            directory.named(name).unlink()
 
 
 def _existing_segment(

@@ -419,7 +419,7 @@ class SegmentedLog:
     def _looked_up(self, lookup: Callable[[], TimestampedOffset | None]) -> TimestampedOffset | None:
         try:
             for _ in range(LOOKUP_ATTEMPTS - 1):
-                with suppress(FileNotFoundError):  # retention or cleaning took a segment: look in what is left
+                with suppress(FileNotFoundError):  # a segment went meanwhile: look in what is there now
                     return lookup()
             return lookup()
         except (OSError, TornLogError) as error:

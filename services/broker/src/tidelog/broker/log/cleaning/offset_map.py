@@ -1,0 +1,254 @@
+"""The newest offset of each key in the dirty part of a log: what compaction goes by.
+
+Source: Kafka's `Cleaner.buildOffsetMap`, `SkimpyOffsetMap`. Kafka keeps 16 bytes of hash and 8 of offset a
+key; a Python dict needs about six times that, so as much memory holds fewer keys, and a log with very many
+takes more rounds.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from hashlib import md5
+from typing import Final
+
+from tidelog.broker.log.cleaning.aborted_transactions import AbortedTransactions, TransactionProgress
+from tidelog.broker.log.cleaning.cleaning_job import CleaningJob, SourceSegment
+from tidelog.broker.log.cleaning.segment_reader import SegmentReader
+from tidelog.records.batch import (
+    BATCH_HEADER_BYTES,
+    COMPRESSION_MASK,
+    CONTROL_BIT,
+    LOG_OVERHEAD_BYTES,
+    TRANSACTIONAL_BIT,
+)
+from tidelog.records.compression import decompress
+from tidelog.records.control import ControlType
+from tidelog.records.record import CorruptRecordError
+from tidelog.records.varint import continue_varint
+
+MAP_ENTRY_BYTES: Final = 144
+"""What a key costs: its bytes or hash 64, its offset 32, the slot in the dict 30 to 60."""
+MAX_RAW_KEY_BYTES: Final = 30
+_HASH_PADDING: Final = bytes(MAX_RAW_KEY_BYTES + 1 - md5(usedforsecurity=False).digest_size)
+_FLAGS_SHARE: Final = 8
+_SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL_BIT | CONTROL_BIT
+
+# base offset, batch length, magic, attributes, last offset delta, producer id, record count
+_HEADER: Final = struct.Struct(">qi4xb4xhi16xq6xi")
+_CONTROL_TYPE: Final = struct.Struct(">h")
+
+
+def short_key(key: bytes) -> bytes:
+    """What stands for a long key: a hash, of a length that no key has that stands for itself."""
+    return md5(key, usedforsecurity=False).digest() + _HASH_PADDING
+
+
+class OffsetMap:
+    """`latest_offset`: up to there all records have been taken in; a map that was full ends within the log.
+
+    `newest` marks, by offset less `first_offset`, the records that are their key's newest; None if the
+    offsets lie too far apart for that.
+    """
+
+    __slots__ = ("entries", "first_offset", "latest_offset", "max_entries", "newest")
+
+    def __init__(self, first_offset: int, max_entries: int) -> None:
+        self.entries: dict[bytes, int] = {}
+        self.first_offset = first_offset
+        self.max_entries = max_entries
+        self.latest_offset = -1
+        self.newest: bytes | None = None
+
+    def mark_newest(self, max_bytes: int) -> None:
+        """So that the second reading of the dirty part needs no keys."""
+        first, latest = self.first_offset, self.latest_offset
+        if not 0 <= latest - first < max_bytes:
+            return
+        flags = bytearray(latest - first + 1)
+        for offset in self.entries.values():
+            if offset <= latest:  # above: of a batch that was not taken in whole
+                flags[offset - first] = 1
+        self.newest = bytes(flags)
+
+
+def build_offset_map(
+    job: CleaningJob, aborted: AbortedTransactions, throttle: Callable[[int], None]
+) -> OffsetMap:
+    """From the dirty segments, the oldest first, until the map is full. Records of aborted transactions don't
+    count. Raises OSError, ValueError for damage.
+    """
+    start, end = job.first_dirty_offset, job.first_uncleanable_offset
+    max_entries = int(job.dedupe_buffer_bytes * job.dedupe_buffer_load_factor) // MAP_ENTRY_BYTES
+    found = OffsetMap(start, max(2, max_entries))
+    progress = TransactionProgress()
+    progress.expect(aborted.between(start, end))
+    dirty = [segment for segment in job.segments if segment.next_offset > start]
+    for number, segment in enumerate(dirty):
+        if not _take_in_segment(job, segment, found, progress, throttle):
+            break
+        # Offsets may be missing at its end.
+        found.latest_offset = (dirty[number + 1].base_offset if number + 1 < len(dirty) else end) - 1
+    found.mark_newest(job.dedupe_buffer_bytes // _FLAGS_SHARE)
+    return found
+
+
+def _take_in_segment(
+    job: CleaningJob,
+    segment: SourceSegment,
+    found: OffsetMap,
+    progress: TransactionProgress,
+    throttle: Callable[[int], None],
+) -> bool:
+    """False if the map got full."""
+    with SegmentReader(job.directory, segment, job.io_buffer_bytes) as reader:
+        for chunk in reader:
+            throttle(len(chunk))
+            try:
+                used = _take_in_chunk(chunk, found, progress)
+            except IndexError as error:
+                raise CorruptRecordError(f"{reader.path}: a record is cut off") from error
+            if used < 0:
+                return False
+            reader.consumed(used)
+    return True
+
+
+def _take_in_chunk(chunk: bytes, found: OffsetMap, progress: TransactionProgress) -> int:
+    """How many bytes of whole batches were taken in; -1 if the map got full.
+
+    The case of a batch with one plain record is read in place: it is the one whose cost counts.
+    """
+    entries, start, limit = found.entries, found.first_offset, found.max_entries
+    unpack = _HEADER.unpack_from
+    at, last_start, end, latest = 0, len(chunk) - BATCH_HEADER_BYTES, len(chunk), found.latest_offset
+    while at <= last_start:
+        base_offset, length, magic, attributes, delta, producer_id, count = unpack(chunk, at)
+        stop = at + length + LOG_OVERHEAD_BYTES
+        if stop > end or magic != 2 or length < 49:
+            break  # the reader decides what it is
+        if count == 1 and not delta and not attributes & _SPECIAL:
+            if base_offset >= start:
+                if len(entries) >= limit:
+                    found.latest_offset = latest
+                    return -1
+                place = at + BATCH_HEADER_BYTES
+                while chunk[place] > 127:  # the record's length
+                    place += 1
+                place += 2  # its attributes
+                while chunk[place] > 127:  # the timestamp delta
+                    place += 1
+                place += 2  # the offset delta
+                size = chunk[place]
+                place += 1
+                if size > 127:
+                    size, place = continue_varint(chunk, place, size)
+                if not size & 1:
+                    size >>= 1
+                    if size > MAX_RAW_KEY_BYTES:
+                        entries[short_key(chunk[place : place + size])] = base_offset
+                    else:
+                        entries[chunk[place : place + size]] = base_offset
+                latest = base_offset
+        else:
+            last_offset = base_offset + delta
+            if attributes & CONTROL_BIT:
+                follow_marker(chunk, at, base_offset, attributes, producer_id, count, progress)
+            elif not (attributes & TRANSACTIONAL_BIT and progress.is_aborted(producer_id, last_offset)):
+                codec = attributes & COMPRESSION_MASK
+                if codec:
+                    body = bytes(decompress(codec, chunk[at + BATCH_HEADER_BYTES : stop]))
+                    is_taken = _take_in_records(body, 0, count, base_offset, found)
+                else:
+                    is_taken = _take_in_records(chunk, at + BATCH_HEADER_BYTES, count, base_offset, found)
+                if not is_taken:
+                    found.latest_offset = latest
+                    return -1
+            if last_offset >= start:
+                latest = last_offset
+        at = stop
+    found.latest_offset = latest
+    return at
+
+
+def _take_in_records(body: bytes, place: int, count: int, base_offset: int, found: OffsetMap) -> bool:
+    """False if the map got full."""
+    entries, start = found.entries, found.first_offset
+    if len(entries) + count > found.max_entries:
+        return _take_in_some(body, place, count, base_offset, found)
+    for _ in range(count):
+        size = body[place]
+        place += 1
+        if size > 127:
+            size, place = continue_varint(body, place, size)
+        next_place = place + (size >> 1)
+        place += 1  # attributes
+        while body[place] > 127:  # the timestamp delta
+            place += 1
+        place += 1
+        delta = body[place]
+        place += 1
+        if delta > 127:
+            delta, place = continue_varint(body, place, delta)
+        size = body[place]
+        place += 1
+        if size > 127:
+            size, place = continue_varint(body, place, size)
+        if not size & 1:
+            offset = base_offset + (delta >> 1)
+            if offset >= start:
+                size >>= 1
+                if size > MAX_RAW_KEY_BYTES:
+                    entries[short_key(body[place : place + size])] = offset
+                else:
+                    entries[body[place : place + size]] = offset
+        place = next_place
+    return True
+
+
+def _take_in_some(body: bytes, place: int, count: int, base_offset: int, found: OffsetMap) -> bool:
+    """Near the bound each record is counted."""
+    room = found.max_entries - len(found.entries)
+    single = OffsetMap(found.first_offset, 2)
+    for _ in range(count):
+        size, behind = body[place], place + 1
+        if size > 127:
+            size, behind = continue_varint(body, behind, size)
+        single.entries.clear()
+        _take_in_records(body, place, 1, base_offset, single)
+        for key, offset in single.entries.items():
+            if room <= 0:
+                return False
+            room -= key not in found.entries
+            found.entries[key] = offset
+        place = behind + (size >> 1)
+    return True
+
+
+def follow_marker(
+    chunk: bytes,
+    at: int,
+    base_offset: int,
+    attributes: int,
+    producer_id: int,
+    count: int,
+    progress: TransactionProgress,
+) -> bool:
+    """A control batch: whether it is a marker that nothing needs any more."""
+    if not count:  # emptied by an earlier cleaning
+        return True
+    codec = attributes & COMPRESSION_MASK
+    place = at + BATCH_HEADER_BYTES
+    if codec:
+        length = _HEADER.unpack_from(chunk, at)[1]
+        chunk, place = bytes(decompress(codec, chunk[place : at + length + LOG_OVERHEAD_BYTES])), 0
+    for _ in range(5):  # length, attributes, timestamp delta, offset delta, key length
+        while chunk[place] > 127:
+            place += 1
+        place += 1
+    control_type = _CONTROL_TYPE.unpack_from(chunk, place + 2)[0]
+    if control_type == ControlType.ABORT:
+        return progress.is_abort_needless(producer_id, base_offset)
+    if control_type == ControlType.COMMIT:
+        return progress.is_commit_needless(producer_id, base_offset)
+    return False

@@ -1,0 +1,109 @@
+"""The files of a cleaned segment get their names, each step such that a start after any crash finds either
+the old segments or the new one.
+
+1. `.cleaned`: being written. A start removes them.
+2. `.swap`, the `.log` last: complete. From `.log.swap` on a start finishes the exchange.
+3. The old segments get `.deleted`, the oldest first, so that what a crash leaves of them is the end: nothing
+   that a tombstone or marker had removed can come back without it.
+4. The new ones lose `.swap`, the `.log` last.
+
+Source: Kafka's `UnifiedLog.replaceSegments`, `LogLoader.completeSwapOperations`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from tidelog.broker.log.batch_scan import locate
+from tidelog.broker.log.partition_directory import (
+    LOG_SUFFIX,
+    OFFSET_INDEX_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    PartitionDirectory,
+)
+
+CLEANED_SUFFIX: Final = ".cleaned"
+SWAP_SUFFIX: Final = ".swap"
+_LOG_LAST: Final = (TRANSACTION_INDEX_SUFFIX, TIME_INDEX_SUFFIX, OFFSET_INDEX_SUFFIX, LOG_SUFFIX)
+
+
+def announce_swap(directory: PartitionDirectory, base_offset: int) -> None:
+    """Step 2. Raises OSError, the exchange then not begun."""
+    for suffix in _LOG_LAST:
+        path = directory.file(base_offset, suffix)
+        os.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
+    directory.sync()
+
+
+def call_swap_off(directory: PartitionDirectory, base_offset: int) -> None:
+    """Undo step 2: the segments that were to be replaced are no more. Raises OSError."""
+    for suffix in reversed(_LOG_LAST):
+        path = directory.file(base_offset, suffix)
+        for unneeded in (path + SWAP_SUFFIX, path + CLEANED_SUFFIX):
+            with suppress(FileNotFoundError):
+                os.unlink(unneeded)
+
+
+def finish_swap(directory: PartitionDirectory, base_offset: int) -> None:
+    """Step 4, also of one that was begun before. Raises OSError."""
+    for suffix in _LOG_LAST:
+        path = directory.file(base_offset, suffix)
+        if suffix == TRANSACTION_INDEX_SUFFIX and _is_empty(path + SWAP_SUFFIX):
+            with suppress(FileNotFoundError):
+                os.unlink(path)  # first: until the other goes, a start does the same again
+            os.unlink(path + SWAP_SUFFIX)
+            continue
+        with suppress(FileNotFoundError):
+            os.replace(path + SWAP_SUFFIX, path)
+    directory.sync()
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return os.stat(path).st_size == 0
+    except FileNotFoundError:
+        return False
+
+
+def remove_snapshots(directory: PartitionDirectory, base_offsets: Sequence[int]) -> None:
+    """Of segments that went into another: no segment begins there any more. Raises OSError."""
+    for base_offset in base_offsets:
+        with suppress(FileNotFoundError):
+            os.unlink(directory.file(base_offset, SNAPSHOT_SUFFIX))
+
+
+def complete_interrupted_swaps(directory: PartitionDirectory) -> None:
+    """At a start, before anything else looks at the segments. Raises OSError, TornLogError."""
+    for base_offset in directory.offsets_of(LOG_SUFFIX + SWAP_SUFFIX):
+        end_offset = _end_offset(directory.file(base_offset, LOG_SUFFIX + SWAP_SUFFIX), base_offset)
+        for covered in directory.offsets_of(LOG_SUFFIX):
+            if base_offset < covered < end_offset:
+                for suffix in SEGMENT_SUFFIXES:
+                    with suppress(FileNotFoundError):
+                        os.unlink(directory.file(covered, suffix))
+        for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
+            path = directory.file(base_offset, suffix)
+            if not os.path.exists(path + SWAP_SUFFIX):  # what there is may be the old one's: made anew
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+        finish_swap(directory, base_offset)
+    for name in os.listdir(directory.path):
+        if name.endswith(SWAP_SUFFIX):  # the exchange had not begun
+            os.unlink(f"{directory.path}/{name}")
+
+
+def _end_offset(path: str, base_offset: int) -> int:
+    end_offset = base_offset
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        for _, _, last_offset, _ in locate(fd, 0, os.fstat(fd).st_size):
+            end_offset = last_offset + 1
+    finally:
+        os.close(fd)
+    return end_offset
