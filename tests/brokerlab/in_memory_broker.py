@@ -103,7 +103,8 @@ class InMemoryBroker:
         decode = (
             module.decoder(version) if hasattr(module, "decoder") else codec.request_decoder(key, version)
         )
-        message, end = decode(encoded, 0)
+        frame = memoryview(bytearray(encoded)) if key == ApiKey.PRODUCE else encoded  # it is written into
+        message, end = decode(frame, 0)
         assert end == len(encoded)
         context = SimpleNamespace(
             api_version=version,

@@ -39,6 +39,7 @@ class Attachment:
         "_held_count",
         "_reading",
         "_reads",
+        "_told_high_watermark",
         "calls",
         "is_ended",
         "leader_epoch",
@@ -70,11 +71,13 @@ class Attachment:
         """Clients' requests that its owner has still to answer, or whose answers are held; by request id."""
         self._held: list[tuple[int, int, int, bytes]] = []
         self._held_count = 0
+        self._told_high_watermark = -1
         self._reads: deque[ReadShard] = deque()
         self._reading: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         core = self.replica.core
+        self._told_high_watermark = core.high_watermark
         self.session.line.send(
             ShardAttached(
                 self.number,
@@ -161,6 +164,9 @@ class Attachment:
     def high_watermark_advanced(self) -> None:
         """Tell the owner, and let out what waited for it. Not called after the leader's role has ended."""
         high_watermark = self.replica.core.high_watermark
+        if high_watermark == self._told_high_watermark:
+            return
+        self._told_high_watermark = high_watermark
         self.session.line.send(ShardCommitted(self.number, high_watermark))
         held = self._held
         while held and held[0][0] <= high_watermark:

@@ -1,0 +1,92 @@
+"""Requests of a broker without sockets that may be answered later: the dispatcher's own way, up to a
+connection that is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tidelog.broker.broker import Broker
+from tidelog.broker.connection import Connection
+from tidelog.broker.dispatch import Dispatcher
+from tidelog.broker.request import RequestContext
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.headers import decode_response_header, encode_request_header
+
+_SIZE_BYTES = 4
+_LISTENER = "PLAINTEXT"
+
+
+class Asked:
+    """One request on its way. `answer` is None until there is one."""
+
+    def __init__(
+        self,
+        broker: Broker,
+        request: Any,
+        version: int,
+        *,
+        client_id: str = "test",
+        body: bytes | None = None,
+    ) -> None:
+        """`body` is sent instead of the request's own."""
+        self.api_key = ApiKey(request.API_KEY)
+        self.version = version
+        self.answer: Any = None
+        self.body: bytes | None = None
+        self.is_closed = False
+        self.refused_because: str | None = None
+        self.peer_host = "10.0.0.1"
+        self.last_active = 0.0
+        self.listener = SimpleNamespace(name=_LISTENER)
+        self.request_body = body or b"".join(
+            map(bytes, codec.request_encoder(self.api_key, version)(request))
+        )
+        header = encode_request_header(self.api_key, version, 7, client_id)
+        self._waiting: RequestContext | None = None
+        self._dispatcher = Dispatcher(broker)
+        frame = memoryview(header + self.request_body)
+        self._dispatcher.dispatch(cast(Connection, self), frame)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    # -- what a connection does
+
+    def wait_for(self, context: RequestContext) -> None:
+        self._waiting = context
+
+    def answer_now(self, _context: RequestContext, chunks: Sequence[Any]) -> None:
+        assert self.answer is None, "answered twice"
+        frame = b"".join(bytes(chunk) for chunk in chunks)[_SIZE_BYTES:]
+        _, position = decode_response_header(frame, 0, self.api_key, self.version)
+        self.body = frame[position:]
+        self.answer, end = codec.response_decoder(self.api_key, self.version)(frame, position)
+        assert end == len(frame)
+
+    answer_later = answer_now
+
+    def start_barrier(self) -> None: ...
+
+    def end_barrier(self) -> None: ...
+
+    def refuse(self, reason: str) -> None:
+        self.refused_because = reason
+
+    def close(self) -> None:
+        """The client goes away."""
+        self.is_closed = True
+        if self._waiting is not None:
+            self._waiting.abandon()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Some turns of the loop, until it holds."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - a thread reads real files
+            await asyncio.sleep(0.001)
