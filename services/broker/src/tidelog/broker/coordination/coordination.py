@@ -7,6 +7,7 @@ its attachment at the leader too (DESIGN section 8).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -47,6 +48,7 @@ class Coordination:
         self._highest_epochs: dict[ShardId, int] = {}
         self._serving: dict[ShardId, CoordinatorSession] = {}
         self._is_stopped = False
+        self._serving_changed = asyncio.Event()
 
     # -- sessions
 
@@ -78,6 +80,17 @@ class Coordination:
                 if known is None or epoch >= known[0]:
                     serving[shard] = epoch, session
         self._serving = {shard: session for shard, (_, session) in serving.items()}
+        self._serving_changed.set()
+        self._serving_changed = asyncio.Event()
+
+    async def until_served(self, shards: Collection[ShardId], timeout_ms: int) -> None:
+        """Returns when somebody decides for all of them, wherever they are led, or the time is over."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not all(shard in self._serving for shard in shards):
+                    await self._serving_changed.wait()
+        except TimeoutError:
+            return
 
     def stop(self) -> None:
         """Refuse what waits so that clients look for the next leader, and take no more sessions."""

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
     from tidelog.broker.request import RequestContext
 
+FIRST_CLAIM_MS: Final = 2_000
+"""How long the answer waits for a coordinator of a new topic's shards."""
 _FIRST_VERSION_WITH_KEYS: Final = 4
 _NO_NODE: Final = -1
 _KINDS: Final = {0: ShardKind.GROUP, 1: ShardKind.TRANSACTION}
@@ -43,7 +45,12 @@ def handle(
 async def _make_then_answer(
     broker: Broker, request: FindCoordinatorRequest, context: RequestContext, kind: ShardKind
 ) -> FindCoordinatorResponse:
-    await broker.coordination.topics.make(kind)
+    coordination = broker.coordination
+    await coordination.topics.make(kind)
+    keys = request.coordinator_keys or [request.key]
+    shards = {shard for key in keys if (shard := coordination.shard_of(kind, key)) is not None}
+    # A client that comes while its shard is being claimed would have to wait longer than this takes.
+    await coordination.until_served(shards, FIRST_CLAIM_MS)
     return _answer(broker, request, context, kind)
 
 
