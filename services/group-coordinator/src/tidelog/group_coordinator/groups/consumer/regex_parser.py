@@ -151,6 +151,7 @@ class _Parser:
         self._text = expression
         self._at = 0
         self._ignores_case = False
+        self._names: set[str] = set()
 
     @property
     def at_end(self) -> bool:
@@ -190,6 +191,8 @@ class _Parser:
                 literal = self._text[self._at : end if end >= 0 else None]
                 self._at = end + 2 if end >= 0 else len(self._text)
                 parts += [self._literal(character) for character in literal]
+                if literal:
+                    parts[-1] = self._repeated(parts[-1])
                 continue
             atom = self._atom(depth)
             if atom is not None:
@@ -229,6 +232,8 @@ class _Parser:
         return first, last
 
     def _atom(self, depth: int) -> _Node | None:
+        if self._peek() == "{" and self._bounds() is not None:
+            raise ValueError("nothing before {")
         character = self._take()
         match character:
             case "(":
@@ -254,6 +259,9 @@ class _Parser:
             name, closed, _ = self._text[self._at :].partition(">")
             if not closed or not name.isidentifier() or not name.isascii():
                 raise ValueError("invalid name of a group")
+            if name in self._names:
+                raise ValueError(f"two groups {name}")
+            self._names.add(name)
             self._at += len(name) + 1
         elif self._takes("?"):
             outer = self._ignores_case

@@ -26,6 +26,7 @@ class _Balancer:
     def __init__(
         self, subscriptions: Mapping[str, frozenset[UUID]], owned: dict[str, dict[UUID, set[int]]]
     ) -> None:
+        self._subscriptions = subscriptions
         self._owned = owned
         self._loads = {member_id: sum(map(len, own.values())) for member_id, own in owned.items()}
         self._subscribers: dict[UUID, list[str]] = {}
@@ -43,6 +44,7 @@ class _Balancer:
         self._fill(counts)
         while any(map(self._relieve, sorted(self._loads, key=lambda member_id: -self._loads[member_id]))):
             pass
+        self._bring_back()
 
     def _fill(self, counts: Mapping[UUID, int]) -> None:
         """Topics with few subscribers first: they have least choice."""
@@ -89,10 +91,37 @@ class _Balancer:
         while (step := reached_by[taker]) is not None:
             giver, topic_id = step
             partition = self._cheapest(giver, taker, topic_id)
-            self._owned[giver][topic_id].remove(partition)
-            self._loads[giver] -= 1
-            self._give(taker, topic_id, partition)
+            self._move(giver, taker, topic_id, partition)
             taker = giver
+
+    def _bring_back(self) -> None:
+        """What was moved goes back to whose it was where that costs no evenness: by itself to one with less,
+        or in exchange for something that wasn't its.
+        """
+        for taker in sorted(self._owned):
+            own = self._owned[taker]
+            for topic_id in sorted(own):
+                for partition in sorted(own[topic_id]):
+                    before = self._before.get((topic_id, partition), taker)
+                    if before == taker:
+                        continue
+                    if self._loads[before] < self._loads[taker]:
+                        self._move(taker, before, topic_id, partition)
+                    elif (other := self._not_its_own(before, taker)) is not None:
+                        self._move(taker, before, topic_id, partition)
+                        self._move(before, taker, *other)
+
+    def _move(self, giver: str, taker: str, topic_id: UUID, partition: int) -> None:
+        self._owned[giver][topic_id].remove(partition)
+        self._loads[giver] -= 1
+        self._give(taker, topic_id, partition)
+
+    def _not_its_own(self, giver: str, taker: str) -> tuple[UUID, int] | None:
+        for topic_id in sorted(self._owned[giver].keys() & self._subscriptions[taker]):
+            for partition in sorted(self._owned[giver][topic_id]):
+                if self._before.get((topic_id, partition)) != giver:
+                    return topic_id, partition
+        return None
 
     def _cheapest(self, giver: str, taker: str, topic_id: UUID) -> int:
         """One that was the taker's, else one that wasn't the giver's before."""
