@@ -92,6 +92,17 @@ def forward_named(broker: Broker, kind: ShardKind, request: NamedRequest, contex
 
 def forward_body(broker: Broker, kind: ShardKind, name: str, body: bytes, context: RequestContext) -> object:
     """The same with the name read already."""
+    call = client_call(body, context)
+    coordination = broker.coordination
+    refused = coordination.pass_on(coordination.shard_of(kind, name), call)
+    if refused:
+        return refuse(int(context.route.api_key), context.api_version, body, refused)
+    context.park(on_abandoned=call.abandon)
+    return PARKED
+
+
+def client_call(body: bytes, context: RequestContext) -> Call:
+    """A client's request, to be passed on: what it is answered is the client's answer."""
     route = context.route
     api_key, version = int(route.api_key), context.api_version
 
@@ -104,10 +115,4 @@ def forward_body(broker: Broker, kind: ShardKind, name: str, body: bytes, contex
         except MalformedMessageError as malformed:
             context.connection.refuse(str(malformed))
 
-    call = Call(PassedOnRequest(api_key, version, body, asker(context)), on_answered)
-    coordination = broker.coordination
-    refused = coordination.pass_on(coordination.shard_of(kind, name), call)
-    if refused:
-        return refuse(api_key, version, body, refused)
-    context.park(on_abandoned=call.abandon)
-    return PARKED
+    return Call(PassedOnRequest(api_key, version, body, asker(context)), on_answered)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.coordination.calls import Call, PassedOnRequest
@@ -36,6 +36,43 @@ async def add_partitions(
     *,
     verify_only: bool,
 ) -> dict[TopicPartition, ErrorCode]:
+    body = _question(transactional_id, producer_id, producer_epoch, partitions, verify_only=verify_only)
+    answer, error = await _ask(coordination, transactional_id, body)
+    return _told(answer, error, partitions)
+
+
+def ask_for_one(
+    coordination: Coordination,
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partition: TopicPartition,
+    *,
+    verify_only: bool,
+    on_told: Callable[[ErrorCode], None],
+) -> None:
+    """The same without a task: `on_told` is called in the moment in which the answer comes, so before
+    anything that the coordinator says later.
+    """
+    body = _question(transactional_id, producer_id, producer_epoch, (partition,), verify_only=verify_only)
+
+    def on_answered(answer: bytes | None, error: ErrorCode) -> None:
+        on_told(_told(answer, error, (partition,))[partition])
+
+    call = Call(PassedOnRequest(ApiKey.ADD_PARTITIONS_TO_TXN, _VERSION, body), on_answered)
+    refused = coordination.ask_owner(coordination.shard_of(ShardKind.TRANSACTION, transactional_id), call)
+    if refused:
+        on_told(refused)
+
+
+def _question(
+    transactional_id: str,
+    producer_id: int,
+    producer_epoch: int,
+    partitions: Collection[TopicPartition],
+    *,
+    verify_only: bool,
+) -> bytes:
     by_topic: dict[str, list[int]] = defaultdict(list)
     for partition in partitions:
         by_topic[partition.topic].append(partition.partition)
@@ -47,8 +84,12 @@ async def add_partitions(
         [AddPartitionsToTxnTopic(topic, indexes) for topic, indexes in by_topic.items()],
     )
     encode = codec.request_encoder(ApiKey.ADD_PARTITIONS_TO_TXN, _VERSION)
-    body = b"".join(encode(AddPartitionsToTxnRequest([transaction])))
-    answer, error = await _ask(coordination, transactional_id, body)
+    return b"".join(encode(AddPartitionsToTxnRequest([transaction])))
+
+
+def _told(
+    answer: bytes | None, error: ErrorCode, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, ErrorCode]:
     if answer is None:
         return dict.fromkeys(partitions, error)
     response: AddPartitionsToTxnResponse = codec.response_decoder(ApiKey.ADD_PARTITIONS_TO_TXN, _VERSION)(
