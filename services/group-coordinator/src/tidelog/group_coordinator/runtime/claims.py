@@ -231,8 +231,8 @@ class Claims:
 
     async def _balance_kind(self, kind: ShardKind) -> None:
         live = self._live[kind.value]
-        if self._is_leaving or self._id not in live:
-            return
+        if self._is_leaving or not self._lease or self._id not in live:
+            return  # without a lease it may still be the life before that is registered
         count = self._shard_count(kind)
         owners = {s.partition: o.coordinator_id for s, o in self._owners.items() if s.kind is kind}
         shares = plan_shares(live, owners, count)
