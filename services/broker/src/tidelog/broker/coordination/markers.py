@@ -67,7 +67,8 @@ class MarkerWriter:
                 else:
                     self._append(write, (at, part), marker, topic_partition, now_ms)
         for shard, places in of_shards.items():
-            self._pass_on(write, shard, places)
+            for place in places:  # an owner's decision writes one marker
+                self._pass_on(write, shard, [place])
         waits_for = [waiting[0].topic_partition for waiting in write.unreplicated.values()]
         broker.produce_purgatory.watch(write, waits_for, broker.timer.now_ms() + TIMEOUT_MS)
 
