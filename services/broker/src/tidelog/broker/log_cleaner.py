@@ -260,6 +260,7 @@ class LogCleaner:
             max(settings.log_cleaner_io_buffer_size // workers // 2, _MIN_BUFFER_BYTES),
             settings.log_cleaner_io_max_bytes_per_second / workers,
             last_records_of(replica.core.producers),
+            tuple(replica.log.aborted_across(found.first_uncleanable_offset)),
         )
 
 

@@ -402,6 +402,13 @@ class SegmentedLog:
             raise LogStorageError(f"{self.directory.path}: no transaction index: {error}") from error
         return found
 
+    def aborted_across(self, offset: int) -> list[AbortedTransaction]:
+        """Those with records below `offset`, the beginning of a segment, and the marker at or above it.
+
+        Raises LogStorageError.
+        """
+        return [found for found in self.aborted_transactions(offset, offset) if found.last_offset >= offset]
+
     # -- lookup by time
 
     def offset_for_timestamp(self, timestamp: int) -> TimestampedOffset | None:

@@ -19,9 +19,12 @@ class AbortedTransactions:
     a segment's index is small.
     """
 
-    def __init__(self, directory: str, base_offsets: Sequence[int]) -> None:
+    def __init__(
+        self, directory: str, base_offsets: Sequence[int], later: Sequence[AbortedTransaction] = ()
+    ) -> None:
         self._directory = directory
         self._base_offsets = base_offsets
+        self._later = later  # from the segments behind those
         self._by_base: dict[int, list[AbortedTransaction]] = {}
 
     def between(self, start_offset: int, end_offset: int) -> Iterator[AbortedTransaction]:
@@ -36,6 +39,9 @@ class AbortedTransactions:
                     yield transaction
                 if transaction.last_stable_offset >= end_offset:
                     return
+        for transaction in self._later:
+            if transaction.first_offset < end_offset:
+                yield transaction
 
     def _of(self, base_offset: int) -> list[AbortedTransaction]:
         found = self._by_base.get(base_offset)

@@ -31,7 +31,8 @@ def clean(
 
     Raises OSError; ValueError for a log that is damaged.
     """
-    aborted = AbortedTransactions(job.directory, [segment.base_offset for segment in job.segments])
+    bases = [segment.base_offset for segment in job.segments]
+    aborted = AbortedTransactions(job.directory, bases, job.later_aborted)
     offset_map = build_offset_map(job, aborted, throttle)
     clean_offset = offset_map.latest_offset + 1
     progress = TransactionProgress()

@@ -6,6 +6,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from tidelog.broker.log.transaction_index import AbortedTransaction
+
 
 class SourceSegment(NamedTuple):
     """A segment as it is to be cleaned: never the active one, so its files stand still."""
@@ -27,7 +29,9 @@ class LastRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """`segments` are all below `first_uncleanable_offset`, the oldest first. Times in milliseconds."""
+    """`segments` are all below `first_uncleanable_offset`, the oldest first. `later_aborted` began below it,
+    but their markers lie beyond. Times in milliseconds.
+    """
 
     directory: str
     segments: tuple[SourceSegment, ...]
@@ -43,6 +47,7 @@ class CleaningJob:
     io_buffer_bytes: int
     max_bytes_per_second: float
     last_records: tuple[LastRecord, ...] = ()
+    later_aborted: tuple[AbortedTransaction, ...] = ()
 
     def encode(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -52,6 +57,7 @@ class CleaningJob:
         fields = json.loads(line)
         fields["segments"] = tuple(SourceSegment(*row) for row in fields["segments"])
         fields["last_records"] = tuple(LastRecord(*row) for row in fields["last_records"])
+        fields["later_aborted"] = tuple(AbortedTransaction(*row) for row in fields["later_aborted"])
         return cls(**fields)
 
 
