@@ -100,6 +100,7 @@ def test_variables_of_others_are_let_be() -> None:
         ({"assignments": ["nod.id=1"]}, "did you mean node.id"),
         ({"assignments": ["tidelog.rpc.listener=nowhere"]}, "Value must be host:port"),
         ({"assignments": ["tidelog.rpc.listener=0.0.0.0:1"]}, "can't connect to a wildcard"),
+        ({"assignments": ["tidelog.session.listener=0.0.0.0:1"]}, "can't connect to a wildcard"),
         ({"file_text": "a\\u1=2"}, "broker.properties, line 1"),
         (
             {"environment": {"TIDELOG_SSL_KEYSTORE_LOCATION": "x"}},

@@ -45,6 +45,8 @@ OWN_BROKER_SETTINGS = {
     "tidelog.metrics.listener",
     "tidelog.rpc.advertised.address",
     "tidelog.rpc.listener",
+    "tidelog.session.advertised.address",
+    "tidelog.session.listener",
     "tidelog.validate.records",
 }
 OWN_TOPIC_SETTINGS = {"tidelog.validate.records"}

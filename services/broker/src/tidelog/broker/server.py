@@ -116,9 +116,15 @@ class BrokerServer:
         self._telemetry.controller_counts = counts
         self._telemetry.observe_controller(controller)
 
-    async def start(self, *, rpc_address: str = "", on_epoch: Callable[[int], None] | None = None) -> None:
-        """`rpc_address` is where the controller sends its commands to, if it is another process; `on_epoch`
-        is called with the broker epoch of each life.
+    async def start(
+        self,
+        *,
+        rpc_address: str = "",
+        session_address: str = "",
+        on_epoch: Callable[[int], None] | None = None,
+    ) -> None:
+        """`rpc_address` is where the controller sends its commands to, if it is another process,
+        `session_address` where coordinators come to; `on_epoch` is called with the broker epoch of each life.
 
         Raises OSError if an address can't be had, TimeoutError without a controller in this process,
         KafkaError if the id is held by a live broker.
@@ -132,7 +138,11 @@ class BrokerServer:
             self._listeners.append(listener)
         ports = {listener.name: listener.port for listener in self._listeners}
         entry = BrokerEntry(
-            settings.node_id, _advertised(plan.advertised, ports), settings.broker_rack, rpc_address
+            settings.node_id,
+            _advertised(plan.advertised, ports),
+            settings.broker_rack,
+            rpc_address,
+            session_address=session_address,
         )
         if not self._is_alone:
             # If this start comes to nothing, the next one must not take the directory for sound.

@@ -14,7 +14,7 @@ from tidelog.broker.life import GRACE_MS
 from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
 from tidelog.broker.log.meta_properties import read_meta_properties
 from tidelog.broker.server import BrokerServer
-from tidelog.cli.rpc_door import open_rpc_door
+from tidelog.cli.rpc_door import open_rpc_door, open_session_door
 from tidelog.cli.service_options import service_options, settings_from
 from tidelog.cli.service_process import Started, run_service
 from tidelog.metadata import keys
@@ -25,7 +25,6 @@ from tidelog.metadata.store import MetadataStore
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.rpc.controller_channel import RemoteController
 from tidelog.rpc.grpc_broker_server import BrokerCommandsService
-from tidelog.rpc.grpc_session_server import CoordinatorSessionService
 from tidelog.runtime.broker_settings import BrokerSettings
 
 LOCK_POLL_MS: Final = 100
@@ -51,9 +50,11 @@ async def _start(
     server = await _open_when_free(settings, directory, store, cluster_id, controller)
     stack.push_async_callback(server.stop)
     commands = BrokerCommandsService(server.commands, settings.node_id)
-    sessions = CoordinatorSessionService(server.coordination)
-    rpc_address = await open_rpc_door(settings, stack, commands, sessions)
-    await server.start(rpc_address=rpc_address, on_epoch=commands.set_broker_epoch)
+    rpc_address = await open_rpc_door(settings, stack, commands)
+    session_address = await open_session_door(settings, stack, server.coordination)
+    await server.start(
+        rpc_address=rpc_address, session_address=session_address, on_epoch=commands.set_broker_epoch
+    )
     endpoint = settings.listener_plan().bind[0]
     return Started(f"{endpoint.host or '0.0.0.0'}:{server.addresses[endpoint.listener_name]}", server.failed)
 

@@ -12,7 +12,7 @@ from tidelog.cli.service_process import Started, run_service
 from tidelog.group_coordinator.server import GroupCoordinator
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.store import StoreError
-from tidelog.rpc.grpc_session_connector import GrpcSessionConnector
+from tidelog.rpc.session_stream import StreamSessionConnector
 from tidelog.runtime.broker_settings import BrokerSettings
 
 
@@ -32,7 +32,7 @@ async def _start(
         if not failed.done():
             failed.set_result(error)
 
-    connector = GrpcSessionConnector()
+    connector = StreamSessionConnector()
     stack.push_async_callback(connector.close)
     coordinator = await GroupCoordinator.start(store, settings, connector, on_failed=fail)
     stack.push_async_callback(coordinator.stop)

@@ -38,6 +38,7 @@ class BrokerEntry(NamedTuple):
     rpc_address: str = ""
     is_log_suspect: bool = False
     suspect_partitions: tuple[TopicPartition, ...] = ()
+    session_address: str = ""
 
     @property
     def key(self) -> str:
@@ -60,6 +61,7 @@ class BrokerEntry(NamedTuple):
                 "rpc_address": self.rpc_address,
                 "log_suspect": self.is_log_suspect,
                 "suspect_partitions": self.suspect_partitions,
+                "session_address": self.session_address,
             }
         )
 
@@ -346,6 +348,7 @@ def _decode_broker(broker_id: int, value: dict[str, Any]) -> BrokerEntry:
         value.get("rpc_address", ""),
         value.get("log_suspect", False),
         tuple(TopicPartition(topic, index) for topic, index in value.get("suspect_partitions", ())),
+        value.get("session_address", ""),
     )
 
 

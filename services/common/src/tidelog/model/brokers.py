@@ -31,6 +31,9 @@ class BrokerRegistration(NamedTuple):
     is_log_suspect: bool = False  # it stopped uncleanly with its machine: ends of its logs may be gone
     # Replicas that recovered below their checkpointed high watermark, or were damaged before their end.
     suspect_partitions: tuple[TopicPartition, ...] = ()
+    session_address: str = (
+        ""  # "host:port" where it takes coordinators' sessions; "" where they share a process
+    )
 
     def endpoint(self, listener_name: str) -> Endpoint | None:
         """The endpoint of that listener, or None where this broker hasn't got it."""

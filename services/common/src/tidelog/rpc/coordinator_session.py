@@ -2,9 +2,9 @@
 
 A coordinator holds one session to each live broker. Over it the broker that leads a shard's partition lets
 the shard's owner read and append to that partition, and passes on what clients ask of the shard; the owner
-has markers written to what the broker leads. Between processes a session is one gRPC stream
-(`coordinator_session.proto`), in one process two queues; both keep the order of items each way, and lose
-none but by ending.
+has markers written to what the broker leads. Between processes a session is one TCP connection
+(`session_stream.py`), in one process two queues; both keep the order of items each way, and lose none but by
+ending.
 
 An *attachment* is one owner's hold on one shard's partition at one broker, numbered by the coordinator. It
 ends with `ShardLost`, `DetachShard` or the session; nothing is appended through it afterwards.

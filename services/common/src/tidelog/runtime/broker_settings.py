@@ -248,6 +248,11 @@ def check_settings_together(settings: BrokerSettings) -> None:
             "other services can't connect to a wildcard; set it to an address that they can reach",
         ),
         (
+            "tidelog.session.advertised.address",
+            settings.has_session_address,
+            "coordinators can't connect to a wildcard; set it to an address that they can reach",
+        ),
+        (
             "broker.heartbeat.interval.ms",
             settings.broker_heartbeat_interval_ms * 2 <= settings.broker_session_timeout_ms,
             "must be at most half of broker.session.timeout.ms, or the lease is lost",

@@ -70,6 +70,19 @@ class ClusterSettings(NetworkSettings):
         host_and_port,
     )
 
+    tidelog_session_listener: str = string(
+        "127.0.0.1:0",
+        MEDIUM,
+        "host:port where a broker takes coordinators' sessions; port 0 takes a free one.",
+        host_and_port,
+    )
+    tidelog_session_advertised_address: str = string(
+        "",
+        MEDIUM,
+        "host:port that coordinators are told, port 0 for the one that was taken; the listener's if empty.",
+        host_and_port,
+    )
+
     # --- stopping ---
     controlled_shutdown_max_retries: int = integer(
         3,
@@ -84,5 +97,13 @@ class ClusterSettings(NetworkSettings):
     @property
     def has_rpc_address(self) -> bool:
         """Whether others can be told where to call: a wildcard is no address."""
-        told = self.tidelog_rpc_advertised_address or self.tidelog_rpc_listener
-        return told.rpartition(":")[0] not in WILDCARD_HOSTS
+        return _is_address(self.tidelog_rpc_advertised_address or self.tidelog_rpc_listener)
+
+    @property
+    def has_session_address(self) -> bool:
+        """Whether coordinators can be told where to come."""
+        return _is_address(self.tidelog_session_advertised_address or self.tidelog_session_listener)
+
+
+def _is_address(told: str) -> bool:
+    return told.rpartition(":")[0] not in WILDCARD_HOSTS

@@ -147,6 +147,7 @@ class ClusterPlan:
             "node.id": str(member.number),
             "tidelog.etcd.endpoints": self.etcd_url,
             "tidelog.rpc.listener": f"{HOST}:0",
+            "tidelog.session.listener": f"{HOST}:0",
             "tidelog.log.format": "text",
             "offsets.topic.replication.factor": str(replicas),
             "transaction.state.log.replication.factor": str(replicas),

@@ -3,14 +3,15 @@
 isort:skip_file
 What a coordinator and a broker say to each other.
 
-One stream from each coordinator to each live broker, opened by the coordinator at the broker's rpc door and
-held for as long as both live. Each side says what it has to say when it has it; a frame holds all that one
-turn of the sender's event loop made. Items are in order, over all frames of a side; none is lost but with the
-stream itself. An item of a kind that isn't known is passed over.
+One session of each coordinator with each live broker, opened by the coordinator at the broker's session door
+and held for as long as both live: a TCP connection of frames, each a uint32 length (big endian) and a message
+(docs/adr/0015 says why it is no gRPC stream). An empty frame is a heartbeat. Each side says what it has to say
+when it has it; a frame holds all that one turn of the sender's event loop made. Items are in order, over all
+frames of a side; none is lost but with the session itself. An item of a kind that isn't known is passed over.
 
 An attachment is one owner's hold on one shard's partition at one broker, numbered by the coordinator: the
 numbers of a session are its own. Through it the owner reads and appends; it ends with ShardLost, DetachShard
-or the stream.
+or the session.
 
 Client's record bytes never come this way: what is read and appended here are the coordinators' own records.
 """

@@ -82,7 +82,12 @@ class ClusterView:
             self._is_image_stale = True
         elif isinstance(entry, BrokerEntry):
             self.brokers[entry.broker_id] = BrokerRegistration(
-                entry.broker_id, create_revision, entry.endpoints, entry.rack, entry.rpc_address
+                entry.broker_id,
+                create_revision,
+                entry.endpoints,
+                entry.rack,
+                entry.rpc_address,
+                session_address=entry.session_address,
             )
             if entry.rack is not None and self._racks.get(entry.broker_id) != entry.rack:
                 self._racks[entry.broker_id] = entry.rack
