@@ -52,7 +52,7 @@ from tidelog.runtime.timer import Timer
 FIRST_RETRY_MS: Final = 20
 MAX_RETRY_MS: Final = 1_000
 IMAGE_DELAY_MS: Final = 20
-"""How long changes of topics are collected before the cores are told."""
+"""Of changes of topics the cores are told the first at once, those that follow it so closely together."""
 DRAIN_TIMEOUT_MS: Final = 1_000
 STORE_TIMEOUT_MS: Final = 500
 """At a stop: what etcd hasn't taken by then ends with the lease."""
@@ -199,10 +199,14 @@ class CoordinatorRuntime:
             self.sessions.brokers_changed(self.view.brokers.values())
             self.claims.shards_changed()
             if self._image_due is None:
-                self._image_due = self.call_after(self._tell_image, IMAGE_DELAY_MS)
+                self._tell_image()
+                self._image_due = self.call_after(self._tell_image_again, IMAGE_DELAY_MS)
+
+    def _tell_image_again(self) -> None:
+        self._image_due = None
+        self._tell_image()
 
     def _tell_image(self) -> None:
-        self._image_due = None
         image = self.view.image()
         for shard in list(self.shards.values()):
             shard.image_changed(image)

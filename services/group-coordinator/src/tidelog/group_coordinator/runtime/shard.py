@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from enum import Enum
+from functools import cache
 from typing import Any, Final, NamedTuple, Protocol
 
 import structlog
@@ -47,7 +48,7 @@ from tidelog.rpc.coordinator_session import (
     ShardAttached,
     ShardRecords,
 )
-from tidelog.wire.codec import Encoder, MalformedMessageError, request_decoder, response_encoder
+from tidelog.wire.codec import Decoder, Encoder, MalformedMessageError, request_decoder, response_encoder
 from tidelog.wire.malformed import UnsupportedVersionError
 
 LOAD_BYTES: Final = 512 * 1024
@@ -58,6 +59,11 @@ _log = structlog.get_logger(__name__)
 
 def _nothing() -> None:
     return
+
+
+@cache
+def _codecs(api_key: int, api_version: int) -> tuple[Decoder, Encoder]:
+    return request_decoder(api_key, api_version), response_encoder(api_key, api_version)
 
 
 class ShardState(Enum):
@@ -269,8 +275,8 @@ class Shard:
             return
         api_key, api_version = item.api_key, item.api_version
         try:
-            message, _ = request_decoder(api_key, api_version)(item.body, 0)
-            encoder = response_encoder(api_key, api_version)
+            decoder, encoder = _codecs(api_key, api_version)
+            message, _ = decoder(item.body, 0)
         except (MalformedMessageError, UnsupportedVersionError) as error:
             _log.warning("a forwarded request can't be read", api_key=api_key, reason=str(error))
             line.send(AnswerRequest(item.request_id, None, ErrorCode.INVALID_REQUEST))

@@ -85,6 +85,7 @@ def decide(
     if request.api_key == ApiKey.OFFSET_COMMIT and request.message.retention_time_ms >= 0:
         expire_ms = now_ms + request.message.retention_time_ms
     max_metadata_length = groups.settings.offset_metadata_max_bytes
+    known_topics = groups.image.topics
     commits: list[Commit] = []
     results: list[tuple[_Topic, list[tuple[int, ErrorCode]]]] = []
     for topic in _topics(groups, request):
@@ -95,6 +96,8 @@ def decide(
             refused = error
             if refused is ErrorCode.NONE and topic.name is None:
                 refused = ErrorCode.UNKNOWN_TOPIC_ID
+            elif refused is ErrorCode.NONE and topic.name not in known_topics:
+                refused = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif refused is ErrorCode.NONE and len(metadata) > max_metadata_length:
                 refused = ErrorCode.OFFSET_METADATA_TOO_LARGE
             errors.append((partition.partition_index, refused))
