@@ -54,9 +54,19 @@ class JavaTools:
     def run(
         self, main_class: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0
     ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(main_class, *arguments),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def command(self, main_class: str, *arguments: str) -> list[str]:
         """Class names without a dot before the first capital are taken from org.apache.kafka.tools."""
         name = main_class if main_class.startswith(("kafka.", "org.")) else f"{TOOLS}.{main_class}"
-        command = [
+        return [
             "java",
             *JAVA_OPTIONS,
             f"-Dlog4j2.configurationFile={self._log_configuration}",
@@ -65,9 +75,6 @@ class JavaTools:
             name,
             *arguments,
         ]
-        return subprocess.run(
-            command, input=stdin, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
 
     def check(self, main_class: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> str:
         """As run(), but a non-zero exit is an AssertionError; returns what it printed."""
