@@ -1,0 +1,88 @@
+"""Exactly once through librdkafka while brokers, coordinators, controllers and the copiers themselves are
+killed: the copy equals the original, in each partition, record for record.
+
+TRANSACTIONAL_COPY_MESSAGES (the full proof: 100000), TRANSACTION_MESSAGES (750) and FAULT_SEED choose another
+run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from clusterlab.tidelog_cluster import TidelogCluster
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
+from transactionlab.copying import Copiers, CopyFaults, read_all
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1_800)]
+PARTITIONS = 3
+MESSAGES = int(os.environ.get("TRANSACTIONAL_COPY_MESSAGES", "6000"))
+TRANSACTION_MESSAGES = int(os.environ.get("TRANSACTION_MESSAGES", "150"))
+SEED = int(os.environ.get("FAULT_SEED", "20240607"))
+PAUSE_S = float(os.environ.get("COPY_PAUSE_S", "0.3"))
+LIMIT_S = float(os.environ.get("COPY_LIMIT_S", "240"))
+MOST_FAULTS = int(os.environ.get("COPY_FAULTS", "6"))
+SETTINGS = {
+    "default.replication.factor": "3",
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000",
+}
+
+
+def written(bootstrap: str, topic: str) -> dict[int, list[bytes]]:
+    """The original."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20})
+    values: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    for number in range(MESSAGES):
+        value = b"message %d" % number
+        values[number % PARTITIONS].append(value)
+        producer.produce(topic, value, partition=number % PARTITIONS)
+        if number % 1_000 == 0:
+            producer.poll(0)
+    assert producer.flush(60) == 0
+    return values
+
+
+def test_the_copy_is_exact_whatever_is_killed(
+    new_cluster: Callable[..., TidelogCluster], new_replicated_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    cluster = new_cluster(brokers=3, controllers=2, settings=SETTINGS, options=["--coordinators", "2"])
+    source, target = (new_replicated_topic(cluster, PARTITIONS) for _ in range(2))
+    original = written(cluster.bootstrap, source)
+    copiers = Copiers(cluster.bootstrap, source, target, tmp_path, 2)
+    faults = CopyFaults(cluster, copiers, random.Random(SEED))
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    began_s = time.monotonic()
+    copiers.start(TRANSACTION_MESSAGES, PAUSE_S)
+    try:
+        while (copied := copiers.copied(admin, PARTITIONS)) < MESSAGES:
+            elapsed_s = time.monotonic() - began_s
+            assert elapsed_s < LIMIT_S, f"{copied} of {MESSAGES} copied after {elapsed_s:.0f} s"
+            if copied and len(faults.done) < MOST_FAULTS:
+                faults.strike()
+            else:
+                time.sleep(0.3)
+            copiers.tend()
+        copiers.stop()
+        copy = read_all(cluster.bootstrap, target, PARTITIONS, "read_committed")
+        everything = read_all(cluster.bootstrap, target, PARTITIONS, "read_uncommitted")
+    except AssertionError:
+        print(copiers.logs())
+        raise
+    finally:
+        copiers.stop()
+        print(f"seed {SEED}: {', '.join(faults.done)}; {copiers.restarts} restarts of copiers")
+    aborted = sum(map(len, everything.values())) - sum(map(len, copy.values()))
+    print(
+        f"{MESSAGES} messages in {time.monotonic() - began_s:.0f} s, {aborted} more in aborted transactions"
+    )
+    for partition, values in original.items():
+        assert copy[partition] == values, f"seed {SEED}: partition {partition} differs"
+    assert faults.done
