@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import (
     AppendBatch,
+    AppendFailed,
     BatchAppended,
     LeaderAndIsrReceived,
     ProduceReceived,
@@ -79,6 +80,15 @@ def test_batches_under_way_while_a_role_is_on_its_way_to_the_disk() -> None:
     assert isinstance(refusal, Refuse)
     assert refusal.error is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert produce(core, batch(2)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [produce(core, batch(sequence)) for sequence in (1, 2)] == [ErrorCode.NONE] * 2
+
+
+def test_batches_behind_one_that_the_disk_refused() -> None:
+    core = partition(ME)
+    assert produce(core, batch(0)) is ErrorCode.NONE
+    assert isinstance(core.step(ProduceReceived(batch(1), ALL), NOW)[0], AppendBatch)
+    assert core.step(AppendFailed(batch(1)), NOW) == []
+    assert produce(core, batch(2)) is ErrorCode.KAFKA_STORAGE_ERROR
     assert [produce(core, batch(sequence)) for sequence in (1, 2)] == [ErrorCode.NONE] * 2
 
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
+from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.file_range import FileRange
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.partition.append_validation import validate_batches
@@ -22,6 +23,7 @@ from tidelog.broker.partition.events import (
     AdvanceLowWatermark,
     AnswerDuplicate,
     AppendBatch,
+    AppendFailed,
     AskEpochEnd,
     BatchAppended,
     BatchesAppended,
@@ -144,7 +146,11 @@ class Replica:
         )
         decision = self.core.step(asked, now_ms)[0]
         if type(decision) is AppendBatch:
-            appended = self._append_decided(records, header, decision, None, now_ms)
+            try:
+                appended = self._append_decided(records, header, decision, None, now_ms)
+            except LogStorageError:
+                self.core.step(AppendFailed(header), now_ms)
+                raise
             self.traffic.produced(header.record_count, len(records))
             return appended
         if type(decision) is AnswerDuplicate:

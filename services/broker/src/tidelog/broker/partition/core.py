@@ -18,6 +18,7 @@ from tidelog.broker.partition.events import (
     AdvanceLowWatermark,
     AnswerDuplicate,
     AppendBatch,
+    AppendFailed,
     AppendReceived,
     AskEpochEnd,
     BatchAppended,
@@ -158,6 +159,7 @@ class PartitionCore:
         self._handlers: dict[type, Callable[[Any, int], list[Effect]]] = {
             ProduceReceived: self._on_produce_received,
             ProduceTurnedAway: self._on_produce_turned_away,
+            AppendFailed: self._on_append_failed,
             VerificationAsked: partial(on_verification_asked, self),
             VerificationRefused: self._on_verification_refused,
             MarkerReceived: partial(on_marker_received, self),
@@ -361,6 +363,10 @@ class PartitionCore:
     def _on_produce_turned_away(self, event: ProduceTurnedAway, now_ms: int) -> list[Effect]:
         message = "this broker's role for the partition is changing"
         return self._refuse_for_now(event.header, ErrorCode.NOT_LEADER_OR_FOLLOWER, message, now_ms)
+
+    def _on_append_failed(self, event: AppendFailed, now_ms: int) -> list[Effect]:
+        self._refuse_for_now(event.header, ErrorCode.KAFKA_STORAGE_ERROR, "the disk refuses", now_ms)
+        return []
 
     def _on_verification_refused(self, event: VerificationRefused, now_ms: int) -> list[Effect]:
         message = f"the transaction can't be verified now: {event.error.name}"

@@ -90,6 +90,12 @@ class ProduceTurnedAway(NamedTuple):
     header: BatchHeader
 
 
+class AppendFailed(NamedTuple):
+    """The disk refused a batch that was to be appended: nothing of it is in the log, and it will come again."""
+
+    header: BatchHeader
+
+
 class BatchAppended(NamedTuple):
     """The batch stands in the log; `header` as it was appended, offset and epoch set. `marker` is that of a
     control batch.
@@ -215,6 +221,7 @@ Event = (
     LeaderAndIsrReceived
     | ProduceReceived
     | ProduceTurnedAway
+    | AppendFailed
     | VerificationAsked
     | VerificationRefused
     | MarkerReceived
