@@ -91,7 +91,7 @@ class ProduceTurnedAway(NamedTuple):
 
 
 class AppendFailed(NamedTuple):
-    """The disk refused a batch that was to be appended: nothing of it is in the log, and it will come again."""
+    """The disk refused a batch that was to be appended: nothing of it is in the log, it will come again."""
 
     header: BatchHeader
 
