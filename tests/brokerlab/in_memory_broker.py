@@ -21,8 +21,11 @@ from tidelog.broker.commands import CommandReceiver
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.partition.events import VerificationAsked, VerifyTransaction
+from tidelog.broker.partition.verifications import NO_GUARD
 from tidelog.broker.request import RequestContext
 from tidelog.model.brokers import BrokerRegistration, Endpoint
+from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, TopicState, UpdateMetadata
@@ -157,8 +160,11 @@ class InMemoryBroker:
         return topic_id
 
     def append(self, topic: str, count: int = 1, partition: int = 0, **producer: Any) -> None:
-        """One batch of `count` records."""
+        """One batch of `count` records; of a transaction, as if its coordinator had vouched for it."""
         now_ms = self.clock.now_ms()
         records = [Record(number, now_ms, None, b"%d" % number, []) for number in range(count)]
         replica = self.broker.leader_replica(topic, partition)
-        replica.append(memoryview(build_batch(records, **producer)), 1, 9, now_ms)
+        batch = memoryview(build_batch(records, **producer))
+        asked = replica.core.step(VerificationAsked(parse_header(batch), False), now_ms)
+        guard = next((effect.guard for effect in asked if isinstance(effect, VerifyTransaction)), NO_GUARD)
+        replica.append(batch, 1, 9, now_ms, guard)

@@ -41,16 +41,14 @@ class WholeRequest(NamedTuple):
     body: bytes
 
 
-def named_decoder(api_key: int, version: int, *, strings_before: int = 0) -> codec.Decoder:
-    """Reads the one string that says whose the request is, behind `strings_before` others."""
+def named_decoder(api_key: int, version: int) -> codec.Decoder:
+    """Reads the one string that says whose the request is: the first of the body."""
     is_flexible = version >= api_spec(api_key).flexible_from
 
     def decode(buffer: Buffer, position: int) -> tuple[NamedRequest, int]:
         body = bytes(buffer[position:])
         try:
             start, end = _string(body, 0, is_flexible)
-            for _ in range(strings_before):
-                start, end = _string(body, end, is_flexible)
             name = body[start:end].decode()
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             raise MalformedMessageError(f"{api_spec(api_key).name} v{version}: {error}") from error

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 TIMEOUT_MS: Final = 30_000
 """How long markers wait for their replication; whoever asked comes again."""
 _VERSION: Final = 2
-_RETRIABLE_OF_COORDINATOR: Final = (
+_AWAY: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     ErrorCode.COORDINATOR_NOT_AVAILABLE,
     ErrorCode.NOT_COORDINATOR,
@@ -57,19 +57,16 @@ class MarkerWriter:
         """
         broker = self._broker
         write = _MarkerWrite(markers, on_written)
-        of_shards: dict[ShardId, list[Place]] = {}
         now_ms = broker.clock.now_ms()
         for at, marker in enumerate(markers):
             for part, topic_partition in enumerate(marker.partitions):
                 if topic_partition.topic == GROUP_METADATA_TOPIC:
                     shard = ShardId(ShardKind.GROUP, topic_partition.partition)
-                    of_shards.setdefault(shard, []).append((at, part))
+                    self._pass_on(write, (at, part), marker, shard)
                 else:
                     self._append(write, (at, part), marker, topic_partition, now_ms)
-        for shard, places in of_shards.items():
-            for place in places:  # an owner's decision writes one marker
-                self._pass_on(write, shard, [place])
         waits_for = [waiting[0].topic_partition for waiting in write.unreplicated.values()]
+        write.is_watched = True
         broker.produce_purgatory.watch(write, waits_for, broker.timer.now_ms() + TIMEOUT_MS)
 
     def _append(
@@ -90,37 +87,35 @@ class MarkerWriter:
             return
         write.unreplicated[place] = replica, replica.core.leader_epoch, appended.required_offset
 
-    def _pass_on(self, write: _MarkerWrite, shard: ShardId, places: list[Place]) -> None:
+    def _pass_on(self, write: _MarkerWrite, place: Place, marker: Marker, shard: ShardId) -> None:
+        """One by one, as a decision of the shard's owner writes one marker."""
+        at, part = place
+
         def on_answered(body: bytes | None, error: ErrorCode) -> None:
-            write.shards_asked -= 1
-            codes = [error or ErrorCode.UNKNOWN_SERVER_ERROR] * len(places)
-            if body is not None:
-                answer: WriteTxnMarkersResponse = codec.response_decoder(ApiKey.WRITE_TXN_MARKERS, _VERSION)(
-                    body, 0
-                )[0]
-                codes = [
-                    ErrorCode(partition.error_code)
-                    for result in answer.markers
-                    for topic in result.topics
-                    for partition in topic.partitions
-                ]
-            if len(codes) != len(places):
-                _log.error("an answer to markers is not complete", shard=str(shard))
-                codes = [ErrorCode.NOT_LEADER_OR_FOLLOWER] * len(places)
-            for (at, part), code in zip(places, codes, strict=True):
-                # Whoever sends markers knows errors of partitions only, as in Kafka.
-                is_away = code in _RETRIABLE_OF_COORDINATOR
-                write.errors[at][part] = ErrorCode.NOT_LEADER_OR_FOLLOWER if is_away else code
-            if not write.is_done and write.try_complete():
+            write.unanswered.discard(place)
+            if write.is_done:
+                return  # too late
+            code = error if body is None else _code_in(body)
+            # Whoever sends markers knows errors of partitions only, as in Kafka.
+            write.errors[at][part] = ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _AWAY else code
+            if write.is_watched and write.try_complete():
                 self._broker.produce_purgatory.complete(write)
 
-        asked = WriteTxnMarkersRequest([_for_shard(write.markers[at], shard) for at, _ in places])
-        body = b"".join(codec.request_encoder(ApiKey.WRITE_TXN_MARKERS, _VERSION)(asked))
-        request = PassedOnRequest(ApiKey.WRITE_TXN_MARKERS, _VERSION, body)
-        write.shards_asked += 1
-        refused = self._coordination.pass_on(shard, Call(request, on_answered))
+        body = b"".join(
+            codec.request_encoder(ApiKey.WRITE_TXN_MARKERS, _VERSION)(
+                WriteTxnMarkersRequest([_for_shard(marker, shard)])
+            )
+        )
+        write.unanswered.add(place)
+        call = Call(PassedOnRequest(ApiKey.WRITE_TXN_MARKERS, _VERSION, body), on_answered)
+        refused = self._coordination.pass_on(shard, call)
         if refused:
-            on_answered(None, refused)
+            call.answered(None, refused)
+
+
+def _code_in(body: bytes) -> ErrorCode:
+    answer: WriteTxnMarkersResponse = codec.response_decoder(ApiKey.WRITE_TXN_MARKERS, _VERSION)(body, 0)[0]
+    return ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
 
 
 def _for_shard(marker: Marker, shard: ShardId) -> WritableTxnMarker:
@@ -137,7 +132,7 @@ def _for_shard(marker: Marker, shard: ShardId) -> WritableTxnMarker:
 class _MarkerWrite(DelayedOperation):
     """What is written and not yet replicated, or not yet answered by the shards' owners."""
 
-    __slots__ = ("_on_written", "errors", "markers", "shards_asked", "unreplicated")
+    __slots__ = ("_on_written", "errors", "is_watched", "markers", "unanswered", "unreplicated")
 
     def __init__(self, markers: Sequence[Marker], on_written: Callable[[Errors], None]) -> None:
         super().__init__()
@@ -145,7 +140,8 @@ class _MarkerWrite(DelayedOperation):
         self.errors = [[ErrorCode.NONE] * len(marker.partitions) for marker in markers]
         self.unreplicated: dict[Place, tuple[Replica, int, int]] = {}
         """Where, in which leader epoch, and the high watermark that is waited for."""
-        self.shards_asked = 0
+        self.unanswered: set[Place] = set()
+        self.is_watched = False
         self._on_written = on_written
 
     def try_complete(self) -> bool:
@@ -158,7 +154,7 @@ class _MarkerWrite(DelayedOperation):
                 self._settle(
                     place, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if under_min_isr else ErrorCode.NONE
                 )
-        return not self.unreplicated and not self.shards_asked
+        return not self.unreplicated and not self.unanswered
 
     def _settle(self, place: Place, error: ErrorCode) -> None:
         del self.unreplicated[place]
@@ -167,7 +163,8 @@ class _MarkerWrite(DelayedOperation):
     def on_expire(self) -> None:
         for place in tuple(self.unreplicated):
             self._settle(place, ErrorCode.REQUEST_TIMED_OUT)
-        # What shards' owners have not answered stands as written to nobody.
+        for at, part in self.unanswered:
+            self.errors[at][part] = ErrorCode.REQUEST_TIMED_OUT
 
     def on_complete(self) -> None:
         self._on_written(tuple(map(tuple, self.errors)))
