@@ -9,7 +9,6 @@ from struct import unpack_from
 from typing import Final
 from uuid import UUID
 
-from tidelog.group_coordinator.groups.consumer.assignment import Assignment
 from tidelog.group_coordinator.shard_core import ClusterImage
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_codec
 from tidelog.wire.messages.records.consumer_protocol_assignment import (
@@ -31,7 +30,9 @@ def read_subscription(data: Buffer) -> ConsumerProtocolSubscription:
         raise ValueError("the embedded consumer protocol is malformed") from error
 
 
-def owned_partitions(subscription: ConsumerProtocolSubscription, image: ClusterImage) -> Assignment:
+def owned_partitions(
+    subscription: ConsumerProtocolSubscription, image: ClusterImage
+) -> dict[UUID, frozenset[int]]:
     return _by_id({topic.topic: topic.partitions for topic in subscription.owned_partitions}, image)
 
 

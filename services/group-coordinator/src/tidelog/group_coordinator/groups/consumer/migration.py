@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -14,6 +14,7 @@ from tidelog.group_coordinator.groups.classic.member import ClassicMember, Membe
 from tidelog.group_coordinator.groups.consumer import group_records as records
 from tidelog.group_coordinator.groups.consumer.classic_protocol import (
     encode_assignment,
+    owned_partitions,
     read_assignment,
     read_subscription,
 )
@@ -56,7 +57,7 @@ def from_classic(groups: Groups, known: Group) -> ConsumerGroup:
     group.assignment_epoch = known.generation
     for classic in known.members.values():
         try:
-            member, assigned = _from_classic_member(groups, known, classic)
+            member, assigned = _from_classic_member(groups, known, classic, group.owners)
         except ValueError as error:
             raise _refused(known, str(error)) from None
         group.put_subscription(member)
@@ -73,11 +74,22 @@ def _refused(known: Group, why: str) -> KafkaError:
 
 
 def _from_classic_member(
-    groups: Groups, group: ClassicGroup, classic: ClassicMember
+    groups: Groups,
+    group: ClassicGroup,
+    classic: ClassicMember,
+    taken: Mapping[UUID, Mapping[int, str]],
 ) -> tuple[Member, dict[UUID, frozenset[int]]]:
     """Raises ValueError."""
     subscription = read_subscription(classic.metadata(group.protocol) or classic.protocols[0].metadata)
     assigned = read_assignment(classic.assignment, groups.image)
+    if not assigned:
+        # Within a rebalance assignments are gone, but who is cooperative still holds what it says.
+        assigned = owned_partitions(subscription, groups.image)
+    assigned = {
+        topic_id: free
+        for topic_id, found in assigned.items()
+        if (free := found - taken.get(topic_id, {}).keys())
+    }
     protocols = tuple((protocol.name, protocol.metadata) for protocol in classic.protocols)
     member = Member(
         classic.member_id,
