@@ -1,6 +1,7 @@
 import java.io.BufferedReader;
 import java.io.File;
 import java.io.InputStreamReader;
+import java.lang.management.ManagementFactory;
 import java.util.HashMap;
 import java.util.Map;
 import java.util.Optional;
@@ -20,7 +21,7 @@ import org.apache.kafka.storage.log.metrics.BrokerTopicStats;
 /**
  * Has Apache Kafka's cleaner clean logs. Each line of the standard input is a job: directory, now, first dirty
  * offset, first uncleanable offset, delete.retention.ms, segment bytes, bytes of the offset map. The answer is
- * the offset up to which the log is clean then, and the milliseconds it took.
+ * the offset up to which the log is clean then, and the milliseconds it took by the clock and of CPU.
  */
 public class CleanLog {
     public static void main(String[] args) throws Exception {
@@ -43,9 +44,11 @@ public class CleanLog {
             Cleaner cleaner = new Cleaner(0, new SkimpyOffsetMap(Integer.parseInt(job[6])), 262144, 10485760, 0.9,
                 new Throttler(Double.MAX_VALUE, 300, "cleaner", "bytes", Time.SYSTEM), Time.SYSTEM, partition -> { });
             long started = System.nanoTime();
+            long cpu = ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime();
             Map.Entry<Long, CleanerStats> done = cleaner.doClean(
                 new LogToClean(log, Long.parseLong(job[2]), Long.parseLong(job[3]), true), Long.parseLong(job[1]));
-            System.out.println(done.getKey() + "\t" + (System.nanoTime() - started) / 1000000);
+            cpu = ManagementFactory.getThreadMXBean().getCurrentThreadCpuTime() - cpu;
+            System.out.println(done.getKey() + "\t" + (System.nanoTime() - started) / 1000000 + "\t" + cpu / 1000000);
             System.out.flush();
             log.close();
         }

@@ -14,7 +14,16 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 from tidelog.broker.log.cleaning.aborted_transactions import TransactionProgress
 from tidelog.broker.log.cleaning.cleaning_job import CleaningJob
-from tidelog.broker.log.cleaning.offset_map import MAX_RAW_KEY_BYTES, OffsetMap, follow_marker, short_key
+from tidelog.broker.log.cleaning.offset_map import (
+    LONG_BATCH_LENGTH,
+    MAX_RAW_KEY_BYTES,
+    SHORT_BATCH_LENGTH,
+    ZEROS,
+    OffsetMap,
+    follow_marker,
+    key_place,
+    short_key,
+)
 from tidelog.records.batch import (
     BATCH_HEADER_BYTES,
     COMPRESSION_MASK,
@@ -36,15 +45,13 @@ DELETE_HORIZON_BIT: Final = 0x40
 """The base timestamp is the time from which the batch's tombstones, or its marker, may go."""
 _SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+# base offset, batch length, magic, attributes, last offset delta, max timestamp, producer id, record count
+_DECIDING: Final = struct.Struct(">qi4xb4xhi8xqq6xi")
 _CRC: Final = struct.Struct(">I")
 
 
-class KeptBatch(NamedTuple):
-    """For the indexes; `size` bytes of the output."""
-
-    size: int
-    last_offset: int
-    max_timestamp: int
+KeptBatch = tuple[int, int, int]
+"""For the indexes: size in the output, last offset, max timestamp."""
 
 
 class _KeptRecord(NamedTuple):
@@ -85,11 +92,11 @@ class BatchFilter:
         at, last_start, end = 0, len(chunk) - BATCH_HEADER_BYTES, len(chunk)
         unkept = 0  # where what is kept as it is, and not yet in the output, begins
         read = kept_records = 0
-        unpack = _HEADER.unpack_from
+        unpack = _DECIDING.unpack_from
         while at <= last_start:
-            fields = unpack(chunk, at)
-            base_offset, length, _, magic, _, attributes, delta, _, max_timestamp, producer_id = fields[:10]
-            count = fields[12]
+            base_offset, length, magic, attributes, delta, max_timestamp, producer_id, count = unpack(
+                chunk, at
+            )
             stop = at + length + LOG_OVERHEAD_BYTES
             if stop > end or magic != CURRENT_MAGIC or length < 49:
                 break
@@ -106,24 +113,19 @@ class BatchFilter:
                         output.append(view[unkept:at])
                     at = unkept = stop
                     continue
-                place = at + BATCH_HEADER_BYTES
-                while chunk[place] > 127:
-                    place += 1
-                place += 2
-                while chunk[place] > 127:
-                    place += 1
-                place += 2
+                place = at + BATCH_HEADER_BYTES + (4 if length < SHORT_BATCH_LENGTH else 5)
+                if length > LONG_BATCH_LENGTH or chunk[place - 4] > 127 or chunk[place - 3 : place] != ZEROS:
+                    place = key_place(chunk, at)
                 size = chunk[place]
                 place += 1
                 if size > 127:
                     size, place = continue_varint(chunk, place, size)
                 if chunk[place + (size >> 1)] != 1:  # not a tombstone: the length of the value is not -1
-                    kept.append(KeptBatch(stop - at, base_offset, max_timestamp))
+                    kept.append((stop - at, base_offset, max_timestamp))
                     kept_records += 1
                     at = stop
                     continue
-            header = BatchHeader._make(fields)
-            changed = self._filter(chunk, at, stop, header)
+            changed = self._filter(chunk, at, stop, BatchHeader._make(_HEADER.unpack_from(chunk, at)))
             if changed is not None:
                 if unkept < at:
                     output.append(view[unkept:at])
@@ -172,14 +174,14 @@ class BatchFilter:
         if not kept:
             if not stays_empty:
                 return b""
-            self.kept.append(KeptBatch(BATCH_HEADER_BYTES, header.last_offset, header.max_timestamp))
+            self.kept.append((BATCH_HEADER_BYTES, header.last_offset, header.max_timestamp))
             return _empty_batch(header)
         self.records_kept += len(kept)
         needs_horizon = not header.attributes & DELETE_HORIZON_BIT and (
             (is_control and is_needless) or any(record.is_tombstone for record in kept)
         )
         if len(kept) == header.record_count and not needs_horizon:
-            self.kept.append(KeptBatch(stop - at, header.last_offset, header.max_timestamp))
+            self.kept.append((stop - at, header.last_offset, header.max_timestamp))
             return None
         return self._rebuilt(body, header, kept, self._horizon_ms if needs_horizon else None)
 
@@ -317,7 +319,7 @@ class BatchFilter:
             ),
             bytes(data),
         )
-        self.kept.append(KeptBatch(len(batch), header.last_offset, max_timestamp))
+        self.kept.append((len(batch), header.last_offset, max_timestamp))
         return batch
 
 

@@ -39,6 +39,22 @@ _HEADER: Final = struct.Struct(">qi4xb4xhi16xq6xi")
 _CONTROL_TYPE: Final = struct.Struct(">h")
 
 
+SHORT_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES + 1 + 64
+LONG_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES + 2 + 8191
+"""From the one on, up to the other, the length of the only record of a batch takes two bytes."""
+ZEROS: Final = bytes(3)
+
+
+def key_place(chunk: bytes, at: int) -> int:
+    """Where the length of the first record's key stands in the batch at `at`."""
+    place = at + BATCH_HEADER_BYTES
+    for skipped in (1, 0, 0):  # length and attributes, timestamp delta, offset delta
+        while chunk[place] > 127:
+            place += 1
+        place += 1 + skipped
+    return place
+
+
 def short_key(key: bytes) -> bytes:
     """What stands for a long key: a hash, of a length that no key has that stands for itself."""
     return md5(key, usedforsecurity=False).digest() + _HASH_PADDING
@@ -132,13 +148,10 @@ def _take_in_chunk(chunk: bytes, found: OffsetMap, progress: TransactionProgress
                 if len(entries) >= limit:
                     found.latest_offset = latest
                     return -1
-                place = at + BATCH_HEADER_BYTES
-                while chunk[place] > 127:  # the record's length
-                    place += 1
-                place += 2  # its attributes
-                while chunk[place] > 127:  # the timestamp delta
-                    place += 1
-                place += 2  # the offset delta
+                # Behind the length and three zeros, nearly always: attributes, timestamp delta, offset delta.
+                place = at + BATCH_HEADER_BYTES + (4 if length < SHORT_BATCH_LENGTH else 5)
+                if length > LONG_BATCH_LENGTH or chunk[place - 4] > 127 or chunk[place - 3 : place] != ZEROS:
+                    place = key_place(chunk, at)
                 size = chunk[place]
                 place += 1
                 if size > 127:

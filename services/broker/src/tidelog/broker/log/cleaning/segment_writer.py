@@ -57,7 +57,7 @@ class CleanedSegmentWriter:
         if written != len(data):
             raise OSError(f"{self._path(LOG_SUFFIX)}: {written} of {len(data)} bytes written")
         if not self._size_bytes:
-            self._first_timestamp = kept[0].max_timestamp
+            self._first_timestamp = kept[0][2]
         position, unindexed, interval = self._size_bytes, self._unindexed_bytes, self._interval_bytes
         for size, last_offset, timestamp in kept:
             if timestamp > self._max_timestamp:

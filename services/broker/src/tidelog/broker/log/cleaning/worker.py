@@ -6,6 +6,7 @@ the broker does: its standard input then ends.
 
 from __future__ import annotations
 
+import gc
 import os
 import queue
 import sys
@@ -41,6 +42,7 @@ class Throttle:
 
 def main() -> None:
     os.nice(NICENESS)
+    gc.disable()  # what a job makes, millions of keys and tuples, has no cycles
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_take_jobs, args=(jobs,), daemon=True).start()
     while True:
