@@ -59,8 +59,12 @@ class Operator:
             await asyncio.sleep(chance.expovariate(1 / self._world.plan.mean_operation_pause_s))
             if self.is_stopped:
                 return
-            topic_partition = chance.choice(self._world.topic_partitions)
             act = chance.choice((self._reassign, self._elect, self._delete_records, self._make_or_delete))
+            is_deletion = act == self._delete_records
+            if is_deletion and self._world.coordination is not None:
+                continue  # what must be found of transactions would go, too
+            world = self._world
+            topic_partition = chance.choice(world.data_partitions if is_deletion else world.topic_partitions)
             try:
                 await act(topic_partition)
             except (KafkaError, ConnectionError) as error:
@@ -71,7 +75,7 @@ class Operator:
 
     async def _reassign(self, topic_partition: TopicPartition) -> None:
         world = self._world
-        count = len(world.plan.assignments[topic_partition.partition])
+        count = len(world.plan.all_assignments[topic_partition.topic][topic_partition.partition])
         replicas = self._chance.sample(world.plan.brokers, count)
         self._note(f"moves {topic_partition} to {replicas}")
         request = AlterPartitionReassignmentsRequest(

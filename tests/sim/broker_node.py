@@ -59,6 +59,11 @@ class BrokerNode:
     def is_serving(self) -> bool:
         return self._housekeeping is not None and not self.is_stopping
 
+    @property
+    def session_acceptor(self) -> Any:
+        """Who takes coordinators' sessions: open as soon as the process is, as its rpc door is."""
+        return None if self.broker is None or self.is_stopping else self.broker.coordination
+
     async def run(self) -> None:
         world, process = self.world, self.process
         settings = BrokerSettings.parse({**world.plan.broker_settings, "node.id": str(self.broker_id)})

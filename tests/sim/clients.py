@@ -215,6 +215,8 @@ class CarelessProducer:
 class SimConsumer:
     """Reads one partition from its beginning, from its leader."""
 
+    ISOLATION = 0
+
     def __init__(
         self,
         name: str,
@@ -264,6 +266,7 @@ class SimConsumer:
             max_bytes=MAX_FETCH_BYTES,
             session_id=0,
             session_epoch=-1,
+            isolation_level=self.ISOLATION,
             topics=[FetchTopic(topic=topic, partitions=[wanted])],
         )
         try:
@@ -287,14 +290,15 @@ class SimConsumer:
             self.position = min(self.position + 1, deleted_below)  # as close to what is left as may be
         if data.error_code:
             return False
-        self._take(bytes(data.records or b""))
+        self._take(data)
         return not self.is_stopped
 
     def _chosen(self, leader: Leader) -> int:
         replicas = () if self.reads_from is None else self.reads_from()
         return self._chance.choice(replicas) if replicas else leader.broker_id
 
-    def _take(self, records: bytes) -> None:
+    def _take(self, data: Any) -> None:
+        records = bytes(data.records or b"")
         for position, header in iterate_headers(records):
             if header.last_offset < self.position:
                 continue
@@ -324,4 +328,4 @@ class SimConsumer:
             return
         data = answer.topics[0].partitions[0]
         if not data.error_code:
-            self._invariants.told_log_end(self.topic_partition, leader.leader_epoch, data.offset)
+            self._invariants.told_log_end(self.topic_partition, leader.leader_epoch, data.offset, self._name)

@@ -17,11 +17,13 @@ from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.meta_properties import MetaProperties
 from tidelog.broker.log.previous_life import Life, is_log_suspect, life_of, with_life
+from tidelog.broker.log.transaction_index import AbortedTransaction, aborted_transaction
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
-from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.broker.partition.producer_state import CompletedTransaction, ProducerState
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader
+from tidelog.records.record import end_transaction_marker
 
 PARTIAL_APPEND_SHARE: Final = 8
 """One of so many appends of what was received takes its first batch only."""
@@ -167,6 +169,7 @@ class SimPartitionLog:
         self.last_flush_ms = now_ms
         self.has_deleted_files = False
         self.cut_at_opening: str | None = None
+        self.aborted: list[AbortedTransaction] = []
         self.directory = SimpleNamespace(path="simulated", directory_id=None)
         text = stored.epochs.content
         self.leader_epochs = LeaderEpochs() if text is None else LeaderEpochs.decode(text)
@@ -188,9 +191,14 @@ class SimPartitionLog:
         self._rebuild_producers(now_ms)
 
     def _rebuild_producers(self, now_ms: int) -> None:
+        """And the transaction index with them."""
         self.producer_state.clear()
-        for header, _ in self.stored.batches:
-            self.producer_state.update(header, now_ms)
+        self.aborted.clear()
+        for header, data in self.stored.batches:
+            marker = end_transaction_marker(data) if header.is_control else None
+            completed = self.producer_state.update(header, now_ms, marker)
+            if completed is not None and completed.is_aborted:
+                self.index_aborted(completed)
 
     @property
     def size_bytes(self) -> int:
@@ -218,7 +226,17 @@ class SimPartitionLog:
         self.on_change(self)
         return len(headers)
 
+    def index_aborted(self, transaction: CompletedTransaction) -> None:
+        self.aborted.append(aborted_transaction(transaction))
+
     # -- read
+
+    def aborted_transactions(self, from_offset: int, upper_offset: int) -> list[AbortedTransaction]:
+        return [
+            transaction
+            for transaction in self.aborted
+            if transaction.last_offset >= from_offset and transaction.first_offset < upper_offset
+        ]
 
     def read(
         self, fetch_offset: int, max_bytes: int, upper_offset: int, *, at_least_one_batch: bool = True
@@ -416,6 +434,9 @@ class SimLogDirectory:
 
     def checkpoint_recovery_points(self) -> None:
         """The flushed count of each partition is all there is to it."""
+
+    def checkpoint_clean_offsets(self) -> None:
+        """Nothing is compacted here."""
 
     def checkpoint_log_start_offsets(self) -> None:
         for topic_partition, log in self.partitions.items():

@@ -12,7 +12,9 @@ from tidelog.metadata import keys
 from tidelog.model.topics import TopicPartition
 
 from sim.broker_node import BrokerNode, broker_name
+from sim.coordinator_node import coordinator_name
 from sim.loop import SimProcess
+from sim.plan import TOPIC
 from sim.rpc import controller_name
 from sim.store import STORE
 
@@ -63,6 +65,14 @@ class Faults:
             (self._hurry_leaders, 2),
             (self._await_proposal, 4),
         ]
+        if world.plan.coordination is not None:
+            self._kinds += [
+                (self._kill_coordinator, 4),
+                (self._pause_coordinator, 4),
+                (self._stop_coordinator, 2),
+                (self._isolate_coordinator, 3),
+                (self._hurry_shard_leaders, 3),
+            ]
 
     async def run(self, for_s: float, at_least: int) -> None:
         """Until both are over."""
@@ -98,8 +108,18 @@ class Faults:
             self._start_broker(broker_id)
         for controller_id in world.plan.controllers:
             world.start_controller(controller_id)
+        for coordinator_id in self._all_coordinators:
+            world.start_coordinator(coordinator_id)
 
     # -- choices
+
+    @property
+    def _all_coordinators(self) -> tuple[int, ...]:
+        coordination = self._world.plan.coordination
+        return () if coordination is None else coordination.coordinators
+
+    def _coordinators(self) -> list[int]:
+        return [c for c in self._all_coordinators if self._world.is_alive(coordinator_name(c))]
 
     def _brokers(self) -> list[int]:
         return [b for b in self._world.plan.brokers if self._world.is_alive(broker_name(b))]
@@ -114,6 +134,7 @@ class Faults:
             CLIENT,
             *(broker_name(b) for b in plan.brokers),
             *(controller_name(c) for c in plan.controllers),
+            *(coordinator_name(c) for c in self._all_coordinators),
         ]
 
     def _later(self, after_s: float, action: Callable[[], None]) -> None:
@@ -237,6 +258,66 @@ class Faults:
         self._kill(process)
         self._later(self._chance.choice(RESTART_AFTER_S), lambda: self._world.start_controller(controller_id))
         return f"kill {process}"
+
+    # -- coordinators
+
+    def _kill_coordinator(self, coordinator_id: int | None = None) -> str | None:
+        alive = self._coordinators()
+        if coordinator_id is None and alive:
+            coordinator_id = self._chance.choice(alive)
+        process = None if coordinator_id is None else self._world.process(coordinator_name(coordinator_id))
+        if process is None or coordinator_id is None:
+            return None
+        self._kill(process)
+        self._start_coordinator_later(coordinator_id)
+        return f"kill {process}"
+
+    def _start_coordinator_later(self, coordinator_id: int) -> None:
+        after_s = self._chance.choice(RESTART_AFTER_S)
+        self._later(after_s, lambda: self._world.start_coordinator(coordinator_id))
+
+    def _pause_coordinator(self) -> str | None:
+        """For so long, often, that its shards have another owner when it goes on."""
+        alive = self._coordinators()
+        if not alive:
+            return None
+        return self._pause(self._world.process(coordinator_name(self._chance.choice(alive))))
+
+    def _stop_coordinator(self) -> str | None:
+        """SIGTERM, with a SIGKILL if that takes too long."""
+        alive = self._coordinators()
+        if not alive:
+            return None
+        coordinator_id = self._chance.choice(alive)
+        process = self._world.process(coordinator_name(coordinator_id))
+        assert process is not None
+        stopping = process.spawn(process.service.stop())
+
+        def end() -> None:
+            if process.is_alive:
+                process.kill()
+                self._start_coordinator_later(coordinator_id)
+
+        loop = self._world.loop
+        stopping.add_done_callback(lambda _: loop.call_outside(0, end))
+        self._later(MAX_PAUSE_S, end)
+        return f"stop {process}"
+
+    def _isolate_coordinator(self) -> str | None:
+        """From everybody, or from the store alone: it goes on deciding while another takes its shards."""
+        alive = self._coordinators()
+        if not alive:
+            return None
+        name = coordinator_name(self._chance.choice(alive))
+        if self._chance.random() < 0.3:
+            return self._isolate(name)
+        for_s = self._chance.random() * MAX_CUT_S
+        self._cut({(name, STORE), (STORE, name)}, for_s)
+        return f"cut {name} from the store for {for_s:.1f} s"
+
+    def _hurry_shard_leaders(self) -> str | None:
+        partitions = [p for p in self._world.topic_partitions if p.topic != TOPIC]
+        return self._hurry(self._chance.choice(partitions))
 
     # -- network
 
@@ -376,6 +457,12 @@ class Faults:
                 lambda: self._pause(process),
                 lambda: self._isolate(process.name),
             )
+        elif name == "coordinator":
+            choices = (
+                lambda: self._kill_coordinator(int(number)),
+                lambda: self._pause(process),
+                lambda: self._isolate(process.name),
+            )
         else:
             return
         what = self._chance.choice(choices)()
@@ -384,8 +471,10 @@ class Faults:
 
     def _hurry_leaders(self) -> str | None:
         """Leaders change one after the other while one replica hears nothing from controllers."""
+        return self._hurry(self._chance.choice(self._world.topic_partitions))
+
+    def _hurry(self, topic_partition: TopicPartition) -> str | None:
         world, chance = self._world, self._chance
-        topic_partition = chance.choice(world.topic_partitions)
         deaf = broker_name(chance.choice(world.replicas_of(topic_partition)))
         rounds = chance.randint(2, MOST_LEADER_CHANGES)
         pause_s = chance.uniform(*LEADER_CHANGE_S)

@@ -17,7 +17,8 @@ from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader
 
 from sim.disk import SimPartitionLog, index_of
-from sim.plan import TOPIC
+from sim.histories import CommitHistory, TransactionHistory
+from sim.plan import TOPIC, TOPICS
 from sim.trace import Trace
 
 if TYPE_CHECKING:
@@ -38,7 +39,8 @@ class CommittedLog:
         self.batches: list[tuple[BatchHeader, bytes]] = []
         self.epochs: list[int] = []
         """Of the leader whose high watermark passed the batch first; never falling."""
-        self.next_sequences: dict[int, int] = {}
+        self.next_sequences: dict[tuple[int, int], int] = {}
+        """By producer id and epoch."""
 
     @property
     def end_offset(self) -> int:
@@ -71,7 +73,9 @@ class Invariants:
         self._assignments: dict[str, TopicEntry] = {}
         self._states: dict[str, PartitionStateEntry] = {}
         self._seen: dict[tuple[SimProcess, TopicPartition], tuple[int, int, int]] = {}
-        self._told_end: dict[TopicPartition, tuple[int, int]] = {}
+        self._told_end: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
+        self.commits = CommitHistory(self.fail)
+        self.transactions = TransactionHistory(self.fail)
 
     def fail(self, invariant: str, details: str) -> None:
         if self.violation is None:
@@ -86,7 +90,7 @@ class Invariants:
     def check_broker(self, process: SimProcess, replicas: dict[TopicPartition, Any]) -> None:
         """After a step of a broker."""
         for topic_partition, replica in replicas.items():
-            if topic_partition.topic != TOPIC:
+            if topic_partition.topic not in TOPICS:
                 continue  # made and deleted on the way: offsets begin anew each time
             core = replica.core
             now = (core.high_watermark, core.log_end_offset, core.leader_epoch if core.is_leader else -1)
@@ -172,11 +176,12 @@ class Invariants:
         for header, data in log.stored.batches[index_of(log.stored.batches, known_end) :]:
             if header.last_offset >= core.high_watermark:
                 break
-            self._commit(committed, header, data, core.leader_epoch, where)
+            self._commit(topic_partition, header, data, core.leader_epoch, where)
 
     def _commit(
-        self, committed: CommittedLog, header: BatchHeader, data: bytes, leader_epoch: int, where: str
+        self, topic_partition: TopicPartition, header: BatchHeader, data: bytes, leader_epoch: int, where: str
     ) -> None:
+        committed = self.log(topic_partition)
         if committed.epochs:
             # A deposed leader that has not heard of it may still be told by followers that they had it all.
             leader_epoch = max(leader_epoch, committed.epochs[-1])
@@ -185,15 +190,18 @@ class Invariants:
             self.fail("offsets have no holes", f"{where}: {header.base_offset} after {committed.end_offset}")
         committed.base_offsets.append(header.base_offset)
         committed.batches.append((header, data))
-        if header.producer_id >= 0:
-            expected = committed.next_sequences.get(header.producer_id, 0)
+        if topic_partition.topic == TOPIC:
+            self.transactions.batch_committed(topic_partition, header, data)
+        if header.producer_id >= 0 and header.base_sequence >= 0:
+            producer = (header.producer_id, header.producer_epoch)
+            expected = committed.next_sequences.get(producer, 0)
             if header.base_sequence != expected:
                 kind = "no duplicates" if header.base_sequence < expected else "order is kept"
                 self.fail(
                     f"idempotence, {kind}",
                     f"{where}: {describe(header, data)} committed, sequence {expected} was next",
                 )
-            committed.next_sequences[header.producer_id] = header.base_sequence + header.record_count
+            committed.next_sequences[producer] = header.base_sequence + header.record_count
 
     # -- clients
 
@@ -220,16 +228,18 @@ class Invariants:
         """A reader's position, which it was shown, is refused."""
         self.fail("what was shown is never taken back", f"{reader} {topic_partition} at {offset}: {error}")
 
-    def told_log_end(self, topic_partition: TopicPartition, leader_epoch: int, offset: int) -> None:
+    def told_log_end(
+        self, topic_partition: TopicPartition, leader_epoch: int, offset: int, reader: str
+    ) -> None:
         """ListOffsets told a reader where the log ends: never further back under a newer leader."""
-        epoch, end = self._told_end.get(topic_partition, (-1, 0))
+        epoch, end = self._told_end.get((reader, topic_partition), (-1, 0))
         if leader_epoch >= epoch and offset < end:
             self.fail(
                 "the log's end never goes back",
                 f"{topic_partition}: {offset} of {leader_epoch}, {end} of {epoch}",
             )
         if leader_epoch >= epoch:
-            self._told_end[topic_partition] = (leader_epoch, max(end, offset))
+            self._told_end[reader, topic_partition] = (leader_epoch, max(end, offset))
 
     # -- the store
 
@@ -245,7 +255,7 @@ class Invariants:
                 self._check_state(source, entry)
 
     def _check_state(self, source: SimProcess | None, entry: PartitionStateEntry) -> None:
-        if entry.topic != TOPIC:
+        if entry.topic not in TOPICS:
             return
         topic = self._assignments.get(entry.topic)
         before = self._states.get(entry.key)

@@ -38,6 +38,9 @@ class Network:
     def is_cut(self, source: str, target: str) -> bool:
         return (source, target) in self.blocked
 
+    def some_seconds(self, at_most_s: float) -> float:
+        return self._chance.random() * at_most_s
+
     def send(
         self,
         source: SimProcess,

@@ -5,12 +5,32 @@ from __future__ import annotations
 import random
 from typing import Final, NamedTuple
 
+from tidelog.model.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+
 TOPIC: Final = "events"
+TOPICS: Final = (TOPIC, GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
+"""Those that are checked."""
 CONTROLLER_IDS_FROM: Final = 100
+COORDINATOR_IDS_FROM: Final = 200
 SESSION_TIMEOUTS_MS: Final = (1500, 3000, 6000)
 NEVER_S: Final = 1e9
+COORDINATION_SHARE: Final = 0.35
 HISTORY_EVENTS: Final = (30, 200, 50_000)
 """The smaller, the more often a watch that lags finds its revisions compacted away."""
+
+
+class CoordinationPlan(NamedTuple):
+    """`assignments` of the internal topics, by topic and partition."""
+
+    coordinators: tuple[int, ...]
+    assignments: dict[str, tuple[tuple[int, ...], ...]]
+    coordinator_settings: dict[str, str]
+    groups: int
+    members_a_group: int
+    mean_commit_pause_s: float
+    transactional_producers: int
+    transaction_timeout_ms: int
+    mean_transaction_pause_s: float
 
 
 class Plan(NamedTuple):
@@ -29,10 +49,25 @@ class Plan(NamedTuple):
     active_s: float
     mean_operation_pause_s: float
     has_rack_aware_consumers: bool
+    coordination: CoordinationPlan | None
 
     @property
     def session_timeout_ms(self) -> int:
         return int(self.broker_settings["broker.session.timeout.ms"])
+
+    @property
+    def all_assignments(self) -> dict[str, tuple[tuple[int, ...], ...]]:
+        """Of every topic that is checked, as it is made."""
+        internal = {} if self.coordination is None else self.coordination.assignments
+        return {TOPIC: self.assignments, **internal}
+
+    @property
+    def topic_partitions(self) -> list[TopicPartition]:
+        return [
+            TopicPartition(topic, index)
+            for topic, assignments in self.all_assignments.items()
+            for index in range(len(assignments))
+        ]
 
     @property
     def most_losses(self) -> int:
@@ -68,6 +103,9 @@ def plan_for(chance: random.Random) -> Plan:
     if flush is not None:
         topic_settings["flush.ms"] = str(flush)
         broker_settings["log.flush.scheduler.interval.ms"] = "500"
+    coordination = _coordination(chance, brokers, replication_factor, common)
+    if coordination is not None:
+        partitions = min(partitions, 2)
     return Plan(
         brokers=brokers,
         controllers=tuple(range(CONTROLLER_IDS_FROM, CONTROLLER_IDS_FROM + chance.choice((2, 2, 3)))),
@@ -81,11 +119,40 @@ def plan_for(chance: random.Random) -> Plan:
         },
         topic_settings=topic_settings,
         history_events=chance.choice(HISTORY_EVENTS),
-        producers_a_partition=2 if partitions == 1 else chance.choice((1, 2)),
+        producers_a_partition=2 if partitions == 1 and coordination is None else chance.choice((1, 2)),
         mean_pause_s=chance.choice((0.1, 0.2, 0.3)),
         has_careless_producers=chance.random() < 0.7,
         mean_fault_pause_s=chance.choice((0.5, 1.0, 2.0)),
         active_s=chance.choice((20.0, 30.0, 40.0)),
         mean_operation_pause_s=chance.choice((2.0, 5.0, NEVER_S)),
         has_rack_aware_consumers=chance.random() < 0.5,
+        coordination=coordination,
+    )
+
+
+def _coordination(
+    chance: random.Random, brokers: tuple[int, ...], replication_factor: int, common: dict[str, str]
+) -> CoordinationPlan | None:
+    """Groups and transactions, in some seeds: they take more than twice the time of the others."""
+    if chance.random() > COORDINATION_SHARE:
+        return None
+    partitions = {GROUP_METADATA_TOPIC: chance.choice((1, 2)), TRANSACTION_STATE_TOPIC: chance.choice((1, 2))}
+    return CoordinationPlan(
+        coordinators=(COORDINATOR_IDS_FROM, COORDINATOR_IDS_FROM + 1),
+        assignments={
+            topic: tuple(tuple(chance.sample(brokers, replication_factor)) for _ in range(count))
+            for topic, count in partitions.items()
+        },
+        coordinator_settings={
+            **common,
+            "group.initial.rebalance.delay.ms": "200",
+            "group.min.session.timeout.ms": "500",
+            "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+        },
+        groups=chance.choice((1, 2)),
+        members_a_group=chance.choice((1, 2, 3)),
+        mean_commit_pause_s=chance.choice((0.1, 0.3)),
+        transactional_producers=chance.choice((1, 2, 3)),
+        transaction_timeout_ms=chance.choice((2000, 5000, 10_000)),
+        mean_transaction_pause_s=chance.choice((0.05, 0.2)),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, MutableMapping
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -35,6 +36,7 @@ def installed(world: World) -> Iterator[None]:
             patch("tidelog.broker.replication.leader_fetcher.open_channel", open_channel),
             patch("tidelog.broker.fetch_answer.is_resident", lambda *_: False),
             patch("tidelog.broker.life.read_boot_id", _boot_id),
+            patch("tidelog.group_coordinator.server.new_member_uuid", world.new_name),
         ):
             yield
     finally:
@@ -67,6 +69,8 @@ def _note(world: World, level: str, event: MutableMapping[str, Any]) -> None:
     process = PROCESS.get()
     text = event.get("event", "")
     error = event.get("exc_info")
+    if error is True:
+        error = sys.exc_info()[1]
     details = " ".join(
         f"{name}={value}" for name, value in sorted(event.items()) if name not in ("event", "exc_info")
     )

@@ -12,7 +12,7 @@ from typing import Any
 from tidelog.broker.dispatch import Route
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.broker.replication.leader_channel import MAX_IN_FLIGHT_REQUESTS, ChannelLostError
-from tidelog.broker.request import NO_REPLY, PARKED
+from tidelog.broker.request import NO_REPLY, PARKED, EncodedBody
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 
@@ -72,7 +72,8 @@ def _route(node: Any, request: Encoded) -> Route:
         module = importlib.import_module(
             f"tidelog.broker.handlers.{SERVED_APIS[ApiKey(request.api_key)].module}"
         )
-        route = Route(ApiKey(request.api_key), request.version, module.handle, node.broker)
+        decoder = getattr(module, "decoder", None)
+        route = Route(ApiKey(request.api_key), request.version, module.handle, node.broker, decoder)
         node.routes[key] = route
     return route
 
@@ -88,12 +89,15 @@ class Encoded:
             bytes(chunk) for chunk in codec.request_encoder(self.api_key, version)(request)
         )
 
-    def decode(self) -> Any:
-        message, _ = codec.request_decoder(self.api_key, self.version)(memoryview(bytearray(self._bytes)), 0)
+    def decode(self, route: Route) -> Any:
+        message, _ = route.decode(memoryview(bytearray(self._bytes)), 0)
         return message
 
     def encode_answer(self, answer: Any) -> bytes:
-        chunks = codec.response_encoder(self.api_key, self.version)(answer)
+        if type(answer) is EncodedBody:
+            chunks = answer.chunks
+        else:
+            chunks = codec.response_encoder(self.api_key, self.version)(answer)
         return b"".join(
             chunk.read() if not isinstance(chunk, bytes | bytearray | memoryview) else bytes(chunk)
             for chunk in chunks
@@ -109,10 +113,9 @@ def serve(process: SimProcess, request: Encoded, reply: Callable[[bytes], None])
     node = process.service
     if node is None or not node.is_serving:
         return
-    context: Any = SimRequest(
-        process, _route(node, request), lambda answer: reply(request.encode_answer(answer))
-    )
-    answer = context.route.handle(node.broker, request.decode(), context)
+    route = _route(node, request)
+    context: Any = SimRequest(process, route, lambda answer: reply(request.encode_answer(answer)))
+    answer = route.handle(node.broker, request.decode(route), context)
     if answer is PARKED or answer is NO_REPLY:
         return
     if type(answer) is CoroutineType:
@@ -126,16 +129,27 @@ async def _answer_later(answer: CoroutineType[Any, Any, Any], context: SimReques
 
 
 async def ask(
-    network: Network, broker: str, message: Any, version: int, *, timeout_s: float, ordered: bool = False
+    network: Network,
+    broker: str,
+    message: Any,
+    version: int,
+    *,
+    timeout_s: float,
+    ordered: bool = False,
+    over_tcp: bool = False,
 ) -> Any:
-    """The broker's answer to a client. Raises ConnectionError if there is none in time."""
+    """The broker's answer to a client. Raises ConnectionError if there is none in time.
+
+    `over_tcp`: the request comes once, and no more after the client has given it up.
+    """
     source = PROCESS.get()
     assert source is not None
     answered: asyncio.Future[bytes] = source.loop.create_future()
     request = Encoded(message, version)
 
     def arrive(process: SimProcess) -> None:
-        serve(process, request, lambda answer: reply(process, answer))
+        if not (over_tcp and answered.done()):
+            serve(process, request, lambda answer: reply(process, answer))
 
     def reply(process: SimProcess, answer: bytes) -> None:
         network.send(process, source.name, lambda asker: back(asker, answer), request.name + " answered")
@@ -148,7 +162,14 @@ async def ask(
     if receiver is None or not receiver.is_alive:
         await asyncio.sleep(REFUSED_AFTER_S)
         raise ConnectionError(f"{broker} is not there")
-    network.send(source, broker, arrive, request.name, stream=message.API_KEY if ordered else None)
+    network.send(
+        source,
+        broker,
+        arrive,
+        request.name,
+        stream=message.API_KEY if ordered else None,
+        repeatable=not over_tcp,
+    )
     try:
         return request.decode_answer(await asyncio.wait_for(answered, timeout_s))
     except TimeoutError as error:

@@ -36,6 +36,8 @@ from sim.administration import Operator
 from sim.broker_node import BrokerNode, broker_name
 from sim.clients import CarelessProducer, Metadata, SimConsumer, SimProducer
 from sim.controller_node import ControllerNode
+from sim.coordination import Coordination
+from sim.coordinator_node import CoordinatorNode, coordinator_name
 from sim.disk import SimDisk, SimPartitionLog
 from sim.faults import Faults
 from sim.invariants import Invariants
@@ -55,6 +57,8 @@ SETTLE_S: Final = 90.0
 POLL_S: Final = 0.1
 FRAMES_SHOWN: Final = 5
 MAX_LOAD_S: Final = 200.0
+IDS_OF_NO_BLOCK: Final = 1 << 40
+"""Producer ids from here on are none that the controller gives away."""
 
 
 class Outcome(NamedTuple):
@@ -105,6 +109,7 @@ class World:
         self.producers: list[SimProducer] = []
         self.careless: list[CarelessProducer] = []
         self.consumers: list[SimConsumer] = []
+        self.coordination = None if self.plan.coordination is None else Coordination(self)
         self.phase = "start"
         self.is_over = False
         self.on_moment: Callable[..., None] = lambda *_: None
@@ -115,6 +120,10 @@ class World:
         self.loop.on_problem = self._note_problem
 
     # -- processes
+
+    def new_name(self) -> str:
+        """Where the product would draw a UUID."""
+        return f"{self.chance.getrandbits(64):016x}"
 
     def start_process(self, name: str, make: Callable[[SimProcess], Any]) -> SimProcess:
         process = SimProcess(self.loop, name)
@@ -139,6 +148,11 @@ class World:
         if not self.is_alive(name):
             self.start_process(name, lambda process: ControllerNode(self, process, controller_id))
 
+    def start_coordinator(self, coordinator_id: int) -> None:
+        name = coordinator_name(coordinator_id)
+        if not self.is_alive(name):
+            self.start_process(name, lambda process: CoordinatorNode(self, process, coordinator_id))
+
     def is_alive(self, name: str) -> bool:
         process = self.network.processes.get(name)
         return process is not None and process.is_alive
@@ -158,6 +172,11 @@ class World:
 
     @property
     def topic_partitions(self) -> list[TopicPartition]:
+        """All that are checked."""
+        return self.plan.topic_partitions
+
+    @property
+    def data_partitions(self) -> list[TopicPartition]:
         return [TopicPartition(TOPIC, index) for index in range(len(self.plan.assignments))]
 
     def partition_state(self, topic_partition: TopicPartition) -> PartitionStateEntry | None:
@@ -165,14 +184,14 @@ class World:
         entry = None if item is None else decode_entry(item.key, item.value)
         return entry if isinstance(entry, PartitionStateEntry) else None
 
-    def topic(self) -> TopicEntry | None:
-        item = self.store.space.get(keys.topic(TOPIC))
+    def topic(self, name: str = TOPIC) -> TopicEntry | None:
+        item = self.store.space.get(keys.topic(name))
         entry = None if item is None else decode_entry(item.key, item.value)
         return entry if isinstance(entry, TopicEntry) else None
 
     def replicas_of(self, topic_partition: TopicPartition) -> tuple[int, ...]:
         """As assigned now, those on their way in or out included."""
-        topic = self.topic()
+        topic = self.topic(topic_partition.topic)
         return () if topic is None else topic.assignments[topic_partition.partition]
 
     def _assigned_to(self, broker_id: int) -> set[TopicPartition]:
@@ -261,20 +280,33 @@ class World:
             self.start_broker(broker_id)
         client = self.start_process("client", lambda process: None)
         await self._until(self._all_registered, START_S, "brokers register")
-        created = client.spawn(self._create_topic())
-        await self._until(created.done, START_S, "the topic is created")
+        for name, assignments in plan.all_assignments.items():
+            created = client.spawn(self._create_topic(name, assignments))
+            await self._until(created.done, START_S, f"{name} is created")
         self._start_clients(client)
+        if self.coordination is not None:
+            self.coordination.start(client)
         self.phase = "faults"
         faults = Faults(self, random.Random(self.chance.getrandbits(64)))
         await faults.run(plan.active_s, LEAST_FAULTS)
         self.phase = "heal"
         faults.heal()
-        await self._until(lambda: self.acknowledged_records >= LEAST_ACKNOWLEDGED, MAX_LOAD_S, "load goes on")
+        await self._until(self._has_gone_on, MAX_LOAD_S, "load goes on")
         for client_task in (*self.producers, *self.careless, self._operator):
             client_task.is_stopped = True
+        if self.coordination is not None:
+            self.coordination.stop()
         self.phase = "settle"
         await self._until(self._has_settled, SETTLE_S, "the cluster settles")
         self._check_end()
+        if self.coordination is not None:
+            told = client.spawn(self.coordination.ask_at_last())
+            await self._until(told.done, SETTLE_S, "committed offsets are told")
+
+    def _has_gone_on(self) -> bool:
+        return self.acknowledged_records >= LEAST_ACKNOWLEDGED and (
+            self.coordination is None or self.coordination.has_gone_on()
+        )
 
     async def _until(self, holds: Callable[[], bool], within_s: float, what: str) -> None:
         deadline = self.loop.now + within_s
@@ -290,20 +322,20 @@ class World:
             for broker_id in self.plan.brokers
         )
 
-    async def _create_topic(self) -> None:
+    async def _create_topic(self, name: str, assignments: tuple[tuple[int, ...], ...]) -> None:
         api = SimControllerApi(self.network, SimStore(self.network))
         topic = CreatableTopic(
-            name=TOPIC,
+            name=name,
             num_partitions=-1,
             replication_factor=-1,
             assignments=[
                 CreatableReplicaAssignment(index, list(replicas))
-                for index, replicas in enumerate(self.plan.assignments)
+                for index, replicas in enumerate(assignments)
             ],
             configs=[CreatableTopicConfig(name, value) for name, value in self.plan.topic_settings.items()],
         )
         request = CreateTopicsRequest(topics=[topic], timeout_ms=5000)
-        while self.partition_state(TopicPartition(TOPIC, 0)) is None:
+        while self.partition_state(TopicPartition(name, 0)) is None:
             with contextlib.suppress(KafkaError):
                 await api.handle(ApiKey.CREATE_TOPICS, ForwardedRequest(7, request))
             await asyncio.sleep(POLL_S)
@@ -315,11 +347,11 @@ class World:
             return random.Random(self.chance.getrandbits(64))
 
         metadata = Metadata(self.network, chance(), brokers)
-        for topic_partition in self.topic_partitions:
+        for topic_partition in self.data_partitions:
             for number in range(plan.producers_a_partition):
                 self.producers.append(
                     SimProducer(
-                        1000 * (topic_partition.partition + 1) + number,
+                        IDS_OF_NO_BLOCK + 1000 * topic_partition.partition + number,
                         topic_partition,
                         self.network,
                         metadata,
@@ -347,6 +379,8 @@ class World:
 
     def _has_settled(self) -> bool:
         if not all(producer.is_idle for producer in self.producers):
+            return False
+        if self.coordination is not None and not self.coordination.has_settled():
             return False
         return not self._unsettled_services() and all(
             self._is_settled(topic_partition) for topic_partition in self.topic_partitions
@@ -385,7 +419,7 @@ class World:
 
     def _is_settled(self, topic_partition: TopicPartition) -> bool:
         state = self.partition_state(topic_partition)
-        topic, replicas = self.topic(), self.replicas_of(topic_partition)
+        topic, replicas = self.topic(topic_partition.topic), self.replicas_of(topic_partition)
         if topic is None or topic.adding.get(topic_partition.partition):
             return False
         if topic.removing.get(topic_partition.partition) or state is None or set(state.isr) != set(replicas):
@@ -398,6 +432,8 @@ class World:
             )
             if replica is None or (replica.core.log_end_offset, replica.core.high_watermark) != (end, end):
                 return False
+            if replica.core.is_leader and replica.core.last_stable_offset != end:
+                return False  # a transaction is still open
         return all(
             consumer.position == end
             for consumer in self.consumers
@@ -444,10 +480,13 @@ class World:
                 lines.append(
                     f"  broker {broker_id} of {broker.broker_epoch}: leader {core.leader} epoch"
                     f" {core.leader_epoch} at {core.partition_epoch} isr {core.in_sync_replicas} pending"
-                    f" {core.pending_isr} HW {core.high_watermark} LEO {core.log_end_offset}"
+                    f" {core.pending_isr} LSO {core.last_stable_offset} HW {core.high_watermark}"
+                    f" LEO {core.log_end_offset}"
                     f" {core.fetch_state}"
                 )
         waiting = [producer for producer in self.producers if not producer.is_idle]
         lines += [f"  producer {producer.producer_id} waits: {producer.last_error}" for producer in waiting]
         lines += [f"  consumer of {c.topic_partition} at {c.position}" for c in self.consumers]
+        if self.coordination is not None:
+            lines += self.coordination.describe()
         return "\n".join([*lines, *self._unsettled_services()])

@@ -1,0 +1,60 @@
+"""One life of a coordinator: tidelog's `GroupCoordinator` over the simulated store and network."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from tidelog.group_coordinator.server import GroupCoordinator
+from tidelog.metadata.store import StoreError
+from tidelog.model.errors import KafkaError
+from tidelog.runtime.broker_settings import BrokerSettings
+
+from sim.loop import SimClock, SimProcess
+from sim.sessions import SimSessionConnector
+from sim.store import SimStore
+
+if TYPE_CHECKING:
+    from sim.world import World
+
+START_RETRY_S: Final = 0.5
+
+
+def coordinator_name(coordinator_id: int) -> str:
+    return f"coordinator-{coordinator_id}"
+
+
+class CoordinatorNode:
+    """`service` of a coordinator's process."""
+
+    def __init__(self, world: World, process: SimProcess, coordinator_id: int) -> None:
+        self.world = world
+        self.process = process
+        self.coordinator_id = coordinator_id
+        self.coordinator: GroupCoordinator | None = None
+
+    async def run(self) -> None:
+        world, plan = self.world, self.world.plan.coordination
+        assert plan is not None
+        settings = BrokerSettings.parse({**plan.coordinator_settings, "node.id": str(self.coordinator_id)})
+        store = SimStore(world.network)
+        connector = SimSessionConnector(self.process, world.network)
+        clock = SimClock(self.process)
+        while self.coordinator is None:
+            try:
+                self.coordinator = await GroupCoordinator.start(
+                    store, settings, connector, clock=clock, on_failed=lambda error: self._give_up()
+                )
+            except (StoreError, KafkaError):
+                await asyncio.sleep(START_RETRY_S)
+
+    def _give_up(self) -> None:
+        """The process ends, and is started again by whoever watches over it."""
+        world = self.world
+        self.process.kill()
+        world.loop.call_outside(START_RETRY_S, world.start_coordinator, self.coordinator_id)
+
+    async def stop(self) -> None:
+        """SIGTERM."""
+        if self.coordinator is not None:
+            await self.coordinator.stop()
