@@ -81,11 +81,15 @@ def _again(current: Transaction, message: EndTxnRequest) -> Verdict:
 def _decide_by_epoch(
     current: Transaction, message: EndTxnRequest, producer_id: int | None, now_ms: int
 ) -> Verdict:
+    if current.status in PREPARED:
+        # Whoever asks: the producer may be about to end the next transaction already, with the epoch that it
+        # was told before the markers of this one were written.
+        return Verdict(ErrorCode.CONCURRENT_TRANSACTIONS)
     if current.is_repeated_end(message.producer_id, message.producer_epoch):
         return _again(current, message)
     if current.producer_id != message.producer_id:
         return Verdict(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-    if current.producer_epoch != message.producer_epoch or current.status in PREPARED:
+    if current.producer_epoch != message.producer_epoch:
         return Verdict(ErrorCode.PRODUCER_FENCED)
     if current.status is not TransactionStatus.ONGOING and message.committed:
         return Verdict(ErrorCode.INVALID_TXN_STATE)
