@@ -54,13 +54,17 @@ class ClassicConsumer:
         if self.joins is not None or self.syncs is not None:
             self._read_answers()
         elif self.must_join:
-            if not self.cooperative:
-                self.owned = set()
-            self.joins = self.lab.join(self.member_id, protocols=self._protocols(), instance=self.instance_id)
+            self.ask_to_join()
             self._read_answers()
         else:
             error = self.lab.heartbeat(self.member_id, self.generation, instance=self.instance_id)
             self._heard(error)
+
+    def ask_to_join(self) -> None:
+        """Without a look at the answer."""
+        if not self.cooperative:
+            self.owned = set()
+        self.joins = self.lab.join(self.member_id, protocols=self._protocols(), instance=self.instance_id)
 
     def _read_answers(self) -> None:
         if self.joins is not None and self.joins in self.lab.answers:

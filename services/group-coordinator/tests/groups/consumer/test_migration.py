@@ -83,10 +83,11 @@ def test_what_a_cooperative_member_holds_within_a_rebalance_is_not_given_away() 
     old = ClassicConsumer(lab, cooperative=True)
     run(lab, [old])
     others = [ClassicConsumer(lab, cooperative=True) for _ in range(2)]
-    for other in others[:1] * 2 + [old, old]:
-        other.step()  # both have joined; the leader has not yet said who gets what
+    for client in (others[0], others[0], old):
+        client.step()
+    old.ask_to_join()  # both have joined; the leader has not yet said who gets what
+    assert lab.group().state.value == "CompletingRebalance"
     assert len(old.owned) == 4
-    lab.heartbeat(old.member_id, old.generation)
     for _ in range(2):
         others[1].step()  # joins, too: assignments are gone
     group = lab.group()
