@@ -1,0 +1,390 @@
+"""A shard's surroundings for tests: the partition at its leader, lines, a core that remembers numbers."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from tidelog.group_coordinator.runtime.shard import Shard, ShardState
+from tidelog.group_coordinator.shard_core import (
+    AllocateProducerId,
+    ClusterImage,
+    CoordinatorRecord,
+    Decision,
+    Effect,
+    EndTransaction,
+    Producer,
+    ReplayedRecord,
+    Reply,
+    ShardCore,
+    ShardRequest,
+)
+from tidelog.model.coordinator_shards import ShardId, ShardKind
+from tidelog.model.errors import ErrorCode
+from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
+from tidelog.rpc.coordinator_session import (
+    AnswerRequest,
+    AppendToShard,
+    AttachShard,
+    DetachShard,
+    ForwardedToShard,
+    Item,
+    ReadShard,
+    ShardAttached,
+    ShardCommitted,
+    ShardLost,
+    ShardRecords,
+)
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.codec import request_encoder, response_decoder
+from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+SHARD = ShardId(ShardKind.GROUP, 7)
+IMAGE = ClusterImage(1, {}, {})
+VERSION = 4
+
+
+class NumberCore:
+    """A Heartbeat sets the number of its group to its generation; member "read" is told it (as throttle
+    time), member "park" is not answered.
+    """
+
+    def __init__(self) -> None:
+        self.numbers: dict[str, int] = {}
+        self.parked: list[Hashable] = []
+        self.is_active = False
+        self.effects_done: list[tuple[Effect, Any]] = []
+        self.next_decision: Decision | None = None
+
+    def replay(self, record: ReplayedRecord, offset: int) -> None:
+        self.numbers[record.key.decode()] = int(record.value or b"0")
+
+    def replay_marker(self, producer: Producer, is_commit: bool) -> None:
+        self.numbers[f"marker-{producer.producer_id}"] = int(is_commit)
+
+    def activate(self, image: ClusterImage, now_ms: int) -> Decision:
+        self.is_active = True
+        return Decision()
+
+    def handle(self, request: ShardRequest, now_ms: int) -> Decision:
+        message: HeartbeatRequest = request.message
+        if message.member_id == "fail":
+            raise RuntimeError("a bug")
+        if message.member_id == "park":
+            self.parked.append(request.reply_to)
+            return Decision()
+        if message.member_id == "read":
+            number = self.numbers.get(message.group_id, 0)
+            return Decision(replies=[Reply(request.reply_to, HeartbeatResponse(number))])
+        self.numbers[message.group_id] = message.generation_id
+        record = CoordinatorRecord(message.group_id.encode(), b"%d" % message.generation_id)
+        decision = Decision(records=[record], replies=[Reply(request.reply_to, HeartbeatResponse())])
+        if self.next_decision is not None:
+            decision.timers = self.next_decision.timers
+            decision.effects = self.next_decision.effects
+            self.next_decision = None
+        return decision
+
+    def timer_fired(self, key: Hashable, now_ms: int) -> Decision:
+        name = str(key)
+        self.numbers[name] = now_ms
+        return Decision(records=[CoordinatorRecord(name.encode(), b"%d" % now_ms)])
+
+    def effect_done(self, effect: Effect, outcome: Any, now_ms: int) -> Decision:
+        self.effects_done.append((effect, outcome))
+        return Decision()
+
+    def image_changed(self, image: ClusterImage, now_ms: int) -> Decision:
+        return Decision()
+
+    def deactivate(self) -> list[Reply]:
+        refused = HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR)
+        return [Reply(reply_to, refused) for reply_to in self.parked]
+
+
+class Answer:
+    """What a client is told; once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.message: HeartbeatResponse | None = None
+        self.error = ErrorCode.NONE
+
+    @property
+    def is_good(self) -> bool:
+        return self.message is not None and not self.message.error_code
+
+
+class Partition:
+    """The shard's partition at its leader, and the leader's end of every line: it keeps the rules of the
+    session. `high_watermark` moves when the test says so.
+    """
+
+    def __init__(self) -> None:
+        self.log: list[tuple[int, int, bytes]] = []
+        self.log_end_offset = 0
+        self.high_watermark = 0
+        self.leader_epoch = 3
+        self.highest_shard_epoch = -1
+        self.attached: tuple[int, Line] | None = None
+        self.held: list[tuple[int, Answer, bytes]] = []
+        self.asked: dict[int, Answer] = {}
+        self.next_request_id = 0
+        self.refuses_appends = False
+        self.append_count = 0
+
+    def request(self, line: Line, group: str, number: int, member: str = "m") -> Answer:
+        """Forwarded over the line, to be delivered."""
+        body = b"".join(
+            request_encoder(ApiKey.HEARTBEAT, VERSION)(HeartbeatRequest(group, number, member, None))
+        )
+        self.next_request_id += 1
+        answer = self.asked[self.next_request_id] = Answer()
+        line.inbound.append(
+            ForwardedToShard(
+                self.next_request_id, SHARD, ApiKey.HEARTBEAT, VERSION, body, "User:ANONYMOUS", "c", "h"
+            )
+        )
+        return answer
+
+    def take(self, line: Line, item: Item) -> None:
+        match item:
+            case AttachShard():
+                self._attach(line, item)
+            case ReadShard() if self._is_attached(line, item.attachment):
+                self._read(line, item)
+            case AppendToShard() if self._is_attached(line, item.attachment):
+                self._append(line, item)
+            case DetachShard() if self._is_attached(line, item.attachment):
+                self._end()
+            case AnswerRequest():
+                self._answer(line, item)
+
+    def commit(self, high_watermark: int) -> None:
+        self.high_watermark = max(self.high_watermark, min(high_watermark, self.log_end_offset))
+        if self.attached is not None:
+            number, line = self.attached
+            line.inbound.append(ShardCommitted(number, self.high_watermark))
+        due = [held for held in self.held if held[0] <= self.high_watermark]
+        self.held = [held for held in self.held if held[0] > self.high_watermark]
+        for _, answer, body in due:
+            _tell(answer, body)
+
+    def change_leader(self) -> None:
+        """The new one has everything below the high watermark, and perhaps more; here: nothing more."""
+        self.lose(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.leader_epoch += 1
+        self.log = [batch for batch in self.log if batch[1] <= self.high_watermark]
+        self.log_end_offset = self.log[-1][1] if self.log else 0
+        assert self.log_end_offset == self.high_watermark
+
+    def lose(self, error: ErrorCode) -> None:
+        if self.attached is not None:
+            number, line = self.attached
+            self._end()
+            line.inbound.append(ShardLost(number, error))
+
+    def _is_attached(self, line: Line, attachment: int) -> bool:
+        return self.attached == (attachment, line)
+
+    def _attach(self, line: Line, item: AttachShard) -> None:
+        if item.shard_epoch < self.highest_shard_epoch:
+            line.inbound.append(ShardLost(item.attachment, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            return
+        self.lose(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        self.highest_shard_epoch = item.shard_epoch
+        self.attached = (item.attachment, line)
+        line.inbound.append(
+            ShardAttached(item.attachment, self.leader_epoch, 0, self.log_end_offset, self.high_watermark)
+        )
+
+    def _read(self, line: Line, item: ReadShard) -> None:
+        found = next((batch for batch in self.log if batch[1] > item.from_offset), None)
+        records, next_offset = (b"", self.log_end_offset) if found is None else (found[2], found[1])
+        line.inbound.append(
+            ShardRecords(item.attachment, item.from_offset, next_offset, self.log_end_offset, records)
+        )
+
+    def _append(self, line: Line, item: AppendToShard) -> None:
+        if (
+            self.refuses_appends
+            or item.leader_epoch != self.leader_epoch
+            or item.expected_offset != self.log_end_offset
+        ):
+            self.lose(ErrorCode.NOT_ENOUGH_REPLICAS)
+            return
+        self.append_count += 1
+        batches = bytearray(item.batches)
+        for position, header in iterate_headers(bytes(batches)):
+            base = self.log_end_offset
+            assign_offset_and_epoch(batches, position, base, self.leader_epoch)
+            self.log_end_offset += header.last_offset_delta + 1
+            batch = bytes(batches[position : position + header.size_bytes])
+            self.log.append((base, self.log_end_offset, batch))
+
+    def _answer(self, line: Line, item: AnswerRequest) -> None:
+        answer = self.asked.pop(item.request_id, None)
+        if answer is None:
+            return
+        if item.body is None:
+            answer.count += 1
+            answer.error = item.error
+        elif item.hold is None or item.hold.offset <= self.high_watermark:
+            _tell(answer, item.body)
+        elif self._is_attached(line, item.hold.attachment):
+            self.held.append((item.hold.offset, answer, item.body))
+        else:
+            answer.count += 1
+            answer.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+    def _end(self) -> None:
+        self.attached = None
+        for _, answer, _ in self.held:
+            answer.count += 1
+            answer.error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        self.held.clear()
+
+
+def _tell(answer: Answer, body: bytes) -> None:
+    answer.count += 1
+    answer.message = response_decoder(ApiKey.HEARTBEAT, VERSION)(body, 0)[0]
+
+
+class Line:
+    """Both ways of one session; nothing arrives before it is delivered."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.outbound: deque[Item] = deque()
+        self.inbound: deque[Item] = deque()
+        self.is_closed = False
+
+    def send(self, item: Item) -> None:
+        if not self.is_closed:
+            self.outbound.append(item)
+
+    def close(self) -> None:
+        self.is_closed = True
+
+
+class _Timer:
+    def __init__(self) -> None:
+        self.is_cancelled = False
+
+    def cancel(self) -> bool:
+        self.is_cancelled = True
+        return True
+
+
+class Coordinator:
+    """One shard of one coordinator, and what it tells."""
+
+    def __init__(self, partition: Partition, shard_epoch: int, coordinator_id: int = 1) -> None:
+        self.partition = partition
+        self.line = Line(partition)
+        self.now = 1_000_000
+        self.cores: list[NumberCore] = []
+        self.shard = Shard(SHARD, shard_epoch, coordinator_id, self._make_core, self)
+        self.attachments = coordinator_id * 1000
+        self.events: list[str] = []
+        self.ended: list[EndTransaction] = []
+        self.asked_for_ids: list[AllocateProducerId] = []
+        self.timers: list[tuple[int, Callable[[], None], _Timer]] = []
+        self.pending = False
+
+    def _make_core(self, shard: ShardId, shard_epoch: int) -> ShardCore:
+        self.cores.append(NumberCore())
+        return self.cores[-1]
+
+    @property
+    def core(self) -> NumberCore:
+        return self.cores[-1]
+
+    def attach(self) -> None:
+        if self.shard.state is ShardState.WAITING:
+            self.attachments += 1
+            self.shard.attach(self.line, self.attachments)
+
+    def deliver_out(self) -> bool:
+        """One item to the broker."""
+        if self.line.outbound:
+            self.partition.take(self.line, self.line.outbound.popleft())
+            return True
+        return False
+
+    def deliver_in(self) -> bool:
+        """One item to the shard, and the end of the turn."""
+        if not self.line.inbound:
+            return False
+        shard, item = self.shard, self.line.inbound.popleft()
+        match item:
+            case ForwardedToShard():
+                shard.request(item, self.line)
+            case ShardAttached() if item.attachment == shard.attachment:
+                shard.attached(item)
+            case ShardRecords() if item.attachment == shard.attachment:
+                shard.records_read(item)
+            case ShardCommitted() if item.attachment == shard.attachment:
+                shard.committed(item.high_watermark)
+            case ShardLost() if item.attachment == shard.attachment:
+                shard.lose(item.error.name, told=True)
+        self.end_turn()
+        return True
+
+    def end_turn(self) -> None:
+        if self.pending:
+            self.pending = False
+            self.shard.flush()
+
+    def settle(self, *, commits: bool = True) -> None:
+        """Until nothing is under way."""
+        while self.deliver_out() or self.deliver_in():
+            if commits and self.partition.high_watermark < self.partition.log_end_offset:
+                self.partition.commit(self.partition.log_end_offset)
+
+    # -- outlets
+
+    def started_serving(self, shard: Shard) -> None:
+        self.events.append("serving")
+
+    def detached(self, attachment: int, core: ShardCore | None) -> None:
+        pass
+
+    def lost(self, shard: Shard) -> None:
+        self.events.append("lost")
+
+    def deposed(self, shard: Shard) -> None:
+        self.events.append("deposed")
+
+    def drained(self, shard: Shard) -> None:
+        self.events.append("drained")
+
+    def has_pending(self, shard: Shard) -> None:
+        self.pending = True
+
+    def call_after(self, callback: Callable[[], None], delay_ms: int) -> _Timer:
+        timer = _Timer()
+        self.timers.append((self.now + delay_ms, callback, timer))
+        return timer
+
+    def advance(self, elapsed_ms: int) -> None:
+        self.now += elapsed_ms
+        due = [timer for timer in self.timers if timer[0] <= self.now]
+        self.timers = [timer for timer in self.timers if timer[0] > self.now]
+        for _, callback, timer in due:
+            if not timer.is_cancelled:
+                callback()
+        self.end_turn()
+
+    def end_transaction(self, shard: Shard, effect: EndTransaction) -> None:
+        self.ended.append(effect)
+
+    def allocate_producer_id(self, shard: Shard, effect: AllocateProducerId) -> None:
+        self.asked_for_ids.append(effect)
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def image(self) -> ClusterImage:
+        return IMAGE
