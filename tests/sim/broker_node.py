@@ -66,7 +66,13 @@ class BrokerNode:
 
     async def run(self) -> None:
         world, process = self.world, self.process
-        settings = BrokerSettings.parse({**world.plan.broker_settings, "node.id": str(self.broker_id)})
+        settings = BrokerSettings.parse(
+            {
+                "log.cleaner.enable": "false",  # its worker is a process
+                **world.plan.broker_settings,
+                "node.id": str(self.broker_id),
+            }
+        )
         clock = SimClock(process)
         directory: Any = SimLogDirectory(self.disk, self.broker_id, self._log_changed)
         store = SimStore(world.network)

@@ -131,7 +131,6 @@ class Housekeeping:
 
     async def checkpoint_log_start_offsets(self) -> None:
         await asyncio.to_thread(self._broker.log_directory.checkpoint_log_start_offsets)
-        await asyncio.to_thread(self._broker.log_directory.checkpoint_clean_offsets)
 
     async def expire_producers(self) -> None:
         await self._each(self._expire_producers)
