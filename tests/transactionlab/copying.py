@@ -7,86 +7,108 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
+from brokerlab.kafka_jars import JavaTools
 from clusterlab.tidelog_cluster import TidelogCluster
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient
+from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 PROGRAM = Path(__file__).with_name("copier.py")
 PAUSES_S = (0.3, 1.5)
 
 
 class Copiers:
-    """`count` copiers in one group, each with a transactional id of its own; who ends is started again."""
+    """Processes in one group, each with a transactional id of its own. Who ends is started again, unless all
+    that it had to do is done.
+    """
 
     def __init__(self, bootstrap: str, source: str, target: str, directory: Path, count: int) -> None:
         self.bootstrap, self.source, self.target = bootstrap, source, target
         self.group = f"copy-{source}"
+        self.count = count
         self.restarts = 0
         self._directory = directory
-        self._transaction_messages = 0
-        self._pause_s = 0.0
-        self._processes: list[subprocess.Popen[bytes] | None] = [None] * count
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        self._commands: list[list[str]] = []
+        self._onlooker: Consumer | None = None
 
     def start(self, transaction_messages: int, pause_s: float) -> None:
-        self._transaction_messages, self._pause_s = transaction_messages, pause_s
-        for number in range(len(self._processes)):
+        """librdkafka's, which share the partitions."""
+        self._run(
+            [
+                *(sys.executable, str(PROGRAM), self.bootstrap, self.source, self.target, self.group),
+                *(f"{self.group}-{number}", str(transaction_messages), str(pause_s)),
+            ]
+            for number in range(self.count)
+        )
+
+    def start_java(self, java: JavaTools, transaction_messages: int) -> None:
+        """Kafka's own, a partition each; now and then they abort what they could commit."""
+        self._run(
+            java.command(
+                "TransactionalMessageCopier",
+                *("--broker-list", self.bootstrap, "--input-topic", self.source),
+                *("--input-partition", str(number), "--output-topic", self.target),
+                *("--consumer-group", self.group, "--transactional-id", f"{self.group}-{number}"),
+                *("--transaction-size", str(transaction_messages), "--transaction-timeout", "10000"),
+                "--enable-random-aborts",
+            )
+            for number in range(self.count)
+        )
+
+    def _run(self, commands: Iterable[list[str]]) -> None:
+        self._commands = list(commands)
+        for number in range(self.count):
             self._start(number)
 
     def _start(self, number: int) -> None:
         with (self._directory / f"copier-{number}.log").open("ab") as log:
             self._processes[number] = subprocess.Popen(
-                [
-                    *(sys.executable, str(PROGRAM), self.bootstrap, self.source, self.target, self.group),
-                    *(f"{self.group}-{number}", str(self._transaction_messages), str(self._pause_s)),
-                ],
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                self._commands[number], stdout=log, stderr=subprocess.STDOUT
             )
 
     def kill(self, number: int) -> None:
         process = self._processes[number]
-        if process is not None:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
 
     def tend(self) -> None:
-        for number, process in enumerate(self._processes):
-            if process is not None and process.poll() is not None:
+        for number, process in list(self._processes.items()):
+            if process.poll() not in (None, 0):
                 self.restarts += 1
                 self._start(number)
 
     def stop(self) -> None:
-        for process in self._processes:
-            if process is not None and process.poll() is None:
+        for process in self._processes.values():
+            if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
-        for process in self._processes:
-            if process is not None:
-                try:
-                    process.wait(10)
-                except subprocess.TimeoutExpired:
-                    process.kill()
-                    process.wait()
+        for process in self._processes.values():
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
     def logs(self) -> str:
         parts = []
-        for number in range(len(self._processes)):
+        for number in range(self.count):
             path = self._directory / f"copier-{number}.log"
             if path.exists():
                 parts.append(f"--- {path.name}\n{path.read_text(errors='replace')[-3000:]}")
         return "\n".join(parts)
 
-    def copied(self, admin: AdminClient, partitions: int) -> int:
-        """How many messages of the source the group is done with."""
-        asked = ConsumerGroupTopicPartitions(
-            self.group, [TopicPartition(self.source, partition) for partition in range(partitions)]
-        )
+    def copied(self, partitions: int) -> int:
+        """How many messages of the source the group is done with. (A consumer is asked, as librdkafka's admin
+        client crashes when the group's coordinator goes away.)
+        """
+        if self._onlooker is None:
+            self._onlooker = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group})
+        asked = [TopicPartition(self.source, partition) for partition in range(partitions)]
         try:
-            answered = admin.list_consumer_group_offsets([asked], request_timeout=5)[self.group].result(6)
+            return sum(max(position.offset, 0) for position in self._onlooker.committed(asked, 5))
         except KafkaException:
             return 0
-        return sum(max(position.offset, 0) for position in answered.topic_partitions)
 
 
 class CopyFaults:
@@ -103,7 +125,7 @@ class CopyFaults:
     def strike(self) -> None:
         kind = self._chance.choice(self._kinds)
         if kind == "copier":
-            self._copiers.kill(self._chance.randrange(2))
+            self._copiers.kill(self._chance.randrange(self._copiers.count))
             self.done.append("copier")
             time.sleep(self._chance.uniform(*PAUSES_S))
             return

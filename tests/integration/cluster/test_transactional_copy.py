@@ -14,13 +14,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from brokerlab.kafka_jars import JavaTools
 from clusterlab.tidelog_cluster import TidelogCluster
 from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient
 from transactionlab.copying import Copiers, CopyFaults, read_all
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1_800)]
-PARTITIONS = 3
 MESSAGES = int(os.environ.get("TRANSACTIONAL_COPY_MESSAGES", "6000"))
 TRANSACTION_MESSAGES = int(os.environ.get("TRANSACTION_MESSAGES", "150"))
 SEED = int(os.environ.get("FAULT_SEED", "20240607"))
@@ -36,33 +35,29 @@ SETTINGS = {
 }
 
 
-def written(bootstrap: str, topic: str) -> dict[int, list[bytes]]:
+def written(bootstrap: str, topic: str, partitions: int) -> dict[int, list[bytes]]:
     """The original."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20})
-    values: dict[int, list[bytes]] = {partition: [] for partition in range(PARTITIONS)}
+    values: dict[int, list[bytes]] = {partition: [] for partition in range(partitions)}
     for number in range(MESSAGES):
         value = b"message %d" % number
-        values[number % PARTITIONS].append(value)
-        producer.produce(topic, value, partition=number % PARTITIONS)
+        values[number % partitions].append(value)
+        producer.produce(topic, value, partition=number % partitions)
         if number % 1_000 == 0:
             producer.poll(0)
     assert producer.flush(60) == 0
     return values
 
 
-def test_the_copy_is_exact_whatever_is_killed(
-    new_cluster: Callable[..., TidelogCluster], new_replicated_topic: Callable[..., str], tmp_path: Path
+def copy_under_faults(
+    cluster: TidelogCluster, copiers: Copiers, start: Callable[[], None], partitions: int
 ) -> None:
-    cluster = new_cluster(brokers=3, controllers=2, settings=SETTINGS, options=["--coordinators", "2"])
-    source, target = (new_replicated_topic(cluster, PARTITIONS) for _ in range(2))
-    original = written(cluster.bootstrap, source)
-    copiers = Copiers(cluster.bootstrap, source, target, tmp_path, 2)
+    original = written(cluster.bootstrap, copiers.source, partitions)
     faults = CopyFaults(cluster, copiers, random.Random(SEED))
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     began_s = time.monotonic()
-    copiers.start(TRANSACTION_MESSAGES, PAUSE_S)
+    start()
     try:
-        while (copied := copiers.copied(admin, PARTITIONS)) < MESSAGES:
+        while (copied := copiers.copied(partitions)) < MESSAGES:
             elapsed_s = time.monotonic() - began_s
             assert elapsed_s < LIMIT_S, f"{copied} of {MESSAGES} copied after {elapsed_s:.0f} s"
             if copied and len(faults.done) < MOST_FAULTS:
@@ -71,8 +66,8 @@ def test_the_copy_is_exact_whatever_is_killed(
                 time.sleep(0.3)
             copiers.tend()
         copiers.stop()
-        copy = read_all(cluster.bootstrap, target, PARTITIONS, "read_committed")
-        everything = read_all(cluster.bootstrap, target, PARTITIONS, "read_uncommitted")
+        copy = read_all(cluster.bootstrap, copiers.target, partitions, "read_committed")
+        everything = read_all(cluster.bootstrap, copiers.target, partitions, "read_uncommitted")
     except AssertionError:
         print(copiers.logs())
         raise
@@ -80,9 +75,32 @@ def test_the_copy_is_exact_whatever_is_killed(
         copiers.stop()
         print(f"seed {SEED}: {', '.join(faults.done)}; {copiers.restarts} restarts of copiers")
     aborted = sum(map(len, everything.values())) - sum(map(len, copy.values()))
-    print(
-        f"{MESSAGES} messages in {time.monotonic() - began_s:.0f} s, {aborted} more in aborted transactions"
-    )
+    print(f"{MESSAGES} messages in {time.monotonic() - began_s:.0f} s; {aborted} in aborted transactions")
     for partition, values in original.items():
         assert copy[partition] == values, f"seed {SEED}: partition {partition} differs"
     assert faults.done
+
+
+@pytest.fixture
+def faulty_cluster(new_cluster: Callable[..., TidelogCluster]) -> TidelogCluster:
+    return new_cluster(brokers=3, controllers=2, settings=SETTINGS, options=["--coordinators", "2"])
+
+
+def test_the_copy_is_exact_whatever_is_killed(
+    faulty_cluster: TidelogCluster, new_replicated_topic: Callable[..., str], tmp_path: Path
+) -> None:
+    source, target = (new_replicated_topic(faulty_cluster, 3) for _ in range(2))
+    copiers = Copiers(faulty_cluster.bootstrap, source, target, tmp_path, 2)
+    copy_under_faults(faulty_cluster, copiers, lambda: copiers.start(TRANSACTION_MESSAGES, PAUSE_S), 3)
+
+
+@pytest.mark.java
+def test_the_copy_by_kafkas_own_copier_is_exact(
+    faulty_cluster: TidelogCluster,
+    new_replicated_topic: Callable[..., str],
+    java: JavaTools,
+    tmp_path: Path,
+) -> None:
+    source, target = (new_replicated_topic(faulty_cluster, 2) for _ in range(2))
+    copiers = Copiers(faulty_cluster.bootstrap, source, target, tmp_path, 2)
+    copy_under_faults(faulty_cluster, copiers, lambda: copiers.start_java(java, TRANSACTION_MESSAGES), 2)
