@@ -9,7 +9,13 @@ from grouplab.consumer_lab import ConsumerLab, ModelConsumer
 from grouplab.shard_lab import GROUP, REBALANCE_MS
 from tidelog.model.errors import ErrorCode
 from tidelog.runtime.coordinator_settings import CoordinatorSettings
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.consumer_group_heartbeat import TopicPartitions
+from tidelog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 
 SESSION_MS = CoordinatorSettings().group_consumer_session_timeout_ms
 
@@ -298,3 +304,40 @@ def test_describe_says_what_is_not_there() -> None:
     assert lab.describe_consumer("").error_code == ErrorCode.INVALID_GROUP_ID
     lab.stable_group(1)
     assert lab.describe_consumer(GROUP).error_code == ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def commit(lab: ConsumerLab, member: str, epoch: int, partition: int, version: int = 9) -> ErrorCode:
+    request = OffsetCommitRequest(
+        group_id=GROUP,
+        generation_id_or_member_epoch=epoch,
+        member_id=member,
+        topics=[OffsetCommitRequestTopic("orders", partitions=[OffsetCommitRequestPartition(partition, 7)])],
+    )
+    answer = lab.ask(ApiKey.OFFSET_COMMIT, version, request)
+    return ErrorCode(answer.topics[0].partitions[0].error_code)
+
+
+def test_commits_with_an_older_epoch_count_for_what_was_owned_then() -> None:
+    """KIP-1251."""
+    lab = new_lab(orders=2)
+    first, second = consumers(lab, 2)
+    lab.beat_all([first])
+    assert commit(lab, "m0", 1, 1) == ErrorCode.NONE
+    second.step()
+    first.step()
+    assert commit(lab, "m0", 1, 1) == ErrorCode.NONE, "it is to be given up, but hasn't been"
+    first.step()
+    assert [partition for _, partition in first.owned] == [0]
+    assert first.epoch == 2
+    assert commit(lab, "m0", 1, 0) == ErrorCode.NONE, "the answer with epoch 2 may have been lost"
+    assert commit(lab, "m0", 1, 1) == ErrorCode.STALE_MEMBER_EPOCH
+    lab.beat_all([first, second])
+    assert commit(lab, "m1", 2, 1) == ErrorCode.NONE
+    assert commit(lab, "m1", 1, 1) == ErrorCode.STALE_MEMBER_EPOCH, "it was not its own then"
+    assert commit(lab, "m1", 3, 1) == ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(lab, "m1", 2, 1, version=8) == ErrorCode.UNSUPPORTED_VERSION
+    assert commit(lab, "nobody", 2, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(lab, "", -1, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    first.leave()
+    second.leave()
+    assert commit(lab, "", -1, 1) == ErrorCode.NONE, "a tool, as nobody is there"

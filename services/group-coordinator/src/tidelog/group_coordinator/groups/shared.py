@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
+from uuid import UUID
 
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
@@ -60,6 +61,12 @@ class Group(Protocol):
         """Whether these offsets may be committed; a classic member's session is prolonged by it."""
         ...
 
+    def check_commits_singly(self, committer: OffsetCommitter) -> Callable[[UUID, int], ErrorCode] | None:
+        """After `check_commit` said NONE: what says it of each (topic id, partition), if that is not the
+        same for all.
+        """
+        ...
+
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode: ...
 
     def check_offset_delete(self) -> ErrorCode:
@@ -79,6 +86,8 @@ class Group(Protocol):
         ...
 
     def has_members(self) -> bool: ...
+
+    def member_count(self) -> int: ...
 
     def listed(self) -> ListedGroup: ...
 

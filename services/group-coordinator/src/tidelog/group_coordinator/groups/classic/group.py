@@ -124,6 +124,9 @@ class ClassicGroup:
     def has_members(self) -> bool:
         return bool(self.members or self.pending_members)
 
+    def member_count(self) -> int:
+        return len(self.members)
+
     def all_joined(self) -> bool:
         return not self.pending_members and all(member.join is not None for member in self.members.values())
 
@@ -216,6 +219,9 @@ class ClassicGroup:
         if not committer.is_transactional and self.state is ClassicState.COMPLETING_REBALANCE:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
+
+    def check_commits_singly(self, committer: OffsetCommitter) -> None:
+        return None
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
         return ErrorCode.NONE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from hashlib import blake2b
 from typing import Final
@@ -176,9 +176,9 @@ class ConsumerGroup:
     # -- as one of the shard's groups
 
     def check_commit(self, committer: OffsetCommitter, now_ms: int, decision: Decision) -> ErrorCode:
-        if committer.generation_or_epoch < 0 and (
-            not self.members or (committer.is_transactional and not committer.member_id)
-        ):
+        epoch = committer.generation_or_epoch
+        names_nobody = not committer.member_id and committer.group_instance_id is None
+        if epoch < 0 and (not self.members or (committer.is_transactional and names_nobody)):
             return ErrorCode.NONE  # not by a member
         member = self.members.get(committer.member_id)
         if member is None:
@@ -189,7 +189,27 @@ class ConsumerGroup:
             and committer.api_version < _FIRST_COMMIT_WITH_MEMBER_EPOCH
         ):
             return ErrorCode.UNSUPPORTED_VERSION
-        return _epoch_error(member, committer.generation_or_epoch)
+        # With an older epoch each partition counts for itself.
+        return ErrorCode.NONE if 0 < epoch < member.member_epoch else _epoch_error(member, epoch)
+
+    def check_commits_singly(self, committer: OffsetCommitter) -> Callable[[UUID, int], ErrorCode] | None:
+        """A member that hasn't yet heard of its new epoch commits with an older one: good for what it owned
+        then and has not given up since (KIP-1251).
+        """
+        member = self.members.get(committer.member_id)
+        epoch = committer.generation_or_epoch
+        if member is None or epoch < 0 or epoch == member.member_epoch:
+            return None
+        owner = member
+
+        def check(topic_id: UUID, partition: int) -> ErrorCode:
+            for owned in (owner.owned, owner.revoking):
+                given_epoch = owned.get(topic_id, {}).get(partition)
+                if given_epoch is not None and given_epoch <= epoch:
+                    return ErrorCode.NONE
+            return _epoch_error(owner, epoch)
+
+        return check
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
         if not member_id and member_epoch < 0:
@@ -229,6 +249,9 @@ class ConsumerGroup:
 
     def has_members(self) -> bool:
         return bool(self.members)
+
+    def member_count(self) -> int:
+        return len(self.members)
 
     def listed(self) -> ListedGroup:
         return ListedGroup(self.group_id, CONSUMER_PROTOCOL_TYPE, self.state, GroupKind.CONSUMER.value)

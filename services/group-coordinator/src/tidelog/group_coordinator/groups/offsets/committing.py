@@ -86,6 +86,8 @@ def decide(
         expire_ms = now_ms + request.message.retention_time_ms
     max_metadata_length = groups.settings.offset_metadata_max_bytes
     known_topics = groups.image.topics
+    group = groups.by_id.get(request.message.group_id)
+    check_singly = None if group is None else group.check_commits_singly(committer_of(request))
     commits: list[Commit] = []
     results: list[tuple[_Topic, list[tuple[int, ErrorCode]]]] = []
     for topic in _topics(groups, request):
@@ -100,6 +102,8 @@ def decide(
                 refused = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif refused is ErrorCode.NONE and len(metadata) > max_metadata_length:
                 refused = ErrorCode.OFFSET_METADATA_TOO_LARGE
+            elif refused is ErrorCode.NONE and check_singly is not None and topic.name is not None:
+                refused = check_singly(known_topics[topic.name].topic_id, partition.partition_index)
             errors.append((partition.partition_index, refused))
             if refused is ErrorCode.NONE and topic.name is not None:
                 commits.append(
