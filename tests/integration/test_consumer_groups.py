@@ -242,6 +242,24 @@ def test_a_static_member_that_is_soon_back_moves_nothing(
     assert by_instance(after) == by_instance(before)
 
 
+def test_members_go_on_after_the_broker_was_killed(
+    broker: BrokerProcess, bootstrap: str, group: str, topic: str, start_members: StartMembers
+) -> None:
+    members = [start_members(), start_members(), start_members(group_instance_id="static")]
+    before = await_shares(bootstrap, group, [4, 4, 4])
+    broker.kill()
+    broker.start()
+    after = await_shares(bootstrap, group, [4, 4, 4])
+    assert after.group_epoch == before.group_epoch, "members were not gone"
+    assert {m.member_id: m.assignment for m in after.members} == {
+        m.member_id: m.assignment for m in before.members
+    }
+    produce_more(bootstrap, topic)
+    await_true(lambda: {one for member in members for one in member.read} == offsets(2))
+    members[0].kill()
+    await_shares(bootstrap, group, [6, 6])
+
+
 @pytest.fixture
 def console_consumer(
     bootstrap: str, group: str, topic: str, kafka_jars: Path
