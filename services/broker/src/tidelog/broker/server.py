@@ -32,6 +32,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.clock import SystemClock
+from tidelog.runtime.coordinator_metrics import CoordinatorView
 from tidelog.runtime.metric_families import ControllerView
 from tidelog.runtime.telemetry import ControllerCounts, Telemetry
 from tidelog.runtime.timer import LoopTimer
@@ -115,6 +116,10 @@ class BrokerServer:
         """Have this process's metrics tell of the controller that lives in it, too."""
         self._telemetry.controller_counts = counts
         self._telemetry.observe_controller(controller)
+
+    def show_coordinator(self, coordinator: CoordinatorView) -> None:
+        """The same for the group coordinator."""
+        self._telemetry.observe_coordinator(coordinator)
 
     async def start(
         self,

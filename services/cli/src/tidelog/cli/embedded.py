@@ -63,6 +63,7 @@ class EmbeddedCluster:
             connector.attach(settings.node_id, broker.broker.coordination)
             await broker.start()
             coordinator = await GroupCoordinator.start(store, settings, connector, clock=clock)
+            broker.show_coordinator(coordinator.lag)
             undo.pop_all()
         endpoint = settings.listener_plan().bind[0]
         address = f"{endpoint.host or '0.0.0.0'}:{broker.addresses[endpoint.listener_name]}"

@@ -14,6 +14,7 @@ from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.store import StoreError
 from tidelog.rpc.session_stream import StreamSessionConnector
 from tidelog.runtime.broker_settings import BrokerSettings
+from tidelog.runtime.telemetry import Telemetry
 
 
 @click.command()
@@ -36,4 +37,9 @@ async def _start(
     stack.push_async_callback(connector.close)
     coordinator = await GroupCoordinator.start(store, settings, connector, on_failed=fail)
     stack.push_async_callback(coordinator.stop)
+    if settings.tidelog_metrics_listener:
+        telemetry = Telemetry()
+        telemetry.observe_coordinator(coordinator.lag)
+        telemetry.serve(settings.tidelog_metrics_listener)
+        stack.callback(telemetry.close)
     return Started(f"group-coordinator-{settings.node_id}", failed)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from tidelog.runtime.coordinator_metrics import add_coordinator
 from tidelog.runtime.request_metrics import RequestMetrics, add_up, cumulative_counts, quantile_ms
 
 if TYPE_CHECKING:
@@ -140,6 +141,8 @@ class MetricFamilies(Collector):
         self._add_listeners(families)
         self._add_broker(families)
         self._add_controller(families)
+        if self._telemetry.coordinator is not None:
+            add_coordinator(families, self._telemetry.coordinator)
         yield from families
         yield from self._requests()
 

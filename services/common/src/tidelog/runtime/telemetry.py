@@ -13,6 +13,7 @@ from tidelog.runtime.request_metrics import LatencyWindow, RequestMetrics
 from tidelog.runtime.setting import SettingError
 
 if TYPE_CHECKING:
+    from tidelog.runtime.coordinator_metrics import CoordinatorView
     from tidelog.runtime.metric_families import BrokerView, ControllerView
     from tidelog.runtime.metrics_endpoint import MetricsEndpoint
 
@@ -98,6 +99,7 @@ class Telemetry:
         self.failed_isr_updates = 0
         self.broker: BrokerView | None = None
         self.controller: ControllerView | None = None
+        self.coordinator: CoordinatorView | None = None
         self._endpoint: MetricsEndpoint | None = None
 
     # --- counting ---
@@ -166,6 +168,10 @@ class Telemetry:
     def observe_controller(self, controller: ControllerView) -> None:
         """Show its topics and elections, too."""
         self.controller = controller
+
+    def observe_coordinator(self, coordinator: CoordinatorView) -> None:
+        """Show the lag of its groups, too."""
+        self.coordinator = coordinator
 
     def serve(self, address: str) -> int:
         """Answer scrapes at `host:port` in a thread; the port (the one taken, if 0 was asked for).

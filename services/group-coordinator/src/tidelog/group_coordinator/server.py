@@ -13,6 +13,7 @@ from typing import Final
 
 import structlog
 from tidelog.group_coordinator.groups.group_core import GroupCore
+from tidelog.group_coordinator.runtime.lag import LagReporter
 from tidelog.group_coordinator.runtime.runner import CoordinatorRuntime
 from tidelog.group_coordinator.shard_core import ShardCore
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
@@ -37,6 +38,8 @@ class GroupCoordinator:
 
     def __init__(self, session: Session, runtime: CoordinatorRuntime, timer: LoopTimer) -> None:
         self.runtime = runtime
+        self.lag = LagReporter(runtime)
+        """What metrics show of this coordinator."""
         self._session = session
         self._timer = timer
 
@@ -90,10 +93,14 @@ class GroupCoordinator:
             await runtime.stop()
             raise
         _log.info("registered as group coordinator", coordinator_id=settings.node_id, key=entry.key)
-        return cls(session, runtime, timer)
+        coordinator = cls(session, runtime, timer)
+        if settings.tidelog_metrics_listener:
+            coordinator.lag.start()
+        return coordinator
 
     async def stop(self) -> None:
         """Hand the shards over, give up the registration."""
+        self.lag.stop()
         await self.runtime.stop()
         await self._session.stop()
         self._timer.close()

@@ -162,15 +162,15 @@ class ClassicMembers:
             return answer(request, HeartbeatResponse(error_code=error.code))
         changes.prolong_session(member)
         changes.update_epoch(must_grow=changes.resolve_regexes({}))
-        error = ErrorCode.NONE
+        result = ErrorCode.NONE
         if (
             member.member_epoch < group.epoch
             or member.state is MemberState.UNREVOKED_PARTITIONS
             or (member.state is MemberState.UNRELEASED_PARTITIONS and not group.is_waiting_for_others(member))
         ):
-            error = ErrorCode.REBALANCE_IN_PROGRESS
+            result = ErrorCode.REBALANCE_IN_PROGRESS
             changes.expect_join(member)
-        decision.replies.append(Reply(request.reply_to, HeartbeatResponse(error_code=error)))
+        decision.replies.append(Reply(request.reply_to, HeartbeatResponse(error_code=result)))
         return decision
 
     # -- leaving

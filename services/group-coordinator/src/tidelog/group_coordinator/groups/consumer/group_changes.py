@@ -13,7 +13,7 @@ from tidelog.group_coordinator.groups.consumer.member import Member, MemberState
 from tidelog.group_coordinator.groups.consumer.reconciliation import Goal, reconcile
 from tidelog.group_coordinator.groups.consumer.topic_regex import ResolvedRegex, TopicRegex
 from tidelog.group_coordinator.groups.shared import Groups, TimerKey
-from tidelog.group_coordinator.shard_core import CancelTimer, Decision, SetTimer
+from tidelog.group_coordinator.shard_core import CancelTimer, CoordinatorRecord, Decision, SetTimer
 from tidelog.model.errors import KafkaError
 
 OWNER: Final = "consumer"
@@ -62,7 +62,7 @@ class GroupChanges:
         self.group.regexes[expression] = resolved
         self._write(records.regex_record(self.group.group_id, expression, resolved))
 
-    def _write(self, record: records.CoordinatorRecord) -> None:
+    def _write(self, record: CoordinatorRecord) -> None:
         self.decision.records.append(record)
 
     # -- members
