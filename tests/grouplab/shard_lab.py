@@ -169,6 +169,10 @@ class ShardLab:
         version: int = 5,
         protocol: str | None = None,
     ) -> int:
+        """Of the group's own protocol unless another is named."""
+        known = self.core.groups.by_id.get(group)
+        kind = known.protocol_type if isinstance(known, ClassicGroup) else None
+        own = known.protocol if isinstance(known, ClassicGroup) else None
         return self.send(
             ApiKey.SYNC_GROUP,
             version,
@@ -177,7 +181,8 @@ class ShardLab:
                 generation_id=generation,
                 member_id=member_id,
                 group_instance_id=instance,
-                protocol_name=protocol,
+                protocol_type=kind or "consumer",
+                protocol_name=protocol or own or "range",
                 assignments=[
                     SyncGroupRequestAssignment(name, memoryview(data))
                     for name, data in (assignments or {}).items()

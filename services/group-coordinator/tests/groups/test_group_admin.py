@@ -32,7 +32,7 @@ def test_a_group_not_there_is_dead_and_from_version_6_an_error() -> None:
         answer = lab.ask(ApiKey.DESCRIBE_GROUPS, version, DescribeGroupsRequest(["none"])).groups[0]
         assert answer.group_state == "Dead"
         assert answer.error_code == (ErrorCode.GROUP_ID_NOT_FOUND if version >= 6 else ErrorCode.NONE)
-    assert answer.error_message == "Group none is not found."
+    assert answer.error_message == "Group none not found."
 
 
 def test_a_description_shows_subscriptions_only_of_a_stable_group() -> None:

@@ -7,6 +7,7 @@ from grouplab.shard_lab import GROUP, REBALANCE_MS, SESSION_MS, ShardLab
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.leave_group import LeaveGroupRequest
+from tidelog.wire.messages.sync_group import SyncGroupRequest
 
 
 def beat_for(lab: ShardLab, milliseconds: int, members: list[str], generation: int) -> None:
@@ -179,3 +180,17 @@ def test_who_waits_while_the_shard_is_given_up_is_sent_on() -> None:
     assert lab.answers[joined].error_code == ErrorCode.NOT_COORDINATOR
     assert not lab.owed
     assert lab.heartbeat(members[0], 1) is ErrorCode.NONE, "the rebalance is forgotten"
+
+
+def test_from_version_5_a_sync_must_name_its_protocol() -> None:
+    lab = ShardLab()
+    (member_id,) = lab.stable_group(1)
+    for version in range(6):
+        request = SyncGroupRequest(GROUP, 1, member_id)
+        error = lab.ask(ApiKey.SYNC_GROUP, version, request).error_code
+        assert error == (ErrorCode.INCONSISTENT_GROUP_PROTOCOL if version == 5 else ErrorCode.NONE)
+
+
+def test_who_leaves_a_group_not_there_is_unknown() -> None:
+    lab = ShardLab()
+    assert lab.leave(("nobody", None), group="none") == [ErrorCode.UNKNOWN_MEMBER_ID]

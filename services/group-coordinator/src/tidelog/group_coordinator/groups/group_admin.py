@@ -48,8 +48,8 @@ class GroupAdmin:
         absent = DescribedGroup(group_id=group_id, group_state=DEAD)
         if version >= ABSENT_IS_ERROR_FROM:
             absent.error_code = ErrorCode.GROUP_ID_NOT_FOUND
-            what = "not found" if group is None else "not a classic group"
-            absent.error_message = f"Group {group_id} is {what}."
+            what = "not found" if group is None else "is not a classic group"
+            absent.error_message = f"Group {group_id} {what}."
         return absent
 
     def list(self, request: ShardRequest, now_ms: int) -> Decision:

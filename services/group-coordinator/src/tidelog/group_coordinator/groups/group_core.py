@@ -15,6 +15,7 @@ from tidelog.group_coordinator.groups.shared import (
     Groups,
     TimerKey,
     TimerOwner,
+    answer,
     as_timer_key,
     merge,
 )
@@ -29,13 +30,16 @@ from tidelog.group_coordinator.shard_core import (
     ShardRequest,
     UnknownRecordError,
 )
+from tidelog.model.errors import ErrorCode
 from tidelog.runtime.coordinator_settings import CoordinatorSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_kind
+from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 _OFFSET_KINDS: Final = (0, 1)
 _CLASSIC_KIND: Final = 2
 _CONSUMER_KINDS: Final = (3, 4, 5, 6, 7, 8, 16)
+_PROTOCOL_NAMED_FROM: Final = 5
 _EXPIRY_TIMER: Final = TimerKey("expiry", "check")
 
 
@@ -52,7 +56,7 @@ class GroupCore:
         admin = GroupAdmin(groups)
         self._handlers: dict[int, ApiHandler] = {
             ApiKey.JOIN_GROUP: self._join,
-            ApiKey.SYNC_GROUP: self._by_kind(classic.sync, consumer.classic_sync),
+            ApiKey.SYNC_GROUP: self._with_protocol(self._by_kind(classic.sync, consumer.classic_sync)),
             ApiKey.HEARTBEAT: self._by_kind(classic.heartbeat, consumer.classic_heartbeat),
             ApiKey.LEAVE_GROUP: self._by_kind(classic.leave, consumer.classic_leave),
             ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer.heartbeat,
@@ -84,6 +88,19 @@ class GroupCore:
         decision = Decision(records=group.tombstones())
         merge(decision, self.classic.join(request, now_ms))
         return decision
+
+    @staticmethod
+    def _with_protocol(handler: ApiHandler) -> ApiHandler:
+        """From version 5 on a SyncGroup must name the protocol of its generation (KIP-559)."""
+
+        def checked(request: ShardRequest, now_ms: int) -> Decision:
+            message: SyncGroupRequest = request.message
+            names_it = message.protocol_type and message.protocol_name
+            if request.api_version < _PROTOCOL_NAMED_FROM or names_it:
+                return handler(request, now_ms)
+            return answer(request, SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+
+        return checked
 
     def _by_kind(self, classic: ApiHandler, consumer: ApiHandler) -> ApiHandler:
         def handler(request: ShardRequest, now_ms: int) -> Decision:

@@ -126,10 +126,9 @@ class ClassicGroups:
     def leave(self, request: ShardRequest, now_ms: int) -> Decision:
         message: LeaveGroupRequest = request.message
         step = Step(Decision(), now_ms)
+        if not message.group_id:
+            return answer(request, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         group = self._find(message.group_id)
-        if group is None:
-            error = ErrorCode.UNKNOWN_MEMBER_ID if message.group_id else ErrorCode.INVALID_GROUP_ID
-            return answer(request, LeaveGroupResponse(error_code=error))
         is_batched = request.api_version >= BATCHED_LEAVE_FROM
         leaving = message.members if is_batched else [MemberIdentity(member_id=message.member_id)]
         gone = [self._leave_one(group, member, step) for member in leaving]
@@ -138,15 +137,19 @@ class ClassicGroups:
             request.reply_to,
             LeaveGroupResponse(error_code=error, members=gone if is_batched else []),
         )
-        if group.state is not ClassicState.EMPTY and any(one.error_code == ErrorCode.NONE for one in gone):
+        has_gone = any(one.error_code == ErrorCode.NONE for one in gone)
+        if group is not None and group.state is not ClassicState.EMPTY and has_gone:
             self._rebalance.prepare_or_complete(group, step)
         return step.decision
 
     @staticmethod
-    def _leave_one(group: ClassicGroup, leaving: MemberIdentity, step: Step) -> MemberResponse:
+    def _leave_one(group: ClassicGroup | None, leaving: MemberIdentity, step: Step) -> MemberResponse:
         """A tool names only the instance of a static member."""
         member_id, instance_id = leaving.member_id, leaving.group_instance_id
         result = MemberResponse(member_id=member_id, group_instance_id=instance_id)
+        if group is None:
+            result.error_code = ErrorCode.UNKNOWN_MEMBER_ID
+            return result
         if not member_id and instance_id is not None:
             member_id = group.static_members.get(instance_id, "")
         if member_id in group.pending_members:

@@ -16,6 +16,7 @@ from tidelog.group_coordinator.groups.classic.rebalance import (
     Rebalance,
     answer_sync,
     generation_answer,
+    join_refusal,
     prolong_session,
     refuse_join,
     remove_member,
@@ -230,4 +231,4 @@ def _protocols(message: JoinGroupRequest) -> tuple[MemberProtocol, ...]:
 
 
 def _refuse(request: ShardRequest, step: Step, error: ErrorCode, member_id: str) -> None:
-    step.reply(request.reply_to, JoinGroupResponse(error_code=error, member_id=member_id))
+    step.reply(request.reply_to, join_refusal(error, member_id, request.api_version))

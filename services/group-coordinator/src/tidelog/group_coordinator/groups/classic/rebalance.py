@@ -187,9 +187,14 @@ def answer_join(group: ClassicGroup, member: ClassicMember, step: Step) -> None:
 
 def refuse_join(member: ClassicMember, step: Step, error: ErrorCode, *, member_id: str) -> None:
     if member.join is not None:
-        reply_to = member.join.reply_to
+        reply_to, api_version = member.join
         member.join = None
-        step.reply(reply_to, JoinGroupResponse(error_code=error, member_id=member_id))
+        step.reply(reply_to, join_refusal(error, member_id, api_version))
+
+
+def join_refusal(error: ErrorCode, member_id: str, api_version: int) -> JoinGroupResponse:
+    protocol = None if api_version >= NULLABLE_PROTOCOL_FROM else ""
+    return JoinGroupResponse(error_code=error, member_id=member_id, protocol_name=protocol)
 
 
 def answer_sync(group: ClassicGroup, member: ClassicMember, step: Step, error: ErrorCode) -> None:
