@@ -16,6 +16,9 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 PROGRAM = Path(__file__).with_name("copier.py")
 PAUSES_S = (0.3, 1.5)
+FREEZES = 0.25
+FROZEN_S = 8.0
+"""Longer than the sessions of brokers, coordinators and members."""
 
 
 class Copiers:
@@ -73,6 +76,9 @@ class Copiers:
         process.kill()
         process.wait()
 
+    def signal(self, number: int, which: signal.Signals) -> None:
+        self._processes[number].send_signal(which)
+
     def tend(self) -> None:
         for number, process in list(self._processes.items()):
             if process.poll() not in (None, 0):
@@ -112,7 +118,9 @@ class Copiers:
 
 
 class CopyFaults:
-    """One process at a time is killed, and comes back after a while; copiers are killed in between."""
+    """One process at a time, copiers too, is killed and comes back after a while, or is frozen for so long
+    that others take over what it had. etcd is left alone.
+    """
 
     def __init__(self, cluster: TidelogCluster, copiers: Copiers, chance: random.Random) -> None:
         self.done: list[str] = []
@@ -124,16 +132,28 @@ class CopyFaults:
 
     def strike(self) -> None:
         kind = self._chance.choice(self._kinds)
+        freezes = self._chance.random() < FREEZES
         if kind == "copier":
-            self._copiers.kill(self._chance.randrange(self._copiers.count))
-            self.done.append("copier")
-            time.sleep(self._chance.uniform(*PAUSES_S))
+            number = self._chance.randrange(self._copiers.count)
+            self.done.append(f"{'freeze' if freezes else 'kill'} copier-{number}")
+            if freezes:
+                self._copiers.signal(number, signal.SIGSTOP)
+                time.sleep(FROZEN_S)
+                self._copiers.signal(number, signal.SIGCONT)
+            else:
+                self._copiers.kill(number)
+                time.sleep(self._chance.uniform(*PAUSES_S))
             return
         name = self._chance.choice([name for name in self._names if name.startswith(kind)])
-        self.done.append(name)
-        self._cluster.kill(name)
-        time.sleep(self._chance.uniform(*PAUSES_S))
-        self._cluster.start(name)
+        self.done.append(f"{'freeze' if freezes else 'kill'} {name}")
+        if freezes:
+            self._cluster.signal(name, signal.SIGSTOP)
+            time.sleep(FROZEN_S)
+            self._cluster.signal(name, signal.SIGCONT)
+        else:
+            self._cluster.kill(name)
+            time.sleep(self._chance.uniform(*PAUSES_S))
+            self._cluster.start(name)
 
 
 def read_all(bootstrap: str, topic: str, partitions: int, isolation: str) -> dict[int, list[bytes]]:
