@@ -32,12 +32,12 @@ class OffsetPositions:
         told: list[PartitionOffsets] = []
         for start in range(0, len(committed), POSITIONS_AT_A_TIME):
             found = [self._find(*one) for one in committed[start : start + POSITIONS_AT_A_TIME]]
-            unread = [place for _, place in found if place is not None]
+            unread = [(place, offsets.last_stable_offset) for offsets, place in found if place is not None]
             if unread:
                 try:
                     timestamps = iter(await asyncio.to_thread(_timestamps, unread))
                 finally:
-                    for place in unread:
+                    for place, _ in unread:
                         place.release()
                 told += [
                     offsets if place is None else offsets._replace(first_unread_timestamp_ms=next(timestamps))
@@ -69,12 +69,17 @@ class OffsetPositions:
             return offsets, None
 
 
-def _timestamps(places: list[FileRange]) -> list[int]:
-    """Of the first record of each batch, from its header; in a thread, as the disk may be needed."""
+def _timestamps(places: list[tuple[FileRange, int]]) -> list[int]:
+    """Of the first record of each batch, from its header; in a thread, as the disk may be needed. A marker
+    with nothing readable behind it is no unread record, though consumers stop before it.
+    """
     timestamps = []
-    for place in places:
+    for place, last_stable_offset in places:
         try:
             header = parse_header(os.pread(place.fileno(), BATCH_HEADER_BYTES, place.position))
+            if header.is_control and header.last_offset + 1 >= last_stable_offset:
+                timestamps.append(UNKNOWN)
+                continue
             timestamps.append(header.max_timestamp if header.is_log_append_time else header.base_timestamp)
         except (OSError, ValueError):
             timestamps.append(UNKNOWN)
