@@ -88,6 +88,18 @@ def test_a_topic_is_made_where_that_is_allowed(lab: InMemoryBroker) -> None:
     assert len(lab.controller.forwarded) == 1
 
 
+def test_internal_topics_are_made_as_coordinators_want_them(lab: InMemoryBroker) -> None:
+    made = []
+
+    def create(request: Any) -> CreateTopicsResponse:
+        made.extend(request.topics)
+        return CreateTopicsResponse()
+
+    lab.controller.answer = create
+    lab.runner.run(handle(lab, "__consumer_offsets", "new", allow_auto_topic_creation=True))
+    assert [(topic.name, topic.num_partitions) for topic in made] == [("__consumer_offsets", 50), ("new", -1)]
+
+
 @pytest.mark.parametrize(
     "failure", [KafkaError(ErrorCode.NOT_CONTROLLER), ConnectionError("the controller is away")]
 )

@@ -15,7 +15,7 @@ from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.request import NO_REPLY, PARKED, RequestContext
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, StopReplica
@@ -34,13 +34,14 @@ class Client:
         self.on_abandoned: Callable[[], None] | None = None
         self.is_closed = False
 
-    def context(self, version: int) -> RequestContext:
+    def context(self, version: int, client_id: str = "test") -> RequestContext:
         def park(on_abandoned: Callable[[], None] | None = None) -> object:
             self.on_abandoned = on_abandoned
             return PARKED
 
         context = SimpleNamespace(
             api_version=version,
+            client_id=client_id,
             connection=self,
             listener_name="PLAINTEXT",
             park=park,
@@ -63,6 +64,7 @@ def send(
     topic: dict[str, Any] | None = None,
     records: bytes | None = b"",
     timeout_ms: int = 1000,
+    client_id: str = "test",
 ) -> Any:
     """A batch of three records to each partition."""
     data = []
@@ -72,7 +74,7 @@ def send(
         data.append(PartitionProduceData(partition, cast(Any, batch)))
     topics = [TopicProduceData(partition_data=data, **(topic or {"name": "t"}))]
     request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics)
-    return produce.handle(lab.broker, request, client.context(version))
+    return produce.handle(lab.broker, request, client.context(version, client_id))
 
 
 def parts(answer: Any) -> list[PartitionProduceResponse]:
@@ -146,6 +148,16 @@ def test_what_is_no_batch(lab: InMemoryBroker, client: Client, records: bytes | 
         ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
     )
     assert part.error_code != ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+@pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
+def test_internal_topics_are_their_owners(lab: InMemoryBroker, client: Client, name: str) -> None:
+    lab.add_topic(name)
+    (part,) = parts(send(lab, client, topic={"name": name}))
+    assert part.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert lab.broker.leader_replica(name, 0).core.log_end_offset == 0
+    (part,) = parts(send(lab, client, topic={"name": name}, client_id="__admin_client"))
+    assert (part.error_code, part.base_offset) == (0, 0)
 
 
 def test_by_topic_id(lab: InMemoryBroker, client: Client) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Any
 
 from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from tidelog.broker.coordination.internal_topics import internal_topic
 from tidelog.broker.request import EncodedBody
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import INTERNAL_TOPICS, ZERO_TOPIC_ID, topic_name_problem
@@ -89,10 +90,7 @@ async def _create_then_answer(
     broker: Broker, request: MetadataRequest, context: RequestContext, names: list[str]
 ) -> MetadataResponse:
     creation = CreateTopicsRequest(
-        topics=[
-            CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
-            for name in dict.fromkeys(names)
-        ],
+        topics=[_creatable(broker, name) for name in dict.fromkeys(names)],
         timeout_ms=_CREATE_TIMEOUT_MS,
     )
     # In a version of that API's own: it is encoded on its way to the controller.
@@ -111,6 +109,12 @@ async def _create_then_answer(
             retry = known in (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER)
             topic.error_code = ErrorCode.LEADER_NOT_AVAILABLE if retry else known
     return response
+
+
+def _creatable(broker: Broker, name: str) -> CreatableTopic:
+    if name in INTERNAL_TOPICS:
+        return internal_topic(name, broker.settings, len(broker.metadata.brokers))
+    return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
 
 
 def _answer(broker: Broker, request: MetadataRequest, context: RequestContext) -> MetadataResponse:

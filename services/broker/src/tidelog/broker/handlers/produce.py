@@ -19,7 +19,7 @@ from tidelog.broker.partition.record_validation import RecordValidationError
 from tidelog.broker.partition.verifications import NO_GUARD, NOT_IN_ONE
 from tidelog.broker.request import NO_REPLY, PARKED, DelayedRequest, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 from tidelog.wire.messages.produce import (
     BatchIndexAndErrorMessage,
     LeaderIdAndEpoch,
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
     from tidelog.broker.replica import Replica
 
 ACKS_ALL: Final = -1
+ADMIN_CLIENT_ID: Final = "__admin_client"
+"""Who calls itself so may write to internal topics, as in Kafka; their owners then load them anew."""
 Pending: TypeAlias = "tuple[Replica, int, PartitionProduceResponse]"
 """Whose high watermark has to reach which offset, and the answer that waits for it."""
 _VALID_ACKS = (0, 1, ACKS_ALL)
@@ -118,6 +120,10 @@ class Produce:
             replica = self.leader(topic, data.index)
             if self.acks not in _VALID_ACKS:
                 raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+            if topic in INTERNAL_TOPICS and self.context.client_id != ADMIN_CLIENT_ID:
+                raise KafkaError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}"
+                )
             if data.records is None:
                 raise KafkaError(ErrorCode.INVALID_RECORD, "a Produce request's partition holds no batch")
             guard = self._guard(replica.topic_partition) if self.request.transactional_id else NOT_IN_ONE
