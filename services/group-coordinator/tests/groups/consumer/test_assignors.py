@@ -21,7 +21,7 @@ from tidelog.group_coordinator.groups.consumer.assignors import (
 )
 
 ORACLE = Path(grouplab.__file__).with_name("KafkaAssignors.java")
-CASES = 300
+CASES = 150
 Question = tuple[list[MemberSpec], dict[UUID, int]]
 
 

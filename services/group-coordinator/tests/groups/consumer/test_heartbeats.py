@@ -57,7 +57,7 @@ def test_a_single_member_gets_everything_with_its_first_heartbeat() -> None:
     assert [(t.topic_name, t.partitions) for t in member.assignment.topic_partitions] == [
         ("orders", [0, 1, 2])
     ]
-    assert (member.client_id, member.client_host, member.member_type) == ("client", "127.0.0.1", 1)
+    assert (member.client_id, member.client_host, member.member_type) == ("client", "/127.0.0.1", 1)
 
 
 @pytest.mark.parametrize("size", [1, 3, 20])

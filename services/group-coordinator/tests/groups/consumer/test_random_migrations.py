@@ -95,7 +95,7 @@ class Story:
         )
 
 
-@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("seed", range(15))
 def test_a_partition_has_one_reader_whatever_the_protocols(seed: int) -> None:
     story = Story(seed)
     story.run()

@@ -233,7 +233,7 @@ def _wanted(member: Member, request: ShardRequest, subscription: ConsumerProtoco
         instance_id=message.group_instance_id,
         rack_id=subscription.rack_id,
         client_id=request.client_id or "",
-        client_host=request.host,
+        client_host=f"/{request.host}",
         rebalance_timeout_ms=message.session_timeout_ms if timeout_ms == -1 else timeout_ms,
         topic_names=frozenset(subscription.topics),
         topic_regex="",

@@ -151,8 +151,8 @@ class ConsumerGroup:
 
     def subscribed_names(self) -> frozenset[str]:
         names: set[str] = set()
-        for member in self.members.values():
-            names |= member.topic_names
+        for of_some in {member.topic_names for member in self.members.values()}:
+            names |= of_some
         for resolved in self.regexes.values():
             names |= resolved.topics
         return frozenset(names)

@@ -192,11 +192,12 @@ class ConsumerGroups:
 
     def image_changed(self, before: ClusterImage, now_ms: int) -> Decision:
         """Nothing is decided yet: the next heartbeat of a member does."""
-        changed = changed_topics(before, self._groups.image)
+        groups = self._all()
+        changed = changed_topics(before, self._groups.image) if groups else frozenset()
         if not changed:
             return Decision()
         came_or_went = before.topics.keys() != self._groups.image.topics.keys()
-        for group in self._all():
+        for group in groups:
             if not changed.isdisjoint(group.subscribed_names()):
                 group.topics_changed = True
             if came_or_went and group.regexes and group.regexes_due_ms is None:
@@ -235,7 +236,7 @@ def _wanted(member: Member, request: ShardRequest) -> Member:
         instance_id=member.instance_id if message.instance_id is None else message.instance_id,
         rack_id=member.rack_id if message.rack_id is None else message.rack_id,
         client_id=request.client_id or "",
-        client_host=request.host,
+        client_host=f"/{request.host}",  # as Java prints an address
         rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
         topic_names=member.topic_names if names is None else frozenset(names),
         topic_regex=member.topic_regex if regex is None else regex,

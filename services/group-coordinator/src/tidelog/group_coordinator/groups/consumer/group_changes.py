@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Final
+from uuid import UUID
 
 from tidelog.group_coordinator.groups.consumer import group_records as records
 from tidelog.group_coordinator.groups.consumer.assignment import Assignment
@@ -156,16 +157,7 @@ class GroupChanges:
         group = self.group
         if group.epoch <= group.assignment_epoch:
             return
-        counts = {topic.topic_id: topic.partition_count for topic in self._image.topics.values()}
-        specs = [
-            MemberSpec(
-                member.member_id,
-                member.instance_id,
-                group.topic_ids_of(member, self._image),
-                group.target_of(member.member_id),
-            )
-            for member in group.members.values()
-        ]
+        specs, counts = self._question()
         default = default_assignor(self._settings.group_consumer_assignors)
         chosen = group.preferred_assignor(default)
         targets = ASSIGNORS[chosen if chosen in ASSIGNORS else default](specs, counts)
@@ -173,6 +165,24 @@ class GroupChanges:
             if member_id not in group.targets or group.targets[member_id] != target:
                 self.put_target(member_id, target)
         self.put_assignment_epoch(group.epoch)
+
+    def _question(self) -> tuple[list[MemberSpec], dict[UUID, int]]:
+        """For the assignor. Most members subscribe to the same: their topics are looked up once."""
+        group, image = self.group, self._image
+        topics_of: dict[tuple[frozenset[str], str], frozenset[UUID]] = {}
+        specs = []
+        for member in group.members.values():
+            subscription = member.topic_names, member.topic_regex
+            topics = topics_of.get(subscription)
+            if topics is None:
+                topics = topics_of[subscription] = group.topic_ids_of(member, image)
+            target = group.target_of(member.member_id)
+            specs.append(MemberSpec(member.member_id, member.instance_id, topics, target))
+        subscribed = frozenset[UUID]().union(*topics_of.values())
+        counts = {
+            topic_id: image.topics[image.topic_names[topic_id]].partition_count for topic_id in subscribed
+        }
+        return specs, counts
 
     def reconcile(
         self, member_id: str, told_owned: Assignment | None, *, subscription_changed: bool
