@@ -6,6 +6,7 @@ topic id, else 3.
 
 from __future__ import annotations
 
+import struct
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -16,6 +17,12 @@ from tidelog.wire.messages.records.offset_commit import OffsetCommitKey, OffsetC
 from tidelog.wire.schema import ZERO_UUID
 
 LEGACY_KIND: Final = 0
+_KIND: Final = 1
+_KEY_START: Final = struct.Struct(">hh")
+_VALUE_START: Final = struct.Struct(">hqih")
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_INT64: Final = struct.Struct(">q")
 _KEY = record_codec(OffsetCommitKey)
 _VALUE = record_codec(OffsetCommitValue)
 _LEGACY_KEY = record_codec(LegacyOffsetCommitKey)
@@ -42,9 +49,28 @@ class CommittedOffset(NamedTuple):
 
 def record_of(position: Position, committed: CommittedOffset | None) -> CoordinatorRecord:
     """None makes it a tombstone."""
-    key = _KEY.encode(OffsetCommitKey(*position))
+    group_id, topic = position.group_id.encode(), position.topic.encode()
+    key = b"".join(
+        (
+            _KEY_START.pack(_KIND, len(group_id)),
+            group_id,
+            _INT16.pack(len(topic)),
+            topic,
+            _INT32.pack(position.partition),
+        )
+    )
     if committed is None:
         return CoordinatorRecord(key, None)
+    if committed.expire_timestamp_ms < 0 and committed.topic_id is ZERO_UUID:  # nearly all: by hand
+        metadata = committed.metadata.encode()
+        value = b"".join(
+            (
+                _VALUE_START.pack(3, committed.offset, committed.leader_epoch, len(metadata)),
+                metadata,
+                _INT64.pack(committed.commit_timestamp_ms),
+            )
+        )
+        return CoordinatorRecord(key, value)
     version = 3 if committed.topic_id == ZERO_UUID else 4
     if committed.expire_timestamp_ms >= 0:
         version = 1
