@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """tidelog beside Apache Kafka: the same librdkafka cases against both. Writes docs/benchmarks.md, and with
---replicated docs/benchmarks-replicated.md.
+--replicated docs/benchmarks-replicated.md, with --coordinated docs/benchmarks-coordinated.md.
 
 Kafka comes from shared/peer (beside the checkout) with 1 GiB of heap; tidelog is `tidelog dev`. With
---replicated it is three brokers each, with 512 MiB of heap there, started by `tidelog cluster up` here. The
-exit code is 1 if a case failed, 0 otherwise; whether a target was reached is in the table.
+--replicated or --coordinated it is three brokers each, with 512 MiB of heap there, started by `tidelog
+cluster up` here. The exit code is 1 if a case failed, 0 otherwise; whether a target was reached is in the
+table.
 """
 
 from __future__ import annotations
@@ -26,8 +27,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from brokerlab.kafka_jars import PEER, REPOSITORY, KafkaUnavailableError, find_jars
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from sidebyside.cases import CASES, PRODUCED_FOR_CONSUME, REPLICATED_CASES, Bench, Case, Sample
+from sidebyside.cases import (
+    CASES,
+    COORDINATED_CASES,
+    PRODUCED_FOR_CONSUME,
+    REPLICATED_CASES,
+    Bench,
+    Case,
+    Sample,
+)
 from sidebyside.report import (
+    COORDINATED_INTRODUCTION,
     INTRODUCTION,
     REPLICATED_INTRODUCTION,
     markdown,
@@ -37,6 +47,7 @@ from sidebyside.report import (
     terminal_table,
 )
 from sidebyside.sides import (
+    AS_KAFKA_UP,
     CLUSTER_BROKERS,
     CLUSTER_KAFKA_HEAP,
     KAFKA_HEAP,
@@ -69,8 +80,7 @@ class Contest:
 
     @property
     def warm_up(self) -> Case:
-        (case,) = (case for case in self.cases if case.name == PRODUCED_FOR_CONSUME)
-        return case
+        return next((case for case in self.cases if case.name == PRODUCED_FOR_CONSUME), self.cases[0])
 
 
 def one_broker_each(directory: Path) -> list[Side]:
@@ -82,6 +92,13 @@ def three_brokers_each(directory: Path) -> list[Side]:
         directory, random.randrange(*KAFKA_PORTS), brokers=CLUSTER_BROKERS, heap=CLUSTER_KAFKA_HEAP
     )
     return [TidelogClusterSide(directory, CLUSTER_BROKERS), theirs]
+
+
+def three_coordinating_brokers_each(directory: Path) -> list[Side]:
+    theirs = KafkaSide(
+        directory, random.randrange(*KAFKA_PORTS), brokers=CLUSTER_BROKERS, heap=CLUSTER_KAFKA_HEAP
+    )
+    return [TidelogClusterSide(directory, CLUSTER_BROKERS, settings=AS_KAFKA_UP), theirs]
 
 
 ONE_BROKER = Contest(
@@ -101,6 +118,17 @@ REPLICATED = Contest(
     f"{CLUSTER_BROKERS} combined brokers and controllers, heap {CLUSTER_KAFKA_HEAP} each",
     rounds=3,
     warm_rounds=3,
+    replication_factor=3,
+    min_in_sync_replicas=2,
+)
+COORDINATED = Contest(
+    COORDINATED_CASES,
+    three_coordinating_brokers_each,
+    COORDINATED_INTRODUCTION,
+    "benchmarks-coordinated.md",
+    f"{CLUSTER_BROKERS} combined brokers and controllers, heap {CLUSTER_KAFKA_HEAP} each",
+    rounds=3,
+    warm_rounds=2,
     replication_factor=3,
     min_in_sync_replicas=2,
 )
@@ -168,6 +196,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--replicated", action="store_true", help="three brokers each, three replicas")
+    parser.add_argument(
+        "--coordinated", action="store_true", help="groups and transactions, three brokers each"
+    )
     parser.add_argument("--rounds", type=int, help="rounds that start the brokers anew")
     parser.add_argument("--warm-rounds", type=int, help="more rounds of brokers that go on")
     parser.add_argument("--quick", action="store_true", help="fewer rounds of shorter cases; writes no docs")
@@ -183,7 +214,7 @@ def main() -> int:
     except KafkaUnavailableError as error:
         console.print(f"no Apache Kafka to measure beside: {error}")
         return 1
-    contest = REPLICATED if options.replicated else ONE_BROKER
+    contest = COORDINATED if options.coordinated else REPLICATED if options.replicated else ONE_BROKER
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else contest.rounds)
     warm_rounds = options.warm_rounds
     if warm_rounds is None:

@@ -18,6 +18,8 @@ from clusterlab.processes import cpu_s, pss_bytes
 from .sides import Side
 
 CLIENT = Path(__file__).with_name("client_cases.py")
+COORDINATED_CLIENT = Path(__file__).with_name("coordinated_cases.py")
+COORDINATED = frozenset(("rebalance", "commits", "many_groups", "transactions"))
 CASE_LIMIT_S = 300
 MEBIBYTE = 1024 * 1024
 TOUCH_BLOCK = b"\0" * MEBIBYTE
@@ -168,7 +170,65 @@ REPLICATED_CASES = (
     ),
 )
 """Three replicas on three brokers, min.insync.replicas 2, 6 partitions where nothing else is said."""
+RATE = (Metric("per_s", "a second", 1.0),)
+COORDINATED_CASES = (
+    Case(
+        "rebalance-50",
+        "groups",
+        "a group of 50 comes together; one more comes",
+        (Metric("first_s", "s to stable", 1.0, True), Metric("again_s", "s to stable again", 1.0, True)),
+        {"case": "rebalance", "members": 50, "rounds": 3},
+    ),
+    Case(
+        "commits-1",
+        "groups",
+        "offset commits of one group",
+        RATE,
+        {"case": "commits", "groups": 1, "seconds": 5},
+    ),
+    Case(
+        "commits-100",
+        "groups",
+        "offset commits of 100 groups",
+        RATE,
+        {"case": "commits", "groups": 100, "seconds": 5},
+    ),
+    Case(
+        "transactions-1",
+        "transactions",
+        "transactions of one message, 1 producer",
+        RATE,
+        {"case": "transactions", "producers": 1, "messages": 1, "size": 100, "seconds": 5},
+        3,
+    ),
+    Case(
+        "transactions-8",
+        "transactions",
+        "transactions of one message, 8 producers",
+        RATE,
+        {"case": "transactions", "producers": 8, "messages": 1, "size": 100, "seconds": 5},
+        3,
+    ),
+    Case(
+        "transactions-1000",
+        "transactions",
+        "transactions of 1,000 messages of 1 KB",
+        (rate_metric(1.0),),
+        {"case": "transactions", "producers": 1, "messages": 1000, "size": 1000, "seconds": 6},
+        3,
+    ),
+    Case(
+        "memory-1000",
+        "groups",
+        "1,000 groups x 10 partitions: the coordinator (Kafka: all brokers)",
+        (Metric("coordinator_mb", "MB (PSS)", 1.0, is_at_most=True, limit=200),),
+        {"case": "many_groups", "groups": 1000, "partitions": 10},
+        10,
+    ),
+)
+"""Three brokers, three replicas; none produces for a case that consumes."""
 OTHERS_PREFIX = "others_mb_"
+COORDINATOR = "coordinator-"
 
 
 class Bench:
@@ -240,11 +300,12 @@ class Bench:
 
     def _client(self, side: Side, arguments: dict[str, Any]) -> Sample:
         request = json.dumps(arguments | {"bootstrap": side.bootstrap})
+        client = COORDINATED_CLIENT if arguments["case"] in COORDINATED else CLIENT
         brokers, others = side.broker_pids(), side.other_pids()
         counted = [*brokers, *others.values()]
         cpu = sum(map(cpu_s, counted))
         done = subprocess.run(
-            [sys.executable, str(CLIENT), request],
+            [sys.executable, str(client), request],
             capture_output=True,
             text=True,
             timeout=CASE_LIMIT_S,
@@ -258,6 +319,9 @@ class Bench:
         sample["pss_mb"] = sum(map(pss_bytes, brokers)) / 1e6
         for name, pid in others.items():
             sample[OTHERS_PREFIX + name] = pss_bytes(pid) / 1e6
+        coordinators = [pss_bytes(pid) for name, pid in others.items() if name.startswith(COORDINATOR)]
+        # Kafka's coordinators are its brokers.
+        sample["coordinator_mb"] = max(coordinators) / 1e6 if coordinators else sample["pss_mb"]
         return sample
 
     def _delete(self, side: Side, topic: str) -> None:

@@ -119,6 +119,14 @@ Three brokers with three replicas: [benchmarks-replicated.md](benchmarks-replica
 
 There are two tables, as a JVM's age matters. Neither alone is the whole truth.
 """
+COORDINATED_INTRODUCTION = """\
+# Benchmarks of groups and transactions
+
+`make bench BENCH_ARGS=--coordinated`: three brokers each, three replicas, `min.insync.replicas` 2, clients
+and brokers on one machine. Groups are driven by a bare client, the same for both sides, transactions by
+librdkafka. Internal topics have ten partitions and a group's first rebalance doesn't wait
+(`group.initial.rebalance.delay.ms=0`), on both sides.
+"""
 REPLICATED_INTRODUCTION = """\
 # Benchmarks of three brokers
 
@@ -133,7 +141,7 @@ Kafka's brokers are also its controllers, with a quorum of three; tidelog's cont
 their own, and its etcd has one member here.
 """
 YOUNG = """\
-{rounds} rounds; each starts both sides anew and warms each up by one produce case. Kafka's JVM
+{rounds} rounds; each starts both sides anew and warms each up by one case. Kafka's JVM
 still compiles here: part of its CPU time is its compiler's, and this table favours tidelog.
 """
 GOING_ON = """\

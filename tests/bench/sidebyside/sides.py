@@ -10,8 +10,9 @@ import struct
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.kafka_jars import PEER
@@ -23,6 +24,12 @@ CLUSTER_BROKERS = 3
 CONTROLLERS = 2
 START_LIMIT_S = 120.0
 ASK_AGAIN_S = 0.02
+AS_KAFKA_UP: Final = {
+    "group.initial.rebalance.delay.ms": "0",
+    "offsets.topic.num.partitions": "10",
+    "transaction.state.log.num.partitions": "10",
+}
+"""What kafka-up.sh sets for groups and transactions."""
 METADATA_V1_NO_TOPICS = struct.pack(">hhih5si", 3, 1, 1, 5, b"bench", 0)
 
 
@@ -102,8 +109,10 @@ class TidelogClusterSide:
 
     name = "tidelog"
 
-    def __init__(self, work_dir: Path, brokers: int) -> None:
-        self._cluster = TidelogCluster(work_dir / "tidelog-cluster", brokers=brokers, controllers=CONTROLLERS)
+    def __init__(self, work_dir: Path, brokers: int, *, settings: Mapping[str, str] | None = None) -> None:
+        self._cluster = TidelogCluster(
+            work_dir / "tidelog-cluster", brokers=brokers, controllers=CONTROLLERS, settings=settings
+        )
         self.bootstrap = ""
         self.start_s = 0.0
 
