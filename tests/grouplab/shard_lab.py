@@ -43,7 +43,9 @@ def subscription(*topics: str) -> bytes:
 
 
 class ShardLab:
-    def __init__(self, settings: CoordinatorSettings | None = None, now_ms: int = 1_000_000) -> None:
+    def __init__(
+        self, settings: CoordinatorSettings | None = None, now_ms: int = 1_000_000, uuids: str = "u{}"
+    ) -> None:
         self.settings = settings or CoordinatorSettings()
         self.now_ms = now_ms
         self.log: list[CoordinatorRecord] = []
@@ -51,6 +53,7 @@ class ShardLab:
         self.answers: dict[Hashable, Any] = {}
         self.answered: list[tuple[ShardRequest, Any]] = []
         self.on_decision: Callable[[Decision], None] = lambda decision: None
+        self._uuids = uuids
         self._uuid = 0
         self._reply_to = 0
         self.timers: dict[Hashable, int] = {}
@@ -63,7 +66,7 @@ class ShardLab:
 
     def _new_uuid(self) -> str:
         self._uuid += 1
-        return f"u{self._uuid}"
+        return self._uuids.format(self._uuid)
 
     # -- the runtime's part
 
