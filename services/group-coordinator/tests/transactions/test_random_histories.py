@@ -65,7 +65,7 @@ def test_finds_an_epoch_told_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     taken: Callable[..., Any] = initialization._taken
 
     def epoch_kept(current: Transaction, message: Any, *rest: Any) -> Any:
-        return taken(replace(current, producer_epoch=max(current.producer_epoch - 1, 0)), message, *rest)
+        return taken(current._replace(producer_epoch=max(current.producer_epoch - 1, 0)), message, *rest)
 
     monkeypatch.setattr(initialization, "_taken", epoch_kept)
     assert finds(2)

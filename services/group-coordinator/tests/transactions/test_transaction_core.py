@@ -127,11 +127,9 @@ class TestKip890:
 
 
 def exhaust(lab: TransactionLab, epoch: int) -> None:
-    from dataclasses import replace
-
     from tidelog.group_coordinator.transactions.transaction_log import record_of
 
-    at_the_end = replace(lab.core.transactions["t"], producer_epoch=epoch)
+    at_the_end = lab.core.transactions["t"]._replace(producer_epoch=epoch)
     lab.log.append(record_of("t", at_the_end))
     lab.load()
 

@@ -6,8 +6,6 @@ version 6 (KIP-939), which Kafka 4.3 doesn't serve either, are refused by the ve
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from tidelog.group_coordinator.transactions.transaction import (
     LAST_EPOCH,
     NO_PRODUCER_EPOCH,
@@ -133,7 +131,7 @@ def _repeated(current: Transaction, message: InitProducerIdRequest, now_ms: int)
         last_epoch=current.last_epoch,
         now_ms=now_ms,
     )
-    return _begun(replace(told, previous_producer_id=current.previous_producer_id))
+    return _begun(told._replace(previous_producer_id=current.previous_producer_id))
 
 
 def _begun(transaction: Transaction) -> Verdict:

@@ -6,9 +6,8 @@ and KIP-890. A `Transaction` never changes: each step gives the next one, which 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from tidelog.model.topics import TopicPartition
 
@@ -45,8 +44,7 @@ AT_REST: Final = COMPLETE | {TransactionStatus.EMPTY}
 """Nothing is under way."""
 
 
-@dataclass(frozen=True, slots=True)
-class Transaction:
+class Transaction(NamedTuple):
     """`last_epoch` is the epoch whose holder may still take up `producer_epoch`, because the answer that told
     it may be lost; -1 if there is none. It is always the one before (the last usable one of
     `previous_producer_id` where `producer_epoch` is 0), so one bit of the log keeps it.
@@ -111,8 +109,7 @@ def with_partitions(
 ) -> Transaction:
     """The first of a transaction begins it."""
     is_first = current.status in AT_REST
-    return replace(
-        current,
+    return current._replace(
         status=TransactionStatus.ONGOING,
         partitions=partitions if is_first else current.partitions | partitions,
         start_ms=now_ms if is_first else current.start_ms,
@@ -130,8 +127,7 @@ def prepared(
     used up.
     """
     bumps = version >= BUMPING_VERSION
-    return replace(
-        current,
+    return current._replace(
         status=TransactionStatus.PREPARE_COMMIT if is_commit else TransactionStatus.PREPARE_ABORT,
         producer_epoch=current.producer_epoch + 1 if bumps else current.producer_epoch,
         last_epoch=current.producer_epoch if bumps else NO_PRODUCER_EPOCH,
@@ -146,8 +142,7 @@ def prepared(
 
 def fenced(current: Transaction, *, last_epoch: int, now_ms: int) -> Transaction:
     """Aborted against its producer's will: by another producer, or because it took too long."""
-    return replace(
-        current,
+    return current._replace(
         status=TransactionStatus.PREPARE_ABORT,
         producer_epoch=current.epoch_after_fence,
         last_epoch=NO_PRODUCER_EPOCH if current.is_exhausted else last_epoch,
@@ -162,8 +157,7 @@ def completed(current: Transaction, now_ms: int) -> Transaction:
     """
     moves_on = current.next_producer_id != NO_PRODUCER_ID
     is_commit = current.status is TransactionStatus.PREPARE_COMMIT
-    return replace(
-        current,
+    return current._replace(
         status=TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT,
         producer_id=current.next_producer_id if moves_on else current.producer_id,
         producer_epoch=0 if moves_on else current.producer_epoch,

