@@ -210,7 +210,7 @@ def main() -> int:
         mode, name, source, target, die_after = options.worker
         Worker(options.bootstrap, mode, name, source, target, int(die_after)).run()
         return 0
-    table = Table("mode", "records", "workers killed", "lost", "duplicated", "aborted", "as promised")
+    table = Table("mode", "records", "killed", "lost", "duplicated", "aborted", "as promised")
     outcomes = [
         show(options.bootstrap, mode, options.records, options.kills) for mode in options.mode or MODES
     ]
