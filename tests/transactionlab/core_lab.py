@@ -14,6 +14,7 @@ from tidelog.group_coordinator.shard_core import (
     ShardRequest,
 )
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
+from tidelog.group_coordinator.transactions.waiting import WaitTimer
 from tidelog.runtime.coordinator_settings import CoordinatorSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import request_decoder, request_encoder, response_decoder, response_encoder
@@ -41,6 +42,8 @@ class TransactionLab:
         self.replies: dict[int, Any] = {}
         self.unfinished: list[EndTransaction] = []
         self.ids_at_once = True
+        self.is_patient = False
+        """Whether requests wait for markers, or what is waited with is over at once."""
         self.awaited: list[AllocateProducerId] = []
         self._requests = 0
         self.core: TransactionCore
@@ -83,13 +86,26 @@ class TransactionLab:
         self._requests += 1
         number = self._requests
         self.take(self.core.handle(ShardRequest(number, api_key, version, decoded), self.now_ms))
+        if number not in self.replies and not self.is_patient:
+            self.take(self.core.timer_fired(WaitTimer(self.named_by(decoded)), self.now_ms))
         if number not in self.replies:
             return None
         return self.as_read(api_key, version, self.replies[number])
 
+    @staticmethod
+    def named_by(message: Any) -> str:
+        if isinstance(message, AddPartitionsToTxnRequest):
+            asked = message.transactions
+            return asked[0].transactional_id if asked else message.v3_and_below_transactional_id
+        name: str = getattr(message, "transactional_id", None) or ""
+        return name
+
     def as_read(self, api_key: ApiKey, version: int, message: Any) -> Any:
         body = b"".join(response_encoder(api_key, version)(message))
         return response_decoder(api_key, version)(body, 0)[0]
+
+    def newest_reply(self) -> Any:
+        return self.replies[max(self.replies)]
 
     def write_markers(self) -> list[EndTransaction]:
         written, self.unfinished = self.unfinished, []

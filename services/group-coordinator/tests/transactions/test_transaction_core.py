@@ -6,10 +6,12 @@ import pytest
 from tidelog.group_coordinator.shard_core import EndTransaction, Producer
 from tidelog.group_coordinator.transactions.transaction import LAST_EPOCH, TransactionStatus
 from tidelog.group_coordinator.transactions.transaction_core import EXPIRY_TIMER, TIMEOUTS_TIMER
+from tidelog.group_coordinator.transactions.waiting import MAX_WAITING, WaitTimer
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
 from tidelog.wire.messages.describe_transactions import DescribeTransactionsRequest
 from tidelog.wire.messages.list_transactions import ListTransactionsRequest
 from transactionlab.core_lab import TransactionLab
@@ -335,3 +337,58 @@ class TestRest:
         answer = lab.ask(ApiKey.LIST_TRANSACTIONS, 2, request_)
         assert {state.transactional_id for state in answer.transaction_states} == names
         assert answer.unknown_state_filters == [name for name in request_.state_filters if name == "nonsense"]
+
+
+class TestWaitingForMarkers:
+    def test_the_next_transaction_begins_as_soon_as_they_are_written(self, lab: TransactionLab) -> None:
+        producer = begin(lab)
+        lab.add(producer, {"a": [0]}, version=3)
+        lab.end(producer, True, version=4)
+        lab.is_patient = True
+        topics = [AddPartitionsToTxnTopic("a", [1])]
+        asked = AddPartitionsToTxnRequest([], "t", *producer, topics)
+        assert lab.ask(ApiKey.ADD_PARTITIONS_TO_TXN, 3, asked) is None
+        lab.write_markers()
+        (topic,) = lab.newest_reply().results_by_topic_v3_and_below
+        assert topic.results_by_partition[0].partition_error_code == 0
+        assert status(lab) is TransactionStatus.ONGOING
+        assert lab.core.timer_fired(WaitTimer("t"), lab.now_ms).replies == []
+
+    def test_a_fencing_producer_is_answered_once(self, lab: TransactionLab) -> None:
+        old = begin(lab)
+        lab.add(old, {"a": [0]})
+        lab.is_patient = True
+        assert lab.init() is None
+        lab.write_markers()
+        told = lab.newest_reply()
+        assert (told.error_code, told.producer_id, told.producer_epoch) == (0, old[0], 2)
+
+    def test_a_repeated_end_is_confirmed_when_they_are_written(self, lab: TransactionLab) -> None:
+        producer = begin(lab)
+        lab.add(producer, {"a": [0]})
+        first = lab.end(producer, True)
+        lab.is_patient = True
+        assert lab.end(producer, True) is None
+        lab.write_markers()
+        assert lab.newest_reply() == first
+
+    def test_only_so_many_and_only_for_so_long(self, lab: TransactionLab) -> None:
+        producer = begin(lab)
+        lab.add(producer, {"a": [0]})
+        lab.end(producer, True)
+        lab.is_patient = True
+        answers = [lab.init() for _ in range(MAX_WAITING + 1)]
+        assert answers[:-1] == [None] * MAX_WAITING
+        assert answers[-1].error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+        overdue = lab.core.timer_fired(WaitTimer("t"), lab.now_ms).replies
+        assert {reply.message.error_code for reply in overdue} == {ErrorCode.CONCURRENT_TRANSACTIONS}
+        assert len(overdue) == MAX_WAITING
+
+    def test_a_shard_that_goes_sends_them_back(self, lab: TransactionLab) -> None:
+        producer = begin(lab)
+        lab.add(producer, {"a": [0]})
+        lab.end(producer, True)
+        lab.is_patient = True
+        assert lab.init() is None
+        (reply,) = lab.core.deactivate()
+        assert reply.message.error_code == ErrorCode.NOT_COORDINATOR

@@ -1,9 +1,9 @@
 """The core of one shard of transactions: a partition of `__transaction_state`.
 
 Each request is decided on the newest state, whether or not that is replicated yet: the runtime holds the
-answer, and the markers, until it is. While a producer id is fetched or markers are written, the transactional
-id answers CONCURRENT_TRANSACTIONS, which clients repeat. Source: KIP-98, KIP-360, KIP-890; Kafka's
-`TransactionCoordinator`.
+answer, and the markers, until it is. While a producer id is fetched the transactional id answers
+CONCURRENT_TRANSACTIONS, which clients repeat; so it does, after a moment, while markers are written.
+Source: KIP-98, KIP-360, KIP-890; Kafka's `TransactionCoordinator`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from tidelog.group_coordinator.transactions.transaction import (
     fenced,
 )
 from tidelog.group_coordinator.transactions.transaction_log import read_record, record_of
+from tidelog.group_coordinator.transactions.waiting import Waiting, WaitTimer, who_could_wait
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import GROUP_METADATA_TOPIC
 from tidelog.runtime.coordinator_settings import CoordinatorSettings
@@ -67,6 +68,7 @@ class TransactionCore:
         self._awaited: Final[dict[Hashable, _Awaited]] = {}
         self._awaiting_ids: Final[set[str]] = set()
         self._next_token = 0
+        self._waiting: Final = Waiting()
         self._has_timeouts_timer = False
         self._handlers: Final[dict[int, Callable[[ShardRequest, Decision, int], Any]]] = {
             ApiKey.INIT_PRODUCER_ID: self._init_producer_id,
@@ -107,9 +109,18 @@ class TransactionCore:
         else:
             message = handler(request, decision, now_ms)
         if message is not None:
-            decision.replies.append(Reply(request.reply_to, message))
+            self._answer(request, message, decision, now_ms)
         self._watch_timeouts(decision, now_ms)
         return decision
+
+    def _answer(self, request: ShardRequest, message: Any, decision: Decision, now_ms: int) -> None:
+        transactional_id = who_could_wait(request, message)
+        if transactional_id is not None:
+            transaction = self.transactions.get(transactional_id)
+            is_ending = transaction is not None and transaction.status in PREPARED
+            if is_ending and self._waiting.add(transactional_id, request, message, decision, now_ms):
+                return
+        decision.replies.append(Reply(request.reply_to, message))
 
     def timer_fired(self, key: Hashable, now_ms: int) -> Decision:
         decision = Decision()
@@ -119,6 +130,11 @@ class TransactionCore:
             self._watch_timeouts(decision, now_ms)
         elif key == EXPIRY_TIMER:
             self._forget_expired(decision, now_ms)
+        elif isinstance(key, WaitTimer):
+            decision.replies += [
+                Reply(request.reply_to, message)
+                for request, message in self._waiting.overdue(key.transactional_id)
+            ]
         return decision
 
     def effect_done(self, effect: Effect, outcome: Any, now_ms: int) -> Decision:
@@ -138,7 +154,10 @@ class TransactionCore:
         ]
         self._awaited.clear()
         self._awaiting_ids.clear()
-        return owed
+        return owed + [
+            Reply(request.reply_to, refusal(request, ErrorCode.NOT_COORDINATOR))
+            for request in self._waiting.take_all()
+        ]
 
     # -- requests; each gives the response, None while it waits for a producer id
 
@@ -296,6 +315,11 @@ class TransactionCore:
             and self._markers_of(effect.transactional_id, transaction) == effect
         ):
             self._decide(effect.transactional_id, completed(transaction, now_ms), decision, now_ms)
+            for request in self._waiting.take(effect.transactional_id, decision):
+                message = self._handlers[request.api_key](request, decision, now_ms)
+                if message is not None:
+                    self._answer(request, message, decision, now_ms)
+            self._watch_timeouts(decision, now_ms)
         return decision
 
     def _abort_timed_out(self, decision: Decision, now_ms: int) -> None:
