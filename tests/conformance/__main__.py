@@ -1,0 +1,142 @@
+"""franz-go's own test suite of its client, against three brokers: `make conformance`.
+
+Compares what each test came to with `outcomes.txt`; exit code 1 if anything is otherwise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from clusterlab.tidelog_cluster import TidelogCluster
+
+from conformance.outcomes import Outcome, mismatches, read_outcomes, results_in
+
+HERE = Path(__file__).parent
+BUILD = HERE.parents[1] / "build" / "conformance"
+PACKAGE = "github.com/twmb/franz-go"
+BUILD_TIMEOUT_S = 900
+SUITE_TIMEOUT_S = 1500
+ALONE_TIMEOUT_S = 300
+TRIES_OF_UNSTEADY = 8
+TRIES_ALONE = 2
+
+
+class Suite:
+    """The compiled tests, against the brokers at `seeds`."""
+
+    def __init__(self, seeds: str, records: int) -> None:
+        self._binary = BUILD / "kgo.test"
+        self._directory = ""
+        self._environment = {
+            **os.environ,
+            "KGO_SEEDS": seeds,
+            "KGO_TEST_RF": "3",
+            "KGO_TEST_RECORDS": str(records),
+            "KGO_LOG_LEVEL": "none",
+        }
+
+    def against(self, seeds: str) -> None:
+        self._environment["KGO_SEEDS"] = seeds
+
+    def build(self) -> None:
+        BUILD.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            ["go", "test", "-c", "-o", str(self._binary), f"{PACKAGE}/pkg/kgo"],
+            cwd=HERE,
+            check=True,
+            timeout=BUILD_TIMEOUT_S,
+        )
+        found = subprocess.run(
+            ["go", "list", "-m", "-f", "{{.Dir}}", PACKAGE],
+            cwd=HERE,
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=BUILD_TIMEOUT_S,
+        )
+        self._directory = f"{found.stdout.strip()}/pkg/kgo"
+
+    def run(self, name: str, tests: Sequence[str] = ()) -> dict[str, Outcome]:
+        """All tests, or those named; what they printed is kept in `NAME.log`."""
+        timeout_s = ALONE_TIMEOUT_S if tests else SUITE_TIMEOUT_S
+        command = [str(self._binary), "-test.v", f"-test.timeout={timeout_s}s"]
+        if tests:
+            command.append(f"-test.run=^({'|'.join(map(re.escape, tests))})$")
+        log = BUILD / f"{name}.log"
+        with log.open("w") as output:
+            subprocess.run(
+                command,
+                cwd=self._directory,
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                timeout=timeout_s + 30,
+                check=False,
+            )
+        return results_in(log.read_text(errors="replace"))
+
+
+def run_again(suite: Suite, expected: Mapping[str, Outcome], found: dict[str, Outcome]) -> Iterable[str]:
+    """What failed beside others is run alone: by its own doing some tests fail now and then, and on a slow
+    machine a test's time may be up. Yields a line for each.
+    """
+    for test in sorted(name for name, outcome in found.items() if outcome is Outcome.FAIL):
+        tries = TRIES_OF_UNSTEADY if expected.get(test) is Outcome.UNSTEADY else TRIES_ALONE
+        for attempt in range(1, tries + 1):
+            found[test] = suite.run(f"{test}-{attempt}", [test]).get(test, Outcome.FAIL)
+            if found[test] is not Outcome.FAIL:
+                break
+        yield f"{test} failed beside others; alone: {found[test].value} after {attempt} of {tries} tries"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
+    parser.add_argument(
+        "--records", type=int, default=1000, help="messages of each ETL test; its own: 500000"
+    )
+    parser.add_argument("--seeds", default=os.environ.get("KGO_SEEDS", ""), help="brokers that run already")
+    arguments = parser.parse_args()
+    if shutil.which("go") is None:
+        print("skipped: Go is not installed")
+        return 1 if os.environ.get("REQUIRE_ALL") else 0
+    expected = read_outcomes((HERE / "outcomes.txt").read_text())
+    began_s = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="tidelog-conformance-") as directory:
+        cluster = None
+        seeds = arguments.seeds
+        try:
+            suite = Suite(seeds, arguments.records)
+            suite.build()
+            print(f"built after {time.monotonic() - began_s:.0f} s", flush=True)
+            if not seeds:
+                settings = {"group.initial.rebalance.delay.ms": "0"}
+                cluster = TidelogCluster(Path(directory), controllers=1, settings=settings)
+                suite.against(",".join(cluster.up().addresses.values()))
+            found = suite.run("kgo")
+            for line in run_again(suite, expected, found):
+                print(line, flush=True)
+        finally:
+            if cluster is not None:
+                cluster.destroy()
+    problems = mismatches(expected, found)
+    for problem in problems:
+        print(problem)
+    passed = sum(outcome is Outcome.PASS for outcome in found.values())
+    took_s = time.monotonic() - began_s
+    print(f"{passed} of {len(found)} tests passed, {len(problems)} not as expected, {took_s:.0f} s")
+    print(f"what they printed: {BUILD}/kgo.log")
+    return bool(problems)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
