@@ -8,6 +8,7 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic, produce_values
 from brokerlab.kafka_jars import JavaTools
 from grouplab.group_members import MemberProcess, assignments, await_stable, await_true, describe
@@ -202,3 +203,26 @@ def test_java_members_and_tools(bootstrap: str, group: str, topic: str, java: Ja
     deleted = java.check(COMMAND, *server, "--delete", "--group", group)
     assert "successful" in deleted
     assert group not in java.check(COMMAND, *server, "--list")
+
+
+def test_members_go_on_after_the_broker_was_killed(
+    start_broker: Callable[..., BrokerProcess], group: str
+) -> None:
+    broker = start_broker({"group.initial.rebalance.delay.ms": "0"})
+    bootstrap, topic = broker.bootstrap, "survives"
+    create_topic(bootstrap, topic, PARTITIONS)
+    produce_more(bootstrap, topic)
+    members = [MemberProcess(bootstrap, group, topic) for _ in range(3)]
+    try:
+        await_shares(bootstrap, group, topic, [4, 4, 4])
+        await_true(lambda: {one for member in members for one in member.read} == offsets(1))
+        before = assignments(describe(bootstrap, group))
+        broker.kill()
+        broker.start()
+        await_shares(bootstrap, group, topic, [4, 4, 4])
+        assert assignments(describe(bootstrap, group)).keys() == before.keys(), "the same members"
+        produce_more(bootstrap, topic)
+        await_true(lambda: {one for member in members for one in member.read} == offsets(2))
+    finally:
+        for member in members:
+            member.kill()
