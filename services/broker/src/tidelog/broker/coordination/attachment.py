@@ -9,6 +9,7 @@ import heapq
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+import structlog
 from tidelog.broker.coordination.calls import Call
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.coordinator_session import (
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 MAX_READ_BYTES: Final = 8 * 1024 * 1024
 """Of one answer to ReadShard, if no batch is larger."""
 MAX_WAITING_READS: Final = 16
+
+_log = structlog.get_logger(__name__)
 
 
 class Attachment:
@@ -137,6 +140,9 @@ class Attachment:
             self.session.lose(self, error.code, str(error))
         except OSError as error:
             self.session.lose(self, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        except Exception:  # noqa: BLE001 - a bug: the shard is loaded again, the session goes on
+            _log.exception("reading a shard failed", shard=str(self.shard))
+            self.session.lose(self, ErrorCode.UNKNOWN_SERVER_ERROR)
         finally:
             self._reading = None
 
@@ -175,6 +181,9 @@ class Attachment:
 
     def hold(self, request_id: int, call: Call, body: bytes, offset: int) -> None:
         """Let the answer out once the high watermark has reached `offset`."""
+        if self.problem():  # what this broker has now at `offset` may be another leader's
+            self.session.finish(request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            return
         if self.replica.core.high_watermark >= offset:
             self.session.finish(request_id, body, ErrorCode.NONE)
             return

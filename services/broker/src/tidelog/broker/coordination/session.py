@@ -259,7 +259,14 @@ class CoordinatorSession:
             raise _ProtocolError(f"more than {MAX_QUESTIONS} questions at a time")
         task = asyncio.get_running_loop().create_task(question)
         self._questions.add(task)
-        task.add_done_callback(self._questions.discard)
+        task.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._questions.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # a bug: nobody would ever answer
+            _log.error("a coordinator's question failed", coordinator_id=self.coordinator_id, exc_info=error)
+            self.end()
 
     def _tell(self, item: FromBroker) -> None:
         if not self.is_closed:
