@@ -197,6 +197,8 @@ class History:
             held_by = [owner for owner in self.owners if owner.attachment is not None]
             assert [o for o in held_by if o.attachment and o.attachment.attachment == due.attachment]
             self.let_out += 1
+        # Nobody waits for an owner that no longer has the shard.
+        assert not waiting or any(owner.attachment is not None for owner in self.owners)
         self.asked = waiting
 
 
