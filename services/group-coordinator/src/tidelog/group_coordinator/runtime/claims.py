@@ -242,7 +242,7 @@ class Claims:
             await self._claim(free[at : at + CLAIMS_IN_TXN])
         kept = set(wanted)
         for shard in list(self._mine):
-            if shard.kind is kind and shard.partition < count and shard not in kept:
+            if shard.kind is kind and shard not in kept:  # also if its topic was deleted
                 self._on_surplus(shard)
 
     def _is_settled(self, shard: ShardId) -> bool:

@@ -205,6 +205,8 @@ class Shard:
             self._read_on()  # fetched while these are replayed
         try:
             self._replay.read(item.records, from_offset)
+            if is_end:
+                self._replay.finish()
         except Exception:  # noqa: BLE001 - whatever is wrong, this shard can't be served
             _log.exception("a shard can't be loaded", shard=str(self.shard_id), from_offset=from_offset)
             self.lose("its log can't be read")
