@@ -137,6 +137,22 @@ def test_a_batch_that_comes_after_its_transactions_end_opens_none(version: int) 
     assert core.producers.first_unstable_offset is None
 
 
+def test_the_marker_of_the_transaction_before_does_not_speak_against_the_next() -> None:
+    """With KIP-890 a producer goes on as soon as the end is decided, before its markers are written."""
+    core = leading()
+    guard = verify(core, batch(), bumps_epoch=True)
+    assert isinstance(produce(core, batch(), guard), AppendBatch)
+    guard = verify(core, batch(epoch=1), bumps_epoch=True)
+    assert guard is not None
+    end(core, COMMIT, epoch=1, version=2)
+    assert isinstance(produce(core, batch(epoch=1), guard), AppendBatch)
+    guard = verify(core, batch(epoch=2), bumps_epoch=True)
+    end(core, ABORT, epoch=2, version=2)
+    end(core, ABORT, epoch=3, version=2)
+    assert error_of(produce(core, batch(epoch=2), guard)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert core.producers.first_unstable_offset is None
+
+
 def test_a_leader_that_was_none_in_between_knows_nothing_of_its_guards() -> None:
     core = leading()
     guard = verify(core, batch())

@@ -255,7 +255,7 @@ class ProducerState:
         producer.last_timestamp = header.max_timestamp
         producer.seen_ms = now_ms
         self._ongoing.pop(producer_id, None)
-        self._verifications.end(producer_id)
+        self._verifications.end_by_marker(producer_id, epoch)
         if first_offset < 0:
             return None
         last_stable_offset = next(iter(self._ongoing.values()), offset + 1)

@@ -3,7 +3,7 @@
 A batch that comes late, after its transaction was ended, would open one that nobody ends. So the coordinator
 is asked before the first batch, and the batch goes in only if nothing has happened to its producer here since
 the question was put: the *guard* taken then has to be the one that still stands. Any transactional batch of
-the producer, and any marker, takes it away. Source: KIP-890; Kafka's `VerificationStateEntry`.
+the producer, and the marker of its transaction, takes it away. Source: KIP-890; Kafka's `VerificationStateEntry`.
 """
 
 from __future__ import annotations
@@ -74,8 +74,20 @@ class Verifications:
         return standing.guard
 
     def end(self, producer_id: int) -> None:
-        """A batch or a marker came: whatever was asked before says nothing any more."""
+        """A batch came: whatever was asked before says nothing any more."""
         self._standing.pop(producer_id, None)
+
+    def end_by_marker(self, producer_id: int, marker_epoch: int) -> None:
+        """A marker came: what was asked of the transaction that it ends says nothing any more.
+
+        With an epoch for each transaction a marker has the epoch after that of its transaction. One that is
+        not above the epoch which was asked about ends the transaction before: its producer was told that this
+        is decided, and goes on while the markers are still being written.
+        """
+        standing = self._standing.get(producer_id)
+        if standing is None or (standing.bumps_epoch and marker_epoch <= standing.producer_epoch):
+            return
+        del self._standing[producer_id]
 
     def expire(self, begun_before_ms: int) -> None:
         for producer_id in [pid for pid, v in self._standing.items() if v.begun_ms <= begun_before_ms]:
