@@ -43,14 +43,14 @@ def joining(**fields: Any) -> dict[str, Any]:
 def test_a_single_member_gets_everything_with_its_first_heartbeat() -> None:
     lab = new_lab(orders=3)
     answer = lab.beat(**joining())
-    assert (answer.error_code, answer.member_id, answer.member_epoch) == (0, "m", 1)
+    assert (answer.error_code, answer.member_id, answer.member_epoch) == (0, "m", 2)
     assert answer.heartbeat_interval_ms == 5_000
     assert answer.assignment is not None
     assert [topic.partitions for topic in answer.assignment.topic_partitions] == [[0, 1, 2]]
-    again = lab.beat(member_id="m", member_epoch=1)
-    assert (again.error_code, again.member_epoch, again.assignment) == (0, 1, None)
+    again = lab.beat(member_id="m", member_epoch=2)
+    assert (again.error_code, again.member_epoch, again.assignment) == (0, 2, None)
     described = lab.describe_consumer()
-    assert (described.group_state, described.group_epoch, described.assignment_epoch) == ("Stable", 1, 1)
+    assert (described.group_state, described.group_epoch, described.assignment_epoch) == ("Stable", 2, 2)
     assert described.assignor_name == "uniform"
     (member,) = described.members
     assert member.assignment == member.target_assignment
@@ -85,9 +85,9 @@ def test_a_partition_is_given_away_only_once_its_owner_said_it_let_go() -> None:
     first.step()
     second.step()
     assert second.assigned == set()
-    assert second.epoch == 2
-    told = lab.beat(member_id="m0", member_epoch=1)
-    assert told.member_epoch == 1, "it has to let go first"
+    assert second.epoch == 3
+    told = lab.beat(member_id="m0", member_epoch=2)
+    assert told.member_epoch == 2, "it has to let go first"
     assert told.assignment is not None
     (kept,) = told.assignment.topic_partitions[0].partitions
     second.step()
@@ -95,10 +95,10 @@ def test_a_partition_is_given_away_only_once_its_owner_said_it_let_go() -> None:
     assert lab.describe_consumer().group_state == "Reconciling"
     told = lab.beat(
         member_id="m0",
-        member_epoch=1,
+        member_epoch=2,
         topic_partitions=[TopicPartitions(lab.image.topics["orders"].topic_id, [kept])],
     )
-    assert told.member_epoch == 2
+    assert told.member_epoch == 3
     second.step()
     assert second.assigned == {(lab.image.topics["orders"].topic_id, 1 - kept)}
     assert lab.describe_consumer().group_state == "Stable"
@@ -322,21 +322,21 @@ def test_commits_with_an_older_epoch_count_for_what_was_owned_then() -> None:
     lab = new_lab(orders=2)
     first, second = consumers(lab, 2)
     lab.beat_all([first])
-    assert commit(lab, "m0", 1, 1) == ErrorCode.NONE
+    assert commit(lab, "m0", 2, 1) == ErrorCode.NONE
     second.step()
     first.step()
-    assert commit(lab, "m0", 1, 1) == ErrorCode.NONE, "it is to be given up, but hasn't been"
+    assert commit(lab, "m0", 2, 1) == ErrorCode.NONE, "it is to be given up, but hasn't been"
     first.step()
     assert [partition for _, partition in first.owned] == [0]
-    assert first.epoch == 2
-    assert commit(lab, "m0", 1, 0) == ErrorCode.NONE, "the answer with epoch 2 may have been lost"
-    assert commit(lab, "m0", 1, 1) == ErrorCode.STALE_MEMBER_EPOCH
+    assert first.epoch == 3
+    assert commit(lab, "m0", 2, 0) == ErrorCode.NONE, "the answer with epoch 3 may have been lost"
+    assert commit(lab, "m0", 2, 1) == ErrorCode.STALE_MEMBER_EPOCH
     lab.beat_all([first, second])
-    assert commit(lab, "m1", 2, 1) == ErrorCode.NONE
-    assert commit(lab, "m1", 1, 1) == ErrorCode.STALE_MEMBER_EPOCH, "it was not its own then"
-    assert commit(lab, "m1", 3, 1) == ErrorCode.STALE_MEMBER_EPOCH
-    assert commit(lab, "m1", 2, 1, version=8) == ErrorCode.UNSUPPORTED_VERSION
-    assert commit(lab, "nobody", 2, 1) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit(lab, "m1", 3, 1) == ErrorCode.NONE
+    assert commit(lab, "m1", 2, 1) == ErrorCode.STALE_MEMBER_EPOCH, "it was not its own then"
+    assert commit(lab, "m1", 4, 1) == ErrorCode.STALE_MEMBER_EPOCH
+    assert commit(lab, "m1", 3, 1, version=8) == ErrorCode.UNSUPPORTED_VERSION
+    assert commit(lab, "nobody", 3, 1) == ErrorCode.UNKNOWN_MEMBER_ID
     assert commit(lab, "", -1, 1) == ErrorCode.UNKNOWN_MEMBER_ID
     first.leave()
     second.leave()

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
+from tidelog.group_coordinator.groups.classic.rebalance import NULLABLE_PROTOCOL_FROM
 from tidelog.group_coordinator.groups.consumer import migration
 from tidelog.group_coordinator.groups.consumer.classic_protocol import (
     encode_assignment,
@@ -72,7 +73,7 @@ class ClassicMembers:
         try:
             return self._join(group, request, message, now_ms)
         except KafkaError as error:
-            return answer(request, JoinGroupResponse(error_code=error.code, member_id=message.member_id))
+            return answer(request, _refusal(request, error.code, message.member_id))
 
     def _join(
         self, group: ConsumerGroup, request: ShardRequest, message: JoinGroupRequest, now_ms: int
@@ -81,14 +82,12 @@ class ClassicMembers:
         least, most = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
         if not least <= message.session_timeout_ms <= most:
             raise KafkaError(ErrorCode.INVALID_SESSION_TIMEOUT)
-        member_id = message.member_id or f"{request.client_id or ''}-{self._groups.new_member_uuid()}"
+        member_id = message.member_id or self._groups.new_member_uuid()
         check_room(group, member_id, settings.group_consumer_max_size)
         subscription = _check_protocols(group, message)
         is_new = not message.member_id
         if is_new and message.group_instance_id is None and request.api_version >= _MEMBER_ID_REQUIRED_FROM:
-            return answer(
-                request, JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id=member_id)
-            )
+            return answer(request, _refusal(request, ErrorCode.MEMBER_ID_REQUIRED, member_id))
         found = _find_joining(group, member_id, message.group_instance_id, is_new=is_new)
         wanted = _wanted(found.member, request, subscription)
         # Nothing is refused from here on: the state changes.
@@ -193,6 +192,11 @@ class ClassicMembers:
         return decision
 
 
+def _refusal(request: ShardRequest, error: ErrorCode, member_id: str) -> JoinGroupResponse:
+    protocol = None if request.api_version >= NULLABLE_PROTOCOL_FROM else ""
+    return JoinGroupResponse(error_code=error, protocol_name=protocol, member_id=member_id)
+
+
 def _check_protocols(group: ConsumerGroup, message: JoinGroupRequest) -> ConsumerProtocolSubscription:
     """Raises KafkaError. All protocols of a consumer hold the same subscription."""
     names = {protocol.name for protocol in message.protocols}
@@ -265,7 +269,7 @@ def _check_generation(member: Member, generation: int) -> None:
 
 
 def _leave_one(group: ConsumerGroup, identity: MemberIdentity, gone: dict[str, Member]) -> MemberResponse:
-    """A tool names only the instance of a static member."""
+    """A tool names only the instance of a static member; it may put out members of either protocol."""
     result = MemberResponse(identity.member_id, identity.group_instance_id)
     static = group.static_member(identity.group_instance_id)
     try:
@@ -273,7 +277,6 @@ def _leave_one(group: ConsumerGroup, identity: MemberIdentity, gone: dict[str, M
             member = static
         else:
             member = _find(group, identity.member_id, identity.group_instance_id)
-            _classic_side(member)
         gone[member.member_id] = member
     except KafkaError as error:
         result.error_code = error.code

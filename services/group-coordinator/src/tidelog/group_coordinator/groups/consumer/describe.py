@@ -57,10 +57,19 @@ def _member(groups: Groups, group: ConsumerGroup, member: GroupMember) -> Member
         client_host=member.client_host,
         subscribed_topic_names=sorted(member.topic_names),
         subscribed_topic_regex=member.topic_regex or None,
-        assignment=_assignment(groups, member.owned),
+        assignment=_assignment(groups, _held(member)),
         target_assignment=_assignment(groups, group.target_of(member.member_id)),
         member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
     )
+
+
+def _held(member: GroupMember) -> dict[UUID, set[int]]:
+    """Also what it has yet to give up."""
+    held: dict[UUID, set[int]] = {}
+    for owned in (member.owned, member.revoking):
+        for topic_id, partitions in owned.items():
+            held.setdefault(topic_id, set()).update(partitions)
+    return held
 
 
 def _assignment(groups: Groups, partitions: Mapping[UUID, Iterable[int]]) -> Assignment:

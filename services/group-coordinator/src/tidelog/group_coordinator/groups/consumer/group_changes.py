@@ -22,6 +22,8 @@ SESSION: Final = "session"
 REBALANCE: Final = "rebalance"
 JOIN: Final = "join"
 SYNC: Final = "sync"
+FIRST_EPOCH: Final = 2
+"""Kafka's since 4.3."""
 REGEX_INTERVAL_MS: Final = 1_000
 """Least time between two looks for new topics that match (Kafka: 10 s, as it resolves in a thread)."""
 
@@ -148,7 +150,7 @@ class GroupChanges:
         now_hash = metadata_hash(group.subscribed_names(), self._image)
         group.topics_changed = False
         if must_grow or now_hash != group.metadata_hash:
-            self.put_group(group.epoch + 1, now_hash)
+            self.put_group(max(group.epoch + 1, FIRST_EPOCH), now_hash)
             if group.has_partition_metadata:
                 group.has_partition_metadata = False
                 self._write(records.tombstone(records.PARTITION_METADATA_KIND, group.group_id))
