@@ -3,7 +3,8 @@
 A batch that comes late, after its transaction was ended, would open one that nobody ends. So the coordinator
 is asked before the first batch, and the batch goes in only if nothing has happened to its producer here since
 the question was put: the *guard* taken then has to be the one that still stands. Any transactional batch of
-the producer, and the marker of its transaction, takes it away. Source: KIP-890; Kafka's `VerificationStateEntry`.
+the producer, and the marker of its transaction, takes it away. Source: KIP-890; Kafka's
+`VerificationStateEntry`.
 """
 
 from __future__ import annotations
