@@ -8,12 +8,12 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from loglab.batches import append, make_batch, read_all
+from loglab.batches import append, make_batch, make_marker, read_all
 from loglab.logs import files, open_log
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.partition_log import PartitionLog
-from tidelog.broker.partition.received_validation import received_headers
+from tidelog.broker.partition.received_validation import control_markers, received_headers
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=150, segment_ms=10_000, segment_index_bytes=100)
 
@@ -24,20 +24,45 @@ def receive(log: PartitionLog, data: bytes, now_ms: int = 0) -> None:
     headers = received_headers(records, log.log_end_offset)
     while headers:
         count = log.append_received(records, headers, now_ms)
+        markers = control_markers(records, headers[:count])
         for header in headers[:count]:
             if header.producer_id >= 0:
-                log.producer_state.update(header, header.max_timestamp)
+                marker = markers.get(header.base_offset)
+                ended = log.producer_state.update(header, header.max_timestamp, marker)
+                if ended is not None and ended.is_aborted:
+                    log.index_aborted(ended)
         records = records[sum(header.size_bytes for header in headers[:count]) :]
         headers = headers[count:]
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[bytes]:
-    """Batches of a leader's log: sizes, times (some without), producers, leaps in offsets."""
+    """Batches of a leader's log: sizes, times (some without), producers, transactions, leaps in offsets."""
     made, offset, sequence = [], 0, 0
+    in_transaction: dict[int, int] = {}
     for _ in range(draw(st.integers(1, 25))):
         count = draw(st.integers(1, 3))
         offset += draw(st.sampled_from([0, 0, 0, 5]))
+        transactional = draw(st.sampled_from([None, None, 11, 12]))
+        if transactional is not None and transactional in in_transaction and draw(st.booleans()):
+            made.append(make_marker(offset, is_commit=draw(st.booleans()), producer_id=transactional))
+            offset += 1
+            continue
+        if transactional is not None:
+            first = in_transaction.get(transactional, 0)
+            made.append(
+                make_batch(
+                    offset,
+                    count,
+                    producer_id=transactional,
+                    producer_epoch=0,
+                    base_sequence=first,
+                    is_transactional=True,
+                )
+            )
+            in_transaction[transactional] = first + count
+            offset += count
+            continue
         has_producer = draw(st.booleans())
         made.append(
             make_batch(
@@ -74,7 +99,7 @@ def test_received_in_pieces_it_is_what_was_appended_one_by_one(
         assert follower.producer_state.snapshot() == leader.producer_state.snapshot()
         for log in (leader, follower):
             log.close()
-        for suffix in (".log", ".index", ".timeindex", ".snapshot"):
+        for suffix in (".log", ".index", ".timeindex", ".snapshot", ".txnindex"):
             copies = [files(Path(directory) / name, suffix) for name in ("leader", "follower")]
             assert [p.name for p in copies[0]] == [p.name for p in copies[1]]
             assert [p.read_bytes() for p in copies[0]] == [p.read_bytes() for p in copies[1]]
