@@ -120,6 +120,8 @@ class World:
         self.recorded: dict[str, Any] = {}
         self.answers_seen = 0
         self.told: dict[tuple[int, str, int], tuple[Any, ...]] = {}
+        self.leaders: dict[tuple[int, str, int], str] = {}
+        """Of generations whose leader has been told the members."""
         self.given: dict[tuple[int, str, int], dict[str, bytes]] = {}
         self.lives: dict[str, int] = {}
         """How often a group was loaded or made anew: then generations may begin again."""
@@ -179,13 +181,13 @@ class World:
 
     def check(self) -> None:
         groups = self.lab.core.groups.by_id
+        self.check_answers()
         owed = set()
         for group in groups.values():
             assert isinstance(group, ClassicGroup)
             owed |= self.check_group(group)
         assert owed == set(self.lab.owed), "each that waits is known, and nothing else waits"
         self.check_records()
-        self.check_answers()
 
     def check_group(self, group: ClassicGroup) -> set[Any]:
         members, timers = group.members, self.lab.timers
@@ -199,7 +201,9 @@ class World:
         assert not set(group.pending_members) & set(members)
         known, generation = self.known.get(group.group_id, (None, 0))
         if known is not group:
-            self.lives[group.group_id] = self.lives.get(group.group_id, 0) + 1
+            self.lives[group.group_id] = life = self.lives.get(group.group_id, 0) + 1
+            loaded = {member.member_id: bytes(member.assignment) for member in members.values()}
+            self.given[life, group.group_id, group.generation] = loaded
         else:
             assert group.generation >= generation
         self.known[group.group_id] = group, group.generation
@@ -214,8 +218,12 @@ class World:
             assert group.protocol in group.candidates()
         if group.state is ClassicState.COMPLETING_REBALANCE:
             assert group.leader in group.pending_sync
+            key = (self.lives.get(group.group_id, 0), group.group_id, group.generation)
+            assert key in self.leaders or known is not group, "its leader can assign"
         if group.state is ClassicState.STABLE:
             assert not syncs
+        if group.state is ClassicState.STABLE or (group.state is ClassicState.EMPTY and group.generation):
+            assert self.recorded[group.group_id] == hard_state(group)
         if group.pending_sync:
             assert TimerKey(OWNER, SYNC, group.group_id) in timers
         for member in members.values():
@@ -243,16 +251,20 @@ class World:
             life = self.lives.get(message.group_id, 0)
             if request.api_key == ApiKey.JOIN_GROUP:
                 told = (answer.protocol_name, answer.protocol_type)
-                assert self.told.setdefault((life, message.group_id, answer.generation_id), told) == told
+                key = (life, message.group_id, answer.generation_id)
+                assert self.told.setdefault(key, told) == told
+                if answer.members:
+                    assert answer.member_id == answer.leader
+                    self.leaders[key] = answer.leader
                 continue
-            given = self.given.setdefault((life, message.group_id, message.generation_id), {})
-            for one in message.assignments:
-                given.setdefault(one.member_id, bytes(one.assignment))
+            key = (life, message.group_id, message.generation_id)
+            if key not in self.given and message.member_id == self.leaders.get(key):
+                self.given[key] = {one.member_id: bytes(one.assignment) for one in message.assignments}
         for request, answer in new:
             if request.api_key == ApiKey.SYNC_GROUP and not answer.error_code:
                 message = request.message
                 key = (self.lives.get(message.group_id, 0), message.group_id, message.generation_id)
-                if self.given[key] and message.group_instance_id is None:
+                if key in self.given and message.group_instance_id is None:
                     assert bytes(answer.assignment) == self.given[key].get(message.member_id, b"")
 
 
