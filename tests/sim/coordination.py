@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tidelog.model.coordinator_shards import ShardKind
 
 from sim.clients import Metadata
+from sim.coordinator_node import coordinator_name
 from sim.group_members import CoordinatorAddress, SimGroupMember
 from sim.loop import SimProcess
 from sim.transactional import SimCommittedReader, SimTransactionalProducer, Versions
@@ -128,8 +129,22 @@ class Coordination:
 
     async def ask_at_last(self) -> None:
         """In the client's process: what is committed, when nobody commits any more."""
+        self._world.invariants.transactions.check_end()
+        await self._ask_all()
+        self._start_anew()
+        await self._ask_all()
+
+    def _start_anew(self) -> None:
+        """So that what the shards' logs tell is compared with what their owners have told until now."""
+        world = self._world
+        for coordinator_id in self._plan.coordinators:
+            process = world.process(coordinator_name(coordinator_id))
+            if process is not None:
+                process.kill()
+            world.loop.call_outside(0, world.start_coordinator, coordinator_id)
+
+    async def _ask_all(self) -> None:
         invariants = self._world.invariants
-        invariants.transactions.check_end()
         await asyncio.gather(*(member.read_at_last() for member in self.members))
         for producer in self.producers:
             found = await producer.committed_offset()

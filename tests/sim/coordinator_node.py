@@ -38,7 +38,7 @@ class CoordinatorNode:
         assert plan is not None
         settings = BrokerSettings.parse({**plan.coordinator_settings, "node.id": str(self.coordinator_id)})
         store = SimStore(world.network)
-        connector = SimSessionConnector(self.process, world.network)
+        connector = SimSessionConnector(self.process, world.network, world.invariants.writers)
         clock = SimClock(self.process)
         while self.coordinator is None:
             try:

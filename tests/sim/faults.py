@@ -13,7 +13,7 @@ from tidelog.model.topics import TopicPartition
 
 from sim.broker_node import BrokerNode, broker_name
 from sim.coordinator_node import coordinator_name
-from sim.loop import SimProcess
+from sim.loop import MS_PER_S, SimProcess
 from sim.plan import TOPIC
 from sim.rpc import controller_name
 from sim.store import STORE
@@ -72,6 +72,7 @@ class Faults:
                 (self._stop_coordinator, 2),
                 (self._isolate_coordinator, 3),
                 (self._hurry_shard_leaders, 3),
+                (self._outlive_coordinator, 4),
             ]
 
     async def run(self, for_s: float, at_least: int) -> None:
@@ -302,6 +303,31 @@ class Faults:
         stopping.add_done_callback(lambda _: loop.call_outside(0, end))
         self._later(MAX_PAUSE_S, end)
         return f"stop {process}"
+
+    def _outlive_coordinator(self) -> str | None:
+        """It stands still until others have its shards, all that it was asked meanwhile in its ears; when it
+        goes on, the others die, and who is left reads what both have written.
+        """
+        world, chance = self._world, self._chance
+        alive = self._coordinators()
+        if not alive:
+            return None
+        coordinator_id = chance.choice(alive)
+        process = world.process(coordinator_name(coordinator_id))
+        assert process is not None
+        if process.is_paused:
+            return None
+        process.pause()
+        for_s = world.plan.session_timeout_ms / MS_PER_S * chance.uniform(1.1, 1.6) + chance.uniform(0.3, 1.5)
+        self._later(for_s, process.resume)
+
+        def kill_others() -> None:
+            for other in self._coordinators():
+                if other != coordinator_id and not self._is_healed:
+                    self._kill_coordinator(other)
+
+        self._later(for_s + chance.choice((0.05, 0.2, 1.0)), kill_others)
+        return f"{process} stands still for {for_s:.1f} s, the others die when it goes on"
 
     def _isolate_coordinator(self) -> str | None:
         """From everybody, or from the store alone: it goes on deciding while another takes its shards."""

@@ -230,7 +230,7 @@ class SimGroupMember:
 
     async def _commit(self, partition: int) -> None:
         self._number += 1
-        commit = Commit(f"{self.name}:{self._number}", self._generation, self._now_s)
+        commit = Commit(self.name, self._number, self._generation, self._now_s)
         self._history.sent(self._group, partition, commit)
         request = OffsetCommitRequest(
             group_id=self._group,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tidelog.model.topics import TopicPartition
-from tidelog.records.batch import BatchHeader
+from tidelog.records.batch import CRC_COVERS_FROM, BatchHeader, iterate_headers
 from tidelog.records.control import decode_end_transaction
 from tidelog.records.record import iterate_records
 
@@ -21,14 +21,51 @@ COMMITS_REMEMBERED: Final = 50
 Fail = Callable[[str, str], None]
 
 
+class ShardWriters:
+    """Whose batches a shard's log holds, by the shard epoch of the owner that wrote them."""
+
+    def __init__(self, fail: Fail) -> None:
+        self._fail = fail
+        self._epochs: dict[tuple[TopicPartition, bytes], int] = {}
+        self._newest: dict[TopicPartition, int] = {}
+
+    def will_write(self, shard: TopicPartition, batches: bytes, shard_epoch: int) -> None:
+        """An owner asks for this to be appended."""
+        for position, header in iterate_headers(batches):
+            key = (shard, batches[position + CRC_COVERS_FROM : position + header.size_bytes])
+            self._epochs[key] = max(shard_epoch, self._epochs.get(key, shard_epoch))
+
+    def batch_committed(self, shard: TopicPartition, data: bytes) -> None:
+        epoch = self._epochs.get((shard, data[CRC_COVERS_FROM:]))
+        if epoch is None:
+            self._fail("only owners write to shards", f"{shard} {data!r}")
+            return
+        newest = self._newest.setdefault(shard, epoch)
+        if epoch < newest:
+            self._fail(
+                "nobody writes to a shard after a newer owner",
+                f"{shard}: {data!r} of shard epoch {epoch}, after {newest}",
+            )
+        self._newest[shard] = max(newest, epoch)
+
+
 class Commit:
     """One offset that a member of `generation` has asked to commit."""
 
-    def __init__(self, name: str, generation: int, sent_s: float) -> None:
-        self.name = name
+    def __init__(self, member: str, number: int, generation: int, sent_s: float) -> None:
+        self.member = member
+        self.name = f"{member}:{number}"
         self.generation = generation
         self.sent_s = sent_s
         self.acknowledged_s: float | None = None
+
+    def is_older_than(self, later: Commit) -> bool:
+        """By what clients know: it was acknowledged before the later one was sent, or one member sent both,
+        the later one only when it waited for this one no more.
+        """
+        if self.acknowledged_s is not None and self.acknowledged_s <= later.sent_s:
+            return True
+        return self.member == later.member and self.sent_s < later.sent_s
 
     def __repr__(self) -> str:
         return f"{self.name} of generation {self.generation}, {self.sent_s:.3f} {self.acknowledged_s}"
@@ -79,7 +116,7 @@ class CommitHistory:
         for later in self._acknowledged.get((group, partition), ()):
             if later is found or later.acknowledged_s is None or later.acknowledged_s > asked_s:
                 continue
-            if found is None or (found.acknowledged_s is not None and found.acknowledged_s <= later.sent_s):
+            if found is None or found.is_older_than(later):
                 self._fail(
                     "an acknowledged commit is never lost, nor replaced by an older one",
                     f"{group} {partition}: read {found}, acknowledged was {later}",

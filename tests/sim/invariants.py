@@ -17,7 +17,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader
 
 from sim.disk import SimPartitionLog, index_of
-from sim.histories import CommitHistory, TransactionHistory
+from sim.histories import CommitHistory, ShardWriters, TransactionHistory
 from sim.plan import TOPIC, TOPICS
 from sim.trace import Trace
 
@@ -74,6 +74,7 @@ class Invariants:
         self._states: dict[str, PartitionStateEntry] = {}
         self._seen: dict[tuple[SimProcess, TopicPartition], tuple[int, int, int]] = {}
         self._told_end: dict[tuple[str, TopicPartition], tuple[int, int]] = {}
+        self.writers = ShardWriters(self.fail)
         self.commits = CommitHistory(self.fail)
         self.transactions = TransactionHistory(self.fail)
 
@@ -192,6 +193,8 @@ class Invariants:
         committed.batches.append((header, data))
         if topic_partition.topic == TOPIC:
             self.transactions.batch_committed(topic_partition, header, data)
+        else:
+            self.writers.batch_committed(topic_partition, data)
         if header.producer_id >= 0 and header.base_sequence >= 0:
             producer = (header.producer_id, header.producer_epoch)
             expected = committed.next_sequences.get(producer, 0)

@@ -10,12 +10,19 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from tidelog.broker import hosting
+from tidelog.broker.coordination.attachment import Attachment
+from tidelog.broker.coordination.coordination import Coordination
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import ProposeIsr
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.broker.replica import Replica
 from tidelog.broker.replication import isr_writer
+from tidelog.group_coordinator.runtime.shard import Shard
 from tidelog.metadata.store import Compare, CompareOperator, CompareTarget
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.records.batch import iterate_headers
+from tidelog.rpc.coordinator_session import AttachShard, ShardRecords
 
 UNKNOWN_EPOCH: Final = -1
 
@@ -79,10 +86,63 @@ def dedupe_off() -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def shard_fence_off() -> Iterator[None]:
+    """Whoever was attached to a shard's partition goes on appending where the log ends, though the shard has
+    another owner by now.
+    """
+    append = Replica.append_for_shard
+
+    def append_anywhere(replica: Replica, batches: Any, _epoch: int, _offset: int, now_ms: int) -> int:
+        core = replica.core
+        return append(replica, batches, core.leader_epoch, core.log_end_offset, now_ms)
+
+    def attach(coordination: Coordination, session: Any, item: AttachShard) -> Attachment:
+        replica = coordination.broker.leader_replica(*item.shard.topic_partition)
+        attachment = Attachment(
+            coordination.broker, session, item.attachment, item.shard, item.shard_epoch, replica
+        )
+        coordination._attached[item.shard] = attachment
+        coordination._attached_partitions[item.shard.topic_partition] = attachment
+        return attachment
+
+    def tell_all(coordination: Coordination, topic_partition: TopicPartition) -> None:
+        for session in tuple(coordination._sessions):
+            for attachment in tuple(session.attachments.values()):
+                if attachment.shard.topic_partition == topic_partition and not attachment.problem():
+                    attachment.high_watermark_advanced()
+
+    with (
+        patch.object(Replica, "append_for_shard", append_anywhere),
+        patch.object(Coordination, "attach", attach),
+        patch.object(Coordination, "high_watermark_advanced", tell_all),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def shard_loaded_to_high_watermark() -> Iterator[None]:
+    """A new owner does not read what is not known yet to be replicated, and goes on behind it."""
+    records_read = Shard.records_read
+
+    def read_below(shard: Shard, item: ShardRecords) -> None:
+        records = b"".join(
+            item.records[position : position + header.size_bytes]
+            for position, header in iterate_headers(item.records)
+            if header.last_offset < shard.high_watermark
+        )
+        records_read(shard, item._replace(records=records))
+
+    with patch.object(Shard, "records_read", read_below):
+        yield
+
+
 PLANTED: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "epoch-truncation-off": epoch_truncation_off,
     "shrink-applied-first": shrink_applied_first,
     "isr-add-without-broker-epoch": isr_add_without_broker_epoch,
     "fetch-without-epoch": fetch_without_epoch,
     "dedupe-off": dedupe_off,
+    "shard-fence-off": shard_fence_off,
+    "shard-loaded-to-high-watermark": shard_loaded_to_high_watermark,
 }

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from tidelog.model.brokers import BrokerRegistration
-from tidelog.rpc.coordinator_session import Item, SessionEnd, SessionLine
+from tidelog.rpc.coordinator_session import AppendToShard, AttachShard, Item, SessionEnd, SessionLine
 
 from sim.broker_node import broker_name
+from sim.histories import ShardWriters
 from sim.loop import SimLoop, SimProcess
 from sim.network import Network
 
@@ -25,13 +26,34 @@ LOST_WITHIN_S: Final = 5.0
 class SimSessionConnector:
     """`SessionConnector` of a coordinator's process."""
 
-    def __init__(self, process: SimProcess, network: Network) -> None:
+    def __init__(self, process: SimProcess, network: Network, writers: ShardWriters) -> None:
         self._process = process
         self._network = network
+        self._writers = writers
 
     def connect(self, broker: BrokerRegistration, end: SessionEnd) -> SessionLine:
         session = _Session(self._network, self._process, broker_name(broker.broker_id), end)
-        return session.near
+        return _WatchedLine(session.near, self._writers)
+
+
+class _WatchedLine:
+    """A coordinator's: notes who asked for which batch to be written."""
+
+    def __init__(self, line: _Line, writers: ShardWriters) -> None:
+        self._line = line
+        self._writers = writers
+        self._attached: dict[int, AttachShard] = {}
+
+    def send(self, item: Item) -> None:
+        if type(item) is AttachShard:
+            self._attached[item.attachment] = item
+        elif type(item) is AppendToShard:
+            attached = self._attached[item.attachment]
+            self._writers.will_write(attached.shard.topic_partition, item.batches, attached.shard_epoch)
+        self._line.send(item)
+
+    def close(self) -> None:
+        self._line.close()
 
 
 class _Session:

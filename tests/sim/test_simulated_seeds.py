@@ -57,6 +57,8 @@ def test_a_seed_gives_the_same_run_each_time() -> None:
         "isr-add-without-broker-epoch",
         "fetch-without-epoch",
         "dedupe-off",
+        "shard-fence-off",
+        "shard-loaded-to-high-watermark",
     ],
 )
 def test_a_planted_fault_is_found(planted: str) -> None:
