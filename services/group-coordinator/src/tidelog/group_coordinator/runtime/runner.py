@@ -48,7 +48,9 @@ from tidelog.rpc.coordinator_session import (
 )
 from tidelog.runtime.clock import Clock
 from tidelog.runtime.timer import Timer
+from tidelog.wire.api_keys import ApiKey
 
+_FIRST_VERSION_OF_BROKERS: Final = 4
 FIRST_RETRY_MS: Final = 20
 MAX_RETRY_MS: Final = 1_000
 IMAGE_DELAY_MS: Final = 20
@@ -357,7 +359,9 @@ class CoordinatorRuntime:
 
     def _forwarded(self, session: BrokerSession, item: ForwardedToShard) -> None:
         shard = self.shards.get(item.shard)
-        if shard is None:
+        # A client's request from where the partition was led before may be older than what others have been
+        # told since; only brokers' own questions come from anywhere.
+        if shard is None or (session.line is not shard.line and not _is_of_a_broker(item)):
             session.line.send(AnswerRequest(item.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         else:
             shard.request(item, session.line)
@@ -453,3 +457,8 @@ class CoordinatorRuntime:
                 if shard.state is ShardState.SERVING
             )
         )
+
+
+def _is_of_a_broker(item: ForwardedToShard) -> bool:
+    """It asks whether a partition is part of a transaction, or has it take part."""
+    return item.api_key == ApiKey.ADD_PARTITIONS_TO_TXN and item.api_version >= _FIRST_VERSION_OF_BROKERS
