@@ -8,6 +8,8 @@ import pytest
 from grouplab.shard_lab import GROUP, REBALANCE_MS, SESSION_MS, ShardLab, subscription
 from tidelog.model.errors import ErrorCode
 from tidelog.runtime.coordinator_settings import CoordinatorSettings
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
 DELAY_MS = CoordinatorSettings().group_initial_rebalance_delay_ms
 
@@ -165,3 +167,23 @@ def test_a_follower_that_joins_a_stable_group_unchanged_rebalances_nobody() -> N
     assert lab.heartbeat(follower, 1) is ErrorCode.REBALANCE_IN_PROGRESS
     lab.join(follower)
     assert lab.answers[rejoined].generation_id == 2
+
+
+def test_a_consumer_group_without_members_becomes_a_classic_one_even_by_a_join_in_vain() -> None:
+    lab = ShardLab()
+    heartbeat = ConsumerGroupHeartbeatRequest(
+        group_id=GROUP,
+        member_id="m",
+        rebalance_timeout_ms=1_000,
+        subscribed_topic_names=["orders"],
+        topic_partitions=[],
+    )
+    assert lab.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, heartbeat).error_code == ErrorCode.NONE
+    leave = ConsumerGroupHeartbeatRequest(group_id=GROUP, member_id="m", member_epoch=-1)
+    assert lab.ask(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, leave).error_code == ErrorCode.NONE
+    assert lab.answers[lab.join("nobody")].error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert lab.group().state == "Empty"
+    assert not lab.reloaded().groups.by_id, "the consumer group's records are deleted"
+    lab.join_with_id()
+    lab.pass_time(DELAY_MS)
+    assert lab.group().generation == 1

@@ -84,8 +84,8 @@ class GroupCore:
             return self.classic.join(request, now_ms)
         if group.has_members():
             return self.consumer.classic_join(request, now_ms)
-        del self.groups.by_id[group.group_id]
         decision = Decision(records=group.tombstones())
+        self.groups.new_simple_group(group.group_id, now_ms)
         merge(decision, self.classic.join(request, now_ms))
         return decision
 
