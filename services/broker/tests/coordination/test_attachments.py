@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
 from brokerlab.asking import until
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, batch, shard_partitions
+from tidelog.broker.coordination import shard_reads
 from tidelog.broker.partition.events import FollowerFetched
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode
@@ -121,6 +125,38 @@ def test_a_read_beyond_the_log_loses_the_shard(lab: InMemoryBroker) -> None:
 
     lab.runner.run(ask())
     assert coordinator.take_one(ShardLost).error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_no_more_is_read_at_a_time_than_the_session_can_hold(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shards = shard_partitions(lab, leaders=(BROKER_ID,) * 6)
+    for shard in shards:
+        lab.append(shard.kind.topic, 3, shard.partition)
+    coordinator = ScriptedCoordinator(lab)
+    numbers = [coordinator.attach(shard).attachment for shard in shards]
+    size_bytes = len(read(lab, coordinator, numbers[0], 0, 1 << 20).records)
+    coordinator.say(DetachShard(numbers.pop(0)))
+    monkeypatch.setattr(shard_reads, "MAX_UNTAKEN_BYTES", size_bytes + 1)
+
+    def answered(count: int) -> list[int]:
+        lab.runner.run(until(lambda: len(coordinator.sent) >= count))
+        lab.runner.run(asyncio.sleep(0.02))
+        assert len(coordinator.sent) == count
+        return [answer.attachment for answer in coordinator.take(ShardRecords)]
+
+    async def ask(*items: ReadShard | AppendToShard | DetachShard) -> None:
+        coordinator.say(*items)
+
+    lab.runner.run(ask(*(ReadShard(number, 0, size_bytes) for number in numbers)))
+    assert sorted(answered(2)) == numbers[:2]
+    lab.runner.run(ask(AppendToShard(numbers[0], 3, 3, batch(b"claim"))))
+    assert coordinator.take_one(ShardCommitted).attachment == numbers[0]
+    assert answered(1) == numbers[2:3]
+    lab.runner.run(ask(DetachShard(numbers[1]), DetachShard(numbers[3])))  # the latter was never read
+    assert answered(1) == numbers[4:]
+    lab.runner.run(ask(ReadShard(numbers[4], 3, size_bytes)))  # reads on, at the end
+    assert answered(1) == numbers[4:]
 
 
 def test_appends_follow_each_other_without_an_answer(lab: InMemoryBroker) -> None:

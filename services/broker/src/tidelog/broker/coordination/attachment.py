@@ -4,20 +4,15 @@ appends, and hears how far it is replicated.
 
 from __future__ import annotations
 
-import asyncio
 import heapq
-from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
-import structlog
 from tidelog.broker.coordination.calls import Call
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.coordinator_session import (
     AppendToShard,
-    ReadShard,
     ShardAttached,
     ShardCommitted,
-    ShardRecords,
 )
 
 if TYPE_CHECKING:
@@ -25,12 +20,6 @@ if TYPE_CHECKING:
     from tidelog.broker.coordination.session import CoordinatorSession
     from tidelog.broker.replica import Replica
     from tidelog.model.coordinator_shards import ShardId
-
-MAX_READ_BYTES: Final = 8 * 1024 * 1024
-"""Of one answer to ReadShard, if no batch is larger."""
-MAX_WAITING_READS: Final = 16
-
-_log = structlog.get_logger(__name__)
 
 
 class Attachment:
@@ -40,8 +29,6 @@ class Attachment:
         "_broker",
         "_held",
         "_held_count",
-        "_reading",
-        "_reads",
         "_told_high_watermark",
         "calls",
         "is_ended",
@@ -75,8 +62,6 @@ class Attachment:
         self._held: list[tuple[int, int, int, bytes]] = []
         self._held_count = 0
         self._told_high_watermark = -1
-        self._reads: deque[ReadShard] = deque()
-        self._reading: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
         core = self.replica.core
@@ -118,53 +103,6 @@ class Attachment:
             memoryview(item.batches), item.leader_epoch, item.expected_offset, now_ms
         )
 
-    def read(self, item: ReadShard) -> None:
-        """Answered in a while: the pages may have to come from the disk. Raises KafkaError if the owner asks
-        for too much at a time.
-        """
-        if len(self._reads) >= MAX_WAITING_READS:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"more than {MAX_WAITING_READS} reads at a time")
-        self._reads.append(item)
-        if self._reading is None:
-            self._reading = asyncio.get_running_loop().create_task(
-                self._read_all(), name=f"read-{self.shard}"
-            )
-
-    async def _read_all(self) -> None:
-        try:
-            while self._reads and not self.is_ended:
-                answer = await self._read(self._reads.popleft())
-                if not self.is_ended:
-                    self.session.line.send(answer)
-        except KafkaError as error:
-            self.session.lose(self, error.code, str(error))
-        except OSError as error:
-            self.session.lose(self, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
-        except Exception:  # noqa: BLE001 - a bug: the shard is loaded again, the session goes on
-            _log.exception("reading a shard failed", shard=str(self.shard))
-            self.session.lose(self, ErrorCode.UNKNOWN_SERVER_ERROR)
-        finally:
-            self._reading = None
-
-    async def _read(self, item: ReadShard) -> ShardRecords:
-        problem = self.problem()
-        if problem:
-            raise KafkaError(problem)
-        log_end_offset = self.replica.core.log_end_offset
-        max_bytes = max(1, min(item.max_bytes, MAX_READ_BYTES))
-        found = self.replica.read_for_follower(item.from_offset, max_bytes, at_least_one_batch=True)
-        if found is None:
-            return ShardRecords(
-                self.number, item.from_offset, max(item.from_offset, log_end_offset), log_end_offset, b""
-            )
-        try:
-            records = await asyncio.to_thread(found.read)
-            if len(records) != found.length:
-                raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the segment is shorter than it was")
-            return ShardRecords(self.number, item.from_offset, found.next_offset, log_end_offset, records)
-        finally:
-            found.release()
-
     # -- answers
 
     def high_watermark_advanced(self) -> None:
@@ -199,6 +137,5 @@ class Attachment:
         """Refuse what its owner still owes, and what was held. The owner is told by the caller."""
         self.is_ended = True
         self._held.clear()
-        self._reads.clear()
         for request_id in tuple(self.calls):
             self.session.finish(request_id, None, refusal)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 from tidelog.broker.coordination.attachment import Attachment
 from tidelog.broker.coordination.calls import Call
+from tidelog.broker.coordination.shard_reads import ShardReads
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.coordinator_session import (
@@ -66,6 +67,7 @@ class CoordinatorSession:
         self.is_closed = False
         self._call_bytes = 0
         self._next_request_id = 0
+        self._reads = ShardReads(self)
         self._questions: set[asyncio.Task[None]] = set()
         self._marker_writes = 0
 
@@ -198,6 +200,7 @@ class CoordinatorSession:
         attachment = self.attachments.get(item.attachment)
         if attachment is None:
             return  # its owner has yet to hear of its end
+        self._reads.taken(attachment)
         try:
             attachment.append(item, self._broker.clock.now_ms())
         except KafkaError as error:
@@ -208,7 +211,7 @@ class CoordinatorSession:
         attachment = self.attachments.get(item.attachment)
         if attachment is not None:
             try:
-                attachment.read(item)
+                self._reads.ask(attachment, item)
             except KafkaError as error:
                 self.lose(attachment, error.code, str(error))
 
@@ -278,6 +281,7 @@ class CoordinatorSession:
         del self.attachments[attachment.number]
         self._coordination.detached(attachment)
         attachment.end(self._coordination.refusal(attachment.shard))
+        self._reads.taken(attachment)
 
     def _shut(self, refusal: ErrorCode) -> None:
         self.is_closed = True
