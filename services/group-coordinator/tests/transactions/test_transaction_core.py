@@ -321,22 +321,34 @@ class TestRest:
     @pytest.mark.parametrize(
         ("request_", "names"),
         [
-            (ListTransactionsRequest(), {"open", "idle"}),
+            (ListTransactionsRequest(), {"open", "idle", "a b/\u00fc"}),
             (ListTransactionsRequest(["Ongoing"]), {"open"}),
-            (ListTransactionsRequest(["Empty", "nonsense"]), {"idle"}),
+            (ListTransactionsRequest(["Empty", "nonsense"]), {"idle", "a b/\u00fc"}),
             (ListTransactionsRequest(producer_id_filters=[1001]), {"idle"}),
             (ListTransactionsRequest(["Ongoing"], duration_filter=5_000), set()),
             (ListTransactionsRequest(["Ongoing"], duration_filter=4_999), {"open"}),
             (ListTransactionsRequest(transactional_id_pattern="o.*"), {"open"}),
+            (ListTransactionsRequest(transactional_id_pattern="pen"), set()),
+            (ListTransactionsRequest(transactional_id_pattern="a b/.+"), {"a b/\u00fc"}),
         ],
     )
     def test_list(self, lab: TransactionLab, request_: ListTransactionsRequest, names: set[str]) -> None:
         begin(lab, "idle")
         lab.add(begin(lab, "open"), {"a": [0]}, name="open")
+        begin(lab, "a b/\u00fc")
         lab.now_ms += 5_000
         answer = lab.ask(ApiKey.LIST_TRANSACTIONS, 2, request_)
         assert {state.transactional_id for state in answer.transaction_states} == names
         assert answer.unknown_state_filters == [name for name in request_.state_filters if name == "nonsense"]
+
+
+@pytest.mark.timeout(20)
+def test_a_pattern_cannot_stop_the_shard(lab: TransactionLab) -> None:
+    begin(lab, "a" * 60 + "!")
+    asked = ListTransactionsRequest(transactional_id_pattern="(a+)+$")
+    assert lab.ask(ApiKey.LIST_TRANSACTIONS, 2, asked).transaction_states == []
+    broken = lab.ask(ApiKey.LIST_TRANSACTIONS, 2, ListTransactionsRequest(transactional_id_pattern="("))
+    assert broken.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
 
 
 class TestWaitingForMarkers:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
+from tidelog.group_coordinator.groups.consumer.topic_regex import NAME_CHARACTERS, TopicRegex
 from tidelog.group_coordinator.transactions.transaction import STATUS_BY_KAFKA_NAME, Transaction
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages import describe_transactions, list_transactions
 from tidelog.wire.messages.describe_transactions import (
     DescribeTransactionsRequest,
@@ -58,6 +58,13 @@ def describe_refused(message: DescribeTransactionsRequest, error: ErrorCode) -> 
     )
 
 
+def _pattern(expression: str | None, names: Iterable[str]) -> TopicRegex | None:
+    """Matched in linear time: Python's own regular expressions would let one client stop the shard."""
+    if not expression:
+        return None
+    return TopicRegex(expression, NAME_CHARACTERS.union(*names))
+
+
 def listed(
     transactions: Mapping[str, Transaction], message: ListTransactionsRequest, now_ms: int
 ) -> ListTransactionsResponse:
@@ -66,16 +73,16 @@ def listed(
     statuses = {STATUS_BY_KAFKA_NAME[name] for name in message.state_filters if name not in unknown}
     producer_ids = frozenset(message.producer_id_filters)
     try:
-        pattern = re.compile(message.transactional_id_pattern) if message.transactional_id_pattern else None
-    except re.error:
-        return ListTransactionsResponse(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION)
+        pattern = _pattern(message.transactional_id_pattern, transactions)
+    except KafkaError as problem:
+        return ListTransactionsResponse(error_code=problem.code)
 
     def is_wanted(transactional_id: str, transaction: Transaction) -> bool:
         return (
             (not message.state_filters or transaction.status in statuses)
             and (not producer_ids or transaction.producer_id in producer_ids)
             and (message.duration_filter < 0 or now_ms - transaction.start_ms > message.duration_filter)
-            and (pattern is None or pattern.fullmatch(transactional_id) is not None)
+            and (pattern is None or pattern.matches(transactional_id))
         )
 
     return ListTransactionsResponse(

@@ -99,9 +99,9 @@ class _Repeat:
 _Node = _Characters | _Condition | _Sequence | _Choice | _Repeat
 
 
-def parse(expression: str) -> Automaton:
-    """Raises ValueError, saying what is wrong."""
-    parser = _Parser(expression)
+def parse(expression: str, alphabet: frozenset[str] = NAME_CHARACTERS) -> Automaton:
+    """`alphabet`: what names are made of. Raises ValueError, saying what is wrong."""
+    parser = _Parser(expression, alphabet)
     node = parser.choice(depth=0)
     if not parser.at_end:
         raise ValueError("unexpected )")
@@ -147,8 +147,9 @@ def _append(automaton: Automaton, at: int, node: _Node) -> int:
 
 
 class _Parser:
-    def __init__(self, expression: str) -> None:
+    def __init__(self, expression: str, alphabet: frozenset[str]) -> None:
         self._text = expression
+        self._alphabet = alphabet
         self._at = 0
         self._ignores_case = False
         self._names: set[str] = set()
@@ -241,7 +242,7 @@ class _Parser:
             case "[":
                 return _Characters(self._bracket())
             case ".":
-                return _Characters(NAME_CHARACTERS)
+                return _Characters(self._alphabet)
             case "^":
                 return _Condition(AT_START)
             case "$":
@@ -317,7 +318,7 @@ class _Parser:
         character = self._take()
         if character.lower() in _CLASSES:
             found = _CLASSES[character.lower()]
-            return found if character.islower() else NAME_CHARACTERS - found
+            return found if character.islower() else self._alphabet - found
         if character in "pP":
             return self._unicode_class(negated=character == "P")
         if character in _CONTROL:
@@ -353,7 +354,7 @@ class _Parser:
                 name, negated = name[1:], not negated
         if name not in _UNICODE:
             raise ValueError(f"unknown Unicode class {name}")
-        return NAME_CHARACTERS - _UNICODE[name] if negated else _UNICODE[name]
+        return self._alphabet - _UNICODE[name] if negated else _UNICODE[name]
 
     def _bracket(self) -> frozenset[str]:
         negated = self._takes("^")
@@ -371,11 +372,11 @@ class _Parser:
                 if len(begin) != 1 or len(end) != 1 or min(begin) > min(end):
                     raise ValueError("invalid range of characters")
                 low, high = min(begin), min(end)
-                begin = frozenset(c for c in NAME_CHARACTERS if low <= c <= high)
+                begin = frozenset(c for c in self._alphabet if low <= c <= high)
             found |= begin
         self._at += 1
         found = self._cased(found)
-        return NAME_CHARACTERS - found if negated else found
+        return self._alphabet - found if negated else found
 
     def _bracketed(self) -> frozenset[str]:
         character = self._take()
@@ -388,7 +389,7 @@ class _Parser:
         if not closed or known is None:
             raise ValueError("unknown class of characters")
         self._at += len(name) + 2
-        return NAME_CHARACTERS - known if negated else known
+        return self._alphabet - known if negated else known
 
 
 def _is_number(text: str) -> bool:

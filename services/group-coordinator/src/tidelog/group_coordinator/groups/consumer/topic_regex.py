@@ -33,9 +33,9 @@ class ResolvedRegex(NamedTuple):
 class TopicRegex:
     """Raises KafkaError (INVALID_REGULAR_EXPRESSION)."""
 
-    def __init__(self, expression: str) -> None:
+    def __init__(self, expression: str, alphabet: frozenset[str] = NAME_CHARACTERS) -> None:
         try:
-            self._automaton: Automaton = parse(expression)
+            self._automaton: Automaton = parse(expression, alphabet)
         except ValueError as error:
             raise KafkaError(
                 ErrorCode.INVALID_REGULAR_EXPRESSION,
