@@ -62,8 +62,6 @@ class LogCleaner:
         self._tasks.clear()
         for task in tasks:
             task.cancel()
-        for topic_partition in list(self._in_progress):
-            await self.forget(topic_partition)
         if tasks:
             await asyncio.wait(tasks)
 
@@ -72,8 +70,7 @@ class LogCleaner:
         self._uncleanable.pop(topic_partition, None)
         cleaning = self._in_progress.get(topic_partition)
         if cleaning is not None:
-            cleaning.cancel()
-            await asyncio.wait([cleaning])
+            await _called_off(cleaning)
 
     async def _keep_tasks(self) -> None:
         """As many as the setting says by now."""
@@ -113,8 +110,7 @@ class LogCleaner:
             await asyncio.wait([cleaning])
         finally:
             if not cleaning.done():  # this task is cancelled
-                cleaning.cancel()
-                await asyncio.wait([cleaning])
+                await _called_off(cleaning)
             del self._in_progress[topic_partition]
         if cleaning.cancelled():
             return True
@@ -183,7 +179,7 @@ class LogCleaner:
                     _log.error("compaction failed", partition=partition, reason=answer.reason)
                     if answer.is_damage:
                         self._uncleanable[replica.topic_partition] = replica
-                    return False
+                    break
                 if not await self._swap_in(replica, sources, answer, cuts):
                     _log.info("compaction is called off: the log was changed", partition=partition)
                     break
@@ -262,6 +258,13 @@ class LogCleaner:
             last_records_of(replica.core.producers),
             tuple(replica.log.aborted_across(found.first_uncleanable_offset)),
         )
+
+
+async def _called_off(cleaning: asyncio.Task[bool]) -> None:
+    """Once: a second call would keep the first from waiting for a thread that renames files."""
+    if not cleaning.cancelling():
+        cleaning.cancel()
+    await asyncio.wait([cleaning])
 
 
 def last_records_of(producers: ProducerState) -> tuple[LastRecord, ...]:

@@ -237,7 +237,12 @@ class BatchFilter:
             size = body[place]
             place += 1
             if size > 127:
-                size, place = continue_varint(body, place, size)
+                byte = body[place]
+                if byte > 127:
+                    size, place = continue_varint(body, place, size)
+                else:
+                    size += (byte << 7) - 128
+                    place += 1
             end = place + (size >> 1)
             if has_marks and is_dense and not marked[number]:
                 place = end

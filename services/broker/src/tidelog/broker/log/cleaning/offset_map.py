@@ -193,7 +193,12 @@ def _take_in_records(body: bytes, place: int, count: int, base_offset: int, foun
         size = body[place]
         place += 1
         if size > 127:
-            size, place = continue_varint(body, place, size)
+            byte = body[place]
+            if byte > 127:
+                size, place = continue_varint(body, place, size)
+            else:
+                size += (byte << 7) - 128
+                place += 1
         next_place = place + (size >> 1)
         place += 1  # attributes
         while body[place] > 127:  # the timestamp delta
@@ -202,7 +207,12 @@ def _take_in_records(body: bytes, place: int, count: int, base_offset: int, foun
         delta = body[place]
         place += 1
         if delta > 127:
-            delta, place = continue_varint(body, place, delta)
+            byte = body[place]
+            if byte > 127:
+                delta, place = continue_varint(body, place, delta)
+            else:
+                delta += (byte << 7) - 128
+                place += 1
         size = body[place]
         place += 1
         if size > 127:
