@@ -309,6 +309,30 @@ def test_javas_consumer_and_kafka_consumer_groups(
     await_true(lambda: all(line.split()[5] == "0" for line in _lags(tool, group, topic)))
 
 
+@pytest.mark.java
+def test_kafka_reads_the_records(
+    broker: BrokerProcess,
+    bootstrap: str,
+    group: str,
+    topic: str,
+    start_members: StartMembers,
+    java: JavaTools,
+) -> None:
+    member = start_members(subscription=f"^{topic}")
+    await_true(lambda: set(member.read) == offsets(1))
+    member.stop()
+    (log,) = [
+        path
+        for path in broker.data_dir.rglob("__consumer_offsets-*/*.log")
+        if group.encode() in path.read_bytes()
+    ]
+    said = java.check("DumpLogSegments", "--offsets-decoder", "--files", str(log))
+    lines = [line for line in said.splitlines() if group in line]
+    for kind in (3, 5, 6, 7, 8, 16):
+        assert any(f'key: {{"type":"{kind}"' in line for line in lines), kind
+    assert not any("Could not decode" in line or "Unknown" in line for line in lines)
+
+
 def _lags(tool: Callable[..., str], group: str, topic: str) -> list[str]:
     lines = [line for line in tool("--describe", "--group", group).splitlines() if topic in line]
     assert len(lines) == PARTITIONS
