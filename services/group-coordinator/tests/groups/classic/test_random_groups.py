@@ -198,9 +198,11 @@ class World:
         static = {m.group_instance_id: m.member_id for m in members.values() if m.group_instance_id}
         assert group.static_members == static
         assert group.pending_sync <= set(members)
+        known = [{name for name, _ in member.protocols} for member in members.values()]
+        assert group.candidates() == (set.intersection(*known) if known else set())
         assert not set(group.pending_members) & set(members)
-        known, generation = self.known.get(group.group_id, (None, 0))
-        if known is not group:
+        last_seen, generation = self.known.get(group.group_id, (None, 0))
+        if last_seen is not group:
             self.lives[group.group_id] = life = self.lives.get(group.group_id, 0) + 1
             loaded = {member.member_id: bytes(member.assignment) for member in members.values()}
             self.given[life, group.group_id, group.generation] = loaded
@@ -219,7 +221,7 @@ class World:
         if group.state is ClassicState.COMPLETING_REBALANCE:
             assert group.leader in group.pending_sync
             key = (self.lives.get(group.group_id, 0), group.group_id, group.generation)
-            assert key in self.leaders or known is not group, "its leader can assign"
+            assert key in self.leaders or last_seen is not group, "its leader can assign"
         if group.state is ClassicState.STABLE:
             assert not syncs
         if group.state is ClassicState.STABLE or (group.state is ClassicState.EMPTY and group.generation):

@@ -70,6 +70,7 @@ class ClassicGroup:
         self.has_new_member = False
         """Since the initial delay was last prolonged."""
         self._subscribed_topics: tuple[int, frozenset[str] | None] = (-1, None)
+        self._candidates: frozenset[str] | None = None
 
     # -- members
 
@@ -77,10 +78,13 @@ class ClassicGroup:
         """A pending member is one no more."""
         if not self.members:
             self.protocol_type = protocol_type
+            self._candidates = None
         if self.leader is None:
             self.leader = member.member_id
         if member.group_instance_id is not None:
             self.static_members[member.group_instance_id] = member.member_id
+        if self._candidates is not None:
+            self._candidates &= _names(member.protocols)
         self.members[member.member_id] = member
         pending = self.pending_members.pop(member.member_id, None)
         if pending is not None:
@@ -91,6 +95,7 @@ class ClassicGroup:
         member = self.members.pop(member_id, None)
         if member is not None and member.group_instance_id is not None:
             del self.static_members[member.group_instance_id]
+        self._candidates = None
         self.pending_members.pop(member_id, None)
         self.pending_sync.discard(member_id)
         if self.leader == member_id:
@@ -156,10 +161,13 @@ class ClassicGroup:
         """Nobody ever joined: it is there for offsets that were committed without a member."""
         return self.protocol_type is None and not self.has_members()
 
-    def candidates(self) -> set[str]:
+    def candidates(self) -> frozenset[str]:
         """Protocols that every member knows."""
-        counts = Counter(name for member in self.members.values() for name in _names(member.protocols))
-        return {name for name, count in counts.items() if count == len(self.members)}
+        if self._candidates is None:
+            counts = Counter(name for member in self.members.values() for name in _names(member.protocols))
+            every = len(self.members)
+            self._candidates = frozenset(name for name, count in counts.items() if count == every)
+        return self._candidates
 
     def supports(self, protocol_type: str, protocols: Iterable[str]) -> bool:
         """Whether one with these protocols could be a member."""
@@ -188,8 +196,9 @@ class ClassicGroup:
             return None
         return decode_subscribed_topics(member.metadata(self.protocol) for member in self.members.values())
 
-    def subscriptions_changed(self) -> None:
-        """Within a generation: a static member came back with another one."""
+    def protocols_changed(self) -> None:
+        """Of a member that is one already; with them its subscription, within a generation."""
+        self._candidates = None
         self._subscribed_topics = (-1, None)
 
     # -- as any group

@@ -216,7 +216,7 @@ def _update(group: ClassicGroup, member: ClassicMember, request: ShardRequest, s
     member.rebalance_timeout_ms = _rebalance_timeout_ms(request)
     member.session_timeout_ms = request.message.session_timeout_ms
     member.join = ParkedJoin(request.reply_to, request.api_version)
-    group.subscriptions_changed()
+    group.protocols_changed()
 
 
 def _rebalance_timeout_ms(request: ShardRequest) -> int:
