@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -22,6 +23,7 @@ from loglab.batches import read_all
 from structlog.testing import capture_logs
 from tidelog.broker import hosting
 from tidelog.broker.log.checkpoint_file import CLEANER_OFFSET_CHECKPOINT, read_offsets
+from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
 from tidelog.broker.replica import Replica
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
@@ -253,3 +255,68 @@ def test_a_log_that_was_cut_meanwhile_is_not_touched(lab: InMemoryBroker) -> Non
 
     lab.runner.run(run())
     assert len(read_all(replica.log)) == 500
+
+
+@pytest.mark.parametrize("end", ["stop", "close"])
+def test_an_exchange_that_has_begun_is_finished(
+    lab: InMemoryBroker, end: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.add_topic("t", configs=COMPACTED)
+    replica = write(lab, 1_000)
+    may_rename = threading.Event()
+    finish = SegmentSwap.finish
+
+    def slow_disk(self: SegmentSwap) -> None:
+        assert may_rename.wait(LIMIT_S)
+        finish(self)
+
+    monkeypatch.setattr(SegmentSwap, "finish", slow_disk)
+
+    async def run() -> None:
+        cleaner = lab.broker.log_cleaner
+        cleaner.start()
+        began = time.monotonic()
+        while not replica.log.is_swapping:
+            assert time.monotonic() - began < LIMIT_S
+            await asyncio.sleep(0.01)
+        assert replica.delete_old_segments(lab.clock.now_ms()) == 0
+        assert len(read_all(replica.log)) == 100, "it is read already"
+        leaving = cleaner.stop() if end == "stop" else hosting.close_replica(lab.broker, T0, delete=False)
+        ending = asyncio.ensure_future(leaving)
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not ending.done()
+        may_rename.set()
+        await asyncio.wait_for(ending, LIMIT_S)
+        await cleaner.stop()
+
+    lab.runner.run(run())
+    assert not replica.log.is_swapping
+    names = sorted(path.name for path in Path(replica.log.directory.path).glob("*.log*"))
+    assert [name for name in names if name.endswith((".swap", ".cleaned"))] == []
+    assert names[0] == "00000000000000000000.log"
+
+
+def test_compact_and_delete_together(lab: InMemoryBroker) -> None:
+    """What is older than retention.ms goes whatever its key; the rest is compacted."""
+    lab.add_topic("t", configs=COMPACTED | {"cleanup.policy": "compact,delete", "retention.ms": "1000"})
+    replica = write(lab, 1_000)
+    lab.clock.advance(1_001)
+    write(lab, 1_000, keys=50)
+    assert replica.delete_old_segments(lab.clock.now_ms()) == 1
+    assert replica.log.log_start_offset == 1_000
+
+    async def run() -> None:
+        lab.broker.log_cleaner.start()
+        await until_clean(replica, 2_000)
+
+    lab.runner.run(run())
+    assert sorted(newest_offsets(replica).values()) == list(range(1_950, 2_000))
+    assert len(read_all(replica.log)) == 50
+
+
+def test_a_compacted_log_is_not_deleted_from_by_time(lab: InMemoryBroker) -> None:
+    lab.add_topic("t", configs=COMPACTED | {"retention.ms": "1000"})
+    replica = write(lab, 100)
+    lab.clock.advance(100_000)
+    assert replica.delete_old_segments(lab.clock.now_ms()) == 0
