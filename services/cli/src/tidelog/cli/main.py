@@ -17,11 +17,13 @@ _COMMANDS: Final = {
     "controller": "tidelog.cli.controller",
     "dev": "tidelog.cli.dev",
     "dump-log": "tidelog.cli.dump_log",
+    "group": "tidelog.cli.group",
     "group-coordinator": "tidelog.cli.group_coordinator",
     "offsets": "tidelog.cli.offsets",
     "perf": "tidelog.cli.perf",
     "produce": "tidelog.cli.produce",
     "topic": "tidelog.cli.topic",
+    "transactions": "tidelog.cli.transactions",
 }
 """Subcommand -> module; the module's `command` is the click command."""
 
