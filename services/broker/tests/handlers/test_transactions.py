@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
-from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from tidelog.broker.handlers import produce as produce_handler
 from tidelog.broker.handlers.transactional_produce import refusal_for
+from tidelog.broker.partition.events import FollowerFetched
+from tidelog.broker.request import PARKED, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import iterate_headers
 from tidelog.records.builder import build_batch
 from tidelog.records.control import EndTransactionMarker
 from tidelog.records.record import Record
+from tidelog.rpc.broker_commands import LeaderAndIsr
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
@@ -109,6 +115,39 @@ def fetch(lab: InMemoryBroker, offset: int, *, max_bytes: int = 1 << 20, isolati
     )
     (answer,) = lab.call(request, 12).responses[0].partitions
     return answer
+
+
+def test_a_verified_batch_that_waits_for_replicas_holds_nobody_back(
+    lab: InMemoryBroker, coordination: ScriptedCoordination
+) -> None:
+    """Its coroutine, for which later requests of the connection wait, ends with the append."""
+    both = (BROKER_ID, OTHER_BROKER_ID)
+    wider = lab.broker.metadata.topics["t"].partitions[0]._replace(isr=both, replicas=both, partition_epoch=2)
+    lab.runner.run(lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (wider,))))
+    batch = build_batch(
+        [Record(0, lab.clock.now_ms(), None, b"x")],
+        producer_id=PID,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    data = PartitionProduceData(0, memoryview(batch))
+    request = ProduceRequest("x", -1, 1000, [TopicProduceData("t", partition_data=[data])])
+    answers: list[Any] = []
+    context = SimpleNamespace(
+        api_version=11, listener_name="PLAINTEXT", on_abandoned=None, reply=answers.append
+    )
+    coroutine = produce_handler.handle(lab.broker, request, cast(RequestContext, context))
+    assert asyncio.iscoroutine(coroutine)
+    assert lab.runner.run(coroutine) is PARKED
+    replica = lab.broker.leader_replica("t", 0)
+    assert replica.core.log_end_offset == 1 and not answers
+    fetched = FollowerFetched(OTHER_BROKER_ID, 11, 1, 0)
+    replica.follower_fetched(fetched, lab.broker.clock.monotonic_ms())
+    (answer,) = answers
+    (part,) = answer.responses[0].partition_responses
+    assert (part.error_code, part.base_offset) == (ErrorCode.NONE, 0)
+    assert context.on_abandoned is not None, "a connection that ends calls it"
 
 
 def test_the_coordinator_is_asked_before_the_first_batch_only(

@@ -123,7 +123,9 @@ class Dispatcher:
     async def _run(self, answer: CoroutineType[Any, Any, Any], context: RequestContext) -> None:
         connection = context.connection
         try:
-            context.reply(await answer)
+            reply = await answer
+            if reply is not PARKED:  # else it waits on, but holds nobody back any longer
+                context.reply(reply)
         except Exception as error:  # noqa: BLE001 - a bug: this request's connection ends, nothing else is hurt
             _log.error("a request failed", api=context.route.api_key.name, exc_info=error)
             connection.close()

@@ -7,8 +7,8 @@ NOT_ENOUGH_REPLICAS, so that it comes again; from v12 on CONCURRENT_TRANSACTIONS
 is still being ended. Transactional batches in a request without a transactional id are refused with
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
 
-As in Kafka the requests behind the one that asks wait for it; those in the middle of a transaction need not
-ask and wait for nobody.
+The requests behind the one that asks wait until its batches are appended (in Kafka: answered); those in the
+middle of a transaction need not ask and wait for nobody.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tidelog.broker.connection import ClosedByProtocolError
 from tidelog.broker.partition.events import VerificationAsked, VerificationRefused, VerifyTransaction
 from tidelog.broker.partition.verifications import UNGUARDED
+from tidelog.broker.request import PARKED
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import (
@@ -119,7 +120,11 @@ async def _verify_then_answer(produce: Produce, unverified: dict[TopicPartition,
             produce.refusals[topic_partition] = refusal = refusal_for(error, version)
             if error in _FOR_NOW:
                 batch.replica.core.step(VerificationRefused(batch.header, refusal.code), produce.now_ms)
-    return await produce.acknowledged(produce.append_all())
+    response = produce.append_all()
+    if produce.unflushed or not produce.waiting:
+        return await produce.acknowledged(response)
+    produce.wait_on(response)
+    return PARKED
 
 
 async def _ask(produce: Produce, unverified: dict[TopicPartition, _Batch]) -> dict[TopicPartition, ErrorCode]:
