@@ -14,6 +14,7 @@ AT_START: Final = "start"
 AT_END: Final = "end"
 MAX_REPEATS: Final = 1000
 """RE2's own limit."""
+MAX_LENGTH: Final = 10_000
 MAX_STATES: Final = 4_000
 MAX_DEPTH: Final = 50
 
@@ -101,6 +102,8 @@ _Node = _Characters | _Condition | _Sequence | _Choice | _Repeat
 
 def parse(expression: str, alphabet: frozenset[str] = NAME_CHARACTERS) -> Automaton:
     """`alphabet`: what names are made of. Raises ValueError, saying what is wrong."""
+    if len(expression) > MAX_LENGTH:
+        raise ValueError(f"longer than {MAX_LENGTH}")
     parser = _Parser(expression, alphabet)
     node = parser.choice(depth=0)
     if not parser.at_end:

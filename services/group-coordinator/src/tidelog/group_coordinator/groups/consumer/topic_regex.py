@@ -39,7 +39,7 @@ class TopicRegex:
         except ValueError as error:
             raise KafkaError(
                 ErrorCode.INVALID_REGULAR_EXPRESSION,
-                f"SubscribedTopicRegex `{expression}` is not a valid regular expression: {error}.",
+                f"SubscribedTopicRegex `{expression[:1_000]}` is not a valid regular expression: {error}.",
             ) from None
         self._begin = self._closure([self._automaton.begin], {AT_START})
         self._known: dict[tuple[frozenset[int], str], frozenset[int]] = {}
