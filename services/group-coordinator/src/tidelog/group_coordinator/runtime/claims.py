@@ -182,12 +182,13 @@ class Claims:
             _log.warning("a key is not what it should be", reason=str(error))
 
     def _take_coordinator(self, key: str, value: bytes | None) -> None:
-        _, _, kind, what, *rest = key.split("/")
-        live = self._live.get(kind)
-        if live is None or what != "ids" or len(rest) != 1 or not rest[0].isdecimal():
-            return
+        match key.split("/"):
+            case [_, _, kind, "ids", number] if kind in self._live and number.isdecimal():
+                live = self._live[kind]
+            case _:
+                return
         if value is None:
-            live.discard(int(rest[0]))
+            live.discard(int(number))
         else:
             live.add(decode_coordinator(key, value).coordinator_id)
 

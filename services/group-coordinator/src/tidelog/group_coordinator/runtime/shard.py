@@ -176,7 +176,7 @@ class Shard:
     def attach(self, line: SessionLine, attachment: int) -> None:
         """Over the session of the broker that should lead the partition."""
         self.state = ShardState.ATTACHING
-        self.line, self.attachment = line, attachment
+        self.line, self.attachment, self.leader_epoch = line, attachment, -1
         self.attempts += 1
         line.send(AttachShard(attachment, self.shard_id, self.shard_epoch))
 

@@ -57,13 +57,17 @@ class StoreFollower:
             revision = await self._list_again()
 
     async def _list_again(self) -> int:
+        """Answers the revision to go on from."""
         while True:
             await asyncio.sleep(RETRY_MS / 1000)
             try:
                 listing = await self._store.list_prefix(self._prefix)
+                self._on_listing(listing)
             except StoreUnavailableError:
                 continue
-            self._on_listing(listing)
+            except Exception:  # noqa: BLE001 - as above
+                _log.exception("a listing of the metadata store can't be taken", prefix=self._prefix)
+                continue
             return listing.revision
 
     async def _watch(self, start_revision: int) -> None:
