@@ -25,6 +25,7 @@ def registration_message(broker: BrokerRegistration) -> pb.BrokerRegistration:
         rpc_address=broker.rpc_address,
         is_log_suspect=broker.is_log_suspect,
         suspect_partitions=[partition_message(partition) for partition in broker.suspect_partitions],
+        session_address=broker.session_address,
     )
 
 
@@ -40,6 +41,7 @@ def registration(message: pb.BrokerRegistration) -> BrokerRegistration:
         message.rpc_address,
         message.is_log_suspect,
         tuple(topic_partition(partition) for partition in message.suspect_partitions),
+        message.session_address,
     )
 
 

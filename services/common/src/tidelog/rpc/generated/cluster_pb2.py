@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctidelog/rpc/v1/cluster.proto\x12\x0etidelog.rpc.v1\"9\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x11\x12\x14\n\x07message\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\n\n\x08_message\"2\n\x0eTopicPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"X\n\x08\x45ndpoint\x12\x15\n\rlistener_name\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x19\n\x11security_protocol\x18\x04 \x01(\t\"\xef\x01\n\x12\x42rokerRegistration\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12+\n\tendpoints\x18\x03 \x03(\x0b\x32\x18.tidelog.rpc.v1.Endpoint\x12\x11\n\x04rack\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0brpc_address\x18\x05 \x01(\t\x12\x16\n\x0eis_log_suspect\x18\x06 \x01(\x08\x12:\n\x12suspect_partitions\x18\x07 \x03(\x0b\x32\x1e.tidelog.rpc.v1.TopicPartitionB\x07\n\x05_rack\"o\n\x08Settings\x12\x34\n\x06values\x18\x01 \x03(\x0b\x32$.tidelog.rpc.v1.Settings.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ctidelog/rpc/v1/cluster.proto\x12\x0etidelog.rpc.v1\"9\n\x07Refusal\x12\x0c\n\x04\x63ode\x18\x01 \x01(\x11\x12\x14\n\x07message\x18\x02 \x01(\tH\x00\x88\x01\x01\x42\n\n\x08_message\"2\n\x0eTopicPartition\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x11\n\tpartition\x18\x02 \x01(\x05\"X\n\x08\x45ndpoint\x12\x15\n\rlistener_name\x18\x01 \x01(\t\x12\x0c\n\x04host\x18\x02 \x01(\t\x12\x0c\n\x04port\x18\x03 \x01(\x05\x12\x19\n\x11security_protocol\x18\x04 \x01(\t\"\x88\x02\n\x12\x42rokerRegistration\x12\x11\n\tbroker_id\x18\x01 \x01(\x05\x12\x14\n\x0c\x62roker_epoch\x18\x02 \x01(\x03\x12+\n\tendpoints\x18\x03 \x03(\x0b\x32\x18.tidelog.rpc.v1.Endpoint\x12\x11\n\x04rack\x18\x04 \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0brpc_address\x18\x05 \x01(\t\x12\x16\n\x0eis_log_suspect\x18\x06 \x01(\x08\x12:\n\x12suspect_partitions\x18\x07 \x03(\x0b\x32\x1e.tidelog.rpc.v1.TopicPartition\x12\x17\n\x0fsession_address\x18\x08 \x01(\tB\x07\n\x05_rack\"o\n\x08Settings\x12\x34\n\x06values\x18\x01 \x03(\x0b\x32$.tidelog.rpc.v1.Settings.ValuesEntry\x1a-\n\x0bValuesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,9 +40,9 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ENDPOINT']._serialized_start=159
   _globals['_ENDPOINT']._serialized_end=247
   _globals['_BROKERREGISTRATION']._serialized_start=250
-  _globals['_BROKERREGISTRATION']._serialized_end=489
-  _globals['_SETTINGS']._serialized_start=491
-  _globals['_SETTINGS']._serialized_end=602
-  _globals['_SETTINGS_VALUESENTRY']._serialized_start=557
-  _globals['_SETTINGS_VALUESENTRY']._serialized_end=602
+  _globals['_BROKERREGISTRATION']._serialized_end=514
+  _globals['_SETTINGS']._serialized_start=516
+  _globals['_SETTINGS']._serialized_end=627
+  _globals['_SETTINGS_VALUESENTRY']._serialized_start=582
+  _globals['_SETTINGS_VALUESENTRY']._serialized_end=627
 # @@protoc_insertion_point(module_scope)

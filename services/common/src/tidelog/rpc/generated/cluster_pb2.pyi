@@ -116,6 +116,7 @@ class BrokerRegistration(_message.Message):
     RPC_ADDRESS_FIELD_NUMBER: _builtins.int
     IS_LOG_SUSPECT_FIELD_NUMBER: _builtins.int
     SUSPECT_PARTITIONS_FIELD_NUMBER: _builtins.int
+    SESSION_ADDRESS_FIELD_NUMBER: _builtins.int
     broker_id: _builtins.int
     broker_epoch: _builtins.int
     """create_revision of its key in the metadata store: another value is another life (KIP-903)."""
@@ -125,6 +126,8 @@ class BrokerRegistration(_message.Message):
     """"host:port" where it takes commands; empty if it has no such door."""
     is_log_suspect: _builtins.bool
     """The end of its logs may be gone: it stopped uncleanly, and the machine with it."""
+    session_address: _builtins.str
+    """"host:port" where it takes coordinators' sessions; empty if it has no such door."""
     @_builtins.property
     def endpoints(self) -> _containers.RepeatedCompositeFieldContainer[Global___Endpoint]: ...
     @_builtins.property
@@ -141,10 +144,11 @@ class BrokerRegistration(_message.Message):
         rpc_address: _builtins.str = ...,
         is_log_suspect: _builtins.bool = ...,
         suspect_partitions: _abc.Iterable[Global___TopicPartition] | None = ...,
+        session_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_rack", b"_rack", "rack", b"rack"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rack", b"_rack", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "endpoints", b"endpoints", "is_log_suspect", b"is_log_suspect", "rack", b"rack", "rpc_address", b"rpc_address", "suspect_partitions", b"suspect_partitions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_rack", b"_rack", "broker_epoch", b"broker_epoch", "broker_id", b"broker_id", "endpoints", b"endpoints", "is_log_suspect", b"is_log_suspect", "rack", b"rack", "rpc_address", b"rpc_address", "session_address", b"session_address", "suspect_partitions", b"suspect_partitions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__rack: _TypeAlias = _typing.Literal["rack"]  # noqa: Y015
     _WhichOneofArgType__rack: _TypeAlias = _typing.Literal["_rack", b"_rack"]  # noqa: Y015

@@ -371,4 +371,5 @@ def _registration(entry: BrokerEntry, broker_epoch: int) -> BrokerRegistration:
         entry.rpc_address,
         entry.is_log_suspect,
         entry.suspect_partitions,
+        entry.session_address,
     )
