@@ -4,6 +4,7 @@ performance producer in transactions, and the formatter of `__transaction_state`
 
 from __future__ import annotations
 
+import re
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import consume_messages, create_topic
 from brokerlab.kafka_jars import JavaTools
 from brokerlab.raw_client import RawClient
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.slow]
 TOOL = "TransactionsCommand"
@@ -125,3 +126,27 @@ def test_log_of_transactions_is_read_by_kafkas_formatter(
     )
     assert f'"transactionalId":"{name}"' in said
     assert f'"topic":"{open_transaction}"' in said
+
+
+def test_log_of_offsets_is_read_by_kafkas_formatter(java: JavaTools, bootstrap: str, topic: str) -> None:
+    """Plain commits and a transaction's alike."""
+    group = f"g-{uuid.uuid4().hex[:8]}"
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 41)], asynchronous=False)
+    producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": group})
+    producer.init_transactions(30)
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction(
+        [TopicPartition(topic, 0, 42)], consumer.consumer_group_metadata(), 30
+    )
+    producer.commit_transaction(30)
+    consumer.close()
+    said = java.check(
+        "consumer.ConsoleConsumer",
+        *("--bootstrap-server", bootstrap, "--topic", "__consumer_offsets", "--from-beginning"),
+        *("--formatter", "org.apache.kafka.tools.consumer.OffsetsMessageFormatter"),
+        *("--isolation-level", "read_committed", "--timeout-ms", "8000"),
+        timeout_s=90,
+    )
+    written = re.findall(rf'"group":"{group}","topic":"{topic}","partition":0}}}}.*?"offset":(\d+)', said)
+    assert written == ["41", "42"]
