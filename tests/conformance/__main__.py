@@ -116,7 +116,11 @@ def main() -> int:
         seeds = arguments.seeds
         try:
             suite = Suite(seeds, arguments.records)
-            suite.build()
+            try:
+                suite.build()
+            except subprocess.CalledProcessError as error:
+                print(f"the suite can't be built: {' '.join(error.cmd)} ended with {error.returncode}")
+                return 1
             print(f"built after {time.monotonic() - began_s:.0f} s", flush=True)
             if not seeds:
                 settings = {"group.initial.rebalance.delay.ms": "0"}
