@@ -125,7 +125,9 @@ def serve(process: SimProcess, request: Encoded, reply: Callable[[bytes], None])
 
 
 async def _answer_later(answer: CoroutineType[Any, Any, Any], context: SimRequest) -> None:
-    context.reply(await answer)
+    reply = await answer
+    if reply is not PARKED:
+        context.reply(reply)
 
 
 async def ask(
