@@ -80,6 +80,7 @@ def await_shares(bootstrap: str, group: str, topic: str, expected: list[int]) ->
         raise AssertionError(f"{found[0] if found else None}, not {expected}") from None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
 def test_three_members_one_leaves_one_dies(
     bootstrap: str, group: str, topic: str, start_members: StartMembers, strategy: str
@@ -114,6 +115,7 @@ def test_committed_offsets_are_where_the_next_member_goes_on(
     assert len(second.read) == PARTITIONS * EACH, "nothing was read twice"
 
 
+@pytest.mark.slow
 def test_fifty_members_ten_die(bootstrap: str, group: str, topic: str, start_members: StartMembers) -> None:
     settings = {"session_timeout_ms": "15000", "heartbeat_interval_ms": "1000"}
     start_members(25, **settings)
@@ -177,6 +179,7 @@ def test_kafka_python_members(bootstrap: str, group: str, topic: str) -> None:
 
 
 @pytest.mark.java
+@pytest.mark.slow
 def test_java_members_and_tools(bootstrap: str, group: str, topic: str, java: JavaTools) -> None:
     server = ["--bootstrap-server", bootstrap]
     member = [*server, "--topic", topic, "--group", group, "--from-beginning"]
