@@ -62,7 +62,7 @@ class TransactionsAgainstList(RuleBasedStateMachine):
         self.log_start = 0
         self.sequences: dict[int, int] = {}
 
-    @initialize(segment_bytes=st.integers(300, 2000))
+    @initialize(segment_bytes=st.integers(400, 2000))
     def open_first(self, segment_bytes: int) -> None:
         self.config = LogConfig(
             segment_bytes=segment_bytes, index_interval_bytes=100, retention_ms=-1, file_delete_delay_ms=0

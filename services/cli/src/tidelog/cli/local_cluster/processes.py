@@ -19,6 +19,7 @@ from typing import Final
 
 PIDS_FILE: Final = "pids.json"
 POLL_S: Final = 0.02
+EMPTY_POLLS: Final = 10
 TAIL_LINES: Final = 15
 _LOCK_FILE: Final = ".pids.lock"
 _TAIL_BYTES: Final = 20_000
@@ -129,10 +130,17 @@ def _state(pid: int) -> str:
 
 
 def _command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").replace("\0", " ")
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+    """Empty for a moment in a process that has just begun to execute its program."""
+    path = Path(f"/proc/{pid}/cmdline")
+    for _ in range(EMPTY_POLLS):
+        try:
+            text = path.read_bytes()
+        except (FileNotFoundError, ProcessLookupError):
+            return ""
+        if text:
+            return text.decode(errors="replace").replace("\0", " ")
+        time.sleep(POLL_S)
+    return ""
 
 
 def tail(log_path: Path, lines: int = TAIL_LINES) -> str:
