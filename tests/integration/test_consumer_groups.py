@@ -75,7 +75,8 @@ def start_members(bootstrap: str, group: str, topic: str) -> Iterator[StartMembe
     started: list[MemberProcess] = []
 
     def start(members: int = 1, subscription: str = topic, **settings: str) -> MemberProcess:
-        settings = {"group_protocol": "consumer"} | settings
+        # Back well within a session of 6 s after the broker was away.
+        settings = {"group_protocol": "consumer", "reconnect_backoff_max_ms": "500"} | settings
         started.append(MemberProcess(bootstrap, group, subscription, members, **settings))
         return started[-1]
 
