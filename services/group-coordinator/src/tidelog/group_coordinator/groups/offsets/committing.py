@@ -93,12 +93,14 @@ def decide(
     for topic in _topics(groups, request):
         errors: list[tuple[int, ErrorCode]] = []
         results.append((topic, errors))
+        known = None if topic.name is None else known_topics.get(topic.name)
+        partition_count = 0 if known is None else known.partition_count
         for partition in topic.partitions:
             metadata = partition.committed_metadata or ""
             refused = error
             if refused is ErrorCode.NONE and topic.name is None:
                 refused = ErrorCode.UNKNOWN_TOPIC_ID
-            elif refused is ErrorCode.NONE and topic.name not in known_topics:
+            elif refused is ErrorCode.NONE and not 0 <= partition.partition_index < partition_count:
                 refused = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif refused is ErrorCode.NONE and len(metadata) > max_metadata_length:
                 refused = ErrorCode.OFFSET_METADATA_TOO_LARGE
