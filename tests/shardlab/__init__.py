@@ -354,8 +354,8 @@ class Coordinator:
     def lost(self, shard: Shard) -> None:
         self.events.append("lost")
 
-    def deposed(self, shard: Shard) -> None:
-        self.events.append("deposed")
+    def deposed(self, shard: Shard, newer_epoch: int) -> None:
+        self.events.append(f"deposed by {newer_epoch}")
 
     def drained(self, shard: Shard) -> None:
         self.events.append("drained")

@@ -121,6 +121,21 @@ def test_what_a_lease_held_is_lost_with_it(store: FileMetadataStore) -> None:
     asyncio.run(scenario())
 
 
+def test_a_claim_that_was_found_in_the_log_is_outbid(store: FileMetadataStore) -> None:
+    async def scenario() -> None:
+        owner, shard = Owner(store, 1), ShardId(ShardKind.GROUP, 2)
+        await owner.start()
+        await until(lambda: len(owner.owned) == SHARDS)
+        owner.claims.outbid(shard, 17)
+        await owner.claims.release([shard])
+        await until(lambda: owner.owned.get(shard, 1) > 1)
+        assert owner.owned[shard] == 18
+        await owner.claims.stop()
+        await store.close()
+
+    asyncio.run(scenario())
+
+
 def test_two_who_want_the_same_never_have_the_same_epoch(store: FileMetadataStore) -> None:
     async def scenario() -> None:
         owners = [Owner(store, number) for number in range(1, 5)]

@@ -154,7 +154,7 @@ def test_a_newer_claim_deposes() -> None:
     late = Coordinator(partition, 4, coordinator_id=2)
     late.attach()
     late.settle()
-    assert late.events == ["deposed"]
+    assert late.events == ["deposed by 5"]
     assert late.shard.state is ShardState.CLOSED
 
 

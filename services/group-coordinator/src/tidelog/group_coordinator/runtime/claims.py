@@ -94,8 +94,7 @@ class Claims:
         self._settled: dict[ShardId, int] = {}
         """Revisions that have to be seen before a shard is claimed (or released) again."""
         self._mine: dict[ShardId, int] = {}
-        self._unwanted: set[ShardId] = set()
-        """Gave them up though they were fair: another has to have them first (a deposed one's)."""
+        self._least_epochs: dict[ShardId, int] = {}
         self._changed = asyncio.Event()
         self._balancing: asyncio.Task[None] | None = None
 
@@ -103,11 +102,6 @@ class Claims:
     def mine(self) -> dict[ShardId, int]:
         """Shard epochs of what is owned."""
         return self._mine
-
-    @property
-    def owned_count(self) -> int:
-        """Of all coordinators together."""
-        return len(self._owners)
 
     async def start(self) -> None:
         """Raises StoreUnavailableError."""
@@ -124,6 +118,12 @@ class Claims:
     def shards_changed(self) -> None:
         """There may be more of them."""
         self._changed.set()
+
+    def outbid(self, shard: ShardId, epoch: int) -> None:
+        """The shard's log has a claim of that epoch: the next one must be above. So it goes on where the
+        metadata store was rebuilt and knows no epochs.
+        """
+        self._least_epochs[shard] = epoch
 
     async def leave(self) -> None:
         """The others share out what this one has; it claims nothing more. Shards stay until `release`."""
@@ -175,7 +175,6 @@ class Claims:
                 self._epochs[parsed.shard] = _Epoch(epoch, 0 if value is None else mod_revision)
             elif value is None:
                 self._owners.pop(parsed.shard, None)
-                self._unwanted.discard(parsed.shard)
             else:
                 self._owners[parsed.shard] = _Owner(decode_owner(key, value), lease, create_revision)
         except InvalidEntryError as error:
@@ -258,7 +257,8 @@ class Claims:
             compares.append(Compare.absent(shard_owner(shard)))
             compares.append(Compare.mod_revision(shard_epoch(shard), known.mod_revision))
             puts.append(Put(shard_owner(shard), encode_owner(self._id), self._lease))
-            puts.append(Put(shard_epoch(shard), encode_epoch(known.epoch + 1)))
+            epoch = max(known.epoch, self._least_epochs.get(shard, 0)) + 1
+            puts.append(Put(shard_epoch(shard), encode_epoch(epoch)))
         result = await self._store.txn(compares, puts)
         if result.succeeded or len(shards) == 1:
             for shard in shards:

@@ -307,7 +307,8 @@ class CoordinatorRuntime:
 
         self._retries[shard.shard_id] = self.call_after(again, delay_ms)
 
-    def deposed(self, shard: Shard) -> None:
+    def deposed(self, shard: Shard, newer_epoch: int) -> None:
+        self.claims.outbid(shard.shard_id, newer_epoch)
         self._given_up(shard)
 
     def drained(self, shard: Shard) -> None:

@@ -93,7 +93,7 @@ class ShardOutlets(Protocol):
         """It is waiting again, from whatever state."""
         ...
 
-    def deposed(self, shard: Shard) -> None:
+    def deposed(self, shard: Shard, newer_epoch: int) -> None:
         """It has read a claim newer than its own, and is closed."""
         ...
 
@@ -221,7 +221,7 @@ class Shard:
                 newer_owner=claim.coordinator_id,
             )
             self._close()
-            self._outlets.deposed(self)
+            self._outlets.deposed(self, claim.shard_epoch)
         elif is_end:
             self._claim()
 
