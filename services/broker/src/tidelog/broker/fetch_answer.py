@@ -57,7 +57,7 @@ class FetchAnswer:
                 _read_into(data, file_range)
                 self._inline_left -= size
             else:
-                data.records = file_range  # type: ignore[assignment]  # the encoder needs only its len()
+                data.records = file_range  # the encoder needs only its len()
         key: object = topic or topic_id.int
         of_topic = self._topics.get(key)
         if of_topic is None:

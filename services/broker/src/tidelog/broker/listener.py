@@ -132,6 +132,7 @@ class Listener:
 
     async def serve(self) -> None:
         """Accept connections from now on."""
+        assert self._socket is not None, "bind comes first"
         backlog = max(self._broker.settings.socket_listen_backlog_size, MIN_BACKLOG)
         self._server = await self.loop.create_server(
             lambda: Connection(self, self._dispatcher), sock=self._socket, backlog=backlog

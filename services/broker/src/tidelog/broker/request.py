@@ -60,7 +60,7 @@ class RequestContext:
         self.answer_bytes: int  # known when it is encoded
         self.started_at = started_at  # seconds of the monotonic clock, when its bytes arrived
         self.chunks: Sequence[Chunk] | None = None
-        self.on_abandoned: Callable[[], None] | None = None
+        self.on_abandoned: Callable[[], object] | None = None
 
     @property
     def listener_name(self) -> str:
@@ -70,7 +70,7 @@ class RequestContext:
     def host(self) -> str:
         return self.connection.peer_host
 
-    def park(self, on_abandoned: Callable[[], None] | None = None) -> _Sentinel:
+    def park(self, on_abandoned: Callable[[], object] | None = None) -> _Sentinel:
         """Keep the place in the order of answers; `on_abandoned` is called if the connection ends before
         the answer.
         """

@@ -10,7 +10,7 @@ import random
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import structlog
 from tidelog.broker import hosting
@@ -193,7 +193,8 @@ class BrokerServer:
     async def _first_metadata(self) -> None:
         waits = asyncio.ensure_future(self.commands.first_metadata.wait())
         try:
-            await asyncio.wait([waits, self.failed], return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[Any]] = [waits, self.failed]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waits.cancel()
         if self.failed.done():

@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import BinaryIO, Final
+from typing import Any, BinaryIO, Final
 
 import click
 from tidelog.cli.output import note
@@ -97,9 +97,10 @@ def with_properties(given: RecordFormat, properties: tuple[str, ...]) -> RecordF
         if name.startswith("print."):
             if value not in ("true", "false"):
                 raise ToolError(f"--property {text}: true or false expected")
-            given = replace(given, **{field: value == "true"})
+            change: dict[str, Any] = {field: value == "true"}
         else:
-            given = replace(given, **{field: value})
+            change = {field: value}
+        given = replace(given, **change)
     return given
 
 
@@ -148,7 +149,7 @@ def command(
     properties: tuple[str, ...],
     bootstrap_server: str,
     request_timeout_ms: int,
-    **prints: bool,
+    **prints: Any,
 ) -> None:
     """Print a topic's records as they come; Ctrl-C ends."""
     name = chosen_topic(topic_name, topic_option)

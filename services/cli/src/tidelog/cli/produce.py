@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import select
 import sys
 import time
-from typing import Final
+from typing import Final, cast
 
 import click
 from tidelog.cli.line_records import LineFormat, LineSplitter
@@ -105,7 +106,8 @@ def _existing_or_created(cluster: Cluster, name: str) -> Topic:
 
 
 def _send_lines(batcher: RecordBatcher, line_format: LineFormat) -> None:
-    source = sys.stdin.buffer.raw  # type: ignore[attr-defined]  # unbuffered, so that select tells the truth
+    # Unbuffered, so that select tells the truth.
+    source = cast(io.RawIOBase, cast(io.BufferedReader, sys.stdin.buffer).raw)
     splitter = LineSplitter(MAX_LINE_BYTES)
     line_number = 0
     while True:

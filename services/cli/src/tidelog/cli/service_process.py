@@ -8,7 +8,7 @@ import gc
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import click
 import uvloop
@@ -84,7 +84,8 @@ async def _live(settings: BrokerSettings, options: EtcdOptions, start: StartServ
         gc.freeze()
         click.echo(f"ready: {started.address}")
         sys.stdout.flush()
-        await asyncio.wait([stopped, started.failed], return_when=asyncio.FIRST_COMPLETED)
+        ends: list[asyncio.Future[Any]] = [stopped, started.failed]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     if started.failed.done() and not stopping.is_set():
         raise started.failed.result()

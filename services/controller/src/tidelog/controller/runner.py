@@ -159,7 +159,8 @@ class Term:
         """Raises DeposedError, at once, when the term is over."""
         work = asyncio.create_task(self._work(), name="controller-term")
         try:
-            await asyncio.wait([work, self._deposed], return_when=asyncio.FIRST_COMPLETED)
+            ends: list[asyncio.Future[Any]] = [work, self._deposed]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             work.cancel()
             await asyncio.wait([work])

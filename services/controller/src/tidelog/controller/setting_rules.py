@@ -72,4 +72,6 @@ class BrokerSettingRules:
 
     def min_in_sync_replicas(self, topic_overrides: Mapping[str, str]) -> int:
         text = topic_overrides.get(_MIN_ISR)
-        return int(self._min_in_sync_replicas if text is None else TOPIC_SETTINGS[_MIN_ISR].parse(text))
+        value = self._min_in_sync_replicas if text is None else TOPIC_SETTINGS[_MIN_ISR].parse(text)
+        assert isinstance(value, int)  # as the setting is defined
+        return value

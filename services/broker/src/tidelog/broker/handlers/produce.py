@@ -127,7 +127,13 @@ class Produce:
             if data.records is None:
                 raise KafkaError(ErrorCode.INVALID_RECORD, "a Produce request's partition holds no batch")
             guard = self._guard(replica.topic_partition) if self.request.transactional_id else NOT_IN_ONE
-            appended = replica.append(data.records, self.acks, self.context.api_version, self.now_ms, guard)
+            appended = replica.append(
+                data.records,  # type: ignore[arg-type]  # Produce's decoder leaves memoryviews
+                self.acks,
+                self.context.api_version,
+                self.now_ms,
+                guard,
+            )
         except KafkaError as error:
             self.failed = _refused(self.broker, answer, topic, error)
             if error.code in _MOVED and topic is not None:

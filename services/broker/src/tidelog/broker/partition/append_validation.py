@@ -151,7 +151,7 @@ def _has_batch(records: memoryview) -> bool:
     """Does a whole batch, of any format, begin here? Raises CORRUPT_MESSAGE if none ever can."""
     if len(records) < LOG_OVERHEAD_BYTES:
         return False
-    length = _LENGTH.unpack_from(records, 8)[0]
+    length: int = _LENGTH.unpack_from(records, 8)[0]
     if length < MIN_RECORD_BYTES:
         raise _too_small(length)
     if len(records) <= MAGIC_OFFSET:
