@@ -79,8 +79,8 @@ class GroupCoordinator:
             on_lease=runtime.lease_taken,
             on_failed=on_failed,
         )
-        await runtime.start()
         try:
+            await runtime.start()
             await session.start()
         except KeyHeldError as error:
             await runtime.stop()

@@ -128,6 +128,8 @@ class Claims:
     async def leave(self) -> None:
         """The others share out what this one has; it claims nothing more. Shards stay until `release`."""
         self._is_leaving = True
+        if not self._lease:
+            return  # who is registered under this id is another process
         gone: list[Operation] = [Delete(CoordinatorEntry(kind.value, self._id).key) for kind in ShardKind]
         await self._store.txn([], gone)
 
