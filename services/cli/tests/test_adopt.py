@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tidelog.broker.log.errors import CorruptFileError
 from tidelog.broker.log.partition_metadata import write_topic_id
-from tidelog.cli.adopt import adopt_topics
+from tidelog.cli.adopt import PRODUCER_IDS_SKIPPED, adopt_topics
 from tidelog.metadata.entries import (
     Entry,
     PartitionStateEntry,
@@ -99,8 +99,8 @@ def test_a_large_topic_takes_more_than_one_transaction(tmp_path: Path) -> None:
     assert sum(isinstance(entry, PartitionStateEntry) for entry in entries) == 300
 
 
-def test_snapshots_that_cannot_be_read_are_passed_over(tmp_path: Path) -> None:
+def test_ids_are_skipped_also_where_no_snapshot_can_be_read(tmp_path: Path) -> None:
     directory = partition(tmp_path, "t-0", None)
     (directory / "00000000000000000005.snapshot").write_bytes(b"torn")
     blocks = [entry for entry in adopt(tmp_path) if isinstance(entry, ProducerIdBlockEntry)]
-    assert blocks == []
+    assert blocks == [ProducerIdBlockEntry(-1, 0, PRODUCER_IDS_SKIPPED)]

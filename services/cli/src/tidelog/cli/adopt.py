@@ -64,7 +64,7 @@ async def _skip_producer_ids(store: MetadataStore, directories: Iterable[Path]) 
     block = None if known is None else decode_entry(known.key, known.value)
     next_id = block.first + block.count if isinstance(block, ProducerIdBlockEntry) else 0
     greatest = max((greatest_producer_id(directory) for directory in directories), default=-1)
-    if greatest >= next_id:
+    if greatest + 1 >= next_id:  # also without a snapshot: its batches may be younger than the last one taken
         entry = ProducerIdBlockEntry(-1, greatest + 1, PRODUCER_IDS_SKIPPED)
         await store.txn([], [Put(entry.key, entry.encode())])
 
