@@ -17,7 +17,7 @@ from brokerlab.clients import create_topic, new_consumer, new_producer
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
-KILLS = int(os.environ.get("KILLS", "4"))
+KILLS = int(os.environ.get("COMPACTION_KILLS", "4"))
 KEYS = 200
 MESSAGES_PER_SECOND = 3_000
 DRAIN_TIMEOUT_S = 60.0
