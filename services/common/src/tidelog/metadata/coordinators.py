@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from tidelog.metadata.entries import InvalidEntryError
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 
-GROUP: Final = "group"
+GROUP: Final = ShardKind.GROUP.value
 COORDINATORS: Final = "/coordinators/"
 MAX_SHARD_EPOCH: Final = (1 << 31) - 1
 _SHARD_KEY: Final = re.compile(r"/coordinators/(group|transaction)/shards/(\d+)/(owner|epoch)")

@@ -34,9 +34,8 @@ class Hello(NamedTuple):
 
 
 class AttachShard(NamedTuple):
-    """Answered by ShardAttached or ShardLost. A broker refuses (FENCED_LEADER_EPOCH is for leaders; here
-    INVALID_PRODUCER_EPOCH would mislead, so COORDINATOR_NOT_AVAILABLE) a shard epoch below the highest that
-    was attached; one that is higher ends the attachment of the one before.
+    """Answered by ShardAttached or ShardLost. A broker refuses a shard epoch below the highest that was
+    attached (COORDINATOR_NOT_AVAILABLE); one that is higher ends the attachment of the one before.
     """
 
     attachment: int

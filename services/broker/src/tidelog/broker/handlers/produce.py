@@ -81,9 +81,9 @@ class Produce:
         self.failed: PartitionProduceResponse | None = None
         self.leaders: set[int] = set()
         """Those that the answer names."""
-        self.guards: dict[TopicPartition, int] = {}
-        self.refusals: dict[TopicPartition, KafkaError] = {}
-        """What came of asking the coordinator of the transaction: who is vouched for, and who is not."""
+        self.guards: dict[TopicPartition, int]
+        self.refusals: dict[TopicPartition, KafkaError]
+        """What came of asking the coordinator: who is vouched for, and who is not. Only in a transaction."""
 
     def answer(self) -> object:
         response = self.append_all()

@@ -57,6 +57,7 @@ class _Batch(NamedTuple):
 
 def answer(produce: Produce) -> object:
     """That of a request which names a transactional id."""
+    produce.guards, produce.refusals = {}, {}
     version = produce.context.api_version
     batches = list(_transactional_batches(produce))
     if len({batch.header.producer_id for batch in batches}) > 1:
