@@ -1,0 +1,151 @@
+{{/* Names, labels and images: what every template of the chart uses. */}}
+
+{{- define "tidelog.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* 40 characters at most: what is appended to it must stay a name. */}}
+{{- define "tidelog.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- $name := include "tidelog.name" . -}}
+{{- if contains $name .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name $name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidelog.chart" -}}
+{{- printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Labels that never change. (dict "root" $ "component" "broker"); without a component those of the release. */}}
+{{- define "tidelog.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "tidelog.name" .root }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- with .component }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* All labels of an object. (dict "root" $ "component" "broker") */}}
+{{- define "tidelog.labels" -}}
+{{ include "tidelog.selectorLabels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+app.kubernetes.io/part-of: tidelog
+app.kubernetes.io/managed-by: {{ .root.Release.Service }}
+helm.sh/chart: {{ include "tidelog.chart" .root }}
+{{- with .root.Values.commonLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/* The image of the services (also of hooks and tests). */}}
+{{- define "tidelog.image" -}}
+{{- include "tidelog.imageReference" (dict "image" .Values.image "tag" .Chart.AppVersion) -}}
+{{- end -}}
+
+{{/* (dict "image" {registry, repository, tag, digest} "tag" what holds where tag is empty) */}}
+{{- define "tidelog.imageReference" -}}
+{{- $repository := .image.repository -}}
+{{- with .image.registry -}}{{- $repository = printf "%s/%s" . $repository -}}{{- end -}}
+{{- if .image.digest -}}
+{{- printf "%s@%s" $repository .image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" $repository (default .tag .image.tag | toString) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* `imagePullSecrets:` of a pod, or nothing. */}}
+{{- define "tidelog.imagePullSecrets" -}}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ if kindIs "map" . }}{{ .name }}{{ else }}{{ . }}{{ end }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{/* The ids of the brokers, comma-separated, from brokers.firstId on. */}}
+{{- define "tidelog.brokerIds" -}}
+{{- $ids := list -}}
+{{- range $i := until (int .Values.brokers.replicas) -}}
+{{- $ids = append $ids (add $i (int $.Values.brokers.firstId)) -}}
+{{- end -}}
+{{- join "," $ids -}}
+{{- end -}}
+
+{{/* Name of the StatefulSet and of the service of one broker: (dict "root" $ "id" 0). Its pod is NAME-0. */}}
+{{- define "tidelog.brokerName" -}}
+{{- printf "%s-broker-%d" (include "tidelog.fullname" .root) (int .id) -}}
+{{- end -}}
+
+{{/* Host that a broker is reached at inside the cluster: its service's, whose address outlives its pods. */}}
+{{- define "tidelog.brokerHost" -}}
+{{- printf "%s.%s.svc.%s" (include "tidelog.brokerName" .) .root.Release.Namespace .root.Values.clusterDomain -}}
+{{- end -}}
+
+{{- define "tidelog.brokersServiceName" -}}
+{{- printf "%s-brokers" (include "tidelog.fullname" .) -}}
+{{- end -}}
+
+{{- define "tidelog.bootstrapServiceName" -}}
+{{- printf "%s-bootstrap" (include "tidelog.fullname" .) -}}
+{{- end -}}
+
+{{- define "tidelog.bootstrapAddress" -}}
+{{- printf "%s.%s.svc.%s:9092" (include "tidelog.bootstrapServiceName" .) .Release.Namespace .Values.clusterDomain -}}
+{{- end -}}
+
+{{- define "tidelog.controllerName" -}}
+{{- printf "%s-controller" (include "tidelog.fullname" .) -}}
+{{- end -}}
+
+{{- define "tidelog.groupCoordinatorName" -}}
+{{- printf "%s-group-coordinator" (include "tidelog.fullname" .) -}}
+{{- end -}}
+
+{{/* Service account of brokers, controllers and coordinators; hooks have their own (ROLL's templates). */}}
+{{- define "tidelog.serviceAccountName" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "tidelog.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{/* What podSecurity's `restricted` asks of a pod: the user of the images, their group on the volumes. */}}
+{{- define "tidelog.podSecurityContext" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile:
+  type: RuntimeDefault
+{{- end -}}
+
+{{/* ... and of each container. */}}
+{{- define "tidelog.containerSecurityContext" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities:
+  drop: [ALL]
+{{- end -}}
+
+{{/* Environment that says which pod this is, by the downward API. */}}
+{{- define "tidelog.podEnv" -}}
+- name: POD_NAME
+  valueFrom: {fieldRef: {fieldPath: metadata.name}}
+- name: POD_NAMESPACE
+  valueFrom: {fieldRef: {fieldPath: metadata.namespace}}
+- name: POD_IP
+  valueFrom: {fieldRef: {fieldPath: status.podIP}}
+- name: NODE_NAME
+  valueFrom: {fieldRef: {fieldPath: spec.nodeName}}
+- name: NODE_IP
+  valueFrom: {fieldRef: {fieldPath: status.hostIP}}
+{{- end -}}
