@@ -29,6 +29,15 @@ def test_defaults_are_readable_without_parsing_anything() -> None:
     assert settings.broker_id == settings.node_id
 
 
+def test_a_nodes_name_makes_its_id_where_none_is_given() -> None:
+    names = [f"t-controller-7d4b9c-{suffix}" for suffix in ("2xk8p", "9fzqw")]
+    ids = {BrokerSettings.parse({"tidelog.node.name": name}).node_id for name in names}
+    assert len(ids) == len(names)
+    assert min(ids) >= 0
+    assert BrokerSettings.parse({"tidelog.node.name": "x", "node.id": "3"}).node_id == 3
+    assert BrokerSettings.parse({"tidelog.node.name": "x", "broker.id": "4"}).node_id == 4
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

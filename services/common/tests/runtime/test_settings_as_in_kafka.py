@@ -43,6 +43,7 @@ OWN_BROKER_SETTINGS = {
     "tidelog.log.format",
     "tidelog.log.level",
     "tidelog.metrics.listener",
+    "tidelog.node.name",
     "tidelog.rpc.advertised.address",
     "tidelog.rpc.listener",
     "tidelog.session.advertised.address",

@@ -11,6 +11,7 @@ Deliberate deviations from Kafka 4.3's defaults: `node.id` 1 (Kafka has none), `
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,7 @@ from tidelog.runtime.network_settings import REPLICA_SELECTORS
 from tidelog.runtime.setting import (
     CLUSTER_WIDE,
     HIGH,
+    INT_MAX,
     LONG_MAX,
     LOW,
     MEDIUM,
@@ -66,6 +68,11 @@ class BrokerSettings(ClusterSettings):
     # --- identity and cluster ---
     node_id: int = integer(1, HIGH, "The broker's number in the cluster; broker.id is the same.", at_least(0))
     broker_id: int = integer(-1, HIGH, "Older name of node.id, and always equal to it.")
+    tidelog_node_name: str | None = optional_string(
+        MEDIUM,
+        "A name that no other node of its kind has, such as a pod's; node.id is made of it if neither that "
+        "nor broker.id is given. For controllers and coordinators.",
+    )
     broker_rack: str | None = optional_string(
         MEDIUM, "Where the broker stands; replicas are spread over racks."
     )
@@ -267,6 +274,8 @@ def _agree_on_node_id(values: dict[str, Any]) -> None:
     node_id, broker_id = values.get("node_id"), values.get("broker_id")
     if node_id is None and broker_id is not None and broker_id >= 0:
         values["node_id"] = broker_id
+    elif node_id is None and values.get("tidelog_node_name"):
+        values["node_id"] = zlib.crc32(values["tidelog_node_name"].encode()) & INT_MAX
     elif node_id is not None and broker_id is not None and node_id != broker_id:
         raise SettingError(_NODE_ID, f"{_NODE_ID}: must be the same as {_BROKER_ID} ({broker_id})")
 
