@@ -19,6 +19,7 @@ _COMMANDS: Final = {
     "dump-log": "tidelog.cli.dump_log",
     "group": "tidelog.cli.group",
     "group-coordinator": "tidelog.cli.group_coordinator",
+    "kubernetes": "tidelog.cli.kubernetes",
     "offsets": "tidelog.cli.offsets",
     "perf": "tidelog.cli.perf",
     "produce": "tidelog.cli.produce",

@@ -1,0 +1,34 @@
+"""`tidelog kubernetes`: what the chart's init containers and hook Jobs run, and people who tend a release.
+
+Only this package imports the official `kubernetes` client (extra `kubernetes`). Decisions are in modules
+without I/O (`roll_order`, `volume_growth`, ...), `api_server` asks the API server, the commands join them.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+_COMMANDS: Final = {
+    "rack": ("tidelog.cli.kubernetes.rack", "command"),
+}
+"""Subcommand -> module and name in it; imported when it is used."""
+
+
+class _LazyGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        place = _COMMANDS.get(cmd_name)
+        if place is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(place[0]), place[1])
+        return command
+
+
+@click.group(cls=_LazyGroup)
+def command() -> None:
+    """What a release on Kubernetes needs beside its services."""

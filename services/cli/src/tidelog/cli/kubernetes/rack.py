@@ -1,0 +1,51 @@
+"""`tidelog kubernetes rack`: a node's zone as a properties file for the broker (its init container)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import click
+from tidelog.cli.kubernetes.api_server import ApiServer, NotFoundError
+from tidelog.cli.output import say
+from tidelog.cli.tool_command import ToolCommand, ToolError
+
+ZONE_LABEL: Final = "topology.kubernetes.io/zone"
+_FORBIDDEN_IN_PROPERTIES: Final = frozenset("\\\r\n")
+
+
+def rack_properties(labels: Mapping[str, str], label: str) -> str:
+    """The file's text; without a `broker.rack` if the node has no such label."""
+    rack = labels.get(label, "")
+    if not rack:
+        return f"# The node has no label {label}: no rack.\n"
+    if _FORBIDDEN_IN_PROPERTIES & set(rack):
+        raise ToolError(f"label {label}: {rack!r} is no name for a rack")
+    return f"broker.rack={rack}\n"
+
+
+@click.command(cls=ToolCommand, short_help="A node's zone as a properties file.")
+@click.option("--node", required=True, envvar="NODE_NAME", show_envvar=True, help="The node's name.")
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Where `broker.rack=ZONE` is written, for 'tidelog broker --config FILE'.",
+)
+@click.option("--label", default=ZONE_LABEL, show_default=True, help="The node's label that names the rack.")
+def command(node: str, output: Path, label: str) -> None:
+    """Write the node's zone as `broker.rack`, or an empty file if it has none."""
+    server = ApiServer.connect()
+    try:
+        found = server.call(server.core.read_node, node)
+    except NotFoundError as error:
+        raise ToolError(f"--node {node}: there is no such node") from error
+    labels = found.metadata.labels if found.metadata else None
+    text = rack_properties(labels or {}, label)
+    try:
+        output.write_text(text, "utf-8")
+    except OSError as error:
+        raise ToolError(f"--output {output}: {error.strerror}") from error
+    say(text.strip())
