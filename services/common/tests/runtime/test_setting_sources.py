@@ -52,13 +52,23 @@ def test_no_text_breaks_the_reader(text: str) -> None:
 
 def test_flag_over_environment_over_file() -> None:
     given_settings = gather_settings(
-        file_name="server.properties",
-        file_text="node.id=1\nnum.partitions=1\nlog.retention.ms=1\n",
+        files=[("server.properties", "node.id=1\nnum.partitions=1\nlog.retention.ms=1\n")],
         environment={"TIDELOG_NODE_ID": "2", "TIDELOG_NUM_PARTITIONS": "2", "PATH": "/bin"},
         assignments=["node.id=3"],
     )
     settings = given_settings.parse()
     assert (settings.node_id, settings.num_partitions, settings.log_retention_ms) == (3, 2, 1)
+
+
+def test_later_files_win() -> None:
+    files = [
+        ("defaults.properties", "node.id=1\nbroker.rack=a\n"),
+        ("rack.properties", "broker.rack=zone-b\n"),
+    ]
+    settings = gather_settings(files=files).parse()
+    assert (settings.node_id, settings.broker_rack) == (1, "zone-b")
+    with pytest.raises(SettingError, match=r"rack\.properties, line 1: .*node\.id"):
+        gather_settings(files=[*files, ("rack.properties", "node.id=x")]).parse()
 
 
 @pytest.mark.parametrize("name", list(BROKER_SETTINGS))
@@ -91,7 +101,7 @@ def test_variables_of_others_are_let_be() -> None:
     ("sources", "message"),
     [
         (
-            {"file_text": "\nnode.id=x"},
+            {"files": [("broker.properties", "\nnode.id=x")]},
             "broker.properties, line 2: Invalid value x for configuration node.id",
         ),
         ({"environment": {"TIDELOG_NODE_ID": "x"}}, "TIDELOG_NODE_ID: Invalid value x"),
@@ -101,7 +111,7 @@ def test_variables_of_others_are_let_be() -> None:
         ({"assignments": ["tidelog.rpc.listener=nowhere"]}, "Value must be host:port"),
         ({"assignments": ["tidelog.rpc.listener=0.0.0.0:1"]}, "can't connect to a wildcard"),
         ({"assignments": ["tidelog.session.listener=0.0.0.0:1"]}, "can't connect to a wildcard"),
-        ({"file_text": "a\\u1=2"}, "broker.properties, line 1"),
+        ({"files": [("broker.properties", "a\\u1=2")]}, "broker.properties, line 1"),
         (
             {"environment": {"TIDELOG_SSL_KEYSTORE_LOCATION": "x"}},
             "TIDELOG_SSL_KEYSTORE_LOCATION: ssl.keystore",
@@ -110,6 +120,6 @@ def test_variables_of_others_are_let_be() -> None:
 )
 def test_what_is_wrong_is_told_with_its_place(sources: dict[str, object], message: str) -> None:
     with pytest.raises(SettingError) as caught:
-        gather_settings(file_name="broker.properties", **sources).parse()  # type: ignore[arg-type]
+        gather_settings(**sources).parse()  # type: ignore[arg-type]
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -23,6 +23,7 @@ from tidelog.broker.listener import ConnectionLimits, Listener
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.lost_tails import find_lost_tails
 from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.readiness import BrokerReadiness
 from tidelog.broker.replication.isr_maintenance import IsrMaintenance
 from tidelog.broker.topic_rules import log_config
 from tidelog.metadata.entries import BrokerEntry
@@ -66,6 +67,9 @@ class BrokerServer:
         broker.isr_maintenance = self._isr_maintenance = IsrMaintenance(broker, store)
         self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
         self._is_alone = is_alone
+        self._is_telemetry_ours = True
+        self._phase: str | None = "recovering logs"
+        self._readiness = BrokerReadiness(broker, store)
         self._telemetry = telemetry
         self._timer = timer
         self._dispatcher = Dispatcher(broker)
@@ -88,8 +92,10 @@ class BrokerServer:
         controller: ControllerApi,
         *,
         is_alone: bool = True,
+        telemetry: Telemetry | None = None,
     ) -> BrokerServer:
-        """`is_alone`: the only broker there can be, with the controller in its own process.
+        """`is_alone`: the only broker there can be, with the controller in its own process. Metrics are
+        served by whoever gives `telemetry`, else from `start` on.
 
         Raises LogDirectoryInUseError, CorruptFileError, OSError; a directory of another cluster or broker is
         refused.
@@ -98,7 +104,8 @@ class BrokerServer:
             _log.warning("a setting of Kafka's has no effect here", setting=name)
         clock = SystemClock()
         timer = LoopTimer(asyncio.get_running_loop())
-        telemetry = Telemetry()
+        is_telemetry_ours = telemetry is None
+        telemetry = telemetry or Telemetry()
         log_directory = LogDirectory.open(directory, cluster_id=cluster_id, node_id=settings.node_id)
         broker = Broker(
             settings,
@@ -110,7 +117,9 @@ class BrokerServer:
             timer,
             random.Random(),
         )
-        return cls(broker, store, telemetry, timer, is_alone=is_alone)
+        server = cls(broker, store, telemetry, timer, is_alone=is_alone)
+        server._is_telemetry_ours = is_telemetry_ours
+        return server
 
     def show_controller(self, counts: ControllerCounts, controller: ControllerView) -> None:
         """Have this process's metrics tell of the controller that lives in it, too."""
@@ -156,16 +165,23 @@ class BrokerServer:
                 is_log_suspect=broker.log_directory.is_suspect,
                 suspect_partitions=await self._find_lost_tails(),
             )
+        self._phase = "registering"
         await self._life.begin(entry, on_epoch)
+        self._phase = "registered, waiting for a controller"
         await self._until_told()
         await self._life.logs_are_known()
         self._telemetry.observe_broker(broker)
-        if settings.tidelog_metrics_listener:
+        if settings.tidelog_metrics_listener and self._is_telemetry_ours:
             self._telemetry.serve(settings.tidelog_metrics_listener)
         self._housekeeping.start()
         self._isr_maintenance.start()
         for listener in self._listeners:
             await listener.serve()
+        self._phase = None
+
+    def why_not_ready(self) -> str | None:
+        """None once clients can be sent here: started, registered, caught up."""
+        return self._phase or self._readiness.why_not()
 
     async def _find_lost_tails(self) -> tuple[TopicPartition, ...]:
         broker = self.broker
@@ -215,7 +231,8 @@ class BrokerServer:
         """
         async with contextlib.AsyncExitStack() as last:
             last.callback(self._timer.close)
-            last.callback(self._telemetry.close)
+            if self._is_telemetry_ours:
+                last.callback(self._telemetry.close)
             last.push_async_callback(self._life.end)
             last.push_async_callback(hosting.close_all, self.broker)
             last.push_async_callback(self.commands.stop)
@@ -226,6 +243,7 @@ class BrokerServer:
     async def _stop_serving(self) -> None:
         for listener in self._listeners:
             listener.stop_accepting()
+        await self._readiness.stop()
         await self._housekeeping.stop()
         await self._isr_maintenance.stop()
         self.broker.answer_waiting()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import uuid
 from pathlib import Path
 from typing import Final
@@ -16,16 +15,14 @@ from tidelog.broker.log.meta_properties import read_meta_properties
 from tidelog.broker.server import BrokerServer
 from tidelog.cli.rpc_door import open_rpc_door, open_session_door
 from tidelog.cli.service_options import service_options, settings_from
-from tidelog.cli.service_process import Started, run_service
+from tidelog.cli.service_process import Started, Surroundings, run_service
 from tidelog.metadata import keys
 from tidelog.metadata.cluster_identity import ensure_cluster_id
 from tidelog.metadata.entries import encode_uuid
-from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.store import MetadataStore
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.rpc.controller_channel import RemoteController
 from tidelog.rpc.grpc_broker_server import BrokerCommandsService
-from tidelog.runtime.broker_settings import BrokerSettings
 
 LOCK_POLL_MS: Final = 100
 
@@ -34,24 +31,24 @@ _log = structlog.get_logger(__name__)
 
 @click.command()
 @service_options
-def command(config: Path | None, assignments: tuple[str, ...]) -> None:
+def command(configs: tuple[Path, ...], assignments: tuple[str, ...]) -> None:
     """One broker; its controller and etcd are other processes."""
-    run_service(settings_from(config, assignments), _start)
+    run_service(settings_from(configs, assignments), _start)
 
 
-async def _start(
-    settings: BrokerSettings, store: EtcdMetadataStore, stack: contextlib.AsyncExitStack
-) -> Started:
+async def _start(around: Surroundings) -> Started:
+    settings, store, stack = around.settings, around.store, around.stack
     directory = Path(settings.data_dirs[0])
     cluster_id = await _cluster_id(store, directory)
     controller = RemoteController(store)
     controller.start()
     stack.push_async_callback(controller.stop)
-    server = await _open_when_free(settings, directory, store, cluster_id, controller)
+    server = await _open_when_free(around, directory, cluster_id, controller)
     stack.push_async_callback(server.stop)
     commands = BrokerCommandsService(server.commands, settings.node_id)
     rpc_address = await open_rpc_door(settings, stack, commands)
     session_address = await open_session_door(settings, stack, server.coordination)
+    around.health.ready_when(server.why_not_ready)
     await server.start(
         rpc_address=rpc_address, session_address=session_address, on_epoch=commands.set_broker_epoch
     )
@@ -73,22 +70,22 @@ async def _cluster_id(store: MetadataStore, directory: Path) -> str:
 
 
 async def _open_when_free(
-    settings: BrokerSettings,
-    directory: Path,
-    store: MetadataStore,
-    cluster_id: str,
-    controller: ControllerApi,
+    around: Surroundings, directory: Path, cluster_id: str, controller: ControllerApi
 ) -> BrokerServer:
     """Another process may still hold the directory for a moment: this broker's last life, on its way out."""
+    settings, store = around.settings, around.store
     max_wait_ms = settings.broker_session_timeout_ms + GRACE_MS
     waited_ms = 0
     while True:
         try:
-            return BrokerServer.open(settings, directory, store, cluster_id, controller, is_alone=False)
+            return BrokerServer.open(
+                settings, directory, store, cluster_id, controller, is_alone=False, telemetry=around.telemetry
+            )
         except LogDirectoryInUseError as error:
             if waited_ms >= max_wait_ms:
                 raise
             if not waited_ms:
+                around.health.not_ready(f"waiting for the data directory: {error}")
                 _log.warning("waiting for the data directory", reason=str(error), max_wait_ms=max_wait_ms)
             await asyncio.sleep(LOCK_POLL_MS / 1000)
             waited_ms += LOCK_POLL_MS

@@ -63,7 +63,10 @@ class Survey(NamedTuple):
 )
 @service_options
 def command(
-    data_dir: Path | None, log_dirs: tuple[Path, ...], config: Path | None, assignments: tuple[str, ...]
+    data_dir: Path | None,
+    log_dirs: tuple[Path, ...],
+    configs: tuple[Path, ...],
+    assignments: tuple[str, ...],
 ) -> None:
     """Rebuild etcd's contents from the brokers' directories, into an etcd that is empty.
 
@@ -81,7 +84,7 @@ def command(
             options = cluster.etcd_options()
             next_step = f"'tidelog cluster up --data-dir {data_dir}' starts it"
         else:
-            options = etcd_options(settings_from(config, assignments))
+            options = etcd_options(settings_from(configs, assignments))
             next_step = "now start its brokers and controllers"
         try:
             with _locked(log_dirs):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import uuid
 from pathlib import Path
 from typing import Any
@@ -10,25 +9,22 @@ from typing import Any
 import click
 from tidelog.cli.rpc_door import open_rpc_door
 from tidelog.cli.service_options import service_options, settings_from
-from tidelog.cli.service_process import Started, run_service
+from tidelog.cli.service_process import Started, Surroundings, run_service
 from tidelog.controller.server import Controller
 from tidelog.metadata.cluster_identity import ensure_cluster_id
 from tidelog.metadata.entries import encode_uuid
-from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest, ProducerIdBlock
 from tidelog.rpc.grpc_broker_channels import GrpcBrokerChannels
 from tidelog.rpc.grpc_controller_server import ControllerApiService
-from tidelog.runtime.broker_settings import BrokerSettings
-from tidelog.runtime.telemetry import Telemetry
 
 
 @click.command()
 @service_options
-def command(config: Path | None, assignments: tuple[str, ...]) -> None:
+def command(configs: tuple[Path, ...], assignments: tuple[str, ...]) -> None:
     """One controller; brokers and etcd are other processes."""
-    run_service(settings_from(config, assignments), _start)
+    run_service(settings_from(configs, assignments), _start)
 
 
 class _OpenedLater:
@@ -52,9 +48,8 @@ class _OpenedLater:
         return await self._opened().allocate_producer_ids(broker_id, broker_epoch)
 
 
-async def _start(
-    settings: BrokerSettings, store: EtcdMetadataStore, stack: contextlib.AsyncExitStack
-) -> Started:
+async def _start(around: Surroundings) -> Started:
+    settings, store, stack = around.settings, around.store, around.stack
     await ensure_cluster_id(store, encode_uuid(uuid.uuid4()))
     channels = GrpcBrokerChannels()
     stack.push_async_callback(channels.close)
@@ -63,10 +58,7 @@ async def _start(
     controller = await Controller.start(store, channels, settings, rpc_address=rpc_address)
     stack.push_async_callback(controller.stop)
     api.controller = controller
-    if settings.tidelog_metrics_listener:
-        telemetry = Telemetry()
-        telemetry.controller_counts = controller.counts
-        telemetry.observe_controller(controller)
-        telemetry.serve(settings.tidelog_metrics_listener)
-        stack.callback(telemetry.close)
+    around.telemetry.controller_counts = controller.counts
+    around.telemetry.observe_controller(controller)
+    around.health.ready_when(controller.why_not_ready)
     return Started(rpc_address, controller.failed)

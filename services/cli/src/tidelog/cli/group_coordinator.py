@@ -3,30 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from pathlib import Path
 
 import click
 from tidelog.cli.service_options import service_options, settings_from
-from tidelog.cli.service_process import Started, run_service
+from tidelog.cli.service_process import Started, Surroundings, run_service
 from tidelog.group_coordinator.server import GroupCoordinator
-from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.store import StoreError
 from tidelog.rpc.session_stream import StreamSessionConnector
-from tidelog.runtime.broker_settings import BrokerSettings
-from tidelog.runtime.telemetry import Telemetry
 
 
 @click.command()
 @service_options
-def command(config: Path | None, assignments: tuple[str, ...]) -> None:
+def command(configs: tuple[Path, ...], assignments: tuple[str, ...]) -> None:
     """One group coordinator: groups and transactions; brokers pass on to it what clients ask."""
-    run_service(settings_from(config, assignments), _start)
+    run_service(settings_from(configs, assignments), _start)
 
 
-async def _start(
-    settings: BrokerSettings, store: EtcdMetadataStore, stack: contextlib.AsyncExitStack
-) -> Started:
+async def _start(around: Surroundings) -> Started:
+    settings, store, stack = around.settings, around.store, around.stack
     failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     def fail(error: StoreError) -> None:
@@ -37,9 +32,6 @@ async def _start(
     stack.push_async_callback(connector.close)
     coordinator = await GroupCoordinator.start(store, settings, connector, on_failed=fail)
     stack.push_async_callback(coordinator.stop)
-    if settings.tidelog_metrics_listener:
-        telemetry = Telemetry()
-        telemetry.observe_coordinator(coordinator.lag)
-        telemetry.serve(settings.tidelog_metrics_listener)
-        stack.callback(telemetry.close)
+    around.telemetry.observe_coordinator(coordinator.lag)
+    around.health.ready_when(coordinator.why_not_ready)
     return Started(f"group-coordinator-{settings.node_id}", failed)

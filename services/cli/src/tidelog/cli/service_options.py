@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def service_options(command: F) -> F:
-    """--config and --set; gives `config` and `assignments`."""
+    """--config and --set; gives `configs` and `assignments`."""
     command = click.option(
         "--set",
         "assignments",
@@ -32,26 +32,29 @@ def service_options(command: F) -> F:
     )(command)
     return click.option(
         "--config",
+        "configs",
+        multiple=True,
         type=click.Path(dir_okay=False, path_type=Path),
         metavar="FILE",
-        help="A properties file as Kafka's server.properties: name=value, a line each.",
+        help="A properties file as Kafka's server.properties: name=value, a line each. "
+        "Repeatable, later files win.",
     )(command)
 
 
 def settings_from(
-    config: Path | None,
+    configs: tuple[Path, ...],
     assignments: tuple[str, ...],
     environment: Mapping[str, str] | None = None,
 ) -> BrokerSettings:
-    """The command line over the environment (TIDELOG_LOG_RETENTION_MS for log.retention.ms) over the file.
+    """The command line over the environment (TIDELOG_LOG_RETENTION_MS for log.retention.ms) over the files,
+    of which later ones win.
 
     Whatever is wrong ends the process with one line that names the setting and where it was given. The
     process's own log is set up on the way.
     """
     try:
         given = gather_settings(
-            file_name=str(config or ""),
-            file_text=_read(config),
+            files=[(str(config), _read(config)) for config in configs],
             environment=os.environ if environment is None else environment,
             assignments=assignments,
         )
@@ -68,9 +71,7 @@ def settings_from(
     return settings
 
 
-def _read(config: Path | None) -> str:
-    if config is None:
-        return ""
+def _read(config: Path) -> str:
     try:
         return config.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

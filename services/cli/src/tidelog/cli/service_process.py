@@ -1,4 +1,6 @@
-"""The life of a process that runs one service: connect to etcd, start, say `ready:`, stop at SIGTERM."""
+"""The life of a process that runs one service: answer probes, connect to etcd, start, say `ready:`, stop at
+SIGTERM.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,18 @@ from tidelog.metadata.store import StoreError
 from tidelog.metadata.store_wait import until_store_answers
 from tidelog.model.errors import KafkaError
 from tidelog.runtime.broker_settings import BrokerSettings
-from tidelog.runtime.setting import Password
+from tidelog.runtime.health import Health
+from tidelog.runtime.setting import Password, SettingError
+from tidelog.runtime.telemetry import Telemetry
 
-EXPECTED_ERRORS = (OSError, KafkaError, StoreError, CorruptFileError, LogDirectoryInUseError)
+EXPECTED_ERRORS = (
+    OSError,
+    KafkaError,
+    StoreError,
+    CorruptFileError,
+    LogDirectoryInUseError,
+    SettingError,
+)
 """What a start may end with; each says in one sentence what is wrong."""
 
 
@@ -33,8 +44,19 @@ class Started(NamedTuple):
     failed: asyncio.Future[Exception]
 
 
-StartService = Callable[[BrokerSettings, EtcdMetadataStore, contextlib.AsyncExitStack], Awaitable[Started]]
-"""Starts a service and leaves on the stack how it is stopped; what stands there is undone at any failure."""
+class Surroundings(NamedTuple):
+    """What a service finds when it starts. On the `stack` it leaves how it is stopped; what stands there is
+    undone at any failure. The `telemetry` is served already, `health` is told when the service is ready.
+    """
+
+    settings: BrokerSettings
+    store: EtcdMetadataStore
+    stack: contextlib.AsyncExitStack
+    telemetry: Telemetry
+    health: Health
+
+
+StartService = Callable[[Surroundings], Awaitable[Started]]
 
 
 def run_service(settings: BrokerSettings, start: StartService) -> None:
@@ -72,7 +94,18 @@ async def _live(settings: BrokerSettings, options: EtcdOptions, start: StartServ
         loop.add_signal_handler(number, stopping.set)
     stopped = asyncio.ensure_future(stopping.wait())
     async with contextlib.AsyncExitStack() as stack:
-        starting = asyncio.ensure_future(_start(settings, options, start, stack))
+        health = Health()
+        stack.callback(health.close)
+        telemetry = Telemetry()
+        telemetry.health = health
+        if settings.tidelog_metrics_listener:
+            telemetry.serve(settings.tidelog_metrics_listener)
+            stack.callback(telemetry.close)
+        stopped.add_done_callback(lambda _: health.not_ready("stopping"))
+        store = EtcdMetadataStore(options)
+        stack.push_async_callback(store.close)
+        surroundings = Surroundings(settings, store, stack, telemetry, health)
+        starting = asyncio.ensure_future(_start(surroundings, start))
         await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
@@ -91,10 +124,9 @@ async def _live(settings: BrokerSettings, options: EtcdOptions, start: StartServ
         raise started.failed.result()
 
 
-async def _start(
-    settings: BrokerSettings, options: EtcdOptions, start: StartService, stack: contextlib.AsyncExitStack
-) -> Started:
-    store = EtcdMetadataStore(options)
-    stack.push_async_callback(store.close)
-    await until_store_answers(store, ",".join(settings.tidelog_etcd_endpoints))
-    return await start(settings, store, stack)
+async def _start(surroundings: Surroundings, start: StartService) -> Started:
+    endpoints = ",".join(surroundings.settings.tidelog_etcd_endpoints)
+    surroundings.health.not_ready(f"waiting for etcd at {endpoints}")
+    await until_store_answers(surroundings.store, endpoints)
+    surroundings.health.not_ready("starting")
+    return await start(surroundings)

@@ -1,8 +1,9 @@
-"""Where a service's settings come from: a properties file, the environment, the command line.
+"""Where a service's settings come from: properties files, the environment, the command line.
 
 The names are the same everywhere. In the environment `log.retention.ms` is `TIDELOG_LOG_RETENTION_MS`; for
 tidelog's own settings the prefix need not stand there twice (`TIDELOG_ETCD_ENDPOINTS` is
-`tidelog.etcd.endpoints`). The command line overrides the environment, and that the file.
+`tidelog.etcd.endpoints`). The command line overrides the environment, and that the files, of which later ones
+win.
 """
 
 from __future__ import annotations
@@ -44,19 +45,21 @@ class GivenSettings:
 
 def gather_settings(
     *,
-    file_name: str = "",
-    file_text: str = "",
+    files: Iterable[tuple[str, str]] = (),
     environment: Mapping[str, str] | None = None,
     assignments: Iterable[str] = (),
 ) -> GivenSettings:
-    """Raises SettingError for what can't be read at all; whether names and values make sense is `parse`'s."""
+    """`files` are (name, text). Raises SettingError for what can't be read at all; whether names and values
+    make sense is `parse`'s.
+    """
     texts: dict[str, str] = {}
     places: dict[str, str] = {}
-    try:
-        for entry in parse_properties(file_text):
-            texts[entry.name], places[entry.name] = entry.value, f"{file_name}, line {entry.line}"
-    except PropertiesError as error:
-        raise SettingError("", f"{file_name}, {error}") from None
+    for file_name, file_text in files:
+        try:
+            for entry in parse_properties(file_text):
+                texts[entry.name], places[entry.name] = entry.value, f"{file_name}, line {entry.line}"
+        except PropertiesError as error:
+            raise SettingError("", f"{file_name}, {error}") from None
     unknown: list[str] = []
     for variable, text in sorted((environment or {}).items()):
         if not variable.startswith(ENVIRONMENT_PREFIX):

@@ -15,7 +15,13 @@ from tidelog.controller.record_writer import DeposedError
 from tidelog.controller.requests import decision_for
 from tidelog.controller.runner import Term
 from tidelog.metadata.lease_keeper import KeptLease, start_lease_keeper
-from tidelog.metadata.store import LeaseNotFoundError, MetadataStore, StoreError, StoreUnavailableError
+from tidelog.metadata.store import (
+    KeyValue,
+    LeaseNotFoundError,
+    MetadataStore,
+    StoreError,
+    StoreUnavailableError,
+)
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import BrokerChannels
@@ -70,7 +76,7 @@ class Controller:
         """Done, with the reason, if this controller can't go on."""
         self.counts = ControllerCounts()
         self._lease: KeptLease | None = None
-        self._lease_is_lost = False
+        self._lease_lost = asyncio.Event()
         self._term: Term | None = None
         self._term_under_way: Term | None = None
         self._decided = asyncio.Event()
@@ -119,6 +125,16 @@ class Controller:
     def is_active(self) -> bool:
         """In office, as far as it knows."""
         return self._term is not None
+
+    def why_not_ready(self) -> str | None:
+        """None in office, or standing by with a lease to take it with."""
+        if self.is_active:
+            return None
+        if self._task is None or self._lease is None or self._lease_lost.is_set():
+            return "without a lease"
+        if self._term_under_way is not None:
+            return "taking office"
+        return None if self._decided.is_set() else "standing for office"
 
     @property
     def topic_count(self) -> int:
@@ -175,7 +191,7 @@ class Controller:
             try:
                 await self._hold_office(await self._elected())
             except LeaseNotFoundError:
-                self._lease_is_lost = True
+                self._lease_lost.set()
             except DeposedError as error:
                 _log.warning("no longer the controller", reason=str(error))
                 await asyncio.sleep(AFTER_OFFICE_MS / 1000)
@@ -193,7 +209,7 @@ class Controller:
 
     async def _elected(self) -> Office:
         while True:
-            if self._lease is None or self._lease_is_lost:
+            if self._lease is None or self._lease_lost.is_set():
                 await self._renew_lease()
             assert self._lease is not None, "just granted"
             outcome = await take_office(
@@ -202,12 +218,25 @@ class Controller:
             if isinstance(outcome, Office):
                 return outcome
             self._decided.set()
-            await until_office_is_vacant(self._store, outcome)
+            await self._until_vacant_or_lease_lost(outcome)
+
+    async def _until_vacant_or_lease_lost(self, holder: KeyValue) -> None:
+        """One that stands by needs its lease at the moment when the office is vacant, not later."""
+        vacant = asyncio.ensure_future(until_office_is_vacant(self._store, holder))
+        lost = asyncio.ensure_future(self._lease_lost.wait())
+        try:
+            await asyncio.wait([vacant, lost], return_when=asyncio.FIRST_COMPLETED)
+            if vacant.done():
+                await vacant
+        finally:
+            vacant.cancel()
+            lost.cancel()
+            await asyncio.wait([vacant, lost])
 
     async def _renew_lease(self) -> None:
         if self._lease is not None:
             await self._lease.stop(revoke=False)
-        self._lease_is_lost = False
+        self._lease_lost.clear()
         self._lease = await start_lease_keeper(
             self._store,
             ttl_ms=self._settings.broker_session_timeout_ms,
@@ -216,7 +245,7 @@ class Controller:
         )
 
     def _on_lease_lost(self) -> None:
-        self._lease_is_lost = True
+        self._lease_lost.set()
         if self._term_under_way is not None:
             self._term_under_way.depose("the controller's lease has ended")
 

@@ -98,6 +98,10 @@ class GroupCoordinator:
             coordinator.lag.start()
         return coordinator
 
+    def why_not_ready(self) -> str | None:
+        """None once it is registered and has claimed its share of shards."""
+        return self.runtime.claims.why_incomplete()
+
     async def stop(self) -> None:
         """Hand the shards over, give up the registration."""
         self.lag.stop()

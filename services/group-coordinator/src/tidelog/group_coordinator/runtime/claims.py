@@ -214,6 +214,24 @@ class Claims:
 
     # -- what this coordinator wants
 
+    def why_incomplete(self) -> str | None:
+        """None if it is registered and all of its share is claimed, by what the store has shown."""
+        missing = total = 0
+        for kind in ShardKind:
+            if not self._lease or self._id not in self._live[kind.value]:
+                return "not registered"
+            wanted = self._wanted(kind)
+            total += len(wanted)
+            missing += sum(shard not in self._mine for shard in wanted)
+        return f"{missing} of its {total} shards are not claimed yet" if missing else None
+
+    def _wanted(self, kind: ShardKind) -> list[ShardId]:
+        """Its fair share."""
+        count = self._shard_count(kind)
+        owners = {s.partition: o.coordinator_id for s, o in self._owners.items() if s.kind is kind}
+        shares = plan_shares(self._live[kind.value], owners, count)
+        return [ShardId(kind, number) for number in range(count) if shares[number] == self._id]
+
     async def _balance(self) -> None:
         while True:
             await self._changed.wait()
@@ -235,10 +253,7 @@ class Claims:
         live = self._live[kind.value]
         if self._is_leaving or not self._lease or self._id not in live:
             return  # without a lease it may still be the life before that is registered
-        count = self._shard_count(kind)
-        owners = {s.partition: o.coordinator_id for s, o in self._owners.items() if s.kind is kind}
-        shares = plan_shares(live, owners, count)
-        wanted = [ShardId(kind, number) for number in range(count) if shares[number] == self._id]
+        wanted = self._wanted(kind)
         free = [s for s in wanted if s not in self._owners and self._is_settled(s)]
         for at in range(0, len(free), CLAIMS_IN_TXN):
             await self._claim(free[at : at + CLAIMS_IN_TXN])
