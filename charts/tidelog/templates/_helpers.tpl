@@ -119,21 +119,14 @@ imagePullSecrets:
 
 {{/* What podSecurity's `restricted` asks of a pod: the user of the images, their group on the volumes. */}}
 {{- define "tidelog.podSecurityContext" -}}
-runAsNonRoot: true
-runAsUser: 10001
-runAsGroup: 10001
-fsGroup: 10001
-fsGroupChangePolicy: OnRootMismatch
-seccompProfile:
-  type: RuntimeDefault
+{{- $restricted := dict "runAsNonRoot" true "runAsUser" 10001 "runAsGroup" 10001 "fsGroup" 10001 "fsGroupChangePolicy" "OnRootMismatch" "seccompProfile" (dict "type" "RuntimeDefault") -}}
+{{- toYaml (mergeOverwrite $restricted (deepCopy .Values.podSecurityContext)) -}}
 {{- end -}}
 
 {{/* ... and of each container. */}}
 {{- define "tidelog.containerSecurityContext" -}}
-allowPrivilegeEscalation: false
-readOnlyRootFilesystem: true
-capabilities:
-  drop: [ALL]
+{{- $restricted := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
+{{- toYaml (mergeOverwrite $restricted (deepCopy .Values.containerSecurityContext)) -}}
 {{- end -}}
 
 {{/* Environment that says which pod this is, by the downward API. */}}

@@ -1,0 +1,109 @@
+{{/* What brokers listen on and what they tell clients. Each takes (dict "root" $ "id" 3 "index" 0). */}}
+
+{{/* The entry of listeners.external.brokers for this broker, as JSON. */}}
+{{- define "tidelog.externalBroker" -}}
+{{- $found := dict -}}
+{{- range .root.Values.listeners.external.brokers -}}
+{{- if eq (int .id) (int $.id) -}}{{- $found = . -}}{{- end -}}
+{{- end -}}
+{{- toJson $found -}}
+{{- end -}}
+
+{{- define "tidelog.externalNodePort" -}}
+{{- $entry := include "tidelog.externalBroker" . | fromJson -}}
+{{- $entry.nodePort | default (add .root.Values.listeners.external.nodePorts.firstBroker .index) | int -}}
+{{- end -}}
+
+{{/* The port that clients outside are told. */}}
+{{- define "tidelog.externalPort" -}}
+{{- $external := .root.Values.listeners.external -}}
+{{- $entry := include "tidelog.externalBroker" . | fromJson -}}
+{{- if $entry.port -}}
+{{- int $entry.port -}}
+{{- else if $external.firstPort -}}
+{{- add (int $external.firstPort) .index -}}
+{{- else if eq $external.type "NodePort" -}}
+{{- include "tidelog.externalNodePort" . -}}
+{{- else -}}
+9094
+{{- end -}}
+{{- end -}}
+
+{{/*
+The host that clients outside are told. Of a NodePort it is the node that the pod runs on, unless a name was given; of
+a ClusterIP its service's. A load balancer's must be given: it is not known before the balancer is there.
+*/}}
+{{- define "tidelog.externalHost" -}}
+{{- $external := .root.Values.listeners.external -}}
+{{- $entry := include "tidelog.externalBroker" . | fromJson -}}
+{{- if $entry.host -}}
+{{- $entry.host -}}
+{{- else if $external.host -}}
+{{- $external.host | replace "{id}" (toString .id) -}}
+{{- else if eq $external.type "NodePort" -}}
+$(NODE_IP)
+{{- else if $entry.loadBalancerIP -}}
+{{- $entry.loadBalancerIP -}}
+{{- else if eq $external.type "ClusterIP" -}}
+{{- printf "%s-external.%s.svc.%s" (include "tidelog.brokerName" .) .root.Release.Namespace .root.Values.clusterDomain -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Local where clients are told the pod's own node: no other need pass their bytes on. */}}
+{{- define "tidelog.externalTrafficPolicy" -}}
+{{- $external := .root.Values.listeners.external -}}
+{{- if $external.externalTrafficPolicy -}}
+{{- $external.externalTrafficPolicy -}}
+{{- else if and (eq $external.type "NodePort") (eq (include "tidelog.externalHost" .) "$(NODE_IP)") -}}
+Local
+{{- else -}}
+Cluster
+{{- end -}}
+{{- end -}}
+
+{{/* (dict "external" .Values.listeners.external "ip" ...) */}}
+{{- define "tidelog.loadBalancer" -}}
+{{- with .external.loadBalancerClass }}
+loadBalancerClass: {{ . }}
+{{- end }}
+{{- with .external.loadBalancerSourceRanges }}
+loadBalancerSourceRanges:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .ip }}
+loadBalancerIP: {{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "tidelog.listeners" -}}
+INTERNAL://:9092,REPLICATION://:9093{{ if .root.Values.listeners.external.enabled }},EXTERNAL://:9094{{ end }}
+{{- end -}}
+
+{{- define "tidelog.advertisedListeners" -}}
+{{- $host := include "tidelog.brokerHost" . -}}
+INTERNAL://{{ $host }}:9092,REPLICATION://{{ $host }}:9093
+{{- if .root.Values.listeners.external.enabled -}}
+,EXTERNAL://{{ include "tidelog.externalHost" . }}:{{ include "tidelog.externalPort" . }}
+{{- end -}}
+{{- end -}}
+
+{{/* Entries of `env:`. */}}
+{{- define "tidelog.listenerEnv" -}}
+{{- $host := include "tidelog.brokerHost" . -}}
+- name: TIDELOG_LISTENERS
+  value: {{ include "tidelog.listeners" . | quote }}
+- name: TIDELOG_ADVERTISED_LISTENERS
+  value: {{ include "tidelog.advertisedListeners" . | quote }}
+- name: TIDELOG_LISTENER_SECURITY_PROTOCOL_MAP
+  value: INTERNAL:PLAINTEXT,REPLICATION:PLAINTEXT,EXTERNAL:PLAINTEXT
+- name: TIDELOG_INTER_BROKER_LISTENER_NAME
+  value: REPLICATION
+- name: TIDELOG_RPC_LISTENER
+  value: "0.0.0.0:9095"
+- name: TIDELOG_RPC_ADVERTISED_ADDRESS
+  value: "{{ $host }}:9095"
+- name: TIDELOG_SESSION_LISTENER
+  value: "0.0.0.0:9096"
+- name: TIDELOG_SESSION_ADVERTISED_ADDRESS
+  value: "{{ $host }}:9096"
+{{- end -}}

@@ -1,0 +1,4 @@
+{{/* The roll of an upgrade. Owner: ROLL. */}}
+
+{{/* What a Deployment's `spec:` gets from the roll (`paused: true`), or nothing. */}}
+{{- define "tidelog.roll.deployment" -}}{{- end -}}

@@ -1,0 +1,79 @@
+{{/* Settings: what a user gives by Kafka's name, as a properties file, one for each kind of service. */}}
+
+{{/*
+A properties file of (dict "root" $ "own" .Values.brokers.settings): the settings of all services, and over them those
+of one kind. Helm reads numbers as floats, and would print large ones with an exponent.
+*/}}
+{{- define "tidelog.properties" -}}
+{{- $settings := mergeOverwrite (deepCopy .root.Values.settings) (deepCopy .own) -}}
+{{- range $name := keys $settings | sortAlpha }}
+{{- $value := get $settings $name }}
+{{- if not (kindIs "invalid" $value) }}
+{{ $name }}={{ include "tidelog.propertyValue" $value }}
+{{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "tidelog.propertyValue" -}}
+{{- if kindIs "string" . -}}
+{{- . | replace "\\" "\\\\" | replace "\n" "\\n" | replace "\r" "\\r" | replace "\t" "\\t" -}}
+{{- else -}}
+{{- toJson . -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Entries of `env:` that all services have, but for the kind's own. */}}
+{{- define "tidelog.serviceEnv" -}}
+{{ include "tidelog.podEnv" . }}
+- name: TIDELOG_LOG_FORMAT
+  value: json
+- name: TIDELOG_METRICS_LISTENER
+  value: "0.0.0.0:9404"
+{{- with include "tidelog.etcd.env" . }}
+{{ . }}
+{{- end }}
+{{- with include "tidelog.tls.env" . }}
+{{ . }}
+{{- end }}
+{{- with include "tidelog.tracing.env" . }}
+{{ . }}
+{{- end }}
+{{- end -}}
+
+{{/* Traces, if switched on: entries of `env:`. */}}
+{{- define "tidelog.tracing.env" -}}{{- end -}}
+
+{{/* Entries of `volumes:` and `volumeMounts:` that all services have. */}}
+{{- define "tidelog.serviceVolumes" -}}
+- name: config
+  configMap:
+    name: {{ include "tidelog.fullname" . }}-settings
+- name: run
+  emptyDir:
+    sizeLimit: 16Mi
+- name: tmp
+  emptyDir:
+    sizeLimit: 256Mi
+{{- with include "tidelog.etcd.volumes" . }}
+{{ . }}
+{{- end }}
+{{- with include "tidelog.tls.volumes" . }}
+{{ . }}
+{{- end }}
+{{- end -}}
+
+{{- define "tidelog.serviceVolumeMounts" -}}
+- name: config
+  mountPath: /etc/tidelog/config
+  readOnly: true
+- name: run
+  mountPath: /run/tidelog
+- name: tmp
+  mountPath: /tmp
+{{- with include "tidelog.etcd.volumeMounts" . }}
+{{ . }}
+{{- end }}
+{{- with include "tidelog.tls.volumeMounts" . }}
+{{ . }}
+{{- end }}
+{{- end -}}
