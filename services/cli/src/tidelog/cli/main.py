@@ -17,6 +17,7 @@ _COMMANDS: Final = {
     "controller": "tidelog.cli.controller",
     "dev": "tidelog.cli.dev",
     "dump-log": "tidelog.cli.dump_log",
+    "etcd": "tidelog.cli.etcd",
     "group": "tidelog.cli.group",
     "group-coordinator": "tidelog.cli.group_coordinator",
     "kubernetes": "tidelog.cli.kubernetes",

@@ -759,6 +759,167 @@ class Auth:
             _registered_method=True)
 
 
+class ClusterStub:
+    """Who the members are. Asked for by those who run an etcd, not by the services.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.MemberAdd = channel.unary_unary(
+                '/etcdserverpb.Cluster/MemberAdd',
+                request_serializer=etcd_dot_rpc__pb2.MemberAddRequest.SerializeToString,
+                response_deserializer=etcd_dot_rpc__pb2.MemberAddResponse.FromString,
+                _registered_method=True)
+        self.MemberRemove = channel.unary_unary(
+                '/etcdserverpb.Cluster/MemberRemove',
+                request_serializer=etcd_dot_rpc__pb2.MemberRemoveRequest.SerializeToString,
+                response_deserializer=etcd_dot_rpc__pb2.MemberRemoveResponse.FromString,
+                _registered_method=True)
+        self.MemberList = channel.unary_unary(
+                '/etcdserverpb.Cluster/MemberList',
+                request_serializer=etcd_dot_rpc__pb2.MemberListRequest.SerializeToString,
+                response_deserializer=etcd_dot_rpc__pb2.MemberListResponse.FromString,
+                _registered_method=True)
+
+
+class ClusterServicer:
+    """Who the members are. Asked for by those who run an etcd, not by the services.
+    """
+
+    def MemberAdd(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MemberRemove(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def MemberList(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_ClusterServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'MemberAdd': grpc.unary_unary_rpc_method_handler(
+                    servicer.MemberAdd,
+                    request_deserializer=etcd_dot_rpc__pb2.MemberAddRequest.FromString,
+                    response_serializer=etcd_dot_rpc__pb2.MemberAddResponse.SerializeToString,
+            ),
+            'MemberRemove': grpc.unary_unary_rpc_method_handler(
+                    servicer.MemberRemove,
+                    request_deserializer=etcd_dot_rpc__pb2.MemberRemoveRequest.FromString,
+                    response_serializer=etcd_dot_rpc__pb2.MemberRemoveResponse.SerializeToString,
+            ),
+            'MemberList': grpc.unary_unary_rpc_method_handler(
+                    servicer.MemberList,
+                    request_deserializer=etcd_dot_rpc__pb2.MemberListRequest.FromString,
+                    response_serializer=etcd_dot_rpc__pb2.MemberListResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'etcdserverpb.Cluster', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('etcdserverpb.Cluster', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class Cluster:
+    """Who the members are. Asked for by those who run an etcd, not by the services.
+    """
+
+    @staticmethod
+    def MemberAdd(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/etcdserverpb.Cluster/MemberAdd',
+            etcd_dot_rpc__pb2.MemberAddRequest.SerializeToString,
+            etcd_dot_rpc__pb2.MemberAddResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MemberRemove(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/etcdserverpb.Cluster/MemberRemove',
+            etcd_dot_rpc__pb2.MemberRemoveRequest.SerializeToString,
+            etcd_dot_rpc__pb2.MemberRemoveResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def MemberList(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/etcdserverpb.Cluster/MemberList',
+            etcd_dot_rpc__pb2.MemberListRequest.SerializeToString,
+            etcd_dot_rpc__pb2.MemberListResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class MaintenanceStub:
     """A member's own state.
     """
@@ -774,6 +935,16 @@ class MaintenanceStub:
                 request_serializer=etcd_dot_rpc__pb2.StatusRequest.SerializeToString,
                 response_deserializer=etcd_dot_rpc__pb2.StatusResponse.FromString,
                 _registered_method=True)
+        self.Defragment = channel.unary_unary(
+                '/etcdserverpb.Maintenance/Defragment',
+                request_serializer=etcd_dot_rpc__pb2.DefragmentRequest.SerializeToString,
+                response_deserializer=etcd_dot_rpc__pb2.DefragmentResponse.FromString,
+                _registered_method=True)
+        self.Snapshot = channel.unary_stream(
+                '/etcdserverpb.Maintenance/Snapshot',
+                request_serializer=etcd_dot_rpc__pb2.SnapshotRequest.SerializeToString,
+                response_deserializer=etcd_dot_rpc__pb2.SnapshotResponse.FromString,
+                _registered_method=True)
 
 
 class MaintenanceServicer:
@@ -786,6 +957,20 @@ class MaintenanceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Defragment(self, request, context):
+        """Gives the space of forgotten values back to the file system; the member answers nothing meanwhile.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Snapshot(self, request, context):
+        """The member's whole store as a file, and the SHA-256 of that at its end.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MaintenanceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -793,6 +978,16 @@ def add_MaintenanceServicer_to_server(servicer, server):
                     servicer.Status,
                     request_deserializer=etcd_dot_rpc__pb2.StatusRequest.FromString,
                     response_serializer=etcd_dot_rpc__pb2.StatusResponse.SerializeToString,
+            ),
+            'Defragment': grpc.unary_unary_rpc_method_handler(
+                    servicer.Defragment,
+                    request_deserializer=etcd_dot_rpc__pb2.DefragmentRequest.FromString,
+                    response_serializer=etcd_dot_rpc__pb2.DefragmentResponse.SerializeToString,
+            ),
+            'Snapshot': grpc.unary_stream_rpc_method_handler(
+                    servicer.Snapshot,
+                    request_deserializer=etcd_dot_rpc__pb2.SnapshotRequest.FromString,
+                    response_serializer=etcd_dot_rpc__pb2.SnapshotResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -823,6 +1018,60 @@ class Maintenance:
             '/etcdserverpb.Maintenance/Status',
             etcd_dot_rpc__pb2.StatusRequest.SerializeToString,
             etcd_dot_rpc__pb2.StatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Defragment(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/etcdserverpb.Maintenance/Defragment',
+            etcd_dot_rpc__pb2.DefragmentRequest.SerializeToString,
+            etcd_dot_rpc__pb2.DefragmentResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Snapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/etcdserverpb.Maintenance/Snapshot',
+            etcd_dot_rpc__pb2.SnapshotRequest.SerializeToString,
+            etcd_dot_rpc__pb2.SnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -244,6 +244,52 @@ class AuthServicer(metaclass=_abc_1.ABCMeta):
 
 def add_AuthServicer_to_server(servicer: AuthServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
+class ClusterStub:
+    """Who the members are. Asked for by those who run an etcd, not by the services."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> ClusterAsyncStub: ...
+    MemberAdd: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.MemberAddRequest, _rpc_pb2.MemberAddResponse]
+    MemberRemove: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.MemberRemoveRequest, _rpc_pb2.MemberRemoveResponse]
+    MemberList: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.MemberListRequest, _rpc_pb2.MemberListResponse]
+
+@_typing.type_check_only
+class ClusterAsyncStub(ClusterStub):
+    """Who the members are. Asked for by those who run an etcd, not by the services."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    MemberAdd: _aio.UnaryUnaryMultiCallable[_rpc_pb2.MemberAddRequest, _rpc_pb2.MemberAddResponse]  # type: ignore[assignment]
+    MemberRemove: _aio.UnaryUnaryMultiCallable[_rpc_pb2.MemberRemoveRequest, _rpc_pb2.MemberRemoveResponse]  # type: ignore[assignment]
+    MemberList: _aio.UnaryUnaryMultiCallable[_rpc_pb2.MemberListRequest, _rpc_pb2.MemberListResponse]  # type: ignore[assignment]
+
+class ClusterServicer(metaclass=_abc_1.ABCMeta):
+    """Who the members are. Asked for by those who run an etcd, not by the services."""
+
+    @_abc_1.abstractmethod
+    def MemberAdd(
+        self,
+        request: _rpc_pb2.MemberAddRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rpc_pb2.MemberAddResponse, _abc.Awaitable[_rpc_pb2.MemberAddResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def MemberRemove(
+        self,
+        request: _rpc_pb2.MemberRemoveRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rpc_pb2.MemberRemoveResponse, _abc.Awaitable[_rpc_pb2.MemberRemoveResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def MemberList(
+        self,
+        request: _rpc_pb2.MemberListRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rpc_pb2.MemberListResponse, _abc.Awaitable[_rpc_pb2.MemberListResponse]]: ...
+
+def add_ClusterServicer_to_server(servicer: ClusterServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
 class MaintenanceStub:
     """A member's own state."""
 
@@ -252,6 +298,10 @@ class MaintenanceStub:
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> MaintenanceAsyncStub: ...
     Status: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.StatusRequest, _rpc_pb2.StatusResponse]
+    Defragment: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.DefragmentRequest, _rpc_pb2.DefragmentResponse]
+    """Gives the space of forgotten values back to the file system; the member answers nothing meanwhile."""
+    Snapshot: _grpc.UnaryStreamMultiCallable[_rpc_pb2.SnapshotRequest, _rpc_pb2.SnapshotResponse]
+    """The member's whole store as a file, and the SHA-256 of that at its end."""
 
 @_typing.type_check_only
 class MaintenanceAsyncStub(MaintenanceStub):
@@ -259,6 +309,10 @@ class MaintenanceAsyncStub(MaintenanceStub):
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Status: _aio.UnaryUnaryMultiCallable[_rpc_pb2.StatusRequest, _rpc_pb2.StatusResponse]  # type: ignore[assignment]
+    Defragment: _aio.UnaryUnaryMultiCallable[_rpc_pb2.DefragmentRequest, _rpc_pb2.DefragmentResponse]  # type: ignore[assignment]
+    """Gives the space of forgotten values back to the file system; the member answers nothing meanwhile."""
+    Snapshot: _aio.UnaryStreamMultiCallable[_rpc_pb2.SnapshotRequest, _rpc_pb2.SnapshotResponse]  # type: ignore[assignment]
+    """The member's whole store as a file, and the SHA-256 of that at its end."""
 
 class MaintenanceServicer(metaclass=_abc_1.ABCMeta):
     """A member's own state."""
@@ -269,5 +323,21 @@ class MaintenanceServicer(metaclass=_abc_1.ABCMeta):
         request: _rpc_pb2.StatusRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_rpc_pb2.StatusResponse, _abc.Awaitable[_rpc_pb2.StatusResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def Defragment(
+        self,
+        request: _rpc_pb2.DefragmentRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rpc_pb2.DefragmentResponse, _abc.Awaitable[_rpc_pb2.DefragmentResponse]]:
+        """Gives the space of forgotten values back to the file system; the member answers nothing meanwhile."""
+
+    @_abc_1.abstractmethod
+    def Snapshot(
+        self,
+        request: _rpc_pb2.SnapshotRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_rpc_pb2.SnapshotResponse], _abc.AsyncIterator[_rpc_pb2.SnapshotResponse]]:
+        """The member's whole store as a file, and the SHA-256 of that at its end."""
 
 def add_MaintenanceServicer_to_server(servicer: MaintenanceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
