@@ -1,16 +1,164 @@
-{{/* How the services reach etcd. Owner: CHART-ETCD. */}}
+{{/* How the services reach etcd, and what the bundled one is. Owner: CHART-ETCD. */}}
 
-{{/* Endpoints, comma-separated, as tidelog.etcd.endpoints takes them. */}}
+{{/* Name of the bundled etcd's StatefulSet and headless service; its pods are NAME-0, NAME-1, ... */}}
+{{- define "tidelog.etcd.name" -}}
+{{- printf "%s-etcd" (include "tidelog.fullname" .) -}}
+{{- end -}}
+
+{{/* Domain of the members' names: POD.DOMAIN. */}}
+{{- define "tidelog.etcd.domain" -}}
+{{- printf "%s.%s.svc.%s" (include "tidelog.etcd.name" .) .Release.Namespace .Values.clusterDomain -}}
+{{- end -}}
+
+{{/* "https" if the bundled etcd speaks TLS. */}}
+{{- define "tidelog.etcd.scheme" -}}
+{{- if include "tidelog.tls.enabled" . }}https{{ else }}http{{ end -}}
+{{- end -}}
+
+{{/* Endpoints, comma-separated, as tidelog.etcd.endpoints takes them: every member, for clients choose. */}}
 {{- define "tidelog.etcd.endpoints" -}}
-{{- printf "http://%s-etcd.%s.svc.%s:2379" (include "tidelog.fullname" .) .Release.Namespace .Values.clusterDomain -}}
+{{- if .Values.etcd.bundled -}}
+{{- $endpoints := list -}}
+{{- range $i := until (int .Values.etcd.replicas) -}}
+{{- $endpoints = append $endpoints (printf "%s://%s-%d.%s:2379" (include "tidelog.etcd.scheme" $) (include "tidelog.etcd.name" $) $i (include "tidelog.etcd.domain" $)) -}}
+{{- end -}}
+{{- join "," $endpoints -}}
+{{- else -}}
+{{- join "," .Values.etcd.external.endpoints -}}
+{{- end -}}
+{{- end -}}
+
+{{/* NAME=PEER-URL of each member, as etcd's --initial-cluster takes them. */}}
+{{- define "tidelog.etcd.initialCluster" -}}
+{{- $members := list -}}
+{{- range $i := until (int .Values.etcd.replicas) -}}
+{{- $name := printf "%s-%d" (include "tidelog.etcd.name" $) $i -}}
+{{- $members = append $members (printf "%s=%s://%s.%s:2380" $name (include "tidelog.etcd.scheme" $) $name (include "tidelog.etcd.domain" $)) -}}
+{{- end -}}
+{{- join "," $members -}}
+{{- end -}}
+
+{{/* The secret with ca.crt, tls.crt, tls.key that the services show to etcd; nothing without TLS. */}}
+{{- define "tidelog.etcd.clientSecretName" -}}
+{{- if .Values.etcd.bundled -}}
+{{- if include "tidelog.tls.enabled" . -}}
+{{- include "tidelog.tls.etcdClientSecretName" . -}}
+{{- end -}}
+{{- else -}}
+{{- .Values.etcd.external.tls.secretName -}}
+{{- end -}}
 {{- end -}}
 
 {{/* Entries of `env:` of everything that talks to etcd: endpoints, prefix, user, TLS files. */}}
 {{- define "tidelog.etcd.env" -}}
 - name: TIDELOG_ETCD_ENDPOINTS
   value: {{ include "tidelog.etcd.endpoints" . | quote }}
+{{- with .Values.etcd.prefix }}
+- name: TIDELOG_ETCD_PREFIX
+  value: {{ . | quote }}
+{{- end }}
+{{- if not .Values.etcd.bundled }}
+{{- with .Values.etcd.external.auth.secretName }}
+- name: TIDELOG_ETCD_USERNAME
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: username}}
+- name: TIDELOG_ETCD_PASSWORD
+  valueFrom: {secretKeyRef: {name: {{ . }}, key: password}}
+{{- end }}
+{{- end }}
+{{- if include "tidelog.etcd.clientSecretName" . }}
+- name: TIDELOG_ETCD_TLS_CA_FILE
+  value: /etc/tidelog/etcd-tls/ca.crt
+{{- if or .Values.etcd.bundled .Values.etcd.external.tls.clientCertificate }}
+- name: TIDELOG_ETCD_TLS_CERT_FILE
+  value: /etc/tidelog/etcd-tls/tls.crt
+- name: TIDELOG_ETCD_TLS_KEY_FILE
+  value: /etc/tidelog/etcd-tls/tls.key
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{/* Entries of `volumes:` and `volumeMounts:` for the same (/etc/tidelog/etcd-tls), or nothing. */}}
-{{- define "tidelog.etcd.volumes" -}}{{- end -}}
-{{- define "tidelog.etcd.volumeMounts" -}}{{- end -}}
+{{- define "tidelog.etcd.volumes" -}}
+{{- with include "tidelog.etcd.clientSecretName" . -}}
+- name: etcd-tls
+  secret:
+    secretName: {{ . }}
+    # The group of the pod may read it, nobody else.
+    defaultMode: 0440
+{{- end -}}
+{{- end -}}
+{{- define "tidelog.etcd.volumeMounts" -}}
+{{- if include "tidelog.etcd.clientSecretName" . -}}
+- name: etcd-tls
+  mountPath: /etc/tidelog/etcd-tls
+  readOnly: true
+{{- end -}}
+{{- end -}}
+
+{{/* What the schema can't say about etcd and TLS. */}}
+{{- define "tidelog.validate.etcd" -}}
+{{- if .Values.etcd.bundled -}}
+{{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "tidelog.etcd.name" .) -}}
+{{- with $there -}}
+{{- if ne (int .spec.replicas) (int $.Values.etcd.replicas) -}}
+{{- fail (printf "etcd.replicas: this etcd was made with %d member(s) and can't be changed to %d by a value; move it by hand (docs/guides/kubernetes-etcd.md) or install anew" (int .spec.replicas) (int $.Values.etcd.replicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- else -}}
+{{- if not .Values.etcd.external.endpoints -}}
+{{- fail "etcd.external.endpoints: with etcd.bundled=false name each member of your etcd, such as https://etcd-0.example:2379" -}}
+{{- end -}}
+{{- range .Values.etcd.external.endpoints -}}
+{{- if and (hasPrefix "http://" .) $.Values.etcd.external.tls.secretName -}}
+{{- fail (printf "etcd.external.endpoints: %s is not encrypted, but etcd.external.tls.secretName is given; write https:// or take the secret away" .) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if gt (mul 5 (int .Values.etcd.heartbeatIntervalMs)) (int .Values.etcd.electionTimeoutMs) -}}
+{{- fail (printf "etcd.electionTimeoutMs: %d is too short for etcd.heartbeatIntervalMs %d; five times as long at least" (int .Values.etcd.electionTimeoutMs) (int .Values.etcd.heartbeatIntervalMs)) -}}
+{{- end -}}
+{{- include "tidelog.validate.tls" . -}}
+{{- end -}}
+
+{{/* Where members run: apart from each other, by zone if there are any, by node. */}}
+{{- define "tidelog.etcd.scheduling" -}}
+{{- $labels := dict "matchLabels" (include "tidelog.selectorLabels" (dict "root" $ "component" "etcd") | fromYaml) -}}
+{{- with .Values.etcd.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.etcd.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if .Values.etcd.affinity }}
+affinity:
+  {{- toYaml .Values.etcd.affinity | nindent 2 }}
+{{- else if ne .Values.etcd.antiAffinity "none" }}
+affinity:
+  podAntiAffinity:
+    {{- if eq .Values.etcd.antiAffinity "hard" }}
+    requiredDuringSchedulingIgnoredDuringExecution:
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          {{- toYaml $labels | nindent 10 }}
+    {{- else }}
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            {{- toYaml $labels | nindent 12 }}
+    {{- end }}
+{{- end }}
+topologySpreadConstraints:
+{{- if .Values.etcd.topologySpreadConstraints }}
+  {{- toYaml .Values.etcd.topologySpreadConstraints | nindent 2 }}
+{{- else }}
+  - maxSkew: 1
+    topologyKey: topology.kubernetes.io/zone
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      {{- toYaml $labels | nindent 6 }}
+{{- end }}
+{{- end -}}
