@@ -1,0 +1,174 @@
+"""A Prometheus of its own port and directory, told what to scrape; asked as Grafana asks it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import shutil
+import signal
+import socket
+import subprocess
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+START_TIMEOUT_S = 30.0
+ANSWER_TIMEOUT_S = 20.0
+END_TIMEOUT_S = 20.0
+ASK_AGAIN_S = 0.2
+SCRAPE_INTERVAL_S = 1
+
+Series = list[dict[str, Any]]
+"""As Prometheus answers: `metric` (labels) and `value` or `values`."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What is scraped, and what is known of it beside what it says itself."""
+
+    job: str
+    address: str
+    labels: Mapping[str, str]
+    path: str = "/metrics"
+
+
+def is_installed() -> bool:
+    return shutil.which("prometheus") is not None and shutil.which("promtool") is not None
+
+
+class Prometheus:
+    """`with Prometheus(directory, targets, rule_files) as prometheus:`"""
+
+    def __init__(self, directory: Path, targets: Sequence[Target], rule_files: Sequence[Path] = ()) -> None:
+        self._directory = directory
+        self._targets = targets
+        self._rule_files = rule_files
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Prometheus:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        config = self._directory / "prometheus.yaml"
+        config.write_text(yaml.safe_dump(self._config()))
+        command = [
+            "prometheus",
+            f"--config.file={config}",
+            f"--storage.tsdb.path={self._directory / 'data'}",
+            f"--web.listen-address={self._address}",
+            "--log.level=warn",
+        ]
+        with (self._directory / "prometheus.log").open("wb") as log:
+            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        try:
+            self._await_ready()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _config(self) -> dict[str, Any]:
+        jobs: dict[tuple[str, str], list[Target]] = {}
+        for target in self._targets:
+            jobs.setdefault((target.job, target.path), []).append(target)
+        interval = f"{SCRAPE_INTERVAL_S}s"
+        return {
+            "global": {
+                "scrape_interval": interval,
+                "scrape_timeout": interval,
+                "evaluation_interval": interval,
+            },
+            "rule_files": [str(path) for path in self._rule_files],
+            "scrape_configs": [
+                {
+                    "job_name": job,
+                    "metrics_path": path,
+                    "static_configs": [
+                        {"targets": [target.address], "labels": dict(target.labels)} for target in targets
+                    ],
+                }
+                for (job, path), targets in jobs.items()
+            ],
+        }
+
+    def _await_ready(self) -> None:
+        deadline_s = time.monotonic() + START_TIMEOUT_S
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://{self._address}/-/ready", timeout=1) as answer:
+                    if answer.status == 200:
+                        return
+            except (OSError, http.client.HTTPException):
+                pass
+            if time.monotonic() > deadline_s or (self._process and self._process.poll() is not None):
+                log = (self._directory / "prometheus.log").read_text()
+                raise RuntimeError(f"Prometheus is not ready after {START_TIMEOUT_S} s:\n{log[-4000:]}")
+            time.sleep(ASK_AGAIN_S)
+
+    # -- asking
+
+    def ask(self, path: str, **parameters: str | list[str]) -> Any:
+        """`data` of the answer; a refused query is a ValueError that says why."""
+        query = urllib.parse.urlencode(parameters, doseq=True)
+        request = urllib.request.Request(f"http://{self._address}/api/v1/{path}?{query}")
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWER_TIMEOUT_S) as answer:
+                return json.load(answer)["data"]
+        except urllib.error.HTTPError as error:
+            raise ValueError(f"{parameters}: {error.read().decode(errors='replace')}") from error
+
+    def now(self, expression: str) -> Series:
+        """Value of an expression at this moment."""
+        return list(self.ask("query", query=expression)["result"])
+
+    def over(self, expression: str, duration_s: float, step_s: float) -> Series:
+        """Values over the last `duration_s`."""
+        end_s = time.time()
+        found = self.ask(
+            "query_range",
+            query=expression,
+            start=f"{end_s - duration_s:.3f}",
+            end=f"{end_s:.3f}",
+            step=f"{step_s}",
+        )
+        return list(found["result"])
+
+    def label_values(self, metric: str, label: str) -> list[str]:
+        """What a variable of a dashboard offers."""
+        return list(self.ask(f"label/{label}/values", **{"match[]": metric}))
+
+    def await_scrapes(self, count: int, timeout_s: float) -> None:
+        """Each target has been scraped so often."""
+        self.await_true(
+            lambda: (
+                sum(float(s["value"][1]) >= count for s in self.now("count_over_time(up[10m])"))
+                >= len(self._targets)
+            ),
+            f"{count} scrapes of each of {len(self._targets)} targets",
+            timeout_s,
+        )
+
+    def await_true(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
+        """TimeoutError that names `what`, if it does not come to be."""
+        deadline_s = time.monotonic() + timeout_s
+        while not condition():
+            if time.monotonic() > deadline_s:
+                raise TimeoutError(f"not within {timeout_s} s: {what}")
+            time.sleep(ASK_AGAIN_S)

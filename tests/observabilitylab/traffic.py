@@ -1,0 +1,155 @@
+"""Every kind of traffic that the dashboards show: plain, idempotent and transactional producers, readers of
+both group protocols, one that has fallen behind, requests that are refused.
+
+`with Traffic(bootstrap):` runs it until the block ends. Whether all is correct is tests/clusterlab's question.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+TOPIC, COMPACTED_TOPIC, COPY_TOPIC = "flights", "planes", "flights-copy"
+PARTITIONS = 3
+RECORDS_PER_TURN = 40
+TURN_S = 0.1
+PLANE_BYTES = 40_000
+CLASSIC_GROUP, CONSUMER_GROUP, SLOW_GROUP = "dispatch", "dispatch-848", "archive"
+TRANSACTIONAL_ID = "copier"
+ADMIN_TIMEOUT_S = 30.0
+CLOSE_TIMEOUT_S = 20.0
+TOPIC_SETTINGS = {"min.insync.replicas": "2", "retention.ms": "3600000"}
+
+
+def create_topics(bootstrap: str, replication_factor: int = 3) -> None:
+    """Returns when they can be used."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    compacted = {
+        "cleanup.policy": "compact",
+        "segment.bytes": "1048576",  # the least
+        "min.cleanable.dirty.ratio": "0.01",
+        "max.compaction.lag.ms": "2000",
+    }
+    topics = [
+        NewTopic(TOPIC, PARTITIONS, replication_factor, config=TOPIC_SETTINGS),
+        NewTopic(COPY_TOPIC, PARTITIONS, replication_factor, config=TOPIC_SETTINGS),
+        NewTopic(COMPACTED_TOPIC, 1, replication_factor, config=compacted),
+    ]
+    for done in admin.create_topics(topics, operation_timeout=ADMIN_TIMEOUT_S).values():
+        done.result(ADMIN_TIMEOUT_S)
+
+
+class Traffic:
+    """Threads that talk to a cluster whose topics `create_topics` made."""
+
+    def __init__(self, bootstrap: str) -> None:
+        self._bootstrap = bootstrap
+        self._is_over = threading.Event()
+        self.failures: list[str] = []
+        steps: list[Callable[[], None]] = [
+            self._produce,
+            self._produce_transactions,
+            lambda: self._consume(CLASSIC_GROUP, {"partition.assignment.strategy": "cooperative-sticky"}),
+            lambda: self._consume(CONSUMER_GROUP, {"group.protocol": "consumer"}),
+            self._fall_behind,
+            self._be_refused,
+        ]
+        self._threads = [threading.Thread(target=self._guarded, args=(step,)) for step in steps]
+
+    def __enter__(self) -> Traffic:
+        for thread in self._threads:
+            thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        for thread in self._threads:
+            thread.join(CLOSE_TIMEOUT_S)
+
+    def _guarded(self, step: Callable[[], None]) -> None:
+        try:
+            step()
+        except KafkaException as error:
+            self.failures.append(str(error))
+
+    def _settings(self, **more: Any) -> dict[str, Any]:
+        return {"bootstrap.servers": self._bootstrap, "log_level": 0, **more}
+
+    def _produce(self) -> None:
+        producer = Producer(self._settings(**{"enable.idempotence": True, "compression.type": "lz4"}))
+        number = 0
+        while not self._is_over.wait(TURN_S):
+            for _ in range(RECORDS_PER_TURN):
+                number += 1
+                producer.produce(TOPIC, f"flight {number}".encode() * 8, key=str(number % 97))
+            # Few keys, large values: something for the cleaner to do.
+            producer.produce(COMPACTED_TOPIC, os.urandom(PLANE_BYTES), key=str(number % 5))
+            producer.poll(0)
+        producer.flush(CLOSE_TIMEOUT_S)
+
+    def _produce_transactions(self) -> None:
+        producer = Producer(self._settings(**{"transactional.id": TRANSACTIONAL_ID}))
+        producer.init_transactions(ADMIN_TIMEOUT_S)
+        turn = 0
+        while not self._is_over.wait(TURN_S * 2):
+            turn += 1
+            producer.begin_transaction()
+            producer.produce(COPY_TOPIC, f"copy {turn}".encode(), key=str(turn))
+            producer.flush(CLOSE_TIMEOUT_S)
+            if turn % 10:
+                producer.commit_transaction(CLOSE_TIMEOUT_S)
+            else:
+                producer.abort_transaction(CLOSE_TIMEOUT_S)
+
+    def _consume(self, group: str, more: dict[str, Any]) -> None:
+        settings = self._settings(**{"group.id": group, "auto.offset.reset": "earliest", **more})
+        consumer = Consumer({**settings, "auto.commit.interval.ms": 500})
+        consumer.subscribe([TOPIC, COPY_TOPIC])
+        while not self._is_over.is_set():
+            consumer.consume(500, TURN_S)
+        consumer.close()
+
+    def _fall_behind(self) -> None:
+        """Reads a few records, commits them, and reads no more."""
+        settings = self._settings(**{"group.id": SLOW_GROUP, "enable.auto.commit": False})
+        consumer = Consumer({**settings, "auto.offset.reset": "earliest"})
+        consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
+        committed = False
+        while not self._is_over.is_set():
+            if not committed and consumer.consume(10, TURN_S):
+                places = [TopicPartition(TOPIC, partition, 1) for partition in range(PARTITIONS)]
+                consumer.commit(offsets=places, asynchronous=False)
+                committed = True
+            self._is_over.wait(TURN_S)
+        consumer.close()
+
+    def _be_refused(self) -> None:
+        """A producer whose records are too large, refused by the broker: failed requests."""
+        large = 2_000_000
+        producer = Producer(self._settings(**{"message.max.bytes": large * 2}))
+        while not self._is_over.wait(TURN_S * 10):
+            producer.produce(TOPIC, bytes(large))
+            producer.poll(0)
+        producer.purge()
+        producer.flush(1)
+
+
+def main() -> None:
+    """For a look by hand: `python -m observabilitylab.traffic HOST:PORT SECONDS`."""
+    with contextlib.suppress(KafkaException):  # they are there already
+        create_topics(sys.argv[1])
+    with Traffic(sys.argv[1]) as traffic:
+        time.sleep(float(sys.argv[2]))
+    print(traffic.failures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,393 @@
+"""Broker: where a request's time goes, the network, the disks, compaction, the process."""
+
+# ruff: noqa: E501 - expressions are read whole
+
+from panels import Dashboard, Row, graph, heatmap, number, ranking
+from variables import BROKER, OF_RELEASES
+
+_OF = 'SEL,broker=~"$broker"'
+_NET = "kafka_network_requestmetrics"
+_RATE = "[$__rate_interval]"
+
+
+def _quantile(quantile: float, metric: str, request: str, by: str = "le") -> str:
+    buckets = f'rate({metric}_bucket{{{_OF},request="{request}"}}{_RATE})'
+    return f"histogram_quantile({quantile}, sum by ({by}) ({buckets}))"
+
+
+def _mean_ms(part: str, request: str) -> str:
+    """Of the time of a kind over all requests, whether they had any of it or not."""
+    spent = f'sum(rate({_NET}_{part}_sum{{{_OF},request="{request}"}}{_RATE}))'
+    return f'{spent} / sum(rate({_NET}_totaltimems_count{{{_OF},request="{request}"}}{_RATE}))'
+
+
+_GLANCE = Row(
+    "At a glance",
+    [
+        number(
+            "State",
+            f"max(kafka_server_kafkaserver_brokerstate{{{_OF}}})",
+            "The one furthest from 3, running, that a look at the greatest finds",
+            mappings={
+                "1": "starting",
+                "2": "recovering",
+                "3": "running",
+                "6": "handing over",
+                "7": "stopping",
+            },
+        ),
+        number(
+            "Youngest process",
+            f'min(time() - process_start_time_seconds{{{_OF},component="broker"}})',
+            "Since the last start of any of the brokers chosen",
+            unit="s",
+        ),
+        number(
+            "Busiest event loop",
+            f"max(rate(tidelog_event_loop_busy_seconds_total{{{_OF}}}{_RATE}))",
+            "Share of one core; near 1 the broker is full: add brokers, spread leaders",
+            unit="percentunit",
+            warn_from=0.7,
+            bad_from=0.9,
+        ),
+        number(
+            "Requests",
+            f'sum(rate({_NET}_requests_total{{{_OF},request!~"FetchConsumer|FetchFollower"}}{_RATE}))',
+            "Per second",
+            unit="reqps",
+        ),
+        number(
+            "Partitions refused",
+            f"sum(rate({_NET}_errors_total{{{_OF}}}{_RATE})) or vector(0)",
+            "Partitions of produce and fetch requests that were refused, per second",
+            unit="ops",
+            warn_from=1,
+        ),
+        number("Connections", f"sum(kafka_server_socketservermetrics_connection_count{{{_OF}}})", "Open"),
+        number(
+            "Memory",
+            f"max(process_resident_memory_bytes{{{_OF}}})",
+            "Of the largest process; the page cache is not in it",
+            unit="bytes",
+        ),
+        number(
+            "Least free disk",
+            f"min(tidelog_log_directory_free_bytes{{{_OF}}} / tidelog_log_directory_size_bytes{{{_OF}}})",
+            "Share of the volume that is free, on the fullest",
+            unit="percentunit",
+            good_from=0.15,
+        ),
+    ],
+)
+
+_LATENCY = Row(
+    "Latency",
+    [
+        graph(
+            "Produce",
+            {
+                "p50": _quantile(0.5, "tidelog_request_duration_seconds", "Produce"),
+                "p95": _quantile(0.95, "tidelog_request_duration_seconds", "Produce"),
+                "p99": _quantile(0.99, "tidelog_request_duration_seconds", "Produce"),
+            },
+            "From a request's arrival to its answer",
+            unit="s",
+        ),
+        graph(
+            "Fetch",
+            {
+                "p50": _quantile(0.5, "tidelog_request_duration_seconds", "Fetch"),
+                "p99": _quantile(0.99, "tidelog_request_duration_seconds", "Fetch"),
+            },
+            "With the time that it waits for records to come, fetch.max.wait.ms at most",
+            unit="s",
+        ),
+        heatmap(
+            "Produce, all of it",
+            f'sum by (le) (increase(tidelog_request_duration_seconds_bucket{{{_OF},request="Produce"}}{_RATE}))',
+            "Two bands: leaders that have to wait for a slow follower, and those that don't",
+        ),
+        graph(
+            "Where a produce spends its time, on average",
+            {
+                "here (append, answer)": _mean_ms("localtimems", "Produce"),
+                "waiting for followers": _mean_ms("remotetimems", "Produce"),
+            },
+            "With acks=all most of it is the wait for the ISR",
+            unit="ms",
+            stacked=True,
+        ),
+        graph(
+            "Where a fetch spends its time, on average",
+            {
+                "here": _mean_ms("localtimems", "Fetch"),
+                "waiting for records": _mean_ms("remotetimems", "Fetch"),
+            },
+            "Waiting is no work: it is how a consumer is told at once",
+            unit="ms",
+            stacked=True,
+        ),
+        graph(
+            "Waiting for others, p99",
+            {
+                "{{request}}": "histogram_quantile(0.99, sum by (le, request) "
+                f'(rate(tidelog_request_wait_seconds_bucket{{{_OF},request!="Fetch"}}{_RATE})))'
+            },
+            "Followers, the controller, a coordinator",
+            unit="s",
+        ),
+        graph(
+            "Lag of the event loop",
+            {
+                "broker {{broker}} p99": "histogram_quantile(0.99, sum by (le, broker) "
+                f"(rate(tidelog_event_loop_lag_seconds_bucket{{{_OF}}}{_RATE})))",
+                "broker {{broker}} most": f"max by (broker) (tidelog_event_loop_lag_max_seconds{{{_OF}}})",
+            },
+            "What a request waits for its turn at most: the queue in front of the one thread",
+            unit="s",
+        ),
+        graph(
+            "Busy",
+            {
+                "broker {{broker}}": f"sum by (broker) (rate(tidelog_event_loop_busy_seconds_total{{{_OF}}}{_RATE}))"
+            },
+            "CPU of the event loop's thread, as a share of one core",
+            unit="percentunit",
+        ),
+        graph(
+            "Waiting requests",
+            {
+                "{{delayedOperation}}": "sum by (delayedOperation) "
+                f"(kafka_server_delayedoperationpurgatory_numdelayedoperations{{{_OF}}})"
+            },
+            "Produces that wait for followers, fetches that wait for records",
+        ),
+        graph(
+            "Ran out of time",
+            {
+                "{{delayedOperation}}": "sum by (delayedOperation) "
+                f"(rate(kafka_server_delayedoperationpurgatory_expires_total{{{_OF}}}{_RATE}))"
+            },
+            "A fetch that expires found nothing new; a produce that expires was not acknowledged",
+            unit="ops",
+        ),
+        ranking(
+            "Requests by API",
+            f"topk(12, sum by (request) (rate({_NET}_requests_total{{{_OF}}}{_RATE})))",
+            "{{request}}",
+            "Per second. FetchConsumer and FetchFollower are parts of Fetch",
+            unit="reqps",
+        ),
+        graph(
+            "Refused",
+            {"{{request}} {{error}}": f"sum by (request, error) (rate({_NET}_errors_total{{{_OF}}}{_RATE}))"},
+            "Partitions of requests, by Kafka's name of the error. A few NOT_LEADER_OR_FOLLOWER follow every election",
+            unit="ops",
+        ),
+    ],
+)
+
+_NETWORK = Row(
+    "Network",
+    [
+        graph(
+            "Bytes",
+            {
+                "{{broker}} in": "sum by (broker) (rate(kafka_server_brokertopicmetrics_bytesin_total{"
+                + _OF
+                + ',topic=""}'
+                + _RATE
+                + "))",
+                "{{broker}} out": "sum by (broker) (rate(kafka_server_brokertopicmetrics_bytesout_total{"
+                + _OF
+                + ',topic=""}'
+                + _RATE
+                + "))",
+                "{{broker}} to followers": f"sum by (broker) (rate(kafka_server_brokertopicmetrics_replicationbytesout_total{{{_OF}}}{_RATE}))",
+            },
+            "Of batches, clients' and followers'",
+            unit="Bps",
+        ),
+        graph(
+            "Connections",
+            {
+                "{{broker}} {{listener}}": f"sum by (broker, listener) (kafka_server_socketservermetrics_connection_count{{{_OF}}})"
+            },
+            "Open, by listener",
+        ),
+        graph(
+            "Connections come and go",
+            {
+                "opened": f"sum(rate(kafka_server_socketservermetrics_connection_creation_total{{{_OF}}}{_RATE}))",
+                "closed": f"sum(rate(kafka_server_socketservermetrics_connection_close_total{{{_OF}}}{_RATE}))",
+            },
+            "Per second. Many: clients that connect anew for each request",
+            unit="ops",
+        ),
+        graph(
+            "Requests in work",
+            {
+                "broker {{broker}}": f"sum by (broker) (kafka_network_requestchannel_requestqueuesize{{{_OF}}})"
+            },
+            "Begun and not answered yet, those that wait among them",
+        ),
+        graph(
+            "Answers not taken",
+            {"broker {{broker}}": f"sum by (broker) (tidelog_connections_unsent_bytes{{{_OF}}})"},
+            "Bytes that clients have not taken yet: slow clients or a slow network",
+            unit="bytes",
+        ),
+        graph(
+            "Slow clients",
+            {
+                "{{broker}} with answers not taken": f"sum by (broker) (kafka_network_requestchannel_responsequeuesize{{{_OF}}})",
+                "{{broker}} held back": f"sum by (broker) (tidelog_connections_held_back{{{_OF}}})",
+            },
+            "Connections. One that is held back is not read until it takes what it asked for",
+        ),
+        graph(
+            "Fetch sessions",
+            {
+                "{{broker}} sessions": f"sum by (broker) (kafka_server_fetchsessioncache_numincrementalfetchsessions{{{_OF}}})",
+                "{{broker}} pushed out": "sum by (broker) "
+                f"(rate(kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total{{{_OF}}}{_RATE}))",
+            },
+            "Sessions pushed out again and again: max.incremental.fetch.session.cache.slots is too small",
+        ),
+        graph(
+            "Producers remembered",
+            {"broker {{broker}}": f"sum by (broker) (kafka_server_replicamanager_produceridcount{{{_OF}}})"},
+            "Ids of idempotent producers over all replicas; many: clients that start anew all the time",
+        ),
+    ],
+)
+
+_DISKS = Row(
+    "Disks",
+    [
+        graph(
+            "Free",
+            {"broker {{broker}}": f"min by (broker) (tidelog_log_directory_free_bytes{{{_OF}}})"},
+            "Of the volume that the data directory is on",
+            unit="bytes",
+        ),
+        graph(
+            "Logs",
+            {"broker {{broker}}": f"sum by (broker) (kafka_log_log_size{{{_OF}}})"},
+            "Bytes of segments",
+            unit="bytes",
+            stacked=True,
+        ),
+        ranking(
+            "Largest topics",
+            f"topk(10, sum by (topic) (kafka_log_log_size{{{_OF}}}))",
+            "{{topic}}",
+            "Over all replicas",
+            unit="bytes",
+        ),
+        graph(
+            "Segments",
+            {"broker {{broker}}": f"sum by (broker) (kafka_log_log_numlogsegments{{{_OF}}})"},
+            "Many small ones cost files and memory",
+        ),
+        graph(
+            "Flushes",
+            {
+                "broker {{broker}} p99": "max by (broker) "
+                f'(kafka_log_logflushstats_logflushrateandtimems{{{_OF},quantile="0.99"}})'
+            },
+            "How long it takes to bring a log to the disk. As in Kafka the page cache does it by default, so few are made",
+            unit="ms",
+        ),
+        graph(
+            "Data directories that failed",
+            {
+                "broker {{broker}}": f"sum by (broker) (kafka_log_logmanager_offlinelogdirectorycount{{{_OF}}})"
+            },
+            "1: it can't be read or written",
+        ),
+    ],
+)
+
+_CLEANER = Row(
+    "Compaction",
+    [
+        graph(
+            "Cleanings",
+            {
+                "{{broker}} {{outcome}}": f"sum by (broker, outcome) (rate(tidelog_log_cleaner_runs_total{{{_OF}}}{_RATE}))"
+            },
+            "Per second",
+            unit="ops",
+        ),
+        graph(
+            "Read and kept",
+            {
+                "{{broker}} read": f"sum by (broker) (rate(tidelog_log_cleaner_bytes_read_total{{{_OF}}}{_RATE}))",
+                "{{broker}} kept": f"sum by (broker) (rate(tidelog_log_cleaner_bytes_kept_total{{{_OF}}}{_RATE}))",
+            },
+            "All is kept: nothing to compact, the cleaner works for nothing",
+            unit="Bps",
+        ),
+        graph(
+            "Dirtiest log",
+            {
+                "broker {{broker}}": f"max by (broker) (kafka_log_logcleanermanager_max_dirty_percent{{{_OF}}})"
+            },
+            "Share that has not been cleaned",
+            unit="percent",
+        ),
+        graph(
+            "Longest cleaning",
+            {"broker {{broker}}": f"max by (broker) (kafka_log_logcleaner_max_clean_time_secs{{{_OF}}})"},
+            "Of the last ones",
+            unit="s",
+        ),
+        graph(
+            "Since the last cleaning",
+            {
+                "broker {{broker}}": f"max by (broker) (kafka_log_logcleanermanager_time_since_last_run_ms{{{_OF}}})"
+            },
+            "0 before the first",
+            unit="ms",
+        ),
+        graph(
+            "Logs that can't be cleaned",
+            {
+                "broker {{broker}}": f"sum by (broker) (kafka_log_logcleanermanager_uncleanable_partitions_count{{{_OF}}})"
+            },
+            "Their last cleaning failed; the broker's log says why",
+        ),
+    ],
+)
+
+_PROCESS = Row(
+    "Process",
+    [
+        graph(
+            "CPU",
+            {"broker {{broker}}": f"sum by (broker) (rate(process_cpu_seconds_total{{{_OF}}}{_RATE}))"},
+            "Cores, of all threads",
+        ),
+        graph(
+            "Memory",
+            {"broker {{broker}}": f"sum by (broker) (process_resident_memory_bytes{{{_OF}}})"},
+            "Resident",
+            unit="bytes",
+        ),
+        graph(
+            "Open files",
+            {"broker {{broker}}": f"max by (broker) (process_open_fds{{{_OF}}} / process_max_fds{{{_OF}}})"},
+            "Share of what is allowed: segments and connections",
+            unit="percentunit",
+        ),
+    ],
+)
+
+DASHBOARD = Dashboard(
+    "tidelog-broker",
+    "tidelog / Broker",
+    "Where a request's time goes, the network, the disks, compaction, the process.",
+    [*OF_RELEASES, BROKER],
+    [_GLANCE, _LATENCY, _NETWORK, _DISKS, _CLEANER, _PROCESS],
+)

@@ -1,0 +1,272 @@
+"""Cluster & ISR: is everything led, replicated and writable; who leads what; traffic; etcd."""
+
+# ruff: noqa: E501 - expressions are read whole
+
+from panels import Dashboard, Row, graph, number, ranking, table
+from variables import OF_RELEASES
+
+_MANAGER = "kafka_server_replicamanager"
+_CONTROLLER = "kafka_controller_kafkacontroller"
+_TRAFFIC = "kafka_server_brokertopicmetrics"
+
+_GLANCE = Row(
+    "At a glance",
+    [
+        number("Brokers", "sum(kafka_brokers{SEL})", "Live brokers, as the controller counts them"),
+        number(
+            "Active controllers",
+            f'sum({_CONTROLLER}_activecontrollercount{{SEL,component!="broker"}})',
+            "One, always. None: nothing is elected; two for longer than a moment: ask how",
+            good_from=1,
+            bad_from=2,
+        ),
+        number("Topics", f"sum({_CONTROLLER}_globaltopiccount{{SEL}})", "Topics of the cluster"),
+        number("Partitions", f"sum({_CONTROLLER}_globalpartitioncount{{SEL}})", "Partitions of the cluster"),
+        number(
+            "Offline partitions",
+            f"sum({_CONTROLLER}_offlinepartitionscount{{SEL}})",
+            "Partitions without a leader: neither written nor read",
+            bad_from=1,
+        ),
+        number(
+            "Under min ISR",
+            f"sum({_MANAGER}_underminisrpartitioncount{{SEL}})",
+            "Partitions that refuse acks=all, as too few replicas are in sync",
+            bad_from=1,
+        ),
+        number(
+            "Under-replicated",
+            f"sum({_MANAGER}_underreplicatedpartitions{{SEL}})",
+            "Partitions with a replica outside the ISR. During a roll that is normal, for a while",
+            warn_from=1,
+        ),
+        number(
+            "Unclean elections",
+            "sum(increase(kafka_controller_controllerstats_uncleanleaderelections_total{SEL}[$__range]))",
+            "Leaders elected from outside the ISR in the time shown: acknowledged records may be lost",
+            bad_from=1,
+        ),
+    ],
+)
+
+_ISR = Row(
+    "In-sync replicas",
+    [
+        graph(
+            "Under-replicated partitions by leader",
+            {"broker {{broker}}": f"sum by (broker) ({_MANAGER}_underreplicatedpartitions{{SEL}})"},
+            "Counted by the broker that leads them; the replica that is missing lives elsewhere",
+            stacked=True,
+        ),
+        graph(
+            "Partitions at and under min ISR",
+            {
+                "at min ISR": f"sum({_MANAGER}_atminisrpartitioncount{{SEL}})",
+                "under min ISR": f"sum({_MANAGER}_underminisrpartitioncount{{SEL}})",
+            },
+            "At: one more replica lost and acks=all is refused. Under: it is",
+        ),
+        graph(
+            "ISR changes",
+            {
+                "{{broker}} shrinks": f"sum by (broker) (rate({_MANAGER}_isrshrinks_total{{SEL}}[$__rate_interval]))",
+                "{{broker}} expands": f"sum by (broker) (rate({_MANAGER}_isrexpands_total{{SEL}}[$__rate_interval]))",
+                "{{broker}} refused": "sum by (broker) "
+                f"(rate({_MANAGER}_failedisrupdates_total{{SEL}}[$__rate_interval]))",
+            },
+            "Each shrink should be followed by an expand; a flapping ISR is a slow disk, network or broker",
+            unit="ops",
+        ),
+        table(
+            "Partitions furthest from whole",
+            {
+                "Replicas missing": "bottomk(20, sum by (topic, partition) (kafka_cluster_partition_insyncreplicascount{SEL}"
+                " - kafka_cluster_partition_replicascount{SEL}))",
+                "In sync": "bottomk(20, sum by (topic, partition) (kafka_cluster_partition_insyncreplicascount{SEL}))",
+            },
+            "0 missing: whole",
+            width=8,
+        ),
+        graph(
+            "Furthest a follower is behind",
+            {
+                "broker {{broker}}": 'max by (broker) (kafka_server_replicafetchermanager_maxlag{SEL,clientId="Replica"})'
+            },
+            "Records behind the leader's high watermark, the worst partition of each follower",
+        ),
+        graph(
+            "Replicas in trouble",
+            {
+                "{{broker}} fetching fails": "sum by (broker) "
+                "(kafka_server_replicafetchermanager_failedpartitionscount{SEL})",
+                "{{broker}} log failed": f"sum by (broker) ({_MANAGER}_offlinereplicacount{{SEL}})",
+            },
+            "Replicas that can't follow, and replicas whose files can't be read or written",
+        ),
+    ],
+)
+
+_LEADERS = Row(
+    "Leaders and the controller",
+    [
+        graph(
+            "Leaders by broker",
+            {"broker {{broker}}": f"sum by (broker) ({_MANAGER}_leadercount{{SEL}})"},
+            "Even, but for a while after a restart: preferred leaders come back by themselves",
+            stacked=True,
+        ),
+        graph(
+            "Replicas by broker",
+            {"broker {{broker}}": f"sum by (broker) ({_MANAGER}_partitioncount{{SEL}})"},
+            "After brokers were added: `tidelog rebalance` evens it",
+            stacked=True,
+        ),
+        graph(
+            "Not led as preferred",
+            {"partitions": f"sum({_CONTROLLER}_preferredreplicaimbalancecount{{SEL}})"},
+            "Partitions whose leader isn't their first replica",
+        ),
+        graph(
+            "Leader elections",
+            {
+                "clean and unclean": "sum(rate(kafka_controller_controllerstats_leaderelections_total{SEL}"
+                "[$__rate_interval]))",
+                "unclean": "sum(rate(kafka_controller_controllerstats_uncleanleaderelections_total{SEL}"
+                "[$__rate_interval]))",
+            },
+            "Per second",
+            unit="ops",
+        ),
+        graph(
+            "What the controller has yet to do",
+            {
+                "requests and changes": "sum(kafka_controller_controllereventmanager_eventqueuesize{SEL})",
+                "commands to brokers": "sum(kafka_controller_controllerchannelmanager_totalqueuesize{SEL})",
+                "partitions being reassigned": "sum(tidelog_controller_reassigning_partitions{SEL})",
+            },
+            "Queues that don't empty: the controller or a broker is too slow, or can't be reached",
+        ),
+        graph(
+            "Controller epoch",
+            {"epoch": "max(tidelog_controller_epoch{SEL})"},
+            "Each step is a change of the controller",
+            least=None,
+        ),
+    ],
+)
+
+_TRAFFIC_ROW = Row(
+    "Traffic",
+    [
+        graph(
+            "Written by clients",
+            {
+                "broker {{broker}}": f'sum by (broker) (rate({_TRAFFIC}_bytesin_total{{SEL,topic=""}}[$__rate_interval]))'
+            },
+            "Bytes of batches appended by leaders",
+            unit="Bps",
+            stacked=True,
+        ),
+        graph(
+            "Read by clients",
+            {
+                "broker {{broker}}": f'sum by (broker) (rate({_TRAFFIC}_bytesout_total{{SEL,topic=""}}[$__rate_interval]))'
+            },
+            "Bytes of batches sent to consumers",
+            unit="Bps",
+            stacked=True,
+        ),
+        graph(
+            "Replicated",
+            {
+                "to broker {{broker}}": "sum by (broker) "
+                f"(rate({_TRAFFIC}_replicationbytesin_total{{SEL}}[$__rate_interval]))"
+            },
+            "Bytes of batches that followers fetched",
+            unit="Bps",
+            stacked=True,
+        ),
+        graph(
+            "Records written",
+            {"records": f'sum(rate({_TRAFFIC}_messagesin_total{{SEL,topic=""}}[$__rate_interval]))'},
+            "Per second, over all brokers",
+            unit="wps",
+        ),
+        ranking(
+            "Most written topics",
+            f'topk(10, sum by (topic) (rate({_TRAFFIC}_bytesin_total{{SEL,topic!=""}}[$__rate_interval])))',
+            "{{topic}}",
+            "Bytes a second",
+            unit="Bps",
+        ),
+        ranking(
+            "Most read topics",
+            f'topk(10, sum by (topic) (rate({_TRAFFIC}_bytesout_total{{SEL,topic!=""}}[$__rate_interval])))',
+            "{{topic}}",
+            "Bytes a second",
+            unit="Bps",
+        ),
+    ],
+)
+
+_ETCD = Row(
+    "etcd and leases",
+    [
+        graph(
+            "Members that see a leader",
+            {"{{pod}}": "max by (pod) (etcd_server_has_leader{SEL})"},
+            "0: the member is cut off, or too few members are up",
+        ),
+        graph(
+            "Leader changes, failed proposals",
+            {
+                "leader changes": "max(increase(etcd_server_leader_changes_seen_total{SEL}[$__rate_interval]))",
+                "failed proposals": "sum(increase(etcd_server_proposals_failed_total{SEL}[$__rate_interval]))",
+            },
+            "Leader changes out of the blue: a slow disk or network",
+        ),
+        graph(
+            "Disk, 99th percentile",
+            {
+                "{{pod}} WAL fsync": "histogram_quantile(0.99, sum by (pod, le) "
+                "(rate(etcd_disk_wal_fsync_duration_seconds_bucket{SEL}[$__rate_interval])))",
+                "{{pod}} commit": "histogram_quantile(0.99, sum by (pod, le) "
+                "(rate(etcd_disk_backend_commit_duration_seconds_bucket{SEL}[$__rate_interval])))",
+            },
+            "etcd wants an fsync in 10 ms and a commit in 25 ms",
+            unit="s",
+        ),
+        graph(
+            "Database",
+            {
+                "{{pod}} size": "max by (pod) (etcd_mvcc_db_total_size_in_bytes{SEL})",
+                "{{pod}} in use": "max by (pod) (etcd_mvcc_db_total_size_in_use_in_bytes{SEL})",
+                "quota": "max(etcd_server_quota_backend_bytes{SEL})",
+            },
+            "At its quota etcd takes no more writes until it is compacted, defragmented and told so",
+            unit="bytes",
+        ),
+        graph(
+            "Since a lease was renewed",
+            {"{{pod}}": "max by (pod) (tidelog_metadata_lease_renewed_seconds{SEL})"},
+            "At broker.session.timeout.ms (6 s) the others take a service for dead",
+            unit="s",
+        ),
+        graph(
+            "Leases that ran out",
+            {
+                "{{pod}}": "sum by (pod) (increase(kafka_server_sessionexpirelistener_zookeeperexpires_total{SEL}"
+                "[$__rate_interval]))"
+            },
+            "Frozen, starved of CPU, or cut off from etcd for longer than its session",
+        ),
+    ],
+)
+
+DASHBOARD = Dashboard(
+    "tidelog-cluster",
+    "tidelog / Cluster & ISR",
+    "Is every partition led, replicated and writable? Who leads what, what moves, how etcd is.",
+    OF_RELEASES,
+    [_GLANCE, _ISR, _LEADERS, _TRAFFIC_ROW, _ETCD],
+)

@@ -1,0 +1,155 @@
+"""Lag: how far readers are behind, in records, in time, and until what is unread expires."""
+
+# ruff: noqa: E501 - expressions are read whole
+
+from panels import Dashboard, Row, graph, number, ranking, table
+from variables import GROUP, OF_RELEASES, TOPIC
+
+_OF = 'SEL,consumergroup=~"$group",topic=~"$topic"'
+_LAG = f"kafka_consumergroup_lag{{{_OF}}}"
+_SECONDS = f"kafka_consumergroup_lag_seconds{{{_OF}}}"
+_EXPIRES = f"tidelog_consumergroup_unread_expires_seconds{{{_OF}}}"
+_COMMITTED = f"kafka_consumergroup_current_offset{{{_OF}}}"
+_MEMBERS = 'kafka_consumergroup_members{SEL,consumergroup=~"$group"}'
+
+_GLANCE = Row(
+    "At a glance",
+    [
+        number(
+            "Groups",
+            f"count(count by (consumergroup) ({_LAG}))",
+            "Groups that have committed offsets",
+            width=4,
+        ),
+        number("Unread records", f"sum({_LAG})", "Over all groups chosen", width=4),
+        number(
+            "Oldest unread record",
+            f"max({_SECONDS})",
+            "How old the first record is that a group has yet to read",
+            unit="s",
+            warn_from=300,
+            bad_from=3600,
+            width=4,
+        ),
+        number(
+            "Unread data expires in",
+            f"min({_EXPIRES})",
+            "Until retention by time may delete a record that a group has not read. Nothing shown: all is read",
+            unit="s",
+            good_from=3600,
+            width=4,
+        ),
+        number(
+            "Lagging groups without members",
+            f"count((sum by (consumergroup) ({_LAG}) > 0) and on (consumergroup) ({_MEMBERS} == 0)) or vector(0)",
+            "They have something to read, and nobody reads",
+            warn_from=1,
+            width=4,
+        ),
+        number("Members", f"sum({_MEMBERS})", "Of all groups chosen", width=4),
+    ],
+)
+
+_GROUPS = Row(
+    "By group",
+    [
+        graph(
+            "Lag in records",
+            {"{{consumergroup}}": f"sum by (consumergroup) ({_LAG})"},
+            "Up to the last stable offset or the high watermark, whatever a reader can reach",
+        ),
+        graph(
+            "Lag in time",
+            {"{{consumergroup}}": f"max by (consumergroup) ({_SECONDS})"},
+            "Age of the oldest record unread; what people notice",
+            unit="s",
+        ),
+        graph(
+            "Time until unread data expires",
+            {"{{consumergroup}}": f"min by (consumergroup) ({_EXPIRES})"},
+            "At 0 retention deletes what the group has not read",
+            unit="s",
+        ),
+        graph(
+            "Read and committed",
+            {"{{consumergroup}}": f"sum by (consumergroup) (rate({_COMMITTED}[$__rate_interval]))"},
+            "Records a second, by the offsets committed",
+            unit="rps",
+        ),
+        graph(
+            "Lag grows by",
+            {
+                "{{consumergroup}}": f"sum by (consumergroup) (deriv(kafka_consumergroup_lag{{{_OF}}}[$__rate_interval]))"
+            },
+            "Records a second; below 0 it catches up",
+            least=None,
+        ),
+        graph(
+            "Members",
+            {"{{consumergroup}}": f"sum by (consumergroup) ({_MEMBERS})"},
+            "Who reads",
+        ),
+    ],
+)
+
+_TOPICS = Row(
+    "By topic and partition",
+    [
+        graph(
+            "Written",
+            {
+                "{{topic}}": 'sum by (topic) (rate(kafka_server_brokertopicmetrics_messagesin_total{SEL,topic!="",'
+                'topic=~"$topic"}[$__rate_interval]))'
+            },
+            "Records a second: what readers have to keep up with",
+            unit="wps",
+        ),
+        graph(
+            "Lag by topic",
+            {"{{consumergroup}} {{topic}}": f"sum by (consumergroup, topic) ({_LAG})"},
+            "Records",
+        ),
+        ranking(
+            "Partitions furthest behind",
+            f"topk(15, max by (consumergroup, topic, partition) ({_LAG}))",
+            "{{consumergroup}} {{topic}}-{{partition}}",
+            "One partition far ahead of the others: a hot key, or a reader that is stuck",
+        ),
+        table(
+            "All partitions",
+            {
+                "Committed": f"max by (consumergroup, topic, partition) ({_COMMITTED})",
+                "Lag": f"max by (consumergroup, topic, partition) ({_LAG})",
+                "Lag, s": f"max by (consumergroup, topic, partition) ({_SECONDS})",
+                "Expires in, s": f"min by (consumergroup, topic, partition) ({_EXPIRES})",
+            },
+            "No expiry where everything is read, or where nothing expires",
+            width=24,
+        ),
+        graph(
+            "Readable offsets",
+            {
+                "{{topic}}": 'sum by (topic) (kafka_topic_partition_current_offset{SEL,topic=~"$topic"}'
+                ' - kafka_topic_partition_oldest_offset{SEL,topic=~"$topic"})'
+            },
+            "Offsets between the first and the high watermark, over all partitions",
+            width=12,
+        ),
+        graph(
+            "Open transactions hold back",
+            {
+                "{{topic}}": 'sum by (topic) (kafka_cluster_partition_laststableoffsetlag{SEL,topic=~"$topic"})'
+            },
+            "Records above the last stable offset: readers with read_committed wait for the transaction's end",
+            width=12,
+        ),
+    ],
+)
+
+DASHBOARD = Dashboard(
+    "tidelog-lag",
+    "tidelog / Lag",
+    "How far readers are behind: in records, in seconds, and how long until what they have not read expires.",
+    [*OF_RELEASES, GROUP, TOPIC],
+    [_GLANCE, _GROUPS, _TOPICS],
+)

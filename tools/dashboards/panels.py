@@ -1,0 +1,322 @@
+"""What dashboards are made of: panels, rows, variables, and the JSON that Grafana reads.
+
+Grafana's dashboard schema 39 (Grafana 10.3 and later). In expressions `SEL` stands for the labels that choose
+a release, `POD` for those of exporters that know pods only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+SCHEMA_VERSION = 39
+GRID_COLUMNS = 24
+ROW_HEIGHT = 1
+PLUGIN = "prometheus"
+DATASOURCE = {"type": PLUGIN, "uid": "${datasource}"}
+SELECTORS = {
+    "SEL": 'namespace=~"$namespace",release=~"$release"',
+    "POD": 'namespace=~"$namespace",pod=~"$release(-.+)?"',
+}
+GOOD, WARNING, BAD = "green", "orange", "red"
+
+Expressions = Mapping[str, str]
+"""Legend -> expression; a legend of Grafana's, as `{{broker}}`."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One panel; `steps` are (from value, colour), the first one from minus infinity."""
+
+    kind: str
+    title: str
+    about: str
+    expressions: Expressions
+    unit: str
+    width: int
+    height: int
+    steps: Sequence[tuple[float | None, str]] = ()
+    is_stacked: bool = False
+    decimals: int | None = None
+    least: float | None = 0
+    mappings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Row:
+    """Panels under a heading."""
+
+    title: str
+    panels: Sequence[Panel]
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A choice above the dashboard, of a label's values; `metric` is what is asked for them."""
+
+    name: str
+    label: str
+    metric: str
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class Dashboard:
+    """What one JSON file is made of."""
+
+    uid: str
+    title: str
+    about: str
+    variables: Sequence[Variable]
+    rows: Sequence[Row]
+
+
+def number(
+    title: str,
+    expression: str,
+    about: str,
+    *,
+    unit: str = "short",
+    bad_from: float | None = None,
+    warn_from: float | None = None,
+    good_from: float | None = None,
+    width: int = 3,
+    mappings: Mapping[str, str] | None = None,
+) -> Panel:
+    """One figure; its colour turns at the values given. With `good_from` less than that is bad."""
+    steps: list[tuple[float | None, str]] = [(None, GOOD)]
+    if good_from is not None:
+        steps = [(None, BAD), (good_from, GOOD)]
+    if warn_from is not None:
+        steps.append((warn_from, WARNING))
+    if bad_from is not None:
+        steps.append((bad_from, BAD))
+    return Panel("stat", title, about, {"": expression}, unit, width, 4, steps, mappings=mappings or {})
+
+
+def graph(
+    title: str,
+    expressions: Expressions,
+    about: str,
+    *,
+    unit: str = "short",
+    width: int = 8,
+    stacked: bool = False,
+    least: float | None = 0,
+) -> Panel:
+    """Lines over time."""
+    return Panel("timeseries", title, about, expressions, unit, width, 8, is_stacked=stacked, least=least)
+
+
+def ranking(title: str, expression: str, legend: str, about: str, *, unit: str = "short") -> Panel:
+    """Bars, the longest first: one moment's values."""
+    return Panel("bargauge", title, about, {legend: expression}, unit, 8, 8)
+
+
+def table(title: str, expressions: Expressions, about: str, *, unit: str = "short", width: int = 12) -> Panel:
+    """One line a series, one column an expression; the legend is the column's heading."""
+    return Panel("table", title, about, expressions, unit, width, 9)
+
+
+def heatmap(title: str, expression: str, about: str, *, width: int = 8) -> Panel:
+    """A histogram's buckets over time, in seconds."""
+    return Panel("heatmap", title, about, {"{{le}}": expression}, "s", width, 8)
+
+
+def dashboard_json(dashboard: Dashboard) -> dict[str, Any]:
+    """What Grafana provisions."""
+    return {
+        "annotations": {"list": [_restarts_annotation()]},
+        "description": dashboard.about,
+        "editable": True,
+        "graphTooltip": 1,
+        "links": [
+            {
+                "asDropdown": True,
+                "includeVars": True,
+                "keepTime": True,
+                "tags": ["tidelog"],
+                "title": "tidelog",
+                "type": "dashboards",
+            }
+        ],
+        "panels": _laid_out(dashboard.rows),
+        "refresh": "30s",
+        "schemaVersion": SCHEMA_VERSION,
+        "tags": ["tidelog"],
+        "templating": {"list": [_datasource_variable(), *_chained(dashboard.variables)]},
+        "time": {"from": "now-1h", "to": "now"},
+        "timezone": "",
+        "title": dashboard.title,
+        "uid": dashboard.uid,
+    }
+
+
+def selected(expression: str) -> str:
+    """The expression with its labels in place."""
+    for word, labels in SELECTORS.items():
+        expression = expression.replace(word, labels)
+    return " ".join(expression.split())
+
+
+def _laid_out(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = []
+    y = 0
+    for row in rows:
+        place = {"h": ROW_HEIGHT, "w": GRID_COLUMNS, "x": 0, "y": y}
+        found.append(
+            {
+                "collapsed": False,
+                "gridPos": place,
+                "id": len(found) + 1,
+                "panels": [],
+                "title": row.title,
+                "type": "row",
+            }
+        )
+        y += ROW_HEIGHT
+        x = height = 0
+        for panel in row.panels:
+            if x + panel.width > GRID_COLUMNS:
+                x, y, height = 0, y + height, 0
+            place = {"h": panel.height, "w": panel.width, "x": x, "y": y}
+            found.append({"id": len(found) + 1, "gridPos": place, **_panel_json(panel)})
+            x, height = x + panel.width, max(height, panel.height)
+        y += height
+    return found
+
+
+def _panel_json(panel: Panel) -> dict[str, Any]:
+    steps = [{"color": colour, "value": value} for value, colour in panel.steps or [(None, GOOD)]]
+    defaults: dict[str, Any] = {
+        "unit": panel.unit,
+        "thresholds": {"mode": "absolute", "steps": steps},
+        "mappings": [
+            {"type": "value", "options": {value: {"text": text}}} for value, text in panel.mappings.items()
+        ],
+    }
+    if panel.least is not None and panel.kind == "timeseries":
+        defaults["min"] = panel.least
+    if panel.kind == "timeseries":
+        defaults["custom"] = {
+            "drawStyle": "line",
+            "fillOpacity": 30 if panel.is_stacked else 8,
+            "lineWidth": 1,
+            "showPoints": "never",
+            "stacking": {"group": "A", "mode": "normal" if panel.is_stacked else "none"},
+        }
+    return {
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.about,
+        "datasource": DATASOURCE,
+        "fieldConfig": {"defaults": defaults, "overrides": []},
+        "options": _OPTIONS[panel.kind],
+        "targets": [
+            _target(panel, index, legend, expression)
+            for index, (legend, expression) in enumerate(panel.expressions.items())
+        ],
+        "transformations": _as_columns(panel) if panel.kind == "table" else [],
+    }
+
+
+def _target(panel: Panel, index: int, legend: str, expression: str) -> dict[str, Any]:
+    is_of_now = panel.kind in ("bargauge", "table")
+    return {
+        "datasource": DATASOURCE,
+        "editorMode": "code",
+        "expr": selected(expression),
+        "format": {"table": "table", "heatmap": "heatmap"}.get(panel.kind, "time_series"),
+        "instant": is_of_now,
+        "range": not is_of_now,
+        "legendFormat": legend or "__auto",
+        "refId": chr(ord("A") + index),
+    }
+
+
+def _as_columns(panel: Panel) -> list[dict[str, Any]]:
+    """Several tables into one; their value columns get the legends as headings."""
+    legends = list(panel.expressions)
+    names = {f"Value #{chr(ord('A') + index)}": legend for index, legend in enumerate(legends)}
+    if len(legends) == 1:
+        names = {"Value": legends[0]}
+    return [
+        {"id": "merge", "options": {}},
+        {"id": "organize", "options": {"excludeByName": {"Time": True}, "renameByName": names}},
+    ]
+
+
+def _datasource_variable() -> dict[str, Any]:
+    return {
+        "name": "datasource",
+        "label": "Data source",
+        "type": "datasource",
+        "query": PLUGIN,
+        "current": {},
+        "hide": 0,
+        "refresh": 1,
+    }
+
+
+def _chained(variables: Sequence[Variable]) -> list[dict[str, Any]]:
+    """Each variable's values are those left by the choices before it."""
+    found: list[dict[str, Any]] = []
+    chosen: list[str] = []
+    for variable in variables:
+        labels = ",".join(f'{name}=~"${name}"' for name in chosen)
+        metric = f"{variable.metric}{{{labels}}}" if labels else variable.metric
+        query = f"label_values({metric}, {variable.label})"
+        found.append(
+            {
+                "name": variable.name,
+                "label": variable.name.capitalize(),
+                "description": variable.about,
+                "type": "query",
+                "datasource": DATASOURCE,
+                "definition": query,
+                "query": {
+                    "qryType": 1,
+                    "query": query,
+                    "refId": "PrometheusVariableQueryEditor-VariableQuery",
+                },
+                "includeAll": True,
+                "allValue": ".*",
+                "multi": variable.name not in ("namespace", "release"),
+                "current": {"selected": True, "text": "All", "value": "$__all"},
+                "refresh": 2,
+                "sort": 3,
+                "hide": 0,
+            }
+        )
+        if variable.name in ("namespace", "release"):
+            chosen.append(variable.name)
+    return found
+
+
+def _restarts_annotation() -> dict[str, Any]:
+    """A line across all panels wherever a process of the release began."""
+    return {
+        "datasource": DATASOURCE,
+        "enable": True,
+        "expr": selected("changes(process_start_time_seconds{SEL}[$__rate_interval]) > 0"),
+        "iconColor": "purple",
+        "name": "Restarts",
+        "titleFormat": "{{pod}} started",
+    }
+
+
+_LEGEND = {"displayMode": "list", "placement": "bottom", "showLegend": True, "calcs": []}
+_LAST = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "timeseries": {"legend": _LEGEND, "tooltip": {"mode": "multi", "sort": "desc"}},
+    "stat": {"colorMode": "value", "graphMode": "area", "justifyMode": "auto", "reduceOptions": _LAST},
+    "bargauge": {"displayMode": "basic", "orientation": "horizontal", "reduceOptions": _LAST},
+    "table": {"showHeader": True, "footer": {"show": False, "reducer": ["sum"]}},
+    "heatmap": {
+        "calculate": False,
+        "color": {"mode": "scheme", "scheme": "Oranges", "steps": 64},
+        "yAxis": {"unit": "s"},
+        "tooltip": {"show": True, "yHistogram": True},
+    },
+}

@@ -1,0 +1,11 @@
+"""The choices above the dashboards."""
+
+from panels import Variable
+
+OF_RELEASES = (
+    Variable("namespace", "namespace", "tidelog_build_info", "Namespace of the release"),
+    Variable("release", "release", "tidelog_build_info", "Helm's release"),
+)
+BROKER = Variable("broker", "broker", "kafka_server_replicamanager_partitioncount", "Brokers by id")
+TOPIC = Variable("topic", "topic", "kafka_topic_partitions", "Topics")
+GROUP = Variable("group", "consumergroup", "kafka_consumergroup_members", "Consumer groups")
