@@ -106,7 +106,7 @@ def list_groups(cluster: Cluster, states: list[str], types: list[str]) -> list[L
             raise_on_error(answer.error_code, f"groups of broker {broker_id}")
             return answer
 
-        for row in _until_loaded(cluster, ask).groups:
+        for row in until_loaded(cluster, ask).groups:
             found[row.group_id] = ListedGroup(
                 row.group_id, row.group_type, row.protocol_type, row.group_state
             )
@@ -117,11 +117,11 @@ def describe_group(cluster: Cluster, group_id: str) -> Group:
     """Raises KafkaError GROUP_ID_NOT_FOUND."""
 
     def ask() -> Group:
-        coordinator = _coordinator(cluster, GROUP, group_id)
+        coordinator = coordinator_of(cluster, GROUP, group_id)
         described = _describe_of_kip_848(coordinator, group_id)
         return described or _describe_classic(coordinator, group_id)
 
-    return _until_loaded(cluster, ask)
+    return until_loaded(cluster, ask)
 
 
 def _describe_of_kip_848(coordinator: BrokerConnection, group_id: str) -> Group | None:
@@ -177,7 +177,7 @@ def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, i
     """All that the group has committed."""
 
     def ask() -> dict[TopicPartition, int]:
-        coordinator = _coordinator(cluster, GROUP, group_id)
+        coordinator = coordinator_of(cluster, GROUP, group_id)
         request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id, topics=None)])
         answer = coordinator.call(
             request, OffsetFetchResponse, at_least=8, at_most=_LAST_OFFSET_FETCH_BY_NAME
@@ -191,18 +191,18 @@ def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, i
             if not partition.error_code and partition.committed_offset != NO_OFFSET
         }
 
-    return _until_loaded(cluster, ask)
+    return until_loaded(cluster, ask)
 
 
 def delete_group(cluster: Cluster, group_id: str) -> None:
     """With all its offsets. Raises KafkaError: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND."""
 
     def ask() -> None:
-        coordinator = _coordinator(cluster, GROUP, group_id)
+        coordinator = coordinator_of(cluster, GROUP, group_id)
         answer = coordinator.call(DeleteGroupsRequest([group_id]), DeleteGroupsResponse)
         raise_on_error(answer.results[0].error_code, f"group '{group_id}'")
 
-    _until_loaded(cluster, ask)
+    until_loaded(cluster, ask)
 
 
 def list_transactions(cluster: Cluster, states: list[str], least_duration_ms: int) -> list[ListedTransaction]:
@@ -219,7 +219,7 @@ def list_transactions(cluster: Cluster, states: list[str], least_duration_ms: in
 
         found += [
             ListedTransaction(row.transactional_id, row.producer_id, row.transaction_state, broker.broker_id)
-            for row in _until_loaded(cluster, ask).transaction_states
+            for row in until_loaded(cluster, ask).transaction_states
         ]
     return sorted(found, key=lambda row: row.transactional_id)
 
@@ -228,7 +228,7 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction
     """Raises KafkaError TRANSACTIONAL_ID_NOT_FOUND."""
 
     def ask() -> Transaction:
-        coordinator = _coordinator(cluster, TRANSACTION, transactional_id)
+        coordinator = coordinator_of(cluster, TRANSACTION, transactional_id)
         request = DescribeTransactionsRequest([transactional_id])
         row = coordinator.call(request, DescribeTransactionsResponse).transaction_states[0]
         raise_on_error(row.error_code, f"transactional id '{transactional_id}'")
@@ -242,7 +242,7 @@ def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction
             tuple(TopicPartition(topic.topic, index) for topic in row.topics for index in topic.partitions),
         )
 
-    return _until_loaded(cluster, ask)
+    return until_loaded(cluster, ask)
 
 
 def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
@@ -266,7 +266,8 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
     return tuple(found)
 
 
-def _coordinator(cluster: Cluster, kind: int, key: str) -> BrokerConnection:
+def coordinator_of(cluster: Cluster, kind: int, key: str) -> BrokerConnection:
+    """The connection to the broker that FindCoordinator names. Raises KafkaError, ClientError."""
     request = FindCoordinatorRequest(key, kind, [key])
     answer: Any = cluster.any_broker().call(request, FindCoordinatorResponse)
     found = answer.coordinators[0] if answer.coordinators else answer
@@ -274,7 +275,7 @@ def _coordinator(cluster: Cluster, kind: int, key: str) -> BrokerConnection:
     return cluster.broker(found.node_id)
 
 
-def _until_loaded(cluster: Cluster, ask: Callable[[], R]) -> R:
+def until_loaded(cluster: Cluster, ask: Callable[[], R]) -> R:
     """While the coordinator moves or loads, ask again, up to the cluster's timeout."""
     deadline_s = time.monotonic() + cluster.timeout_s
     while True:

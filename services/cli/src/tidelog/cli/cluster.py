@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 _COMMANDS: Final = {
+    "check": ("tidelog.cli.cluster_check", "command"),
     "describe": ("tidelog.cli.cluster_describe", "command"),
     "down": ("tidelog.cli.cluster_tend", "down"),
     "kill": ("tidelog.cli.cluster_tend", "kill"),
