@@ -1,0 +1,133 @@
+"""The chart on a real Kubernetes (`make e2e`).
+
+    python -m e2e            everything: install, clients, kills of every pod, upgrade and rollback, chaos
+    python -m e2e --short    what CI runs: install, helm test, clients, three pod kills
+
+On the cluster of KUBECONFIG if that is set; its nodes must have the images (--tag, --previous-tag). Else on
+the lab of ../shared/k8s-lab, with images made of this checkout; a lab that was started for this is taken down
+in the end. Exits with 77 and `NOT RUN: ...` where no lab can be had.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+import pytest
+
+from e2e import settings
+from e2e.lab import ROOT, Lab, LabUnavailableError
+from e2e.outcome import Outcome
+
+SUITES: Final = Path(__file__).parent / "suites"
+NOT_RUN: Final = 77
+SHORT: Final = ("test_install.py", "test_clients.py", "test_pod_kills.py")
+FULL: Final = (*SHORT, "test_upgrade.py")
+
+
+def main() -> int:
+    arguments = _parser().parse_args()
+    signal.signal(signal.SIGTERM, _interrupted)  # what was started is taken down then, too
+    began_s = time.monotonic()
+    lab = Lab()
+    try:
+        if not os.environ.get("KUBECONFIG"):
+            try:
+                lab.up()
+            except LabUnavailableError as reason:
+                sys.stdout.write(f"NOT RUN: e2e on a real cluster: {reason}\n")
+                return NOT_RUN
+            os.environ.update(lab.environment)
+            sys.stdout.write(f"the lab is up after {time.monotonic() - began_s:.0f} s\n")
+            if not arguments.keep_images:
+                lab.load_images(arguments.tag, "HEAD")
+                if not arguments.short:
+                    lab.load_images(arguments.previous_tag, arguments.previous or _previous_revision())
+        return _run(arguments, began_s)
+    finally:
+        if not arguments.keep_lab:
+            lab.down()
+
+
+def _run(arguments: argparse.Namespace, began_s: float) -> int:
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory) / "outcome.json"
+        os.environ[settings.OUTCOME] = str(file)
+        os.environ[settings.TAG] = arguments.tag
+        os.environ[settings.PREVIOUS_TAG] = arguments.previous_tag
+        os.environ[settings.NAMESPACE] = arguments.namespace
+        os.environ[settings.SLOWNESS] = str(arguments.slowness)
+        if arguments.short:
+            os.environ[settings.KILLS] = "three"
+        suites = [str(SUITES / name) for name in (SHORT if arguments.short else FULL)]
+        options = [
+            "-rfE",
+            "-x",
+            "-s",
+            "-p",
+            "no:cacheprovider",
+            "--timeout",
+            "1800",
+            "--override-ini",
+            "addopts=",
+        ]
+        failed = pytest.main(
+            [*options, "--strict-markers", "--import-mode=importlib", *suites, *arguments.pytest]
+        )
+        outcome = Outcome.load(file)
+    for name, value in outcome.figures.items():
+        sys.stdout.write(f"{name}: {value:.1f}\n")
+    sys.stdout.write(f"{outcome.line()} ({time.monotonic() - began_s:.0f} s)\n")
+    return int(failed)
+
+
+def _previous_revision() -> str:
+    """The newest release that has a chart; HEAD if there is none: then the roll alone is tested."""
+    tags = subprocess.run(
+        ["git", "tag", "--merged", "HEAD", "--sort=-creatordate"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    for tag in tags.stdout.split():
+        has = ["git", "cat-file", "-e", f"{tag}:charts/tidelog/Chart.yaml"]
+        if subprocess.run(has, cwd=ROOT, capture_output=True, check=False).returncode == 0:
+            return tag
+    return "HEAD"
+
+
+def _interrupted(_signal: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="e2e", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--short", action="store_true", help="what CI runs")
+    parser.add_argument("--keep-lab", action="store_true", help="a lab that was started stays")
+    parser.add_argument("--keep-images", action="store_true", help="the images that are loaded are used")
+    parser.add_argument("--tag", default="dev", help="of localhost/tidelog")
+    parser.add_argument("--previous-tag", default="previous", help="of the image that is upgraded from")
+    parser.add_argument(
+        "--previous", default="", help="the revision that image is made of; the newest release"
+    )
+    parser.add_argument("--namespace", default="tidelog-e2e")
+    parser.add_argument(
+        "--slowness", type=float, default=3.0 if os.environ.get("CI") else 1.0, help="factor of limits"
+    )
+    parser.add_argument("pytest", nargs="*", help="further arguments of pytest")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,159 @@
+"""kubectl, as the suites use it: what is there, what is killed, what is waited for."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+COMMAND_TIMEOUT_S: Final = 60.0
+ASK_AGAIN_S: Final = 0.2
+
+
+class KubectlError(RuntimeError):
+    """kubectl refused; the message holds what it said."""
+
+
+class Kubectl:
+    """Of one namespace."""
+
+    def __init__(self, environment: Mapping[str, str], namespace: str) -> None:
+        self.environment = {**os.environ, **environment}
+        self.namespace = namespace
+
+    def run(self, *arguments: str, given: str = "", timeout_s: float = COMMAND_TIMEOUT_S) -> str:
+        done = subprocess.run(
+            ["kubectl", "--namespace", self.namespace, *arguments],
+            env=self.environment,
+            input=given,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+        if done.returncode:
+            raise KubectlError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def get(self, kind: str, *arguments: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.run("get", kind, *arguments, "-o", "json"))["items"]
+        return found
+
+    def apply(self, *manifests: Mapping[str, Any]) -> None:
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
+        self.run("apply", "-f", "-", given=json.dumps(listed))
+
+    def pods(self, component: str, release: str) -> list[str]:
+        """Names of the component's pods that are not going away, in order."""
+        labels = f"app.kubernetes.io/instance={release},app.kubernetes.io/component={component}"
+        return sorted(
+            pod["metadata"]["name"]
+            for pod in self.get("pods", "-l", labels)
+            if "deletionTimestamp" not in pod["metadata"]
+        )
+
+    def uid(self, pod: str) -> str:
+        """Empty if there is none."""
+        return self.run("get", "pod", pod, "--ignore-not-found", "-o", "jsonpath={.metadata.uid}")
+
+    def kill(self, *pods: str) -> None:
+        """At once, without a word to the process before."""
+        self.run("delete", "pod", *pods, "--grace-period=0", "--force", "--wait=false")
+
+    def await_ready(self, release: str, timeout_s: float) -> None:
+        """Until every pod of the release is ready, but those of jobs; else TimeoutError with what is not."""
+        components = "app.kubernetes.io/component in (broker,controller,group-coordinator,etcd)"
+        selector = f"app.kubernetes.io/instance={release},{components}"
+
+        def unready() -> list[str]:
+            pods = [pod for pod in self.get("pods", "-l", selector) if pod["metadata"].get("ownerReferences")]
+            wrong = [pod["metadata"]["name"] for pod in pods if not _is_ready(pod) and not _is_of_a_job(pod)]
+            return wrong + self._missing(selector)
+
+        await_none(unready, timeout_s, "not ready")
+
+    def _missing(self, selector: str) -> list[str]:
+        return [
+            f"{thing['kind']} {thing['metadata']['name']}"
+            for thing in self.get("statefulsets,deployments", "-l", selector)
+            if thing["status"].get("readyReplicas", 0) < thing["spec"].get("replicas", 1)
+        ]
+
+    def run_to_end(
+        self,
+        name: str,
+        image: str,
+        arguments: Sequence[str],
+        *,
+        command: Sequence[str] = (),
+        timeout_s: float,
+    ) -> str:
+        """What a pod under the restricted standard printed that ran this once. KubectlError if it failed."""
+        container: dict[str, Any] = {
+            "name": "main",
+            "image": image,
+            "imagePullPolicy": "IfNotPresent",
+            "args": list(arguments),
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            },
+        }
+        if command:
+            container["command"] = list(command)
+        spec = {
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 1,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 10001,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container],
+        }
+        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+        try:
+            phase = self._await_end(name, timeout_s)
+            said = self.run("logs", name)
+            if phase != "Succeeded":
+                raise KubectlError(f"{' '.join(arguments)} in pod {name}: {phase}\n{said}")
+            return said
+        finally:
+            self.run("delete", "pod", name, "--grace-period=0", "--force", "--ignore-not-found")
+
+    def _await_end(self, pod: str, timeout_s: float) -> str:
+        deadline_s = time.monotonic() + timeout_s
+        while time.monotonic() < deadline_s:
+            phase = self.run("get", "pod", pod, "-o", "jsonpath={.status.phase}")
+            if phase in ("Succeeded", "Failed"):
+                return phase
+            time.sleep(ASK_AGAIN_S)
+        raise TimeoutError(f"pod {pod} has not ended in {timeout_s} s: {self.run('describe', 'pod', pod)}")
+
+
+def await_none(wrong: Callable[[], Sequence[str]], timeout_s: float, what: str) -> None:
+    """Until nothing is wrong any more; else TimeoutError with what still is."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        found = wrong()
+        if not found:
+            return
+        if time.monotonic() > deadline_s:
+            raise TimeoutError(f"{what} after {timeout_s:g} s: {', '.join(found)}")
+        time.sleep(ASK_AGAIN_S)
+
+
+def _is_ready(pod: Mapping[str, Any]) -> bool:
+    if "deletionTimestamp" in pod["metadata"]:
+        return False
+    conditions = pod["status"].get("conditions", [])
+    return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+
+def _is_of_a_job(pod: Mapping[str, Any]) -> bool:
+    return any(owner["kind"] == "Job" for owner in pod["metadata"].get("ownerReferences", []))

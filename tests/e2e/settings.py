@@ -1,0 +1,13 @@
+"""How `python -m e2e` tells the suites, which pytest runs, what they run on: by environment."""
+
+from __future__ import annotations
+
+from typing import Final
+
+NAMESPACE: Final = "TIDELOG_E2E_NAMESPACE"
+TAG: Final = "TIDELOG_E2E_TAG"
+PREVIOUS_TAG: Final = "TIDELOG_E2E_PREVIOUS_TAG"
+OUTCOME: Final = "TIDELOG_E2E_OUTCOME"
+SLOWNESS: Final = "TIDELOG_E2E_SLOWNESS"
+RELEASE: Final = "e2e"
+KILLS: Final = "TIDELOG_E2E_KILLS"

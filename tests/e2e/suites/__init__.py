@@ -1,0 +1,1 @@
+"""What `make e2e` runs; not part of `make test`."""
