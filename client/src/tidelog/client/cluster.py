@@ -130,9 +130,11 @@ class Cluster:
         answer = self._ask(())
         return ClusterView(answer.cluster_id, answer.controller_id, tuple(self._brokers.values()))
 
-    def topics(self, names: Iterable[str] | None = None) -> dict[str, Topic]:
-        """The named topics that exist, None for all, by name. Nothing is created."""
-        answer = self._ask(None if names is None else tuple(names))
+    def topics(self, names: Iterable[str] | None = None, *, seen_by: int | None = None) -> dict[str, Topic]:
+        """The named topics that exist, None for all, by name, as the broker `seen_by` or any sees them.
+        Nothing is created.
+        """
+        answer = self._ask(None if names is None else tuple(names), asked=seen_by)
         found: dict[str, Topic] = {}
         for topic in answer.topics:
             code = topic.error_code
@@ -184,11 +186,14 @@ class Cluster:
             raise failures[0]
         raise UnreachableError("none of the brokers answers: " + "; ".join(map(str, failures)))
 
-    def _ask(self, names: tuple[str, ...] | None, *, creates: bool = False) -> MetadataResponse:
+    def _ask(
+        self, names: tuple[str, ...] | None, *, creates: bool = False, asked: int | None = None
+    ) -> MetadataResponse:
         topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=creates)
         # From version 4 on: before, asking for a topic could always create it.
-        answer = self.any_broker().call(request, MetadataResponse, at_least=4)
+        connection = self.any_broker() if asked is None else self.broker(asked)
+        answer = connection.call(request, MetadataResponse, at_least=4)
         if answer.error_code:
             raise error_of(answer.error_code, "metadata")
         self._brokers = {

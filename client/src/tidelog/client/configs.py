@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -10,6 +10,7 @@ from typing import Final
 from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster
 from tidelog.client.connection import BrokerConnection
+from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -51,6 +52,7 @@ CONFIG_SOURCES: Final[Mapping[int, str]] = {
 }
 DYNAMIC_SOURCES: Final = frozenset({1, 2, 3, 6, 7, 8})
 _SYNONYMS_SINCE: Final = 1
+_TOPICS_A_REQUEST: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,26 @@ def describe_configs(
     result = answer.results[0]
     raise_on_error(result.error_code, str(resource), result.error_message)
     return sorted((_entry_of(row) for row in result.configs), key=lambda entry: entry.name)
+
+
+def describe_topics_setting(cluster: Cluster, topics: Iterable[str], name: str) -> dict[str, str | None]:
+    """One setting of many topics, as it holds; topics that are gone are left out. Raises KafkaError,
+    ClientError.
+    """
+    wanted = sorted(topics)
+    found: dict[str, str | None] = {}
+    for start in range(0, len(wanted), _TOPICS_A_REQUEST):
+        asked = [
+            DescribeConfigsResource(int(ResourceType.TOPIC), topic, [name])
+            for topic in wanted[start : start + _TOPICS_A_REQUEST]
+        ]
+        answer = cluster.any_broker().call(DescribeConfigsRequest(asked), DescribeConfigsResponse)
+        for result in answer.results:
+            if result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                continue
+            raise_on_error(result.error_code, f"topic '{result.resource_name}'", result.error_message)
+            found[result.resource_name] = next((row.value for row in result.configs), None)
+    return found
 
 
 def alter_configs(

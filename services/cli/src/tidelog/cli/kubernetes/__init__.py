@@ -13,6 +13,8 @@ import click
 
 _COMMANDS: Final = {
     "rack": ("tidelog.cli.kubernetes.rack", "command"),
+    "roll": ("tidelog.cli.kubernetes.roll", "command"),
+    "wait-ready": ("tidelog.cli.kubernetes.roll", "wait_ready"),
 }
 """Subcommand -> module and name in it; imported when it is used."""
 

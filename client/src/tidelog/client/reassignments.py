@@ -1,0 +1,86 @@
+"""Where replicas are to be, and who leads: moves of replicas (KIP-455), elections (KIP-460)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.client.answers import raise_on_error
+from tidelog.client.cluster import Cluster
+from tidelog.model.errors import ErrorCode
+from tidelog.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from tidelog.wire.messages.elect_leaders import ElectLeadersRequest, ElectLeadersResponse
+from tidelog.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+)
+
+PartitionKey = tuple[str, int]
+"""(topic, partition)"""
+
+PREFERRED: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A move under way. `replicas` are those of the target followed by those that are to go."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
+
+
+def list_reassignments(cluster: Cluster) -> dict[PartitionKey, Reassignment]:
+    """All that are under way. Raises KafkaError, ClientError."""
+    timeout_ms = int(cluster.timeout_s * 1000)
+    request = ListPartitionReassignmentsRequest(timeout_ms, None)
+    answer = cluster.controller().call(request, ListPartitionReassignmentsResponse, wait_ms=timeout_ms)
+    raise_on_error(answer.error_code, "reassignments", answer.error_message)
+    return {
+        (topic.name, row.partition_index): Reassignment(
+            tuple(row.replicas), tuple(row.adding_replicas), tuple(row.removing_replicas)
+        )
+        for topic in answer.topics
+        for row in topic.partitions
+    }
+
+
+def alter_reassignments(cluster: Cluster, wanted: Mapping[PartitionKey, tuple[int, ...] | None]) -> None:
+    """Start moves to these replicas, preferred leaders first; None ends a move under way and goes back.
+
+    Each partition for itself; raises the KafkaError of the first that was refused, ClientError.
+    """
+    topics: dict[str, list[ReassignablePartition]] = {}
+    for (topic, partition), replicas in wanted.items():
+        row = ReassignablePartition(partition, None if replicas is None else list(replicas))
+        topics.setdefault(topic, []).append(row)
+    timeout_ms = int(cluster.timeout_s * 1000)
+    request = AlterPartitionReassignmentsRequest(
+        timeout_ms=timeout_ms, topics=[ReassignableTopic(name, rows) for name, rows in topics.items()]
+    )
+    answer = cluster.controller().call(request, AlterPartitionReassignmentsResponse, wait_ms=timeout_ms)
+    raise_on_error(answer.error_code, "reassignments", answer.error_message)
+    for topic_answer in answer.responses:
+        for result in topic_answer.partitions:
+            if result.error_code == ErrorCode.NO_REASSIGNMENT_IN_PROGRESS:
+                continue  # it ended by itself before it could be cancelled
+            subject = f"topic '{topic_answer.name}' partition {result.partition_index}"
+            raise_on_error(result.error_code, subject, result.error_message)
+
+
+def elect_preferred_leaders(cluster: Cluster) -> int:
+    """Every partition whose first replica is in sync is led by it; how many changed. Raises KafkaError,
+    ClientError.
+    """
+    timeout_ms = int(cluster.timeout_s * 1000)
+    request = ElectLeadersRequest(PREFERRED, None, timeout_ms)
+    answer = cluster.controller().call(request, ElectLeadersResponse, at_least=1, wait_ms=timeout_ms)
+    raise_on_error(answer.error_code, "election of preferred leaders")
+    results = [row for topic in answer.replica_election_results for row in topic.partition_result]
+    return sum(1 for row in results if row.error_code == ErrorCode.NONE)

@@ -1,0 +1,13 @@
+"""One figure out of Prometheus' text format."""
+
+from __future__ import annotations
+
+
+def sum_of(text: str, name: str) -> float | None:
+    """Over all label sets; None if there is no such metric. Raises ValueError for what is no number."""
+    found: float | None = None
+    for line in text.splitlines():
+        if line.startswith(name) and line[len(name) : len(name) + 1] in (" ", "{"):
+            value = line.rpartition("}")[2] if "}" in line else line[len(name) :]
+            found = (found or 0.0) + float(value.split()[0])
+    return found

@@ -1,0 +1,191 @@
+"""The objects of one Helm release, read from the API server and changed there."""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.request
+from collections.abc import Sequence
+from typing import Any, Final
+
+from tidelog.cli.kubernetes.api_server import ApiServer, NotFoundError
+from tidelog.cli.kubernetes.metric_text import sum_of
+from tidelog.cli.kubernetes.roll_order import BrokerPod
+from tidelog.cli.kubernetes.rollout import DELETION_COST, ServicePod, Workload
+from tidelog.cli.tool_command import ToolError
+
+BROKER: Final = "broker"
+CONTROLLER: Final = "controller"
+GROUP_COORDINATOR: Final = "group-coordinator"
+ETCD: Final = "etcd"
+BROKER_ID_LABEL: Final = "tidelog.io/broker-id"
+METRICS_PORT: Final = 9404
+METRICS_TIMEOUT_S: Final = 3.0
+UNDER_REPLICATED: Final = "kafka_server_replicamanager_underreplicatedpartitions"
+ACTIVE_CONTROLLER: Final = "kafka_controller_kafkacontroller_activecontrollercount"
+_REVISION_LABEL: Final = "controller-revision-hash"
+
+
+class Release:
+    """What the chart's labels find of it."""
+
+    def __init__(
+        self, server: ApiServer, namespace: str, name: str, *, metrics_port: int = METRICS_PORT
+    ) -> None:
+        self.server = server
+        self.namespace = namespace
+        self.name = name
+        self._metrics_port = metrics_port
+
+    def brokers(self) -> list[BrokerPod]:
+        """In order of their ids. Raises ToolError if the release has none."""
+        pods = self._pods_by_broker()
+        found = [
+            self._broker_pod(stateful_set, pods.get(_broker_id(stateful_set)))
+            for stateful_set in self.stateful_sets(BROKER)
+        ]
+        if not found:
+            raise ToolError(
+                f"--release {self.name}: there are no brokers of it in namespace {self.namespace}; "
+                "'helm list -A' shows releases"
+            )
+        return sorted(found, key=lambda broker: broker.broker_id)
+
+    def stateful_sets(self, component: str) -> list[Any]:
+        apps = self.server.apps
+        listed = self.server.call(
+            apps.list_namespaced_stateful_set, self.namespace, label_selector=self._selector(component)
+        )
+        return list(listed.items)
+
+    def deployments(self, component: str) -> list[Workload]:
+        apps = self.server.apps
+        listed = self.server.call(
+            apps.list_namespaced_deployment, self.namespace, label_selector=self._selector(component)
+        )
+        return [_workload_of_deployment(found) for found in listed.items]
+
+    def members(self, component: str) -> list[Workload]:
+        """Of StatefulSets that Kubernetes rolls by itself."""
+        return [_workload_of_stateful_set(found) for found in self.stateful_sets(component)]
+
+    def controller_pods(self) -> list[ServicePod]:
+        """Which one is in office they say themselves; one that doesn't answer isn't."""
+        pods = []
+        for pod in self._pods(CONTROLLER):
+            annotations = pod.metadata.annotations or {}
+            in_office = self._metric(pod.status.pod_ip, ACTIVE_CONTROLLER)
+            pods.append(ServicePod(pod.metadata.name, annotations.get(DELETION_COST, ""), bool(in_office)))
+        return pods
+
+    def annotate_pod(self, name: str, annotation: str, value: str) -> None:
+        """Nothing happens if the pod is gone."""
+        patch = {"metadata": {"annotations": {annotation: value}}}
+        try:
+            self.server.call(self.server.core.patch_namespaced_pod, name, self.namespace, patch)
+        except NotFoundError:
+            return
+
+    def pause(self, deployment: str, paused: bool) -> None:
+        patch = {"spec": {"paused": paused}}
+        self.server.call(self.server.apps.patch_namespaced_deployment, deployment, self.namespace, patch)
+
+    def delete_pod(self, name: str, uid: str) -> None:
+        """This very pod; nothing happens if it is gone already."""
+        body = {"preconditions": {"uid": uid}}
+        try:
+            self.server.call(self.server.core.delete_namespaced_pod, name, self.namespace, body=body)
+        except NotFoundError:
+            return
+
+    # -- below: from the API's objects
+
+    def _selector(self, component: str) -> str:
+        return f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component={component}"
+
+    def _pods(self, component: str) -> Sequence[Any]:
+        listed = self.server.call(
+            self.server.core.list_namespaced_pod, self.namespace, label_selector=self._selector(component)
+        )
+        return list(listed.items)
+
+    def _pods_by_broker(self) -> dict[int, Any]:
+        return {_broker_id(pod): pod for pod in self._pods(BROKER)}
+
+    def _broker_pod(self, stateful_set: Any, pod: Any | None) -> BrokerPod:
+        broker_id, status = _broker_id(stateful_set), stateful_set.status
+        name = f"{stateful_set.metadata.name}-0"
+        taken_up = (status.observed_generation or 0) >= (stateful_set.metadata.generation or 0)
+        if pod is None or not taken_up:
+            return BrokerPod(broker_id, name, uid="", is_ready=False)
+        labels = pod.metadata.labels or {}
+        is_ready = _is_ready(pod)
+        under_replicated = self._metric(pod.status.pod_ip, UNDER_REPLICATED) if is_ready else 0
+        return BrokerPod(
+            broker_id,
+            name,
+            pod.metadata.uid,
+            is_outdated=labels.get(_REVISION_LABEL) != status.update_revision,
+            is_ready=is_ready,
+            is_terminating=pod.metadata.deletion_timestamp is not None,
+            under_replicated=None if under_replicated is None else int(under_replicated),
+        )
+
+    def _metric(self, pod_ip: str | None, name: str) -> float | None:
+        """None: the pod does not say."""
+        if not pod_ip:
+            return None
+        host = f"[{pod_ip}]" if ":" in pod_ip else pod_ip
+        try:
+            url = f"http://{host}:{self._metrics_port}/metrics"
+            with urllib.request.urlopen(url, timeout=METRICS_TIMEOUT_S) as answer:
+                return sum_of(answer.read().decode("utf-8", "replace"), name)
+        except (OSError, ValueError):
+            return None
+
+
+def _broker_id(found: Any) -> int:
+    text = (found.metadata.labels or {}).get(BROKER_ID_LABEL, "")
+    if not text.isdecimal():
+        raise ToolError(f"{found.metadata.name} has no label {BROKER_ID_LABEL}: it is not of this chart")
+    return int(text)
+
+
+def _is_ready(pod: Any) -> bool:
+    return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
+
+
+def _workload_of_deployment(found: Any) -> Workload:
+    status = found.status
+    failures = [
+        condition.message or condition.reason or ""
+        for condition in status.conditions or ()
+        if (condition.type == "Progressing" and condition.status == "False")
+        or condition.type == "ReplicaFailure"
+    ]
+    return Workload(
+        "deployment",
+        found.metadata.name,
+        found.metadata.generation or 0,
+        status.observed_generation or 0,
+        found.spec.replicas if found.spec.replicas is not None else 1,
+        status.replicas or 0,
+        status.updated_replicas or 0,
+        status.available_replicas or 0,
+        is_paused=bool(found.spec.paused),
+        failure="; ".join(failures),
+    )
+
+
+def _workload_of_stateful_set(found: Any) -> Workload:
+    status = found.status
+    is_rolled = status.current_revision == status.update_revision
+    return Workload(
+        "statefulset",
+        found.metadata.name,
+        found.metadata.generation or 0,
+        status.observed_generation or 0,
+        found.spec.replicas if found.spec.replicas is not None else 1,
+        status.replicas or 0,
+        (status.replicas if is_rolled else status.updated_replicas) or 0,
+        status.ready_replicas or 0,
+    )

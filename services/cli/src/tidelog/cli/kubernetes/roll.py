@@ -1,0 +1,180 @@
+"""`tidelog kubernetes roll` and `wait-ready`: pods exchanged in a safe order, after an upgrade (ADR 0018).
+
+etcd first (Kubernetes rolls it by itself), then controllers, the one in office last, then coordinators, then
+brokers one by one (`roll_order`). Whatever went before is read from the cluster, so a roll that was stopped
+is simply started again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import click
+from tidelog.cli.kubernetes.cluster_look import look_at_cluster
+from tidelog.cli.kubernetes.release import CONTROLLER, ETCD, GROUP_COORDINATOR, Release
+from tidelog.cli.kubernetes.release_options import open_release, release_options
+from tidelog.cli.kubernetes.roll_order import Finished, ReleaseView, Replace, Wait, next_step
+from tidelog.cli.kubernetes.rollout import DELETION_COST, Workload, cost_changes, pending
+from tidelog.cli.output import say
+from tidelog.cli.tool_command import BOOTSTRAP_VARIABLE, ToolCommand, ToolError, sentence_of
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError
+from tidelog.client.reassignments import elect_preferred_leaders
+from tidelog.model.errors import KafkaError
+
+LOOK_INTERVAL_S: Final = 1.0
+ASK_TIMEOUT_S: Final = 5.0
+DEFAULT_TIMEOUT_S: Final = 1800.0
+_SECONDS = click.FloatRange(min=0, min_open=True)
+
+bootstrap_option = click.option(
+    "--bootstrap-server",
+    required=True,
+    envvar=BOOTSTRAP_VARIABLE,
+    show_envvar=True,
+    metavar="HOST:PORT[,...]",
+    help="Brokers of the release.",
+)
+timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=_SECONDS,
+    default=DEFAULT_TIMEOUT_S,
+    show_default=True,
+    help="Seconds after which it gives up, saying what it waits for.",
+)
+
+
+class Progress:
+    """Says what is waited for, each thing once, and when it has been too long."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._began_s = time.monotonic()
+        self._timeout_s = timeout_s
+        self._said = ""
+
+    def tell(self, text: str) -> None:
+        elapsed_s = time.monotonic() - self._began_s
+        say(f"{elapsed_s:6.1f} s  {text}")
+        self._said = ""
+
+    def wait(self, reason: str) -> None:
+        """Raises ToolError when the time is over."""
+        if time.monotonic() - self._began_s > self._timeout_s:
+            raise ToolError(f"not done in {self._timeout_s:g} s: {reason}")
+        if reason != self._said:
+            self.tell(f"waiting: {reason}")
+            self._said = reason
+        time.sleep(LOOK_INTERVAL_S)
+
+
+@click.command(cls=ToolCommand, short_help="Exchange pods in a safe order.")
+@release_options
+@bootstrap_option
+@timeout_option
+def command(release: str, namespace: str, bootstrap_server: str, timeout_s: float) -> None:
+    """Bring every pod of a release to the wanted revision, brokers one at a time, never below min ISR."""
+    found = open_release(release, namespace)
+    progress = Progress(timeout_s)
+    wait_for(lambda: found.members(ETCD), progress)
+    roll_deployments(found, CONTROLLER, progress)
+    roll_deployments(found, GROUP_COORDINATOR, progress)
+    count = roll_brokers(found, bootstrap_server, progress)
+    if count:
+        _give_back_leaders(bootstrap_server, progress)
+    progress.tell(f"rolled: {count} brokers exchanged, all replicas in sync")
+
+
+@click.command(cls=ToolCommand, short_help="Wait until all of a release is ready.")
+@release_options
+@bootstrap_option
+@timeout_option
+def wait_ready(release: str, namespace: str, bootstrap_server: str, timeout_s: float) -> None:
+    """Wait until every pod is of the wanted revision and ready, all replicas in sync. Changes nothing."""
+    found = open_release(release, namespace)
+    progress = Progress(timeout_s)
+    for component in (ETCD, CONTROLLER, GROUP_COORDINATOR):
+        wait_for(lambda name=component: found.members(name) + found.deployments(name), progress)  # type: ignore[misc]
+    while not isinstance(step := look(found, bootstrap_server), Finished):
+        reason = step.reason if isinstance(step, Wait) else f"{step.broker.name} is of another revision"
+        progress.wait(reason)
+    progress.tell("ready: all replicas in sync")
+
+
+def roll_deployments(release: Release, component: str, progress: Progress) -> None:
+    """Let Kubernetes roll them; of controllers the one in office goes last."""
+    for workload in release.deployments(component):
+        _mark_active(release, component)
+        if workload.is_paused:
+            release.pause(workload.name, False)
+            progress.tell(f"deployment {workload.name} goes on")
+
+    def deployments() -> Sequence[Workload]:
+        found = release.deployments(component)
+        if any(pending(workload) for workload in found):
+            _mark_active(release, component)
+        return found
+
+    wait_for(deployments, progress)
+
+
+def _mark_active(release: Release, component: str) -> None:
+    """Again and again: the office may go to another pod meanwhile."""
+    if component == CONTROLLER:
+        for pod, cost in cost_changes(release.controller_pods()).items():
+            release.annotate_pod(pod, DELETION_COST, cost)
+
+
+def wait_for(workloads: Callable[[], Sequence[Workload]], progress: Progress) -> None:
+    """Until Kubernetes has brought all of them to the wanted revision."""
+    while reason := next(filter(None, map(pending, workloads())), ""):
+        progress.wait(reason)
+
+
+def roll_brokers(release: Release, bootstrap_server: str, progress: Progress) -> int:
+    """How many were exchanged."""
+    count = 0
+    while True:
+        step = look(release, bootstrap_server)
+        if isinstance(step, Finished):
+            return count
+        if isinstance(step, Wait):
+            progress.wait(step.reason)
+            continue
+        _tell_replacement(step, progress)
+        release.delete_pod(step.broker.name, step.broker.uid)
+        count += 1
+
+
+def look(release: Release, bootstrap_server: str) -> Finished | Wait | Replace:
+    """One look at pods and partitions, and what follows from it."""
+    brokers = release.brokers()
+    try:
+        with Cluster(bootstrap_server, client_id="tidelog-roll", timeout_s=ASK_TIMEOUT_S) as cluster:
+            live, partitions = look_at_cluster(cluster)
+    except (ClientError, KafkaError) as error:
+        return next_step(ReleaseView(brokers, silence=str(error)))
+    return next_step(ReleaseView(brokers, live, partitions))
+
+
+def _tell_replacement(step: Replace, progress: Progress) -> None:
+    if step.interrupted:
+        names = ", ".join(str(partition) for partition in step.interrupted[:5])
+        progress.tell(
+            f"{len(step.interrupted)} partitions can't spare broker {step.broker.broker_id} ({names}): "
+            "their clients wait until it is back"
+        )
+    progress.tell(f"exchanging {step.broker.name}")
+
+
+def _give_back_leaders(bootstrap_server: str, progress: Progress) -> None:
+    """Each broker's leaders moved away when it stopped."""
+    try:
+        with Cluster(bootstrap_server, client_id="tidelog-roll") as cluster:
+            progress.tell(
+                f"{elect_preferred_leaders(cluster)} partitions are led by their preferred leaders again"
+            )
+    except (ClientError, KafkaError) as error:
+        progress.tell(f"leaders stay where they are: {sentence_of(error)}")

@@ -1,0 +1,45 @@
+"""When a workload has arrived, and what its controllers' pods cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tidelog.cli.kubernetes.metric_text import sum_of
+from tidelog.cli.kubernetes.rollout import ServicePod, Workload, cost_changes, pending
+
+DONE = Workload("deployment", "c", 4, 4, wanted=2, existing=2, updated=2, available=2)
+
+
+def test_what_has_arrived_is_not_waited_for() -> None:
+    assert pending(DONE) == ""
+
+
+@pytest.mark.parametrize(
+    ("workload", "part"),
+    [
+        (replace(DONE, observed_generation=3), "not taken up the change"),
+        (replace(DONE, is_paused=True), "is paused"),
+        (replace(DONE, updated=1, failure="quota"), "1 of 2 pods are of the new revision (quota)"),
+        (replace(DONE, existing=3), "1 old pods are going"),
+        (replace(DONE, available=1), "1 of 2 pods are available"),
+    ],
+)
+def test_what_is_still_to_come(workload: Workload, part: str) -> None:
+    assert part in pending(workload)
+
+
+def test_the_controller_in_office_costs_most() -> None:
+    pods = [ServicePod("a", "1000", False), ServicePod("b", "", True), ServicePod("c", "", False)]
+    assert cost_changes(pods) == {"a": "0", "b": "1000"}
+
+
+def test_without_one_in_office_costs_stay() -> None:
+    assert cost_changes([ServicePod("a", "1000", False), ServicePod("b", "", False)]) == {}
+
+
+def test_a_metric_is_summed_over_its_labels() -> None:
+    text = '# HELP m x\nm{a="1 } 2"} 2.0\nm{a="2"} 3 1700000000\nm_total 7\nn 1\n'
+    assert sum_of(text, "m") == 5.0
+    assert sum_of(text, "n") == 1.0
+    assert sum_of(text, "o") is None
