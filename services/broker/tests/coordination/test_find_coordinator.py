@@ -152,6 +152,18 @@ def test_settings_say_how_the_topics_are_made(make_broker: Callable[..., InMemor
     assert settings["min.insync.replicas"] == "1"  # no more than replicas
 
 
+def test_a_number_of_replicas_that_was_set_holds_though_fewer_brokers_are_alive(
+    make_broker: Callable[..., InMemoryBroker],
+) -> None:
+    factors = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
+    lab = make_broker(dict.fromkeys(factors, "3"))
+    made = creation(lab, lambda: None)
+    for key_type in (GROUP_KEY, TRANSACTION_KEY):
+        ask(lab, FindCoordinatorRequest("g", key_type), 3)
+    # A cluster that is still coming up would else keep its groups on one broker for ever.
+    assert [request.topics[0].replication_factor for request in made] == [3, 3]
+
+
 def test_many_who_ask_at_once_make_one_topic(lab: InMemoryBroker) -> None:
     made = creation(lab, lambda: None)
 

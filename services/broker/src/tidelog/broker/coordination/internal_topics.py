@@ -1,8 +1,9 @@
 """`__consumer_offsets` and `__transaction_state`, made when somebody first asks for a coordinator.
 
 Settings: Kafka's `GroupCoordinatorService.groupMetadataTopicConfigs` and
-`TransactionStateManager.transactionStateTopicConfigs`. Deviation: where there are fewer brokers than
-`...replication.factor` says, there are as many replicas as brokers; Kafka makes no topic.
+`TransactionStateManager.transactionStateTopicConfigs`. Deviation: where nobody set `...replication.factor`, and
+there are fewer brokers than its default says, there are as many replicas as brokers; Kafka makes no topic. One
+that was set holds, as in Kafka: a cluster that is still coming up must not keep its groups on one broker for ever.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tidelog.runtime.broker_settings import BrokerSettings
 
 TIMEOUT_MS: Final = 15_000
+_OFFSETS_FACTOR: Final = "offsets.topic.replication.factor"
+_TRANSACTIONS_FACTOR: Final = "transaction.state.log.replication.factor"
 
 _log = structlog.get_logger(__name__)
 
@@ -36,7 +39,7 @@ def internal_topic(name: str, settings: BrokerSettings, live_brokers: int) -> Cr
     """How it is made, whoever asks for it."""
     if name == GROUP_METADATA_TOPIC:
         count = settings.offsets_topic_num_partitions
-        factor = min(settings.offsets_topic_replication_factor, live_brokers)
+        factor = _replication_factor(_OFFSETS_FACTOR, settings, live_brokers)
         configs = {
             "cleanup.policy": "compact",
             "segment.bytes": str(settings.offsets_topic_segment_bytes),
@@ -44,7 +47,7 @@ def internal_topic(name: str, settings: BrokerSettings, live_brokers: int) -> Cr
         }
     elif name == TRANSACTION_STATE_TOPIC:
         count = settings.transaction_state_log_num_partitions
-        factor = min(settings.transaction_state_log_replication_factor, live_brokers)
+        factor = _replication_factor(_TRANSACTIONS_FACTOR, settings, live_brokers)
         configs = {
             "cleanup.policy": "compact",
             "segment.bytes": str(settings.transaction_state_log_segment_bytes),
@@ -60,6 +63,12 @@ def internal_topic(name: str, settings: BrokerSettings, live_brokers: int) -> Cr
         replication_factor=factor,
         configs=[CreatableTopicConfig(key, value) for key, value in configs.items()],
     )
+
+
+def _replication_factor(name: str, settings: BrokerSettings, live_brokers: int) -> int:
+    factor = settings.value_of(name)
+    assert isinstance(factor, int)  # both are
+    return factor if name in settings.layers.static else min(factor, live_brokers)
 
 
 class InternalTopics:
