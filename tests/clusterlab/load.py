@@ -69,6 +69,10 @@ class _Writer(threading.Thread):
         self._keys = [f"p{number}.k{key}" for key in range(plan.keys)]
         self._counts = [0] * plan.keys
         self._unsettled: dict[tuple[int, int], float] = {}
+        self.acknowledged = 0
+        self.ends: dict[int, int] = {}
+        """By partition, one above the last acknowledged offset."""
+        self.last_s: dict[int, float] = {}
         self._producer = Producer(
             {
                 "bootstrap.servers": bootstrap,
@@ -126,6 +130,11 @@ class _Writer(threading.Thread):
         sent_at_s = self._unsettled.pop((key, number))
         outcome = ACKNOWLEDGED if error is None else UNKNOWN
         offset = message.offset() if error is None else NO_PLACE
+        if error is None:
+            partition = key % self._plan.partitions
+            self.acknowledged += 1
+            self.last_s[partition] = time.monotonic()
+            self.ends[partition] = max(self.ends.get(partition, 0), (offset or 0) + 1)
         self.settled.append(
             Sent(
                 self._keys[key],
@@ -195,6 +204,24 @@ class Load:
         """What clients must never be told: fatal errors, and positions that a broker refused."""
         fatal = [f"{writer.name}: {writer.fatal}" for writer in self._writers if writer.fatal]
         return fatal + self._tail.refusals
+
+    @property
+    def acknowledged(self) -> int:
+        """How many so far; may be asked under load, like the next two."""
+        return sum(writer.acknowledged for writer in self._writers)
+
+    def ends(self) -> dict[int, int]:
+        """One above each partition's last acknowledged offset."""
+        return {
+            partition: max(writer.ends.get(partition, 0) for writer in self._writers)
+            for partition in range(self.plan.partitions)
+        }
+
+    def last_acknowledged_s(self) -> dict[int, float]:
+        return {
+            partition: max(writer.last_s.get(partition, 0.0) for writer in self._writers)
+            for partition in range(self.plan.partitions)
+        }
 
     def acknowledgements_s(self, partition: int, from_s: float = 0.0) -> list[float]:
         """Times of the partition's acknowledgements since `from_s`, in order; may be asked under load."""

@@ -59,7 +59,8 @@ class Copier:
                 time.sleep(pause_s)
         self.consumer.close()
 
-    def copy(self, messages: list[Message]) -> None:
+    def copy(self, messages: list[Message]) -> bool:
+        """Whether they are copied; if not, the transaction was aborted, and they are read again."""
         self.producer.begin_transaction()
         try:
             for message in messages:
@@ -75,6 +76,7 @@ class Copier:
             self.retried(lambda: self.producer.send_offsets_to_transaction(offsets, metadata, CALL_TIMEOUT_S))
             self.retried(lambda: self.producer.commit_transaction(CALL_TIMEOUT_S))
             print(f"committed {len(messages)}", flush=True)
+            return True
         except KafkaException as problem:
             error: KafkaError = problem.args[0]
             print(f"aborts: {error}", flush=True)
@@ -82,6 +84,7 @@ class Copier:
                 raise
             self.retried(lambda: self.producer.abort_transaction(CALL_TIMEOUT_S))
             self.rewind()
+            return False
 
     def retried(self, call: Any) -> None:
         while True:

@@ -1,0 +1,315 @@
+"""The checker: from a history to the anomalies in it. Pure: no clock, no network.
+
+The names are those of Jepsen's Kafka workload, where it has one; the others are marked *.
+
+| anomaly | what it says |
+|---|---|
+| lost-write | an acknowledged or once shown record is not in the log, or not in the log's copy |
+| duplicate | a record is in a log more than once |
+| inconsistent-offsets | one place held different records, or a record is not where its acknowledgement said |
+| aborted-read | a reader of committed records was shown one of an aborted transaction |
+| torn-transaction * | of a transaction of unknown outcome a part is visible |
+| nonmonotonic-send | a producer's records of one key stand in another order than they were sent in |
+| nonmonotonic-poll | a reader went backwards within one assignment |
+| poll-skip | a reader passed over a record that is in the log, within one assignment |
+| unseen | a record in the log that a group, or the tailing reader, was never shown |
+| stale-commit * | a group was told a position older than one whose commit had been acknowledged |
+| garbage-read * | a record that nobody sent, or with another value |
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from chaoslab.history import ABORTED, ACKNOWLEDGED, COMMITTED, NO_PLACE, UNKNOWN, History, Poll, Send
+
+LOST_WRITE = "lost-write"
+DUPLICATE = "duplicate"
+INCONSISTENT_OFFSETS = "inconsistent-offsets"
+ABORTED_READ = "aborted-read"
+TORN_TRANSACTION = "torn-transaction"
+NONMONOTONIC_SEND = "nonmonotonic-send"
+NONMONOTONIC_POLL = "nonmonotonic-poll"
+POLL_SKIP = "poll-skip"
+UNSEEN = "unseen"
+STALE_COMMIT = "stale-commit"
+GARBAGE_READ = "garbage-read"
+KINDS = (
+    LOST_WRITE,
+    DUPLICATE,
+    INCONSISTENT_OFFSETS,
+    ABORTED_READ,
+    TORN_TRANSACTION,
+    NONMONOTONIC_SEND,
+    NONMONOTONIC_POLL,
+    POLL_SKIP,
+    UNSEEN,
+    STALE_COMMIT,
+    GARBAGE_READ,
+)
+SHOWN_ANOMALIES = 10
+Log = tuple[str, int]
+Name = tuple[str, str, int]
+"""A record's: topic, key, number."""
+
+
+class Anomaly(NamedTuple):
+    kind: str
+    topic: str
+    partition: int
+    offset: int
+    detail: str
+
+
+@dataclass(frozen=True)
+class Verdict:
+    anomalies: tuple[Anomaly, ...]
+    counts: Mapping[str, int]
+    """How much was looked at: sends, acknowledged, transactions, polls, commits, final."""
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.anomalies
+
+    @property
+    def kinds(self) -> Counter[str]:
+        return Counter(anomaly.kind for anomaly in self.anomalies)
+
+    def __str__(self) -> str:
+        head = ", ".join(f"{count} {name}" for name, count in self.counts.items()) + ": "
+        if self.is_sound:
+            return head + "no anomaly"
+        lines = [head + ", ".join(f"{count} {kind}" for kind, count in self.kinds.items())]
+        for anomaly in self.anomalies[:SHOWN_ANOMALIES]:
+            place = f"{anomaly.topic}-{anomaly.partition} offset {anomaly.offset}"
+            lines.append(f"  {anomaly.kind}: {place}: {anomaly.detail}")
+        return "\n".join(lines)
+
+
+class _Stands:
+    """What the final reading found: the order that everything else is held against."""
+
+    def __init__(self, final: Iterable[Poll]) -> None:
+        self.places: dict[Log, dict[int, Poll]] = defaultdict(dict)
+        self.by_name: dict[Name, list[Poll]] = defaultdict(list)
+        for poll in final:
+            self.places[poll.topic, poll.partition][poll.offset] = poll
+            self.by_name[_name(poll)].append(poll)
+        self.offsets = {log: sorted(places) for log, places in self.places.items()}
+
+    def at(self, topic: str, partition: int, offset: int) -> Poll | None:
+        return self.places.get((topic, partition), {}).get(offset)
+
+    def first_between(self, topic: str, partition: int, first: int, end: int) -> int | None:
+        """The first record at an offset in [first, end)."""
+        offsets = self.offsets.get((topic, partition), [])
+        index = bisect.bisect_left(offsets, first)
+        return offsets[index] if index < len(offsets) and offsets[index] < end else None
+
+
+def _name(entry: Send | Poll) -> Name:
+    return (entry.topic, entry.key, entry.number)
+
+
+def judge(history: History) -> Verdict:
+    """All anomalies of a run."""
+    stands = _Stands(history.final)
+    anomalies = [
+        *_lost_writes(history, stands),
+        *_lost_from_copies(history, stands),
+        *_duplicates(stands),
+        *_inconsistent_offsets(history, stands),
+        *_aborted_reads(history),
+        *_torn_transactions(history, stands),
+        *_nonmonotonic_sends(stands),
+        *_passes(history, stands),
+        *_unseen(history, stands),
+        *_stale_commits(history),
+        *_garbage(history),
+    ]
+    outcomes = history.outcomes()
+    counts = {
+        "sends": len(history.sends),
+        "acknowledged": sum(1 for send in history.sends if is_promised(send, outcomes)),
+        "transactions": len(history.transactions),
+        "polls": len(history.polls),
+        "commits": len(history.commits),
+        "final": len(history.final),
+    }
+    return Verdict(tuple(anomalies), counts)
+
+
+def is_promised(send: Send, outcomes: Mapping[str, str]) -> bool:
+    """Was its producer told that it is stored?"""
+    if send.transaction:
+        return outcomes.get(send.transaction) == COMMITTED
+    return send.outcome == ACKNOWLEDGED
+
+
+def _lost_writes(history: History, stands: _Stands) -> Iterator[Anomaly]:
+    outcomes = history.outcomes()
+    for send in history.sends:
+        if is_promised(send, outcomes) and _name(send) not in stands.by_name:
+            detail = f"{send.key} {send.number} of {send.process} was acknowledged"
+            yield Anomaly(LOST_WRITE, send.topic, send.partition, send.offset, detail)
+    for poll in history.polls:
+        if poll.is_intact and _name(poll) not in stands.by_name:
+            detail = f"{poll.key} {poll.number} was shown to {poll.reader}, and is gone"
+            yield Anomaly(LOST_WRITE, poll.topic, poll.partition, poll.offset, detail)
+
+
+def _lost_from_copies(history: History, stands: _Stands) -> Iterator[Anomaly]:
+    for poll in history.final:
+        copy = history.copies.get(poll.topic)
+        if copy is not None and (copy, poll.key, poll.number) not in stands.by_name:
+            detail = f"{poll.key} {poll.number} is at {poll.topic} offset {poll.offset}, not in its copy"
+            yield Anomaly(LOST_WRITE, copy, poll.partition, NO_PLACE, detail)
+
+
+def _duplicates(stands: _Stands) -> Iterator[Anomaly]:
+    for (_, key, number), found in stands.by_name.items():
+        for extra in found[1:]:
+            detail = f"{key} {number} also at partition {found[0].partition} offset {found[0].offset}"
+            yield Anomaly(DUPLICATE, extra.topic, extra.partition, extra.offset, detail)
+
+
+def _inconsistent_offsets(history: History, stands: _Stands) -> Iterator[Anomaly]:
+    held: dict[tuple[str, int, int], dict[tuple[str, int], str]] = defaultdict(dict)
+    for poll in (*history.polls, *history.final):
+        at = (poll.topic, poll.partition, poll.offset)
+        held[at].setdefault((poll.key, poll.number), f"shown to {poll.reader}")
+    for send in history.sends:
+        if send.outcome == ACKNOWLEDGED and send.offset != NO_PLACE:
+            at = (send.topic, send.partition, send.offset)
+            held[at].setdefault((send.key, send.number), f"acknowledged to {send.process}")
+            found = stands.by_name.get(_name(send), [])
+            if found and all((f.partition, f.offset) != (send.partition, send.offset) for f in found):
+                detail = f"{send.key} {send.number} was acknowledged there, and is at {found[0].offset}"
+                yield Anomaly(INCONSISTENT_OFFSETS, *at, detail)
+    for at, records in held.items():
+        if len(records) > 1:
+            detail = ", ".join(f"{key} {number} {how}" for (key, number), how in records.items())
+            yield Anomaly(INCONSISTENT_OFFSETS, *at, detail)
+
+
+def _aborted_reads(history: History) -> Iterator[Anomaly]:
+    outcomes = history.outcomes()
+    aborted = {
+        _name(send): send.transaction
+        for send in history.sends
+        if send.transaction and outcomes.get(send.transaction) == ABORTED
+    }
+    for send in history.sends:  # a copier sends a record again after it aborted
+        if send.transaction and outcomes.get(send.transaction) != ABORTED:
+            aborted.pop(_name(send), None)
+    for poll in (*history.polls, *history.final):
+        if (transaction := aborted.get(_name(poll))) is not None:
+            detail = f"{poll.key} {poll.number} of {transaction} was shown to {poll.reader}"
+            yield Anomaly(ABORTED_READ, poll.topic, poll.partition, poll.offset, detail)
+
+
+def _torn_transactions(history: History, stands: _Stands) -> Iterator[Anomaly]:
+    outcomes = history.outcomes()
+    tries = Counter(_name(send) for send in history.sends if send.transaction)
+    parts: dict[str, list[Send]] = defaultdict(list)
+    for send in history.sends:
+        # One that was sent in several transactions (a copier's) does not say which of them is visible.
+        if (
+            send.transaction
+            and outcomes.get(send.transaction, UNKNOWN) == UNKNOWN
+            and tries[_name(send)] == 1
+        ):
+            parts[send.transaction].append(send)
+    for transaction, sends in parts.items():
+        missing = [send for send in sends if _name(send) not in stands.by_name]
+        if missing and len(missing) < len(sends):
+            first = missing[0]
+            detail = f"{len(sends) - len(missing)} of {len(sends)} records of {transaction} are visible"
+            yield Anomaly(TORN_TRANSACTION, first.topic, first.partition, first.offset, detail)
+
+
+def _nonmonotonic_sends(stands: _Stands) -> Iterator[Anomaly]:
+    """By offset, a key's numbers only grow; a repeat is a duplicate, not a matter of order."""
+    for (topic, partition), places in stands.places.items():
+        greatest: dict[str, int] = {}
+        seen: set[tuple[str, int]] = set()
+        for offset in stands.offsets[topic, partition]:
+            poll = places[offset]
+            if not poll.is_intact or (poll.key, poll.number) in seen:
+                continue
+            seen.add((poll.key, poll.number))
+            before = greatest.get(poll.key, -1)
+            if poll.number < before:
+                detail = f"{poll.key} {poll.number} stands after {before}"
+                yield Anomaly(NONMONOTONIC_SEND, topic, partition, offset, detail)
+            greatest[poll.key] = max(before, poll.number)
+
+
+def _passes(history: History, stands: _Stands) -> Iterator[Anomaly]:
+    """Each reader, within each of its assignments: never back, and over nothing."""
+    last: dict[tuple[str, int, str, int], int] = {
+        (position.reader, position.assignment, position.topic, position.partition): max(position.offset, 0)
+        - 1
+        for position in history.positions
+    }
+    for poll in (*history.polls, *history.final):
+        where = (poll.reader, poll.assignment, poll.topic, poll.partition)
+        before = last.get(where)
+        if before is not None:
+            if poll.offset <= before:
+                detail = f"{poll.reader} had been at {before}"
+                yield Anomaly(NONMONOTONIC_POLL, poll.topic, poll.partition, poll.offset, detail)
+            skipped = stands.first_between(poll.topic, poll.partition, before + 1, poll.offset)
+            if skipped is not None:
+                detail = f"{poll.reader} went from {before} to {poll.offset}"
+                yield Anomaly(POLL_SKIP, poll.topic, poll.partition, skipped, detail)
+        last[where] = poll.offset
+
+
+def _unseen(history: History, stands: _Stands) -> Iterator[Anomaly]:
+    shown: dict[str, set[tuple[str, int, int]]] = defaultdict(set)
+    for poll in history.polls:
+        shown[poll.group].add((poll.topic, poll.partition, poll.offset))
+    for group, topics in history.audience.items():
+        for (topic, partition), offsets in stands.offsets.items():
+            if topic not in topics:
+                continue
+            for offset in offsets:
+                if (topic, partition, offset) not in shown[group]:
+                    yield Anomaly(UNSEEN, topic, partition, offset, f"{group} was never shown it")
+
+
+def _stale_commits(history: History) -> Iterator[Anomaly]:
+    """Only a partition's owner commits, and never backwards, so who asks later is told at least that."""
+    acknowledged: dict[tuple[str, str, int], list[tuple[float, int]]] = defaultdict(list)
+    for commit in sorted(history.commits, key=lambda commit: commit.ended_at_s):
+        if commit.outcome != ACKNOWLEDGED:
+            continue
+        before = acknowledged[commit.group, commit.topic, commit.partition]
+        greatest = max(commit.offset, before[-1][1] if before else commit.offset)
+        before.append((commit.ended_at_s, greatest))
+    for position in history.positions:
+        commits = acknowledged[position.group, position.topic, position.partition]
+        index = bisect.bisect_left(commits, (position.began_at_s, -1)) - 1
+        if index >= 0 and position.offset < commits[index][1]:
+            at_s, offset = commits[index]
+            detail = (
+                f"{position.reader} was told {position.offset} at {position.began_at_s:.3f}, "
+                f"{offset} had been acknowledged at {at_s:.3f}"
+            )
+            yield Anomaly(STALE_COMMIT, position.topic, position.partition, position.offset, detail)
+
+
+def _garbage(history: History) -> Iterator[Anomaly]:
+    known = {_name(send) for send in history.sends}
+    for poll in (*history.polls, *history.final):
+        if not poll.is_intact:
+            detail = f"a record of key {poll.key!r} was shown to {poll.reader} with another value"
+            yield Anomaly(GARBAGE_READ, poll.topic, poll.partition, poll.offset, detail)
+        elif _name(poll) not in known:
+            detail = f"{poll.key} {poll.number} was shown to {poll.reader}, and was never sent"
+            yield Anomaly(GARBAGE_READ, poll.topic, poll.partition, poll.offset, detail)

@@ -1,0 +1,246 @@
+"""Members of consumer groups (librdkafka) that note what they are shown, told and acknowledged."""
+
+from __future__ import annotations
+
+import functools
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from clusterlab.history import read_of
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
+
+from chaoslab.history import ACKNOWLEDGED, NOTHING_COMMITTED, UNKNOWN, Commit, Poll, Position, poll_of
+
+POLL_S = 0.1
+COMMIT_INTERVAL_S = 0.7
+ASK_S = 5.0
+ASK_LIMIT_S = 60.0
+Log = tuple[str, int]
+MEMBER_SETTINGS: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "auto.offset.reset": "earliest",
+    "isolation.level": "read_committed",
+    "fetch.wait.max.ms": 100,
+    "reconnect.backoff.max.ms": 500,
+    "socket.timeout.ms": 8_000,
+    "check.crcs": True,
+    "log_level": 0,
+}
+CLASSIC: Mapping[str, Any] = {"session.timeout.ms": 6_000, "heartbeat.interval.ms": 500}
+CONSUMER: Mapping[str, Any] = {"group.protocol": "consumer"}
+
+
+class _Member(threading.Thread):
+    """A consumer of its own from start to end; `assignments` is shared by all members of the group."""
+
+    def __init__(self, bootstrap: str, group: GroupReaders, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.polls: list[Poll] = []
+        self.commits: list[Commit] = []
+        self.positions: list[Position] = []
+        self.complaints: list[str] = []
+        self.is_over = threading.Event()
+        self._group = group
+        self._servers = bootstrap
+        self._assignments: dict[Log, int] = {}
+        self._next: dict[Log, int] = {}
+        self._committed: dict[Log, int] = {}
+        self._is_cooperative = "group.protocol" in group.settings
+
+    def run(self) -> None:
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self._servers,
+                "group.id": self._group.name,
+                "client.id": self.name,
+                **MEMBER_SETTINGS,
+                **self._group.settings,
+            }
+        )
+        consumer.subscribe(
+            list(self._group.topics),
+            on_assign=self._on_assign,
+            on_revoke=self._on_revoke,
+            on_lost=self._on_lost,
+        )
+        committed_s = time.monotonic()
+        while not self.is_over.is_set():
+            try:
+                message = consumer.poll(POLL_S)
+            except KafkaException as error:
+                self.complaints.append(f"{self.name}: {error}")
+                continue
+            if message is not None and message.error() is not None:
+                if message.error().fatal():
+                    self.complaints.append(f"{self.name}: {message.error()}")
+                    break
+            elif message is not None:
+                self._note(message)
+            if time.monotonic() - committed_s >= COMMIT_INTERVAL_S:
+                self._commit(consumer, self._next)
+                committed_s = time.monotonic()
+        consumer.close()
+
+    def _note(self, message: Any) -> None:
+        topic, partition, offset = message.topic(), message.partition(), message.offset()
+        read = read_of(partition, offset, message.key(), message.value())
+        poll = poll_of(
+            read,
+            self.name,
+            topic,
+            group=self._group.name,
+            assignment=self._assignments.get((topic, partition), 0),
+            at_s=time.monotonic(),
+        )
+        self.polls.append(poll)
+        self._next[topic, partition] = offset + 1
+        self._group.was_shown(topic, partition, offset)
+
+    def _commit(self, consumer: Consumer, positions: Mapping[Log, int]) -> None:
+        due = {log: offset for log, offset in positions.items() if self._committed.get(log) != offset}
+        if not due:
+            return
+        began_s, outcome = time.monotonic(), ACKNOWLEDGED
+        failed: set[Log] = set()
+        try:
+            answers = consumer.commit(
+                offsets=[
+                    TopicPartition(topic, partition, offset) for (topic, partition), offset in due.items()
+                ],
+                asynchronous=False,
+            )
+            failed = {(answer.topic, answer.partition) for answer in answers or [] if answer.error}
+        except KafkaException:
+            outcome = UNKNOWN
+        ended_s = time.monotonic()
+        for (topic, partition), offset in due.items():
+            came = UNKNOWN if (topic, partition) in failed else outcome
+            self.commits.append(Commit(self._group.name, topic, partition, offset, came, began_s, ended_s))
+            if came == ACKNOWLEDGED:
+                self._committed[topic, partition] = offset
+
+    def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        began_s = time.monotonic()
+        found = self._ask(functools.partial(consumer.committed, partitions, ASK_S)) if partitions else []
+        ended_s = time.monotonic()
+        for place in partitions:
+            self._assignments[place.topic, place.partition] = self._group.next_assignment()
+            self._next.pop((place.topic, place.partition), None)
+            self._committed.pop((place.topic, place.partition), None)
+        for place in found:
+            offset = place.offset if place.offset >= 0 else NOTHING_COMMITTED
+            self.positions.append(
+                Position(
+                    self.name,
+                    self._group.name,
+                    self._assignments[place.topic, place.partition],
+                    place.topic,
+                    place.partition,
+                    offset,
+                    began_s,
+                    ended_s,
+                )
+            )
+            if offset == NOTHING_COMMITTED:
+                place.offset = OFFSET_BEGINNING
+        # What was asked is where it goes on: the client would ask again, and might be told something else.
+        places = found or partitions
+        if self._is_cooperative:
+            consumer.incremental_assign(places)
+        else:
+            consumer.assign(places)
+
+    def _ask(self, ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
+        """[] if nobody could say in time: then the client asks by itself."""
+        deadline_s = time.monotonic() + ASK_LIMIT_S
+        while time.monotonic() < deadline_s and not self.is_over.is_set():
+            try:
+                found = ask()
+            except KafkaException:
+                time.sleep(0.1)
+                continue
+            if not any(place.error for place in found):
+                return found
+            time.sleep(0.1)
+        return []
+
+    def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        logs = [(place.topic, place.partition) for place in partitions]
+        self._commit(consumer, {log: self._next[log] for log in logs if log in self._next})
+        self._on_lost(consumer, partitions)
+
+    def _on_lost(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
+        for place in partitions:
+            self._next.pop((place.topic, place.partition), None)
+
+
+class GroupReaders:
+    """A group of `members`; `replace_one` lets one leave and another join, so that there are rebalances."""
+
+    def __init__(
+        self, bootstrap: str, name: str, topics: Iterable[str], settings: Mapping[str, Any], members: int = 2
+    ) -> None:
+        self.name = name
+        self.topics = tuple(topics)
+        self.settings = settings
+        self._servers = bootstrap
+        self._lock = threading.Lock()
+        self._assignment = 0
+        self._joined = 0
+        self._ends: dict[Log, int] = {}
+        self._members: list[_Member] = []
+        self._gone: list[_Member] = []
+        for _ in range(members):
+            self._join()
+
+    def _join(self) -> None:
+        self._joined += 1
+        member = _Member(self._servers, self, f"{self.name}.{self._joined}")
+        self._members.append(member)
+        member.start()
+
+    def next_assignment(self) -> int:
+        with self._lock:
+            self._assignment += 1
+            return self._assignment
+
+    def was_shown(self, topic: str, partition: int, offset: int) -> None:
+        with self._lock:
+            log = (topic, partition)
+            self._ends[log] = max(self._ends.get(log, 0), offset + 1)
+
+    def ends(self) -> dict[Log, int]:
+        """One above the last record that any member was shown."""
+        with self._lock:
+            return dict(self._ends)
+
+    def replace_one(self) -> None:
+        oldest = self._members.pop(0)
+        oldest.is_over.set()
+        self._gone.append(oldest)
+        self._join()
+
+    def stop(self, timeout_s: float) -> None:
+        for member in self._members:
+            member.is_over.set()
+        deadline_s = time.monotonic() + timeout_s
+        for member in self._members:
+            member.join(max(0.0, deadline_s - time.monotonic()))
+
+    @property
+    def complaints(self) -> list[str]:
+        return [text for member in self._everyone() for text in member.complaints]
+
+    def polls(self) -> list[Poll]:
+        return [poll for member in self._everyone() for poll in list(member.polls)]
+
+    def commits(self) -> list[Commit]:
+        return [commit for member in self._everyone() for commit in list(member.commits)]
+
+    def positions(self) -> list[Position]:
+        return [position for member in self._everyone() for position in list(member.positions)]
+
+    def _everyone(self) -> list[_Member]:
+        return self._gone + self._members

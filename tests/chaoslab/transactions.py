@@ -1,0 +1,210 @@
+"""Transactional clients of a chaos run: a writer that now and then aborts, and an exact copier."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from clusterlab.history import read_of, value_of
+from confluent_kafka import KafkaException, Message, Producer
+from transactionlab.copier import Copier
+
+from chaoslab.history import ABORTED, ACKNOWLEDGED, COMMITTED, NO_PLACE, UNKNOWN, Send, Transaction
+
+CALL_S = 10.0
+AGAIN_S = 0.2
+WRITER_SETTINGS: dict[str, Any] = {
+    "transaction.timeout.ms": 10_000,
+    "linger.ms": 2,
+    "reconnect.backoff.max.ms": 500,
+    "socket.timeout.ms": 8_000,
+    "log_level": 0,
+}
+
+
+class _Stopped(Exception):  # noqa: N818 - not an error
+    """The run is over, and the call had not come to an end."""
+
+
+class TransactionalWriter(threading.Thread):
+    """Transactions of some records over all partitions; `abort_share` of them are aborted on purpose."""
+
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, name: str, pause_s: float, chance: random.Random
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self.sends: list[Send] = []
+        self.transactions: list[Transaction] = []
+        self.complaints: list[str] = []
+        self.ends: dict[int, int] = {}
+        self.is_over = threading.Event()
+        self.abort_share = 0.2
+        self._servers, self._topic, self._partitions = bootstrap, topic, partitions
+        self._pause_s = pause_s
+        self._chance = chance
+        self._numbers = [0] * partitions
+        self._count = 0
+
+    def run(self) -> None:
+        while not self.is_over.is_set():
+            producer = Producer(
+                {"bootstrap.servers": self._servers, "transactional.id": self.name, **WRITER_SETTINGS}
+            )
+            with contextlib.suppress(KafkaException, _Stopped):  # fenced: begin anew
+                self._again(partial(producer.init_transactions, CALL_S))
+                while not self.is_over.is_set():
+                    self._transact(producer)
+                    time.sleep(self._pause_s)
+
+    def _transact(self, producer: Producer) -> None:
+        self._count += 1
+        name, began_s, outcome = f"{self.name}#{self._count}", time.monotonic(), UNKNOWN
+        places: dict[int, int] = {}
+        try:
+            producer.begin_transaction()
+            for _ in range(self._chance.randint(2, 8)):
+                self._send(producer, name, places)
+            if self._chance.random() < self.abort_share:
+                producer.flush(CALL_S)
+                self._again(partial(producer.abort_transaction, CALL_S))
+                outcome = ABORTED
+            else:
+                outcome = self._commit(producer)
+        finally:
+            self.transactions.append(Transaction(name, outcome, began_s, time.monotonic()))
+        if outcome == COMMITTED:
+            for partition, end in places.items():
+                self.ends[partition] = max(self.ends.get(partition, 0), end)
+
+    def _commit(self, producer: Producer) -> str:
+        try:
+            self._again(partial(producer.commit_transaction, CALL_S))
+        except KafkaException as problem:
+            if problem.args[0].fatal() or not problem.args[0].txn_requires_abort():
+                raise
+            self._again(partial(producer.abort_transaction, CALL_S))
+            return ABORTED
+        return COMMITTED
+
+    def _send(self, producer: Producer, transaction: str, places: dict[int, int]) -> None:
+        partition = self._chance.randrange(self._partitions)
+        key, number = f"{self.name}.k{partition}", self._numbers[partition]
+        self._numbers[partition] += 1
+        at = len(self.sends)
+        sent_s = time.monotonic()
+        self.sends.append(
+            Send(
+                self.name, self._topic, partition, key, number, UNKNOWN, NO_PLACE, sent_s, sent_s, transaction
+            )
+        )
+
+        def delivered(error: Any, message: Message) -> None:
+            settled_s = time.monotonic()
+            if error is not None:
+                self.sends[at] = self.sends[at]._replace(settled_at_s=settled_s, error=str(error))
+                return
+            offset = message.offset()
+            place = NO_PLACE if offset is None else offset
+            self.sends[at] = self.sends[at]._replace(
+                outcome=ACKNOWLEDGED, offset=place, settled_at_s=settled_s
+            )
+            places[partition] = max(places.get(partition, 0), place + 1)
+
+        value = value_of(key, number, 120)
+        producer.produce(self._topic, value, key=key, partition=partition, on_delivery=delivered)
+        producer.poll(0)
+
+    def _again(self, call: Callable[[], Any]) -> None:
+        """Until it is done, or can't be; a call under way has `CALL_S` more once the run is over."""
+        while True:
+            try:
+                call()
+                return
+            except KafkaException as problem:
+                if not problem.args[0].retriable():
+                    raise
+                if self.is_over.is_set():
+                    raise _Stopped from problem
+                time.sleep(AGAIN_S)
+
+
+class _NotingCopier(Copier):
+    """Copies, and notes what each transaction was to hold and what became of it."""
+
+    def __init__(self, owner: CopyingThread, *arguments: str) -> None:
+        super().__init__(*arguments)
+        self._owner = owner
+
+    def copy(self, messages: list[Message]) -> bool:
+        owner, began_s = self._owner, time.monotonic()
+        owner.count += 1
+        name, outcome = f"{owner.name}#{owner.count}", UNKNOWN
+        for message in messages:
+            partition, offset = message.partition(), message.offset()
+            assert partition is not None and offset is not None
+            read = read_of(partition, offset, message.key(), message.value())  # type: ignore[arg-type]
+            owner.sends.append(
+                Send(
+                    *(owner.name, self.target, partition, read.key, read.number, UNKNOWN, NO_PLACE),
+                    *(began_s, began_s, name),
+                )
+            )
+        try:
+            is_copied = super().copy(messages)
+            outcome = COMMITTED if is_copied else ABORTED
+        finally:
+            owner.transactions.append(Transaction(name, outcome, began_s, time.monotonic()))
+        if is_copied:
+            owner.copied += len(messages)
+            for message in messages:
+                partition, offset = message.partition(), message.offset()
+                assert partition is not None and offset is not None
+                owner.ends[partition] = max(owner.ends.get(partition, 0), offset + 1)
+        return is_copied
+
+    def retried(self, call: Any) -> None:
+        while True:
+            try:
+                call()
+                return
+            except KafkaException as problem:
+                if not problem.args[0].retriable() or self._owner.is_over.is_set():
+                    raise
+                time.sleep(AGAIN_S)
+
+
+class CopyingThread(threading.Thread):
+    """Copies `source` to `target` in transactions, partition by partition; begins anew when it was fenced."""
+
+    def __init__(self, bootstrap: str, source: str, target: str, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self.sends: list[Send] = []
+        self.transactions: list[Transaction] = []
+        self.ends: dict[int, int] = {}
+        """One above the last record of each of the source's partitions that is copied."""
+        self.copied = 0
+        self.count = 0
+        self.is_over = threading.Event()
+        self._arguments = (bootstrap, source, target, name, name)
+        self._copier: _NotingCopier | None = None
+
+    def run(self) -> None:
+        while not self.is_over.is_set():
+            self._copier = _NotingCopier(self, *self._arguments)
+            if self.is_over.is_set():
+                return
+            try:
+                self._copier.run(200, 0.2)
+            except KafkaException:
+                self._copier.consumer.close()
+                time.sleep(AGAIN_S)
+
+    def stop(self) -> None:
+        self.is_over.set()
+        if self._copier is not None:
+            self._copier.is_stopping = True
