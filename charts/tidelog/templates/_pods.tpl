@@ -49,11 +49,11 @@ tolerations:
 {{- end }}
 {{- with include "tidelog.affinity" . }}
 affinity:
-  {{- . | nindent 2 }}
+  {{- . | trim | nindent 2 }}
 {{- end }}
 {{- with include "tidelog.topologySpread" . }}
 topologySpreadConstraints:
-  {{- . | nindent 2 }}
+  {{- . | trim | nindent 2 }}
 {{- end }}
 {{- end -}}
 

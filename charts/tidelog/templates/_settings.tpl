@@ -1,11 +1,27 @@
 {{/* Settings: what a user gives by Kafka's name, as a properties file, one for each kind of service. */}}
 
 {{/*
-A properties file of (dict "root" $ "own" .Values.brokers.settings): the settings of all services, and over them those
-of one kind. Helm reads numbers as floats, and would print large ones with an exponent.
+What holds unless a user says otherwise: three replicas, two of which must have what is acknowledged, or as many as
+there are brokers. Said by name, so that a topic of the brokers' own, wanted before all of them are up, waits for them.
 */}}
+{{- define "tidelog.defaultSettings" -}}
+{{- $replicas := min 3 (int .Values.brokers.replicas) -}}
+{{- $minIsr := ternary 2 1 (ge (int $replicas) 3) -}}
+default.replication.factor: {{ $replicas }}
+min.insync.replicas: {{ $minIsr }}
+offsets.topic.replication.factor: {{ $replicas }}
+transaction.state.log.replication.factor: {{ $replicas }}
+transaction.state.log.min.isr: {{ $minIsr }}
+{{- end -}}
+
+{{/* All settings of (dict "root" $ "own" .Values.brokers.settings) by name: defaults, those of all services, its own. */}}
+{{- define "tidelog.settings" -}}
+{{- toYaml (mergeOverwrite (include "tidelog.defaultSettings" .root | fromYaml) (deepCopy .root.Values.settings) (deepCopy .own)) -}}
+{{- end -}}
+
+{{/* A properties file of the same. Helm reads numbers as floats, and would print large ones with an exponent. */}}
 {{- define "tidelog.properties" -}}
-{{- $settings := mergeOverwrite (deepCopy .root.Values.settings) (deepCopy .own) -}}
+{{- $settings := include "tidelog.settings" . | fromYaml -}}
 {{- range $name := keys $settings | sortAlpha }}
 {{- $value := get $settings $name }}
 {{- if not (kindIs "invalid" $value) }}

@@ -1,13 +1,104 @@
 {{/*
 What the schema can't say: values that only make sense together. Each check fails with one sentence that names the
-value and what to do. Included once, by templates/configmap.yaml; other parts add theirs as tidelog.validate.PART.
+value and what to do. Included once, by templates/configmap.yaml; other parts define theirs in their own files.
 */}}
 {{- define "tidelog.validate" -}}
+{{- include "tidelog.validate.names" . -}}
+{{- include "tidelog.validate.settings" . -}}
+{{- include "tidelog.validate.external" . -}}
 {{- include "tidelog.validate.etcd" . -}}
 {{- include "tidelog.validate.operations" . -}}
 {{- end -}}
 
-{{/* Owner: CHART-ETCD. To be moved to _etcd.tpl. */}}
-{{- define "tidelog.validate.etcd" -}}{{- end -}}
-{{/* Owner: ROLL. To be moved to templates/roll/_validation.tpl or the like. */}}
-{{- define "tidelog.validate.operations" -}}{{- end -}}
+{{/* Names of StatefulSets end in labels of 63 characters: room for "-broker-2147480000-" and a hash of ten. */}}
+{{- define "tidelog.validate.names" -}}
+{{- if contains "." (include "tidelog.fullname" .) -}}
+{{- fail (printf "fullnameOverride: %q has a dot; names of services may have letters, digits and '-' only" (include "tidelog.fullname" .)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Settings that the chart makes itself: what a user gave for them would be silently overridden. */}}
+{{- define "tidelog.chartsOwnSettings" -}}
+listeners: listeners.external adds a listener for clients outside
+advertised.listeners: listeners.external says what clients outside are told
+listener.security.protocol.map: listeners.external adds a listener for clients outside
+inter.broker.listener.name: brokers talk over a listener of their own, REPLICATION
+node.id: brokers.firstId says where ids begin
+broker.id: brokers.firstId says where ids begin
+log.dirs: each broker has one volume, see brokers.storage
+log.dir: each broker has one volume, see brokers.storage
+tidelog.metrics.listener: it is always 9404
+tidelog.rpc.listener: it is always 9095
+tidelog.rpc.advertised.address: it is the broker's service
+tidelog.session.listener: it is always 9096
+tidelog.session.advertised.address: it is the broker's service
+tidelog.etcd.endpoints: etcd.external names an etcd of your own
+tidelog.rpc.tls.ca.file: tls does this
+tidelog.rpc.tls.cert.file: tls does this
+tidelog.rpc.tls.key.file: tls does this
+tidelog.etcd.tls.ca.file: tls and etcd.external do this
+tidelog.etcd.tls.cert.file: tls and etcd.external do this
+tidelog.etcd.tls.key.file: tls and etcd.external do this
+{{- end -}}
+
+{{- define "tidelog.validate.settings" -}}
+{{- $own := include "tidelog.chartsOwnSettings" . | fromYaml -}}
+{{- $places := dict "settings" .Values.settings "brokers.settings" .Values.brokers.settings "controllers.settings" .Values.controllers.settings "groupCoordinators.settings" .Values.groupCoordinators.settings -}}
+{{- range $place, $settings := $places -}}
+{{- range $name, $_ := $settings -}}
+{{- if hasKey $own $name -}}
+{{- fail (printf "%s: %s is set by the chart, take it out: %s" $place $name (get $own $name)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- if and .Values.brokers.rack.enabled (or (hasKey .Values.settings "broker.rack") (hasKey .Values.brokers.settings "broker.rack")) -}}
+{{- fail "settings: broker.rack comes from the nodes; set brokers.rack.enabled to false to give your own" -}}
+{{- end -}}
+{{- $settings := include "tidelog.settings" (dict "root" . "own" .Values.brokers.settings) | fromYaml -}}
+{{- range $name := list "default.replication.factor" "offsets.topic.replication.factor" "transaction.state.log.replication.factor" -}}
+{{- if gt (int (get $settings $name)) (int $.Values.brokers.replicas) -}}
+{{- fail (printf "settings: %s is %d, but there are %d brokers (brokers.replicas): such a topic could not be made" $name (int (get $settings $name)) (int $.Values.brokers.replicas)) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidelog.validate.external" -}}
+{{- $external := .Values.listeners.external -}}
+{{- if $external.enabled -}}
+{{- $first := int .Values.brokers.firstId -}}
+{{- $last := sub (add $first (int .Values.brokers.replicas)) 1 -}}
+{{- range $external.brokers -}}
+{{- if or (lt (int .id) $first) (gt (int .id) (int $last)) -}}
+{{- fail (printf "listeners.external.brokers: there is no broker %d, their ids are %d to %d" (int .id) $first (int $last)) -}}
+{{- end -}}
+{{- end -}}
+{{- $ids := list -}}{{- range $external.brokers -}}{{- $ids = append $ids (int .id) -}}{{- end -}}
+{{- if ne (len $ids) (len (uniq $ids)) -}}
+{{- fail "listeners.external.brokers: a broker is there twice" -}}
+{{- end -}}
+{{- $nodePorts := list -}}
+{{- if and (eq $external.type "NodePort") $external.nodePorts.bootstrap -}}
+{{- $nodePorts = append $nodePorts (int $external.nodePorts.bootstrap) -}}
+{{- end -}}
+{{- $told := list -}}
+{{- range $index := until (int .Values.brokers.replicas) -}}
+{{- $broker := dict "root" $ "id" (add $index $first) "index" $index -}}
+{{- $host := include "tidelog.externalHost" $broker -}}
+{{- if not $host -}}
+{{- fail (printf "listeners.external: what are clients told of broker %d? The address of a load balancer is not known before it is there: set listeners.external.host (such as \"broker-{id}.example.com\"), or a host for each in listeners.external.brokers" (int $broker.id)) -}}
+{{- end -}}
+{{- $address := printf "%s:%s" $host (include "tidelog.externalPort" $broker) -}}
+{{- if has $address $told -}}
+{{- fail (printf "listeners.external: clients would be told %s of two brokers; put {id} into host, or set firstPort or single brokers' ports" $address) -}}
+{{- end -}}
+{{- $told = append $told $address -}}
+{{- if eq $external.type "NodePort" -}}
+{{- $nodePort := int (include "tidelog.externalNodePort" $broker) -}}
+{{- if has $nodePort $nodePorts -}}
+{{- fail (printf "listeners.external: node port %d is taken twice; change listeners.external.nodePorts or the brokers' nodePort" $nodePort) -}}
+{{- end -}}
+{{- $nodePorts = append $nodePorts $nodePort -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}

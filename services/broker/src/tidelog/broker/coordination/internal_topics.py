@@ -1,9 +1,10 @@
 """`__consumer_offsets` and `__transaction_state`, made when somebody first asks for a coordinator.
 
 Settings: Kafka's `GroupCoordinatorService.groupMetadataTopicConfigs` and
-`TransactionStateManager.transactionStateTopicConfigs`. Deviation: where nobody set `...replication.factor`, and
-there are fewer brokers than its default says, there are as many replicas as brokers; Kafka makes no topic. One
-that was set holds, as in Kafka: a cluster that is still coming up must not keep its groups on one broker for ever.
+`TransactionStateManager.transactionStateTopicConfigs`. Deviation: where nobody set `...replication.factor`,
+and there are fewer brokers than its default says, there are as many replicas as brokers; Kafka makes no
+topic. One that was set holds, as in Kafka: a cluster that is still coming up must not keep its groups on one
+broker for ever.
 """
 
 from __future__ import annotations
