@@ -5,7 +5,7 @@
 #   install_tools.sh env      prints the export that a shell needs (PATH)
 #   install_tools.sh missing  names what is missing; exit 1 if anything is
 #
-# Needs Go 1.24 or newer for the first three and root for the last. A helm that is there already (the lab's) is used.
+# Needs Go 1.24 or newer for the first three and root for the last.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")"
 TOOLS=${TIDELOG_TOOLS:-$HOME/.cache/tidelog/tools}
@@ -17,12 +17,16 @@ declare -A PACKAGE=(
   [kubeconform]=github.com/yannh/kubeconform/cmd/kubeconform
 )
 
+# What `go build` of helm leaves unsaid: helm's version, and that of the Kubernetes it renders for without a cluster.
+CHARTUTIL=helm.sh/helm/v3/pkg/chartutil LINT=helm.sh/helm/v3/pkg/lint/rules
+LDFLAGS="-s -w -X helm.sh/helm/v3/internal/version.version=v3.19.5"
+for package in $CHARTUTIL $LINT; do LDFLAGS+=" -X $package.k8sVersionMajor=1 -X $package.k8sVersionMinor=34"; done
+
+stamp() { cat go/go.mod go/go.sum "$(basename "$0")" | sha256sum; }
 missing() {
   local tool
   for tool in helm helm-unittest kubeconform; do
-    # ours are built anew when their pins change
-    if [ -x "$TOOLS/bin/$tool" ] && [ "$TOOLS/bin/$tool" -ot go/go.sum ]; then echo $tool
-    elif ! command -v $tool >/dev/null; then echo $tool; fi
+    [ "$(cat "$TOOLS/$tool.stamp" 2>/dev/null)" = "$(stamp)" ] && [ -x "$TOOLS/bin/$tool" ] || echo $tool
   done
   command -v promtool >/dev/null || echo promtool
 }
@@ -41,9 +45,9 @@ install() {
       DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends prometheus >/dev/null
       [ -z "$made" ] || "${sudo[@]}" rm -f $policy
     else
-      (cd go && CGO_ENABLED=0 GOFLAGS="-buildvcs=false -mod=readonly -trimpath" nice go build \
-        -ldflags "-s -w $([ "$tool" != helm ] || echo "-X helm.sh/helm/v3/internal/version.version=v3.19.5")" \
-        -o "$TOOLS/bin/$tool" "${PACKAGE[$tool]}")
+      (cd go && CGO_ENABLED=0 GOFLAGS="-buildvcs=false -mod=readonly -trimpath" nice -n 5 go build \
+        -ldflags "$LDFLAGS" -o "$TOOLS/bin/$tool" "${PACKAGE[$tool]}")
+      stamp > "$TOOLS/$tool.stamp"
     fi
   done
 }
