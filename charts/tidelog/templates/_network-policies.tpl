@@ -1,0 +1,50 @@
+{{/* Parts of network-policies.yaml. Owner: CHART-ETCD. */}}
+
+{{/* Peers: the three services of this release. */}}
+{{- define "tidelog.networkPolicy.services" -}}
+- podSelector:
+    matchLabels:
+      {{- include "tidelog.selectorLabels" (dict "root" $) | nindent 6 }}
+    matchExpressions:
+      - key: app.kubernetes.io/component
+        operator: In
+        values: [broker, controller, group-coordinator]
+{{- end -}}
+
+{{/* A rule for who reads metrics: (dict "root" $ "port" 9404). The release's own pods too: the roll asks brokers. */}}
+{{- define "tidelog.networkPolicy.metrics" -}}
+- ports: [{port: {{ .port }}}]
+  {{- with .root.Values.networkPolicy.metrics.from }}
+  from:
+    - podSelector:
+        matchLabels:
+          {{- include "tidelog.selectorLabels" (dict "root" $.root) | nindent 10 }}
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}
+
+{{/* `egress:` if it is limited: names, this release, an etcd of the user's, Kubernetes' API where it is asked. */}}
+{{- define "tidelog.networkPolicy.egress" -}}
+{{- $policy := .root.Values.networkPolicy -}}
+{{- if $policy.egress.enabled -}}
+egress:
+  - ports: [{port: 53, protocol: UDP}, {port: 53, protocol: TCP}]
+  - to:
+      - podSelector:
+          matchLabels:
+            {{- include "tidelog.selectorLabels" (dict "root" .root) | nindent 12 }}
+  {{- if not .root.Values.etcd.bundled }}
+  - ports:
+      {{- range .root.Values.etcd.external.endpoints }}
+      - {port: {{ regexFind ":[0-9]+$" . | trimPrefix ":" | default "2379" }}}
+      {{- end }}
+  {{- end }}
+  {{- if .withApi }}
+  # Kubernetes' API, for the node's zone; wherever it is, its service's port and the usual one behind it.
+  - ports: [{port: 443}, {port: 6443}]
+  {{- end }}
+  {{- with $policy.egress.extra }}
+  {{- toYaml . | nindent 2 }}
+  {{- end }}
+{{- end -}}
+{{- end -}}
