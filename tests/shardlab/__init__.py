@@ -345,7 +345,7 @@ class Coordinator:
 
     # -- outlets
 
-    def started_serving(self, shard: Shard) -> None:
+    def started_serving(self, shard: Shard, load_ms: int) -> None:
         self.events.append("serving")
 
     def detached(self, attachment: int, core: ShardCore | None) -> None:

@@ -124,17 +124,20 @@ def test_the_cluster_in_numbers(run_cluster: RunCluster) -> None:
         await _create(cluster, "t", 4, 2)
         await _create(cluster, "u", 2, 1)
         assert controller.counts.is_active
-        assert (controller.topic_count, controller.partition_count) == (2, 6)
-        assert (controller.offline_partition_count, controller.preferred_replica_imbalance_count) == (0, 0)
+        seen = controller.overview()
+        assert (seen.partition_counts, seen.controller_epoch) == ({"t": 4, "u": 2}, 1)
+        assert (seen.offline_partition_count, seen.preferred_replica_imbalance_count) == (0, 0)
+        assert [broker.broker_id for broker in seen.brokers] == [1, 2]
+        assert set(seen.queued_commands) == {1, 2}
         await cluster.death(1)
-        await cluster.until(lambda: controller.active_broker_count == 1)
-        await cluster.until(lambda: controller.offline_partition_count == 1)
-        assert controller.preferred_replica_imbalance_count == 3
+        await cluster.until(lambda: len(controller.overview().brokers) == 1)
+        await cluster.until(lambda: controller.overview().offline_partition_count == 1)
+        assert controller.overview().preferred_replica_imbalance_count == 3
         assert controller.counts.leader_elections == 2
         assert controller.counts.unclean_leader_elections == 0
         await controller.stop()
         assert not controller.counts.is_active
-        assert controller.topic_count == 0
+        assert not controller.overview().partition_counts
 
     run_cluster(scenario)
 

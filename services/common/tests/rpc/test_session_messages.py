@@ -62,7 +62,7 @@ FROM_BROKER: list[FromBroker] = [
     session.ProducerIdsTold(1, 0, 0),
     session.ProducerIdsTold(2, FAR - 1000, 1000),
     session.OffsetsTold(1, ()),
-    session.OffsetsTold(2, (session.PartitionOffsets(0, 5, 4, 1_700_000_000_000),) * 2),
+    session.OffsetsTold(2, (session.PartitionOffsets(0, 5, 4, 1_700_000_000_000, 0),) * 2),
     session.OffsetsTold(3, (session.PartitionOffsets(-1, -1, -1, -1),)),
 ]
 

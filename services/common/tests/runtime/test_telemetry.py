@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import time
 import urllib.request
 from collections.abc import Iterator
 from io import StringIO
-from types import SimpleNamespace
+from pathlib import Path
 
 import pytest
 import structlog
 from hypothesis import given
 from hypothesis import strategies as st
+from metricslab import broker_view, controller_view, full_telemetry
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
-from tidelog.model.topics import TopicPartition
 from tidelog.runtime.clock import ManualClock
+from tidelog.runtime.loop_watch import LoopWatch
 from tidelog.runtime.metrics_endpoint import new_registry
-from tidelog.runtime.purgatory import DelayedOperation, Purgatory
 from tidelog.runtime.request_metrics import (
     LatencyWindow,
     RequestMetrics,
@@ -29,7 +31,6 @@ from tidelog.runtime.request_metrics import (
 from tidelog.runtime.setting import SettingError
 from tidelog.runtime.structured_log import configure_logging
 from tidelog.runtime.telemetry import Telemetry
-from tidelog.runtime.timer import VirtualTimer
 
 
 def samples(telemetry: Telemetry) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -43,28 +44,6 @@ def samples(telemetry: Telemetry) -> dict[tuple[str, frozenset[tuple[str, str]]]
 
 def value(telemetry: Telemetry, name: str, **labels: str) -> float:
     return samples(telemetry)[name, frozenset(labels.items())]
-
-
-class Parked(DelayedOperation):
-    def try_complete(self) -> bool:
-        return False
-
-    def on_complete(self) -> None:
-        pass
-
-
-def replica(*, is_leader: bool, in_sync: int = 1, least: int = 1) -> SimpleNamespace:
-    return SimpleNamespace(
-        core=SimpleNamespace(
-            is_leader=is_leader,
-            in_sync_replicas=tuple(range(in_sync)),
-            replicas=(0, 1, 2),
-            min_in_sync_replicas=least,
-            high_watermark=9,
-            last_stable_offset=7,
-        ),
-        log=SimpleNamespace(size_bytes=1000, log_start_offset=3, log_end_offset=10, segments=(1, 2)),
-    )
 
 
 def test_requests() -> None:
@@ -92,9 +71,9 @@ def test_traffic_by_topic_and_in_all() -> None:
     telemetry.topic("a").produced(3, 300)
     telemetry.topic("b").produced(4, 400)
     telemetry.fetched(50)
-    telemetry.produce_failed("a")
-    telemetry.produce_failed(None)
-    telemetry.fetch_failed("b")
+    telemetry.produce_failed("a", 6)
+    telemetry.produce_failed(None, 100)
+    telemetry.fetch_failed("b", 1)
     prefix = "kafka_server_brokertopicmetrics"
     assert value(telemetry, f"{prefix}_messagesin_total") == 7
     assert value(telemetry, f"{prefix}_bytesin_total", topic="a") == 300
@@ -121,28 +100,7 @@ def test_connections() -> None:
 
 def test_partitions_and_purgatories() -> None:
     telemetry = Telemetry(ManualClock())
-    timer = VirtualTimer()
-    fetch: Purgatory[str] = Purgatory("Fetch", timer, lambda operation, error: None)
-    fetch.watch(Parked(), ["x", "y"], 100)
-    broker = SimpleNamespace(
-        replicas={
-            TopicPartition("t", 0): replica(is_leader=True, in_sync=3, least=1),
-            TopicPartition("t", 1): replica(is_leader=True, in_sync=1, least=2),
-            TopicPartition("t", 2): replica(is_leader=True, in_sync=2, least=2),
-            TopicPartition("u", 0): replica(is_leader=False),
-        },
-        produce_purgatory=Purgatory("Produce", timer, lambda operation, error: None),
-        fetch_purgatory=fetch,
-        delete_records_purgatory=Purgatory("DeleteRecords", timer, lambda operation, error: None),
-        offline_replica_count=7,
-        parked_follower_fetch_count=2,
-        fetch_session_counts=(3, 900),
-        fetchers=SimpleNamespace(
-            failed_count=1,
-            lags=lambda: [(TopicPartition("u", 0), 2, 7), (TopicPartition("t", 2), 3, 0)],
-        ),
-    )
-    telemetry.observe_broker(broker)
+    telemetry.observe_broker(broker_view())
     prefix = "kafka_server_replicamanager"
     assert value(telemetry, f"{prefix}_partitioncount") == 4
     assert value(telemetry, f"{prefix}_leadercount") == 3
@@ -173,15 +131,7 @@ def test_partitions_and_purgatories() -> None:
 def test_controller() -> None:
     telemetry = Telemetry(ManualClock())
     assert value(telemetry, "kafka_controller_kafkacontroller_activecontrollercount") == 0
-    telemetry.observe_controller(
-        SimpleNamespace(
-            topic_count=3,
-            partition_count=9,
-            offline_partition_count=1,
-            preferred_replica_imbalance_count=2,
-            active_broker_count=4,
-        )
-    )
+    telemetry.observe_controller(controller_view())
     telemetry.controller_counts.is_active = True
     telemetry.controller_counts.leader_elections += 5
     assert value(telemetry, "kafka_controller_kafkacontroller_activecontrollercount") == 1
@@ -285,3 +235,94 @@ def test_logs_for_people_are_key_value_and_show_no_local_variables() -> None:
 def test_unknown_log_options_are_refused(log_format: str, level: str) -> None:
     with pytest.raises(ValueError, match="unknown log"):
         configure_logging(log_format, level)
+
+
+def test_waiting_is_told_apart() -> None:
+    telemetry = full_telemetry()
+    prefix = "kafka_network_requestmetrics"
+    assert value(telemetry, f"{prefix}_totaltimems_sum", request="Produce") == pytest.approx(4)
+    assert value(telemetry, f"{prefix}_remotetimems_sum", request="Produce") == pytest.approx(3)
+    assert value(telemetry, f"{prefix}_localtimems_sum", request="Produce") == pytest.approx(1)
+    assert value(telemetry, f"{prefix}_remotetimems", request="Produce", quantile="0.99") == pytest.approx(
+        3, rel=0.13
+    )
+    assert value(telemetry, "tidelog_request_wait_seconds_count", request="Produce") == 1
+    labels = {"request": "Produce", "error": "NOT_LEADER_OR_FOLLOWER"}
+    assert value(telemetry, f"{prefix}_errors_total", **labels) == 1
+
+
+def test_partitions_as_kafka_exporter_shows_them() -> None:
+    telemetry = full_telemetry()
+    prefix, labels = "kafka_topic_partition", {"topic": "t", "partition": "1"}
+    assert value(telemetry, f"{prefix}_current_offset", **labels) == 9
+    assert value(telemetry, f"{prefix}_oldest_offset", **labels) == 3
+    assert value(telemetry, f"{prefix}_leader", **labels) == 1
+    assert value(telemetry, f"{prefix}_leader_is_preferred", **labels) == 0
+    assert value(telemetry, f"{prefix}_replicas", **labels) == 3
+    assert value(telemetry, f"{prefix}_in_sync_replica", **labels) == 1
+    assert value(telemetry, f"{prefix}_under_replicated_partition", **labels) == 1
+    assert (f"{prefix}_leader", frozenset({("topic", "u"), ("partition", "0")})) not in samples(telemetry)
+    assert value(telemetry, "kafka_topic_partitions", topic="u") == 6
+    assert value(telemetry, "kafka_broker_info", id="1", address="one:9092", rack="a") == 1
+
+
+def test_what_connections_have_in_work() -> None:
+    telemetry = full_telemetry()
+    assert value(telemetry, "kafka_network_requestchannel_requestqueuesize") == 4
+    assert value(telemetry, "kafka_network_requestchannel_responsequeuesize") == 1
+    assert value(telemetry, "tidelog_connections_unsent_bytes") == 4096
+    idle = "kafka_server_kafkarequesthandlerpool_requesthandleravgidle_percent"
+    assert value(telemetry, idle) == 0.75
+
+
+def test_cleaning() -> None:
+    telemetry = full_telemetry()
+    assert value(telemetry, "kafka_log_logcleanermanager_max_dirty_percent") == 25
+    assert value(telemetry, "kafka_log_logcleanermanager_time_since_last_run_ms") == 10_000
+    assert value(telemetry, "kafka_log_logcleaner_max_clean_time_secs") == 1.5
+    assert value(telemetry, "kafka_log_logcleaner_cleaner_recopy_percent") == 40
+    assert value(telemetry, "tidelog_log_cleaner_runs_total", outcome="done") == 1
+
+
+def test_groups_and_transactions() -> None:
+    telemetry = full_telemetry()
+    labels = {"consumergroup": "g", "topic": "t", "partition": "0"}
+    assert value(telemetry, "tidelog_consumergroup_unread_expires_seconds", **labels) == 600
+    unread = "tidelog_consumergroup_unread_expires_seconds"
+    assert (unread, frozenset({**labels, "partition": "1"}.items())) not in samples(telemetry)
+    assert value(telemetry, "tidelog_consumergroup_generation", consumergroup="h") == 7
+    assert value(telemetry, "kafka_coordinator_group_groupmetadatamanager_numgroupsstable") == 1
+    prefix = "kafka_server_group_coordinator_metrics"
+    assert value(telemetry, f"{prefix}_consumer_group_count", state="reconciling") == 1
+    assert value(telemetry, "tidelog_transactions_oldest_open_seconds") == 4
+    assert value(telemetry, "tidelog_transactions_ended_total", outcome="committed") == 8
+
+
+def test_a_directory_that_is_gone() -> None:
+    telemetry = Telemetry(ManualClock())
+    telemetry.observe_broker(broker_view(data_path=Path("/nowhere/at/all")))
+    assert value(telemetry, "kafka_log_logmanager_offlinelogdirectorycount") == 1
+    assert ("tidelog_log_directory_free_bytes", frozenset()) not in samples(telemetry)
+
+
+def test_only_a_broker_shows_a_brokers_metrics() -> None:
+    telemetry = Telemetry(ManualClock())
+    telemetry.identify("controller", 3)
+    names = {name for name, _ in samples(telemetry)}
+    assert not [name for name in names if name.startswith("kafka_server_brokertopicmetrics")]
+    assert "kafka_controller_kafkacontroller_activecontrollercount" in names
+
+
+def test_an_event_loop_that_was_held_up() -> None:
+    async def held_up() -> LoopWatch:
+        watch = LoopWatch(asyncio.get_running_loop())
+        await asyncio.sleep(0)
+        time.sleep(0.25)  # noqa: ASYNC251 - that is what is measured
+        await asyncio.sleep(0.01)
+        assert 0 <= watch.idle_share() <= 1
+        watch.close()
+        return watch
+
+    watch = asyncio.run(held_up())
+    assert 0.1 < watch.max_lag_s < 5
+    assert watch.lag.seconds == pytest.approx(watch.max_lag_s)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -146,6 +147,22 @@ class Broker:
     def parked_follower_fetch_count(self) -> int:
         """Any thread."""
         return self.follower_fetch_sessions.parked_count
+
+    @property
+    def evicted_fetch_sessions(self) -> int:
+        """Any thread."""
+        return self.fetch_sessions.evicted_total
+
+    @property
+    def data_path(self) -> Path:
+        return self.log_directory.path
+
+    @property
+    def attachment_counts(self) -> Mapping[str, tuple[int, int]]:
+        """Coordinators' shards whose owners are attached here, and replies that they hold, by kind. Any
+        thread.
+        """
+        return self.coordination.attachment_counts()
 
     @property
     def fetch_session_counts(self) -> tuple[int, int]:

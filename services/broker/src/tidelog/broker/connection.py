@@ -86,6 +86,21 @@ class Connection(asyncio.BufferedProtocol):
         """Whether requests of this connection are still to be answered: then it isn't idle."""
         return bool(self._waiting) or self._barrier
 
+    @property
+    def unanswered_count(self) -> int:
+        """Requests begun and not answered. Any thread, as the two below."""
+        return len(self._waiting)
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Answers that the client has not taken yet."""
+        return self._unsent_bytes()
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether nothing is read from it for now."""
+        return self._paused
+
     def is_idle_since(self, time: float) -> bool:
         """Whether it waits for nothing and has not heard or told anything since `time` (monotonic clock)."""
         return (

@@ -119,6 +119,7 @@ class FetchSessions:
         self._slots = slots
         self._new_session_id = new_session_id
         self._sessions: dict[int, FetchSession] = {}  # least recently used first
+        self.evicted_total = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -189,6 +190,7 @@ class FetchSessions:
         oldest = next(iter(self._sessions.values()))
         if now_ms - oldest.last_used_ms > MIN_EVICTION_MS:
             del self._sessions[oldest.session_id]
+            self.evicted_total += 1
             return True
         evictable = [
             session
@@ -199,6 +201,7 @@ class FetchSessions:
             return False
         smallest = min(evictable, key=lambda session: len(session.partitions))
         del self._sessions[smallest.session_id]
+        self.evicted_total += 1
         return True
 
 

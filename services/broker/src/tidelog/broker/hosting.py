@@ -49,6 +49,7 @@ async def open_replica(
         replica_lag_max_messages=max_lag if max_lag >= 0 else None,
     )
     traffic = broker.telemetry.topic(topic_partition.topic)
+    log.flush_times = broker.telemetry.log_flushes
     replica = Replica(topic_partition, topic_id, core, log, settings, traffic, broker)
     broker.replicas[topic_partition] = replica
     return replica

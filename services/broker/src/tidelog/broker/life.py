@@ -52,6 +52,15 @@ class BrokerLife:
         self._session: Session | None = None
         self._one_note_at_a_time = asyncio.Lock()
 
+    @property
+    def lease_renewed_s(self) -> float | None:
+        """When the lease was last renewed, by the monotonic clock. Any thread, as the next."""
+        return None if self._session is None else self._session.lease_renewed_s
+
+    @property
+    def leases_lost(self) -> int:
+        return 0 if self._session is None else self._session.leases_lost
+
     async def begin(self, entry: BrokerEntry, on_epoch: Callable[[int], None] | None = None) -> None:
         """Register. `entry` says of the logs what the start found, in each life until the controller acted
         on it (`logs_are_known`). `on_epoch` is called with the epoch of each.

@@ -15,6 +15,7 @@ from tidelog.broker.connection import Connection
 from tidelog.broker.frames import BufferPool
 from tidelog.broker.turn import Turn
 from tidelog.model.brokers import Endpoint
+from tidelog.runtime.broker_metrics import ConnectionLoad
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -137,7 +138,19 @@ class Listener:
         self._server = await self.loop.create_server(
             lambda: Connection(self, self._dispatcher), sock=self._socket, backlog=backlog
         )
+        self._broker.telemetry.listener_views.append(self)
         self._watch_idle()
+
+    def load(self) -> ConnectionLoad:
+        """What its connections have in work. Any thread."""
+        unanswered = with_unsent = unsent_bytes = held_back = 0
+        for connection in tuple(self._connections):
+            unanswered += connection.unanswered_count
+            unsent = connection.unsent_bytes
+            with_unsent += unsent > 0
+            unsent_bytes += unsent
+            held_back += connection.is_held_back
+        return ConnectionLoad(unanswered, with_unsent, unsent_bytes, held_back)
 
     def admit(self, connection: Connection) -> bool:
         """Whether it may stay. One that comes too fast is held back for a while."""

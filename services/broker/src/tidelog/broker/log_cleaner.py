@@ -30,6 +30,7 @@ from tidelog.broker.log.segment import Segment
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.model.topics import TopicPartition
+from tidelog.runtime.cleaning_metrics import CALLED_OFF, DONE, FAILED, CleanerCounts, Cleaning
 from tidelog.runtime.setting import LONG_MAX
 
 if TYPE_CHECKING:
@@ -51,6 +52,16 @@ class LogCleaner:
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._in_progress: dict[TopicPartition, asyncio.Task[bool]] = {}
         self._uncleanable: dict[TopicPartition, Replica] = {}
+        self.counts = CleanerCounts()
+        """For metrics."""
+
+    @property
+    def uncleanable_count(self) -> int:
+        """Any thread."""
+        return len(self._uncleanable)
+
+    def now_s(self) -> float:
+        return self._broker.clock.monotonic_ms() / 1000
 
     def start(self) -> None:
         if self._broker.settings.log_cleaner_enable:
@@ -123,6 +134,7 @@ class LogCleaner:
 
     async def _dirtiest(self) -> tuple[Replica, Dirtiness] | None:
         best: tuple[Replica, Dirtiness] | None = None
+        highest_ratio = 0.0
         replicas = self._broker.replicas
         for number, replica in enumerate(list(replicas.values())):
             if number % LOGS_LOOKED_AT_A_TURN == LOGS_LOOKED_AT_A_TURN - 1:
@@ -131,10 +143,12 @@ class LogCleaner:
                 continue
             await self._learn_first_timestamps(replica)
             found = self._dirtiness(replica)
+            highest_ratio = max(highest_ratio, found.ratio)
             if found.is_due(replica.settings.min_cleanable_dirty_ratio) and (
                 best is None or found.ratio > best[1].ratio
             ):
                 best = replica, found
+        self.counts.max_dirty_ratio = highest_ratio
         return best if best is not None and self._is_free(best[0]) else None
 
     def _dirtiness(self, replica: Replica) -> Dirtiness:
@@ -170,11 +184,14 @@ class LogCleaner:
             for segment in log.segments
             if segment.base_offset < found.first_uncleanable_offset
         }
-        cuts = log.cut_count
+        cuts, began_s, outcome = log.cut_count, self.now_s(), FAILED
         try:
             async for answer in worker.clean(self._job(replica, found, list(sources.values()))):
                 if isinstance(answer, CleaningDone):
-                    return await self._done(replica, found, answer)
+                    is_cleaner = await self._done(replica, found, answer)
+                    cleaning = Cleaning(self.now_s() - began_s, answer.bytes_read, answer.bytes_kept)
+                    self.counts.ended(DONE, cleaning, self.now_s())
+                    return is_cleaner
                 if isinstance(answer, CleaningFailed):
                     _log.error("compaction failed", partition=partition, reason=answer.reason)
                     if answer.is_damage:
@@ -182,14 +199,17 @@ class LogCleaner:
                     break
                 if not await self._swap_in(replica, sources, answer, cuts):
                     _log.info("compaction is called off: the log was changed", partition=partition)
+                    outcome = CALLED_OFF
                     break
         except (WorkerEndedError, LogStorageError, OSError) as error:
             _log.error("compaction failed", partition=partition, reason=str(error))
             if log.is_swapping:
                 self._uncleanable[replica.topic_partition] = replica
         except asyncio.CancelledError:
+            self.counts.ended(CALLED_OFF, None, self.now_s())
             await self._call_off(worker, replica)
             raise
+        self.counts.ended(outcome, None, self.now_s())
         await self._call_off(worker, replica)
         return False
 

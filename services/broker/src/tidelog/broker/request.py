@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.runtime.purgatory import DelayedOperation
@@ -40,6 +41,7 @@ class RequestContext:
         "connection",
         "correlation_id",
         "on_abandoned",
+        "parked_at",
         "route",
         "started_at",
     )
@@ -61,6 +63,7 @@ class RequestContext:
         self.started_at = started_at  # seconds of the monotonic clock, when its bytes arrived
         self.chunks: Sequence[Chunk] | None = None
         self.on_abandoned: Callable[[], object] | None = None
+        self.parked_at: float  # known when it is parked
 
     @property
     def listener_name(self) -> str:
@@ -75,6 +78,7 @@ class RequestContext:
         the answer.
         """
         self.on_abandoned = on_abandoned
+        self.parked_at = monotonic()
         self.connection.wait_for(self)
         return PARKED
 
@@ -82,6 +86,7 @@ class RequestContext:
         """Answer a parked request."""
         self.on_abandoned = None
         if not self.connection.is_closed:
+            self.route.telemetry.waits.took(monotonic() - self.parked_at)
             self.connection.answer_later(self, self.route.encode_answer(self, message))
 
     def abandon(self) -> None:

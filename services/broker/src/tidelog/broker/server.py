@@ -33,9 +33,17 @@ from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.clock import SystemClock
+from tidelog.runtime.controller_metrics import ControllerView
 from tidelog.runtime.coordinator_metrics import CoordinatorView
-from tidelog.runtime.metric_families import ControllerView
-from tidelog.runtime.telemetry import ControllerCounts, Telemetry
+from tidelog.runtime.telemetry import (
+    BROKER_HANDING_OVER,
+    BROKER_RECOVERING,
+    BROKER_RUNNING,
+    BROKER_STARTING,
+    BROKER_STOPPING,
+    ControllerCounts,
+    Telemetry,
+)
 from tidelog.runtime.timer import LoopTimer
 
 FIRST_COMMANDS_TIMEOUT_MS: Final = 30_000
@@ -144,6 +152,8 @@ class BrokerServer:
         KafkaError if the id is held by a live broker.
         """
         broker, settings = self.broker, self.broker.settings
+        self._telemetry.broker_state = BROKER_STARTING
+        self._telemetry.observe_lease(self._life)
         plan = settings.listener_plan()
         limits = ConnectionLimits(broker)
         for endpoint in plan.bind:
@@ -166,18 +176,22 @@ class BrokerServer:
                 suspect_partitions=await self._find_lost_tails(),
             )
         self._phase = "registering"
+        self._telemetry.broker_state = BROKER_RECOVERING
         await self._life.begin(entry, on_epoch)
         self._phase = "registered, waiting for a controller"
         await self._until_told()
         await self._life.logs_are_known()
         self._telemetry.observe_broker(broker)
         if settings.tidelog_metrics_listener and self._is_telemetry_ours:
+            self._telemetry.identify("dev", settings.node_id)
+            self._telemetry.watch_loop()
             self._telemetry.serve(settings.tidelog_metrics_listener)
         self._housekeeping.start()
         self._isr_maintenance.start()
         for listener in self._listeners:
             await listener.serve()
         self._phase = None
+        self._telemetry.broker_state = BROKER_RUNNING
 
     def why_not_ready(self) -> str | None:
         """None once clients can be sent here: started, registered, caught up."""
@@ -237,10 +251,13 @@ class BrokerServer:
             last.push_async_callback(hosting.close_all, self.broker)
             last.push_async_callback(self.commands.stop)
             last.push_async_callback(self._stop_serving)
+            self._telemetry.broker_state = BROKER_HANDING_OVER
             if not self._is_alone and self.commands.first_metadata.is_set():
                 await self._life.hand_over()
 
     async def _stop_serving(self) -> None:
+        self._telemetry.broker_state = BROKER_STOPPING
+        self._telemetry.listener_views.clear()
         for listener in self._listeners:
             listener.stop_accepting()
         await self._readiness.stop()

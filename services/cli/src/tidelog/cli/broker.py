@@ -33,7 +33,7 @@ _log = structlog.get_logger(__name__)
 @service_options
 def command(configs: tuple[Path, ...], assignments: tuple[str, ...]) -> None:
     """One broker; its controller and etcd are other processes."""
-    run_service(settings_from(configs, assignments), _start)
+    run_service("broker", settings_from(configs, assignments), _start)
 
 
 async def _start(around: Surroundings) -> Started:

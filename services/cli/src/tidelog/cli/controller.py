@@ -24,7 +24,7 @@ from tidelog.rpc.grpc_controller_server import ControllerApiService
 @service_options
 def command(configs: tuple[Path, ...], assignments: tuple[str, ...]) -> None:
     """One controller; brokers and etcd are other processes."""
-    run_service(settings_from(configs, assignments), _start)
+    run_service("controller", settings_from(configs, assignments), _start)
 
 
 class _OpenedLater:
@@ -60,5 +60,6 @@ async def _start(around: Surroundings) -> Started:
     api.controller = controller
     around.telemetry.controller_counts = controller.counts
     around.telemetry.observe_controller(controller)
+    around.telemetry.observe_lease(controller)
     around.health.ready_when(controller.why_not_ready)
     return Started(rpc_address, controller.failed)

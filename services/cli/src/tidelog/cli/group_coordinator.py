@@ -17,7 +17,7 @@ from tidelog.rpc.session_stream import StreamSessionConnector
 @service_options
 def command(configs: tuple[Path, ...], assignments: tuple[str, ...]) -> None:
     """One group coordinator: groups and transactions; brokers pass on to it what clients ask."""
-    run_service(settings_from(configs, assignments), _start)
+    run_service("group-coordinator", settings_from(configs, assignments), _start)
 
 
 async def _start(around: Surroundings) -> Started:
@@ -33,5 +33,6 @@ async def _start(around: Surroundings) -> Started:
     coordinator = await GroupCoordinator.start(store, settings, connector, on_failed=fail)
     stack.push_async_callback(coordinator.stop)
     around.telemetry.observe_coordinator(coordinator.lag)
+    around.telemetry.observe_lease(coordinator)
     around.health.ready_when(coordinator.why_not_ready)
     return Started(f"group-coordinator-{settings.node_id}", failed)

@@ -59,11 +59,13 @@ class Surroundings(NamedTuple):
 StartService = Callable[[Surroundings], Awaitable[Started]]
 
 
-def run_service(settings: BrokerSettings, start: StartService) -> None:
-    """Until SIGTERM or SIGINT; ends the process with one line if it can't start or go on."""
+def run_service(service: str, settings: BrokerSettings, start: StartService) -> None:
+    """Until SIGTERM or SIGINT; ends the process with one line if it can't start or go on. `service` is the
+    subcommand's name.
+    """
     options = etcd_options(settings)
     try:
-        uvloop.run(_live(settings, options, start))
+        uvloop.run(_live(service, settings, options, start))
     except EXPECTED_ERRORS as error:
         fail(str(error))
 
@@ -87,7 +89,9 @@ def etcd_options(settings: BrokerSettings) -> EtcdOptions:
     return options
 
 
-async def _live(settings: BrokerSettings, options: EtcdOptions, start: StartService) -> None:
+async def _live(
+    service: str, settings: BrokerSettings, options: EtcdOptions, start: StartService
+) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -98,7 +102,9 @@ async def _live(settings: BrokerSettings, options: EtcdOptions, start: StartServ
         stack.callback(health.close)
         telemetry = Telemetry()
         telemetry.health = health
+        telemetry.identify(service, settings.node_id)
         if settings.tidelog_metrics_listener:
+            telemetry.watch_loop()
             telemetry.serve(settings.tidelog_metrics_listener)
             stack.callback(telemetry.close)
         stopped.add_done_callback(lambda _: health.not_ready("stopping"))

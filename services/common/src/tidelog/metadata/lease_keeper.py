@@ -24,6 +24,8 @@ class KeptLease(Protocol):
     """What both kinds of keepers are to those who hold one."""
 
     lease: int
+    renewed_s: float
+    """When it was granted or last renewed, by the monotonic clock. Any thread."""
 
     async def stop(self, *, revoke: bool = True) -> None: ...
 
@@ -68,6 +70,7 @@ class LeaseKeeper:
         self, store: MetadataStore, lease: int, interval_ms: int, on_lost: Callable[[], None] | None
     ) -> None:
         self.lease = lease
+        self.renewed_s = time.monotonic()
         self._store = store
         self._interval_ms = interval_ms
         self._on_lost = on_lost
@@ -99,6 +102,7 @@ class LeaseKeeper:
             await asyncio.sleep(self._interval_ms / 1000)
             try:
                 await self._store.keep_alive(self.lease)
+                self.renewed_s = time.monotonic()
             except StoreUnavailableError:
                 continue
             except LeaseNotFoundError:
@@ -125,6 +129,7 @@ class ThreadLeaseKeeper:
         on_lost: Callable[[], None] | None,
     ) -> None:
         self.lease = lease
+        self.renewed_s = time.monotonic()
         self._store = store
         self._renewer = renewer
         self._ttl_ms = ttl_ms
@@ -175,6 +180,7 @@ class ThreadLeaseKeeper:
                 continue
             try:
                 self._renewer.renew(self.lease, self._interval_ms)
+                self.renewed_s = time.monotonic()
             except StoreUnavailableError:
                 continue
             except LeaseNotFoundError:

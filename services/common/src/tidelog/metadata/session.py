@@ -79,6 +79,7 @@ class Session:
         on_failed: Callable[[StoreError], None] | None = None,
     ) -> None:
         self.epoch = -1
+        self.leases_lost = 0
         self._store = store
         self._claim = claim
         self._ttl_ms = ttl_ms
@@ -108,6 +109,12 @@ class Session:
         self._returning = asyncio.create_task(self._return_when_lost(), name="session")
         return self.epoch
 
+    @property
+    def lease_renewed_s(self) -> float | None:
+        """When the lease was last renewed, by the monotonic clock. Any thread."""
+        keeper = self._keeper
+        return None if keeper is None else keeper.renewed_s
+
     async def stop(self) -> None:
         """Give the key up. Never raises for a store that is away: the lease ends by itself then."""
         if self._returning is not None:
@@ -135,7 +142,7 @@ class Session:
     async def _take(self, *, is_first: bool) -> None:
         self._lost.clear()
         self._keeper = await start_lease_keeper(
-            self._store, ttl_ms=self._ttl_ms, interval_ms=self._interval_ms, on_lost=self._lost.set
+            self._store, ttl_ms=self._ttl_ms, interval_ms=self._interval_ms, on_lost=self._lease_lost
         )
         if self._on_lease is not None:
             await self._on_lease(self._keeper.lease)
@@ -167,6 +174,10 @@ class Session:
                 )
             await asyncio.sleep(HELD_KEY_POLL_MS / 1000)
             waited_ms += HELD_KEY_POLL_MS
+
+    def _lease_lost(self) -> None:
+        self.leases_lost += 1
+        self._lost.set()
 
     async def _return_when_lost(self) -> None:
         while True:

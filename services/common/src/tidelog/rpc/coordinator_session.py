@@ -225,13 +225,15 @@ class ProducerIdsTold(NamedTuple):
 
 class PartitionOffsets(NamedTuple):
     """`first_unread_timestamp_ms` is of the first record at or after the committed offset, by the time index;
-    -1 if there is none or it is not known. All offsets -1: not led here.
+    -1 if there is none or it is not known. All offsets -1: not led here. `retention_ms` is how old records
+    get before they are deleted, -1 if time doesn't delete them.
     """
 
     log_start_offset: int
     high_watermark: int
     last_stable_offset: int
     first_unread_timestamp_ms: int
+    retention_ms: int = -1
 
 
 class OffsetsTold(NamedTuple):

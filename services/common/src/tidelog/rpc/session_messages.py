@@ -363,6 +363,7 @@ def _told(message: pb.OffsetsTold) -> session.OffsetsTold:
             offsets.high_watermark,
             offsets.last_stable_offset,
             offsets.first_unread_timestamp_ms,
+            offsets.retention_ms if offsets.HasField("retention_ms") else -1,
         )
         for offsets in message.partitions
     ]

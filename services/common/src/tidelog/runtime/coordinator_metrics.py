@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from tidelog.runtime.sample_families import Families
 
 
 class GroupLag(NamedTuple):
-    """Of one partition; `lag_seconds` is how old the first unread record is, 0 when all are read."""
+    """Of one partition; `lag_seconds` is how old the first unread record is, 0 when all are read.
+    `expires_seconds`: until retention by time may delete that record, None if that can't happen.
+    """
 
     group: str
     topic: str
@@ -20,6 +25,33 @@ class GroupLag(NamedTuple):
     committed_offset: int
     lag: int
     lag_seconds: float
+    expires_seconds: float | None = None
+
+
+class GroupStanding(NamedTuple):
+    """Of one group. `generation`: of a classic group, the group epoch of another."""
+
+    group: str
+    protocol: str
+    state: str
+    members: int
+    generation: int
+
+
+class TransactionsStanding(NamedTuple):
+    """By state, and when the oldest that is open began (None: none is)."""
+
+    counts: Mapping[str, int] = {}
+    oldest_open_ms: int | None = None
+
+
+class ShardLoads(NamedTuple):
+    """Of the shards of one kind, ever since the start."""
+
+    kind: str
+    loaded: int
+    longest_ms: int
+    lost: int
 
 
 class CoordinatorView(Protocol):
@@ -29,37 +61,105 @@ class CoordinatorView(Protocol):
     def lags(self) -> Sequence[GroupLag]: ...
 
     @property
-    def member_counts(self) -> Mapping[str, int]:
-        """Of each group."""
-        ...
+    def groups(self) -> Sequence[GroupStanding]: ...
+
+    @property
+    def transactions(self) -> TransactionsStanding: ...
 
     @property
     def shard_counts(self) -> Mapping[tuple[str, str], int]:
         """By kind and state."""
         ...
 
+    @property
+    def shard_loads(self) -> Sequence[ShardLoads]: ...
 
-class Gauges(Protocol):
-    def gauge(self, name: str, doc: str, value: float, **labels: str) -> None: ...
+    @property
+    def broker_session_count(self) -> int: ...
+
+    @property
+    def ended_transactions(self) -> tuple[int, int]:
+        """Committed and aborted."""
+        ...
+
+    @property
+    def ending_transaction_count(self) -> int: ...
+
+    def now_ms(self) -> int:
+        """The wall clock."""
+        ...
 
 
-def add_coordinator(families: Gauges, view: CoordinatorView) -> None:
-    lags = view.lags
-    members = view.member_counts
+_CLASSIC_STATES = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Dead")
+_CONSUMER_STATES = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
+_PROTOCOLS = ("classic", "consumer")
+
+
+def add_coordinator(families: Families, view: CoordinatorView) -> None:
+    lags, groups = view.lags, view.groups
     _add_partitions(families, lags)
     _add_groups(families, lags)
-    for group, count in sorted(members.items()):
-        families.gauge("kafka_consumergroup_members", "Members of a group", count, consumergroup=group)
+    _add_standings(families, groups)
     prefix = "kafka_coordinator_group_groupmetadatamanager"
-    families.gauge(f"{prefix}_numgroups", "Groups of this coordinator", len(members))
+    families.gauge(f"{prefix}_numgroups", "Groups of this coordinator", len(groups))
     families.gauge(f"{prefix}_numoffsets", "Offsets they have committed", len(lags))
+    for state in _CLASSIC_STATES:
+        count = sum(group.state == state for group in groups)
+        families.gauge(f"{prefix}_numgroups{state.lower()}", "Groups in this state", count)
+    prefix = "kafka_server_group_coordinator_metrics"
+    for protocol in _PROTOCOLS:
+        count = sum(group.protocol == protocol for group in groups)
+        families.gauge(f"{prefix}_group_count", "Groups by protocol", count, protocol=protocol)
+    for state in _CONSUMER_STATES:
+        count = sum(group.protocol == "consumer" and group.state == state for group in groups)
+        doc = "Groups of the consumer protocol by state"
+        families.gauge(f"{prefix}_consumer_group_count", doc, count, state=state.lower())
+    _add_shards(families, view)
+    _add_transactions(families, view)
+
+
+def _add_standings(families: Families, groups: Sequence[GroupStanding]) -> None:
+    for group in sorted(groups):
+        families.gauge(
+            "kafka_consumergroup_members", "Members of a group", group.members, consumergroup=group.group
+        )
+        labels = {"consumergroup": group.group, "protocol": group.protocol, "state": group.state}
+        families.gauge("tidelog_consumergroup_info", "Its protocol and state", 1, **labels)
+        doc = "Generation or group epoch: each rebalance raises it"
+        name = "tidelog_consumergroup_generation"
+        families.gauge(name, doc, group.generation, consumergroup=group.group)
+
+
+def _add_shards(families: Families, view: CoordinatorView) -> None:
     for (kind, state), count in sorted(view.shard_counts.items()):
         families.gauge(
             "tidelog_coordinator_shards", "Shards this coordinator has claimed", count, kind=kind, state=state
         )
+    for loads in view.shard_loads:
+        prefix, kind = "tidelog_coordinator", loads.kind
+        families.counter(f"{prefix}_loads", "Shards loaded", loads.loaded, kind=kind)
+        longest_s = loads.longest_ms / 1000
+        families.gauge(f"{prefix}_load_seconds_max", "The longest load of a shard", longest_s, kind=kind)
+        families.counter(f"{prefix}_shards_lost", "Shards dropped from memory", loads.lost, kind=kind)
+    sessions = view.broker_session_count
+    families.gauge("tidelog_coordinator_broker_sessions", "Brokers it has a session with", sessions)
 
 
-def _add_partitions(families: Gauges, lags: Sequence[GroupLag]) -> None:
+def _add_transactions(families: Families, view: CoordinatorView) -> None:
+    standing = view.transactions
+    for state, count in sorted(standing.counts.items()):
+        doc = "Transactional ids by their transaction's state"
+        families.gauge("tidelog_transactions", doc, count, state=state)
+    began_ms = standing.oldest_open_ms
+    age_s = 0.0 if began_ms is None else max(0, view.now_ms() - began_ms) / 1000
+    families.gauge("tidelog_transactions_oldest_open_seconds", "Age of the oldest open one", age_s)
+    for outcome, count in zip(("committed", "aborted"), view.ended_transactions, strict=True):
+        families.counter("tidelog_transactions_ended", "Transactions decided", count, outcome=outcome)
+    doc = "Decided, but not all their markers are written yet"
+    families.gauge("tidelog_transactions_ending", doc, view.ending_transaction_count)
+
+
+def _add_partitions(families: Families, lags: Sequence[GroupLag]) -> None:
     records, seconds, offset = (
         "Records behind the last that can be read",
         "Age of the first unread record",
@@ -69,6 +169,10 @@ def _add_partitions(families: Gauges, lags: Sequence[GroupLag]) -> None:
         labels = {"consumergroup": lag.group, "topic": lag.topic, "partition": str(lag.partition)}
         families.gauge("kafka_consumergroup_lag", records, lag.lag, **labels)
         families.gauge("kafka_consumergroup_lag_seconds", seconds, lag.lag_seconds, **labels)
+        if lag.expires_seconds is not None:
+            doc = "Until retention may delete the first unread record"
+            name = "tidelog_consumergroup_unread_expires_seconds"
+            families.gauge(name, doc, lag.expires_seconds, **labels)
         families.gauge("kafka_consumergroup_current_offset", offset, lag.committed_offset, **labels)
         labels = {"group": lag.group, "topic": lag.topic, "partition": str(lag.partition)}
         families.gauge("kafka_consumergroup_group_lag", records, lag.lag, **labels)
@@ -76,7 +180,7 @@ def _add_partitions(families: Gauges, lags: Sequence[GroupLag]) -> None:
         families.gauge("kafka_consumergroup_group_offset", offset, lag.committed_offset, **labels)
 
 
-def _add_groups(families: Gauges, lags: Sequence[GroupLag]) -> None:
+def _add_groups(families: Families, lags: Sequence[GroupLag]) -> None:
     by_topic: dict[tuple[str, str], list[GroupLag]] = defaultdict(list)
     by_group: dict[str, list[GroupLag]] = defaultdict(list)
     for lag in lags:

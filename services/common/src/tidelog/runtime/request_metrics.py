@@ -26,17 +26,39 @@ def _upper_bound_us(index: int) -> int:
 _UPPER_BOUNDS_US = tuple(_upper_bound_us(index) for index in range(_BUCKET_COUNT))
 
 
-class RequestMetrics:
-    """The requests of one version of one API."""
+class Durations:
+    """How often something was done and how long it took."""
 
-    __slots__ = ("_buckets", "count", "response_bytes", "seconds", "version")
+    __slots__ = ("_buckets", "count", "seconds")
 
-    def __init__(self, version: int) -> None:
-        self.version = version
+    def __init__(self) -> None:
         self.count = 0
         self.seconds = 0.0
-        self.response_bytes = 0
         self._buckets = [0] * _BUCKET_COUNT
+
+    def took(self, seconds: float) -> None:
+        self.count += 1
+        self.seconds += seconds
+        us = int(seconds * 1_000_000)
+        bits = us.bit_length()
+        self._buckets[bits << 2 | (us << 3 >> bits & 3)] += 1
+
+    def bucket_counts(self) -> tuple[int, ...]:
+        return tuple(self._buckets)
+
+
+class RequestMetrics(Durations):
+    """The requests of one version of one API; `waits` of those that had to wait for others before they could
+    be answered.
+    """
+
+    __slots__ = ("response_bytes", "version", "waits")
+
+    def __init__(self, version: int) -> None:
+        super().__init__()
+        self.version = version
+        self.response_bytes = 0
+        self.waits = Durations()
 
     def observe(self, seconds: float, response_bytes: int) -> None:
         """One request, `seconds` from its arrival to its answer; called for every request there is."""
@@ -46,9 +68,6 @@ class RequestMetrics:
         us = int(seconds * 1_000_000)
         bits = us.bit_length()
         self._buckets[bits << 2 | (us << 3 >> bits & 3)] += 1
-
-    def bucket_counts(self) -> tuple[int, ...]:
-        return tuple(self._buckets)
 
 
 class LatencyWindow:

@@ -6,20 +6,32 @@ Counting is adding to integers of slotted objects on the event loop; no lock, no
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from tidelog.runtime.clock import Clock, SystemClock
-from tidelog.runtime.request_metrics import LatencyWindow, RequestMetrics
+from tidelog.runtime.request_metrics import Durations, LatencyWindow, RequestMetrics
 from tidelog.runtime.setting import SettingError
 
 if TYPE_CHECKING:
+    from tidelog.runtime.broker_metrics import BrokerView, ListenerView
+    from tidelog.runtime.controller_metrics import ControllerView
     from tidelog.runtime.coordinator_metrics import CoordinatorView
     from tidelog.runtime.health import Health
-    from tidelog.runtime.metric_families import BrokerView, ControllerView
+    from tidelog.runtime.loop_watch import LoopWatch
     from tidelog.runtime.metrics_endpoint import MetricsEndpoint
+    from tidelog.runtime.process_metrics import Identity, LeaseView, SpanCounts
 
+BROKER_SERVICES = ("broker", "dev")
+"""Names of the processes that a broker lives in."""
 _METRICS_LISTENER = "tidelog.metrics.listener"
 _MAX_PORT = 65_535
+
+BROKER_STARTING = 1
+BROKER_RECOVERING = 2
+BROKER_RUNNING = 3
+BROKER_HANDING_OVER = 6
+BROKER_STOPPING = 7
 
 
 class TopicTraffic:
@@ -90,6 +102,9 @@ class Telemetry:
         self.clock = clock or SystemClock()
         self.requests: dict[str, dict[int, RequestMetrics]] = {}
         self.windows: dict[str, LatencyWindow] = {}
+        self.wait_windows: dict[str, LatencyWindow] = {}
+        self.errors: dict[tuple[str, int], int] = {}
+        """Partitions refused, by API and Kafka's number of the error."""
         self.topics: dict[str, TopicTraffic] = {}
         self.broker_traffic = TopicTraffic()
         """What is counted by request, and what forgotten topics had counted."""
@@ -98,6 +113,14 @@ class Telemetry:
         self.isr_shrinks = 0
         self.isr_expands = 0
         self.failed_isr_updates = 0
+        self.log_flushes = Durations()
+        self.broker_state = 0
+        """As Kafka numbers them (`BROKER_RUNNING` and so on); 0: there is no broker."""
+        self.listener_views: list[ListenerView] = []
+        self.identity: Identity | None = None
+        self.loop: LoopWatch | None = None
+        self.lease: LeaseView | None = None
+        self.spans: SpanCounts | None = None
         self.broker: BrokerView | None = None
         self.controller: ControllerView | None = None
         self.coordinator: CoordinatorView | None = None
@@ -112,6 +135,7 @@ class Telemetry:
         versions = self.requests.get(api_name)
         if versions is None:
             self.windows[api_name] = LatencyWindow()
+            self.wait_windows[api_name] = LatencyWindow()
             versions = self.requests[api_name] = {}
         metrics = versions.get(version)
         if metrics is None:
@@ -139,19 +163,24 @@ class Telemetry:
         traffic.fetch_requests += 1
         traffic.bytes_out += bytes_out
 
-    def produce_failed(self, topic: str | None) -> None:
+    def produce_failed(self, topic: str | None, error: int) -> None:
         """A partition of a produce request was refused; `topic` is None where its id is unknown."""
+        self._failed("Produce", error)
         self.broker_traffic.failed_produce_requests += 1
         traffic = None if topic is None else self.topics.get(topic)
         if traffic is not None:
             traffic.failed_produce_requests += 1
 
-    def fetch_failed(self, topic: str | None) -> None:
+    def fetch_failed(self, topic: str | None, error: int) -> None:
         """A partition of a fetch was refused; `topic` is None where its id is unknown."""
+        self._failed("Fetch", error)
         self.broker_traffic.failed_fetch_requests += 1
         traffic = None if topic is None else self.topics.get(topic)
         if traffic is not None:
             traffic.failed_fetch_requests += 1
+
+    def _failed(self, api_name: str, error: int) -> None:
+        self.errors[api_name, error] = self.errors.get((api_name, error), 0) + 1
 
     def connection_opened(self, listener_name: str) -> None:
         connections = self.listeners.get(listener_name)
@@ -163,6 +192,28 @@ class Telemetry:
         self.listeners[listener_name].closed_total += 1
 
     # --- showing ---
+
+    @property
+    def is_of_a_broker(self) -> bool:
+        """Or may be: nobody said what process this is."""
+        return self.identity is None or self.identity.service in BROKER_SERVICES
+
+    def identify(self, service: str, node_id: int) -> None:
+        """Show whose metrics these are; `service` is the subcommand that runs it."""
+        from tidelog.runtime.process_metrics import Identity  # as in `serve`
+
+        self.identity = Identity(service, node_id)
+
+    def watch_loop(self) -> None:
+        """Show how the event loop of this thread keeps up; until `close`."""
+        from tidelog.runtime.loop_watch import LoopWatch
+
+        if self.loop is None:
+            self.loop = LoopWatch(asyncio.get_running_loop())
+
+    def observe_lease(self, lease: LeaseView) -> None:
+        """Show what becomes of the service's lease, too."""
+        self.lease = lease
 
     def observe_broker(self, broker: BrokerView) -> None:
         """Show its partitions and purgatories, too."""
@@ -194,6 +245,8 @@ class Telemetry:
 
     def close(self) -> None:
         """Stop answering."""
+        if self.loop is not None:
+            self.loop.close()
         if self._endpoint is not None:
             self._endpoint.close()
             self._endpoint = None

@@ -68,6 +68,10 @@ class BrokerPushes:
     def longest_queue(self) -> int:
         return max((outbox.length for outbox in self._outboxes.values()), default=0)
 
+    def queue_lengths(self) -> dict[int, int]:
+        """By broker. Any thread."""
+        return {broker_id: outbox.length for broker_id, outbox in list(self._outboxes.items())}
+
     def keep_to(self, brokers: Mapping[int, BrokerRegistration]) -> None:
         """Close the outboxes of lives that ended; what they held counts as delivered, it is void."""
         for broker_id, outbox in list(self._outboxes.items()):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
 import structlog
+from tidelog.controller.core.census import take_census
 from tidelog.controller.core.changes import ChangeSet
 from tidelog.controller.core.commands import commands_for, full_commands
 from tidelog.controller.core.context import Chance, Context
@@ -36,6 +37,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import NO_LEADER, BrokerChannels, CommandResult, LeaderAndIsr
 from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.clock import Clock
+from tidelog.runtime.controller_metrics import BrokerInfo, Overview
 from tidelog.runtime.telemetry import ControllerCounts
 
 MAX_QUEUED_REQUESTS: Final = 10_000
@@ -139,6 +141,24 @@ class Term:
     @property
     def controller_epoch(self) -> int:
         return self._office.controller_epoch
+
+    def overview(self) -> Overview:
+        """From any thread: it looks at copies."""
+        census, brokers = take_census(self.state), dict(self.state.brokers)
+        return Overview(
+            [
+                BrokerInfo(broker_id, _first_address(broker), broker.rack or "")
+                for broker_id, broker in sorted(brokers.items())
+            ],
+            census.partition_counts,
+            census.offline_partition_count,
+            census.preferred_replica_imbalance_count,
+            census.reassigning_partition_count,
+            {broker_id: len(failed) for broker_id, failed in dict(self.state.failed_replicas).items()},
+            self._inbox.qsize(),
+            self._pushes.queue_lengths(),
+            self.controller_epoch,
+        )
 
     async def begin(self) -> None:
         """Read everything, finish what was half done, elect where it is needed, tell all brokers everything.
@@ -468,6 +488,10 @@ def _decided(decide: Decide[ReplyT], state: ClusterState, context: Context) -> D
     except Exception as error:
         _log.exception("a decision failed")
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller failed: {error!r}") from error
+
+
+def _first_address(broker: BrokerRegistration) -> str:
+    return f"{broker.endpoints[0].host}:{broker.endpoints[0].port}" if broker.endpoints else ""
 
 
 def _fail(answered: asyncio.Future[Any], error: KafkaError) -> None:

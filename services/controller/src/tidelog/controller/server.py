@@ -9,7 +9,6 @@ from typing import Any, Final
 
 import structlog
 from tidelog.controller.chance import RandomChance
-from tidelog.controller.core.census import Census, take_census
 from tidelog.controller.election import Office, resign, take_office, until_office_is_vacant
 from tidelog.controller.record_writer import DeposedError
 from tidelog.controller.requests import decision_for
@@ -28,6 +27,7 @@ from tidelog.rpc.broker_commands import BrokerChannels
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
 from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.clock import Clock, SystemClock
+from tidelog.runtime.controller_metrics import Overview
 from tidelog.runtime.telemetry import ControllerCounts
 
 RETRY_MS: Final = 500
@@ -54,7 +54,7 @@ class Controller:
     default.replication.factor, delete.topic.enable, leader.imbalance.*, the session's timeouts and the
     defaults of topics. `rpc_address` ("host:port") is where brokers call this controller when it is in
     office, "" in one process with them.
-    `counts` and the `*_count` properties are what Telemetry shows of it.
+    `counts` and `overview` are what Telemetry shows of it.
     """
 
     def __init__(
@@ -77,6 +77,7 @@ class Controller:
         self.counts = ControllerCounts()
         self._lease: KeptLease | None = None
         self._lease_lost = asyncio.Event()
+        self._leases_lost = 0
         self._term: Term | None = None
         self._term_under_way: Term | None = None
         self._decided = asyncio.Event()
@@ -136,29 +137,20 @@ class Controller:
             return "taking office"
         return None if self._decided.is_set() else "standing for office"
 
-    @property
-    def topic_count(self) -> int:
-        return self._census().topic_count
-
-    @property
-    def partition_count(self) -> int:
-        return self._census().partition_count
-
-    @property
-    def offline_partition_count(self) -> int:
-        return self._census().offline_partition_count
-
-    @property
-    def preferred_replica_imbalance_count(self) -> int:
-        return self._census().preferred_replica_imbalance_count
-
-    @property
-    def active_broker_count(self) -> int:
-        return self._census().active_broker_count
-
-    def _census(self) -> Census:
+    def overview(self) -> Overview:
+        """The cluster as it stands, for metrics; from any thread."""
         term = self._term
-        return take_census(term.state) if term is not None else Census()
+        return Overview() if term is None else term.overview()
+
+    @property
+    def lease_renewed_s(self) -> float | None:
+        """When the lease was last renewed, by the monotonic clock. Any thread, as the next."""
+        lease = self._lease
+        return None if lease is None else lease.renewed_s
+
+    @property
+    def leases_lost(self) -> int:
+        return self._leases_lost
 
     @property
     def controller_epoch(self) -> int | None:
@@ -245,6 +237,7 @@ class Controller:
         )
 
     def _on_lease_lost(self) -> None:
+        self._leases_lost += 1
         self._lease_lost.set()
         if self._term_under_way is not None:
             self._term_under_way.depose("the controller's lease has ended")

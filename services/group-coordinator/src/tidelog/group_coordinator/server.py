@@ -102,6 +102,15 @@ class GroupCoordinator:
         """None once it is registered and has claimed its share of shards."""
         return self.runtime.claims.why_incomplete()
 
+    @property
+    def lease_renewed_s(self) -> float | None:
+        """When the lease was last renewed, by the monotonic clock. Any thread, as the next."""
+        return self._session.lease_renewed_s
+
+    @property
+    def leases_lost(self) -> int:
+        return self._session.leases_lost
+
     async def stop(self) -> None:
         """Hand the shards over, give up the registration."""
         self.lag.stop()

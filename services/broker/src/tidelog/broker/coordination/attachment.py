@@ -63,6 +63,11 @@ class Attachment:
         self._held_count = 0
         self._told_high_watermark = -1
 
+    @property
+    def held_count(self) -> int:
+        """Replies that wait until their records are replicated. Any thread."""
+        return len(self._held)
+
     def begin(self) -> None:
         core = self.replica.core
         self._told_high_watermark = core.high_watermark

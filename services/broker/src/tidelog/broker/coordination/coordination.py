@@ -92,6 +92,19 @@ class Coordination:
         except TimeoutError:
             return
 
+    def attachment_counts(self) -> dict[str, tuple[int, int]]:
+        """By kind of shard, how many are attached and how many replies wait for their records to be
+        replicated. Any thread.
+        """
+        attached = tuple(self._attached.values())
+        return {
+            kind.value: (
+                sum(attachment.shard.kind is kind for attachment in attached),
+                sum(attachment.held_count for attachment in attached if attachment.shard.kind is kind),
+            )
+            for kind in ShardKind
+        }
+
     def stop(self) -> None:
         """Refuse what waits so that clients look for the next leader, and take no more sessions."""
         self._is_stopped = True

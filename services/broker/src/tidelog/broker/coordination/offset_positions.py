@@ -57,8 +57,9 @@ class OffsetPositions:
         except KafkaError:
             return NOT_LED_HERE, None
         core = replica.core
+        retention_ms = replica.settings.retention_ms if replica.settings.is_deleted else UNKNOWN
         offsets = PartitionOffsets(
-            core.log_start_offset, core.high_watermark, core.last_stable_offset, UNKNOWN
+            core.log_start_offset, core.high_watermark, core.last_stable_offset, UNKNOWN, retention_ms
         )
         first_unread = max(committed_offset, core.log_start_offset)
         if committed_offset < 0 or first_unread >= core.high_watermark:

@@ -137,7 +137,7 @@ class Fetch:
             except KafkaError as error:
                 read.error = error.code
                 reads.is_urgent = True
-                self.broker.telemetry.fetch_failed(partition.key.topic or None)
+                self.broker.telemetry.fetch_failed(partition.key.topic or None, error.code)
                 continue
             if read.range is not None:
                 size = len(read.range)

@@ -240,7 +240,7 @@ def _refused(
     ]
     answer.base_offset = -1
     answer.log_start_offset = -1
-    broker.telemetry.produce_failed(topic)
+    broker.telemetry.produce_failed(topic, error.code)
     return answer
 
 

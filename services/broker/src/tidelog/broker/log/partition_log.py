@@ -14,6 +14,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
+from time import monotonic
 from typing import Final
 
 from tidelog.broker.log import recovery, retention
@@ -33,6 +34,7 @@ from tidelog.broker.log.segment import Segment
 from tidelog.broker.log.segmented_log import SegmentedLog
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.runtime.request_metrics import Durations
 
 NEVER_CLEANED: Final = -1
 
@@ -53,6 +55,7 @@ class PartitionLog(SegmentedLog):
         "_is_name_durable",
         "clean_offset",
         "cut_at_opening",
+        "flush_times",
         "is_swapping",
         "last_flush_ms",
         "leader_epochs",
@@ -87,6 +90,7 @@ class PartitionLog(SegmentedLog):
         self.was_damaged = False
         self.clean_offset = NEVER_CLEANED
         self.is_swapping = False
+        self.flush_times: Durations | None = None
         self._deleted: list[
             tuple[int, Segment]
         ] = []  # (time of deletion, segment) whose files are still there
@@ -364,6 +368,7 @@ class PartitionLog(SegmentedLog):
         up_to = self.log_end_offset if up_to_offset is None else up_to_offset
         segments, recovery_point = self._segments, self.recovery_point  # after `up_to`: they reach that far
         if up_to > recovery_point:
+            began_s = monotonic()
             try:
                 for segment in segments:
                     if segment.next_offset > recovery_point and segment.base_offset < up_to:
@@ -371,6 +376,8 @@ class PartitionLog(SegmentedLog):
                 self._sync_small_files()
             except OSError as error:
                 raise LogStorageError(f"{self.directory.path}: flush failed: {error}") from error
+            if self.flush_times is not None:
+                self.flush_times.took(monotonic() - began_s)
             with self.directory.lock:
                 if self._cuts == cuts:  # else what stands there now may be other records, not on disk yet
                     self.recovery_point = max(self.recovery_point, min(up_to, self.log_end_offset))

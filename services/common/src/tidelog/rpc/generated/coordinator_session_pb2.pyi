@@ -892,11 +892,14 @@ class PartitionOffsets(_message.Message):
     HIGH_WATERMARK_FIELD_NUMBER: _builtins.int
     LAST_STABLE_OFFSET_FIELD_NUMBER: _builtins.int
     FIRST_UNREAD_TIMESTAMP_MS_FIELD_NUMBER: _builtins.int
+    RETENTION_MS_FIELD_NUMBER: _builtins.int
     log_start_offset: _builtins.int
     high_watermark: _builtins.int
     last_stable_offset: _builtins.int
     first_unread_timestamp_ms: _builtins.int
     """Of the first record at or after the committed offset, by the time index; -1: none, or not known."""
+    retention_ms: _builtins.int
+    """retention.ms where records are deleted by time; not there: they are not, or nobody knows."""
     def __init__(
         self,
         *,
@@ -904,12 +907,15 @@ class PartitionOffsets(_message.Message):
         high_watermark: _builtins.int = ...,
         last_stable_offset: _builtins.int = ...,
         first_unread_timestamp_ms: _builtins.int = ...,
+        retention_ms: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_retention_ms", b"_retention_ms", "retention_ms", b"retention_ms"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_unread_timestamp_ms", b"first_unread_timestamp_ms", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "log_start_offset", b"log_start_offset"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_retention_ms", b"_retention_ms", "first_unread_timestamp_ms", b"first_unread_timestamp_ms", "high_watermark", b"high_watermark", "last_stable_offset", b"last_stable_offset", "log_start_offset", b"log_start_offset", "retention_ms", b"retention_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__retention_ms: _TypeAlias = _typing.Literal["retention_ms"]  # noqa: Y015
+    _WhichOneofArgType__retention_ms: _TypeAlias = _typing.Literal["_retention_ms", b"_retention_ms"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__retention_ms) -> _WhichOneofReturnType__retention_ms | None: ...
 
 Global___PartitionOffsets: _TypeAlias = PartitionOffsets  # noqa: Y015
 

@@ -9,22 +9,24 @@ from tidelog.rpc.broker_commands import NO_LEADER
 
 
 class Census(NamedTuple):
-    """`preferred_replica_imbalance_count`: partitions led by another than their first replica."""
+    """`partition_counts` by topic. `preferred_replica_imbalance_count`: partitions led by another than their
+    first replica; `reassigning_partition_count`: those on their way to other brokers.
+    """
 
-    topic_count: int = 0
-    partition_count: int = 0
-    offline_partition_count: int = 0
-    preferred_replica_imbalance_count: int = 0
-    active_broker_count: int = 0
+    partition_counts: dict[str, int]
+    offline_partition_count: int
+    preferred_replica_imbalance_count: int
+    reassigning_partition_count: int
 
 
 def take_census(state: ClusterState) -> Census:
     """Walks every partition. It may be called from any thread: it walks copies."""
     brokers = set(state.brokers)
-    offline = imbalanced = partition_count = 0
-    topics = list(state.topics.values())
-    for topic in topics:
-        partition_count += len(topic.assignments)
+    offline = imbalanced = reassigning = 0
+    counts: dict[str, int] = {}
+    for topic in list(state.topics.values()):
+        counts[topic.name] = len(topic.assignments)
+        reassigning += len(topic.adding.keys() | topic.removing.keys())
         stored = dict(state.partitions.get(topic.name, {}))
         for index, replicas in enumerate(topic.assignments):
             if index not in stored:
@@ -34,4 +36,4 @@ def take_census(state: ClusterState) -> Census:
                 offline += 1
             if leader != replicas[0]:
                 imbalanced += 1
-    return Census(len(topics), partition_count, offline, imbalanced, len(brokers))
+    return Census(counts, offline, imbalanced, reassigning)

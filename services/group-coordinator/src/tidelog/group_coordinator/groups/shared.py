@@ -89,6 +89,11 @@ class Group(Protocol):
 
     def member_count(self) -> int: ...
 
+    @property
+    def generation_or_epoch(self) -> int:
+        """What each rebalance raises."""
+        ...
+
     def listed(self) -> ListedGroup: ...
 
 

@@ -7,20 +7,26 @@ committed offset came. Records of transactions that are still open don't count: 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 from tidelog.group_coordinator.groups.group_core import GroupCore
+from tidelog.group_coordinator.groups.shared import Group
 from tidelog.group_coordinator.runtime.offset_questions import Position
 from tidelog.group_coordinator.runtime.runner import CoordinatorRuntime
 from tidelog.group_coordinator.runtime.shard import Cancellable, ShardState
+from tidelog.group_coordinator.transactions.transaction import TransactionStatus
+from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
+from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import PartitionOffsets
-from tidelog.runtime.coordinator_metrics import GroupLag
+from tidelog.runtime.coordinator_metrics import GroupLag, GroupStanding, ShardLoads, TransactionsStanding
 
 INTERVAL_MS: Final = 5_000
 MAX_POSITIONS: Final = 200_000
 """Looked up at a time; groups beyond are left out."""
+
+CoreT = TypeVar("CoreT", bound=GroupCore | TransactionCore)
 
 
 class LagReporter:
@@ -29,7 +35,8 @@ class LagReporter:
     def __init__(self, runtime: CoordinatorRuntime) -> None:
         self._runtime = runtime
         self._lags: Sequence[GroupLag] = ()
-        self._member_counts: Mapping[str, int] = {}
+        self._groups: Sequence[GroupStanding] = ()
+        self._transactions = TransactionsStanding()
         self._next: Cancellable | None = None
         self._is_stopped = False
 
@@ -47,8 +54,36 @@ class LagReporter:
         return self._lags
 
     @property
-    def member_counts(self) -> Mapping[str, int]:
-        return self._member_counts
+    def groups(self) -> Sequence[GroupStanding]:
+        return self._groups
+
+    @property
+    def transactions(self) -> TransactionsStanding:
+        return self._transactions
+
+    @property
+    def shard_loads(self) -> Sequence[ShardLoads]:
+        counts = self._runtime.counts
+        return [
+            ShardLoads(kind.value, counts.loads[kind], counts.longest_load_ms[kind], counts.lost[kind])
+            for kind in ShardKind
+        ]
+
+    @property
+    def broker_session_count(self) -> int:
+        return sum(1 for _ in self._runtime.sessions)
+
+    @property
+    def ended_transactions(self) -> tuple[int, int]:
+        ended = self._runtime.counts.ended
+        return ended[True], ended[False]
+
+    @property
+    def ending_transaction_count(self) -> int:
+        return self._runtime.markers.ending_count
+
+    def now_ms(self) -> int:
+        return self._runtime.now_ms()
 
     @property
     def shard_counts(self) -> Mapping[tuple[str, str], int]:
@@ -60,22 +95,22 @@ class LagReporter:
             return
         self._next = self._runtime.call_after(self._look, INTERVAL_MS)
         committed: list[tuple[str, TopicPartition, int]] = []
-        members: dict[str, int] = {}
-        for core in self._cores():
-            for group in core.groups.by_id.values():
-                members[group.group_id] = group.member_count()
+        groups: list[GroupStanding] = []
+        for core in self._serving(GroupCore):
+            groups += [standing_of(group) for group in core.groups.by_id.values()]
             for position, offset in core.offsets.committed_positions():
                 if len(committed) < MAX_POSITIONS:
                     partition = TopicPartition(position.topic, position.partition)
                     committed.append((position.group_id, partition, offset.offset))
-        self._member_counts = members
+        self._groups = groups
+        self._transactions = transactions_of(self._serving(TransactionCore))
         asked: list[Position] = list({(partition, offset) for _, partition, offset in committed})
         self._runtime.offset_questions.ask(asked, lambda found: self._told(committed, found))
 
-    def _cores(self) -> Iterable[GroupCore]:
+    def _serving(self, kind: type[CoreT]) -> Iterator[CoreT]:
         for shard in self._runtime.shards.values():
             core = shard.core
-            if shard.state is ShardState.SERVING and isinstance(core, GroupCore):
+            if shard.state is ShardState.SERVING and isinstance(core, kind):
                 yield core
 
     def _told(
@@ -92,11 +127,37 @@ class LagReporter:
         self._lags = lags
 
 
+def standing_of(group: Group) -> GroupStanding:
+    listed = group.listed()
+    return GroupStanding(
+        group.group_id, listed.group_type, listed.group_state, group.member_count(), group.generation_or_epoch
+    )
+
+
+def transactions_of(cores: Iterable[TransactionCore]) -> TransactionsStanding:
+    """Every state is counted, if with 0."""
+    counts = {status.kafka_name: 0 for status in TransactionStatus}
+    oldest_ms: int | None = None
+    for core in cores:
+        for transaction in core.transactions.values():
+            counts[transaction.status.kafka_name] += 1
+            if transaction.status is TransactionStatus.ONGOING and transaction.start_ms >= 0:
+                began_ms = transaction.start_ms
+                oldest_ms = began_ms if oldest_ms is None else min(oldest_ms, began_ms)
+    return TransactionsStanding(counts, oldest_ms)
+
+
 def lag_of(
     group: str, partition: TopicPartition, offset: int, offsets: PartitionOffsets, now_ms: int
 ) -> GroupLag:
-    """What was deleted before it was read doesn't count; what can't be read yet neither."""
+    """What was deleted before it was read doesn't count; what can't be read yet neither. A record may be
+    deleted when it is `retention.ms` old; it stays longer if younger ones lie in its segment.
+    """
     lag = max(0, offsets.last_stable_offset - max(offset, offsets.log_start_offset))
     first_unread_ms = offsets.first_unread_timestamp_ms
-    seconds = max(0, now_ms - first_unread_ms) / 1000 if lag and first_unread_ms >= 0 else 0.0
-    return GroupLag(group, partition.topic, partition.partition, offset, lag, seconds)
+    is_timed = lag > 0 and first_unread_ms >= 0
+    seconds = max(0, now_ms - first_unread_ms) / 1000 if is_timed else 0.0
+    expires_s = None
+    if is_timed and offsets.retention_ms >= 0:
+        expires_s = max(0, first_unread_ms + offsets.retention_ms - now_ms) / 1000
+    return GroupLag(group, partition.topic, partition.partition, offset, lag, seconds, expires_s)

@@ -14,6 +14,7 @@ import structlog
 from tidelog.group_coordinator.runtime.broker_sessions import BrokerSession, BrokerSessions
 from tidelog.group_coordinator.runtime.claims import Claims
 from tidelog.group_coordinator.runtime.cluster_view import BROKERS_AND_TOPICS, ClusterView
+from tidelog.group_coordinator.runtime.counts import RuntimeCounts
 from tidelog.group_coordinator.runtime.markers import MarkerSender
 from tidelog.group_coordinator.runtime.offset_questions import OffsetQuestions
 from tidelog.group_coordinator.runtime.producer_ids import ProducerIds
@@ -80,6 +81,7 @@ class CoordinatorRuntime:
     ) -> None:
         self.view = ClusterView()
         self.shards: dict[ShardId, Shard] = {}
+        self.counts = RuntimeCounts()
         self._store = store
         self._coordinator_id = coordinator_id
         self._make_cores = make_cores
@@ -287,7 +289,8 @@ class CoordinatorRuntime:
         if retry is not None:
             retry.cancel()
 
-    def started_serving(self, shard: Shard) -> None:
+    def started_serving(self, shard: Shard, load_ms: int) -> None:
+        self.counts.loaded(shard.shard_id.kind, load_ms)
         self._serving_changed()
 
     def detached(self, attachment: int, core: ShardCore | None) -> None:
@@ -296,6 +299,7 @@ class CoordinatorRuntime:
             self.markers.forget(core)
 
     def lost(self, shard: Shard) -> None:
+        self.counts.lost[shard.shard_id.kind] += 1
         self._serving_changed()
         self._cancel_retry(shard.shard_id)
         delay_ms = min(FIRST_RETRY_MS << min(shard.attempts, 10), MAX_RETRY_MS)
@@ -391,8 +395,14 @@ class CoordinatorRuntime:
 
     def end_transaction(self, shard: Shard, effect: EndTransaction) -> None:
         core = shard.core
-        if core is not None:
-            self.markers.begin(effect, core, lambda: shard.effect_done(core, effect, None))
+        if core is None:
+            return
+
+        def done() -> None:
+            self.counts.ended[effect.is_commit] += 1
+            shard.effect_done(core, effect, None)
+
+        self.markers.begin(effect, core, done)
 
     def allocate_producer_id(self, shard: Shard, effect: AllocateProducerId) -> None:
         core = shard.core

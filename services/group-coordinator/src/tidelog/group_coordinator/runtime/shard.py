@@ -83,7 +83,7 @@ class Cancellable(Protocol):
 class ShardOutlets(Protocol):
     """What a shard has done beside sending."""
 
-    def started_serving(self, shard: Shard) -> None: ...
+    def started_serving(self, shard: Shard, load_ms: int) -> None: ...
 
     def detached(self, attachment: int, core: ShardCore | None) -> None:
         """An attachment is over, and with it the core's memory."""
@@ -349,15 +349,16 @@ class Shard:
         self.attempts = 0
         image = self._outlets.image()
         self._image_version = image.version
+        load_ms = self._outlets.now_ms() - self._load_began_ms
         _log.debug(
             "a shard is served",
             shard=str(self.shard_id),
             shard_epoch=self.shard_epoch,
             leader_epoch=self.leader_epoch,
             records=replay.record_count,
-            load_ms=self._outlets.now_ms() - self._load_began_ms,
+            load_ms=load_ms,
         )
-        self._outlets.started_serving(self)
+        self._outlets.started_serving(self, load_ms)
         self._decide(lambda now_ms: core.activate(image, now_ms))
 
     def _decide(self, event: Callable[[int], Decision]) -> None:

@@ -261,6 +261,10 @@ class ClassicGroup:
     def tombstones(self) -> list[CoordinatorRecord]:
         return [group_tombstone(self.group_id)] if self.is_recorded else []
 
+    @property
+    def generation_or_epoch(self) -> int:
+        return self.generation
+
     def listed(self) -> ListedGroup:
         return ListedGroup(
             group_id=self.group_id,

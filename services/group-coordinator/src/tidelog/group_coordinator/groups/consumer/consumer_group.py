@@ -253,6 +253,10 @@ class ConsumerGroup:
     def member_count(self) -> int:
         return len(self.members)
 
+    @property
+    def generation_or_epoch(self) -> int:
+        return self.epoch
+
     def listed(self) -> ListedGroup:
         return ListedGroup(self.group_id, CONSUMER_PROTOCOL_TYPE, self.state, GroupKind.CONSUMER.value)
 

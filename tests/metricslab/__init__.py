@@ -1,0 +1,143 @@
+"""A telemetry in which everything that can be shown is there: what a scrape of all three services has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.runtime.broker_metrics import ConnectionLoad
+from tidelog.runtime.cleaning_metrics import DONE, CleanerCounts, Cleaning
+from tidelog.runtime.clock import ManualClock
+from tidelog.runtime.controller_metrics import BrokerInfo, Overview
+from tidelog.runtime.coordinator_metrics import GroupLag, GroupStanding, ShardLoads, TransactionsStanding
+from tidelog.runtime.purgatory import DelayedOperation, Purgatory
+from tidelog.runtime.request_metrics import Durations
+from tidelog.runtime.telemetry import BROKER_RUNNING, Telemetry
+from tidelog.runtime.timer import VirtualTimer
+
+NOW_MS = 1_700_000_000_000
+
+
+class Parked(DelayedOperation):
+    """Waits for nothing that ever comes."""
+
+    def try_complete(self) -> bool:
+        return False
+
+    def on_complete(self) -> None:
+        pass
+
+
+def replica(*, is_leader: bool, in_sync: int = 1, least: int = 1) -> SimpleNamespace:
+    """One of three, of 1000 bytes and 7 records, the last two of an open transaction."""
+    return SimpleNamespace(
+        core=SimpleNamespace(
+            is_leader=is_leader,
+            in_sync_replicas=tuple(range(in_sync)),
+            replicas=(0, 1, 2),
+            min_in_sync_replicas=least,
+            log_start_offset=3,
+            high_watermark=9,
+            last_stable_offset=7,
+            producers=(1, 2),
+        ),
+        log=SimpleNamespace(size_bytes=1000, log_start_offset=3, log_end_offset=10, segments=(1, 2)),
+    )
+
+
+def broker_view(**changed: Any) -> SimpleNamespace:
+    """Broker 1 leads three partitions and follows in one; what isn't said otherwise is small and idle."""
+    timer = VirtualTimer()
+    fetch: Purgatory[str] = Purgatory("Fetch", timer, lambda operation, error: None)
+    fetch.watch(Parked(), ["x", "y"], 100)
+    cleaner = CleanerCounts()
+    cleaner.max_dirty_ratio = 0.25
+    cleaner.ended(DONE, Cleaning(1.5, 1000, 400), 50.0)
+    view = SimpleNamespace(
+        broker_id=1,
+        replicas={
+            TopicPartition("t", 0): replica(is_leader=True, in_sync=3, least=1),
+            TopicPartition("t", 1): replica(is_leader=True, in_sync=1, least=2),
+            TopicPartition("t", 2): replica(is_leader=True, in_sync=2, least=2),
+            TopicPartition("u", 0): replica(is_leader=False),
+        },
+        produce_purgatory=Purgatory("Produce", timer, lambda operation, error: None),
+        fetch_purgatory=fetch,
+        delete_records_purgatory=Purgatory("DeleteRecords", timer, lambda operation, error: None),
+        offline_replica_count=7,
+        parked_follower_fetch_count=2,
+        fetch_session_counts=(3, 900),
+        evicted_fetch_sessions=11,
+        fetchers=SimpleNamespace(
+            failed_count=1,
+            lags=lambda: [(TopicPartition("u", 0), 2, 7), (TopicPartition("t", 2), 3, 0)],
+        ),
+        log_cleaner=SimpleNamespace(counts=cleaner, uncleanable_count=2, now_s=lambda: 60.0),
+        data_path=Path("/"),
+        attachment_counts={"group": (2, 1), "transaction": (0, 0)},
+    )
+    vars(view).update(changed)
+    return view
+
+
+def controller_view() -> SimpleNamespace:
+    overview = Overview(
+        brokers=[BrokerInfo(1, "one:9092", "a"), BrokerInfo(2, "two:9092", "")],
+        partition_counts={"t": 3, "u": 6},
+        offline_partition_count=1,
+        preferred_replica_imbalance_count=2,
+        reassigning_partition_count=4,
+        failed_replicas={2: 5},
+        queued_items=6,
+        queued_commands={1: 7, 2: 8},
+        controller_epoch=9,
+    )
+    return SimpleNamespace(overview=lambda: overview)
+
+
+def coordinator_view() -> SimpleNamespace:
+    return SimpleNamespace(
+        lags=[GroupLag("g", "t", 0, 90, 10, 2.5, 600.0), GroupLag("g", "t", 1, 100, 0, 0.0)],
+        groups=[
+            GroupStanding("g", "classic", "Stable", 2, 5),
+            GroupStanding("h", "consumer", "Reconciling", 3, 7),
+        ],
+        shard_counts={("group", "serving"): 25, ("group", "loading"): 1, ("transaction", "serving"): 50},
+        shard_loads=[ShardLoads("group", 26, 1500, 1), ShardLoads("transaction", 50, 20, 0)],
+        broker_session_count=3,
+        transactions=TransactionsStanding({"Ongoing": 2, "Empty": 1}, NOW_MS - 4_000),
+        ended_transactions=(8, 1),
+        ending_transaction_count=1,
+        now_ms=lambda: NOW_MS,
+    )
+
+
+def full_telemetry() -> Telemetry:
+    """All views observed, everything counted at least once."""
+    telemetry = Telemetry(ManualClock(NOW_MS))
+    telemetry.identify("dev", 1)
+    lag = Durations()
+    lag.took(0.002)
+    loop: Any = SimpleNamespace(
+        lag=lag, max_lag_s=0.05, busy_seconds=12.5, idle_share=lambda: 0.75, close=lambda: None
+    )
+    telemetry.loop = loop
+    telemetry.observe_lease(SimpleNamespace(lease_renewed_s=0.0, leases_lost=1))
+    telemetry.spans = SimpleNamespace(ended_total=100, dropped_total=2)
+    produce = telemetry.request_metrics("Produce", 12)
+    produce.observe(0.004, 100)
+    produce.waits.took(0.003)
+    telemetry.produce_failed("t", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    telemetry.topic("t").produced(3, 300)
+    telemetry.connection_opened("INTERNAL")
+    telemetry.listener_views.append(SimpleNamespace(load=lambda: ConnectionLoad(4, 1, 4096, 1)))
+    telemetry.broker_state = BROKER_RUNNING
+    telemetry.log_flushes.took(0.02)
+    telemetry.observe_broker(broker_view())
+    telemetry.controller_counts.is_active = True
+    telemetry.observe_controller(controller_view())
+    telemetry.observe_coordinator(coordinator_view())
+    return telemetry
