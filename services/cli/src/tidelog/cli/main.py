@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "offsets": "tidelog.cli.offsets",
     "perf": "tidelog.cli.perf",
     "produce": "tidelog.cli.produce",
+    "rebalance": "tidelog.cli.rebalance",
     "topic": "tidelog.cli.topic",
     "transactions": "tidelog.cli.transactions",
 }

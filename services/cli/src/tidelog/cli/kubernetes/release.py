@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import urllib.error
+import time
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from tidelog.cli.kubernetes.api_server import ApiServer, NotFoundError
 from tidelog.cli.kubernetes.metric_text import sum_of
 from tidelog.cli.kubernetes.roll_order import BrokerPod
 from tidelog.cli.kubernetes.rollout import DELETION_COST, ServicePod, Workload
+from tidelog.cli.kubernetes.volume_growth import Claim, VolumeSet
 from tidelog.cli.tool_command import ToolError
 
 BROKER: Final = "broker"
@@ -20,6 +21,7 @@ ETCD: Final = "etcd"
 BROKER_ID_LABEL: Final = "tidelog.io/broker-id"
 METRICS_PORT: Final = 9404
 METRICS_TIMEOUT_S: Final = 3.0
+GONE_POLL_INTERVAL_S: Final = 0.5
 UNDER_REPLICATED: Final = "kafka_server_replicamanager_underreplicatedpartitions"
 ACTIVE_CONTROLLER: Final = "kafka_controller_kafkacontroller_activecontrollercount"
 _REVISION_LABEL: Final = "controller-revision-hash"
@@ -56,6 +58,63 @@ class Release:
             apps.list_namespaced_stateful_set, self.namespace, label_selector=self._selector(component)
         )
         return list(listed.items)
+
+    def broker_ids(self) -> list[int]:
+        return [_broker_id(found) for found in self.stateful_sets(BROKER)]
+
+    def volumes(self, component: str) -> list[VolumeSet]:
+        """Of StatefulSets with one template of claims, as the chart makes them."""
+        found = []
+        for stateful_set in self.stateful_sets(component):
+            templates = stateful_set.spec.volume_claim_templates or ()
+            if not templates:
+                continue
+            name = stateful_set.metadata.name
+            claims = [
+                self._claim(f"{templates[0].metadata.name}-{name}-{ordinal}")
+                for ordinal in range(stateful_set.spec.replicas or 0)
+            ]
+            existing = [claim for claim in claims if claim is not None]
+            found.append(VolumeSet(name, templates[0].spec.resources.requests["storage"], existing))
+        return found
+
+    def grow_claim(self, name: str, size: str, *, only_ask: bool = False) -> None:
+        """Raises ToolError if its storage class can't do that."""
+        patch = {"spec": {"resources": {"requests": {"storage": size}}}}
+        options = {"dry_run": "All"} if only_ask else {}
+        core = self.server.core
+        self.server.call(
+            core.patch_namespaced_persistent_volume_claim, name, self.namespace, patch, **options
+        )
+
+    def orphan_stateful_set(self, name: str, timeout_s: float) -> None:
+        """Away with it, but not with its pods. Raises ToolError if it stays."""
+        apps = self.server.apps
+        self._delete(
+            apps.delete_namespaced_stateful_set,
+            apps.read_namespaced_stateful_set,
+            f"statefulset {name}",
+            name,
+            "Orphan",
+            timeout_s,
+        )
+
+    def delete_job(self, name: str, timeout_s: float = 60.0) -> bool:
+        """With its pods; False if there is none."""
+        batch = self.server.batch
+        try:
+            self.server.call(batch.read_namespaced_job, name, self.namespace)
+        except NotFoundError:
+            return False
+        self._delete(
+            batch.delete_namespaced_job,
+            batch.read_namespaced_job,
+            f"job {name}",
+            name,
+            "Foreground",
+            timeout_s,
+        )
+        return True
 
     def deployments(self, component: str) -> list[Workload]:
         apps = self.server.apps
@@ -98,6 +157,35 @@ class Release:
             return
 
     # -- below: from the API's objects
+
+    def _delete(
+        self,
+        delete: Callable[..., Any],
+        read: Callable[..., Any],
+        what: str,
+        name: str,
+        propagation: str,
+        timeout_s: float,
+    ) -> None:
+        """Returns when it is gone."""
+        deadline_s = time.monotonic() + timeout_s
+        try:
+            self.server.call(delete, name, self.namespace, body={"propagationPolicy": propagation})
+            while time.monotonic() < deadline_s:
+                self.server.call(read, name, self.namespace)
+                time.sleep(GONE_POLL_INTERVAL_S)
+        except NotFoundError:
+            return
+        raise ToolError(f"{what} is still there {timeout_s:g} s after it was deleted")
+
+    def _claim(self, name: str) -> Claim | None:
+        core = self.server.core
+        try:
+            found = self.server.call(core.read_namespaced_persistent_volume_claim, name, self.namespace)
+        except NotFoundError:
+            return None
+        spec: Any = found.spec
+        return Claim(name, spec.resources.requests["storage"])
 
     def _selector(self, component: str) -> str:
         return f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component={component}"

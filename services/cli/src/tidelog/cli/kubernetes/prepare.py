@@ -1,0 +1,141 @@
+"""`tidelog kubernetes prepare`: what must be done before an upgrade or a rollback is applied (ADR 0018).
+
+In this order: the roll of an earlier upgrade is stopped, volumes are looked at, brokers that go are found
+empty or drained, volumes grow, the Deployments are held so that `tidelog kubernetes roll` can let them go in
+its order. A refusal comes before anything is changed, so that Helm leaves the release as it is.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import click
+from tidelog.cli.kubernetes.release import CONTROLLER, GROUP_COORDINATOR, Release
+from tidelog.cli.kubernetes.release_options import open_release, release_options
+from tidelog.cli.kubernetes.roll import Progress, bootstrap_option
+from tidelog.cli.kubernetes.scale_in import leaving_brokers, refusal, replicas_held
+from tidelog.cli.kubernetes.volume_growth import VolumeChanges, plan_growth
+from tidelog.cli.rebalance import parse_ids, planned
+from tidelog.cli.rebalance_run import AT_ONCE, carry_out, standing_of
+from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments
+from tidelog.client.cluster import Cluster
+
+_GONE_TIMEOUT_S: Final = 120.0
+_DRAIN_ROUNDS: Final = 5
+"""Topics may be made on the brokers that are being drained."""
+
+
+@click.command(cls=ToolCommand, short_help="Before an upgrade: drain, grow volumes, hold Deployments.")
+@release_options
+@bootstrap_option
+@click.option("--brokers", required=True, metavar="ID,...", help="Brokers that the upgrade keeps or adds.")
+@click.option("--drain", is_flag=True, help="Move replicas off brokers that go; without it, refuse.")
+@click.option(
+    "--drain-throttle",
+    type=click.IntRange(min=1),
+    metavar="BYTES",
+    help="Bytes a second and broker for that.",
+)
+@click.option(
+    "--volume",
+    "volumes",
+    multiple=True,
+    metavar="COMPONENT=SIZE",
+    help="Size that the volumes of broker or etcd shall have; repeatable.",
+)
+@click.option("--roll-job", help="Job of an earlier roll, to be stopped.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=3600.0,
+    show_default=True,
+    help="Seconds that draining may take.",
+)
+def command(
+    release: str,
+    namespace: str,
+    bootstrap_server: str,
+    brokers: str,
+    drain: bool,
+    drain_throttle: int | None,
+    volumes: tuple[str, ...],
+    roll_job: str | None,
+    timeout_s: float,
+) -> None:
+    """Make a release ready for an upgrade or rollback; refuse before anything is changed."""
+    found = open_release(release, namespace)
+    progress = Progress(timeout_s)
+    staying = parse_ids("--brokers", brokers)
+    existing = found.broker_ids()
+    changes = _checked_changes(found, parse_assignments("--volume", volumes))
+    leaving = leaving_brokers(existing, staying)
+    if roll_job and found.delete_job(roll_job):
+        progress.tell(f"job {roll_job} stopped")
+    if leaving:
+        empty_brokers(bootstrap_server, leaving, drain, drain_throttle, timeout_s, progress)
+    for size, change in changes:
+        _grow(found, size, change, progress)
+    for component in (CONTROLLER, GROUP_COORDINATOR):
+        for workload in found.deployments(component):
+            found.pause(workload.name, True)
+            progress.tell(f"deployment {workload.name} is held")
+
+
+def empty_brokers(
+    bootstrap_server: str,
+    leaving: Sequence[int],
+    drain: bool,
+    throttle: int | None,
+    timeout_s: float,
+    progress: Progress,
+) -> None:
+    """Raises ToolError unless they hold nothing in the end."""
+    deadline_s = time.monotonic() + timeout_s
+    ids = ", ".join(map(str, leaving))
+    with Cluster(bootstrap_server, client_id="tidelog-scale-in") as cluster:
+        for _ in range(_DRAIN_ROUNDS):
+            standing = standing_of(cluster)
+            held = replicas_held(standing.assignment, leaving)
+            if not held:
+                progress.tell(f"brokers {ids} hold no replicas: they may go")
+                return
+            if not drain:
+                raise ToolError(refusal(held, leaving))
+            progress.tell(f"brokers {ids} hold {sum(held.values())} replicas: draining")
+            carry_out(
+                cluster,
+                planned(standing, leaving, evens_out=False),
+                throttle_bytes_per_s=throttle,
+                at_once=AT_ONCE,
+                timeout_s=max(0.0, deadline_s - time.monotonic()),
+                tell=progress.tell,
+            )
+    raise ToolError(f"brokers {ids} are given new replicas again and again; nothing else was changed")
+
+
+def _checked_changes(release: Release, sizes: dict[str, str]) -> list[tuple[str, VolumeChanges]]:
+    """Asks whether the claims may grow, without doing it. Raises ToolError."""
+    changes = []
+    for component, size in sizes.items():
+        try:
+            change = plan_growth(release.volumes(component), size)
+        except ValueError as error:
+            raise ToolError(f"--volume {component}={size}: {error}") from error
+        for claim in change.grown:
+            release.grow_claim(claim.name, size, only_ask=True)
+        changes.append((size, change))
+    return changes
+
+
+def _grow(release: Release, size: str, change: VolumeChanges, progress: Progress) -> None:
+    for claim in change.kept:
+        progress.tell(f"claim {claim.name} stays at {claim.size}: volumes can't shrink")
+    for claim in change.grown:
+        release.grow_claim(claim.name, size)
+        progress.tell(f"claim {claim.name} grows from {claim.size} to {size}")
+    for name in change.recreated:
+        release.orphan_stateful_set(name, _GONE_TIMEOUT_S)
+        progress.tell(f"statefulset {name} is taken away, its pods stay: Helm makes it anew")

@@ -1,0 +1,75 @@
+"""Volumes that are to be larger: which claims grow, which StatefulSets are made anew. No I/O.
+
+A StatefulSet's template of claims can't be changed; so the claims are patched, the StatefulSet is deleted
+without its pods, and Helm makes it again. Volumes never shrink: to a smaller size only the template follows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Final
+
+_SUFFIXES: Final = {
+    "": Decimal(1),
+    "m": Decimal("0.001"),
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), 1)},
+    **{
+        suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A PersistentVolumeClaim and the size it asks for."""
+
+    name: str
+    size: str
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeSet:
+    """A StatefulSet, the size in its template, and the claims there are of it."""
+
+    name: str
+    template_size: str
+    claims: Sequence[Claim]
+
+
+@dataclass(frozen=True, slots=True)
+class VolumeChanges:
+    grown: tuple[Claim, ...] = ()
+    """Claims with the size that they had."""
+    kept: tuple[Claim, ...] = ()
+    """Claims that are larger than is asked for now."""
+    recreated: tuple[str, ...] = ()
+    """StatefulSets."""
+
+
+def quantity(text: str) -> Decimal:
+    """Kubernetes' `10Gi`, `500M`, `1e9`. Raises ValueError."""
+    number = text.rstrip("KMGTPEikm")
+    suffix = text[len(number) :]
+    try:
+        value = Decimal(number)
+    except InvalidOperation:
+        raise ValueError(f"{text!r} is no size such as 10Gi") from None
+    if suffix not in _SUFFIXES or not value.is_finite() or value <= 0:
+        raise ValueError(f"{text!r} is no size such as 10Gi")
+    return value * _SUFFIXES[suffix]
+
+
+def plan_growth(sets: Sequence[VolumeSet], size: str) -> VolumeChanges:
+    """What has to be done so that all of these have volumes of `size`. Raises ValueError."""
+    wanted = quantity(size)
+    grown: list[Claim] = []
+    kept: list[Claim] = []
+    recreated: list[str] = []
+    for volume_set in sets:
+        grown += [claim for claim in volume_set.claims if quantity(claim.size) < wanted]
+        if quantity(volume_set.template_size) != wanted:
+            recreated.append(volume_set.name)
+            kept += [claim for claim in volume_set.claims if quantity(claim.size) > wanted]
+    return VolumeChanges(tuple(grown), tuple(kept), tuple(recreated))
