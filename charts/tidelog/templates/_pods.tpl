@@ -141,9 +141,6 @@ metadata:
     {{- include "tidelog.labels" (dict "root" .root "component" .component) | nindent 4 }}
 spec:
   replicas: {{ .values.replicas }}
-  {{- with include "tidelog.roll.deployment" .root }}
-  {{- . | nindent 2 }}
-  {{- end }}
   revisionHistoryLimit: 3
   strategy:
     type: RollingUpdate

@@ -1,7 +1,93 @@
-{{/* The roll of an upgrade. Owner: ROLL. */}}
+{{/*
+Hooks around an upgrade or rollback (ADR 0018). Before it `prepare` refuses or drains brokers that go, grows volumes and
+holds the Deployments; after it `roll` exchanges pods in a safe order. Nothing of it runs at the installation.
+*/}}
 
-{{/* What a Deployment's `spec:` gets from the roll (`paused: true`), or nothing. */}}
-{{- define "tidelog.roll.deployment" -}}{{- end -}}
+{{- define "tidelog.roll.name" -}}
+{{- printf "%s-roll" (include "tidelog.fullname" .) -}}
+{{- end -}}
 
-{{/* Values of roll, volumeResize and scaleIn that make no sense together. */}}
-{{- define "tidelog.validate.operations" -}}{{- end -}}
+{{- define "tidelog.roll.prepareName" -}}
+{{- printf "%s-prepare" (include "tidelog.fullname" .) -}}
+{{- end -}}
+
+{{/* Service account of a hook: (dict "root" $ "name" its own). */}}
+{{- define "tidelog.roll.serviceAccountName" -}}
+{{- if .root.Values.rbac.create -}}{{- .name -}}{{- else -}}{{- .root.Values.roll.serviceAccountName -}}{{- end -}}
+{{- end -}}
+
+{{/* Brokers by their pods, ready or not: during a roll some aren't, and after a bad upgrade maybe none is. */}}
+{{- define "tidelog.roll.bootstrap" -}}
+{{- printf "%s.%s.svc.%s:9092" (include "tidelog.brokersServiceName" .) .Release.Namespace .Values.clusterDomain -}}
+{{- end -}}
+
+{{/* `spec:` of a hook's Job: (dict "root" $ "component" "roll" "name" ... "timeoutSeconds" 1800 "args" [...]). */}}
+{{- define "tidelog.roll.jobSpec" -}}
+{{- $roll := .root.Values.roll -}}
+# Evicted, it is started again; a refusal stays one.
+backoffLimit: 3
+podFailurePolicy:
+  rules:
+    - action: Ignore
+      onPodConditions: [{type: DisruptionTarget, status: "True"}]
+    - action: FailJob
+      onExitCodes: {containerName: {{ .component }}, operator: In, values: [1, 2]}
+activeDeadlineSeconds: {{ add .timeoutSeconds 120 }}
+ttlSecondsAfterFinished: {{ $roll.keepJobSeconds }}
+template:
+  metadata:
+    labels:
+      {{- include "tidelog.selectorLabels" (dict "root" .root "component" .component) | nindent 6 }}
+      {{- with .root.Values.commonLabels }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+      {{- with $roll.podLabels }}
+      {{- toYaml . | nindent 6 }}
+      {{- end }}
+    {{- with $roll.podAnnotations }}
+    annotations:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+  spec:
+    restartPolicy: Never
+    serviceAccountName: {{ include "tidelog.roll.serviceAccountName" . }}
+    automountServiceAccountToken: true
+    enableServiceLinks: false
+    {{- with include "tidelog.imagePullSecrets" .root | trim }}
+    {{- . | nindent 4 }}
+    {{- end }}
+    securityContext:
+      {{- include "tidelog.podSecurityContext" .root | nindent 6 }}
+    {{- with $roll.nodeSelector }}
+    nodeSelector:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- with $roll.tolerations }}
+    tolerations:
+      {{- toYaml . | nindent 6 }}
+    {{- end }}
+    {{- with $roll.priorityClassName }}
+    priorityClassName: {{ . }}
+    {{- end }}
+    containers:
+      - name: {{ .component }}
+        args:
+          {{- toYaml .args | nindent 10 }}
+        terminationMessagePolicy: FallbackToLogsOnError
+        {{- include "tidelog.container" (dict "root" .root "values" (dict "resources" $roll.resources)) | nindent 8 }}
+        volumeMounts:
+          - {name: tmp, mountPath: /tmp}
+    volumes:
+      - name: tmp
+        emptyDir: {sizeLimit: 16Mi}
+{{- end -}}
+
+{{- define "tidelog.validate.operations" -}}
+{{- $roll := .Values.roll -}}
+{{- if and $roll.enabled (not .Values.rbac.create) (not $roll.serviceAccountName) -}}
+{{- fail "roll.serviceAccountName: rbac.create is false, so name a service account that may do what templates/roll/rbac.yaml lists, or set roll.enabled to false" -}}
+{{- end -}}
+{{- if and .Values.scaleIn.drain (not $roll.enabled) -}}
+{{- fail "scaleIn.drain: the hooks do it, and roll.enabled is false; empty brokers with 'tidelog rebalance --without ID --execute' before you take them away" -}}
+{{- end -}}
+{{- end -}}
