@@ -40,14 +40,14 @@ async def _start(around: Surroundings) -> Started:
     settings, store, stack = around.settings, around.store, around.stack
     directory = Path(settings.data_dirs[0])
     cluster_id = await _cluster_id(store, directory)
-    controller = RemoteController(store)
+    controller = RemoteController(store, around.tls)
     controller.start()
     stack.push_async_callback(controller.stop)
     server = await _open_when_free(around, directory, cluster_id, controller)
     stack.push_async_callback(server.stop)
     commands = BrokerCommandsService(server.commands, settings.node_id)
-    rpc_address = await open_rpc_door(settings, stack, commands)
-    session_address = await open_session_door(settings, stack, server.coordination)
+    rpc_address = await open_rpc_door(settings, stack, commands, tls=around.tls)
+    session_address = await open_session_door(settings, stack, server.coordination, tls=around.tls)
     around.health.ready_when(server.why_not_ready)
     await server.start(
         rpc_address=rpc_address, session_address=session_address, on_epoch=commands.set_broker_epoch

@@ -51,10 +51,10 @@ class _OpenedLater:
 async def _start(around: Surroundings) -> Started:
     settings, store, stack = around.settings, around.store, around.stack
     await ensure_cluster_id(store, encode_uuid(uuid.uuid4()))
-    channels = GrpcBrokerChannels()
+    channels = GrpcBrokerChannels(around.tls)
     stack.push_async_callback(channels.close)
     api = _OpenedLater()
-    rpc_address = await open_rpc_door(settings, stack, ControllerApiService(api))
+    rpc_address = await open_rpc_door(settings, stack, ControllerApiService(api), tls=around.tls)
     controller = await Controller.start(store, channels, settings, rpc_address=rpc_address)
     stack.push_async_callback(controller.stop)
     api.controller = controller

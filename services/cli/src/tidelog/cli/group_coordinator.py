@@ -28,7 +28,7 @@ async def _start(around: Surroundings) -> Started:
         if not failed.done():
             failed.set_result(error)
 
-    connector = StreamSessionConnector()
+    connector = StreamSessionConnector(around.tls)
     stack.push_async_callback(connector.close)
     coordinator = await GroupCoordinator.start(store, settings, connector, on_failed=fail)
     stack.push_async_callback(coordinator.stop)

@@ -15,12 +15,14 @@ from typing import Any, NamedTuple
 import click
 import uvloop
 from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
+from tidelog.cli.rpc_door import peer_tls
 from tidelog.cli.service_options import fail
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.etcd.options import EtcdAddressError, EtcdOptions
 from tidelog.metadata.store import StoreError
 from tidelog.metadata.store_wait import until_store_answers
 from tidelog.model.errors import KafkaError
+from tidelog.rpc.peer_tls import PeerTls
 from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.health import Health
 from tidelog.runtime.setting import Password, SettingError
@@ -54,6 +56,7 @@ class Surroundings(NamedTuple):
     stack: contextlib.AsyncExitStack
     telemetry: Telemetry
     health: Health
+    tls: PeerTls | None
 
 
 StartService = Callable[[Surroundings], Awaitable[Started]]
@@ -89,9 +92,7 @@ def etcd_options(settings: BrokerSettings) -> EtcdOptions:
     return options
 
 
-async def _live(
-    service: str, settings: BrokerSettings, options: EtcdOptions, start: StartService
-) -> None:
+async def _live(service: str, settings: BrokerSettings, options: EtcdOptions, start: StartService) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -110,7 +111,7 @@ async def _live(
         stopped.add_done_callback(lambda _: health.not_ready("stopping"))
         store = EtcdMetadataStore(options)
         stack.push_async_callback(store.close)
-        surroundings = Surroundings(settings, store, stack, telemetry, health)
+        surroundings = Surroundings(settings, store, stack, telemetry, health, peer_tls(settings))
         starting = asyncio.ensure_future(_start(surroundings, start))
         await asyncio.wait([starting, stopped], return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():

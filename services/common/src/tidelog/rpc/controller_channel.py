@@ -24,6 +24,7 @@ from tidelog.rpc.controller_location import ControllerLocation, Officeholder
 from tidelog.rpc.generated import controller_api_pb2 as pb
 from tidelog.rpc.generated.controller_api_pb2_grpc import ControllerApiStub
 from tidelog.rpc.grpc_transport import MAX_MESSAGE_BYTES, open_channel
+from tidelog.rpc.peer_tls import Identity, PeerTls
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import UnsupportedVersionError, request_encoder, response_decoder
 
@@ -55,6 +56,7 @@ class _Connection(NamedTuple):
     holder: Officeholder
     channel: grpc.aio.Channel
     stub: ControllerApiAsyncStub
+    identity: Identity | None
 
 
 class _UnknownOutcomeError(Exception):
@@ -72,7 +74,8 @@ class RemoteController:
     Calls wait for a controller, within their time. Made for one event loop; `start` needs it running.
     """
 
-    def __init__(self, store: MetadataStore) -> None:
+    def __init__(self, store: MetadataStore, tls: PeerTls | None = None) -> None:
+        self._tls = tls
         self._location = ControllerLocation(store)
         self._connection: _Connection | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -167,15 +170,19 @@ class RemoteController:
 
     def _connection_to(self, holder: Officeholder) -> _Connection:
         known = self._connection
+        identity = None if self._tls is None else self._tls.identity()
         if known is not None and known.holder == holder:
-            return known
+            # A connection that stands outlives the certificates that it was made with, a new one does not.
+            is_connected = known.channel.get_state() is grpc.ChannelConnectivity.READY
+            if is_connected or known.identity is identity:
+                return known
         self._disconnect()
         _log.info(
             "calls go to the controller", controller_id=holder.controller_id, address=holder.rpc_address
         )
-        channel = open_channel(holder.rpc_address)
+        channel = open_channel(holder.rpc_address, self._tls)
         stub: ControllerApiAsyncStub = ControllerApiStub(channel)
-        made = self._connection = _Connection(holder, channel, stub)
+        made = self._connection = _Connection(holder, channel, stub, identity)
         return made
 
     def _disconnect(self) -> None:

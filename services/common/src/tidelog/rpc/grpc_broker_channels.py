@@ -25,6 +25,7 @@ from tidelog.rpc.cluster_messages import refusal
 from tidelog.rpc.command_messages import BrokerCommand, command_message, command_result
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.grpc_transport import MAX_MESSAGE_BYTES, open_channel
+from tidelog.rpc.peer_tls import PeerTls
 
 _COMMANDS: Final = f"/{pb.DESCRIPTOR.services_by_name['BrokerCommands'].full_name}/Commands"
 # Id and addressee of a command, which come on top of what is measured.
@@ -43,7 +44,8 @@ class GrpcBrokerChannels:
     (see broker_commands.proto).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: PeerTls | None = None) -> None:
+        self._tls = tls
         self._lives: dict[int, _LifeChannel] = {}
         self._numbers = count(1)
         self._encoded = _LastEncoded()
@@ -60,7 +62,7 @@ class GrpcBrokerChannels:
             closing = asyncio.create_task(known.close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
-        made = self._lives[broker.broker_id] = _LifeChannel(broker, self._numbers, self._encoded)
+        made = self._lives[broker.broker_id] = _LifeChannel(broker, self._numbers, self._encoded, self._tls)
         return made
 
     async def close(self) -> None:
@@ -96,8 +98,15 @@ class _LifeChannel:
     the connection lives. A stream that broke is opened anew by the next command.
     """
 
-    def __init__(self, broker: BrokerRegistration, numbers: Iterator[int], encoded: _LastEncoded) -> None:
+    def __init__(
+        self,
+        broker: BrokerRegistration,
+        numbers: Iterator[int],
+        encoded: _LastEncoded,
+        tls: PeerTls | None,
+    ) -> None:
         self._broker = broker
+        self._tls = tls
         self._numbers = numbers
         self._encoded = encoded
         self._one_at_a_time = asyncio.Lock()
@@ -130,7 +139,7 @@ class _LifeChannel:
             if self._is_closed:
                 raise ConnectionError(f"the channel to broker {self._broker.broker_id} is closed")
             if self._connection is None or self._connection.is_broken:
-                self._connection = _Connection(self._broker.rpc_address)
+                self._connection = _Connection(self._broker.rpc_address, self._tls)
             number = next(self._numbers)
             envelope = pb.Command(
                 id=number, broker_id=self._broker.broker_id, broker_epoch=self._broker.broker_epoch
@@ -156,9 +165,9 @@ class _LifeChannel:
 class _Connection:
     """One channel with one stream on it; after any failure it is closed and of no more use."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: PeerTls | None) -> None:
         self._address = address
-        self._channel = open_channel(address)
+        self._channel = open_channel(address, tls)
         method: _Method = self._channel.stream_stream(
             _COMMANDS,
             request_serializer=None,  # the bytes as they are

@@ -6,10 +6,12 @@ gRPC's own threads, so that an event loop that is busy for a while isn't taken f
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final, Protocol, cast
 
 import grpc
 import grpc.aio
+from tidelog.rpc.peer_tls import Identity, PeerTls
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
 # An open stream's other side is asked for a sign of life after so long in silence, and given up if none comes
@@ -50,12 +52,16 @@ _SERVER_OPTIONS: Final = _COMMON_OPTIONS + (
 )
 
 
-def open_channel(address: str) -> grpc.aio.Channel:
-    """A channel to `host:port`; it connects at its first call. Call from a running event loop."""
-    credentials = _channel_credentials()
-    if credentials is None:
+def open_channel(address: str, tls: PeerTls | None = None) -> grpc.aio.Channel:
+    """A channel to `host:port`; it connects at its first call. Call from a running event loop. With `tls` it
+    uses the certificates of this moment for as long as it lives.
+    """
+    if tls is None:
         return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
-    return grpc.aio.secure_channel(address, credentials, options=_CHANNEL_OPTIONS)
+    identity = tls.identity()
+    credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.cert)
+    options = (*_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", tls.server_name))
+    return grpc.aio.secure_channel(address, credentials, options=options)
 
 
 class RpcService(Protocol):
@@ -76,8 +82,9 @@ class RpcServer:
     await server.stop()
     """
 
-    def __init__(self, *services: RpcService) -> None:
+    def __init__(self, *services: RpcService, tls: PeerTls | None = None) -> None:
         self._services = services
+        self._tls = tls
         self._server: grpc.aio.Server | None = None
         self.port = 0
 
@@ -89,12 +96,11 @@ class RpcServer:
         server = grpc.aio.server(options=_SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS)
         for service in self._services:
             service.add_to(server)
-        credentials = _server_credentials()
         try:
-            if credentials is None:
+            if self._tls is None:
                 self.port = server.add_insecure_port(listen)
             else:
-                self.port = server.add_secure_port(listen, credentials)
+                self.port = server.add_secure_port(listen, _server_credentials(self._tls))
         except RuntimeError as error:
             raise OSError(f"{listen} can't be listened on: {error}") from error
         await server.start()
@@ -111,11 +117,24 @@ class RpcServer:
             await service.stop()
 
 
-def _channel_credentials() -> grpc.ChannelCredentials | None:
-    """None: plain text. The one place where a client's side of TLS between services is to be made."""
-    return None
+def _server_credentials(tls: PeerTls) -> grpc.ServerCredentials:
+    """gRPC asks at each handshake whether there are new certificates, in a thread of its own."""
+    shown = tls.identity()
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal shown
+        identity = tls.identity()
+        if identity is shown:
+            return None
+        shown = identity
+        return _configuration(identity)
+
+    # Its annotation does not know what its text says: None is for no change.
+    asked = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewed)
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(shown), asked, require_client_authentication=True
+    )
 
 
-def _server_credentials() -> grpc.ServerCredentials | None:
-    """None: plain text. The one place where a server's side of TLS between services is to be made."""
-    return None
+def _configuration(identity: Identity) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration([(identity.key, identity.cert)], identity.ca)

@@ -8,7 +8,9 @@ empty frame says no more than that the sender lives.
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,6 +18,7 @@ from typing import Any, Final
 import structlog
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.rpc.coordinator_session import MAX_UNSENT_BYTES, Item, SessionAcceptor, SessionEnd, SessionLine
+from tidelog.rpc.peer_tls import PeerTls
 from tidelog.rpc.session_messages import broker_frame, broker_items, coordinator_frame, coordinator_items
 
 MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
@@ -169,7 +172,8 @@ class _Stream(asyncio.Protocol):
         if self._heartbeat is not None:
             self._heartbeat.cancel()
         if error is not None:
-            _log.info("a session broke", peer=self._peer, reason=str(error))
+            level = logging.WARNING if isinstance(error, ssl.SSLError) else logging.INFO
+            _log.log(level, "a session broke", peer=self._peer, reason=str(error))
         if not self._is_closing and self.end is not None:
             self.end.closed()
 
@@ -177,8 +181,9 @@ class _Stream(asyncio.Protocol):
 class SessionDoor:
     """Where a broker takes coordinators' sessions: `await start("127.0.0.1:0")`, `await stop()`."""
 
-    def __init__(self, acceptor: SessionAcceptor) -> None:
+    def __init__(self, acceptor: SessionAcceptor, tls: PeerTls | None = None) -> None:
         self._acceptor = acceptor
+        self._tls = tls
         self._server: asyncio.Server | None = None
         self._streams: set[_Stream] = set()
         self.port = 0
@@ -187,7 +192,16 @@ class SessionDoor:
         """Answers `host:port` with the port that was had. Raises OSError if the address can't be had."""
         host, _, port = listen.rpartition(":")
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._accept, host, int(port))
+        if self._tls is None:
+            self._server = await loop.create_server(self._accept, host, int(port))
+        else:
+            self._server = await loop.create_server(
+                self._accept,
+                host,
+                int(port),
+                ssl=_door_context(self._tls),
+                ssl_handshake_timeout=CONNECT_TIMEOUT_MS / 1000,
+            )
         self.port = self._server.sockets[0].getsockname()[1]
         return f"{host}:{self.port}"
 
@@ -231,14 +245,17 @@ class StreamSessionConnector:
     session that could not be had, or broke, is not tried again here.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, tls: PeerTls | None = None) -> None:
+        self._tls = tls
         self._connecting: dict[asyncio.Task[None], _Stream] = {}
         self._streams: set[_Stream] = set()
 
     def connect(self, broker: BrokerRegistration, end: SessionEnd) -> SessionLine:
         stream = _ConnectedStream(self._streams)
         stream.end = end
-        task = asyncio.create_task(_connect(broker, stream), name=f"session-with-broker-{broker.broker_id}")
+        task = asyncio.create_task(
+            _connect(broker, stream, self._tls), name=f"session-with-broker-{broker.broker_id}"
+        )
         self._connecting[task] = stream
         task.add_done_callback(self._connecting.pop)
         return stream
@@ -267,13 +284,32 @@ class _ConnectedStream(_Stream):
         super().connection_lost(error)
 
 
-async def _connect(broker: BrokerRegistration, stream: _Stream) -> None:
+def _door_context(tls: PeerTls) -> ssl.SSLContext:
+    """One that has each handshake done with the certificates of the moment."""
+
+    def renew(connection: ssl.SSLObject, server_name: str | None, context: ssl.SSLContext) -> None:
+        identity = tls.identity()
+        if identity.server_context is not context:
+            connection.context = identity.server_context
+
+    context = tls.identity().server_context
+    context.sni_callback = renew
+    return context
+
+
+async def _connect(broker: BrokerRegistration, stream: _Stream, tls: PeerTls | None) -> None:
     host, _, port = broker.session_address.rpartition(":")
     try:
         if not host:
             raise OSError(f"broker {broker.broker_id} takes no sessions")
         async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-            await asyncio.get_running_loop().create_connection(lambda: stream, host, int(port))
+            await asyncio.get_running_loop().create_connection(
+                lambda: stream,
+                host,
+                int(port),
+                ssl=None if tls is None else tls.identity().client_context,
+                server_hostname=None if tls is None else tls.server_name,
+            )
     except (OSError, TimeoutError) as error:
         stream.connection_lost(error if str(error) else TimeoutError("no connection in time"))
 

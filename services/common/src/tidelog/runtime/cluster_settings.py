@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tidelog.runtime.network_settings import NetworkSettings
 from tidelog.runtime.setting import (
     HIGH,
+    LOW,
     MEDIUM,
     at_least,
     integer,
@@ -68,6 +69,22 @@ class ClusterSettings(NetworkSettings):
         MEDIUM,
         "host:port that they are told, port 0 for the one that was taken; the listener's if empty.",
         host_and_port,
+    )
+
+    tidelog_rpc_tls_ca_file: str | None = optional_string(
+        MEDIUM,
+        "PEM file of the authority of all services' certificates: calls and sessions between them are TLS "
+        "then, and both sides show one. With cert.file and key.file, or not at all.",
+    )
+    tidelog_rpc_tls_cert_file: str | None = optional_string(
+        MEDIUM, "PEM file of this service's certificate; read again when it changes, as the other two."
+    )
+    tidelog_rpc_tls_key_file: str | None = optional_string(MEDIUM, "PEM file of that certificate's key.")
+    tidelog_rpc_tls_server_name: str = string(
+        "tidelog",
+        LOW,
+        "Name (DNS) that the certificates of all services must be for, beside their own names.",
+        not_empty,
     )
 
     tidelog_session_listener: str = string(
