@@ -20,7 +20,13 @@ from e2e.settings import NAMESPACE, OUTCOME, PREVIOUS_TAG, RELEASE, SLOWNESS, TA
 collect_ignore_glob: Final = [] if OUTCOME in os.environ else ["test_*.py"]
 READY_TIMEOUT_S: Final = 180.0
 UNINSTALL_TIMEOUT_S: Final = 120.0
-LOG_LINES: Final = "40"
+OUTSIDE: Final = {
+    "listeners.external.enabled": "true",
+    "listeners.external.type": "NodePort",
+    "listeners.external.nodePorts.bootstrap": "30494",  # other than those of releases someone tries beside
+    "listeners.external.nodePorts.firstBroker": "30495",
+}
+LOG_LINES: Final = "15"
 
 
 @pytest.fixture(scope="session")
@@ -51,8 +57,8 @@ def outcome() -> Iterator[Outcome]:
 
 @pytest.fixture(scope="session")
 def release(kubectl: Kubectl, outcome: Outcome, slowness: float) -> Iterator[Release]:
-    """Installed once for all suites, from the previous image: it is upgraded on the way."""
-    found = Release(kubectl, RELEASE, {}, os.environ[TAG])
+    """Installed once for all suites, with listeners for the clients here, outside of the cluster."""
+    found = Release(kubectl, RELEASE, OUTSIDE, os.environ[TAG])
     try:
         outcome.figures["install to ready, s"] = found.install(READY_TIMEOUT_S * slowness)
         yield found
@@ -91,5 +97,5 @@ def _state_of(kubectl: Kubectl) -> list[tuple[str, str]]:
             said = kubectl.run(*arguments)
         except KubectlError as error:
             said = str(error)
-        sections.append((name, "\n".join(said.splitlines()[-400:])))
+        sections.append((name, "\n".join(said.splitlines()[-150:])))
     return sections

@@ -75,7 +75,15 @@ def test_a_client_inside_writes_what_one_outside_reads(release: Release, slownes
     """From another pod, which knows brokers by the names that only the cluster's DNS has."""
     topic = f"inside-{uuid.uuid4().hex[:8]}"
     create_topic(release.bootstrap, topic, partitions=3, replication_factor=3)
-    arguments = ["perf", "produce", topic, "--bootstrap", release.inside_bootstrap, "--records", str(RECORDS)]
+    arguments = [
+        "perf",
+        "produce",
+        topic,
+        "--bootstrap-server",
+        release.inside_bootstrap,
+        "--num-records",
+        str(RECORDS),
+    ]
     said = release.kubectl.run_to_end(topic, release.image, arguments, timeout_s=CLIENT_TIMEOUT_S * slowness)
     print(said)
     assert len(read_all(release.bootstrap, topic, 3)) == RECORDS

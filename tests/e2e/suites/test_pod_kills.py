@@ -1,23 +1,20 @@
 """Pods killed under load: what was acknowledged is there, once, in order.
 
-TIDELOG_E2E_KILLS=three kills a leader, the controller in office and a coordinator; otherwise every pod of the
-release is killed in turn, and in the end all of them at the same time.
+The short run kills a leader, the controller in office and a coordinator; the full one every pod in turn, and
+in the end all of them at the same time.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 
-import pytest
 from brokerlab.clients import create_topic
 from clusterlab.load import Load, LoadPlan, read_all
 from clusterlab.verdict import judge
 
 from e2e.outcome import Outcome
 from e2e.release import Release
-from e2e.settings import KILLS
 
 PARTITIONS = 4
 PRODUCERS = 2
@@ -26,12 +23,7 @@ RECORDS_PER_S = 300
 CALM_S = 3.0
 WRITES_AGAIN_S = 45.0
 WHOLE_S = 90.0
-KILLS_ONLY_THREE = "three"
 COMPONENTS = ("broker", "controller", "group-coordinator", "etcd")
-
-only_in_full = pytest.mark.skipif(
-    os.environ.get(KILLS) == KILLS_ONLY_THREE, reason="the short run kills three pods"
-)
 
 
 def _loaded_kills(
@@ -86,7 +78,6 @@ def test_three_pods_killed_under_load(release: Release, outcome: Outcome, slowne
     )
 
 
-@only_in_full
 def test_data_is_there_after_every_pod_was_killed(
     release: Release, outcome: Outcome, slowness: float
 ) -> None:

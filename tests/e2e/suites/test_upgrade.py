@@ -5,22 +5,19 @@ from __future__ import annotations
 import os
 import time
 
-import pytest
 from brokerlab.clients import create_topic
 from clusterlab.load import Load, LoadPlan, read_all
 from clusterlab.verdict import judge
 
 from e2e.outcome import Outcome
 from e2e.release import Release
-from e2e.settings import KILLS, PREVIOUS_TAG, TAG
+from e2e.settings import PREVIOUS_TAG, TAG
 
 PARTITIONS = 4
 UPGRADE_TIMEOUT_S = 300.0
 WRITES_S = 45.0
 CALM_S = 3.0
 COMPONENTS = ("broker", "controller", "group-coordinator")
-
-pytestmark = pytest.mark.skipif(os.environ.get(KILLS) == "three", reason="not in the short run")
 
 
 def _images(release: Release) -> set[str]:
