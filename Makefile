@@ -45,7 +45,7 @@ run: setup ## one broker on $(LISTEN), data in $(DATA_DIR)
 test: setup ## all tests; what needs something optional is skipped with its reason (REQUIRE_ALL=1: fails instead)
 	@$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
-check: setup ## ruff, mypy, import-linter, generated code up to date
+check: setup ## ruff, mypy, import-linter, generated code up to date, the chart as rendered
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
@@ -53,6 +53,7 @@ check: setup ## ruff, mypy, import-linter, generated code up to date
 	@$(BIN)/python tools/codec/generate.py --check
 	@$(BIN)/python tools/protos/generate.py --check
 	@$(BIN)/python tools/kubernetes/image_requirements.py --check
+	@$(BIN)/python tools/kubernetes/chart_check.py
 
 sim: setup ## SEEDS simulated clusters, from FIRST_SEED on; a seed that fails is printed and can be run again
 	@PYTHONPATH=tests $(BIN)/python -m sim --seeds $(SEEDS) --first-seed $(FIRST_SEED) $(SIM_ARGS)
