@@ -53,7 +53,9 @@ check: setup ## ruff, mypy, import-linter, generated code up to date, the chart 
 	@$(BIN)/python tools/codec/generate.py --check
 	@$(BIN)/python tools/protos/generate.py --check
 	@$(BIN)/python tools/kubernetes/image_requirements.py --check
+	@$(BIN)/python tools/kubernetes/chart_readme.py --check
 	@$(BIN)/python tools/kubernetes/chart_check.py
+	@tools/kubernetes/chart_unittests.sh
 
 sim: setup ## SEEDS simulated clusters, from FIRST_SEED on; a seed that fails is printed and can be run again
 	@PYTHONPATH=tests $(BIN)/python -m sim --seeds $(SEEDS) --first-seed $(FIRST_SEED) $(SIM_ARGS)
