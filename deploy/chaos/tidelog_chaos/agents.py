@@ -1,0 +1,175 @@
+"""Actions that need the node: processes frozen, traffic between pods dropped.
+
+A privileged pod on each node concerned does them. It uses the release's own image (Python is in it) and the
+node's iptables. It has a namespace of its own, as the release's may forbid such pods; `remove_agents` deletes
+it. What was frozen goes on and what was dropped flows again before an action returns, whatever happens.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+from chaoslib.exceptions import ActivityFailed
+
+from tidelog_chaos.events import Event, event
+from tidelog_chaos.kube import Pod, Release, await_none, kubectl
+from tidelog_chaos.targets import pods_of
+
+AGENTS = "tidelog-chaos-agents"
+CHAIN = "TIDELOG-CHAOS"
+SIGNAL_PROGRAM = """
+import os, signal, sys
+uid, number = sys.argv[1], getattr(signal, sys.argv[2])
+found = 0
+for pid in os.listdir("/proc"):
+    if pid.isdigit():
+        try:
+            mounts = [line.split() for line in open(f"/proc/{pid}/mountinfo")]
+            if any(m[4] == "/etc/hosts" and uid in m[3] for m in mounts):
+                os.kill(int(pid), number)
+                found += 1
+        except OSError:
+            pass
+sys.exit(0 if found else "no process of this pod")
+"""
+IPTABLES_PROGRAM = """
+import os, subprocess, sys
+os.chroot("/host")
+os.chdir("/")
+os.environ["PATH"] = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin"
+ipt = ["iptables", "-w", "10"]
+chain = sys.argv[1]
+pairs = [pair.split(",") for pair in sys.argv[2:]]
+have = subprocess.run(ipt + ["-n", "-L", chain], capture_output=True).returncode == 0
+if pairs:
+    if not have:
+        subprocess.run(ipt + ["-N", chain], check=True)
+        for hook in ("FORWARD", "OUTPUT"):
+            subprocess.run(ipt + ["-I", hook, "1", "-j", chain], check=True)
+    for a, b in pairs:
+        subprocess.run(ipt + ["-A", chain, "-s", a, "-d", b, "-j", "DROP"], check=True)
+elif have:
+    for hook in ("FORWARD", "OUTPUT"):
+        subprocess.run(ipt + ["-D", hook, "-j", chain], check=True)
+    subprocess.run(ipt + ["-F", chain], check=True)
+    subprocess.run(ipt + ["-X", chain], check=True)
+"""
+
+
+def freeze_pod(
+    namespace: str, release: str, role: str, seconds: float = 15, topic: str = "chaos-log"
+) -> list[Event]:
+    """Every process of one pod of the role stands still for so long (SIGSTOP)."""
+    found = Release(namespace, release)
+    (pod,) = pods_of(found, role, 1, topic)
+    agent = _agent(found, pod.node)
+    at_s = time.monotonic()
+    _run(agent, SIGNAL_PROGRAM, pod.uid, "SIGSTOP")
+    try:
+        time.sleep(float(seconds))
+    finally:
+        _run(agent, SIGNAL_PROGRAM, pod.uid, "SIGCONT")
+    return [event("freeze", role, pod.name, at_s, until_s=time.monotonic())]
+
+
+def partition_brokers(
+    namespace: str, release: str, role: str = "leader", seconds: float = 20, topic: str = "chaos-log"
+) -> list[Event]:
+    """One broker hears no other broker, nor is heard by one; clients, controllers and etcd reach it."""
+    found = Release(namespace, release)
+    (pod,) = pods_of(found, role, 1, topic)
+    others = [other for other in found.pods("broker") if other.name != pod.name]
+    return _partitioned(found, "partition-brokers", role, pod, others, float(seconds))
+
+
+def partition_from_etcd(
+    namespace: str, release: str, role: str = "leader", seconds: float = 20, topic: str = "chaos-log"
+) -> list[Event]:
+    """One pod does not reach etcd; everything else does."""
+    found = Release(namespace, release)
+    (pod,) = pods_of(found, role, 1, topic)
+    return _partitioned(found, "partition-etcd", role, pod, found.pods("etcd"), float(seconds))
+
+
+def _partitioned(
+    release: Release, action: str, role: str, pod: Pod, others: list[Pod], seconds: float
+) -> list[Event]:
+    if not others:
+        raise ActivityFailed(f"nothing to part {pod.name} from")
+    nodes = sorted({pod.node, *(other.node for other in others)})
+    agents = [_agent(release, node) for node in nodes]
+    pairs = [f"{pod.ip},{other.ip}" for other in others] + [f"{other.ip},{pod.ip}" for other in others]
+    at_s = time.monotonic()
+    try:
+        for agent in agents:
+            _run(agent, IPTABLES_PROGRAM, CHAIN, *pairs)
+        time.sleep(seconds)
+    finally:
+        for agent in agents:
+            _run(agent, IPTABLES_PROGRAM, CHAIN)
+    return [event(action, role, pod.name, at_s, until_s=time.monotonic())]
+
+
+def heal_partitions(namespace: str, release: str) -> bool:
+    """For rollbacks, should an action have been ended from outside."""
+    for pod in json.loads(kubectl(AGENTS, "get", "pods", "-o", "json"))["items"]:
+        if pod["status"].get("phase") == "Running":
+            _run(pod["metadata"]["name"], IPTABLES_PROGRAM, CHAIN)
+    return True
+
+
+def remove_agents() -> bool:
+    kubectl(AGENTS, "delete", "namespace", AGENTS, "--ignore-not-found", "--wait=false")
+    return True
+
+
+def _run(agent: str, program: str, *arguments: str) -> None:
+    kubectl(AGENTS, "exec", agent, "--", "python3", "-c", program, *arguments, timeout_s=30)
+
+
+def _agent(release: Release, node: str) -> str:
+    """The name of the agent on this node, which is started if there is none."""
+    name = f"agent-{node}"
+    kubectl(AGENTS, "apply", "-f", "-", given=json.dumps(_namespace()))
+    if not kubectl(AGENTS, "get", "pod", name, "--ignore-not-found", "-o", "name"):
+        kubectl(AGENTS, "apply", "-f", "-", given=json.dumps(_agent_pod(name, node, _image(release))))
+
+    def waiting() -> list[str]:
+        phase = kubectl(AGENTS, "get", "pod", name, "-o", "jsonpath={.status.phase}")
+        return [] if phase == "Running" else [f"{name}: {phase}"]
+
+    await_none(waiting, 60, "no agent")
+    return name
+
+
+def _image(release: Release) -> dict[str, Any]:
+    container = release.get("statefulsets", "broker")[0]["spec"]["template"]["spec"]["containers"][0]
+    return {key: container[key] for key in ("image", "imagePullPolicy") if key in container}
+
+
+def _namespace() -> dict[str, Any]:
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": AGENTS, "labels": labels}}
+
+
+def _agent_pod(name: str, node: str, image: dict[str, Any]) -> dict[str, Any]:
+    container = {
+        "name": "agent",
+        **image,
+        "command": ["python3", "-c", "import signal; signal.sigwait([signal.SIGTERM])"],
+        "securityContext": {"privileged": True, "runAsUser": 0},
+        "volumeMounts": [{"name": "host", "mountPath": "/host"}],
+    }
+    spec = {
+        "nodeName": node,
+        "hostPID": True,
+        "hostNetwork": True,
+        "terminationGracePeriodSeconds": 1,
+        "tolerations": [{"operator": "Exists"}],
+        "automountServiceAccountToken": False,
+        "containers": [container],
+        "volumes": [{"name": "host", "hostPath": {"path": "/"}}],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": AGENTS}, "spec": spec}

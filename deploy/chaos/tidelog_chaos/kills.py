@@ -1,0 +1,70 @@
+"""Actions: pods killed, without a word to their processes before."""
+
+from __future__ import annotations
+
+import time
+
+from tidelog_chaos.events import Event, event
+from tidelog_chaos.kube import Pod, Release, await_none, kubectl
+from tidelog_chaos.probes import lacking
+from tidelog_chaos.targets import pods_of
+
+
+def kill_pods(
+    namespace: str, release: str, role: str, count: int = 1, topic: str = "chaos-log"
+) -> list[Event]:
+    """`count` pods of the role at once."""
+    found = Release(namespace, release)
+    pods = pods_of(found, role, int(count), topic)
+    events = _kill(found, role, pods)
+    for pod in pods:
+        _await_gone(found, pod)
+    return events
+
+
+def _kill(release: Release, role: str, pods: list[Pod]) -> list[Event]:
+    at_s = time.monotonic()
+    names = [pod.name for pod in pods]
+    kubectl(release.namespace, "delete", "pod", *names, "--grace-period=0", "--force", "--wait=false")
+    return [event("kill", role, name, at_s) for name in names]
+
+
+def rolling_kills(
+    namespace: str, release: str, components: str = "broker", whole_within_s: float = 120
+) -> list[Event]:
+    """Every pod of these components (by commas), one after the other, each when all is whole again."""
+    found = Release(namespace, release)
+    events: list[Event] = []
+    for component in components.split(","):
+        for pod in found.pods(component):
+            await_none(lambda: lacking(found), float(whole_within_s), "not whole before the next kill")
+            events += _kill(found, component, [pod])
+            _await_gone(found, pod)
+    return events
+
+
+def delete_claim(
+    namespace: str, release: str, role: str = "follower", topic: str = "chaos-log"
+) -> list[Event]:
+    """A broker loses its disk: the claim is deleted and its pod killed; both come back, empty."""
+    found = Release(namespace, release)
+    (pod,) = pods_of(found, role, 1, topic)
+    claims = _claims(found, pod)
+    kubectl(namespace, "delete", "pvc", *claims, "--wait=false")
+    events = _kill(found, role, [pod])
+    _await_gone(found, pod)
+    return [event("delete-claim", role, claim, events[0]["at_s"]) for claim in claims] + events
+
+
+def _claims(release: Release, pod: Pod) -> list[str]:
+    path = "jsonpath={.spec.volumes[*].persistentVolumeClaim.claimName}"
+    return kubectl(release.namespace, "get", "pod", pod.name, "-o", path).split()
+
+
+def _await_gone(release: Release, pod: Pod) -> None:
+    """Until another pod has its place: only then is what was whole before not seen as whole after."""
+
+    def still() -> list[str]:
+        return [other.name for other in release.pods(pod.component) if other.uid == pod.uid]
+
+    await_none(still, 60, "still there")

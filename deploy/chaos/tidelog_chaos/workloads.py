@@ -1,0 +1,90 @@
+"""Actions: etcd away, upgrades, brokers that join and leave."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from pathlib import Path
+
+from chaoslib.exceptions import ActivityFailed
+
+from tidelog_chaos.events import Event, event
+from tidelog_chaos.kube import Release, await_none, kubectl
+
+CHART = "TIDELOG_CHAOS_CHART"
+UPGRADE_TAG = "TIDELOG_CHAOS_UPGRADE_TAG"
+REPOSITORYS_CHART = Path(__file__).resolve().parents[3] / "charts/tidelog"
+WAS = "tidelog.io/chaos-replicas"
+HELM_TIMEOUT_S = 600
+
+
+def stop_etcd(namespace: str, release: str, seconds: float = 120) -> list[Event]:
+    """All members are scaled away for so long."""
+    found = Release(namespace, release)
+    sets = found.get("statefulsets", "etcd")
+    if not sets:
+        raise ActivityFailed("this release has no etcd of its own")
+    at_s = time.monotonic()
+    for item in sets:
+        name, members = item["metadata"]["name"], item["spec"]["replicas"]
+        kubectl(namespace, "annotate", "statefulset", name, f"{WAS}={members}", "--overwrite")
+        kubectl(namespace, "scale", "statefulset", name, "--replicas=0")
+    try:
+        time.sleep(float(seconds))
+    finally:
+        start_etcd(namespace, release)
+    return [event("stop-etcd", "etcd", sets[0]["metadata"]["name"], at_s, until_s=time.monotonic())]
+
+
+def start_etcd(namespace: str, release: str) -> bool:
+    """What `stop_etcd` scaled away comes back."""
+    for item in Release(namespace, release).get("statefulsets", "etcd"):
+        members = item["metadata"].get("annotations", {}).get(WAS)
+        if members and not item["spec"]["replicas"]:
+            kubectl(namespace, "scale", "statefulset", item["metadata"]["name"], f"--replicas={members}")
+    return True
+
+
+def upgrade(namespace: str, release: str) -> list[Event]:
+    """To the image TIDELOG_CHAOS_UPGRADE_TAG; without it every pod is only annotated anew, and so rolled."""
+    tag = os.environ.get(UPGRADE_TAG, "")
+    stamp = f"at-{int(time.time())}"
+    values = [f"{part}.podAnnotations.tidelog\\.io/chaos={stamp}" for part in ("brokers", "controllers")]
+    values += [f"groupCoordinators.podAnnotations.tidelog\\.io/chaos={stamp}"]
+    if tag:
+        values.append(f"image.tag={tag}")
+    at_s = time.monotonic()
+    _helm_upgrade(namespace, release, values)
+    return [event("upgrade", "release", tag or stamp, at_s, until_s=time.monotonic())]
+
+
+def scale_brokers(namespace: str, release: str, replicas: int) -> list[Event]:
+    """By values, as a user does; returns when as many brokers are ready."""
+    at_s = time.monotonic()
+    _helm_upgrade(namespace, release, [f"brokers.replicas={replicas}"])
+    found = Release(namespace, release)
+
+    def wrong() -> list[str]:
+        ready = [pod.name for pod in found.pods("broker") if pod.is_ready]
+        return [] if len(ready) == int(replicas) else [f"{len(ready)} of {replicas} brokers"]
+
+    await_none(wrong, 120, "not scaled")
+    return [event("scale", "brokers", str(replicas), at_s, until_s=time.monotonic())]
+
+
+def _helm_upgrade(namespace: str, release: str, values: list[str]) -> None:
+    chart = os.environ.get(CHART) or str(REPOSITORYS_CHART)
+    settings = [f"--set-string={v}" if "podAnnotations" in v else f"--set={v}" for v in values]
+    command = ["helm", "upgrade", release, chart, "--namespace", namespace, "--reuse-values", *settings]
+    command += ["--wait", f"--timeout={HELM_TIMEOUT_S}s"]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=HELM_TIMEOUT_S + 60,
+        stdin=subprocess.DEVNULL,
+        check=False,
+    )
+    if done.returncode:
+        raise ActivityFailed(f"helm upgrade: {done.stderr.strip()}")
