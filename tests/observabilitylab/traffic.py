@@ -1,7 +1,7 @@
 """Every kind of traffic that the dashboards show: plain, idempotent and transactional producers, readers of
 both group protocols, one that has fallen behind, requests that are refused.
 
-`with Traffic(bootstrap):` runs it until the block ends. Whether all is correct is tests/clusterlab's question.
+`with Traffic(bootstrap):` runs it until the block ends. Whether all is correct asks tests/clusterlab.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewTopic,
+    ResourceType,
+)
 
 TOPIC, COMPACTED_TOPIC, COPY_TOPIC = "flights", "planes", "flights-copy"
 PARTITIONS = 3
@@ -61,6 +68,7 @@ class Traffic:
             lambda: self._consume(CONSUMER_GROUP, {"group.protocol": "consumer"}),
             self._fall_behind,
             self._be_refused,
+            self._administer,
         ]
         self._threads = [threading.Thread(target=self._guarded, args=(step,)) for step in steps]
 
@@ -140,6 +148,21 @@ class Traffic:
             producer.poll(0)
         producer.purge()
         producer.flush(1)
+
+    def _administer(self) -> None:
+        """A topic's setting goes up and down: writes to etcd, as otherwise only faults make."""
+        admin = AdminClient(self._settings())
+        hours = 1
+        while not self._is_over.wait(TURN_S * 5):
+            hours = 3 - hours
+            entry = ConfigEntry(
+                "retention.ms",
+                str(hours * 3_600_000),
+                incremental_operation=AlterConfigOpType.SET,
+            )
+            resource = ConfigResource(ResourceType.TOPIC, COPY_TOPIC, incremental_configs=[entry])
+            for done in admin.incremental_alter_configs([resource]).values():
+                done.result(ADMIN_TIMEOUT_S)
 
 
 def main() -> None:

@@ -5,7 +5,7 @@
 from panels import Dashboard, Row, graph, heatmap, number, ranking
 from variables import BROKER, OF_RELEASES
 
-_OF = 'SEL,broker=~"$broker"'
+_OF = 'SEL,component="broker",broker=~"$broker"'
 _NET = "kafka_network_requestmetrics"
 _RATE = "[$__rate_interval]"
 
@@ -38,7 +38,7 @@ _GLANCE = Row(
         ),
         number(
             "Youngest process",
-            f'min(time() - process_start_time_seconds{{{_OF},component="broker"}})',
+            f"min(time() - process_start_time_seconds{{{_OF}}})",
             "Since the last start of any of the brokers chosen",
             unit="s",
         ),

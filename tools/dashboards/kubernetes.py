@@ -7,22 +7,22 @@ from variables import OF_RELEASES
 
 _RATE = "[$__rate_interval]"
 _BROKER_CLAIMS = 'namespace=~"$namespace",persistentvolumeclaim=~".*$release.*"'
-_CONTAINERS = 'POD,container!="",container!="POD"'
+_CONTAINERS = 'PODS,container!="",container!="POD"'
 _OWNED = 'namespace=~"$namespace"'
 
 _GLANCE = Row(
     "At a glance",
     [
-        number("Pods ready", 'sum(kube_pod_status_ready{POD,condition="true"})', "Of this release"),
+        number("Pods ready", 'sum(kube_pod_status_ready{PODS,condition="true"})', "Of this release"),
         number(
             "Pods not ready",
-            'sum(kube_pod_status_ready{POD,condition="false"}) - sum(kube_pod_status_phase{POD,phase="Succeeded"})',
+            'sum(kube_pod_status_ready{PODS,condition="false"}) - sum(kube_pod_status_phase{PODS,phase="Succeeded"})',
             "Finished jobs left out",
             warn_from=1,
         ),
         number(
             "Restarts",
-            "sum(increase(kube_pod_container_status_restarts_total{POD}[$__range]))",
+            "sum(increase(kube_pod_container_status_restarts_total{PODS}[$__range]))",
             "Of containers, in the time shown",
             warn_from=1,
         ),
@@ -63,7 +63,7 @@ _GLANCE = Row(
     ],
 )
 
-_PODS = Row(
+_PODSS = Row(
     "Pods",
     [
         graph(
@@ -77,7 +77,7 @@ _PODS = Row(
         graph(
             "Restarts",
             {
-                "{{pod}} {{container}}": f"sum by (pod, container) (increase(kube_pod_container_status_restarts_total{{POD}}{_RATE}))"
+                "{{pod}} {{container}}": f"sum by (pod, container) (increase(kube_pod_container_status_restarts_total{{PODS}}{_RATE}))"
             },
             "Each one is worth a look at `kubectl logs --previous`",
         ),
@@ -105,7 +105,7 @@ _RESOURCES = Row(
             "CPU of the limit",
             {
                 "{{pod}}": f"sum by (pod) (rate(container_cpu_usage_seconds_total{{{_CONTAINERS}}}{_RATE}))"
-                ' / sum by (pod) (kube_pod_container_resource_limits{POD,resource="cpu"})'
+                ' / sum by (pod) (kube_pod_container_resource_limits{PODS,resource="cpu"})'
             },
             "Near 1 the kernel throttles it",
             unit="percentunit",
@@ -129,7 +129,7 @@ _RESOURCES = Row(
             "Memory of the limit",
             {
                 "{{pod}}": f"sum by (pod) (container_memory_working_set_bytes{{{_CONTAINERS}}})"
-                ' / sum by (pod) (kube_pod_container_resource_limits{POD,resource="memory"})'
+                ' / sum by (pod) (kube_pod_container_resource_limits{PODS,resource="memory"})'
             },
             "At 1 the kernel kills it",
             unit="percentunit",
@@ -137,8 +137,8 @@ _RESOURCES = Row(
         graph(
             "Network",
             {
-                "{{pod}} in": f"sum by (pod) (rate(container_network_receive_bytes_total{{POD}}{_RATE}))",
-                "{{pod}} out": f"sum by (pod) (rate(container_network_transmit_bytes_total{{POD}}{_RATE}))",
+                "{{pod}} in": f"sum by (pod) (rate(container_network_receive_bytes_total{{PODS}}{_RATE}))",
+                "{{pod}} out": f"sum by (pod) (rate(container_network_transmit_bytes_total{{PODS}}{_RATE}))",
             },
             "Everything: clients, replication, scrapes",
             unit="Bps",
@@ -208,5 +208,5 @@ DASHBOARD = Dashboard(
     "tidelog / Kubernetes",
     "Pods, volumes, CPU and memory; from kube-state-metrics, the kubelet and node_exporter.",
     OF_RELEASES,
-    [_GLANCE, _PODS, _RESOURCES, _VOLUMES],
+    [_GLANCE, _PODSS, _RESOURCES, _VOLUMES],
 )

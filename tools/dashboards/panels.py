@@ -1,7 +1,7 @@
 """What dashboards are made of: panels, rows, variables, and the JSON that Grafana reads.
 
 Grafana's dashboard schema 39 (Grafana 10.3 and later). In expressions `SEL` stands for the labels that choose
-a release, `POD` for those of exporters that know pods only.
+a release, `PODS` for those of exporters that know pods only.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PLUGIN = "prometheus"
 DATASOURCE = {"type": PLUGIN, "uid": "${datasource}"}
 SELECTORS = {
     "SEL": 'namespace=~"$namespace",release=~"$release"',
-    "POD": 'namespace=~"$namespace",pod=~"$release(-.+)?"',
+    "PODS": 'namespace=~"$namespace",pod=~"$release(-.+)?"',
 }
 GOOD, WARNING, BAD = "green", "orange", "red"
 

@@ -1,0 +1,136 @@
+"""Each alert of the chart, by promtool: when it fires, what it says; silent before that, and elsewhere."""
+
+from __future__ import annotations
+
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from observabilitylab.chart_files import (
+    CHART,
+    METRICS_TABLE,
+    RULES,
+    RUNBOOKS,
+    metric_of,
+    selectors,
+    table_of_metrics,
+)
+from observabilitylab.prometheus import is_installed
+
+CASES = Path(__file__).parent / "alert_cases"
+RELEASE = 'namespace="RELEASE_NAMESPACE",release="RELEASE_NAME"'
+ANOTHER_RELEASE = 'namespace="RELEASE_NAMESPACE",release="another"'
+needs_promtool = pytest.mark.skipif(not is_installed(), reason="no promtool: apt-get install prometheus")
+
+
+def _rules(file: str) -> dict[str, dict[str, Any]]:
+    found = yaml.safe_load((CHART / "rules" / f"{file}.yaml").read_text())
+    return {rule["alert"]: rule for group in found["groups"] for rule in group["rules"]}
+
+
+def _cases(file: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = yaml.safe_load((CASES / f"{file}.yaml").read_text())
+    return found
+
+
+def _promtool_tests(case: dict[str, Any], rule: dict[str, Any]) -> list[dict[str, Any]]:
+    """The case as promtool wants it, and once more with another release's series."""
+    labels = {"severity": rule["labels"]["severity"], **case["labels"]}
+    annotations = {
+        "summary": case["summary"],
+        "description": case.get("description", rule["annotations"]["description"]),
+        "runbook_url": f"RUNBOOK_URL/{case['alert']}.md",
+    }
+    fired = [{"exp_labels": labels, "exp_annotations": annotations}]
+    asked = [
+        {"eval_time": moment, "alertname": case["alert"], "exp_alerts": []} for moment in case["silent_at"]
+    ]
+    at_fire = {"eval_time": case["fires_at"], "alertname": case["alert"]}
+    tests = [_test(case, RELEASE, [*asked, {**at_fire, "exp_alerts": fired}])]
+    if any("SEL" in series for series in case["series"]) and case.get("others_are_silent", True):
+        others = {**case, "series": {**case["series"], **_always_there(rule)}}
+        tests.append(_test(others, ANOTHER_RELEASE, [{**at_fire, "exp_alerts": []}]))
+    return tests
+
+
+def _always_there(rule: dict[str, Any]) -> dict[str, str]:
+    """What the release itself has, so that `absent` is not what fires."""
+    if "absent" not in rule["expr"]:
+        return {}
+    name = next(iter(selectors(rule["expr"][rule["expr"].index("absent") :])))
+    return {name: "1x600"}
+
+
+def _test(case: dict[str, Any], release: str, asked: list[dict[str, Any]]) -> dict[str, Any]:
+    series = [
+        {"series": name.replace("SEL", release), "values": str(values)}
+        for name, values in case["series"].items()
+    ]
+    interval = case.get("interval", "1m")
+    return {"interval": interval, "input_series": series, "alert_rule_test": asked}
+
+
+@needs_promtool
+@pytest.mark.parametrize("file", [path.stem for path in RULES])
+def test_alerts_fire_and_are_silent(file: str, tmp_path: Path) -> None:
+    rules, by_interval = _rules(file), defaultdict(list)
+    for case in _cases(file):
+        by_interval[case.get("interval", "1m")] += _promtool_tests(case, rules[case["alert"]])
+    for interval, tests in by_interval.items():
+        told = {"rule_files": [str(CHART / "rules" / f"{file}.yaml")], "evaluation_interval": interval}
+        (tmp_path / f"{file}_{interval}.yaml").write_text(yaml.safe_dump({**told, "tests": tests}))
+    command = ["promtool", "test", "rules", *sorted(tmp_path.iterdir())]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("file", [path.stem for path in RULES])
+def test_every_alert_has_a_case(file: str) -> None:
+    assert {case["alert"] for case in _cases(file)} == set(_rules(file))
+
+
+@pytest.mark.parametrize("path", RULES, ids=lambda path: path.stem)
+def test_rules_ask_for_metrics_that_exist(path: Path) -> None:
+    known = table_of_metrics()
+    foreign = ("up", "etcd_", "kube_", "kubelet_", "container_")
+    asked = {metric_of(name) for rule in _rules(path.stem).values() for name in selectors(rule["expr"])}
+    assert asked, f"no metric was found in {path}"
+    assert not {n for n in asked if n not in known and not n.startswith(foreign)}, f"not in {METRICS_TABLE}"
+
+
+@pytest.mark.parametrize("path", RULES, ids=lambda path: path.stem)
+def test_rules_look_at_their_release_only(path: Path) -> None:
+    for name, rule in _rules(path.stem).items():
+        for selector in selectors(rule["expr"]):
+            assert 'namespace="RELEASE_NAMESPACE"' in selector, (name, selector)
+            assert "RELEASE_NAME" in selector or "RELEASE_FULLNAME" in selector or "phase=" in selector, (
+                name,
+                selector,
+            )
+
+
+def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
+    alerts = {name for path in RULES for name in _rules(path.stem)}
+    pages = {path.stem for path in RUNBOOKS.glob("*.md")} - {"README"}
+    assert pages == alerts
+
+
+@pytest.mark.parametrize("path", sorted(RUNBOOKS.glob("Tidelog*.md")), ids=lambda path: path.stem)
+def test_runbooks_say_what_it_means_and_what_to_do(path: Path) -> None:
+    text = path.read_text()
+    assert text.startswith(f"# {path.stem}\n")
+    for heading in ("## What it means", "## Look", "## Do"):
+        assert f"\n{heading}\n" in text, heading
+
+
+def test_annotations_are_sentences_without_loose_ends() -> None:
+    for path in RULES:
+        for name, rule in _rules(path.stem).items():
+            assert name.startswith("Tidelog")
+            assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}, name
+            assert rule["labels"]["severity"] in ("critical", "warning", "info"), name
+            assert rule["annotations"]["runbook_url"] == f"RUNBOOK_URL/{name}.md"
+            assert rule["annotations"]["description"].strip().endswith("."), name

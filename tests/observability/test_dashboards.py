@@ -1,0 +1,161 @@
+"""Every panel's PromQL on a real Prometheus that scrapes a real cluster under load: it must return data."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from observabilitylab.chart_files import (
+    DASHBOARDS,
+    ROOT,
+    Query,
+    dashboard,
+    metric_of,
+    panels,
+    queries,
+    rules,
+    selectors,
+    table_of_metrics,
+    with_variables,
+)
+from observabilitylab.prometheus import Prometheus, Series
+from observabilitylab.watched_cluster import WatchedCluster
+
+pytestmark = pytest.mark.integration
+SCRAPES, SCRAPES_TIMEOUT_S = 5, 60.0
+RATE_INTERVAL, RANGE = "15s", "30s"
+DATA_TIMEOUT_S = 40.0
+FOREIGN = ("etcd_", "kube_", "kubelet_", "container_", "node_")
+# Series that a whole cluster may lack, as nothing failed. promtool tests their rules.
+ONLY_AFTER_A_FAULT = {"kube_job_failed", "tidelog_log_cleaner_runs_total"}
+
+
+def _asked(query: Query) -> str:
+    return with_variables(query.expression, rate_interval=RATE_INTERVAL, range_=RANGE)
+
+
+def _has_numbers(series: Series) -> bool:
+    return any(not math.isnan(float(s["value"][1])) for s in series)
+
+
+@pytest.fixture(scope="module")
+def prometheus(watched: WatchedCluster) -> Prometheus:
+    watched.prometheus.await_scrapes(SCRAPES, SCRAPES_TIMEOUT_S)
+    return watched.prometheus
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_every_panel_has_data(path: Any, prometheus: Prometheus) -> None:
+    wanted = [query for query in queries() if query.dashboard == path.stem]
+    assert wanted
+    without = list(wanted)
+
+    def all_have_data() -> bool:
+        without[:] = [query for query in without if not _has_numbers(prometheus.now(_asked(query)))]
+        return not without
+
+    try:
+        prometheus.await_true(all_have_data, "data in all panels", DATA_TIMEOUT_S)
+    except TimeoutError:
+        lines = [f"{query}: {_asked(query)}" for query in without]
+        pytest.fail(f"no data in {len(without)} of {len(wanted)} queries:\n" + "\n".join(lines))
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_legends_name_labels_that_the_answer_has(path: Any, prometheus: Prometheus) -> None:
+    for query in (query for query in queries() if query.dashboard == path.stem):
+        wanted = set(re.findall(r"\{\{(\w+)\}\}", query.legend))
+        series = prometheus.now(_asked(query))
+        assert series, query
+        assert wanted <= set(series[0]["metric"]), (str(query), series[0]["metric"])
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_variables_offer_values(path: Any, prometheus: Prometheus) -> None:
+    for variable in dashboard(path)["templating"]["list"]:
+        if variable["type"] != "query":
+            continue
+        found = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["definition"])
+        assert found is not None, variable["definition"]
+        metric = with_variables(found[1], rate_interval=RATE_INTERVAL, range_=RANGE)
+        assert prometheus.label_values(metric, found[2]), variable["definition"]
+
+
+def test_rules_run_and_ask_for_series_that_are_there(prometheus: Prometheus) -> None:
+    groups = prometheus.ask("rules")["groups"]
+    evaluated = {rule["name"]: rule for group in groups for rule in group["rules"]}
+    assert set(evaluated) == {rule.name for rule in rules()}
+    assert {name: rule["lastError"] for name, rule in evaluated.items() if rule["health"] == "err"} == {}
+    missing = {
+        f"{rule.name}: {selector}"
+        for rule in rules()
+        for selector in selectors(rule.expression)
+        if metric_of(selector) not in ONLY_AFTER_A_FAULT and not prometheus.now(selector)
+    }
+    assert missing == set()
+
+
+def test_a_whole_cluster_raises_no_alarm(prometheus: Prometheus) -> None:
+    alerts = prometheus.ask("alerts")["alerts"]
+    assert [a["labels"]["alertname"] for a in alerts if a["state"] == "firing"] == []
+
+
+def test_traffic_went_well(watched: WatchedCluster, prometheus: Prometheus) -> None:
+    assert watched.traffic.failures == []
+
+
+# -- the files alone
+
+
+def test_dashboards_are_what_the_generator_makes() -> None:
+    command = [sys.executable, str(ROOT / "tools" / "dashboards" / "generate.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_panels_ask_for_metrics_of_the_table() -> None:
+    known = table_of_metrics()
+    asked = {metric_of(selector) for query in queries() for selector in selectors(_asked(query))}
+    assert len(asked) > 100
+    assert {name for name in asked if name not in known and not name.startswith(FOREIGN)} == set()
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_panels_look_at_the_chosen_release(path: Any) -> None:
+    for query in (query for query in queries() if query.dashboard == path.stem):
+        for selector in selectors(query.expression):
+            if not selector.startswith("node_"):
+                assert "$namespace" in selector, (str(query), selector)
+                assert "$release" in selector, (str(query), selector)
+
+
+@pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
+def test_layout(path: Any) -> None:
+    found = dashboard(path)
+    assert len(json.dumps(found)) < 200_000
+    taken: set[tuple[int, int]] = set()
+    for panel in found["panels"]:
+        place = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24, panel["title"]
+        taken |= cells
+    ids = [panel["id"] for panel in found["panels"]]
+    assert len(set(ids)) == len(ids)
+    for panel in panels(path):
+        assert panel["description"], panel["title"]
+
+
+def test_dashboards_are_five_with_uids_of_their_own() -> None:
+    assert {dashboard(path)["uid"] for path in DASHBOARDS} == {
+        f"tidelog-{name}" for name in ("cluster", "lag", "broker", "groups", "kubernetes")
+    }

@@ -1,0 +1,70 @@
+"""A cluster of processes under traffic, scraped as the chart's monitors would have it scraped."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from clusterlab.metrics import METRICS_LISTENER, metrics_url
+from clusterlab.tidelog_cluster import TidelogCluster
+
+from observabilitylab.chart_files import FULLNAME, NAMESPACE, RELEASE, RULES, filled_in
+from observabilitylab.foreign import ForeignExporters
+from observabilitylab.prometheus import Prometheus, Target
+from observabilitylab.traffic import Traffic, create_topics
+
+COMPONENTS = {
+    "broker": "broker",
+    "controller": "controller",
+    "coordinator": "group-coordinator",
+    "etcd": "etcd",
+}
+SETTINGS = {
+    **METRICS_LISTENER,
+    "log.cleaner.backoff.ms": "1000",
+    "offsets.topic.num.partitions": "4",
+    "transaction.state.log.num.partitions": "4",
+}
+
+
+@dataclass(frozen=True)
+class WatchedCluster:
+    cluster: TidelogCluster
+    traffic: Traffic
+    prometheus: Prometheus
+
+
+def targets_of(cluster: TidelogCluster) -> list[Target]:
+    """One for each process, with the labels that the chart's monitors give."""
+    found = []
+    for name, pid in cluster.pids().items():
+        kind, number = name.rsplit("-", 1)
+        url = cluster.etcd_url() + "/metrics" if kind == "etcd" else metrics_url(pid)
+        labels = {"namespace": NAMESPACE, "release": RELEASE, "component": COMPONENTS[kind]}
+        labels["pod"] = f"{FULLNAME}-{COMPONENTS[kind]}-{number}"
+        if kind == "broker":
+            labels |= {"broker": number, "pod": f"{FULLNAME}-broker-{number}-0"}
+        found.append(Target("tidelog", url.removeprefix("http://").removesuffix("/metrics"), labels))
+    return found
+
+
+@contextlib.contextmanager
+def watched_cluster(directory: Path) -> Iterator[WatchedCluster]:
+    """Brokers, controllers, coordinators and etcd under traffic, and a Prometheus with the chart's rules."""
+    cluster = TidelogCluster(directory / "cluster", settings=SETTINGS, options=["--coordinators", "2"])
+    with contextlib.ExitStack() as stack:
+        stack.callback(cluster.destroy)
+        cluster.up()
+        create_topics(cluster.bootstrap)
+        rules = []
+        for path in RULES:
+            rules.append(directory / path.name)
+            rules[-1].write_text(filled_in(path.read_text()))
+        foreign = stack.enter_context(ForeignExporters())
+        targets = targets_of(cluster)
+        targets += [Target(name[1:], foreign.address, {}, path=name) for name in foreign.names]
+        prometheus = stack.enter_context(Prometheus(directory / "prometheus", targets, rules))
+        traffic = stack.enter_context(Traffic(cluster.bootstrap))
+        yield WatchedCluster(cluster, traffic, prometheus)
