@@ -16,6 +16,10 @@ ISR_NOTICED_S = 20.0
 """A replica that is missed at all is missed within this: sessions last 6 s, the lag time of replicas 30 s at
 most matters to those that live.
 """
+PAUSE_S = 0.5
+"""Without faults a partition acknowledges many times in this."""
+FELT_S = 60.0
+"""After a fault has ended, what goes wrong later is not laid to it."""
 Sample = Mapping[str, Any]
 Event = Mapping[str, Any]
 
@@ -29,9 +33,11 @@ class Fault:
     at_s: float
     until_s: float
     next_write_s: float | None
-    """Until every partition of the log had acknowledged a record that was sent after the fault."""
+    """Until every partition of the log acknowledged again: of that which paused for longest, the end of its
+    pause; if none paused for longer than `PAUSE_S`, until all had acknowledged a record sent after the fault.
+    """
     silence_s: float
-    """The longest time a partition acknowledged nothing, from the fault to the next one, or a minute."""
+    """The longest time a partition acknowledged nothing, until the next fault or `FELT_S` after this one."""
     whole_isr_s: float | None
     """Until every replica was in sync again; 0 if none was seen out of it; None if the run did not see it."""
 
@@ -47,9 +53,15 @@ class Acknowledgements:
         self._by_sent = {partition: sorted(found) for partition, found in pairs.items()}
         self._settled = {p: sorted(at_s for _, at_s in found) for p, found in pairs.items()}
 
-    def next_write_s(self, from_s: float) -> float | None:
-        """Of the partition that was last to acknowledge a record sent after `from_s`."""
+    def next_write_s(self, from_s: float, to_s: float) -> float | None:
+        """See `Fault.next_write_s`; None if a partition never acknowledged again."""
         latest = 0.0
+        for times in self._settled.values():
+            before_s, after_s = max(_gaps(times, from_s, to_s), key=lambda gap: gap[1] - gap[0])
+            if after_s - before_s > PAUSE_S:
+                latest = max(latest, after_s - from_s)
+        if latest:
+            return latest
         for found in self._by_sent.values():
             later = found[bisect.bisect_left(found, (from_s, 0.0)) :]
             if not later:
@@ -59,12 +71,11 @@ class Acknowledgements:
 
     def silence_s(self, from_s: float, to_s: float) -> float:
         """The longest of any partition within these times."""
-        longest = 0.0
-        for times in self._settled.values():
-            inside = times[bisect.bisect_left(times, from_s) : bisect.bisect_right(times, to_s)]
-            edges = [from_s, *inside, to_s]
-            longest = max(longest, *(after - before for before, after in itertools.pairwise(edges)))
-        return longest
+        return max(
+            after_s - before_s
+            for times in self._settled.values()
+            for before_s, after_s in _gaps(times, from_s, to_s)
+        )
 
     def span_s(self) -> tuple[float, float]:
         """From the time when every partition had acknowledged to that of the first partition's last."""
@@ -72,6 +83,12 @@ class Acknowledgements:
             max(times[0] for times in self._settled.values()),
             min(times[-1] for times in self._settled.values()),
         )
+
+
+def _gaps(times: Sequence[float], from_s: float, to_s: float) -> Iterable[tuple[float, float]]:
+    """What lies between neighbours among `times`, within these bounds, which count as two more."""
+    inside = times[bisect.bisect_left(times, from_s) : bisect.bisect_right(times, to_s)]
+    return itertools.pairwise([from_s, *inside, to_s])
 
 
 def faults_of(
@@ -88,15 +105,15 @@ def faults_of(
         later = [other_s for other_s, _ in starts[index + 1 :] if other_s > at_s]
         until_s = max(event.get("until_s", at_s) for event in moments[at_s, kind])
         next_s = min([*later, end_s])
-        felt_until_s = min(next_s, until_s + 60)
+        felt_until_s = max(at_s, min(next_s, until_s + FELT_S))
         found.append(
             Fault(
                 kind,
                 tuple(event["target"] for event in moments[at_s, kind]),
                 at_s,
                 until_s,
-                acknowledgements.next_write_s(at_s),
-                acknowledgements.silence_s(at_s, max(felt_until_s, at_s)),
+                acknowledgements.next_write_s(at_s, felt_until_s),
+                acknowledgements.silence_s(at_s, felt_until_s),
                 whole_isr_s(samples, at_s, max(next_s, until_s)),
             )
         )

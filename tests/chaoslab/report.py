@@ -28,7 +28,7 @@ STYLE = (
 def write_report(
     directory: Path, topic: str, experiments: Sequence[Mapping[str, Any]], title: str
 ) -> dict[str, Any]:
-    """Judges the history, and returns what report.json holds; `experiments` as `run_experiment` tells them."""
+    """Judges the history; returns what report.json holds. `experiments` is what `run_experiment` gave."""
     history = History.load(directory / HISTORY_FILE)
     samples = _lines(directory / SAMPLES_FILE)
     events = _lines(directory / EVENTS_FILE)
