@@ -5,7 +5,7 @@ Each rule takes all objects of a rendered release and yields a sentence for each
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import Any, Final, NamedTuple
 
 Manifest = dict[str, Any]
@@ -27,8 +27,8 @@ class PodOf(NamedTuple):
         return [*self.spec.get("initContainers", ()), *self.spec["containers"]]
 
 
-def faults_of_release(manifests: list[Manifest], given: set[tuple[str, str]] = frozenset()) -> list[str]:  # type: ignore[assignment]
-    """`given`: kinds and names of objects that the values say are there already."""
+def faults_of_release(manifests: list[Manifest], given: Set[tuple[str, str]] = frozenset()) -> list[str]:
+    """`given`: kinds and names of what the values bring along or say is there already."""
     pods = [pod for manifest in manifests for pod in _pods_of(manifest)]
     found = [
         *_twice(manifests),
@@ -37,7 +37,9 @@ def faults_of_release(manifests: list[Manifest], given: set[tuple[str, str]] = f
         *_selectors(manifests),
     ]
     for pod in pods:
-        found += [f"{pod.owner}: {fault}" for fault in (*_unrestricted(pod), *_ports(pod), *_mounts(pod))]
+        found += [
+            f"{pod.owner}: {fault}" for fault in (*_unrestricted(pod, given), *_ports(pod), *_mounts(pod))
+        ]
     return found
 
 
@@ -73,7 +75,7 @@ def _twice(manifests: list[Manifest]) -> Iterator[str]:
 
 
 def _missing_references(
-    manifests: list[Manifest], pods: list[PodOf], given: set[tuple[str, str]]
+    manifests: list[Manifest], pods: list[PodOf], given: Set[tuple[str, str]]
 ) -> Iterator[str]:
     there = {(m["kind"], m["metadata"]["name"]) for m in manifests} | given
     # cert-manager makes the Secret that a Certificate names.
@@ -157,7 +159,7 @@ def _mounts(pod: PodOf) -> Iterator[str]:
                 yield f"{container['name']}: mounts {mount['name']}, which is no volume of the pod"
 
 
-def _unrestricted(pod: PodOf) -> Iterator[str]:
+def _unrestricted(pod: PodOf, given: Set[tuple[str, str]]) -> Iterator[str]:
     """Kubernetes' pod security standard `restricted`, and a root file system that nobody writes to."""
     of_pod = pod.spec.get("securityContext", {})
     if of_pod.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
@@ -170,6 +172,8 @@ def _unrestricted(pod: PodOf) -> Iterator[str]:
     if any("hostPath" in volume for volume in pod.spec["volumes"]):
         yield "mounts a directory of the node"
     for container in pod.containers:
+        if ("Container", container["name"]) in given:
+            continue
         context = container.get("securityContext", {})
         if context.get("allowPrivilegeEscalation") is not False:
             yield f"{container['name']}: may gain privileges"
