@@ -26,6 +26,7 @@ COLOURS = {
     "fill-volume": "#d35400",
     "upgrade": "#7f8c8d",
     "scale": "#7f8c8d",
+    "rebalance": "#95a5a6",
 }
 RATE_S = 1.0
 

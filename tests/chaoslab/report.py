@@ -75,7 +75,7 @@ def is_good(report: Mapping[str, Any]) -> bool:
         report["anomaly_count"]
         or report["complaints"]
         or report["unread"]
-        or any(experiment["status"] != "completed" for experiment in report["experiments"])
+        or any(e["status"] != "completed" or e["failures"] for e in report["experiments"])
     )
 
 

@@ -65,9 +65,9 @@ def freeze_pod(
     found = Release(namespace, release)
     (pod,) = pods_of(found, role, 1, topic)
     agent = _agent(found, pod.node)
-    at_s = time.monotonic()
-    _run(agent, SIGNAL_PROGRAM, pod.uid, "SIGSTOP")
     try:
+        _run(agent, SIGNAL_PROGRAM, pod.uid, "SIGSTOP")
+        at_s = time.monotonic()
         time.sleep(float(seconds))
     finally:
         _run(agent, SIGNAL_PROGRAM, pod.uid, "SIGCONT")
@@ -101,10 +101,10 @@ def _partitioned(
     nodes = sorted({pod.node, *(other.node for other in others)})
     agents = [_agent(release, node) for node in nodes]
     pairs = [f"{pod.ip},{other.ip}" for other in others] + [f"{other.ip},{pod.ip}" for other in others]
-    at_s = time.monotonic()
     try:
         for agent in agents:
             _run(agent, IPTABLES_PROGRAM, CHAIN, *pairs)
+        at_s = time.monotonic()
         time.sleep(seconds)
     finally:
         for agent in agents:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import time
@@ -11,6 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from chaoslib.exceptions import ActivityFailed
+
+from tidelog_chaos import api
 
 COMMAND_TIMEOUT_S = 60.0
 ASK_AGAIN_S = 0.25
@@ -54,14 +55,11 @@ class Release:
     def __init__(self, namespace: str, release: str) -> None:
         self.namespace, self.name = namespace, release
 
-    def get(self, kinds: str, component: str = "") -> list[dict[str, Any]]:
+    def get(self, kind: str, component: str = "") -> list[dict[str, Any]]:
         labels = f"app.kubernetes.io/instance={self.name}"
         if component:
             labels += f",app.kubernetes.io/component={component}"
-        found: list[dict[str, Any]] = json.loads(
-            kubectl(self.namespace, "get", kinds, "-l", labels, "-o", "json")
-        )["items"]
-        return found
+        return api.listed(self.namespace, kind, labels)
 
     def pods(self, component: str = "") -> list[Pod]:
         """Those that serve and are not going away, by name."""
@@ -75,15 +73,14 @@ class Release:
         return sorted(found, key=lambda pod: pod.name)
 
     def workloads(self) -> list[dict[str, Any]]:
-        return self.get("statefulsets,deployments")
+        return self.get("statefulsets") + self.get("deployments")
 
     def metrics(self, pod: str) -> dict[str, float]:
-        """Samples without labels; {} if it does not answer. Read through the API server: nothing else need
+        """Samples without labels; {} if it does not answer. The API server asks for us: nothing else need
         reach the pod.
         """
-        path = f"/api/v1/namespaces/{self.namespace}/pods/{pod}:{METRICS_PORT}/proxy/metrics"
         try:
-            said = kubectl(self.namespace, "get", "--raw", path, timeout_s=10)
+            said = api.read(f"api/v1/namespaces/{self.namespace}/pods/{pod}:{METRICS_PORT}/proxy/metrics")
         except ActivityFailed:
             return {}
         samples = (

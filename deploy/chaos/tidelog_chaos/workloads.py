@@ -73,10 +73,28 @@ def scale_brokers(namespace: str, release: str, replicas: int) -> list[Event]:
     return [event("scale", "brokers", str(replicas), at_s, until_s=time.monotonic())]
 
 
+def rebalance(namespace: str, release: str, throttle_bytes: int = 20_000_000) -> list[Event]:
+    """Replicas move to brokers that joined, throttled; returns when they are there."""
+    pod = next(pod for pod in Release(namespace, release).pods("broker") if pod.is_ready)
+    at_s = time.monotonic()
+    command = ["tidelog", "rebalance", "--execute", "--throttle", str(throttle_bytes), "--timeout", "300"]
+    kubectl(namespace, "exec", pod.name, "-c", "broker", "--", *command, timeout_s=360)
+    return [event("rebalance", "brokers", pod.name, at_s, until_s=time.monotonic())]
+
+
 def _helm_upgrade(namespace: str, release: str, values: list[str]) -> None:
     chart = os.environ.get(CHART) or str(REPOSITORYS_CHART)
     settings = [f"--set-string={v}" if "podAnnotations" in v else f"--set={v}" for v in values]
-    command = ["helm", "upgrade", release, chart, "--namespace", namespace, "--reuse-values", *settings]
+    command = [
+        "helm",
+        "upgrade",
+        release,
+        chart,
+        "--namespace",
+        namespace,
+        "--reset-then-reuse-values",
+        *settings,
+    ]
     command += ["--wait", f"--timeout={HELM_TIMEOUT_S}s"]
     done = subprocess.run(
         command,

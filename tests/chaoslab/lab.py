@@ -1,0 +1,127 @@
+"""`make chaos`: a release of its own on the lab, all kinds of faults, the report; nothing is left behind.
+
+On the cluster of KUBECONFIG if that is set, else on the lab of ../shared/k8s-lab. A lab that was started for
+this is taken down in the end. Volumes are small ones, so that one can be full. That needs root on the node,
+which only the lab gives: elsewhere (--storage-class NAME) `full-volume` is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from e2e.kubectl import Kubectl
+from e2e.lab import Lab, LabUnavailableError
+from e2e.release import Release
+
+from chaoslab.__main__ import OTHERS, schedule
+from chaoslab.report import is_good, line
+from chaoslab.run import RunPlan, run, say
+from chaoslab.small_volumes import VOLUME_MIB, small_volumes
+
+NOT_RUN = 77
+VOLUMES = 7
+"""Five brokers, and two for claims that were deleted: their volumes are not used again."""
+INSTALL_S = 300.0
+NODE_PORTS = {"bootstrap": "30894", "firstBroker": "30800"}
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    lab = Lab()
+    try:
+        if not os.environ.get("KUBECONFIG"):
+            try:
+                lab.up()
+            except LabUnavailableError as reason:
+                print(f"NOT RUN: chaos on a real cluster: {reason}")
+                return NOT_RUN
+            os.environ.update(lab.environment)
+            if not options.keep_images:
+                lab.load_images(options.tag, "HEAD")
+        with _installed(options) as release:
+            return _run(options, release)
+    finally:
+        if not options.keep_lab:
+            lab.down()
+
+
+def _run(options: argparse.Namespace, release: Release) -> int:
+    left_out = [*options.without.split(","), *(["full-volume"] if options.storage_class else [])]
+    others = tuple(name for name in OTHERS if name not in left_out)
+    names = options.experiments.split(",") if options.experiments else schedule(options.kills, others)
+    plan = RunPlan(
+        release.kubectl.namespace,
+        release.name,
+        release.bootstrap,
+        names,
+        title=options.title,
+        records_per_s=options.records_per_s,
+        environment={"TIDELOG_CHAOS_UPGRADE_TAG": options.upgrade_tag},
+    )
+    report = run(plan, options.directory)
+    for experiment in report["experiments"]:
+        for failure in experiment["failures"]:
+            say(f"{experiment['name']}: {failure}")
+    for told in (*report["complaints"], *report["unread"], *report["anomalies"][:10]):
+        say(str(told))
+    print(line(report), flush=True)
+    return 0 if is_good(report) else 1
+
+
+@contextlib.contextmanager
+def _installed(options: argparse.Namespace) -> Iterator[Release]:
+    kubectl = Kubectl({}, options.namespace)
+    labels = {"pod-security.kubernetes.io/enforce": "restricted"}
+    kubectl.apply(
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": options.namespace, "labels": labels}}
+    )
+    with contextlib.ExitStack() as stack:
+        storage_class, size = options.storage_class, f"{VOLUME_MIB}Mi"
+        if not storage_class:
+            directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="chaos-volumes-")))
+            storage_class = stack.enter_context(small_volumes(kubectl, directory, VOLUMES))
+        values = {
+            "listeners.external.enabled": "true",
+            **{f"listeners.external.nodePorts.{name}": port for name, port in NODE_PORTS.items()},
+            "brokers.storage.className": storage_class,
+            "brokers.storage.size": size,
+        }
+        release = Release(kubectl, "chaos", values, options.tag)
+        stack.callback(_clean, kubectl, release)
+        say(f"ready after {release.install(INSTALL_S):.0f} s")
+        yield release
+
+
+def _clean(kubectl: Kubectl, release: Release) -> None:
+    release.uninstall(INSTALL_S)
+    for namespace in (kubectl.namespace, "tidelog-chaos-agents"):
+        kubectl.run("delete", "namespace", namespace, "--ignore-not-found", timeout_s=INSTALL_S)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="make chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--namespace", default="tidelog-chaos")
+    parser.add_argument("--tag", default="dev", help="of localhost/tidelog")
+    parser.add_argument("--upgrade-tag", default="", help="what `upgrade` rolls to; the same if not given")
+    parser.add_argument("--directory", type=Path, default=Path("build/chaos"), help="of the report")
+    parser.add_argument("--experiments", default="", help="their names, by commas; instead of all kinds")
+    parser.add_argument("--without", default="", help="kinds to leave out")
+    parser.add_argument("--kills", type=int, default=30)
+    parser.add_argument("--records-per-s", type=float, default=200)
+    parser.add_argument("--storage-class", default="", help="the cluster's own, in place of small volumes")
+    parser.add_argument("--title", default="Chaos on the lab")
+    parser.add_argument("--keep-lab", action="store_true", help="a lab that was started stays")
+    parser.add_argument("--keep-images", action="store_true", help="the images that are loaded are used")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
