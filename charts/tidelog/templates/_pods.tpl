@@ -166,7 +166,7 @@ spec:
           ports:
             {{- toYaml .ports | nindent 12 }}
           env:
-            {{- include "tidelog.serviceEnv" .root | nindent 12 }}
+            {{- include "tidelog.serviceEnv" . | nindent 12 }}
             - name: TIDELOG_NODE_NAME
               value: $(POD_NAME)
             {{- with .env }}

@@ -38,26 +38,57 @@ transaction.state.log.min.isr: {{ $minIsr }}
 {{- end -}}
 {{- end -}}
 
-{{/* Entries of `env:` that all services have, but for the kind's own. */}}
+{{/*
+Entries of `env:` that all services have: (dict "root" $ "values" .Values.brokers). A stop is over a little before the
+node would end it, so that the process itself says what it did not get to.
+*/}}
 {{- define "tidelog.serviceEnv" -}}
-{{ include "tidelog.podEnv" . }}
+{{ include "tidelog.podEnv" .root }}
 - name: TIDELOG_LOG_FORMAT
   value: json
 - name: TIDELOG_METRICS_LISTENER
   value: "0.0.0.0:9404"
-{{- with include "tidelog.etcd.env" . }}
+- name: TIDELOG_SHUTDOWN_TIMEOUT_MS
+  value: {{ mul 1000 (max 1 (sub (int .values.terminationGracePeriodSeconds) 5)) | quote }}
+{{- with include "tidelog.etcd.env" .root }}
 {{ . }}
 {{- end }}
-{{- with include "tidelog.tls.env" . }}
+{{- with include "tidelog.tls.env" .root }}
 {{ . }}
 {{- end }}
-{{- with include "tidelog.tracing.env" . }}
+{{- with include "tidelog.tracing.env" .root }}
 {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* Traces, if switched on: entries of `env:`. */}}
-{{- define "tidelog.tracing.env" -}}{{- end -}}
+{{/* Traces, if switched on: entries of `env:`, `volumes:`, `volumeMounts:`. */}}
+{{- define "tidelog.tracing.env" -}}
+{{- if .Values.tracing.enabled -}}
+- name: TIDELOG_TRACING_OTLP_ENDPOINT
+  value: {{ .Values.tracing.endpoint | quote }}
+- name: TIDELOG_TRACING_SAMPLING_RATIO
+  value: {{ .Values.tracing.samplingRatio | toJson | quote }}
+{{- if .Values.tracing.caSecretName }}
+- name: TIDELOG_TRACING_OTLP_CA_FILE
+  value: /etc/tidelog/tracing-tls/ca.crt
+{{- end }}
+{{- end -}}
+{{- end -}}
+{{- define "tidelog.tracing.volumes" -}}
+{{- if and .Values.tracing.enabled .Values.tracing.caSecretName -}}
+- name: tracing-tls
+  secret:
+    secretName: {{ .Values.tracing.caSecretName }}
+    items: [{key: ca.crt, path: ca.crt}]
+{{- end -}}
+{{- end -}}
+{{- define "tidelog.tracing.volumeMounts" -}}
+{{- if and .Values.tracing.enabled .Values.tracing.caSecretName -}}
+- name: tracing-tls
+  mountPath: /etc/tidelog/tracing-tls
+  readOnly: true
+{{- end -}}
+{{- end -}}
 
 {{/* Entries of `volumes:` and `volumeMounts:` that all services have. */}}
 {{- define "tidelog.serviceVolumes" -}}
@@ -76,6 +107,9 @@ transaction.state.log.min.isr: {{ $minIsr }}
 {{- with include "tidelog.tls.volumes" . }}
 {{ . }}
 {{- end }}
+{{- with include "tidelog.tracing.volumes" . }}
+{{ . }}
+{{- end }}
 {{- end -}}
 
 {{- define "tidelog.serviceVolumeMounts" -}}
@@ -90,6 +124,9 @@ transaction.state.log.min.isr: {{ $minIsr }}
 {{ . }}
 {{- end }}
 {{- with include "tidelog.tls.volumeMounts" . }}
+{{ . }}
+{{- end }}
+{{- with include "tidelog.tracing.volumeMounts" . }}
 {{ . }}
 {{- end }}
 {{- end -}}

@@ -6,6 +6,9 @@ value and what to do. Included once, by templates/configmap.yaml; other parts de
 {{- include "tidelog.validate.names" . -}}
 {{- include "tidelog.validate.settings" . -}}
 {{- include "tidelog.validate.external" . -}}
+{{- if and .Values.tracing.enabled (not .Values.tracing.endpoint) -}}
+{{- fail "tracing.endpoint: where are traces to be sent? Set it to your collector, such as http://otel-collector.observability:4317" -}}
+{{- end -}}
 {{- include "tidelog.validate.etcd" . -}}
 {{- include "tidelog.validate.operations" . -}}
 {{- end -}}
@@ -27,6 +30,10 @@ node.id: brokers.firstId says where ids begin
 broker.id: brokers.firstId says where ids begin
 log.dirs: each broker has one volume, see brokers.storage
 log.dir: each broker has one volume, see brokers.storage
+tidelog.shutdown.timeout.ms: terminationGracePeriodSeconds says how long a stop may take
+tidelog.tracing.otlp.endpoint: tracing does this
+tidelog.tracing.otlp.ca.file: tracing does this
+tidelog.tracing.sampling.ratio: tracing does this
 tidelog.metrics.listener: it is always 9404
 tidelog.rpc.listener: it is always 9095
 tidelog.rpc.advertised.address: it is the broker's service
