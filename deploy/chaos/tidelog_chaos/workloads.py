@@ -95,7 +95,7 @@ def _helm_upgrade(namespace: str, release: str, values: list[str]) -> None:
         "--reset-then-reuse-values",
         *settings,
     ]
-    command += ["--wait", f"--timeout={HELM_TIMEOUT_S}s"]
+    command += ["--reset-then-reuse-values", "--wait", f"--timeout={HELM_TIMEOUT_S}s"]
     done = subprocess.run(
         command,
         capture_output=True,
