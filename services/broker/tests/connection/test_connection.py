@@ -28,6 +28,7 @@ from tidelog.broker.log.segment import Segment
 from tidelog.broker.outbox import Chunk
 from tidelog.broker.request import RequestContext
 from tidelog.broker.turn import Turn
+from tidelog.runtime.request_metrics import RequestMetrics
 from tidelog.wire.codec import MalformedMessageError
 
 MAX_IN_FLIGHT = 4
@@ -77,6 +78,7 @@ class Script:
         self.started: list[str] = []
         self.abandoned: list[str] = []
         self.file = HeldFile()
+        self.telemetry = RequestMetrics(0)
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
         word, _, name = bytes(frame).decode().partition(":")
