@@ -17,11 +17,11 @@ K8S_LAB ?= ../shared/k8s-lab
 STAMP := $(VENV)/.set-up-from-constraints
 
 .PHONY: help setup run test check sim conformance demo bench codec protos constraints format clean \
-  image image-lab lab-up lab-down e2e kube-tools
+  image image-lab lab-up lab-down e2e chaos e2e-all kube-tools
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 setup: $(STAMP) ## .venv with everything that runs and tests need
 
@@ -84,6 +84,13 @@ lab-down: ## stops it and removes its state
 
 e2e: setup kube-tools ## the chart on a cluster: KUBECONFIG's, or the lab (E2E_ARGS=--short: what CI runs)
 	@PYTHONPATH=tests $(BIN)/python -m e2e $(E2E_ARGS)
+
+chaos: setup kube-tools ## experiments of deploy/chaos on a release of their own; report in build/chaos (CHAOS_ARGS=--kills=10)
+	@PYTHONPATH=tests $(BIN)/python -m chaoslab.lab $(CHAOS_ARGS)
+
+e2e-all: ## e2e, then chaos with full volumes and upgrades; ends with a line of each
+	@$(MAKE) --no-print-directory e2e
+	@$(MAKE) --no-print-directory chaos
 
 kube-tools: ## helm, helm-unittest, kubeconform, promtool: what is missing
 	@tools/kubernetes/install_tools.sh

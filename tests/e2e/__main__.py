@@ -31,7 +31,7 @@ SUITES: Final = Path(__file__).parent / "suites"
 NOT_RUN: Final = 77
 SHORT: Final = ("test_install.py", "test_clients.py", "test_pod_kills.py")
 LONG_TESTS: Final = "every_pod"
-FULL: Final = (*SHORT, "test_upgrade.py")
+FULL: Final = (*SHORT, "test_upgrade.py", "test_chaos.py")
 
 
 def main() -> int:
