@@ -24,6 +24,8 @@ class ScriptedApiServer:
         """(method, path, body)"""
         self.refusals: list[tuple[int, str]] = []
         """Answers for the next requests: (status, message)."""
+        self.refuse_paths: dict[str, tuple[int, str]] = {}
+        """Writes there are answered so."""
         self.on_write: Callable[[str, str, Any], None] = lambda method, path, body: None
         """What a controller of the cluster would do then."""
         self.lock = threading.RLock()
@@ -75,6 +77,9 @@ class ScriptedApiServer:
             if self.refusals:
                 status, message = self.refusals.pop(0)
                 return status, {"kind": "Status", "message": message}
+            if method != "GET" and url.path in self.refuse_paths:
+                status, message = self.refuse_paths[url.path]
+                return status, {"kind": "Status", "message": message}
             if method != "GET":
                 self.writes.append((method, url.path, body))
             try:
@@ -93,7 +98,8 @@ class ScriptedApiServer:
         if found is None:
             return 404, {"kind": "Status", "message": f"{path} not found"}
         if method == "PATCH":
-            _merge(found, body)
+            if "dryRun" not in query:
+                _merge(found, body)
         elif method == "DELETE":
             del self.objects[path]
         return 200, found

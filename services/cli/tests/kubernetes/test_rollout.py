@@ -21,7 +21,7 @@ def test_what_has_arrived_is_not_waited_for() -> None:
         (replace(DONE, observed_generation=3), "not taken up the change"),
         (replace(DONE, is_paused=True), "is paused"),
         (replace(DONE, updated=1, failure="quota"), "1 of 2 pods are of the new revision (quota)"),
-        (replace(DONE, existing=3), "1 old pods are going"),
+        (replace(DONE, existing=3), "1 old pods are still there"),
         (replace(DONE, available=1), "1 of 2 pods are available"),
     ],
 )

@@ -1,8 +1,8 @@
 """`tidelog kubernetes prepare`: what must be done before an upgrade or a rollback is applied (ADR 0018).
 
-In this order: the roll of an earlier upgrade is stopped, volumes are looked at, brokers that go are found
-empty or drained, volumes grow, the Deployments are held so that `tidelog kubernetes roll` can let them go in
-its order. A refusal comes before anything is changed, so that Helm leaves the release as it is.
+In this order: volumes and the brokers that go are looked at, the roll of an earlier upgrade is stopped,
+brokers that go are drained, volumes grow, the Deployments are held so that `tidelog kubernetes roll` can let
+them go in its order. A refusal comes before anything is changed, so Helm leaves the release as it is.
 """
 
 from __future__ import annotations
@@ -72,10 +72,12 @@ def command(
     existing = found.broker_ids()
     changes = _checked_changes(found, parse_assignments("--volume", volumes))
     leaving = leaving_brokers(existing, staying)
+    if leaving and not drain:
+        refuse_unless_empty(bootstrap_server, leaving)
     if roll_job and found.delete_job(roll_job):
         progress.tell(f"job {roll_job} stopped")
     if leaving:
-        empty_brokers(bootstrap_server, leaving, drain, drain_throttle, timeout_s, progress)
+        drain_brokers(bootstrap_server, leaving, drain_throttle, timeout_s, progress)
     for size, change in changes:
         _grow(found, size, change, progress)
     for component in (CONTROLLER, GROUP_COORDINATOR):
@@ -84,10 +86,17 @@ def command(
             progress.tell(f"deployment {workload.name} is held")
 
 
-def empty_brokers(
+def refuse_unless_empty(bootstrap_server: str, leaving: Sequence[int]) -> None:
+    """Raises ToolError if they hold anything."""
+    with Cluster(bootstrap_server, client_id="tidelog-scale-in") as cluster:
+        held = replicas_held(standing_of(cluster).assignment, leaving)
+    if held:
+        raise ToolError(refusal(held, leaving))
+
+
+def drain_brokers(
     bootstrap_server: str,
     leaving: Sequence[int],
-    drain: bool,
     throttle: int | None,
     timeout_s: float,
     progress: Progress,
@@ -102,8 +111,6 @@ def empty_brokers(
             if not held:
                 progress.tell(f"brokers {ids} hold no replicas: they may go")
                 return
-            if not drain:
-                raise ToolError(refusal(held, leaving))
             progress.tell(f"brokers {ids} hold {sum(held.values())} replicas: draining")
             carry_out(
                 cluster,

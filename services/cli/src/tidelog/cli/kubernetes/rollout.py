@@ -46,10 +46,10 @@ def pending(workload: Workload) -> str:
     if workload.updated < workload.wanted:
         reason = f" ({workload.failure})" if workload.failure else ""
         return f"{name}: {workload.updated} of {workload.wanted} pods are of the new revision{reason}"
-    if workload.existing > workload.updated:
-        return f"{name}: {workload.existing - workload.updated} old pods are going"
     if workload.available < workload.wanted:
         return f"{name}: {workload.available} of {workload.wanted} pods are available"
+    if workload.existing > workload.updated:
+        return f"{name}: {workload.existing - workload.updated} old pods are still there"
     return ""
 
 

@@ -6,9 +6,10 @@ without its pods, and Helm makes it again. Volumes never shrink: to a smaller si
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import Final
 
 _SUFFIXES: Final = {
@@ -19,6 +20,9 @@ _SUFFIXES: Final = {
         suffix: Decimal(1024) ** power for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), 1)
     },
 }
+
+
+_QUANTITY: Final = re.compile(r"(?P<number>\d+(\.\d*)?([eE]\d{1,2})?)(?P<suffix>m|k|[MGTPE]|[KMGTPE]i|)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +54,11 @@ class VolumeChanges:
 
 def quantity(text: str) -> Decimal:
     """Kubernetes' `10Gi`, `500M`, `1e9`. Raises ValueError."""
-    number = text.rstrip("KMGTPEikm")
-    suffix = text[len(number) :]
-    try:
-        value = Decimal(number)
-    except InvalidOperation:
-        raise ValueError(f"{text!r} is no size such as 10Gi") from None
-    if suffix not in _SUFFIXES or not value.is_finite() or value <= 0:
+    found = _QUANTITY.fullmatch(text)
+    value = Decimal(found["number"]) * _SUFFIXES[found["suffix"]] if found else Decimal(0)
+    if value <= 0:
         raise ValueError(f"{text!r} is no size such as 10Gi")
-    return value * _SUFFIXES[suffix]
+    return value
 
 
 def plan_growth(sets: Sequence[VolumeSet], size: str) -> VolumeChanges:
