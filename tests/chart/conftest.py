@@ -1,0 +1,51 @@
+"""helm, as the chart's tests use it; without it they are skipped."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+CHART = ROOT / "charts/tidelog"
+HELM_TIMEOUT_S = 60
+KUBERNETES_VERSION = "1.34.0"
+Manifest = dict[str, Any]
+Render = Callable[..., list[Manifest]]
+
+
+@pytest.fixture(scope="session")
+def helm() -> str:
+    places = [
+        str(Path(place).expanduser()) for place in ("~/.cache/tidelog/tools/bin", "~/.cache/k8s-lab/bin")
+    ]
+    found = shutil.which("helm", path=os.pathsep.join([*places, os.environ.get("PATH", "")]))
+    if found is None:
+        pytest.skip("no helm here ('make kube-tools')")
+    return found
+
+
+@pytest.fixture(scope="session")
+def render(helm: str) -> Render:
+    """The manifests with `NAME=VALUE`s as --set takes them."""
+
+    @functools.cache
+    def rendered(*assignments: str) -> list[Manifest]:
+        options = [option for assignment in assignments for option in ("--set", assignment)]
+        done = subprocess.run(
+            [helm, "template", "t", str(CHART), "--kube-version", KUBERNETES_VERSION, *options],
+            capture_output=True,
+            text=True,
+            timeout=HELM_TIMEOUT_S,
+            check=True,
+        )
+        return [manifest for manifest in yaml.safe_load_all(done.stdout) if manifest]
+
+    return rendered
