@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 from observabilitylab.chart_files import (
     CHART,
+    DASHBOARDS,
     METRICS_TABLE,
     RULES,
     RUNBOOKS,
+    dashboard,
     metric_of,
     selectors,
     table_of_metrics,
 )
 from observabilitylab.prometheus import is_installed
+from tidelog.cli.main import main as cli
 
 CASES = Path(__file__).parent / "alert_cases"
 RELEASE = 'namespace="RELEASE_NAMESPACE",release="RELEASE_NAME"'
@@ -134,3 +139,29 @@ def test_annotations_are_sentences_without_loose_ends() -> None:
             assert rule["labels"]["severity"] in ("critical", "warning", "info"), name
             assert rule["annotations"]["runbook_url"] == f"RUNBOOK_URL/{name}.md"
             assert rule["annotations"]["description"].strip().endswith("."), name
+
+
+@pytest.mark.parametrize("path", sorted(RUNBOOKS.glob("Tidelog*.md")), ids=lambda path: path.stem)
+def test_runbooks_name_what_there_is(path: Path) -> None:
+    text = path.read_text()
+    titles = {
+        panel["title"] for dashboard_path in DASHBOARDS for panel in dashboard(dashboard_path)["panels"]
+    }
+    titles |= {dashboard(p)["title"].removeprefix("tidelog / ") for p in DASHBOARDS}
+    assert set(re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", text)) <= titles
+    for page in re.findall(r"\]\((\w+\.md)\)", text):
+        assert (RUNBOOKS / page).exists(), page
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    for name in re.findall(r"`((?:brokers|controllers|groupCoordinators|etcd|metrics)(?:\.\w+)+)`", text):
+        _lookup(values, name)
+    for command in re.findall(r"`tidelog ([a-z-]+)", text):
+        assert command in cli.list_commands(click.Context(cli)), command
+
+
+def _lookup(values: dict[str, Any], name: str) -> None:
+    """KeyError if the chart has no such value; what an empty map may hold is the user's."""
+    found: Any = values
+    for part in name.split("."):
+        if found == {}:
+            return
+        found = found[part]

@@ -155,7 +155,7 @@ _VOLUMES = Row(
                 "{{persistentvolumeclaim}}": f"max by (persistentvolumeclaim) (1 - kubelet_volume_stats_available_bytes{{{_BROKER_CLAIMS}}}"
                 f" / kubelet_volume_stats_capacity_bytes{{{_BROKER_CLAIMS}}})"
             },
-            "Share of the volume. Growing one: raise `brokers.persistence.size` and upgrade",
+            "Share of the volume. Growing one: raise `brokers.storage.size` and upgrade",
             unit="percentunit",
         ),
         graph(
