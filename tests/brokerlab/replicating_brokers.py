@@ -84,6 +84,8 @@ class ReplicatingBroker:
         self.commands = CommandReceiver(self.broker)
         self.dispatcher = Dispatcher(self.broker)
         self.listener = self._listen(0)
+        self.told_port: int | None = None
+        """Where the others are told to connect to, if it isn't where it listens."""
 
     def _listen(self, port: int) -> Listener:
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", port)
@@ -102,7 +104,7 @@ class ReplicatingBroker:
 
     @property
     def registration(self) -> BrokerRegistration:
-        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", self.listener.port)
+        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", self.told_port or self.listener.port)
         return BrokerRegistration(self.broker.broker_id, self.broker.broker_epoch, (endpoint,))
 
     def replica(self, topic_partition: TopicPartition) -> Replica:

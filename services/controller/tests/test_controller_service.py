@@ -20,6 +20,7 @@ from tidelog.metadata.store import Compare, Delete, Put
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, StopReplica, UpdateMetadata
+from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
 from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
@@ -231,6 +232,37 @@ def test_a_lost_office_is_taken_again(run_cluster: RunCluster) -> None:
         await cluster.until(lambda: cluster.controller.controller_epoch not in (None, epoch))
         await _create(cluster, "t")
         assert "t" in broker.topics
+
+    run_cluster(scenario)
+
+
+def test_one_that_stands_by_has_a_lease_when_the_office_is_vacant(run_cluster: RunCluster) -> None:
+    """Also if it lost the first one long before."""
+
+    async def scenario(cluster: Any) -> None:
+        leases: list[int] = []
+        grant = cluster.store.grant_lease
+
+        async def noted(ttl_ms: int) -> int:
+            leases.append(await grant(ttl_ms))
+            return leases[-1]
+
+        cluster.store.grant_lease = noted
+        settings = BrokerSettings.parse(
+            {"broker.session.timeout.ms": "200", "broker.heartbeat.interval.ms": "20", "node.id": "2"}
+        )
+        standby = await Controller.start(cluster.store, cluster.channels, settings)
+        assert standby.why_not_ready() is None
+        await cluster.store.revoke_lease(leases[0])  # as etcd does when it hears nothing for long
+        await cluster.until(lambda: len(leases) == 2)
+        await cluster.until(lambda: standby.why_not_ready() is None)
+        assert not standby.is_active
+        await cluster.controller.stop()
+        await cluster.until(lambda: standby.is_active)
+        assert len(leases) == 2
+        holder = await cluster.store.get(keys.CONTROLLER)
+        assert holder is not None and holder.lease == leases[1]
+        cluster.controller = standby
 
     run_cluster(scenario)
 

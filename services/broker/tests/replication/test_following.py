@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from brokerlab.replicating_brokers import ReplicatingCluster, append_to, until
+from brokerlab.tcp_relay import TcpRelay
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from loglab.batches import read_all
@@ -72,6 +73,28 @@ def test_a_topic_made_while_the_fetch_waits_at_the_leader_is_fetched_at_once(tmp
             await until(lambda: leader.core.high_watermark == 2)
 
     asyncio.run(asyncio.wait_for(scenario(), 8))
+
+
+def test_a_leader_in_another_life_is_connected_to_anew(tmp_path: Path) -> None:
+    """The connection to the life before is silent, as where a pod went with its address: nobody ends it."""
+
+    async def scenario() -> None:
+        patient = {"replica.fetch.wait.max.ms": "10000", "replica.socket.timeout.ms": "20000"}
+        async with ReplicatingCluster(tmp_path, 2, patient) as cluster:
+            leader = cluster.brokers[1]
+            async with TcpRelay("127.0.0.1", leader.listener.port) as relay:
+                leader.told_port = relay.port
+                await cluster.elect("t", 1, 0, isr=(1, 2))
+                cluster.append(1, T0)
+                await until(lambda: leader.replica(T0).core.high_watermark == 1)
+                relay.swallow()
+                cluster.append(1, T0)
+                leader.told_port = None
+                leader.broker.broker_epoch += 1
+                await cluster.show_brokers()
+                await until(lambda: leader.replica(T0).core.high_watermark == 2)
+
+    asyncio.run(asyncio.wait_for(scenario(), 15))
 
 
 def test_a_log_that_went_another_way_is_cut_by_epoch(tmp_path: Path) -> None:

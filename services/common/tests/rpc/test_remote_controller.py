@@ -227,6 +227,33 @@ def test_without_a_controller_the_call_fails_after_its_time(
     run(scenario())
 
 
+@pytest.mark.timeout(20)
+def test_a_broker_that_stops_does_not_wait_long_for_a_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(controller_channel, "SHUTDOWN_SEARCH_MS", 100)
+
+    async def scenario() -> None:
+        async with town(tmp_path) as place:
+            with pytest.raises(KafkaError) as caught:
+                await place.remote.controlled_shutdown(1, 1)
+            assert caught.value.code is ErrorCode.NOT_CONTROLLER
+            # One whose address nobody answers at is in office until its lease ends.
+            server, address = await place.serve(FakeController())
+            await server.stop()
+            await place.elect(1, address)
+            with pytest.raises(KafkaError) as caught:
+                await place.remote.controlled_shutdown(1, 1)
+            assert caught.value.code is ErrorCode.NOT_CONTROLLER
+            # One that is there may take its time.
+            slow = FakeController(lambda: asyncio.sleep(0.3))
+            _, address = await place.serve(slow)
+            await place.elect(2, address)
+            assert await place.remote.controlled_shutdown(1, 1) == (TopicPartition("alone", 4),)
+
+    run(scenario())
+
+
 def test_a_controller_that_is_none_is_asked_no_more_once_another_is_in_office(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with town(tmp_path) as place:

@@ -52,6 +52,7 @@ OWN_BROKER_SETTINGS = {
     "tidelog.rpc.tls.server.name",
     "tidelog.session.advertised.address",
     "tidelog.session.listener",
+    "tidelog.shutdown.timeout.ms",
     "tidelog.validate.records",
 }
 OWN_TOPIC_SETTINGS = {"tidelog.validate.records"}

@@ -30,6 +30,9 @@ s a MiB at the worst.
 
 _SIZE = struct.Struct(">i")
 
+STOP_TIMEOUT_MS: Final = 1_000
+"""How long a stop waits for requests that are being handled; those may wait for a controller that isn't there."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -152,4 +155,4 @@ class Dispatcher:
     async def stop(self) -> None:
         """Wait for requests that are being handled."""
         if self._tasks:
-            await asyncio.wait(self._tasks, timeout=5)
+            await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_MS / 1000)

@@ -122,7 +122,9 @@ class BrokerLife:
             try:
                 kept = await broker.controller.controlled_shutdown(broker.broker_id, broker.broker_epoch)
             except KafkaError as error:
-                is_last = not tries_left or not error.is_retriable
+                # Without a controller it was waited for one already; whoever stops has better to do.
+                is_absent = error.code in (ErrorCode.NOT_CONTROLLER, ErrorCode.REQUEST_TIMED_OUT)
+                is_last = not tries_left or not error.is_retriable or is_absent
                 _log.warning("leaders could not be handed over", reason=str(error), is_last_try=is_last)
                 if is_last:
                     return

@@ -7,12 +7,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import signal
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 import click
+import structlog
 import uvloop
 from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
 from tidelog.cli.rpc_door import peer_tls
@@ -27,6 +30,8 @@ from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.health import Health
 from tidelog.runtime.setting import Password, SettingError
 from tidelog.runtime.telemetry import Telemetry
+
+_log = structlog.get_logger(__name__)
 
 EXPECTED_ERRORS = (
     OSError,
@@ -109,6 +114,7 @@ async def _live(service: str, settings: BrokerSettings, options: EtcdOptions, st
             telemetry.serve(settings.tidelog_metrics_listener)
             stack.callback(telemetry.close)
         stopped.add_done_callback(lambda _: health.not_ready("stopping"))
+        stopped.add_done_callback(lambda _: _end_in_time(settings.tidelog_shutdown_timeout_ms))
         store = EtcdMetadataStore(options)
         stack.push_async_callback(store.close)
         surroundings = Surroundings(settings, store, stack, telemetry, health, peer_tls(settings))
@@ -137,3 +143,18 @@ async def _start(surroundings: Surroundings, start: StartService) -> Started:
     await until_store_answers(surroundings.store, endpoints)
     surroundings.health.not_ready("starting")
     return await start(surroundings)
+
+
+def _end_in_time(timeout_ms: int) -> None:
+    """A disk or a lock that hangs must not leave the end to a SIGKILL that says nothing. What is unsynced
+    then is in the page cache, as after any SIGKILL.
+    """
+
+    def end() -> None:
+        _log.error("the stop takes too long, the process ends", shutdown_timeout_ms=timeout_ms)
+        sys.stderr.flush()
+        os._exit(1)
+
+    timer = threading.Timer(timeout_ms / 1000, end)
+    timer.daemon = True
+    timer.start()

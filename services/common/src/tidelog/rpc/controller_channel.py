@@ -38,6 +38,9 @@ MIN_TIMEOUT_MS: Final = 1_000
 MAX_TIMEOUT_MS: Final = 30_000
 # The controller answers when the request's time is over, too; its answer is given so long to arrive.
 ANSWER_SLACK_MS: Final = 2_000
+# How long a broker that stops looks for a controller to hand over to. One that ends in order is followed by
+# the next within that time; after one that died nobody is in office until its lease ends.
+SHUTDOWN_SEARCH_MS: Final = 1_500
 # Once another is in office, how long the answer of the one before is still waited for.
 LAST_ANSWER_MS: Final = 500
 _ENVELOPE_BYTES: Final = 64 * 1024
@@ -125,15 +128,20 @@ class RemoteController:
             lambda stub, timeout_s: _one(stub.ControlledShutdown(asked, timeout=timeout_s)),
             timeout_ms=MAX_TIMEOUT_MS + ANSWER_SLACK_MS,
             is_repeatable=True,
+            search_ms=SHUTDOWN_SEARCH_MS,
         )
         return tuple(topic_partition(partition) for partition in answer.remaining.partitions)
 
-    async def _call(self, ask: _Ask[_Answer], *, timeout_ms: int, is_repeatable: bool) -> _Answer:
+    async def _call(
+        self, ask: _Ask[_Answer], *, timeout_ms: int, is_repeatable: bool, search_ms: int | None = None
+    ) -> _Answer:
+        """`search_ms` bounds how long a controller that can be connected to is looked for each time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
         failure = KafkaError(ErrorCode.NOT_CONTROLLER, "There is no controller at the moment.")
         while True:
-            connection = await self._connected(deadline, failure)
+            search_s = deadline if search_ms is None else min(deadline, loop.time() + search_ms / 1000)
+            connection = await self._connected(search_s, failure)
             try:
                 answer = await self._ask(ask, connection, deadline)
             except _UnknownOutcomeError as error:

@@ -24,6 +24,8 @@ MIN_KEEPALIVE_INTERVAL_MS: Final = 5_000
 CONNECT_TIMEOUT_MS: Final = 3_000
 FIRST_RECONNECT_DELAY_MS: Final = 100
 LAST_RECONNECT_DELAY_MS: Final = 1_000
+# A pod that comes back has another address under its name; gRPC would look it up twice a minute at most.
+MIN_RESOLUTION_INTERVAL_MS: Final = 500
 # Calls and streams that a server has in work; more are refused at once (RESOURCE_EXHAUSTED).
 MAX_CONCURRENT_CALLS: Final = 1_000
 
@@ -40,6 +42,7 @@ _CHANNEL_OPTIONS: Final = _COMMON_OPTIONS + (
     ("grpc.initial_reconnect_backoff_ms", FIRST_RECONNECT_DELAY_MS),
     ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),  # gRPC's name for the time a connect may take
     ("grpc.max_reconnect_backoff_ms", LAST_RECONNECT_DELAY_MS),
+    ("grpc.dns_min_time_between_resolutions_ms", MIN_RESOLUTION_INTERVAL_MS),
     ("grpc.enable_retries", 0),  # what may be sent again is decided by us
     ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
     ("grpc.enable_http_proxy", 0),  # services speak to each other directly, whatever the environment says

@@ -111,6 +111,14 @@ class ClusterSettings(NetworkSettings):
         5_000, MEDIUM, "Pause before it asks again. As in Kafka before 4.0.", at_least(0)
     )
 
+    tidelog_shutdown_timeout_ms: int = integer(
+        25_000,
+        MEDIUM,
+        "How long a stop may take in all; a process that has not ended by then is ended, with a word in its "
+        "log. A little less than what the platform gives it (terminationGracePeriodSeconds).",
+        at_least(1_000),
+    )
+
     @property
     def has_rpc_address(self) -> bool:
         """Whether others can be told where to call: a wildcard is no address."""

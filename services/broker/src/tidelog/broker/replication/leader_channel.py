@@ -20,6 +20,10 @@ from tidelog.model.brokers import Endpoint
 from tidelog.wire.codec import MalformedMessageError, request_encoder, response_decoder
 from tidelog.wire.headers import decode_response_header, encode_request_header
 
+CONNECT_TIMEOUT_MS: Final = 3_000
+"""At most, however long an answer may take: the address may be that of a pod that went, which nobody answers
+at, and the name has another by now. Each attempt asks for the name's address anew.
+"""
 MAX_IN_FLIGHT_REQUESTS: Final = 5
 MAX_ANSWER_BYTES: Final = 2**31 - 1
 """An answer holds at least one batch of each partition that has news, whatever the limits asked for."""
@@ -173,6 +177,7 @@ async def open_channel(
     Raises ChannelLostError.
     """
     loop = asyncio.get_running_loop()
+    timeout_ms = min(timeout_ms, CONNECT_TIMEOUT_MS)
     if endpoint.security_protocol != "PLAINTEXT":
         raise ChannelLostError(f"brokers can't talk over {endpoint.security_protocol} yet, only PLAINTEXT")
     try:

@@ -70,6 +70,7 @@ class LeaderFetcher:
             on_up=self._on_up,
             on_down=self._on_down,
         )
+        self._connected_life = -1
         self._fetches = 0
         self._is_urgent = False
         self._fetches_soon = False
@@ -100,8 +101,19 @@ class LeaderFetcher:
         """Fetch it no longer."""
         self.session.remove(followed)
 
-    def retry_now(self) -> None:
+    def brokers_changed(self) -> None:
+        """The leader may have an address now, or be in another life. A connection to the one before may be to
+        nobody: a pod that goes takes its address along, without a word to those connected.
+        """
+        life = self._leader_life()
+        if life >= 0 and life != self._connected_life:
+            self._link.lose("the leader has begun another life")
         self._link.retry_now()
+
+    def _leader_life(self) -> int:
+        """Its broker epoch; -1 while it is not known."""
+        leader = self.broker.metadata.brokers.get(self.leader_id)
+        return -1 if leader is None else leader.broker_epoch
 
     async def stop(self) -> None:
         self.is_stopped = True
@@ -111,6 +123,7 @@ class LeaderFetcher:
 
     async def _open_channel(self, endpoint: Endpoint, on_lost: OnLost) -> LeaderChannel:
         settings = self._settings
+        self._connected_life = self._leader_life()
         return await open_channel(
             endpoint,
             self._owner.buffer_pool,

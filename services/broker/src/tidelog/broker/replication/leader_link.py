@@ -53,6 +53,12 @@ class LeaderLink:
         """Something is known that was not: an attempt need not wait."""
         self._retry.set()
 
+    def lose(self, reason: str) -> None:
+        """Let go of the channel, if there is one, as if it broke."""
+        if self.channel is not None:
+            self.channel.close()
+            self._lost(reason)
+
     def works(self) -> None:
         """An answer came: the next loss is not counted with those before."""
         if self._backoff_ms:

@@ -81,9 +81,9 @@ class ReplicaFetchers:
             followed.fetcher.resume(followed)
 
     def brokers_changed(self) -> None:
-        """Who could not be reached may have an address now."""
+        """Who could not be reached may have an address now, who was reached may be another."""
         for fetcher in self._fetchers.values():
-            fetcher.retry_now()
+            fetcher.brokers_changed()
 
     async def stop(self) -> None:
         """Fetch nothing more; waits for logs that are being cut."""
