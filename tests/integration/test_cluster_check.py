@@ -1,0 +1,40 @@
+"""`tidelog cluster check`, which is also the chart's `helm test`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+from brokerlab.broker_process import tidelog_command
+from tidelog.cli import cluster_check
+
+pytestmark = pytest.mark.integration
+
+
+def tool(bootstrap: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*tidelog_command(), *arguments, "--bootstrap-server", bootstrap],
+        env=dict(os.environ),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_everything_works_and_nothing_is_left(bootstrap: str) -> None:
+    done = tool(bootstrap, "cluster", "check")
+    assert done.returncode == 0, done.stderr
+    steps = [line.split()[:2] for line in done.stdout.splitlines()]
+    assert steps == [["produce", "ok"], ["consume", "ok"], ["group", "ok"], ["transaction", "ok"]]
+    assert cluster_check.TOPIC_PREFIX not in tool(bootstrap, "topic", "list").stdout
+    assert cluster_check.TOPIC_PREFIX not in tool(bootstrap, "group", "list").stdout
+
+
+def test_what_can_not_be_had_is_told_in_a_line(bootstrap: str) -> None:
+    done = tool(bootstrap, "cluster", "check", "--replication-factor", "7")
+    assert done.returncode == 1
+    assert done.stderr.startswith("tidelog: ")
+    assert "replication" in done.stderr.lower()
+    assert len(done.stderr.splitlines()) == 1
