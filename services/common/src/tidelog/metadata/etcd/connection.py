@@ -38,6 +38,7 @@ class EtcdConnection:
         self.lease = stubs.LeaseStub(channel)
         self.auth = stubs.AuthStub(channel)
         self.maintenance = stubs.MaintenanceStub(channel)
+        self.cluster = stubs.ClusterStub(channel)
         self._channel = channel
         self._watches: set[Cancellable] = set()
 
