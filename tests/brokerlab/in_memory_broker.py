@@ -113,6 +113,7 @@ class InMemoryBroker:
             api_version=version,
             client_id="test",
             host="127.0.0.1",
+            traceparent="",
             listener_name=listener_name,
             route=SimpleNamespace(api_key=key),
         )

@@ -51,6 +51,7 @@ class SimRequest:
         self.api_version = route.version
         self.client_id = "simulated"
         self.host = "simulated"
+        self.traceparent = ""
         self.listener_name = LISTENER
         self.correlation_id = 0
         self.started_at = 0.0

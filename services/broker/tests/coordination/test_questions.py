@@ -36,6 +36,9 @@ from tidelog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 
+WEEK_MS = 7 * 24 * 3600 * 1000
+"""retention.ms by default."""
+
 
 def answered(lab: InMemoryBroker, coordinator: ScriptedCoordinator, *items: Any) -> None:
     async def ask() -> None:
@@ -78,7 +81,10 @@ def test_offsets_are_told_with_the_time_of_the_first_unread_batch(lab: InMemoryB
     answered(lab, coordinator, AskOffsets(1, (*asked, (TopicPartition("elsewhere", 0), 0))))
     told = coordinator.take_one(OffsetsTold)
     assert told.partitions == (
-        *(PartitionOffsets(0, 6, 6, time) for time in (times[0], times[0], times[1], times[2], -1, -1, -1)),
+        *(
+            PartitionOffsets(0, 6, 6, time, WEEK_MS)
+            for time in (times[0], times[0], times[1], times[2], -1, -1, -1)
+        ),
         PartitionOffsets(-1, -1, -1, -1),
     )
 

@@ -56,6 +56,7 @@ FROM_BROKER: list[FromBroker] = [
     session.ShardLost(2, ErrorCode.UNKNOWN_SERVER_ERROR),
     session.ForwardedToShard(1, GROUP, 11, 9, b"body", "User:a", "client", "127.0.0.1"),
     session.ForwardedToShard(0, TRANSACTION, 0, 0, b"", "", None, ""),
+    session.ForwardedToShard(2, GROUP, 8, 9, b"body", "User:a", None, "::1", "00-" + "ab" * 16 + "-cd-01"),
     session.ForwardedToShard(FAR, TRANSACTION, 24, 5, b"x" * 300, "User:ä" * 50, "", "::1"),
     session.MarkersWritten(1, ()),
     session.MarkersWritten(2, ((), (ErrorCode.NONE, ErrorCode.UNKNOWN_SERVER_ERROR), (ErrorCode.NONE,))),

@@ -101,6 +101,10 @@ class Connection(asyncio.BufferedProtocol):
         """Whether nothing is read from it for now."""
         return self._paused
 
+    def is_waiting_for(self, context: RequestContext) -> bool:
+        """Whether its answer is not there yet, or waits for those before it."""
+        return context in self._waiting
+
     def is_idle_since(self, time: float) -> bool:
         """Whether it waits for nothing and has not heard or told anything since `time` (monotonic clock)."""
         return (

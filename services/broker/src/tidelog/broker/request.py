@@ -46,6 +46,9 @@ class RequestContext:
         "started_at",
     )
 
+    traceparent = ""
+    """What a coordinator is told that the request is passed on to; only a traced request has one."""
+
     def __init__(
         self,
         connection: Connection,

@@ -80,7 +80,7 @@ class BrokerServer:
         self._readiness = BrokerReadiness(broker, store)
         self._telemetry = telemetry
         self._timer = timer
-        self._dispatcher = Dispatcher(broker)
+        self._dispatcher = _new_dispatcher(broker, telemetry)
         self._housekeeping = Housekeeping(broker)
         self._listeners: list[Listener] = []
         self._life = BrokerLife(
@@ -113,7 +113,9 @@ class BrokerServer:
         clock = SystemClock()
         timer = LoopTimer(asyncio.get_running_loop())
         is_telemetry_ours = telemetry is None
-        telemetry = telemetry or Telemetry()
+        if telemetry is None:
+            telemetry = Telemetry()
+            telemetry.trace(settings, "dev", settings.node_id)
         log_directory = LogDirectory.open(directory, cluster_id=cluster_id, node_id=settings.node_id)
         broker = Broker(
             settings,
@@ -247,6 +249,7 @@ class BrokerServer:
             last.callback(self._timer.close)
             if self._is_telemetry_ours:
                 last.callback(self._telemetry.close)
+                last.callback(self._telemetry.close_tracing)
             last.push_async_callback(self._life.end)
             last.push_async_callback(hosting.close_all, self.broker)
             last.push_async_callback(self.commands.stop)
@@ -268,6 +271,14 @@ class BrokerServer:
         await asyncio.sleep(0)  # the answers leave at the end of this turn
         for listener in self._listeners:
             listener.close()
+
+
+def _new_dispatcher(broker: Broker, telemetry: Telemetry) -> Dispatcher:
+    if telemetry.tracing is None:
+        return Dispatcher(broker)
+    from tidelog.broker.tracing.dispatcher import TracingDispatcher  # OpenTelemetry's SDK comes with it
+
+    return TracingDispatcher(broker, telemetry.tracing)
 
 
 def _advertised(endpoints: tuple[Endpoint, ...], ports: Mapping[str, int]) -> tuple[Endpoint, ...]:

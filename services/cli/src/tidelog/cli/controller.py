@@ -54,7 +54,9 @@ async def _start(around: Surroundings) -> Started:
     channels = GrpcBrokerChannels(around.tls)
     stack.push_async_callback(channels.close)
     api = _OpenedLater()
-    rpc_address = await open_rpc_door(settings, stack, ControllerApiService(api), tls=around.tls)
+    rpc_address = await open_rpc_door(
+        settings, stack, ControllerApiService(api, around.telemetry.tracing), tls=around.tls
+    )
     controller = await Controller.start(store, channels, settings, rpc_address=rpc_address)
     stack.push_async_callback(controller.stop)
     api.controller = controller

@@ -12,6 +12,7 @@ from tidelog.broker.log.meta_properties import read_meta_properties
 from tidelog.broker.server import BrokerServer
 from tidelog.cli.adopt import adopt_topics
 from tidelog.controller.server import Controller
+from tidelog.group_coordinator.runtime.request_tracing import RequestTracing
 from tidelog.group_coordinator.server import GroupCoordinator
 from tidelog.metadata.cluster_identity import ensure_cluster_id
 from tidelog.metadata.entries import encode_uuid
@@ -64,6 +65,8 @@ class EmbeddedCluster:
             await broker.start()
             coordinator = await GroupCoordinator.start(store, settings, connector, clock=clock)
             broker.show_coordinator(coordinator.lag)
+            if broker.broker.telemetry.tracing is not None:
+                coordinator.runtime.tracing = RequestTracing(broker.broker.telemetry.tracing)
             undo.pop_all()
         endpoint = settings.listener_plan().bind[0]
         address = f"{endpoint.host or '0.0.0.0'}:{broker.addresses[endpoint.listener_name]}"

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 from tidelog.cli.service_options import service_options, settings_from
 from tidelog.cli.service_process import Started, Surroundings, run_service
+from tidelog.group_coordinator.runtime.request_tracing import RequestTracing
 from tidelog.group_coordinator.server import GroupCoordinator
 from tidelog.metadata.store import StoreError
 from tidelog.rpc.session_stream import StreamSessionConnector
@@ -33,6 +34,8 @@ async def _start(around: Surroundings) -> Started:
     coordinator = await GroupCoordinator.start(store, settings, connector, on_failed=fail)
     stack.push_async_callback(coordinator.stop)
     around.telemetry.observe_coordinator(coordinator.lag)
+    if around.telemetry.tracing is not None:
+        coordinator.runtime.tracing = RequestTracing(around.telemetry.tracing)
     around.telemetry.observe_lease(coordinator)
     around.health.ready_when(coordinator.why_not_ready)
     return Started(f"group-coordinator-{settings.node_id}", failed)

@@ -109,6 +109,8 @@ async def _live(service: str, settings: BrokerSettings, options: EtcdOptions, st
         telemetry = Telemetry()
         telemetry.health = health
         telemetry.identify(service, settings.node_id)
+        telemetry.trace(settings, service, settings.node_id)
+        stack.callback(telemetry.close_tracing)
         if settings.tidelog_metrics_listener:
             telemetry.watch_loop()
             telemetry.serve(settings.tidelog_metrics_listener)

@@ -18,6 +18,7 @@ import structlog
 from tidelog.metadata.store import MetadataStore
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.model.trace_context import outgoing_metadata
 from tidelog.rpc.cluster_messages import refusal, topic_partition
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
 from tidelog.rpc.controller_location import ControllerLocation, Officeholder
@@ -105,8 +106,9 @@ class RemoteController:
             client_id=request.client_id,
             host=request.host,
         )
+        metadata = outgoing_metadata()
         answer = await self._call(
-            lambda stub, timeout_s: _one(stub.Handle(forwarded, timeout=timeout_s)),
+            lambda stub, timeout_s: _one(stub.Handle(forwarded, timeout=timeout_s, metadata=metadata)),
             timeout_ms=_timeout_ms(message),
             is_repeatable=api_key in _READ_ONLY or getattr(message, "validate_only", False),
         )

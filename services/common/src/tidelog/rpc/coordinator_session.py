@@ -195,7 +195,7 @@ class ShardLost(NamedTuple):
 class ForwardedToShard(NamedTuple):
     """A request for the shard, as a client sent it (`body` without header), authorised by the broker; or the
     broker's own: WriteTxnMarkers for a partition of `__consumer_offsets`, AddPartitionsToTxn (v4 on) to
-    verify a transactional produce.
+    verify a transactional produce. `traceparent` names the trace that it belongs to, if it is traced.
     """
 
     request_id: int
@@ -206,6 +206,7 @@ class ForwardedToShard(NamedTuple):
     principal: str
     client_id: str | None
     host: str
+    traceparent: str = ""
 
 
 class MarkersWritten(NamedTuple):

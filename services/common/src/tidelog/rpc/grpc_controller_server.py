@@ -8,11 +8,13 @@ from typing import Any, TypeAlias, TypeVar
 import grpc.aio
 import structlog
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.rpc.cluster_messages import partition_message, refusal_message
+from tidelog.model.trace_context import TRACEPARENT, CallTrace, CallTracing, part_of
+from tidelog.rpc.cluster_messages import partition_message, refusal, refusal_message
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest
 from tidelog.rpc.generated import cluster_pb2
 from tidelog.rpc.generated import controller_api_pb2 as pb
 from tidelog.rpc.generated.controller_api_pb2_grpc import add_ControllerApiServicer_to_server
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import (
     MalformedMessageError,
     UnsupportedVersionError,
@@ -31,8 +33,9 @@ class ControllerApiService:
     status other than OK always means that the transport failed.
     """
 
-    def __init__(self, controller: ControllerApi) -> None:
+    def __init__(self, controller: ControllerApi, tracing: CallTracing | None = None) -> None:
         self._controller = controller
+        self._tracing = tracing
 
     def add_to(self, server: grpc.aio.Server) -> None:
         add_ControllerApiServicer_to_server(self, server)  # type: ignore[arg-type]  # no base class needed
@@ -41,9 +44,17 @@ class ControllerApiService:
         """Nothing to see through: a call that is broken off has an unknown outcome for its caller."""
 
     async def Handle(  # noqa: N802  the name in the .proto
-        self, message: pb.HandleRequest, _context: _Context
+        self, message: pb.HandleRequest, context: _Context
     ) -> pb.HandleResponse:
-        body = await _outcome(self._handle(message))
+        trace = None if self._tracing is None else _trace_of(self._tracing, message.api_key, context)
+        if trace is None:
+            body = await _outcome(self._handle(message))
+        else:
+            with part_of(trace):
+                body = await _outcome(self._handle(message))
+            if isinstance(body, cluster_pb2.Refusal):
+                trace.fail(refusal(body).code.name)
+            trace.end()
         if isinstance(body, cluster_pb2.Refusal):
             return pb.HandleResponse(refusal=body)
         return pb.HandleResponse(body=body)
@@ -79,6 +90,16 @@ class ControllerApiService:
         )
         response = await self._controller.handle(api_key, forwarded)
         return b"".join(response_encoder(api_key, version)(response))
+
+
+def _trace_of(tracing: CallTracing, api_key: int, context: _Context) -> CallTrace | None:
+    """The broker's, if it traces this request."""
+    for key, value in context.invocation_metadata() or ():
+        if key == TRACEPARENT:
+            attributes = {"rpc.system": "grpc", "rpc.service": "tidelog.rpc.v1.ControllerApi"}
+            name = f"controller {ApiKey(api_key).name_in_kafka}"
+            return tracing.go_on(str(value), name, attributes | {"rpc.method": "Handle"})
+    return None
 
 
 async def _outcome(asked: Awaitable[_Answer]) -> _Answer | cluster_pb2.Refusal:

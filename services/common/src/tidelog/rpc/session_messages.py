@@ -181,6 +181,8 @@ def _forwarded_to_shard(item: session.ForwardedToShard) -> bytes:
             _AROUND_BODIES.clear()
         around = _AROUND_BODIES[asked] = _around_body(*asked)
     middle, tail = around
+    if item.traceparent:
+        tail += pb.ForwardedToShard(traceparent=item.traceparent).SerializeToString()
     head = b"".join((b"\x08", _varint(item.request_id), middle, _varint(len(body))))
     return _in_frame(b"\x32", len(head) + len(body) + len(tail), head, body, tail)
 
@@ -334,6 +336,7 @@ def _forwarded(message: pb.ForwardedToShard) -> session.ForwardedToShard:
         message.principal,
         message.client_id if message.HasField("client_id") else None,
         message.host,
+        message.traceparent,
     )
 
 

@@ -1,8 +1,8 @@
 """All settings of a broker, under Kafka's names with Kafka's defaults.
 
 The settings are declared in a chain of slotted classes (slots don't mix, so it is a chain), one a subject:
-LogSettings, CoordinatorSettings, NetworkSettings, ClusterSettings and here what is left. `BrokerSettings` is
-what everybody reads.
+LogSettings, CoordinatorSettings, NetworkSettings, ClusterSettings, TracingSettings and here what is left.
+`BrokerSettings` is what everybody reads.
 
 Deliberate deviations from Kafka 4.3's defaults: `node.id` 1 (Kafka has none), `broker.session.timeout.ms`
 6000 (Kafka: 9000; a lease lives this long, see DESIGN), `replica.socket.receive.buffer.bytes` 262144 (Kafka:
@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tidelog.runtime import other_kafka_settings
-from tidelog.runtime.cluster_settings import ClusterSettings
 from tidelog.runtime.listeners import ListenerPlan, plan_listeners
 from tidelog.runtime.network_settings import REPLICA_SELECTORS
 from tidelog.runtime.setting import (
@@ -40,6 +39,7 @@ from tidelog.runtime.setting import (
     settings_of,
     string,
 )
+from tidelog.runtime.tracing_settings import TracingSettings
 
 OFFSETS_COMPRESSION_CODECS = range(5)
 _NODE_ID = "node.id"
@@ -62,7 +62,7 @@ _NO_LAYERS = SettingLayers()
 
 
 @dataclass(frozen=True, slots=True)
-class BrokerSettings(ClusterSettings):
+class BrokerSettings(TracingSettings):
     """Every setting as a plain attribute: `log.retention.ms` is `log_retention_ms`."""
 
     # --- identity and cluster ---

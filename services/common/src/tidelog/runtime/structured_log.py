@@ -11,6 +11,7 @@ import sys
 from typing import Any, TextIO
 
 import structlog
+from tidelog.model.trace_context import add_trace_ids
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -33,6 +34,7 @@ def configure_logging(log_format: str = "auto", level: str = "info", stream: Tex
     as_text = log_format == "text" or (log_format == "auto" and output.isatty())
     shared: list[Any] = [
         structlog.contextvars.merge_contextvars,
+        add_trace_ids,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

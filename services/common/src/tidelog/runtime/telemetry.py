@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tidelog.runtime.loop_watch import LoopWatch
     from tidelog.runtime.metrics_endpoint import MetricsEndpoint
     from tidelog.runtime.process_metrics import Identity, LeaseView, SpanCounts
+    from tidelog.runtime.tracing import Tracing
+    from tidelog.runtime.tracing_settings import TracingSettings
 
 BROKER_SERVICES = ("broker", "dev")
 """Names of the processes that a broker lives in."""
@@ -121,6 +123,8 @@ class Telemetry:
         self.loop: LoopWatch | None = None
         self.lease: LeaseView | None = None
         self.spans: SpanCounts | None = None
+        self.tracing: Tracing | None = None
+        """None where tracing is off."""
         self.broker: BrokerView | None = None
         self.controller: ControllerView | None = None
         self.coordinator: CoordinatorView | None = None
@@ -203,6 +207,24 @@ class Telemetry:
         from tidelog.runtime.process_metrics import Identity  # as in `serve`
 
         self.identity = Identity(service, node_id)
+
+    def trace(self, settings: TracingSettings, service: str, node_id: int) -> None:
+        """Trace requests, if the settings say so; until `close_tracing`. Raises OSError, SettingError."""
+        if not settings.tidelog_tracing_otlp_endpoint:
+            return
+        try:
+            from tidelog.runtime.tracing import start_tracing  # as in `serve`
+        except ImportError as error:
+            name = "tidelog.tracing.otlp.endpoint"
+            reason = f"{name}: OpenTelemetry is not installed ({error}): pip install 'tidelog[tracing]'"
+            raise SettingError(name, reason) from error
+
+        self.spans = self.tracing = start_tracing(settings, service, node_id)
+
+    def close_tracing(self) -> None:
+        """Send the spans that wait, for a second at most."""
+        if self.tracing is not None:
+            self.tracing.close()
 
     def watch_loop(self) -> None:
         """Show how the event loop of this thread keeps up; until `close`."""

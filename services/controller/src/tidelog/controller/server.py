@@ -29,6 +29,7 @@ from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.clock import Clock, SystemClock
 from tidelog.runtime.controller_metrics import Overview
 from tidelog.runtime.telemetry import ControllerCounts
+from tidelog.model.trace_context import traced_step
 
 RETRY_MS: Final = 500
 # Terms that end as soon as they begin must not chase each other.
@@ -159,7 +160,8 @@ class Controller:
 
     async def handle(self, api_key: int, request: ForwardedRequest) -> Any:
         decide, wait_ms = decision_for(api_key, request)
-        return await self._active_term().submit(decide, wait_ms)
+        with traced_step("decide and write"):
+            return await self._active_term().submit(decide, wait_ms)
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
         from tidelog.controller.core.producer_ids import allocate_producer_ids

@@ -17,6 +17,7 @@ class Asker(NamedTuple):
     principal: str = "User:ANONYMOUS"
     client_id: str | None = None
     host: str = ""
+    traceparent: str = ""
 
 
 class PassedOnRequest(NamedTuple):

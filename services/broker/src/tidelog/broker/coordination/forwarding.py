@@ -80,7 +80,7 @@ def whole_decoder(api_key: int, version: int) -> codec.Decoder:
 
 
 def asker(context: RequestContext) -> Asker:
-    return Asker(client_id=context.client_id, host=context.host)
+    return Asker(client_id=context.client_id, host=context.host, traceparent=context.traceparent)
 
 
 def forward_named(broker: Broker, kind: ShardKind, request: NamedRequest, context: RequestContext) -> object:

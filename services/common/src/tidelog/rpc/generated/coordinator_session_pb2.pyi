@@ -775,6 +775,7 @@ class ForwardedToShard(_message.Message):
     PRINCIPAL_FIELD_NUMBER: _builtins.int
     CLIENT_ID_FIELD_NUMBER: _builtins.int
     HOST_FIELD_NUMBER: _builtins.int
+    TRACEPARENT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     """The session's own numbers."""
     api_key: _builtins.int
@@ -784,6 +785,8 @@ class ForwardedToShard(_message.Message):
     principal: _builtins.str
     client_id: _builtins.str
     host: _builtins.str
+    traceparent: _builtins.str
+    """W3C Trace Context, of a request that is traced; else empty."""
     @_builtins.property
     def shard(self) -> Global___Shard: ...
     def __init__(
@@ -797,10 +800,11 @@ class ForwardedToShard(_message.Message):
         principal: _builtins.str = ...,
         client_id: _builtins.str | None = ...,
         host: _builtins.str = ...,
+        traceparent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "client_id", b"client_id", "shard", b"shard"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "api_key", b"api_key", "api_version", b"api_version", "body", b"body", "client_id", b"client_id", "host", b"host", "principal", b"principal", "request_id", b"request_id", "shard", b"shard"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_client_id", b"_client_id", "api_key", b"api_key", "api_version", b"api_version", "body", b"body", "client_id", b"client_id", "host", b"host", "principal", b"principal", "request_id", b"request_id", "shard", b"shard", "traceparent", b"traceparent"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__client_id: _TypeAlias = _typing.Literal["client_id"]  # noqa: Y015
     _WhichOneofArgType__client_id: _TypeAlias = _typing.Literal["_client_id", b"_client_id"]  # noqa: Y015

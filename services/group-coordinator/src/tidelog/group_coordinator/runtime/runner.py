@@ -18,6 +18,7 @@ from tidelog.group_coordinator.runtime.counts import RuntimeCounts
 from tidelog.group_coordinator.runtime.markers import MarkerSender
 from tidelog.group_coordinator.runtime.offset_questions import OffsetQuestions
 from tidelog.group_coordinator.runtime.producer_ids import ProducerIds
+from tidelog.group_coordinator.runtime.request_tracing import RequestTracing
 from tidelog.group_coordinator.runtime.shard import Cancellable, Shard, ShardState
 from tidelog.group_coordinator.runtime.store_follower import StoreFollower
 from tidelog.group_coordinator.shard_core import (
@@ -82,6 +83,8 @@ class CoordinatorRuntime:
         self.view = ClusterView()
         self.shards: dict[ShardId, Shard] = {}
         self.counts = RuntimeCounts()
+        self.tracing: RequestTracing | None = None
+        """For requests that their broker traces; None where tracing is off."""
         self._store = store
         self._coordinator_id = coordinator_id
         self._make_cores = make_cores
@@ -368,6 +371,8 @@ class CoordinatorRuntime:
         # told since; only brokers' own questions come from anywhere.
         if shard is None or (session.line is not shard.line and not _is_of_a_broker(item)):
             session.line.send(AnswerRequest(item.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        elif item.traceparent and self.tracing is not None:
+            self.tracing.traced(item, lambda: shard.request(item, session.line))
         else:
             shard.request(item, session.line)
 
