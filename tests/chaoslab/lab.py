@@ -62,6 +62,7 @@ def _run(options: argparse.Namespace, release: Release) -> int:
         names,
         title=options.title,
         records_per_s=options.records_per_s,
+        limit_s=options.minutes * 60,
         environment={"TIDELOG_CHAOS_UPGRADE_TAG": options.upgrade_tag},
     )
     report = run(plan, options.directory)
@@ -116,6 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--without", default="", help="kinds to leave out")
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--records-per-s", type=float, default=200)
+    parser.add_argument("--minutes", type=float, default=240, help="after these no experiment begins")
     parser.add_argument("--storage-class", default="", help="the cluster's own, in place of small volumes")
     parser.add_argument("--title", default="Chaos on the lab")
     parser.add_argument("--keep-lab", action="store_true", help="a lab that was started stays")

@@ -36,6 +36,8 @@ class RunPlan:
     title: str = "Chaos run"
     records_per_s: float = 200
     environment: Mapping[str, str] | None = None
+    limit_s: float = 4 * 3600.0
+    """After this no further experiment begins; those left out are named."""
 
 
 def run(plan: RunPlan, directory: Path) -> dict[str, Any]:
@@ -56,8 +58,12 @@ def run(plan: RunPlan, directory: Path) -> dict[str, Any]:
     )
     load = _start_load(plan, prefix, directory)
     done: list[dict[str, Any]] = []
+    began_s = time.monotonic()
     try:
         for name in plan.experiments:
+            if time.monotonic() - began_s > plan.limit_s:
+                say(f"{name}: left out, {plan.limit_s / 60:.0f} minutes are over")
+                continue
             done.append(run_experiment(name, directory))
             say(f"{name}: {done[-1]['status']} in {done[-1]['seconds']:.0f} s")
             time.sleep(CALM_S)

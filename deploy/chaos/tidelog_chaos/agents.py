@@ -1,4 +1,4 @@
-"""Actions that need the node: processes frozen, traffic between pods dropped.
+"""What needs the node: processes killed and frozen, traffic between pods dropped.
 
 A privileged pod on each node concerned does them. It uses the release's own image (Python is in it) and the
 node's iptables. It has a namespace of its own, as the release's may forbid such pods; `remove_agents` deletes
@@ -13,6 +13,7 @@ from typing import Any
 
 from chaoslib.exceptions import ActivityFailed
 
+from tidelog_chaos.api import read
 from tidelog_chaos.events import Event, event
 from tidelog_chaos.kube import Pod, Release, await_none, kubectl
 from tidelog_chaos.targets import pods_of
@@ -20,19 +21,24 @@ from tidelog_chaos.targets import pods_of
 AGENTS = "tidelog-chaos-agents"
 CHAIN = "TIDELOG-CHAOS"
 SIGNAL_PROGRAM = """
-import os, signal, sys
-uid, number = sys.argv[1], getattr(signal, sys.argv[2])
-found = 0
+import os, signal, sys, time
+number, uids = getattr(signal, sys.argv[1]), sys.argv[2:]
+found = []
 for pid in os.listdir("/proc"):
     if pid.isdigit():
         try:
             mounts = [line.split() for line in open(f"/proc/{pid}/mountinfo")]
-            if any(m[4] == "/etc/hosts" and uid in m[3] for m in mounts):
-                os.kill(int(pid), number)
-                found += 1
+            if any(m[4] == "/etc/hosts" and uid in m[3] for m in mounts for uid in uids):
+                found.append(int(pid))
         except OSError:
             pass
-sys.exit(0 if found else "no process of this pod")
+print(time.time())
+for pid in found:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+sys.exit(0 if found else "no process of these pods")
 """
 IPTABLES_PROGRAM = """
 import os, subprocess, sys
@@ -58,20 +64,31 @@ elif have:
 """
 
 
+def signal_pods(release: Release, pods: list[Pod], name: str) -> float:
+    """All processes of the pods are sent the signal; returns when, by this machine's monotonic clock (as well
+    as the nodes' clocks agree with its own).
+    """
+    before_s = time.monotonic()
+    at_s = []
+    for node in sorted({pod.node for pod in pods}):
+        agent = _agent(release, node)
+        said = _run(agent, SIGNAL_PROGRAM, name, *(pod.uid for pod in pods if pod.node == node))
+        at_s.append(time.monotonic() - (time.time() - float(said)))
+    return min(max(min(at_s), before_s), time.monotonic())
+
+
 def freeze_pod(
     namespace: str, release: str, role: str, seconds: float = 15, topic: str = "chaos-log"
 ) -> list[Event]:
     """Every process of one pod of the role stands still for so long (SIGSTOP)."""
     found = Release(namespace, release)
     (pod,) = pods_of(found, role, 1, topic)
-    agent = _agent(found, pod.node)
     try:
-        _run(agent, SIGNAL_PROGRAM, pod.uid, "SIGSTOP")
-        at_s = time.monotonic()
+        at_s = signal_pods(found, [pod], "SIGSTOP")
         time.sleep(float(seconds))
     finally:
-        _run(agent, SIGNAL_PROGRAM, pod.uid, "SIGCONT")
-    return [event("freeze", role, pod.name, at_s, until_s=time.monotonic())]
+        until_s = signal_pods(found, [pod], "SIGCONT")
+    return [event("freeze", role, pod.name, at_s, until_s=until_s)]
 
 
 def partition_brokers(
@@ -125,23 +142,30 @@ def remove_agents() -> bool:
     return True
 
 
-def _run(agent: str, program: str, *arguments: str) -> None:
-    kubectl(AGENTS, "exec", agent, "--", "python3", "-c", program, *arguments, timeout_s=30)
+def _run(agent: str, program: str, *arguments: str) -> str:
+    return kubectl(AGENTS, "exec", agent, "--", "python3", "-c", program, *arguments, timeout_s=30)
 
 
 def _agent(release: Release, node: str) -> str:
     """The name of the agent on this node, which is started if there is none."""
     name = f"agent-{node}"
+    if _phase(name) == "Running":
+        return name
     kubectl(AGENTS, "apply", "-f", "-", given=json.dumps(_namespace()))
-    if not kubectl(AGENTS, "get", "pod", name, "--ignore-not-found", "-o", "name"):
+    if not _phase(name):
         kubectl(AGENTS, "apply", "-f", "-", given=json.dumps(_agent_pod(name, node, _image(release))))
 
-    def waiting() -> list[str]:
-        phase = kubectl(AGENTS, "get", "pod", name, "-o", "jsonpath={.status.phase}")
-        return [] if phase == "Running" else [f"{name}: {phase}"]
-
-    await_none(waiting, 60, "no agent")
+    await_none(lambda: [] if _phase(name) == "Running" else [name], 60, "no agent")
     return name
+
+
+def _phase(agent: str) -> str:
+    """Empty if there is no such pod, or it is going away."""
+    try:
+        pod = json.loads(read(f"api/v1/namespaces/{AGENTS}/pods/{agent}"))
+    except ActivityFailed:
+        return ""
+    return "" if "deletionTimestamp" in pod["metadata"] else str(pod["status"].get("phase", ""))
 
 
 def _image(release: Release) -> dict[str, Any]:

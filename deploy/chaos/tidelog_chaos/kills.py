@@ -1,9 +1,12 @@
-"""Actions: pods killed, without a word to their processes before."""
+"""Actions: pods killed, without a word to their processes before.
+
+Kubernetes has no such thing: a pod deleted with force still gets SIGTERM and a second or two, in which a
+broker hands over what it leads. So an agent on the node sends SIGKILL first; then the pod is deleted.
+"""
 
 from __future__ import annotations
 
-import time
-
+from tidelog_chaos.agents import signal_pods
 from tidelog_chaos.events import Event, event
 from tidelog_chaos.kube import Pod, Release, await_none, kubectl
 from tidelog_chaos.probes import lacking
@@ -23,7 +26,7 @@ def kill_pods(
 
 
 def _kill(release: Release, role: str, pods: list[Pod]) -> list[Event]:
-    at_s = time.monotonic()
+    at_s = signal_pods(release, pods, "SIGKILL")
     names = [pod.name for pod in pods]
     kubectl(release.namespace, "delete", "pod", *names, "--grace-period=0", "--force", "--wait=false")
     return [event("kill", role, name, at_s) for name in names]
