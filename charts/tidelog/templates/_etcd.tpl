@@ -119,3 +119,36 @@
 {{- end -}}
 {{- include "tidelog.validate.tls" . -}}
 {{- end -}}
+
+{{/* Entries of a ConfigMap's `data:`: each member's configuration. JSON is YAML, and `tidelog etcd join` reads it. */}}
+{{- define "tidelog.etcd.config" -}}
+{{- $scheme := include "tidelog.etcd.scheme" . -}}
+{{- $certificate := dict "client-cert-auth" true "trusted-ca-file" "/etc/etcd/tls/ca.crt" "cert-file" "/etc/etcd/tls/tls.crt" "key-file" "/etc/etcd/tls/tls.key" -}}
+{{- range $i := until (int .Values.etcd.replicas) -}}
+{{- $name := printf "%s-%d" (include "tidelog.etcd.name" $) $i -}}
+{{- $host := printf "%s.%s" $name (include "tidelog.etcd.domain" $) -}}
+{{- $config := dict
+  "name" $name
+  "data-dir" "/var/lib/etcd/data"
+  "listen-client-urls" (printf "%s://0.0.0.0:2379" $scheme)
+  "advertise-client-urls" (printf "%s://%s:2379" $scheme $host)
+  "listen-peer-urls" (printf "%s://0.0.0.0:2380" $scheme)
+  "initial-advertise-peer-urls" (printf "%s://%s:2380" $scheme $host)
+  "listen-metrics-urls" "http://0.0.0.0:2381"
+  "initial-cluster" (include "tidelog.etcd.initialCluster" $)
+  "initial-cluster-token" (printf "%s-%s" $.Release.Namespace (include "tidelog.etcd.name" $))
+  "initial-cluster-state" "new"
+  "heartbeat-interval" (int $.Values.etcd.heartbeatIntervalMs)
+  "election-timeout" (int $.Values.etcd.electionTimeoutMs)
+  "quota-backend-bytes" (mul 1048576 (int64 $.Values.etcd.quotaBackendMiB))
+  "auto-compaction-mode" "periodic"
+  "auto-compaction-retention" $.Values.etcd.autoCompactionRetention
+-}}
+{{- if include "tidelog.tls.enabled" $ -}}
+{{- $_ := set $config "client-transport-security" $certificate -}}
+{{- $_ := set $config "peer-transport-security" $certificate -}}
+{{- end }}
+{{ $name }}.json: |
+  {{- mergeOverwrite $config (deepCopy $.Values.etcd.extraConfig) | toPrettyJson | nindent 2 }}
+{{- end -}}
+{{- end -}}
