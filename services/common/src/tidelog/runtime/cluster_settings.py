@@ -33,7 +33,7 @@ def host_and_port(value: str) -> str | None:
     return None if not value or (host and is_port) else "Value must be host:port"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class ClusterSettings(NetworkSettings):
     """`tidelog.etcd.*`, `tidelog.rpc.*` and the controlled shutdown; a link of BrokerSettings' chain."""
 

@@ -39,7 +39,7 @@ HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class LogSettings:
     """`log.*` and what belongs to it; a link of BrokerSettings' chain."""
 

@@ -33,7 +33,7 @@ REPLICA_SELECTORS = (
 """Kafka's own, by name; other Java classes can't be loaded."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class NetworkSettings(CoordinatorSettings):
     """What clients and other brokers connect to; a link of BrokerSettings' chain."""
 
