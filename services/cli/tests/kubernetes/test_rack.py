@@ -61,10 +61,10 @@ def test_an_api_server_that_is_busy_is_asked_again(server: ScriptedApiServer, tm
 def test_what_fails_is_one_line(server: ScriptedApiServer, tmp_path: Path) -> None:
     result = run("--node", "other", "--output", str(tmp_path / "rack"))
     assert (result.exit_code, result.stderr) == (1, "tidelog: --node other: there is no such node\n")
-    server.refusals = [(403, "nodes is forbidden")]
+    server.refusals = [(403, 'nodes is forbidden: User "r" cannot get resource')]
     result = run("--node", "other", "--output", str(tmp_path / "rack"))
     assert result.exit_code == 1
     assert (
         result.stderr
-        == "tidelog: the API server: nodes is forbidden; rbac.create=true of the chart grants it\n"
+        == 'tidelog: the API server: nodes is forbidden: User "r" cannot get resource; rbac.create=true of the chart grants it\n'
     )

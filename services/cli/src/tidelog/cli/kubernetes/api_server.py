@@ -90,6 +90,6 @@ def _reason_of(error: Any) -> str:
         message = str(json.loads(error.body)["message"])
     except (TypeError, ValueError, KeyError):
         message = f"{error.status} {error.reason}"
-    if error.status in _FORBIDDEN:
+    if error.status in _FORBIDDEN and " cannot " in f" {message} ":  # else an admission plug-in says no
         return f"{message}; rbac.create=true of the chart grants it"
     return message
