@@ -6,6 +6,7 @@ apart: each line is a series and its two values. Served as if time went on as be
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,7 +42,8 @@ class ForeignExporters:
                 self.send_header("Content-Type", "text/plain; version=0.0.4")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                with contextlib.suppress(ConnectionError):  # a scrape that was given up
+                    self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:
                 pass

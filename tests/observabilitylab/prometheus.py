@@ -22,7 +22,7 @@ START_TIMEOUT_S = 30.0
 ANSWER_TIMEOUT_S = 20.0
 END_TIMEOUT_S = 20.0
 ASK_AGAIN_S = 0.2
-SCRAPE_INTERVAL_S = 1
+SCRAPE_INTERVAL_S = 2
 
 Series = list[dict[str, Any]]
 """As Prometheus answers: `metric` (labels) and `value` or `values`."""

@@ -1,0 +1,125 @@
+"""The umbrella chart of the observability stack, as rendered: schemas, references, Prometheus' own check."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from observabilitylab.chart_files import CHART, DASHBOARDS, ROOT, RULES
+from observabilitylab.prometheus import is_installed
+
+STACK = ROOT / "deploy" / "helm" / "observability"
+sys.path.insert(0, str(ROOT / "tools" / "kubernetes"))
+chart_check = importlib.import_module("chart_check")
+sys.path.pop(0)
+pytestmark = pytest.mark.skipif(chart_check.find_helm() is None, reason="no helm: make kube-tools")
+
+Objects = list[dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With the chart below it in place, as `helm dependency build` would put it."""
+    target = tmp_path_factory.mktemp("stack") / "observability"
+    shutil.copytree(STACK, target, ignore=shutil.ignore_patterns("charts"))
+    shutil.copytree(CHART, target / "charts" / "tidelog")
+    return target
+
+
+def _rendered(chart: Path, *arguments: str) -> Objects:
+    text = chart_check.helm(
+        "template", "blue", str(chart), "--namespace", "tide", *chart_check._VERSION, *arguments
+    )
+    return [found for found in yaml.safe_load_all(text) if found]
+
+
+def _config_map(objects: Objects, name: str) -> dict[str, str]:
+    (found,) = [o for o in objects if o["kind"] == "ConfigMap" and o["metadata"]["name"] == name]
+    data: dict[str, str] = found["data"]
+    return data
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["--set", "prometheus.nodes=false,collector.exportTo=tempo:4317,jaeger.enabled=false"],
+        [
+            "--set",
+            "prometheus.kubeStateMetrics=ksm:8080,prometheus.nodeExporter=node-exporter.monitoring:9100",
+        ],
+        ["--set", "grafana.enabled=false,prometheus.alertmanagers={alertmanager:9093}"],
+    ],
+    ids=["as it is", "tempo", "kubernetes", "alertmanager"],
+)
+def test_objects_are_what_kubernetes_takes(chart: Path, arguments: list[str]) -> None:
+    objects = _rendered(chart, *arguments)
+    try:
+        assert chart_check.faults_in(objects, set()) == []
+    except chart_check.SchemasMissingError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.skipif(not is_installed(), reason="no promtool: apt-get install prometheus")
+def test_prometheus_takes_its_configuration(chart: Path, tmp_path: Path) -> None:
+    arguments = ["--set", "prometheus.kubeStateMetrics=ksm:8080,prometheus.alertmanagers={alertmanager:9093}"]
+    objects = _rendered(chart, *arguments)
+    rules = _config_map(objects, "blue-prometheus-rules")
+    for name, text in rules.items():
+        (tmp_path / name).write_text(text)
+    config = tmp_path / "prometheus.yaml"
+    told = yaml.safe_load(_config_map(objects, "blue-prometheus-config")["prometheus.yaml"])
+    for job in told["scrape_configs"]:
+        job.pop("kubernetes_sd_configs", None)  # Debian builds promtool without it
+    config.write_text(yaml.safe_dump(told))
+    for command in (
+        ["check", "config", "--syntax-only", config],
+        ["check", "rules", *tmp_path.glob("[!p]*.yaml")],
+    ):
+        done = subprocess.run(["promtool", *command], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert set(rules) == {path.name for path in RULES}
+    assert not any("RELEASE_" in text or "RUNBOOK_URL" in text for text in rules.values())
+    assert 'namespace="tide",release="blue"' in rules["cluster.yaml"]
+
+
+def test_scraped_pods_get_the_labels_that_rules_ask_for(chart: Path) -> None:
+    config = yaml.safe_load(_config_map(_rendered(chart), "blue-prometheus-config")["prometheus.yaml"])
+    (job,) = [job for job in config["scrape_configs"] if job["job_name"] == "tidelog"]
+    given = {relabel["target_label"] for relabel in job["relabel_configs"] if "target_label" in relabel}
+    assert given == {"namespace", "pod", "release", "component", "broker"}
+
+
+def test_grafana_has_the_dashboards_and_their_data_source(chart: Path) -> None:
+    objects = _rendered(chart)
+    dashboards = _config_map(objects, "blue-grafana-dashboards")
+    assert {name: json.loads(text) for name, text in dashboards.items()} == {
+        path.name: json.loads(path.read_text()) for path in DASHBOARDS
+    }
+    sources = yaml.safe_load(_config_map(objects, "blue-grafana-provisioning")["datasources.yaml"])[
+        "datasources"
+    ]
+    services = {o["metadata"]["name"] for o in objects if o["kind"] == "Service"}
+    for source in sources:
+        assert source["url"].removeprefix("http://").split(":")[0] in services
+
+
+def test_traces_go_to_the_collector_that_there_is(chart: Path) -> None:
+    objects = _rendered(chart)
+    (service,) = [
+        o for o in objects if o["kind"] == "Service" and o["metadata"]["name"] == "tidelog-collector"
+    ]
+    told = json.dumps([o for o in objects if o["kind"] in ("Deployment", "StatefulSet", "ConfigMap")])
+    assert f"http://{service['metadata']['name']}:4317" in told
+
+
+def test_traces_that_go_nowhere_are_refused(chart: Path) -> None:
+    with pytest.raises(chart_check.HelmFailedError, match=r"collector\.exportTo: say where traces go"):
+        _rendered(chart, "--set", "jaeger.enabled=false")
