@@ -39,13 +39,14 @@ _NS_PER_S: Final = 1_000_000_000
 class RequestTrace:
     """A `Trace`: the span of one request in this process, and its steps. `end` ends it."""
 
-    __slots__ = ("_context", "_span", "_tracer", "_wait", "ids", "traceparent")
+    __slots__ = ("_context", "_span", "_tracer", "_wait", "_wait_name", "ids", "traceparent")
 
     def __init__(self, tracer: otel.Tracer, span: otel.Span) -> None:
         self._tracer = tracer
         self._span = span
         self._context = otel.set_span_in_context(span)
         self._wait: otel.Span | None = None
+        self._wait_name = ""
         context = span.get_span_context()
         self.ids = SpanIds(context.trace_id, context.span_id, True)
         self.traceparent = format_traceparent(self.ids)
@@ -70,8 +71,11 @@ class RequestTrace:
         span.end(ended_ns)
 
     def begin_wait(self, name: str) -> None:
-        """A step that lasts until the next wait begins, or `end_wait`."""
+        """A step that lasts until another wait begins, or `end_wait`. One that has begun goes on."""
+        if self._wait is not None and self._wait_name == name:
+            return
         self.end_wait()
+        self._wait_name = name
         self._wait = self._tracer.start_span(name, self._context)
 
     @property
