@@ -66,9 +66,6 @@ def _run(options: argparse.Namespace, release: Release) -> int:
         environment={"TIDELOG_CHAOS_UPGRADE_TAG": options.upgrade_tag},
     )
     report = run(plan, options.directory)
-    for experiment in report["experiments"]:
-        for failure in experiment["failures"]:
-            say(f"{experiment['name']}: {failure}")
     for told in (*report["complaints"], *report["unread"], *report["anomalies"][:10]):
         say(str(told))
     print(line(report), flush=True)

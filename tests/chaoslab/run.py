@@ -66,6 +66,8 @@ def run(plan: RunPlan, directory: Path) -> dict[str, Any]:
                 continue
             done.append(run_experiment(name, directory))
             say(f"{name}: {done[-1]['status']} in {done[-1]['seconds']:.0f} s")
+            for failure in done[-1]["failures"]:
+                say(f"    {failure}")
             time.sleep(CALM_S)
     finally:
         _end_load(load)

@@ -75,11 +75,19 @@ def scale_brokers(namespace: str, release: str, replicas: int) -> list[Event]:
 
 def rebalance(namespace: str, release: str, throttle_bytes: int = 20_000_000) -> list[Event]:
     """Replicas move to brokers that joined, throttled; returns when they are there."""
-    pod = next(pod for pod in Release(namespace, release).pods("broker") if pod.is_ready)
     at_s = time.monotonic()
     command = ["tidelog", "rebalance", "--execute", "--throttle", str(throttle_bytes), "--timeout", "300"]
-    kubectl(namespace, "exec", pod.name, "-c", "broker", "--", *command, timeout_s=360)
-    return [event("rebalance", "brokers", pod.name, at_s, until_s=time.monotonic())]
+    tried: list[str] = []
+
+    def refused() -> list[str]:
+        """It goes on where it was: a name that was not resolved, a node too busy to answer, are no end."""
+        pods = [pod for pod in Release(namespace, release).pods("broker") if pod.is_ready]
+        tried.append(pods[len(tried) % len(pods)].name)
+        kubectl(namespace, "exec", tried[-1], "-c", "broker", "--", *command, timeout_s=360)
+        return []
+
+    await_none(refused, 120, "no rebalance")
+    return [event("rebalance", "brokers", tried[-1], at_s, until_s=time.monotonic())]
 
 
 def _helm_upgrade(namespace: str, release: str, values: list[str]) -> None:
