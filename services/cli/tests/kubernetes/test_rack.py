@@ -64,7 +64,4 @@ def test_what_fails_is_one_line(server: ScriptedApiServer, tmp_path: Path) -> No
     server.refusals = [(403, 'nodes is forbidden: User "r" cannot get resource')]
     result = run("--node", "other", "--output", str(tmp_path / "rack"))
     assert result.exit_code == 1
-    assert (
-        result.stderr
-        == 'tidelog: the API server: nodes is forbidden: User "r" cannot get resource; rbac.create=true of the chart grants it\n'
-    )
+    assert "cannot get resource; rbac.create=true of the chart grants it" in result.stderr
