@@ -60,7 +60,7 @@ def upgrade(namespace: str, release: str) -> list[Event]:
 
 
 def scale_brokers(namespace: str, release: str, replicas: int) -> list[Event]:
-    """By values, as a user does; brokers that go are drained first. Returns when as many as asked are ready."""
+    """By values, as a user does; brokers that go are drained first. Returns when as many as asked serve."""
     at_s = time.monotonic()
     _helm_upgrade(namespace, release, [f"brokers.replicas={replicas}", "scaleIn.drain=true"])
     found = Release(namespace, release)
