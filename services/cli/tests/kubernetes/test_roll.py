@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from kubernetes import client
 from kuberneteslab.scripted_release import DEPLOYMENTS, PODS, STATEFUL_SETS, ScriptedRelease
 from tidelog.cli.kubernetes.api_server import ApiServer
@@ -13,6 +14,7 @@ from tidelog.cli.kubernetes.release import Release
 from tidelog.cli.kubernetes.roll import Progress, look, roll_brokers, roll_deployments
 from tidelog.cli.kubernetes.roll_order import Finished, Replace, Wait
 from tidelog.cli.kubernetes.rollout import DELETION_COST
+from tidelog.cli.main import main
 from tidelog.cli.tool_command import ToolError
 
 
@@ -104,3 +106,32 @@ def test_held_deployments_go_on_and_the_controller_in_office_is_marked(scripted:
         (f"{PODS}/c-1", {"metadata": {"annotations": {DELETION_COST: "1000"}}}),
         (f"{DEPLOYMENTS}/r-controller", {"spec": {"paused": False}}),
     ]
+
+
+def test_the_command_ends_with_leaders_where_they_belong(
+    scripted: ScriptedRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = release_of(scripted)
+    monkeypatch.setattr("tidelog.cli.kubernetes.roll.open_release", lambda release, namespace: opened)
+    places = ["--release", "r", "--namespace", "n", "--bootstrap-server", scripted.broker.bootstrap]
+    rolled = CliRunner().invoke(main, ["kubernetes", "roll", *places])
+    assert rolled.exit_code == 0, rolled.output
+    assert "rolled: 3 brokers exchanged, all replicas in sync" in rolled.output
+    assert scripted.elections == 1
+    ready = CliRunner().invoke(main, ["kubernetes", "wait-ready", *places])
+    assert ready.exit_code == 0, ready.output
+    again = CliRunner().invoke(main, ["kubernetes", "roll", *places])
+    assert "rolled: 0 brokers exchanged" in again.output
+    assert scripted.elections == 1
+
+
+def test_waiting_for_readiness_changes_nothing(
+    scripted: ScriptedRelease, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = release_of(scripted)
+    monkeypatch.setattr("tidelog.cli.kubernetes.roll.open_release", lambda release, namespace: opened)
+    places = ["--release", "r", "--namespace", "n", "--bootstrap-server", scripted.broker.bootstrap]
+    result = CliRunner().invoke(main, ["kubernetes", "wait-ready", *places, "--timeout", "0.1"])
+    assert result.exit_code == 1
+    assert "not done in 0.1 s: r-broker-0-0 is of another revision" in result.stderr
+    assert scripted.api.writes == []

@@ -51,7 +51,7 @@ class Progress:
     """Says what is waited for, each thing once, and when it has been too long."""
 
     def __init__(self, timeout_s: float) -> None:
-        self._began_s = time.monotonic()
+        self._began_s = self._looked_s = time.monotonic()
         self._timeout_s = timeout_s
         self._said = ""
 
@@ -61,13 +61,14 @@ class Progress:
         self._said = ""
 
     def wait(self, reason: str) -> None:
-        """Raises ToolError when the time is over."""
+        """A moment, longer where a look takes long. Raises ToolError when the time is over."""
         if time.monotonic() - self._began_s > self._timeout_s:
             raise ToolError(f"not done in {self._timeout_s:g} s: {reason}")
         if reason != self._said:
             self.tell(f"waiting: {reason}")
             self._said = reason
-        time.sleep(LOOK_INTERVAL_S)
+        time.sleep(max(LOOK_INTERVAL_S, time.monotonic() - self._looked_s))
+        self._looked_s = time.monotonic()
 
 
 @click.command(cls=ToolCommand, short_help="Exchange pods in a safe order.")
@@ -151,6 +152,8 @@ def roll_brokers(release: Release, bootstrap_server: str, progress: Progress) ->
 def look(release: Release, bootstrap_server: str) -> Finished | Wait | Replace:
     """One look at pods and partitions, and what follows from it."""
     brokers = release.brokers()
+    if any(broker.is_terminating or not broker.uid for broker in brokers):
+        return next_step(ReleaseView(brokers))  # whatever the partitions are
     try:
         with Cluster(bootstrap_server, client_id="tidelog-roll", timeout_s=ASK_TIMEOUT_S) as cluster:
             live, partitions = look_at_cluster(cluster)
