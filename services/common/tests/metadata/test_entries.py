@@ -132,3 +132,29 @@ def test_the_documented_shapes() -> None:
 )
 def test_keys_of_others_are_passed_over(key: str) -> None:
     assert decode_entry(key, b"\xff") is None
+
+
+@given(_ENTRIES)
+def test_what_a_later_version_adds_is_passed_over(entry: Entry) -> None:
+    value = json.loads(entry.encode())
+    if isinstance(value, dict):
+        value |= {"of_a_later_version": {"a": [1]}}
+        assert decode_entry(entry.key, json.dumps(value).encode()) == entry
+
+
+def test_what_the_first_version_wrote_is_read() -> None:
+    """Without what was added since: a cluster's etcd outlives the services that wrote it."""
+    endpoint = {"listener": "A", "host": "h", "port": 1, "protocol": "PLAINTEXT"}
+    written: dict[str, object] = {
+        "/brokers/ids/3": {"version": 1, "endpoints": [endpoint], "rack": None, "rpc_address": "h:2"},
+        "/controller": {"version": 1, "controller_id": 4},
+        "/brokers/topics/t/partitions/0/state": {
+            "controller_epoch": 1,
+            "leader": 2,
+            "version": 1,
+            "leader_epoch": 3,
+            "isr": [2],
+        },
+    }
+    for key, value in written.items():
+        assert decode_entry(key, json.dumps(value).encode()) is not None
