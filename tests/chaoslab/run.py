@@ -80,7 +80,7 @@ def say(text: str) -> None:
 
 def _start_load(plan: RunPlan, prefix: str, directory: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "chaoslab.load_process", "--bootstrap", plan.bootstrap]
-    command += ["--directory", str(directory), "--prefix", prefix]
+    command += ["--directory", str(directory), "--prefix", prefix, "--no-verdict"]
     command += ["--records-per-s", str(plan.records_per_s)]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "tests")}
     path = directory / "load.log"
