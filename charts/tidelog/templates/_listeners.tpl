@@ -31,7 +31,7 @@
 
 {{/*
 The host that clients outside are told. Of a NodePort it is the node that the pod runs on, unless a name was given; of
-a ClusterIP its service's. A load balancer's must be given: it is not known before the balancer is there.
+a ClusterIP its service's. Of a load balancer without a name: {address}, see tidelog.externalIsDiscovered.
 */}}
 {{- define "tidelog.externalHost" -}}
 {{- $external := .root.Values.listeners.external -}}
@@ -46,7 +46,32 @@ $(NODE_IP)
 {{- $entry.loadBalancerIP -}}
 {{- else if eq $external.type "ClusterIP" -}}
 {{- printf "%s-external.%s.svc.%s" (include "tidelog.brokerName" .) .root.Release.Namespace .root.Values.clusterDomain -}}
+{{- else -}}
+{address}
 {{- end -}}
+{{- end -}}
+
+{{/*
+Whether the address of this broker's load balancer is to be found out: it is not known before the balancer is there. Then
+an init container waits for it and writes what the broker advertises.
+*/}}
+{{- define "tidelog.externalIsDiscovered" -}}
+{{- $external := .root.Values.listeners.external -}}
+{{- if and $external.enabled (eq $external.type "LoadBalancer") (eq (include "tidelog.externalHost" .) "{address}") -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{/* The names of the services whose addresses are to be found out, as JSON. */}}
+{{- define "tidelog.discoveredServices" -}}
+{{- $names := list -}}
+{{- range $index := until (int .Values.brokers.replicas) -}}
+{{- $broker := dict "root" $ "id" (add $index (int $.Values.brokers.firstId)) "index" $index -}}
+{{- if include "tidelog.externalIsDiscovered" $broker -}}
+{{- $names = append $names (printf "%s-external" (include "tidelog.brokerName" $broker)) -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $names -}}
 {{- end -}}
 
 {{/* Local where clients are told the pod's own node: no other need pass their bytes on. */}}
@@ -92,8 +117,10 @@ INTERNAL://{{ $host }}:9092,REPLICATION://{{ $host }}:9093
 {{- $host := include "tidelog.brokerHost" . -}}
 - name: TIDELOG_LISTENERS
   value: {{ include "tidelog.listeners" . | quote }}
+{{- if not (include "tidelog.externalIsDiscovered" .) }}
 - name: TIDELOG_ADVERTISED_LISTENERS
   value: {{ include "tidelog.advertisedListeners" . | quote }}
+{{- end }}
 - name: TIDELOG_LISTENER_SECURITY_PROTOCOL_MAP
   value: INTERNAL:PLAINTEXT,REPLICATION:PLAINTEXT,EXTERNAL:PLAINTEXT
 - name: TIDELOG_INTER_BROKER_LISTENER_NAME

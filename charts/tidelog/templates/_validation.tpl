@@ -91,11 +91,8 @@ tidelog.etcd.tls.key.file: tls and etcd.external do this
 {{- range $index := until (int .Values.brokers.replicas) -}}
 {{- $broker := dict "root" $ "id" (add $index $first) "index" $index -}}
 {{- $host := include "tidelog.externalHost" $broker -}}
-{{- if not $host -}}
-{{- fail (printf "listeners.external: what are clients told of broker %d? The address of a load balancer is not known before it is there: set listeners.external.host (such as \"broker-{id}.example.com\"), or a host for each in listeners.external.brokers" (int $broker.id)) -}}
-{{- end -}}
 {{- $address := printf "%s:%s" $host (include "tidelog.externalPort" $broker) -}}
-{{- if has $address $told -}}
+{{- if and (has $address $told) (not (include "tidelog.externalIsDiscovered" $broker)) -}}
 {{- fail (printf "listeners.external: clients would be told %s of two brokers; put {id} into host, or set firstPort or single brokers' ports" $address) -}}
 {{- end -}}
 {{- $told = append $told $address -}}

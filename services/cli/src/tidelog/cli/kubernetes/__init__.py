@@ -12,6 +12,7 @@ from typing import Final
 import click
 
 _COMMANDS: Final = {
+    "address": ("tidelog.cli.kubernetes.address", "command"),
     "prepare": ("tidelog.cli.kubernetes.prepare", "command"),
     "rack": ("tidelog.cli.kubernetes.rack", "command"),
     "roll": ("tidelog.cli.kubernetes.roll", "command"),
