@@ -30,6 +30,11 @@ def release_of(scripted: ScriptedRelease) -> Release:
     return Release(ApiServer(api, retry_for_s=0), "n", "r", metrics_port=scripted.metrics_port)
 
 
+def container(state: dict[str, Any], last_state: dict[str, Any] | None = None) -> dict[str, Any]:
+    names = {"name": "broker", "image": "i", "imageID": "i"}
+    return {**names, "ready": False, "restartCount": 3, "state": state, "lastState": last_state or {}}
+
+
 def look_at(scripted: ScriptedRelease) -> Finished | Wait | Replace:
     return look(release_of(scripted), scripted.broker.bootstrap)
 
@@ -80,6 +85,34 @@ def test_a_spec_that_kubernetes_has_not_taken_up_is_waited_for(scripted: Scripte
 def test_a_pod_that_stops_is_waited_for(scripted: ScriptedRelease) -> None:
     scripted.api.objects[f"{PODS}/r-broker-2-0"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     assert reason(scripted) == "broker 2 is stopping"
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        ({}, "broker 2 is not ready"),
+        (
+            {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}]},
+            "broker 2 is not ready (r-broker-2-0: no node: 0/3 nodes)",
+        ),
+        (
+            {"containerStatuses": [container({"waiting": {"reason": "ErrImagePull"}})]},
+            "broker 2 is not ready (r-broker-2-0: broker ErrImagePull)",
+        ),
+        (
+            {"containerStatuses": [container({"running": {}}, {"terminated": {"exitCode": 1}})]},
+            "broker 2 is not ready (r-broker-2-0: broker ended with 1, 3 times)",
+        ),
+        (
+            {"containerStatuses": [container({"waiting": {"reason": "ContainerCreating"}})]},
+            "broker 2 is not ready",
+        ),
+    ],
+)
+def test_a_pod_that_is_not_ready_says_why(scripted: ScriptedRelease, status: object, said: str) -> None:
+    pod = scripted.add_pod(2, "new", "uid-2")
+    pod["status"] = status
+    assert reason(scripted) == said
 
 
 def test_brokers_that_do_not_answer_are_waited_for(scripted: ScriptedRelease) -> None:

@@ -22,7 +22,7 @@ def test_what_has_arrived_is_not_waited_for() -> None:
         (replace(DONE, is_paused=True), "is paused"),
         (replace(DONE, updated=1, failure="quota"), "1 of 2 pods are of the new revision (quota)"),
         (replace(DONE, existing=3), "1 old pods are still there"),
-        (replace(DONE, available=1), "1 of 2 pods are available"),
+        (replace(DONE, available=1, failure="no node"), "1 of 2 pods are available (no node)"),
     ],
 )
 def test_what_is_still_to_come(workload: Workload, part: str) -> None:

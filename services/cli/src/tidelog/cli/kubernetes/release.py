@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from tidelog.cli.kubernetes.api_server import ApiServer, NotFoundError
 from tidelog.cli.kubernetes.metric_text import sum_of
 from tidelog.cli.kubernetes.roll_order import BrokerPod
-from tidelog.cli.kubernetes.rollout import DELETION_COST, ServicePod, Workload
+from tidelog.cli.kubernetes.rollout import DELETION_COST, ServicePod, Workload, pending
 from tidelog.cli.kubernetes.volume_growth import Claim, VolumeSet
 from tidelog.cli.tool_command import ToolError
 
@@ -24,6 +25,7 @@ METRICS_TIMEOUT_S: Final = 3.0
 GONE_POLL_INTERVAL_S: Final = 0.5
 UNDER_REPLICATED: Final = "kafka_server_replicamanager_underreplicatedpartitions"
 ACTIVE_CONTROLLER: Final = "kafka_controller_kafkacontroller_activecontrollercount"
+_STARTING: Final = ("ContainerCreating", "PodInitializing")
 _REVISION_LABEL: Final = "controller-revision-hash"
 
 
@@ -121,7 +123,15 @@ class Release:
         listed = self.server.call(
             apps.list_namespaced_deployment, self.namespace, label_selector=self._selector(component)
         )
-        return [_workload_of_deployment(found) for found in listed.items]
+        found = [_workload_of_deployment(deployment) for deployment in listed.items]
+        if not any(map(pending, found)):
+            return found
+        unready = [pod for pod in self._pods(component) if not _is_ready(pod)]
+        troubles = "; ".join(filter(None, map(trouble_of, unready)))
+        return [
+            replace(workload, failure=troubles) if troubles and not workload.failure else workload
+            for workload in found
+        ]
 
     def members(self, component: str) -> list[Workload]:
         """Of StatefulSets that Kubernetes rolls by itself."""
@@ -216,6 +226,7 @@ class Release:
             is_ready=is_ready,
             is_terminating=pod.metadata.deletion_timestamp is not None,
             under_replicated=None if under_replicated is None else int(under_replicated),
+            trouble="" if is_ready else trouble_of(pod),
         )
 
     def _metric(self, pod_ip: str | None, name: str) -> float | None:
@@ -240,6 +251,22 @@ def _broker_id(found: Any) -> int:
 
 def _is_ready(pod: Any) -> bool:
     return any(c.type == "Ready" and c.status == "True" for c in pod.status.conditions or ())
+
+
+def trouble_of(pod: Any) -> str:
+    """Why a pod is not ready, as far as Kubernetes knows: no node for it, no image, a process that ends."""
+    for condition in pod.status.conditions or ():
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return f"no node: {condition.message or condition.reason}"
+    statuses = (*(pod.status.init_container_statuses or ()), *(pod.status.container_statuses or ()))
+    for status in statuses:
+        waiting = status.state.waiting if status.state else None
+        if waiting is not None and waiting.reason not in _STARTING:
+            return f"{status.name} {waiting.reason}"
+        ended = status.last_state.terminated if status.last_state else None
+        if ended is not None and not status.ready:
+            return f"{status.name} ended with {ended.exit_code}, {status.restart_count} times"
+    return ""
 
 
 def _workload_of_deployment(found: Any) -> Workload:

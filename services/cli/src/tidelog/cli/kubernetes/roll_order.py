@@ -28,6 +28,8 @@ class BrokerPod:
     is_terminating: bool = False
     under_replicated: int | None = 0
     """Partitions led here whose ISR lacks replicas; None where the broker does not say."""
+    trouble: str = ""
+    """What Kubernetes says keeps the pod from being ready."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,9 @@ def next_step(view: ReleaseView) -> Step:
             if broker.is_outdated and not _endangered(view, broker.broker_id):
                 return _replace(view, broker)
     if unready:
-        return Wait(f"{_brokers(broker.broker_id for broker in unready)} not ready")
+        troubles = "; ".join(f"{broker.name}: {broker.trouble}" for broker in unready if broker.trouble)
+        reason = f"{_brokers(broker.broker_id for broker in unready)} not ready"
+        return Wait(f"{reason} ({troubles})" if troubles else reason)
     if view.silence:
         return Wait(f"the brokers can't be asked: {view.silence}")
     return _unhealed(view) or _next_outdated(view)

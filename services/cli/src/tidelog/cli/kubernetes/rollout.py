@@ -26,7 +26,7 @@ class Workload:
     available: int
     is_paused: bool = False
     failure: str = ""
-    """Why Kubernetes holds that it makes no progress."""
+    """Why it makes no progress, as far as Kubernetes knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,15 +39,15 @@ class ServicePod:
 def pending(workload: Workload) -> str:
     """What is still to be waited for; "" if nothing is."""
     name = f"{workload.kind} {workload.name}"
+    reason = f" ({workload.failure})" if workload.failure else ""
     if workload.observed_generation < workload.generation:
         return f"{name}: Kubernetes has not taken up the change yet"
     if workload.is_paused:
         return f"{name} is paused"
     if workload.updated < workload.wanted:
-        reason = f" ({workload.failure})" if workload.failure else ""
         return f"{name}: {workload.updated} of {workload.wanted} pods are of the new revision{reason}"
     if workload.available < workload.wanted:
-        return f"{name}: {workload.available} of {workload.wanted} pods are available"
+        return f"{name}: {workload.available} of {workload.wanted} pods are available{reason}"
     if workload.existing > workload.updated:
         return f"{name}: {workload.existing - workload.updated} old pods are still there"
     return ""
