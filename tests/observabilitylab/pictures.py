@@ -28,7 +28,8 @@ from observabilitylab.chart_files import DASHBOARDS, dashboard, with_variables
 from observabilitylab.prometheus import Prometheus, Series
 from observabilitylab.watched_cluster import WatchedCluster, watched_cluster
 
-WATCHED_S = 240.0
+PART_S = 30.0
+WATCHED_S = 7 * PART_S
 RATE_INTERVAL, STEP_S = "15s", 2.0
 MOST_BYTES = 200_000
 COLUMN_IN, ROW_IN, DPI = 0.52, 0.27, 100
@@ -48,18 +49,20 @@ def main() -> None:
 
 
 def _break_things(watched: WatchedCluster) -> None:
-    """A third of the time whole, then a broker is gone for a while, then the controller in office."""
-    cluster, part_s = watched.cluster, WATCHED_S / 6
-    time.sleep(2 * part_s)
+    """First all is whole, then a broker is gone for a while, then the controller in office."""
+    cluster = watched.cluster
+    time.sleep(2 * PART_S)
+    began_s = time.monotonic()
     cluster.kill("broker-2")
-    time.sleep(part_s)
-    cluster.start("broker-2")
-    time.sleep(part_s)
+    time.sleep(PART_S)
+    watched.start("broker-2")
+    time.sleep(PART_S)
     controller = cluster.active_controller()
     cluster.kill(controller)
-    time.sleep(part_s / 2)
-    cluster.start(controller)
-    time.sleep(1.5 * part_s)
+    time.sleep(PART_S / 2)
+    watched.start(controller)
+    # The pictures begin one part before the first kill.
+    time.sleep(max(0.0, WATCHED_S - PART_S - (time.monotonic() - began_s)))
 
 
 def draw(source: Mapping[str, Any], prometheus: Prometheus) -> Figure:
@@ -128,8 +131,11 @@ def _axes(figure: Figure, box: Any) -> Axes:
 
 
 def _points(one: Any) -> tuple[list[float], list[float]]:
-    began_s = float(one["values"][-1][0]) - WATCHED_S
-    return [float(t) - began_s for t, _ in one["values"]], [float(v) for _, v in one["values"]]
+    """On a grid, with gaps where nothing was scraped."""
+    values = {round(float(t) / STEP_S): float(v) for t, v in one["values"]}
+    last = max(values)
+    steps = range(last - int(WATCHED_S / STEP_S), last + 1)
+    return [(step - steps[0]) * STEP_S for step in steps], [values.get(step, math.nan) for step in steps]
 
 
 def _draw_lines(figure: Figure, box: Any, panel: Any, prometheus: Prometheus) -> None:
@@ -147,15 +153,15 @@ def _draw_lines(figure: Figure, box: Any, panel: Any, prometheus: Prometheus) ->
     for index, (name, times, values) in enumerate(drawn):
         colour = LINES[index % len(LINES)]
         if is_stacked:
-            below = [floor.get(round(t), 0.0) for t in times]
-            values = [b + (0.0 if math.isnan(v) else v) for b, v in zip(below, values, strict=True)]
-            floor |= {round(t): v for t, v in zip(times, values, strict=True)}
+            below = [floor.get(t, 0.0) for t in times]
+            values = [b + v for b, v in zip(below, values, strict=True)]
+            floor |= {t: v for t, v in zip(times, values, strict=True) if not math.isnan(v)}
             axes.fill_between(times, below, values, color=colour, alpha=0.3, linewidth=0)
         label = name if index < MOST_LEGENDS else None
         axes.plot(times, values, color=colour, linewidth=0.9, label=label)
     axes.set_xlim(0, WATCHED_S)
     if panel["fieldConfig"]["defaults"].get("min") == 0:
-        axes.set_ylim(bottom=0)
+        axes.set_ylim(0, axes.get_ylim()[1] * 1.2 if axes.get_ylim()[1] > 0.06 else 1)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:.0f} s")
     axes.yaxis.set_major_formatter(lambda value, _: quantity(value, unit))
     axes.yaxis.set_major_locator(pyplot.MaxNLocator(5))
@@ -181,6 +187,7 @@ def _draw_number(figure: Figure, box: Any, panel: Any, prometheus: Prometheus) -
         axes.text(0.45, 0.5, "no data", color=TEXT, ha="center", va="center", transform=axes.transAxes)
         return
     times, values = _points(series[0])
+    known = [value for value in values if not math.isnan(value)]
     colour = COLOURS["green"]
     for step in defaults["thresholds"]["steps"]:
         if step["value"] is None or values[-1] >= step["value"]:
@@ -190,9 +197,9 @@ def _draw_number(figure: Figure, box: Any, panel: Any, prometheus: Prometheus) -
     }
     text = texts.get(f"{values[-1]:.0f}", quantity(values[-1], defaults["unit"]))
     axes.plot(times, values, color=colour, linewidth=0.6, alpha=0.7)
-    axes.fill_between(times, min(0, *values), values, color=colour, alpha=0.15, linewidth=0)
-    axes.set_ylim(top=max(*values, 1e-9) * 2.2)
-    axes.text(0.42, 0.55, text, color=colour, fontsize=14, ha="center", va="center", transform=axes.transAxes)
+    axes.fill_between(times, min(0.0, *known), values, color=colour, alpha=0.15, linewidth=0)
+    axes.set_ylim(min(0.0, *known), (max(known) or 1) * 3)
+    axes.text(0.42, 0.7, text, color=colour, fontsize=14, ha="center", va="center", transform=axes.transAxes)
 
 
 def _draw_bars(figure: Figure, box: Any, panel: Any, prometheus: Prometheus) -> None:

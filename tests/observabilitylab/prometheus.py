@@ -56,11 +56,10 @@ class Prometheus:
 
     def __enter__(self) -> Prometheus:
         self._directory.mkdir(parents=True, exist_ok=True)
-        config = self._directory / "prometheus.yaml"
-        config.write_text(yaml.safe_dump(self._config()))
+        self._write_config()
         command = [
             "prometheus",
-            f"--config.file={config}",
+            f"--config.file={self._config_file}",
             f"--storage.tsdb.path={self._directory / 'data'}",
             f"--web.listen-address={self._address}",
             "--log.level=warn",
@@ -83,6 +82,20 @@ class Prometheus:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+    def retarget(self, targets: Sequence[Target]) -> None:
+        """Scrape these from now on: a process that was started again has another port."""
+        self._targets = targets
+        self._write_config()
+        if self._process is not None:
+            self._process.send_signal(signal.SIGHUP)
+
+    @property
+    def _config_file(self) -> Path:
+        return self._directory / "prometheus.yaml"
+
+    def _write_config(self) -> None:
+        self._config_file.write_text(yaml.safe_dump(self._config()))
 
     def _config(self) -> dict[str, Any]:
         jobs: dict[tuple[str, str], list[Target]] = {}

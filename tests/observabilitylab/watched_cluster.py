@@ -34,6 +34,18 @@ class WatchedCluster:
     cluster: TidelogCluster
     traffic: Traffic
     prometheus: Prometheus
+    foreign: ForeignExporters
+
+    def start(self, name: str) -> None:
+        """A process that was killed comes back, and is scraped again."""
+        self.cluster.start(name)
+        self.prometheus.retarget(all_targets(self.cluster, self.foreign))
+
+
+def all_targets(cluster: TidelogCluster, foreign: ForeignExporters) -> list[Target]:
+    """The cluster's processes and the recorded exporters."""
+    recorded = [Target(name[1:], foreign.address, {}, path=name) for name in foreign.names]
+    return targets_of(cluster) + recorded
 
 
 def targets_of(cluster: TidelogCluster) -> list[Target]:
@@ -63,8 +75,7 @@ def watched_cluster(directory: Path) -> Iterator[WatchedCluster]:
             rules.append(directory / path.name)
             rules[-1].write_text(filled_in(path.read_text()))
         foreign = stack.enter_context(ForeignExporters())
-        targets = targets_of(cluster)
-        targets += [Target(name[1:], foreign.address, {}, path=name) for name in foreign.names]
+        targets = all_targets(cluster, foreign)
         prometheus = stack.enter_context(Prometheus(directory / "prometheus", targets, rules))
         traffic = stack.enter_context(Traffic(cluster.bootstrap))
-        yield WatchedCluster(cluster, traffic, prometheus)
+        yield WatchedCluster(cluster, traffic, prometheus, foreign)

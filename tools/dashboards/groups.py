@@ -197,7 +197,7 @@ _COORDINATORS = Row(
         graph(
             "Replies held until replicated",
             {"{{pod}} {{kind}}": "sum by (pod, kind) (tidelog_coordinator_held_replies{SEL})"},
-            "They stay: a partition of the internal topics is under min ISR",
+            "At the broker that leads the shard. They stay: its partition is under min ISR",
         ),
         graph(
             "Sessions and attachments",
