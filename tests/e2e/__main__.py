@@ -11,10 +11,12 @@ in the end. Exits with 77 and `NOT RUN: ...` where no lab can be had.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from pathlib import Path
@@ -31,11 +33,15 @@ SUITES: Final = Path(__file__).parent / "suites"
 NOT_RUN: Final = 77
 SHORT: Final = ("test_install.py", "test_clients.py", "test_pod_kills.py")
 LONG_TESTS: Final = "every_pod"
-FULL: Final = (*SHORT, "test_upgrade.py", "test_chaos.py")
+FULL: Final = ("test_upgrade.py", *SHORT, "test_chaos.py")
+OLDER: Final = ("HEAD~40", "HEAD~15", "HEAD~5", "HEAD")
+"""Where a previous version is looked for as long as no tag has the chart."""
 
 
 def main() -> int:
     arguments = _parser().parse_args()
+    if not arguments.short:
+        arguments.previous = arguments.previous or _previous_revision()
     signal.signal(signal.SIGTERM, _interrupted)  # what was started is taken down then, too
     began_s = time.monotonic()
     lab = Lab()
@@ -51,7 +57,7 @@ def main() -> int:
             if not arguments.keep_images:
                 lab.load_images(arguments.tag, "HEAD")
                 if not arguments.short:
-                    lab.load_images(arguments.previous_tag, arguments.previous or _previous_revision())
+                    lab.load_images(arguments.previous_tag, arguments.previous)
         return _run(arguments, began_s)
     finally:
         if not arguments.keep_lab:
@@ -67,19 +73,14 @@ def _run(arguments: argparse.Namespace, began_s: float) -> int:
         os.environ[settings.NAMESPACE] = arguments.namespace
         os.environ[settings.SLOWNESS] = str(arguments.slowness)
         suites = [str(SUITES / name) for name in (SHORT if arguments.short else FULL)]
-        options = [
-            "-rfE",
-            "-x",
-            "-s",
-            "-p",
-            "no:cacheprovider",
-            "--timeout",
-            "1800",
-            "--override-ini",
-            "addopts=",
-        ]
+        options = ["-rfE", "-s", "-p", "no:cacheprovider", "--timeout=3600", "--override-ini=addopts="]
+        if not arguments.short:
+            previous = Path(directory) / "previous"
+            _export(arguments.previous, previous)
+            os.environ[settings.PREVIOUS_ROOT] = str(previous)
+            sys.stdout.write(f"the previous version is that of {arguments.previous}\n")
         if arguments.short:
-            options += ["-k", f"not {LONG_TESTS}"]
+            options += ["-x", "-k", f"not {LONG_TESTS}"]
         failed = pytest.main(
             [*options, "--strict-markers", "--import-mode=importlib", *suites, *arguments.pytest]
         )
@@ -91,19 +92,27 @@ def _run(arguments: argparse.Namespace, began_s: float) -> int:
 
 
 def _previous_revision() -> str:
-    """The newest release that has a chart; HEAD if there is none: then the roll alone is tested."""
-    tags = subprocess.run(
-        ["git", "tag", "--merged", "HEAD", "--sort=-creatordate"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for tag in tags.stdout.split():
-        has = ["git", "cat-file", "-e", f"{tag}:charts/tidelog/Chart.yaml"]
-        if subprocess.run(has, cwd=ROOT, capture_output=True, check=False).returncode == 0:
-            return tag
-    return "HEAD"
+    """The newest release that has the chart; before there is one, an older commit that has."""
+    tags = _git("tag", "--merged", "HEAD", "--sort=-creatordate").stdout.decode().split()
+    for revision in (*tags, *OLDER):
+        needed = ("charts/tidelog/templates/roll", "deploy/helm/lab.yaml")
+        if all(_git("cat-file", "-e", f"{revision}:{path}").returncode == 0 for path in needed):
+            return revision
+    raise SystemExit("no revision has the chart")
+
+
+def _export(revision: str, directory: Path) -> None:
+    """Chart and values as they were then."""
+    archive = _git("archive", revision, "charts", "deploy/helm")
+    if archive.returncode:
+        raise SystemExit(f"git archive {revision}: {archive.stderr.decode()}")
+    directory.mkdir()
+    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as files:
+        files.extractall(directory, filter="data")
+
+
+def _git(*arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, check=False)
 
 
 def _interrupted(_signal: int, _frame: FrameType | None) -> None:

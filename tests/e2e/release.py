@@ -14,8 +14,8 @@ from clusterlab.topic_view import TopicView, view_of_any
 from e2e.kubectl import Kubectl, KubectlError, await_none
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-CHART: Final = ROOT / "charts/tidelog"
-VALUES: Final = ROOT / "deploy/helm/lab.yaml"
+CHART: Final = "charts/tidelog"
+VALUES: Final = "deploy/helm/lab.yaml"
 SLACK_S: Final = 30.0
 """That helm may take over what it was told to wait."""
 
@@ -29,34 +29,42 @@ class HelmError(RuntimeError):
 
 
 class Release:
-    """`values` are laid over deploy/helm/lab.yaml."""
+    """`values` are laid over deploy/helm/lab.yaml; chart and values are those under `root`."""
 
-    def __init__(self, kubectl: Kubectl, name: str, values: Mapping[str, str], tag: str) -> None:
+    def __init__(
+        self, kubectl: Kubectl, name: str, values: Mapping[str, str], tag: str, root: Path = ROOT
+    ) -> None:
         self.kubectl = kubectl
         self.name = name
         self.tag = tag
-        self.image = f"localhost/tidelog:{tag}"
+        self.root = root
         self._values = dict(values)
         self._bootstrap = ""
+
+    @property
+    def image(self) -> str:
+        return f"localhost/tidelog:{self.tag}"
 
     # -- helm
 
     def install(self, timeout_s: float) -> float:
         """Seconds until everything was ready."""
         began_s = time.monotonic()
-        self._helm("install", *self._arguments(self.tag), timeout_s=timeout_s)
+        self._helm("install", *self._arguments(), timeout_s=timeout_s)
         self.kubectl.await_ready(self.name, timeout_s)
         return time.monotonic() - began_s
 
-    def upgrade(self, tag: str, timeout_s: float) -> float:
+    def upgrade(self, tag: str, root: Path, timeout_s: float) -> float:
+        """To this image, by the chart under `root`."""
         began_s = time.monotonic()
-        self._helm("upgrade", *self._arguments(tag), timeout_s=timeout_s)
-        self.tag = tag
+        self.tag, self.root = tag, root
+        self._helm("upgrade", *self._arguments(), timeout_s=timeout_s)
         return time.monotonic() - began_s
 
-    def rollback(self, timeout_s: float) -> float:
-        """To the revision before."""
+    def rollback(self, tag: str, root: Path, timeout_s: float) -> float:
+        """To the revision before, which had this image and chart."""
         began_s = time.monotonic()
+        self.tag, self.root = tag, root
         self._helm("rollback", self.name, "--wait", timeout_s=timeout_s)
         return time.monotonic() - began_s
 
@@ -67,10 +75,10 @@ class Release:
     def uninstall(self, timeout_s: float) -> None:
         self._helm("uninstall", self.name, "--ignore-not-found", "--wait", timeout_s=timeout_s)
 
-    def _arguments(self, tag: str) -> Sequence[str]:
+    def _arguments(self) -> Sequence[str]:
         settings = [f"--set={name}={value}" for name, value in self._values.items()]
-        settings += [f"--set=image.tag={tag}"]
-        return (self.name, str(CHART), "--values", str(VALUES), *settings, "--wait")
+        settings += [f"--set=image.tag={self.tag}"]
+        return (self.name, str(self.root / CHART), "--values", str(self.root / VALUES), *settings, "--wait")
 
     def _helm(self, command: str, *arguments: str, timeout_s: float) -> str:
         # helm goes by KUBECONFIG as kubectl does

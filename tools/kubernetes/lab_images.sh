@@ -33,7 +33,7 @@ layer() { # LAYER DIRECTORY PATH...: the same tar each time, all owned by root
 in_root() { chroot "$ROOT_FS" /usr/bin/python3.11 -I "$@"; }
 
 base_layer() {
-  local stamp; stamp=$(sha256sum < "$0")
+  local stamp; stamp=$(declare -f base_layer | sha256sum)
   if up_to_date base "$stamp" && [ -d "$ROOT_FS" ]; then return; fi
   command -v mmdebstrap >/dev/null || { echo "needs mmdebstrap: apt-get install mmdebstrap" >&2; exit 1; }
   say "base: Python from Debian packages"
@@ -62,7 +62,7 @@ base_layer() {
 }
 
 packages_layer() {
-  local stamp; stamp=$(cat "$CACHE/base.stamp" deploy/images/requirements.txt | sha256sum)
+  local stamp; stamp=$({ declare -f packages_layer; cat "$CACHE/base.stamp" deploy/images/requirements.txt; } | sha256sum)
   up_to_date packages "$stamp" && return
   say "packages of deploy/images/requirements.txt"
   rm -rf "${ROOT_FS:?}/$SITE"; mkdir -p "$ROOT_FS/$SITE"; rm -f "$CACHE/code.stamp"
@@ -85,7 +85,7 @@ code_layer() {
   else
     tree=$(git ls-tree -r "$REVISION" services client pyproject.toml README.md LICENSE)
   fi
-  stamp=$(printf '%s' "$(cat "$CACHE/packages.stamp")$tree" | sha256sum)
+  stamp=$({ declare -f code_layer; cat "$CACHE/packages.stamp" deploy/images/tidelog; echo "$tree"; } | sha256sum)
   up_to_date code "$stamp" && return
   say "tidelog's wheel of $REVISION"
   mkdir "$work/source" "$work/code"
@@ -118,19 +118,30 @@ tidelog_image() {
 }
 
 etcd_image() {
-  local stamp; stamp=$(sha256sum < "$K8S_CACHE/bin/etcd")
-  up_to_date etcd "$stamp-$TAG" && return
-  say "etcd's image"
   python3 "$K8S_LAB/mkimage.py" "$work/etcd.tar" "localhost/tidelog-etcd:$TAG" --file "$K8S_CACHE/bin/etcd:usr/local/bin/etcd" \
     --entrypoint '["etcd"]' --user 10001:10001 >/dev/null
-  made etcd "$stamp-$TAG"
+}
+
+node() { ctr --address "${K8S_RUN:-/var/lib/k8s-lab}/containerd/containerd.sock" -n k8s.io "$@"; }
+# An image whose label says that it is made of the same is there already.
+loaded() { node images ls "name==$1" 2>/dev/null | grep -qF "tidelog.made-of=$2"; }
+load() { # NAME FILE STAMP
+  "$K8S_LAB/cluster-up.sh" load "$2" >/dev/null
+  node images label "$1" "tidelog.made-of=$3" >/dev/null
+  say "loaded $1 ($(($(stat -c %s "$2") / 1000000)) MB)"
 }
 
 base_layer
 packages_layer
 code_layer
-tidelog_image
+made_of=$(cut -c1-40 "$CACHE/code.stamp")
+if ! loaded "localhost/tidelog:$TAG" "$made_of"; then
+  tidelog_image
+  load "localhost/tidelog:$TAG" "$work/tidelog.tar" "$made_of"
+fi
 [ -x "$K8S_CACHE/bin/etcd" ] || { echo "no etcd in $K8S_CACHE/bin: run $K8S_LAB/cluster-up.sh" >&2; exit 1; }
-etcd_image
-"$K8S_LAB/cluster-up.sh" load "$work/tidelog.tar" "$CACHE/etcd.tar" >/dev/null
-say "loaded localhost/tidelog:$TAG ($(($(stat -c %s "$work/tidelog.tar") / 1000000)) MB), localhost/tidelog-etcd:$TAG"
+made_of=$(sha256sum < "$K8S_CACHE/bin/etcd" | cut -c1-40)
+if ! loaded "localhost/tidelog-etcd:$TAG" "$made_of"; then
+  etcd_image
+  load "localhost/tidelog-etcd:$TAG" "$work/etcd.tar" "$made_of"
+fi

@@ -15,7 +15,7 @@ import pytest
 from e2e.kubectl import Kubectl, KubectlError
 from e2e.outcome import Outcome
 from e2e.release import Release
-from e2e.settings import NAMESPACE, OUTCOME, PREVIOUS_TAG, RELEASE, SLOWNESS, TAG
+from e2e.settings import NAMESPACE, OUTCOME, PREVIOUS_ROOT, PREVIOUS_TAG, RELEASE, SLOWNESS, TAG
 
 collect_ignore_glob: Final = [] if OUTCOME in os.environ else ["test_*.py"]
 READY_TIMEOUT_S: Final = 180.0
@@ -57,18 +57,19 @@ def outcome() -> Iterator[Outcome]:
 
 @pytest.fixture(scope="session")
 def release(kubectl: Kubectl, outcome: Outcome, slowness: float) -> Iterator[Release]:
-    """Installed once for all suites, with listeners for the clients here, outside of the cluster."""
-    found = Release(kubectl, RELEASE, OUTSIDE, os.environ[TAG])
+    """Installed once for all suites, with listeners for the clients here, outside of the cluster. In the full
+    run it is the previous version: the first suite upgrades it.
+    """
+    if PREVIOUS_ROOT in os.environ:
+        root, tag = Path(os.environ[PREVIOUS_ROOT]), os.environ[PREVIOUS_TAG]
+        found = Release(kubectl, RELEASE, OUTSIDE, tag, root)
+    else:
+        found = Release(kubectl, RELEASE, OUTSIDE, os.environ[TAG])
     try:
         outcome.figures["install to ready, s"] = found.install(READY_TIMEOUT_S * slowness)
         yield found
     finally:
         found.uninstall(UNINSTALL_TIMEOUT_S)
-
-
-@pytest.fixture(scope="session")
-def previous_tag() -> str:
-    return os.environ[PREVIOUS_TAG]
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,17 +1,18 @@
-"""helm upgrade from the previous image and helm rollback to it, under a load that must not notice."""
+"""helm upgrade from the previous version and helm rollback to it, under a load that must not notice."""
 
 from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 
 from brokerlab.clients import create_topic
 from clusterlab.load import Load, LoadPlan, read_all
 from clusterlab.verdict import judge
 
 from e2e.outcome import Outcome
-from e2e.release import Release
-from e2e.settings import PREVIOUS_TAG, TAG
+from e2e.release import ROOT, Release
+from e2e.settings import PREVIOUS_ROOT, PREVIOUS_TAG, TAG
 
 PARTITIONS = 4
 UPGRADE_TIMEOUT_S = 300.0
@@ -36,17 +37,18 @@ def _images(release: Release) -> set[str]:
 def test_an_upgrade_and_a_rollback_that_no_producer_notices(
     release: Release, outcome: Outcome, slowness: float
 ) -> None:
-    """Down to the previous image, up again, and rolled back: three rolls of all services."""
+    """Installed from the previous chart and image, the release ends at the current ones: three rolls."""
     topic, previous, current = "upgrade", os.environ[PREVIOUS_TAG], os.environ[TAG]
+    before = Path(os.environ[PREVIOUS_ROOT])
     create_topic(release.bootstrap, topic, PARTITIONS, {"min.insync.replicas": "2"}, replication_factor=3)
     timeout_s = UPGRADE_TIMEOUT_S * slowness
     with Load(release.bootstrap, LoadPlan(topic, PARTITIONS, producers=2, keys=8, records_per_s=300)) as load:
         load.await_acknowledged(range(PARTITIONS), WRITES_S * slowness)
         began_s = time.monotonic()
         for name, roll, tag in (
-            ("to the previous image", lambda: release.upgrade(previous, timeout_s), previous),
-            ("upgrade", lambda: release.upgrade(current, timeout_s), current),
-            ("rollback", lambda: release.rollback(timeout_s), previous),
+            ("upgrade", lambda: release.upgrade(current, ROOT, timeout_s), current),
+            ("rollback", lambda: release.rollback(previous, before, timeout_s), previous),
+            ("upgrade again", lambda: release.upgrade(current, ROOT, timeout_s), current),
         ):
             took_s = roll()
             release.kubectl.await_ready(release.name, timeout_s)
