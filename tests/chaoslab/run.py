@@ -41,7 +41,16 @@ class RunPlan:
 
 
 def run(plan: RunPlan, directory: Path) -> dict[str, Any]:
-    """What report.json holds."""
+    """What report.json holds. After SIGTERM the experiment under way is the last one."""
+    stopping: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _frame: stopping.append(number))
+    try:
+        return _run(plan, directory, stopping)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(plan: RunPlan, directory: Path, stopping: Sequence[int]) -> dict[str, Any]:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / EVENTS_FILE).unlink(missing_ok=True)
     prefix = f"chaos-{uuid.uuid4().hex[:6]}"
@@ -61,8 +70,8 @@ def run(plan: RunPlan, directory: Path) -> dict[str, Any]:
     began_s = time.monotonic()
     try:
         for name in plan.experiments:
-            if time.monotonic() - began_s > plan.limit_s:
-                say(f"{name}: left out, {plan.limit_s / 60:.0f} minutes are over")
+            if stopping or time.monotonic() - began_s > plan.limit_s:
+                say(f"{name}: left out, {'stopping' if stopping else 'the time is over'}")
                 continue
             done.append(run_experiment(name, directory))
             say(f"{name}: {done[-1]['status']} in {done[-1]['seconds']:.0f} s")
