@@ -98,10 +98,9 @@
 {{/* What the schema can't say about etcd and TLS. */}}
 {{- define "tidelog.validate.etcd" -}}
 {{- if .Values.etcd.bundled -}}
-{{- $there := lookup "apps/v1" "StatefulSet" .Release.Namespace (include "tidelog.etcd.name" .) -}}
-{{- with $there -}}
+{{- with lookup "apps/v1" "StatefulSet" .Release.Namespace (include "tidelog.etcd.name" .) -}}
 {{- if ne (int .spec.replicas) (int $.Values.etcd.replicas) -}}
-{{- fail (printf "etcd.replicas: this etcd was made with %d member(s) and can't be changed to %d by a value; move it by hand (docs/guides/kubernetes-etcd.md) or install anew" (int .spec.replicas) (int $.Values.etcd.replicas)) -}}
+{{- fail (printf "etcd.replicas: this etcd was made with %d member(s) and can't be changed to %d by a value; move it by hand (docs/guides/kubernetes-etcd.md), or install anew" (int .spec.replicas) (int $.Values.etcd.replicas)) -}}
 {{- end -}}
 {{- end -}}
 {{- else -}}

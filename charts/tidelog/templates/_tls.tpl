@@ -71,6 +71,15 @@ Names in the certificate of etcd's members. A member that is called looks the ca
 
 {{/* What the schema can't say about TLS. */}}
 {{- define "tidelog.validate.tls" -}}
+{{- with lookup "apps/v1" "StatefulSet" .Release.Namespace (include "tidelog.brokerName" (dict "root" $ "id" .Values.brokers.firstId)) -}}
+{{- $hadTls := false -}}
+{{- range .spec.template.spec.volumes -}}
+{{- if eq .name "tls" -}}{{- $hadTls = true -}}{{- end -}}
+{{- end -}}
+{{- if ne $hadTls (eq (include "tidelog.tls.enabled" $) "true") -}}
+{{- fail (printf "tls.mode: this release was installed %s TLS and can't change that: services with and without it would not understand each other; install anew" (ternary "with" "without" $hadTls)) -}}
+{{- end -}}
+{{- end -}}
 {{- if eq .Values.tls.mode "secret" -}}
 {{- if not .Values.tls.secret.services -}}
 {{- fail "tls.secret.services: with tls.mode=secret name the Secret with ca.crt, tls.crt and tls.key of the services" -}}
