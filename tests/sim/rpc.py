@@ -25,7 +25,7 @@ def controller_name(controller_id: int) -> str:
 class SimCommandConnection:
     """In place of `grpc_broker_channels._Connection`: the stream of commands to one broker."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: object) -> None:
         self._address = address
         self.is_broken = False
 
