@@ -1,7 +1,8 @@
-"""The umbrella chart of the observability stack, as rendered: schemas, references, Prometheus' own check."""
+"""The umbrella chart of the observability stack, and what the chart makes for one, as rendered."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import shutil
@@ -33,6 +34,7 @@ def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
+@functools.cache  # helm takes a second and more
 def _rendered(chart: Path, *arguments: str) -> Objects:
     text = chart_check.helm(
         "template", "blue", str(chart), "--namespace", "tide", *chart_check._VERSION, *arguments
@@ -123,3 +125,49 @@ def test_traces_go_to_the_collector_that_there_is(chart: Path) -> None:
 def test_traces_that_go_nowhere_are_refused(chart: Path) -> None:
     with pytest.raises(chart_check.HelmFailedError, match=r"collector\.exportTo: say where traces go"):
         _rendered(chart, "--set", "jaeger.enabled=false")
+
+
+# -- what the chart itself makes for Prometheus' operator and Grafana's sidecar
+
+
+@pytest.fixture(scope="module")
+def monitored() -> Objects:
+    switches = [f"metrics.{part}.enabled=true" for part in ("podMonitor", "prometheusRule", "dashboards")]
+    return _rendered(
+        CHART, "--set", ",".join([*switches, "metrics.prometheusRule.runbookUrl=https://example.org/"])
+    )
+
+
+@pytest.mark.skipif(not is_installed(), reason="no promtool: apt-get install prometheus")
+def test_rules_of_the_chart_are_rules(monitored: Objects, tmp_path: Path) -> None:
+    made = [found for found in monitored if found["kind"] == "PrometheusRule"]
+    assert len(made) == len(RULES)
+    for found in made:
+        (tmp_path / f"{found['metadata']['name']}.yaml").write_text(yaml.safe_dump(found["spec"]))
+    command = ["promtool", "check", "rules", *tmp_path.iterdir()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    rules = [rule for found in made for group in found["spec"]["groups"] for rule in group["rules"]]
+    assert len(rules) == 45
+    for rule in rules:
+        assert rule["annotations"]["runbook_url"] == f"https://example.org/{rule['alert']}.md"
+        assert "RELEASE_" not in json.dumps(rule)
+
+
+def test_monitor_gives_the_labels_that_rules_ask_for(monitored: Objects) -> None:
+    (monitor,) = [found for found in monitored if found["kind"] == "PodMonitor"]
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert {relabel["targetLabel"] for relabel in endpoint["relabelings"]} == {
+        "release",
+        "component",
+        "broker",
+    }
+
+
+def test_dashboards_and_runbooks_are_config_maps(monitored: Objects) -> None:
+    data = [text for found in monitored if found["kind"] == "ConfigMap" for text in found["data"].items()]
+    dashboards = [json.loads(text) for name, text in data if name.endswith(".json")]
+    assert {found.get("uid") for found in dashboards} >= {f"tidelog-{path.stem}" for path in DASHBOARDS}
+    assert {name for name, _ in data if name.startswith("Tidelog")} == {
+        path.name for path in (CHART / "runbooks").glob("Tidelog*.md")
+    }
