@@ -351,7 +351,7 @@ class Coordinator:
     def detached(self, attachment: int, core: ShardCore | None) -> None:
         pass
 
-    def lost(self, shard: Shard) -> None:
+    def lost(self, shard: Shard, *, was_attached: bool) -> None:
         self.events.append("lost")
 
     def deposed(self, shard: Shard, newer_epoch: int) -> None:

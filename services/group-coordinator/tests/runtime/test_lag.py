@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from tidelog.group_coordinator.runtime.lag import lag_of
+from tidelog.group_coordinator.runtime.lag import lag_of, transactions_of
+from tidelog.group_coordinator.transactions.transaction import Transaction, TransactionStatus
+from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import PartitionOffsets
+from tidelog.runtime.broker_settings import BrokerSettings
+from tidelog.runtime.coordinator_metrics import TransactionsStanding
 
 NOW_MS = 1_000_000
 
@@ -25,4 +29,34 @@ NOW_MS = 1_000_000
 )
 def test_lag(committed: int, offsets: PartitionOffsets, lag: int, seconds: float) -> None:
     found = lag_of("g", TopicPartition("t", 1), committed, offsets, NOW_MS)
-    assert found == ("g", "t", 1, committed, lag, seconds)
+    assert found == ("g", "t", 1, committed, lag, seconds, None)
+
+
+@pytest.mark.parametrize(
+    ("committed", "offsets", "expires"),
+    [
+        pytest.param(90, PartitionOffsets(0, 100, 100, NOW_MS - 2_500, 10_000), 7.5, id="unread"),
+        pytest.param(90, PartitionOffsets(0, 100, 100, NOW_MS - 60_000, 10_000), 0.0, id="overdue"),
+        pytest.param(90, PartitionOffsets(0, 100, 100, NOW_MS, 0), 0.0, id="kept for no time"),
+        pytest.param(100, PartitionOffsets(0, 100, 100, -1, 10_000), None, id="all read"),
+        pytest.param(90, PartitionOffsets(0, 100, 100, NOW_MS - 2_500), None, id="kept for ever"),
+        pytest.param(90, PartitionOffsets(0, 100, 100, -1, 10_000), None, id="time unknown"),
+    ],
+)
+def test_when_unread_records_expire(committed: int, offsets: PartitionOffsets, expires: float | None) -> None:
+    assert lag_of("g", TopicPartition("t", 1), committed, offsets, NOW_MS).expires_seconds == expires
+
+
+def test_transactions_are_counted_by_state() -> None:
+    def standing(*transactions: Transaction) -> TransactionsStanding:
+        core = TransactionCore(0, BrokerSettings.parse({}))
+        core.transactions.update({str(number): one for number, one in enumerate(transactions)})
+        return transactions_of([core])
+
+    assert standing().oldest_open_ms is None
+    ongoing = Transaction(1, 0, 60_000, TransactionStatus.ONGOING, start_ms=NOW_MS)
+    found = standing(ongoing, ongoing._replace(start_ms=NOW_MS - 5), Transaction(2, 0, 60_000, start_ms=1))
+    assert found.oldest_open_ms == NOW_MS - 5
+    assert found.counts["Ongoing"] == 2
+    assert found.counts["Empty"] == 1
+    assert found.counts["PrepareAbort"] == 0

@@ -301,8 +301,8 @@ class CoordinatorRuntime:
         if core is not None:
             self.markers.forget(core)
 
-    def lost(self, shard: Shard) -> None:
-        self.counts.lost[shard.shard_id.kind] += 1
+    def lost(self, shard: Shard, *, was_attached: bool) -> None:
+        self.counts.lost[shard.shard_id.kind] += was_attached
         self._serving_changed()
         self._cancel_retry(shard.shard_id)
         delay_ms = min(FIRST_RETRY_MS << min(shard.attempts, 10), MAX_RETRY_MS)

@@ -89,7 +89,7 @@ class ShardOutlets(Protocol):
         """An attachment is over, and with it the core's memory."""
         ...
 
-    def lost(self, shard: Shard) -> None:
+    def lost(self, shard: Shard, *, was_attached: bool) -> None:
         """It is waiting again, from whatever state."""
         ...
 
@@ -241,6 +241,7 @@ class Shard:
         if self.state in (ShardState.WAITING, ShardState.CLOSED):
             return
         is_draining = self.state is ShardState.DRAINING
+        was_attached = self.state is not ShardState.ATTACHING
         if self.state is not ShardState.ATTACHING or not told:
             _log.info("a shard is lost", shard=str(self.shard_id), state=self.state.value, reason=reason)
         self._drop(told=told)
@@ -249,7 +250,7 @@ class Shard:
             self._outlets.drained(self)
         else:
             self.state = ShardState.WAITING
-            self._outlets.lost(self)
+            self._outlets.lost(self, was_attached=was_attached)
 
     def release(self) -> None:
         """Give it up in good order: take nothing more, let out what is decided, detach."""
