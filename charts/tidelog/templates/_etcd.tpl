@@ -119,6 +119,20 @@
 {{- include "tidelog.validate.tls" . -}}
 {{- end -}}
 
+{{/*
+Image of the container that runs before a member. That of the installation is kept, for it is no reason to restart
+etcd whenever the services are exchanged.
+*/}}
+{{- define "tidelog.etcd.joinImage" -}}
+{{- $image := include "tidelog.image" . -}}
+{{- with lookup "apps/v1" "StatefulSet" .Release.Namespace (include "tidelog.etcd.name" .) -}}
+{{- range dig "spec" "template" "spec" "initContainers" list . -}}
+{{- if eq .name "join" -}}{{- $image = .image -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- default $image .Values.etcd.joinImage -}}
+{{- end -}}
+
 {{/* Entries of a ConfigMap's `data:`: each member's configuration. JSON is YAML, and `tidelog etcd join` reads it. */}}
 {{- define "tidelog.etcd.config" -}}
 {{- $scheme := include "tidelog.etcd.scheme" . -}}
