@@ -80,14 +80,15 @@ podAntiAffinity:
 {{- end -}}
 
 {{- define "tidelog.topologySpread" -}}
+{{- $zoneSpread := .values.zoneSpread | default "soft" -}}
 {{- if kindIs "slice" .values.topologySpreadConstraints }}
 {{- with .values.topologySpreadConstraints }}
 {{- toYaml . }}
 {{- end }}
-{{- else }}
+{{- else if ne $zoneSpread "none" }}
 - maxSkew: 1
   topologyKey: topology.kubernetes.io/zone
-  whenUnsatisfiable: ScheduleAnyway
+  whenUnsatisfiable: {{ ternary "DoNotSchedule" "ScheduleAnyway" (eq $zoneSpread "hard") }}
   labelSelector:
     matchLabels:
       {{- include "tidelog.selectorLabels" . | nindent 6 }}
