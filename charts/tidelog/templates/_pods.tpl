@@ -146,8 +146,14 @@ spec:
   strategy:
     type: RollingUpdate
     rollingUpdate:
+      {{- if eq .values.antiAffinity "hard" }}
+      # There may be no node left for one more.
+      maxSurge: 0
+      maxUnavailable: 1
+      {{- else }}
       maxSurge: 1
       maxUnavailable: 0
+      {{- end }}
   selector:
     matchLabels:
       {{- include "tidelog.selectorLabels" (dict "root" .root "component" .component) | nindent 6 }}
