@@ -110,6 +110,17 @@ def test_traffic_went_well(watched: WatchedCluster, prometheus: Prometheus) -> N
     assert watched.traffic.failures == []
 
 
+def test_rules_notice_that_a_broker_was_killed(watched: WatchedCluster, prometheus: Prometheus) -> None:
+    """The last one that looks at the cluster: afterwards it is not whole."""
+    watched.cluster.kill("broker-3")
+    expected = {"TidelogBrokerDown", "TidelogBrokersMissing", "TidelogUnderReplicatedPartitions"}
+
+    def all_are_raised() -> bool:
+        return expected <= {a["labels"]["alertname"] for a in prometheus.ask("alerts")["alerts"]}
+
+    prometheus.await_true(all_are_raised, f"{expected} pending or firing", DATA_TIMEOUT_S)
+
+
 # -- the files alone
 
 
