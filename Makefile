@@ -16,7 +16,7 @@ BASE ?= python:3.13-slim
 K8S_LAB ?= ../shared/k8s-lab
 STAMP := $(VENV)/.set-up-from-constraints
 
-.PHONY: help setup run test check sim conformance demo bench codec protos constraints format clean \
+.PHONY: help setup run test check sim conformance demo bench codec protos dashboards constraints format clean \
   image image-lab lab-up lab-down e2e chaos e2e-all kube-tools
 .DEFAULT_GOAL := help
 
@@ -52,6 +52,7 @@ check: setup ## ruff, mypy, import-linter, generated code up to date, the chart 
 	@$(BIN)/lint-imports
 	@$(BIN)/python tools/codec/generate.py --check
 	@$(BIN)/python tools/protos/generate.py --check
+	@$(BIN)/python tools/dashboards/generate.py --check
 	@$(BIN)/python tools/kubernetes/image_requirements.py --check
 	@$(BIN)/python tools/kubernetes/chart_readme.py --check
 	@$(BIN)/python tools/kubernetes/chart_check.py
@@ -100,6 +101,9 @@ codec: setup ## generate the wire codec's tables from Kafka's message definition
 
 protos: setup ## generate the gRPC stubs from protos/
 	@$(BIN)/python tools/protos/generate.py
+
+dashboards: setup ## generate the Grafana dashboards of the chart
+	@$(BIN)/python tools/dashboards/generate.py
 
 constraints: ## pin all dependencies anew, with hashes (needs uv)
 	@uv pip compile --universal --python-version 3.11 --generate-hashes --extra dev --no-header --no-annotate --upgrade -q pyproject.toml -o constraints.txt
