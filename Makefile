@@ -93,7 +93,7 @@ e2e-all: ## e2e, then chaos with full volumes and upgrades; ends with a line of 
 	@$(MAKE) --no-print-directory e2e
 	@$(MAKE) --no-print-directory chaos
 
-kube-tools: ## helm, helm-unittest, kubeconform, promtool: what is missing
+kube-tools: ## helm, helm-unittest, promtool: what is missing
 	@tools/kubernetes/install_tools.sh
 
 codec: setup ## generate the wire codec's tables from Kafka's message definitions

@@ -1,11 +1,11 @@
 #!/bin/bash
-# What `make check` and `make e2e` need to judge the chart: helm, helm-unittest, kubeconform, promtool.
+# What `make check` and `make e2e` need to judge the chart: helm, helm-unittest, promtool.
 #
 #   install_tools.sh          installs what is missing (Go modules of go/go.mod, pinned with their sums; promtool by apt)
 #   install_tools.sh env      prints the export that a shell needs (PATH)
 #   install_tools.sh missing  names what is missing; exit 1 if anything is
 #
-# Needs Go 1.24 or newer for the first three and root for the last.
+# Needs Go 1.24 or newer for the first two and root for the last.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")"
 TOOLS=${TIDELOG_TOOLS:-$HOME/.cache/tidelog/tools}
@@ -14,7 +14,6 @@ export PATH=$TOOLS/bin:$K8S_CACHE/bin:$PATH:/usr/local/go/bin
 declare -A PACKAGE=(
   [helm]=helm.sh/helm/v3/cmd/helm
   [helm-unittest]=github.com/helm-unittest/helm-unittest/cmd/helm-unittest
-  [kubeconform]=github.com/yannh/kubeconform/cmd/kubeconform
 )
 
 # What `go build` of helm leaves unsaid: helm's version, and that of the Kubernetes it renders for without a cluster.
@@ -25,7 +24,7 @@ for package in $CHARTUTIL $LINT; do LDFLAGS+=" -X $package.k8sVersionMajor=1 -X 
 stamp() { cat go/go.mod go/go.sum "$(basename "$0")" | sha256sum; }
 missing() {
   local tool
-  for tool in helm helm-unittest kubeconform; do
+  for tool in helm helm-unittest; do
     [ "$(cat "$TOOLS/$tool.stamp" 2>/dev/null)" = "$(stamp)" ] && [ -x "$TOOLS/bin/$tool" ] || echo $tool
   done
   command -v promtool >/dev/null || echo promtool

@@ -5,7 +5,6 @@ go 1.24.0
 
 require (
 	github.com/helm-unittest/helm-unittest v1.0.3
-	github.com/yannh/kubeconform v0.7.0
 	helm.sh/helm/v3 v3.19.5
 )
 

@@ -5,6 +5,5 @@ package tools
 
 import (
 	_ "github.com/helm-unittest/helm-unittest/cmd/helm-unittest"
-	_ "github.com/yannh/kubeconform/cmd/kubeconform"
 	_ "helm.sh/helm/v3/cmd/helm"
 )
