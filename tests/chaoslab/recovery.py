@@ -18,6 +18,7 @@ most matters to those that live.
 """
 PAUSE_S = 0.5
 """Without faults a partition acknowledges many times in this."""
+BEGINS_S = 10.0
 FELT_S = 60.0
 """After a fault has ended, what goes wrong later is not laid to it."""
 Sample = Mapping[str, Any]
@@ -33,8 +34,8 @@ class Fault:
     at_s: float
     until_s: float
     next_write_s: float | None
-    """Until every partition of the log acknowledged again: of that which paused for longest, the end of its
-    pause; if none paused for longer than `PAUSE_S`, until all had acknowledged a record sent after the fault.
+    """Until every partition of the log acknowledged again: the end of the longest pause that began within
+    `BEGINS_S`; if none was longer than `PAUSE_S`, until all had acknowledged a record sent after the fault.
     """
     silence_s: float
     """The longest time a partition acknowledged nothing, until the next fault or `FELT_S` after this one."""
@@ -57,7 +58,8 @@ class Acknowledgements:
         """See `Fault.next_write_s`; None if a partition never acknowledged again."""
         latest = 0.0
         for times in self._settled.values():
-            before_s, after_s = max(_gaps(times, from_s, to_s), key=lambda gap: gap[1] - gap[0])
+            began = (gap for gap in _gaps(times, from_s, to_s) if gap[0] <= from_s + BEGINS_S)
+            before_s, after_s = max(began, key=lambda gap: gap[1] - gap[0])
             if after_s - before_s > PAUSE_S:
                 latest = max(latest, after_s - from_s)
         if latest:

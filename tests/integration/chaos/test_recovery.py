@@ -45,6 +45,13 @@ def test_without_a_pause_it_is_the_first_record_sent_after_the_fault() -> None:
     assert fault.next_write_s == pytest.approx(0.06)
 
 
+def test_a_pause_long_after_an_upgrade_began_is_not_its_next_write() -> None:
+    upgrade = {"action": "upgrade", "role": "release", "target": "new", "at_s": 10.05, "until_s": 50.0}
+    (fault,) = faults_of([upgrade], [], acknowledgements({0: (40.0, 43.0)}))
+    assert fault.next_write_s == pytest.approx(0.06)
+    assert fault.silence_s == pytest.approx(3.1, abs=0.1)
+
+
 def test_a_later_fault_takes_the_blame_for_what_follows_it() -> None:
     found = acknowledgements({0: (30.0, 38.0)})
     first, second = faults_of([kill("b-0", 10.0), kill("b-1", 29.9)], [], found)
