@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import click
-from tidelog.cli.kubernetes.api_server import ApiServer, NotFoundError
+from tidelog.cli.kubernetes.api_server import NotFoundError
+from tidelog.cli.kubernetes.object_reader import read_object
 from tidelog.cli.output import say
 from tidelog.cli.tool_command import ToolCommand, ToolError
 
@@ -22,14 +23,14 @@ PLACE: Final = "{address}"
 """What stands for the address in --listeners."""
 
 
-def address_in(ingress: Iterable[Any]) -> str | None:
+def address_in(ingress: Iterable[Mapping[str, Any]]) -> str | None:
     """The first host name or IP address of `status.loadBalancer.ingress`, IPv6 in brackets."""
     for point in ingress:
-        if point.hostname:
-            return str(point.hostname)
-        if point.ip:
-            is_v6 = isinstance(ipaddress.ip_address(point.ip), ipaddress.IPv6Address)
-            return f"[{point.ip}]" if is_v6 else str(point.ip)
+        if point.get("hostname"):
+            return str(point["hostname"])
+        if ip := point.get("ip"):
+            is_v6 = isinstance(ipaddress.ip_address(ip), ipaddress.IPv6Address)
+            return f"[{ip}]" if is_v6 else str(ip)
     return None
 
 
@@ -55,9 +56,8 @@ def command(service: str, namespace: str, listeners: str, output: Path) -> None:
     """Wait until the service has an address, and write what the broker advertises."""
     if PLACE not in listeners:
         raise ToolError(f"--listeners {listeners}: no {PLACE} in it")
-    server = ApiServer.connect()
     is_told = False
-    while (address := _address_of(server, service, namespace)) is None:
+    while (address := _address_of(service, namespace)) is None:
         if not is_told:
             say(f"waiting: service {service} has no address from a load balancer yet")
             is_told = True
@@ -70,10 +70,9 @@ def command(service: str, namespace: str, listeners: str, output: Path) -> None:
     say(text.strip())
 
 
-def _address_of(server: ApiServer, service: str, namespace: str) -> str | None:
+def _address_of(service: str, namespace: str) -> str | None:
     try:
-        found = server.call(server.core.read_namespaced_service, service, namespace)
+        found = read_object("service", service, namespace)
     except NotFoundError as error:
         raise ToolError(f"--service {service}: there is no such service in {namespace}") from error
-    balancer = found.status.load_balancer if found.status else None
-    return address_in((balancer.ingress if balancer else None) or ())
+    return address_in(found.get("status", {}).get("loadBalancer", {}).get("ingress") or ())

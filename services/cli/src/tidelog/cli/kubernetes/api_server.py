@@ -17,7 +17,7 @@ from tidelog.cli.tool_command import ToolError
 CALL_TIMEOUT_S: Final = 10.0
 RETRY_FOR_S: Final = 60.0
 RETRY_BACKOFF_S: Final = 1.0
-_RETRIED_STATUS: Final = (0, 408, 409, 429, 500, 502, 503, 504)
+RETRIED_STATUS: Final = (0, 408, 409, 429, 500, 502, 503, 504)
 _NOT_FOUND: Final = 404
 _FORBIDDEN: Final = (401, 403)
 
@@ -76,7 +76,7 @@ class ApiServer:
             except ApiException as error:
                 if error.status == _NOT_FOUND:
                     raise NotFoundError(_reason_of(error)) from error
-                if error.status not in _RETRIED_STATUS or time.monotonic() > give_up_s:
+                if error.status not in RETRIED_STATUS or time.monotonic() > give_up_s:
                     raise ToolError(f"the API server: {_reason_of(error)}") from error
             except HTTPError as error:
                 if time.monotonic() > give_up_s:
@@ -90,6 +90,11 @@ def _reason_of(error: Any) -> str:
         message = str(json.loads(error.body)["message"])
     except (TypeError, ValueError, KeyError):
         message = f"{error.status} {error.reason}"
-    if error.status in _FORBIDDEN and " cannot " in f" {message} ":  # else an admission plug-in says no
+    return with_next_step(message, error.status)
+
+
+def with_next_step(message: str, status: int) -> str:
+    """What the API server said, and who can grant it if it said no."""
+    if status in _FORBIDDEN and " cannot " in f" {message} ":  # else an admission plug-in says no
         return f"{message}; rbac.create=true of the chart grants it"
     return message

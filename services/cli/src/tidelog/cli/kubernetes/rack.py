@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Final
 
 import click
-from tidelog.cli.kubernetes.api_server import ApiServer, NotFoundError
+from tidelog.cli.kubernetes.api_server import NotFoundError
+from tidelog.cli.kubernetes.object_reader import read_object
 from tidelog.cli.output import say
 from tidelog.cli.tool_command import ToolCommand, ToolError
 
@@ -37,13 +38,11 @@ def rack_properties(labels: Mapping[str, str], label: str) -> str:
 @click.option("--label", default=ZONE_LABEL, show_default=True, help="The node's label that names the rack.")
 def command(node: str, output: Path, label: str) -> None:
     """Write the node's zone as `broker.rack`, or an empty file if it has none."""
-    server = ApiServer.connect()
     try:
-        found = server.call(server.core.read_node, node)
+        found = read_object("node", node)
     except NotFoundError as error:
         raise ToolError(f"--node {node}: there is no such node") from error
-    labels = found.metadata.labels if found.metadata else None
-    text = rack_properties(labels or {}, label)
+    text = rack_properties(found["metadata"].get("labels") or {}, label)
     try:
         output.write_text(text, "utf-8")
     except OSError as error:
