@@ -74,7 +74,8 @@ def test_init_containers_do_not_import_the_official_client(server: ScriptedApiSe
         "import sys; from pathlib import Path\n"
         "from tidelog.cli.kubernetes import address, rack\n"
         "from tidelog.cli.kubernetes.object_reader import PodReader\n"
-        f"print(PodReader({server.url!r}, Path({str(tmp_path / 'token')!r}), None).get({NODE!r})['metadata']['name'])\n"
+        f"reader = PodReader({server.url!r}, Path({str(tmp_path / 'token')!r}), None)\n"
+        f"print(reader.get({NODE!r})['metadata']['name'])\n"
         "print('kubernetes' in sys.modules)\n"
     )
     done = subprocess.run(
