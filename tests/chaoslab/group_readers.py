@@ -16,7 +16,8 @@ from chaoslab.history import ACKNOWLEDGED, NOTHING_COMMITTED, UNKNOWN, Commit, P
 POLL_S = 0.1
 COMMIT_INTERVAL_S = 0.7
 ASK_S = 5.0
-ASK_LIMIT_S = 60.0
+ASK_LIMIT_S = 15.0
+"""A member that was fenced meanwhile is told so for ever; it joins anew only when the assignment is over."""
 Log = tuple[str, int]
 MEMBER_SETTINGS: Mapping[str, Any] = {
     "enable.auto.commit": False,

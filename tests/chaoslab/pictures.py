@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import matplotlib as mpl
@@ -29,6 +30,7 @@ COLOURS = {
     "rebalance": "#95a5a6",
 }
 RATE_S = 1.0
+HIGHEST_OF_MEDIAN = 4
 
 
 def timeline(path: Path, samples: Sequence[Sample], faults: Sequence[Fault], title: str) -> None:
@@ -38,6 +40,8 @@ def timeline(path: Path, samples: Sequence[Sample], faults: Sequence[Fault], tit
     figure, (rate, isr, lag) = plt.subplots(3, 1, figsize=SIZE, sharex=True, height_ratios=(3, 2, 2))
     rate_times, rates = rates_of(samples, "acknowledged")
     rate.plot(rate_times, rates, color="#2c3e50", linewidth=0.8)
+    # What waited arrives at once afterwards; to show that would leave a flat line of the rest.
+    rate.set_ylim(0, min(max(rates), HIGHEST_OF_MEDIAN * max(median(rates), 1)) * 1.05)
     rate.set_ylabel("records acknowledged / s")
     isr.fill_between(
         times,
