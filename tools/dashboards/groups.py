@@ -146,6 +146,7 @@ _TRANSACTIONS = Row(
             "Oldest open, and markers to write",
             {
                 "oldest open, s": "max(tidelog_transactions_oldest_open_seconds{SEL})",
+                "oldest decided, markers missing, s": "max(tidelog_transactions_oldest_ending_seconds{SEL})",
                 "decided, markers missing": "sum(tidelog_transactions_ending{SEL})",
             },
             "Markers that stay missing: a partition has no leader",

@@ -295,6 +295,7 @@ def test_groups_and_transactions() -> None:
     prefix = "kafka_server_group_coordinator_metrics"
     assert value(telemetry, f"{prefix}_consumer_group_count", state="reconciling") == 1
     assert value(telemetry, "tidelog_transactions_oldest_open_seconds") == 4
+    assert value(telemetry, "tidelog_transactions_oldest_ending_seconds") == 0
     assert value(telemetry, "tidelog_transactions_ended_total", outcome="committed") == 8
 
 

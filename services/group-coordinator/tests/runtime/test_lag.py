@@ -57,6 +57,9 @@ def test_transactions_are_counted_by_state() -> None:
     ongoing = Transaction(1, 0, 60_000, TransactionStatus.ONGOING, start_ms=NOW_MS)
     found = standing(ongoing, ongoing._replace(start_ms=NOW_MS - 5), Transaction(2, 0, 60_000, start_ms=1))
     assert found.oldest_open_ms == NOW_MS - 5
+    assert found.oldest_ending_ms is None
+    ending = ongoing._replace(status=TransactionStatus.PREPARE_COMMIT, start_ms=1, update_ms=NOW_MS - 7)
+    assert standing(ending, ending._replace(update_ms=NOW_MS)).oldest_ending_ms == NOW_MS - 7
     assert found.counts["Ongoing"] == 2
     assert found.counts["Empty"] == 1
     assert found.counts["PrepareAbort"] == 0

@@ -39,10 +39,11 @@ class GroupStanding(NamedTuple):
 
 
 class TransactionsStanding(NamedTuple):
-    """By state, and when the oldest that is open began (None: none is)."""
+    """By state; when the oldest that is open began, and the oldest that is ending was decided, if one is."""
 
     counts: Mapping[str, int] = {}
     oldest_open_ms: int | None = None
+    oldest_ending_ms: int | None = None
 
 
 class ShardLoads(NamedTuple):
@@ -150,9 +151,16 @@ def _add_transactions(families: Families, view: CoordinatorView) -> None:
     for state, count in sorted(standing.counts.items()):
         doc = "Transactional ids by their transaction's state"
         families.gauge("tidelog_transactions", doc, count, state=state)
-    began_ms = standing.oldest_open_ms
-    age_s = 0.0 if began_ms is None else max(0, view.now_ms() - began_ms) / 1000
-    families.gauge("tidelog_transactions_oldest_open_seconds", "Age of the oldest open one", age_s)
+    for name, doc, since_ms in (
+        ("open", "Age of the oldest open one", standing.oldest_open_ms),
+        (
+            "ending",
+            "Since the oldest was decided whose markers are not all written",
+            standing.oldest_ending_ms,
+        ),
+    ):
+        age_s = 0.0 if since_ms is None else max(0, view.now_ms() - since_ms) / 1000
+        families.gauge(f"tidelog_transactions_oldest_{name}_seconds", doc, age_s)
     for outcome, count in zip(("committed", "aborted"), view.ended_transactions, strict=True):
         families.counter("tidelog_transactions_ended", "Transactions decided", count, outcome=outcome)
     doc = "Decided, but not all their markers are written yet"

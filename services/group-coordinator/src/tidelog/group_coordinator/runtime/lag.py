@@ -15,7 +15,7 @@ from tidelog.group_coordinator.groups.shared import Group
 from tidelog.group_coordinator.runtime.offset_questions import Position
 from tidelog.group_coordinator.runtime.runner import CoordinatorRuntime
 from tidelog.group_coordinator.runtime.shard import Cancellable, ShardState
-from tidelog.group_coordinator.transactions.transaction import TransactionStatus
+from tidelog.group_coordinator.transactions.transaction import PREPARED, TransactionStatus
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.topics import TopicPartition
@@ -137,14 +137,16 @@ def standing_of(group: Group) -> GroupStanding:
 def transactions_of(cores: Iterable[TransactionCore]) -> TransactionsStanding:
     """Every state is counted, if with 0."""
     counts = {status.kafka_name: 0 for status in TransactionStatus}
-    oldest_ms: int | None = None
+    open_ms: list[int] = []
+    ending_ms: list[int] = []
     for core in cores:
         for transaction in core.transactions.values():
             counts[transaction.status.kafka_name] += 1
             if transaction.status is TransactionStatus.ONGOING and transaction.start_ms >= 0:
-                began_ms = transaction.start_ms
-                oldest_ms = began_ms if oldest_ms is None else min(oldest_ms, began_ms)
-    return TransactionsStanding(counts, oldest_ms)
+                open_ms.append(transaction.start_ms)
+            elif transaction.status in PREPARED:
+                ending_ms.append(transaction.update_ms)
+    return TransactionsStanding(counts, min(open_ms, default=None), min(ending_ms, default=None))
 
 
 def lag_of(
