@@ -21,6 +21,7 @@ import yaml
 START_TIMEOUT_S = 30.0
 ANSWER_TIMEOUT_S = 20.0
 END_TIMEOUT_S = 20.0
+TRIES = 2
 ASK_AGAIN_S = 0.2
 SCRAPE_INTERVAL_S = 2
 
@@ -49,14 +50,25 @@ class Prometheus:
         self._directory = directory
         self._targets = targets
         self._rule_files = rule_files
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self._address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self._address = ""
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Prometheus:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._write_config()
+        for tries_left in reversed(range(TRIES)):
+            try:
+                self._start()
+                return self
+            except RuntimeError:
+                if not tries_left:  # somebody may have taken the port that was free a moment ago
+                    raise
+        raise AssertionError("not reached")
+
+    def _start(self) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self._address = f"127.0.0.1:{probe.getsockname()[1]}"
         command = [
             "prometheus",
             f"--config.file={self._config_file}",
@@ -71,7 +83,6 @@ class Prometheus:
         except BaseException:
             self.__exit__()
             raise
-        return self
 
     def __exit__(self, *_: object) -> None:
         if self._process is None:
