@@ -143,7 +143,7 @@ def remove_agents() -> bool:
 
 
 def _run(agent: str, program: str, *arguments: str) -> str:
-    return kubectl(AGENTS, "exec", agent, "--", "python3", "-c", program, *arguments, timeout_s=30)
+    return kubectl(AGENTS, "exec", agent, "--", "python3", "-c", program, *arguments, timeout_s=120)
 
 
 def _agent(release: Release, node: str) -> str:
