@@ -91,6 +91,7 @@ def join(member: EtcdProcess, others: list[EtcdProcess], directory: Path, timeou
         "name": member.name,
         "data-dir": str(member.data_dir),
         "initial-advertise-peer-urls": member.peer_url,
+        "initial-cluster": ",".join(f"{it.name}={it.peer_url}" for it in [member, *others]),
         "initial-cluster-state": "new",
     }
     source, output = directory / "in.json", directory / "out.json"
@@ -179,7 +180,7 @@ def test_a_first_start_beside_one_that_waits_for_a_majority(
             assert result.exit_code == 0, result.output
             assert member.arguments == ["--initial-cluster-state=new"]
             member.spawn()
-        for member in members:
+            # It listens, but answers clients only when it has a majority: when the next one has started.
             member.wait_until_up()
         put(members[0].endpoints, "/k", b"1")
     finally:
@@ -207,4 +208,7 @@ def test_a_config_that_is_none_is_told(tmp_path: Path) -> None:
         main, ["etcd", "join", "--member-config", str(source), "--output", str(tmp_path / "out")]
     )
     assert result.exit_code == 1
-    assert "an object with name, data-dir, initial-advertise-peer-urls expected" in result.output
+    assert (
+        "an object with name, data-dir, initial-advertise-peer-urls, initial-cluster expected"
+        in result.output
+    )

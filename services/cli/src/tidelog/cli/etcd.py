@@ -12,7 +12,7 @@ import click
 from tidelog.cli.service_options import fail, service_options, settings_from
 from tidelog.cli.service_process import etcd_options
 from tidelog.metadata.etcd.options import EtcdOptions
-from tidelog.metadata.etcd.rejoining import cluster_state, has_data
+from tidelog.metadata.etcd.rejoining import Peers, cluster_state, has_data
 from tidelog.metadata.etcd.snapshots import BrokenSnapshotError, expired_names, save_snapshot
 from tidelog.metadata.store import StoreError
 
@@ -121,7 +121,7 @@ def join(
     config = _member_config(source)
     if not has_data(Path(config["data-dir"])):
         try:
-            state = asyncio.run(cluster_state(options, config["initial-advertise-peer-urls"], timeout_s))
+            state = asyncio.run(cluster_state(options, _peers_of(config), timeout_s))
         except StoreError as error:
             fail(f"the cluster did not take this member in again within {timeout_s} s: {error}")
         config["initial-cluster-state"] = state
@@ -133,7 +133,7 @@ def join(
 
 
 def _member_config(source: Path) -> dict[str, Any]:
-    wanted = ("name", "data-dir", "initial-advertise-peer-urls")
+    wanted = ("name", "data-dir", "initial-advertise-peer-urls", "initial-cluster")
     try:
         config = json.loads(source.read_text("utf-8"))
     except (OSError, ValueError) as error:
@@ -141,3 +141,14 @@ def _member_config(source: Path) -> dict[str, Any]:
     if not isinstance(config, dict) or not all(isinstance(config.get(name), str) for name in wanted):
         fail(f"--member-config {source}: an object with {', '.join(wanted)} expected")
     return config
+
+
+def _peers_of(config: dict[str, Any]) -> Peers:
+    files = config.get("peer-transport-security", {})
+    return Peers(
+        config["initial-advertise-peer-urls"],
+        tuple(member.partition("=")[2] for member in config["initial-cluster"].split(",")),
+        ca_file=files.get("trusted-ca-file", ""),
+        cert_file=files.get("cert-file", ""),
+        key_file=files.get("key-file", ""),
+    )

@@ -7,6 +7,12 @@ to leave, with the id it had, and be taken in again with another.
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
+import socket
+import ssl
+import urllib.error
+import urllib.request
 from collections.abc import Sequence
 from enum import Enum, auto
 from pathlib import Path
@@ -20,12 +26,8 @@ from tidelog.metadata.etcd.options import EtcdEndpoint, EtcdOptions
 from tidelog.metadata.store import StoreUnavailableError
 
 PAUSE_MS: Final = 500
-# What gRPC says when a host answers that nobody listens, or when there is no host of that name.
-_NOBODY_TEXTS: Final = (
-    "Connection refused",
-    "Domain name not found",
-    "DNS server returned answer with no data",
-)
+PEER_TIMEOUT_S: Final = 3
+MAX_ANSWER_BYTES: Final = 1024 * 1024
 
 _log = structlog.get_logger(__name__)
 
@@ -75,7 +77,17 @@ def has_data(data_dir: Path) -> bool:
     return log.is_dir() and any(log.iterdir())
 
 
-async def cluster_state(options: EtcdOptions, peer_url: str, timeout_s: float) -> str:
+class Peers(NamedTuple):
+    """Peer URLs of all members, the one that starts included; files of PEM for https."""
+
+    own_url: str
+    urls: tuple[str, ...]
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+
+
+async def cluster_state(options: EtcdOptions, peers: Peers, timeout_s: float) -> str:
     """`new` or `existing`, after what had to be done for it. For a member without data only.
 
     Raises StoreUnavailableError if the others could not agree to it in time: a majority of them is needed.
@@ -84,7 +96,7 @@ async def cluster_state(options: EtcdOptions, peer_url: str, timeout_s: float) -
     try:
         async with asyncio.timeout(timeout_s):
             while True:
-                reason = await _try(options, peer_url)
+                reason = await _try(options, peers)
                 if reason in ("new", "existing"):
                     return reason
                 await asyncio.sleep(PAUSE_MS / 1000)
@@ -92,51 +104,72 @@ async def cluster_state(options: EtcdOptions, peer_url: str, timeout_s: float) -
         raise StoreUnavailableError(reason) from error
 
 
-async def _try(options: EtcdOptions, peer_url: str) -> str:
+async def _try(options: EtcdOptions, peers: Peers) -> str:
     """`new`, `existing`, or why neither yet."""
+    others = [url for url in peers.urls if url != peers.own_url]
+    answers = await asyncio.gather(*(asyncio.to_thread(_members_seen_by, url, peers) for url in others))
+    views = [answer for answer in answers if isinstance(answer, list)]
+    doubts = [answer for answer in answers if isinstance(answer, str)]
+    if doubts and not views:
+        return doubts[0]
+    decision = next_step(views, peers.own_url)
+    if decision.step is Step.START_NEW:
+        return "new"
+    if decision.step is Step.START_EXISTING:
+        return "existing"
     tried = await asyncio.gather(*(_connect(endpoint, options) for endpoint in options.parsed_endpoints()))
-    connections = [found for found in tried if isinstance(found, EtcdConnection)]
-    doubts = [found for found in tried if isinstance(found, str)]
+    connections = [connection for connection in tried if connection is not None]
     try:
-        views = [await _view(connection, options) for connection in connections]
-        seen = [view for view in views if view is not None]
-        if not seen and len(views) + len(doubts) > 0:
-            return doubts[0] if doubts else "a member is there, but says nothing of the others"
-        decision = next_step(seen, peer_url)
-        if decision.step is Step.START_NEW:
-            return "new"
-        if decision.step is Step.START_EXISTING:
-            return "existing"
-        return await _change(connections, decision, peer_url, options)
+        return await _change(connections, decision, peers.own_url, options)
     finally:
         for connection in connections:
             await connection.close()
 
 
-async def _connect(endpoint: EtcdEndpoint, options: EtcdOptions) -> EtcdConnection | str | None:
-    """None: surely nobody is there, as before everyone's first start. A sentence: who knows."""
+def _members_seen_by(peer_url: str, peers: Peers) -> list[Member] | str | None:
+    """Asked at the peers' port, as etcd itself does: there a member answers before it has a majority, and may
+    be waiting for this one. None: surely nobody is there, as before everyone's first start. A sentence: who
+    knows.
+    """
+    context = None
+    try:
+        if peer_url.startswith("https:"):
+            context = ssl.create_default_context(cafile=peers.ca_file or None)
+            context.load_cert_chain(peers.cert_file, peers.key_file)
+        # No proxy: the others are next door.
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
+        with opener.open(f"{peer_url}/members", timeout=PEER_TIMEOUT_S) as answer:
+            return members_of(answer.read(MAX_ANSWER_BYTES))
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        cause = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(cause, (ConnectionRefusedError, socket.gaierror)):
+            return None
+        return f"{peer_url}: {cause}"
+
+
+def members_of(answer: bytes) -> list[Member]:
+    """Of the JSON that a member answers. Raises ValueError."""
+    listed = json.loads(answer)
+    if not isinstance(listed, list) or not all(isinstance(member, dict) for member in listed):
+        raise ValueError(f"no list of members: {listed!r}")
+    return [
+        Member(
+            int(member.get("id", 0)),
+            str(member.get("name", "")),
+            frozenset(member.get("peerURLs") or ()),
+            bool(member.get("clientURLs")),
+        )
+        for member in listed
+    ]
+
+
+async def _connect(endpoint: EtcdEndpoint, options: EtcdOptions) -> EtcdConnection | None:
     try:
         return await EtcdConnection.open(endpoint, options)
-    except (OSError, TimeoutError) as error:
-        if any(text in str(error) for text in _NOBODY_TEXTS):
-            return None
-        return f"{endpoint.target}: {error or 'no connection in time'}"
-
-
-async def _view(connection: EtcdConnection, options: EtcdOptions) -> list[Member] | None:
-    try:
-        answer = await answer_of(
-            # Not through the leader: while a cluster comes up there may be none, and they wait for this one.
-            connection.cluster.MemberList(
-                pb.MemberListRequest(linearizable=False), timeout=options.attempt_timeout_ms / 1000
-            )
-        )
-    except CallFailedError:
+    except (OSError, TimeoutError):
         return None
-    return [
-        Member(member.ID, member.name, frozenset(member.peerURLs), bool(member.clientURLs))
-        for member in answer.members
-    ]
 
 
 async def _change(
