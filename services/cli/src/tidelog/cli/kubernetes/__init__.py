@@ -7,7 +7,10 @@ without I/O (`roll_order`, `volume_growth`, ...), `api_server` asks the API serv
 from __future__ import annotations
 
 import importlib
-from typing import Final
+import os
+import signal
+from types import FrameType
+from typing import Final, NoReturn
 
 import click
 
@@ -36,3 +39,9 @@ class _LazyGroup(click.Group):
 @click.group(cls=_LazyGroup)
 def command() -> None:
     """What a release on Kubernetes needs beside its services."""
+    if os.getpid() == 1:  # the kernel withholds SIGTERM from a container's first process that has no handler
+        signal.signal(signal.SIGTERM, _ended)
+
+
+def _ended(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
