@@ -61,6 +61,19 @@ class Release:
         self._helm("upgrade", *self._arguments(), timeout_s=timeout_s)
         return time.monotonic() - began_s
 
+    def change(self, values: Mapping[str, str], timeout_s: float) -> float:
+        """To other values, which hold from then on if helm takes them."""
+        began_s = time.monotonic()
+        before = dict(self._values)
+        self._values.update(values)
+        try:
+            self._helm("upgrade", *self._arguments(), timeout_s=timeout_s)
+        except HelmError:
+            self._values = before
+            raise
+        self._bootstrap = ""
+        return time.monotonic() - began_s
+
     def rollback(self, tag: str, root: Path, timeout_s: float) -> float:
         """To the revision before, which had this image and chart."""
         began_s = time.monotonic()
