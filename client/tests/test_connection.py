@@ -76,6 +76,33 @@ def test_nobody_listens() -> None:
         BrokerConnection(Address("127.0.0.1", port))
 
 
+def test_a_name_server_that_is_busy_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    look_ups = []
+
+    def fail(address: Address, timeout_s: float) -> socket.socket:
+        look_ups.append(address)
+        if len(look_ups) < 3:
+            raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+        raise ConnectionRefusedError("connection refused")
+
+    monkeypatch.setattr("socket.create_connection", fail)
+    monkeypatch.setattr("tidelog.client.connection.LOOK_UP_BACKOFF_S", 0.001)
+    with pytest.raises(UnreachableError, match="connection refused"):
+        BrokerConnection(Address("broker-1", 9092))
+    assert len(look_ups) == 3
+
+
+def test_a_name_server_that_stays_silent_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(address: Address, timeout_s: float) -> socket.socket:
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr("socket.create_connection", fail)
+    monkeypatch.setattr("tidelog.client.connection.LOOK_UP_AGAIN_FOR_S", 0.02)
+    monkeypatch.setattr("tidelog.client.connection.LOOK_UP_BACKOFF_S", 0.001)
+    with pytest.raises(UnreachableError, match="broker-1:9092: the name server does not answer"):
+        BrokerConnection(Address("broker-1", 9092))
+
+
 def test_an_unknown_host() -> None:
     with pytest.raises(UnreachableError, match=r"no-such-host\.invalid:9092: the host name is unknown"):
         BrokerConnection(Address("no-such-host.invalid", 9092))

@@ -32,6 +32,8 @@ from tidelog.wire.schema import Message
 DEFAULT_TIMEOUT_S: Final = 30.0
 MAX_RESPONSE_BYTES: Final = 256 * 1024 * 1024
 """A longer frame is taken for another protocol: `HTTP` and TLS alerts read as lengths are far above it."""
+LOOK_UP_AGAIN_FOR_S: Final = 10.0
+LOOK_UP_BACKOFF_S: Final = 0.2
 CLIENT_SOFTWARE_NAME: Final = "tidelog"
 CLIENT_SOFTWARE_VERSION: Final = "0.1.0"
 _LENGTH: Final = struct.Struct(">i")
@@ -70,7 +72,7 @@ class BrokerConnection:
         self._correlation_id = 0
         self.served: dict[int, VersionRange] = {}
         try:
-            self._socket = socket.create_connection(address, timeout_s)
+            self._socket = _connected(address, timeout_s)
         except (OSError, UnicodeError) as error:  # UnicodeError: a host name that IDNA can't encode
             raise UnreachableError(f"no connection to {address}: {_reason(error)}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -229,10 +231,23 @@ class BrokerConnection:
         return {row.api_key: VersionRange(row.min_version, row.max_version) for row in message.api_keys}
 
 
+def _connected(address: Address, timeout_s: float) -> socket.socket:
+    """A name server that is busy is asked again for a while: it says nothing about the name."""
+    give_up_s = time.monotonic() + min(timeout_s, LOOK_UP_AGAIN_FOR_S)
+    while True:
+        try:
+            return socket.create_connection(address, timeout_s)
+        except socket.gaierror as error:
+            if error.errno != socket.EAI_AGAIN or time.monotonic() > give_up_s:
+                raise
+        time.sleep(LOOK_UP_BACKOFF_S)
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "it timed out"
     if isinstance(error, socket.gaierror):
-        return "the host name is unknown"
+        is_silent = error.errno == socket.EAI_AGAIN
+        return "the name server does not answer" if is_silent else "the host name is unknown"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return text[:1].lower() + text[1:]
