@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import Counter
 from pathlib import Path
 
 from chaoslib.exceptions import ActivityFailed
@@ -27,11 +28,16 @@ def is_whole(namespace: str, release: str, within_s: float = 120) -> bool:
 def lacking(release: Release) -> list[str]:
     """What keeps the release from being whole."""
     wrong = []
+    serving = Counter(pod.component for pod in release.pods() if pod.is_ready)
     for item in release.workloads():
+        # A pod that was just deleted still counts for its owner's status, but it is not there.
+        component = item["metadata"].get("labels", {}).get("app.kubernetes.io/component", "")
+        serving[component] -= item["spec"].get("replicas", 1)
         wanted = item["spec"].get("replicas", 1)
         ready = item["status"].get("readyReplicas", 0)
         if ready < wanted or item["status"].get("replicas", 0) > wanted:
             wrong.append(f"{item['metadata']['name']}: {ready} of {wanted} ready")
+    wrong += [f"{-more} pods of {component} missing" for component, more in serving.items() if more < 0]
     if wrong:
         return wrong
     for pod in release.pods("broker"):
