@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
+import uvloop
 from brokerlab.tcp_relay import TcpRelay
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.rpc import session_stream
@@ -416,3 +418,23 @@ def test_an_end_that_raises_loses_its_session_and_no_other(capsys: pytest.Captur
 
     run(scenario())
     assert "a session failed" in capsys.readouterr().out
+
+
+def test_a_name_that_dns_refuses_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempt is over by then, and nobody is surprised by the answer."""
+    monkeypatch.setattr(session_stream, "CONNECT_TIMEOUT_MS", 0.5)
+    surprises: list[dict[str, object]] = []
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, told: surprises.append(told))
+        connector, end = StreamSessionConnector(), End()
+        connector.connect(BrokerRegistration(1, 1, (), session_address="nowhere.invalid:1"), end)
+        await end.until(lambda end: end.closings == 1)
+        await connector.close()
+        with contextlib.suppress(OSError):
+            await loop.getaddrinfo("nowhere.invalid", 1)  # answered after the first
+        gc.collect()
+
+    uvloop.run(asyncio.wait_for(scenario(), 60))
+    assert not surprises

@@ -303,10 +303,14 @@ async def _connect(broker: BrokerRegistration, stream: _Stream, tls: PeerTls | N
         if not host:
             raise OSError(f"broker {broker.broker_id} takes no sessions")
         async with asyncio.timeout(CONNECT_TIMEOUT_MS / 1000):
-            await asyncio.get_running_loop().create_connection(
+            loop = asyncio.get_running_loop()
+            # By us: uvloop's create_connection leaves the question to DNS behind when it is cancelled.
+            found = await loop.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+            address: Any = found[0][4]
+            await loop.create_connection(
                 lambda: stream,
-                host,
-                int(port),
+                address[0],
+                address[1],
                 ssl=None if tls is None else tls.identity().client_context,
                 server_hostname=None if tls is None else tls.server_name,
             )
