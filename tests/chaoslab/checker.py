@@ -163,9 +163,18 @@ def _lost_writes(history: History, stands: _Stands) -> Iterator[Anomaly]:
 
 
 def _lost_from_copies(history: History, stands: _Stands) -> Iterator[Anomaly]:
+    """Below the last record that was copied; a copier that came no further is slow, and nothing is lost."""
+    ends: dict[Log, int] = {}
     for poll in history.final:
         copy = history.copies.get(poll.topic)
-        if copy is not None and (copy, poll.key, poll.number) not in stands.by_name:
+        if copy is not None and (copy, poll.key, poll.number) in stands.by_name:
+            log = (poll.topic, poll.partition)
+            ends[log] = max(ends.get(log, 0), poll.offset)
+    for poll in history.final:
+        copy = history.copies.get(poll.topic)
+        if copy is None or poll.offset > ends.get((poll.topic, poll.partition), -1):
+            continue
+        if (copy, poll.key, poll.number) not in stands.by_name:
             detail = f"{poll.key} {poll.number} is at {poll.topic} offset {poll.offset}, not in its copy"
             yield Anomaly(LOST_WRITE, copy, poll.partition, NO_PLACE, detail)
 

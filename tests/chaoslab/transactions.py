@@ -18,6 +18,7 @@ from chaoslab.history import ABORTED, ACKNOWLEDGED, COMMITTED, NO_PLACE, UNKNOWN
 
 CALL_S = 10.0
 AGAIN_S = 0.2
+GIVE_UP_S = 45.0
 WRITER_SETTINGS: dict[str, Any] = {
     "transaction.timeout.ms": 10_000,
     "linger.ms": 2,
@@ -168,12 +169,17 @@ class _NotingCopier(Copier):
         return is_copied
 
     def retried(self, call: Any) -> None:
+        """For a while: an abort was seen that librdkafka called retriable for minutes, though the coordinator
+        had completed it (a message had timed out, it wanted a new epoch). Then another producer takes over.
+        """
+        deadline_s = time.monotonic() + GIVE_UP_S
         while True:
             try:
                 call()
                 return
             except KafkaException as problem:
-                if not problem.args[0].retriable() or self._owner.is_over.is_set():
+                is_late = self._owner.is_over.is_set() or time.monotonic() > deadline_s
+                if is_late or not problem.args[0].retriable():
                     raise
                 time.sleep(AGAIN_S)
 

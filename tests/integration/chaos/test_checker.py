@@ -239,6 +239,13 @@ def test_all_kinds_are_planted_here() -> None:
     assert {kind for _, kind in planted} == set(checker.KINDS)
 
 
+def test_a_copier_that_came_no_further_lost_nothing() -> None:
+    history = sound()
+    without(history, COPY, 5)
+    history.sends = [s for s in history.sends if (s.topic, s.number) != (COPY, 5)]
+    assert judge(history).is_sound
+
+
 def test_a_repeat_after_a_new_assignment_is_no_anomaly() -> None:
     """At least once: what was not committed is shown again."""
     history = sound()
