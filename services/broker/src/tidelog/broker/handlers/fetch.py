@@ -41,10 +41,7 @@ NO_REPLICA = -1
 FIRST_VERSION_FROM_FOLLOWERS = 11
 
 
-def handle(
-    broker: Broker, request: FetchRequest, context: RequestContext, kind: type[Fetch] | None = None
-) -> object:
-    """`kind` is what takes a client's fetch, if not Fetch itself."""
+def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> object:
     state = request.replica_state
     if (request.replica_id if state is None else state.replica_id) >= 0:
         return follower_fetch.handle(broker, request, context)
@@ -52,7 +49,7 @@ def handle(
         plan = broker.fetch_sessions.plan(request, context.api_version, broker.clock.now_ms())
     except KafkaError as error:
         return FetchResponse(error_code=error.code, session_id=NO_SESSION)
-    fetch = (kind or Fetch)(broker, request, context, plan)
+    fetch = Fetch(broker, request, context, plan)
     reads = fetch.read()
     if fetch.is_answerable(reads):
         return fetch.answer(reads)
