@@ -31,7 +31,7 @@ s a MiB at the worst.
 _SIZE = struct.Struct(">i")
 
 STOP_TIMEOUT_MS: Final = 1_000
-"""How long a stop waits for requests that are being handled; those may wait for a controller that isn't there."""
+"""How long a stop waits for requests in work; those may wait for a controller that isn't there."""
 
 _log = structlog.get_logger(__name__)
 

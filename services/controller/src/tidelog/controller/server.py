@@ -23,13 +23,13 @@ from tidelog.metadata.store import (
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.model.trace_context import traced_step
 from tidelog.rpc.broker_commands import BrokerChannels
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
 from tidelog.runtime.broker_settings import BrokerSettings
 from tidelog.runtime.clock import Clock, SystemClock
 from tidelog.runtime.controller_metrics import Overview
 from tidelog.runtime.telemetry import ControllerCounts
-from tidelog.model.trace_context import traced_step
 
 RETRY_MS: Final = 500
 # Terms that end as soon as they begin must not chase each other.
