@@ -32,6 +32,7 @@ def small_volumes(kubectl: Kubectl, directory: Path, count: int) -> Iterator[str
     finally:
         for name in names:
             kubectl.run("delete", "pv", name, "--ignore-not-found", "--wait=false")
+        kubectl.run("delete", "storageclass", STORAGE_CLASS, "--ignore-not-found")
         for path in mounted:
             _run("umount", "--lazy", str(path))
             path.with_suffix(".img").unlink()
