@@ -247,7 +247,7 @@ def test_a_record_that_is_too_large(tools: Tools, new_topic: Callable[..., str])
 
 
 def test_offsets(tools: Tools, new_topic: Callable[..., str], bootstrap: str) -> None:
-    topic = new_topic(2)
+    topic = new_topic(2, retention_ms=-1)  # its records are years old
     producer = new_producer(bootstrap)
     for i, timestamp in enumerate((1_600_000_000_000, 1_600_000_009_000, 1_600_000_005_000)):
         producer.produce(topic, b"%d" % i, partition=1, timestamp=timestamp)

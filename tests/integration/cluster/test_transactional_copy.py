@@ -103,4 +103,6 @@ def test_the_copy_by_kafkas_own_copier_is_exact(
 ) -> None:
     source, target = (new_replicated_topic(faulty_cluster, 2) for _ in range(2))
     copiers = Copiers(faulty_cluster.bootstrap, source, target, tmp_path, 2)
-    copy_under_faults(faulty_cluster, copiers, lambda: copiers.start_java(java, TRANSACTION_MESSAGES), 2)
+    # Small transactions, for it doesn't pause between them: it would be done before the first fault.
+    size = max(TRANSACTION_MESSAGES // 10, 1)
+    copy_under_faults(faulty_cluster, copiers, lambda: copiers.start_java(java, size), 2)
