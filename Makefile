@@ -9,7 +9,8 @@ SEEDS ?= 200
 FIRST_SEED ?= 1
 RECORDS ?= 1000
 # of images and clusters
-ENGINE ?= $(shell command -v podman || command -v docker || command -v buildah)
+# The first that works: a docker client without its daemon doesn't.
+ENGINE ?= $(shell for e in podman docker buildah; do $$e info >/dev/null 2>&1 && echo $$e && break; done)
 FILE ?= Containerfile
 IMAGE ?= localhost/tidelog:dev
 BASE ?= python:3.13-slim
