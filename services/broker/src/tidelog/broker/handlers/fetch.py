@@ -49,14 +49,19 @@ def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> ob
         plan = broker.fetch_sessions.plan(request, context.api_version, broker.clock.now_ms())
     except KafkaError as error:
         return FetchResponse(error_code=error.code, session_id=NO_SESSION)
-    fetch = Fetch(broker, request, context, plan)
+    return answer_or_park(Fetch(broker, request, context, plan))
+
+
+def answer_or_park(fetch: Fetch) -> object:
+    """What is there already, or PARKED until there is enough or its time is over."""
     reads = fetch.read()
     if fetch.is_answerable(reads):
         return fetch.answer(reads)
     reads.release()
+    broker = fetch.broker
     operation = DelayedFetch(fetch)
-    context.park(on_abandoned=lambda: broker.fetch_purgatory.cancel(operation))
-    deadline_ms = broker.timer.now_ms() + request.max_wait_ms
+    fetch.context.park(on_abandoned=lambda: broker.fetch_purgatory.cancel(operation))
+    deadline_ms = broker.timer.now_ms() + fetch.request.max_wait_ms
     broker.fetch_purgatory.watch(operation, fetch.watched_keys(), deadline_ms)
     return PARKED
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchPlan
-from tidelog.broker.handlers.fetch import DelayedFetch, Fetch, Reads
-from tidelog.broker.request import PARKED
+from tidelog.broker.handlers.fetch import Fetch, Reads, answer_or_park
 from tidelog.broker.tracing.traced_request import TracedRequest
 from tidelog.model.errors import KafkaError
 from tidelog.wire.messages.fetch import FetchRequest, FetchResponse
@@ -22,16 +21,7 @@ def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> ob
         plan = broker.fetch_sessions.plan(request, context.api_version, broker.clock.now_ms())
     except KafkaError as error:
         return FetchResponse(error_code=error.code, session_id=NO_SESSION)
-    fetch = TracedFetch(broker, request, context, plan)
-    reads = fetch.read()
-    if fetch.is_answerable(reads):
-        return fetch.answer(reads)
-    reads.release()
-    operation = DelayedFetch(fetch)
-    context.park(on_abandoned=lambda: broker.fetch_purgatory.cancel(operation))
-    deadline_ms = broker.timer.now_ms() + request.max_wait_ms
-    broker.fetch_purgatory.watch(operation, fetch.watched_keys(), deadline_ms)
-    return PARKED
+    return answer_or_park(TracedFetch(broker, request, context, plan))
 
 
 def is_of_a_follower(request: FetchRequest) -> bool:

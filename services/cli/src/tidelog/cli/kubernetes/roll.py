@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import click
@@ -97,11 +98,15 @@ def wait_ready(release: str, namespace: str, bootstrap_server: str, timeout_s: f
     found = open_release(release, namespace)
     progress = Progress(timeout_s)
     for component in (ETCD, CONTROLLER, GROUP_COORDINATOR):
-        wait_for(lambda name=component: found.members(name) + found.deployments(name), progress)  # type: ignore[misc]
+        wait_for(partial(_workloads, found, component), progress)
     while not isinstance(step := look(found, bootstrap_server), Finished):
         reason = step.reason if isinstance(step, Wait) else f"{step.broker.name} is of another revision"
         progress.wait(reason)
     progress.tell("ready: all replicas in sync")
+
+
+def _workloads(release: Release, component: str) -> list[Workload]:
+    return [*release.members(component), *release.deployments(component)]
 
 
 def roll_deployments(release: Release, component: str, progress: Progress) -> None:
