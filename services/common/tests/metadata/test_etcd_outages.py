@@ -217,6 +217,18 @@ def test_nobody_there_is_said_in_time() -> None:
     asyncio.run(scenario())
 
 
+def test_a_server_that_says_nothing_is_named_with_the_reason() -> None:
+    async def scenario() -> None:
+        async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as silent:
+            port = silent.sockets[0].getsockname()[1]
+            limits = {"operation_timeout_ms": 500, "connect_timeout_ms": 50}
+            async with _opened(f"http://127.0.0.1:{port}", **limits) as store:
+                with pytest.raises(StoreUnavailableError, match=f"127.0.0.1:{port}: no connection in time"):
+                    await store.get("/k")
+
+    asyncio.run(scenario())
+
+
 def test_broken_connections_lose_and_repeat_nothing(member: EtcdProcess) -> None:
     """Each revision has three keys; some are so large that etcd cuts its answers."""
     revisions = 120

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from brokerlab.etcd_process import EtcdProcess, etcd_cluster
 from click.testing import CliRunner
-from tidelog.cli.etcd_binary import EtcdBinary
+from tidelog.cli.etcd_binary import EtcdBinary, etcd_of_distro, version_of
 from tidelog.cli.main import main
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
@@ -19,6 +19,7 @@ from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.etcd.snapshots import (
     SUM_BYTES,
     BrokenSnapshotError,
+    SavedSnapshot,
     expired_names,
     save_snapshot,
     write_checked,
@@ -81,25 +82,23 @@ def test_the_newest_snapshots_are_kept_and_foreign_files_left_alone() -> None:
 
 
 @pytest.mark.integration
-def test_a_fresh_etcd_reads_what_a_snapshot_holds(etcd: EtcdProcess, tmp_path: Path) -> None:
-    async def fill() -> None:
-        store = EtcdMetadataStore(EtcdOptions(etcd.endpoints))
-        # More than one piece of etcd's (32 KiB).
-        for number in range(200):
-            await store.txn([], [Put(f"/topics/{number}", VALUE)])
-        await store.close()
-
-    asyncio.run(fill())
-    saved = asyncio.run(save_snapshot(EtcdOptions(etcd.endpoints), tmp_path / "s.db", 30))
-    assert saved.size_bytes == saved.path.stat().st_size > 100_000
-    assert saved.revision >= 201
-    assert [path.name for path in tmp_path.glob("s.*")] == ["s.db"]
+def test_a_fresh_etcd_reads_what_a_snapshot_holds(tmp_path: Path) -> None:
+    # Not the newest: etcd 3.6 doesn't serve a store without its log (its first entries count as applied already).
+    path = etcd_of_distro()
+    if path is None:
+        pytest.skip("the etcd 3.5.1 of the dev extra isn't here: make setup")
+    binary = EtcdBinary(path, version_of(path))
+    etcd = EtcdProcess(tmp_path / "etcd-data", tmp_path / "etcd.log", binary=binary).start()
+    try:
+        saved = fill_and_save(etcd, tmp_path / "s.db")
+    finally:
+        etcd.stop()
     # The file without the sum is the store itself. (A restore makes a log beside it, for a cluster to go on
     # with; this etcd only reads.)
     below = tmp_path / "fresh" / "member" / "snap"
     below.mkdir(parents=True)
     (below / "db").write_bytes(saved.path.read_bytes()[:-SUM_BYTES])
-    fresh = EtcdProcess(tmp_path / "fresh", tmp_path / "fresh.log", binary=etcd.binary).start()
+    fresh = EtcdProcess(tmp_path / "fresh", tmp_path / "fresh.log", binary=binary).start()
 
     async def read() -> list[bytes]:
         store = EtcdMetadataStore(EtcdOptions(fresh.endpoints))
@@ -111,6 +110,29 @@ def test_a_fresh_etcd_reads_what_a_snapshot_holds(etcd: EtcdProcess, tmp_path: P
         assert asyncio.run(read()) == [VALUE, VALUE]
     finally:
         fresh.stop()
+
+
+@pytest.mark.integration
+def test_a_snapshot_of_any_etcd_is_whole(etcd: EtcdProcess, tmp_path: Path) -> None:
+    saved = fill_and_save(etcd, tmp_path / "s.db")
+    assert saved.path.read_bytes().count(VALUE) >= 200
+
+
+def fill_and_save(etcd: EtcdProcess, path: Path) -> SavedSnapshot:
+    """A snapshot of 200 values: more than one piece of etcd's (32 KiB)."""
+
+    async def fill() -> None:
+        store = EtcdMetadataStore(EtcdOptions(etcd.endpoints))
+        for number in range(200):
+            await store.txn([], [Put(f"/topics/{number}", VALUE)])
+        await store.close()
+
+    asyncio.run(fill())
+    saved = asyncio.run(save_snapshot(EtcdOptions(etcd.endpoints), path, 30))
+    assert saved.size_bytes == saved.path.stat().st_size > 100_000
+    assert saved.revision >= 201
+    assert [found.name for found in path.parent.glob("s.*")] == ["s.db"]
+    return saved
 
 
 @pytest.mark.integration

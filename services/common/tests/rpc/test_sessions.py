@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 import pytest
 import uvloop
 from brokerlab.tcp_relay import TcpRelay
+from structlog.testing import capture_logs
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.rpc import session_stream
 from tidelog.rpc.coordinator_session import (
@@ -401,7 +402,7 @@ def test_what_makes_no_sense_ends_the_session(nonsense: bytes) -> None:
     run(scenario())
 
 
-def test_an_end_that_raises_loses_its_session_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_end_that_raises_loses_its_session_and_no_other() -> None:
     def answers(line: SessionLine, item: Item) -> None:
         if item == Hello(13):
             raise RuntimeError("unlucky")
@@ -416,8 +417,9 @@ def test_an_end_that_raises_loses_its_session_and_no_other(capsys: pytest.Captur
             await lucky.until(lambda end: len(end.items) == 1)
             assert lucky.closings == 0
 
-    run(scenario())
-    assert "a session failed" in capsys.readouterr().out
+    with capture_logs() as logs:
+        run(scenario())
+    assert "a session failed" in [entry["event"] for entry in logs]
 
 
 def test_a_name_that_dns_refuses_too_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -183,7 +183,7 @@ class EtcdConnections:
         try:
             self._current = await EtcdConnection.open(endpoint, self._options)
         except (OSError, TimeoutError) as error:
-            self._failure = f"{endpoint.target}: {error or 'no connection in time'}"
+            self._failure = f"{endpoint.target}: {str(error) or 'no connection in time'}"
             self._next = (self._next + 1) % len(self._endpoints)
             return None
         return self._current
