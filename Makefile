@@ -16,8 +16,9 @@ IMAGE ?= localhost/tidelog:dev
 BASE ?= python:3.13-slim
 K8S_LAB ?= ../shared/k8s-lab
 STAMP := $(VENV)/.set-up-from-constraints
+SPARK_STAMP := $(VENV)/.set-up-from-constraints-pipeline
 
-.PHONY: help setup run test check sim conformance demo bench codec protos dashboards constraints format clean \
+.PHONY: help setup pipeline-setup run test check sim conformance demo bench codec protos dashboards constraints format clean \
   image image-lab lab-up lab-down e2e chaos e2e-all kube-tools
 .DEFAULT_GOAL := help
 
@@ -34,16 +35,25 @@ $(STAMP): constraints.txt pyproject.toml
 	@exec 9>.venv.lock; ! command -v flock >/dev/null || flock 9; \
 	if [ ! $@ -nt constraints.txt ] || [ ! $@ -nt pyproject.toml ]; then \
 	  set -e; echo "setting up $(VENV) ..."; \
-	  $(PYTHON) -m venv --clear $(VENV); \
+	  $(PYTHON) -m venv --clear $(VENV); rm -f $(SPARK_STAMP); \
 	  $(BIN)/python -m pip --disable-pip-version-check install -q --require-hashes -r constraints.txt; \
 	  $(BIN)/python -m pip --disable-pip-version-check install -q --no-deps --no-build-isolation -e .; \
 	  touch $@; \
 	fi
 
+pipeline-setup: setup $(SPARK_STAMP) ## Spark and its JARs, for what runs on it (needs Java 17)
+
+$(SPARK_STAMP): constraints-pipeline.txt $(STAMP)
+	@echo "setting up Spark in $(VENV) ..."
+	@exec 9>.venv.lock; ! command -v flock >/dev/null || flock 9; \
+	$(BIN)/python -m pip --disable-pip-version-check install -q --require-hashes --no-build-isolation -r $<
+	@$(BIN)/tidelog pipeline jars >/dev/null
+	@touch $@
+
 run: setup ## one broker on $(LISTEN), data in $(DATA_DIR)
 	@exec $(BIN)/tidelog dev --listen $(LISTEN) --data-dir $(DATA_DIR)
 
-test: setup ## all tests; what needs something optional is skipped with its reason (REQUIRE_ALL=1: fails instead)
+test: setup $(if $(shell command -v java),pipeline-setup) ## all tests; what needs something optional is skipped with its reason (REQUIRE_ALL=1: fails instead)
 	@$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
 
 check: setup ## ruff, mypy, import-linter, generated code up to date, the chart as rendered

@@ -305,7 +305,7 @@ def test_a_broker_with_data_does_not_make_a_cluster_of_an_empty_etcd(
     shutil.rmtree(cluster.data_dir / "etcd-1")
     with pytest.raises(ClusterCommandError, match="broker-1 ended instead of starting") as caught:
         cluster.command("up")
-    # Whoever is first, the controller with a new cluster or the broker with its old one, the broker doesn't serve.
+    # Whoever is first, the controller with a new cluster or the broker with its old one: it doesn't serve.
     said = str(caught.value)
     assert re.search(
         r"belongs to cluster \S+, but etcd knows no cluster|has cluster\.id=\S+ in its meta\.properties", said

@@ -83,7 +83,7 @@ def test_the_newest_snapshots_are_kept_and_foreign_files_left_alone() -> None:
 
 @pytest.mark.integration
 def test_a_fresh_etcd_reads_what_a_snapshot_holds(tmp_path: Path) -> None:
-    # Not the newest: etcd 3.6 doesn't serve a store without its log (its first entries count as applied already).
+    # Not the newest: etcd 3.6 doesn't serve a store without its log (its first entries count as applied).
     path = etcd_of_distro()
     if path is None:
         pytest.skip("the etcd 3.5.1 of the dev extra isn't here: make setup")

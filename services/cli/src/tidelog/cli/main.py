@@ -24,6 +24,7 @@ _COMMANDS: Final = {
     "kubernetes": "tidelog.cli.kubernetes:command",
     "offsets": "tidelog.cli.offsets:command",
     "perf": "tidelog.cli.perf:command",
+    "pipeline": "tidelog.cli.pipeline:command",
     "produce": "tidelog.cli.produce:command",
     "rebalance": "tidelog.cli.rebalance:command",
     "topic": "tidelog.cli.topic:command",

@@ -1,0 +1,35 @@
+"""`tidelog pipeline`: topics into tables on Spark, and the proof that they are complete."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+from tidelog.cli.lazy_group import LazyGroup
+from tidelog.cli.tool_command import fail
+from tidelog.client.errors import ClientError
+from tidelog.model.errors import KafkaError
+from tidelog.pipeline.errors import PipelineError
+
+_COMMANDS: Final = {
+    "jars": "tidelog.pipeline.commands.jars:command",
+}
+
+
+class PipelineGroup(LazyGroup):
+    """Expected failures become one line on standard error and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (PipelineError, ClientError, KafkaError) as error:
+            fail(str(error))
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] not in ("pyspark", "pyarrow", "numpy", "pandas", "py4j"):
+                raise
+            fail("Spark isn't installed here: pip install 'tidelog[pipeline]'")
+
+
+@click.group(cls=PipelineGroup, places=_COMMANDS)
+def command() -> None:
+    """Topics into tables on Spark, and the proof that they are complete."""

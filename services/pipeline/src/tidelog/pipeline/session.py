@@ -1,0 +1,73 @@
+"""The Spark session of every job: embedded by default, remote by Spark Connect, or that of spark-submit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.jars import session_jars
+from tidelog.pipeline.java import check_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DEFAULT_MASTER: Final = "local[*]"
+
+_EVERYWHERE: Final[Mapping[str, str]] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    "spark.sql.session.timeZone": "UTC",
+    # Data sources in Python hand over Arrow batches; so do pandas functions.
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+_EMBEDDED: Final[Mapping[str, str]] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # The defaults of 200 and 50 are for clusters: on one machine each task costs more than its work.
+    "spark.sql.shuffle.partitions": "4",
+    "spark.databricks.delta.snapshotPartitions": "2",
+}
+
+
+def spark_session(
+    app_name: str,
+    *,
+    settings: Mapping[str, str] | None = None,
+    master: str | None = None,
+    remote: str | None = None,
+) -> SparkSession:
+    """`settings` win over ours. `remote` (or SPARK_REMOTE) is a Spark Connect address, sc://HOST:PORT;
+    without it and outside spark-submit the session is an embedded one, of `master` or DEFAULT_MASTER.
+
+    Raises JavaMissingError, PipelineError (no pyspark, no JARs).
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise PipelineError("Spark isn't installed here: pip install 'tidelog[pipeline]'") from error
+    builder = SparkSession.builder.appName(app_name)
+    remote = remote or os.environ.get("SPARK_REMOTE")
+    if remote:
+        # Static settings are the server's own.
+        for name, value in (settings or {}).items():
+            builder = builder.config(name, value)
+        return builder.remote(remote).getOrCreate()
+    chosen = dict(_EVERYWHERE)
+    if (
+        "PYSPARK_GATEWAY_PORT" not in os.environ
+    ):  # not started by spark-submit, which has its own master and JARs
+        check_java()
+        chosen |= {**_EMBEDDED, "spark.master": master or DEFAULT_MASTER}
+        jars = session_jars()
+        if jars:
+            chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
+    for name, value in {**chosen, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    session = builder.getOrCreate()
+    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+        session.sparkContext.setLogLevel("ERROR")
+    return session
