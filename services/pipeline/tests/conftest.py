@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING
 import pytest
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic
-from tidelog.pipeline.java import JavaMissingError, check_java
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.jars import session_jars
+from tidelog.pipeline.java import check_java
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,7 +40,8 @@ def spark() -> Iterator[SparkSession]:
     """local[2], small; skips without Java. Tests leave no streaming query running."""
     try:
         check_java()
-    except JavaMissingError as error:
+        session_jars()
+    except PipelineError as error:
         pytest.skip(str(error))
     from tidelog.pipeline.session import spark_session
 
