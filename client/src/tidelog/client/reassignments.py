@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import Cluster
-from tidelog.model.errors import ErrorCode
+from tidelog.client.rebalance_plan import Assignment, PartitionKey
+from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -21,9 +22,6 @@ from tidelog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
 )
 
-PartitionKey = tuple[str, int]
-"""(topic, partition)"""
-
 PREFERRED: Final = 0
 
 
@@ -34,6 +32,15 @@ class Reassignment:
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
     removing: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the cluster has now."""
+
+    assignment: Assignment
+    racks: Mapping[int, str | None]
+    under_way: Mapping[PartitionKey, Reassignment]
 
 
 def list_reassignments(cluster: Cluster) -> dict[PartitionKey, Reassignment]:
@@ -49,6 +56,28 @@ def list_reassignments(cluster: Cluster) -> dict[PartitionKey, Reassignment]:
         for topic in answer.topics
         for row in topic.partitions
     }
+
+
+def standing_of(cluster: Cluster, topics: Collection[str] = ()) -> Standing:
+    """Of all topics, or of those named. Partitions that move count as if they had arrived. Raises KafkaError,
+    ClientError.
+    """
+    view = cluster.describe()
+    found = cluster.topics(topics or None)
+    for name in topics:
+        if name not in found:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+    under_way = list_reassignments(cluster)
+    assignment: dict[PartitionKey, tuple[int, ...]] = {}
+    for topic in found.values():
+        for partition in topic.partitions:
+            key = (topic.name, partition.index)
+            move = under_way.get(key)
+            removing = move.removing if move else ()
+            assignment[key] = tuple(
+                r for r in (move.replicas if move else partition.replicas) if r not in removing
+            )
+    return Standing(assignment, {broker.broker_id: broker.rack for broker in view.brokers}, under_way)
 
 
 def alter_reassignments(cluster: Cluster, wanted: Mapping[PartitionKey, tuple[int, ...] | None]) -> None:

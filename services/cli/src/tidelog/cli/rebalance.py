@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import click
 from tidelog.cli.output import note, print_table, say
-from tidelog.cli.rebalance_plan import Move, PlanError, after_moves, plan_moves, replica_counts
-from tidelog.cli.rebalance_run import AT_ONCE, Standing, carry_out, remove_throttle, standing_of
+from tidelog.cli.rebalance_run import AT_ONCE, carry_out, remove_throttle
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.cluster import Cluster
-from tidelog.client.reassignments import alter_reassignments, list_reassignments
+from tidelog.client.reassignments import Standing, alter_reassignments, list_reassignments, standing_of
+from tidelog.client.rebalance_plan import (
+    Move,
+    PlanError,
+    after_moves,
+    plan_json,
+    plan_moves,
+    replica_counts,
+)
 
 _DEFAULT_TIMEOUT_S: Final = 86_400.0
 
@@ -118,14 +124,6 @@ def parse_ids(option: str, text: str | None) -> tuple[int, ...]:
         return tuple(sorted({int(part) for part in (text or "").split(",") if part.strip()}))
     except ValueError:
         raise ToolError(f"{option} {text}: broker ids are numbers, with `,` between them") from None
-
-
-def plan_json(moves: Sequence[Move]) -> str:
-    """As Kafka's tool reads and writes it."""
-    rows = [
-        {"topic": move.topic, "partition": move.partition, "replicas": list(move.after)} for move in moves
-    ]
-    return json.dumps({"version": 1, "partitions": rows}, indent=1) + "\n"
 
 
 def _show(standing: Standing, moves: Sequence[Move]) -> None:

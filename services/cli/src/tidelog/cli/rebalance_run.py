@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
-from tidelog.cli.rebalance_plan import Assignment, Move
 from tidelog.cli.tool_command import ToolError
 from tidelog.client.cluster import Cluster
 from tidelog.client.configs import (
@@ -21,13 +19,12 @@ from tidelog.client.configs import (
 )
 from tidelog.client.errors import ClientError
 from tidelog.client.reassignments import (
-    PartitionKey,
-    Reassignment,
     alter_reassignments,
     elect_preferred_leaders,
     list_reassignments,
 )
-from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.client.rebalance_plan import Move
+from tidelog.model.errors import KafkaError
 
 LEADER_REPLICAS: Final = "leader.replication.throttled.replicas"
 FOLLOWER_REPLICAS: Final = "follower.replication.throttled.replicas"
@@ -37,37 +34,6 @@ POLL_INTERVAL_S: Final = 1.0
 AT_ONCE: Final = 50
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What the cluster has now."""
-
-    assignment: Assignment
-    racks: Mapping[int, str | None]
-    under_way: Mapping[PartitionKey, Reassignment]
-
-
-def standing_of(cluster: Cluster, topics: Collection[str] = ()) -> Standing:
-    """Of all topics, or of those named. Partitions that move count as if they had arrived. Raises KafkaError,
-    ClientError.
-    """
-    view = cluster.describe()
-    found = cluster.topics(topics or None)
-    for name in topics:
-        if name not in found:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
-    under_way = list_reassignments(cluster)
-    assignment: dict[PartitionKey, tuple[int, ...]] = {}
-    for topic in found.values():
-        for partition in topic.partitions:
-            key = (topic.name, partition.index)
-            move = under_way.get(key)
-            removing = move.removing if move else ()
-            assignment[key] = tuple(
-                r for r in (move.replicas if move else partition.replicas) if r not in removing
-            )
-    return Standing(assignment, {broker.broker_id: broker.rack for broker in view.brokers}, under_way)
 
 
 def throttled_replicas(moves: Iterable[Move]) -> dict[str, tuple[str, str]]:

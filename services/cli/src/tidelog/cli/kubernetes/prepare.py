@@ -18,9 +18,10 @@ from tidelog.cli.kubernetes.roll import Progress, bootstrap_option
 from tidelog.cli.kubernetes.scale_in import leaving_brokers, refusal, replicas_held
 from tidelog.cli.kubernetes.volume_growth import VolumeChanges, plan_growth
 from tidelog.cli.rebalance import parse_ids, planned
-from tidelog.cli.rebalance_run import AT_ONCE, carry_out, standing_of
+from tidelog.cli.rebalance_run import AT_ONCE, carry_out
 from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments
 from tidelog.client.cluster import Cluster
+from tidelog.client.reassignments import standing_of
 
 _GONE_TIMEOUT_S: Final = 120.0
 _DRAIN_ROUNDS: Final = 5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
-from tidelog.cli.rebalance_plan import Assignment
+from tidelog.client.rebalance_plan import Assignment
 
 
 def leaving_brokers(existing: Iterable[int], staying: Collection[int]) -> tuple[int, ...]:

@@ -13,11 +13,13 @@ new brokers are given only what makes them even.
 
 from __future__ import annotations
 
+import json
 from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 PartitionKey = tuple[str, int]
+"""(topic, partition)"""
 Assignment = Mapping[PartitionKey, tuple[int, ...]]
 
 
@@ -258,3 +260,11 @@ def replica_counts(assignment: Assignment, brokers: Iterable[int]) -> dict[int, 
 
 def after_moves(current: Assignment, moves: Iterable[Move]) -> dict[PartitionKey, tuple[int, ...]]:
     return {**current, **{(move.topic, move.partition): move.after for move in moves}}
+
+
+def plan_json(moves: Sequence[Move]) -> str:
+    """As Kafka's tool reads and writes it."""
+    rows = [
+        {"topic": move.topic, "partition": move.partition, "replicas": list(move.after)} for move in moves
+    ]
+    return json.dumps({"version": 1, "partitions": rows}, indent=1) + "\n"

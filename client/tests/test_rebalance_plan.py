@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidelog.cli.rebalance_plan import (
+from tidelog.client.rebalance_plan import (
     Assignment,
     Move,
     PlanError,
