@@ -1,0 +1,1 @@
+"""Segment files as a source of Spark: no broker is asked."""

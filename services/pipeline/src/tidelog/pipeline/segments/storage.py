@@ -1,0 +1,121 @@
+"""Files of a volume, a directory copy or an object store, by URI or local path. Read only."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import pyarrow as pa
+from pyarrow import fs
+from tidelog.pipeline.errors import PipelineError
+
+_S3_SCHEMES = ("s3", "s3a")
+
+
+@dataclass(frozen=True, slots=True)
+class FileEntry:
+    """`path` as a Storage takes it; `modified_ms` 0 if unknown."""
+
+    name: str
+    path: str
+    is_directory: bool
+    size_bytes: int
+    modified_ms: int
+
+
+@dataclass(frozen=True)
+class Storage:
+    """Opens what paths name: a local path, file:///..., s3://bucket/...; pickles to tasks.
+
+    `settings` go to pyarrow's file system of the scheme, for s3 e.g. endpoint_override, access_key,
+    secret_key, region, scheme, anonymous ("true"). Raises FileNotFoundError for what isn't there (any more),
+    PipelineError for what can't be reached.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    def listing(self, path: str) -> list[FileEntry]:
+        """What lies directly in a directory, sorted by name; empty if there is no such directory."""
+        system, inner = self._resolve(path)
+        try:
+            found = system.get_file_info(fs.FileSelector(inner, allow_not_found=True))
+        except (OSError, pa.ArrowException) as error:
+            raise _unreachable(path, error) from error
+        base = path.rstrip("/")
+        return sorted(
+            (
+                FileEntry(
+                    info.base_name,
+                    f"{base}/{info.base_name}",
+                    info.type == fs.FileType.Directory,
+                    info.size or 0,
+                    (info.mtime_ns or 0) // 1_000_000,
+                )
+                for info in found
+                if info.type != fs.FileType.NotFound
+            ),
+            key=lambda entry: entry.name,
+        )
+
+    def exists(self, path: str) -> bool:
+        system, inner = self._resolve(path)
+        return bool(system.get_file_info(inner).type != fs.FileType.NotFound)
+
+    def open(self, path: str) -> pa.NativeFile:
+        """For `read_at(bytes, position)` and `size()`; to be closed. A local file stays readable though it is
+        deleted meanwhile.
+        """
+        system, inner = self._resolve(path)
+        try:
+            return system.open_input_file(inner)
+        except FileNotFoundError:
+            raise
+        except (OSError, pa.ArrowException) as error:
+            raise _unreachable(path, error) from error
+
+    def read(self, path: str) -> bytes:
+        """All of a small file."""
+        with self.open(path) as file:
+            return bytes(file.read())
+
+    def _resolve(self, path: str) -> tuple[fs.FileSystem, str]:
+        return _resolve(path, tuple(sorted(self.settings.items())))
+
+
+def is_local(path: str) -> bool:
+    return "://" not in path or path.startswith("file://")
+
+
+@functools.lru_cache(maxsize=1024)
+def _resolve(path: str, settings: tuple[tuple[str, str], ...]) -> tuple[fs.FileSystem, str]:
+    if "://" not in path:
+        return fs.LocalFileSystem(), path
+    parts = urlsplit(path)
+    if parts.scheme in _S3_SCHEMES:
+        return _s3(settings), f"{parts.netloc}{parts.path}".rstrip("/")
+    try:
+        query = urlencode([*parse_qsl(parts.query), *settings])
+        system, inner = fs.FileSystem.from_uri(parts._replace(query=query).geturl())
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise PipelineError(f"{path} can't be opened: {error}; local paths, file:// and s3:// can") from error
+    return system, inner
+
+
+@functools.lru_cache(maxsize=16)
+def _s3(settings: tuple[tuple[str, str], ...]) -> fs.FileSystem:
+    arguments: dict[str, object] = dict(settings)
+    if "anonymous" in arguments:
+        arguments["anonymous"] = str(arguments["anonymous"]).lower() == "true"
+    for name in ("connect_timeout", "request_timeout"):
+        if name in arguments:
+            arguments[name] = float(str(arguments[name]))
+    try:
+        return fs.S3FileSystem(**arguments)
+    except (TypeError, ValueError, pa.ArrowException) as error:
+        raise PipelineError(f"the object store's settings are wrong: {error}") from error
+
+
+def _unreachable(path: str, error: Exception) -> PipelineError:
+    return PipelineError(f"{path} can't be read: {error}")
