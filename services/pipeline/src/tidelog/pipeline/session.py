@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER: Final = "local[*]"
+MASTER_VARIABLE: Final = "TIDELOG_SPARK_MASTER"
+"""The master where none is given. With that of a cluster the rest is spark-defaults.conf's, in SPARK_CONF_DIR."""
 
 _EVERYWHERE: Final[Mapping[str, str]] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -41,7 +43,8 @@ def spark_session(
     remote: str | None = None,
 ) -> SparkSession:
     """`settings` win over ours. `remote` (or SPARK_REMOTE) is a Spark Connect address, sc://HOST:PORT;
-    without it and outside spark-submit the session is an embedded one, of `master` or DEFAULT_MASTER.
+    without it and outside spark-submit the session is this process's own, of `master`, MASTER_VARIABLE or
+    DEFAULT_MASTER.
 
     Raises JavaMissingError, PipelineError (no pyspark, no JARs).
     """
@@ -61,7 +64,9 @@ def spark_session(
         "PYSPARK_GATEWAY_PORT" not in os.environ
     ):  # not started by spark-submit, which has its own master and JARs
         check_java()
-        chosen |= {**_EMBEDDED, "spark.master": master or DEFAULT_MASTER}
+        chosen["spark.master"] = master or os.environ.get(MASTER_VARIABLE) or DEFAULT_MASTER
+        if chosen["spark.master"].startswith("local"):
+            chosen |= _EMBEDDED
         jars = session_jars()
         if jars:
             chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
