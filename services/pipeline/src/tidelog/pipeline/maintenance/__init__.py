@@ -1,0 +1,1 @@
+"""Tables kept in shape: small files made into large ones, files nobody reads removed."""
