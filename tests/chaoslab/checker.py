@@ -1,20 +1,7 @@
 """The checker: from a history to the anomalies in it. Pure: no clock, no network.
 
-The names are those of Jepsen's Kafka workload, where it has one; the others are marked *.
-
-| anomaly | what it says |
-|---|---|
-| lost-write | an acknowledged or once shown record is not in the log, or not in the log's copy |
-| duplicate | a record is in a log more than once |
-| inconsistent-offsets | one place held different records, or a record is not where its acknowledgement said |
-| aborted-read | a reader of committed records was shown one of an aborted transaction |
-| torn-transaction * | of a transaction of unknown outcome a part is visible |
-| nonmonotonic-send | a producer's records of one key stand in another order than they were sent in |
-| nonmonotonic-poll | a reader went backwards within one assignment |
-| poll-skip | a reader passed over a record that is in the log, within one assignment |
-| unseen | a record in the log that a group, or the tailing reader, was never shown |
-| stale-commit * | a group was told a position older than one whose commit had been acknowledged |
-| garbage-read * | a record that nobody sent, or with another value |
+`tidelog pipeline check-history` finds the same in histories of any size; kinds and words are of
+`tidelog.pipeline.checker.verdict`.
 """
 
 from __future__ import annotations
@@ -22,72 +9,49 @@ from __future__ import annotations
 import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import NamedTuple
+
+from tidelog.pipeline.checker import verdict as words
+from tidelog.pipeline.checker.verdict import (
+    ABORTED_READ,
+    DUPLICATE,
+    GARBAGE_READ,
+    INCONSISTENT_OFFSETS,
+    KINDS,
+    LOST_WRITE,
+    NONMONOTONIC_POLL,
+    NONMONOTONIC_SEND,
+    POLL_SKIP,
+    STALE_COMMIT,
+    TORN_TRANSACTION,
+    UNSEEN,
+    Anomaly,
+    Verdict,
+    seconds_and_ms,
+)
 
 from chaoslab.history import ABORTED, ACKNOWLEDGED, COMMITTED, NO_PLACE, UNKNOWN, History, Poll, Send
 
-LOST_WRITE = "lost-write"
-DUPLICATE = "duplicate"
-INCONSISTENT_OFFSETS = "inconsistent-offsets"
-ABORTED_READ = "aborted-read"
-TORN_TRANSACTION = "torn-transaction"
-NONMONOTONIC_SEND = "nonmonotonic-send"
-NONMONOTONIC_POLL = "nonmonotonic-poll"
-POLL_SKIP = "poll-skip"
-UNSEEN = "unseen"
-STALE_COMMIT = "stale-commit"
-GARBAGE_READ = "garbage-read"
-KINDS = (
-    LOST_WRITE,
-    DUPLICATE,
-    INCONSISTENT_OFFSETS,
-    ABORTED_READ,
-    TORN_TRANSACTION,
-    NONMONOTONIC_SEND,
-    NONMONOTONIC_POLL,
-    POLL_SKIP,
-    UNSEEN,
-    STALE_COMMIT,
-    GARBAGE_READ,
-)
-SHOWN_ANOMALIES = 10
+__all__ = [
+    "ABORTED_READ",
+    "DUPLICATE",
+    "GARBAGE_READ",
+    "INCONSISTENT_OFFSETS",
+    "KINDS",
+    "LOST_WRITE",
+    "NONMONOTONIC_POLL",
+    "NONMONOTONIC_SEND",
+    "POLL_SKIP",
+    "STALE_COMMIT",
+    "TORN_TRANSACTION",
+    "UNSEEN",
+    "Anomaly",
+    "Verdict",
+    "is_promised",
+    "judge",
+]
 Log = tuple[str, int]
 Name = tuple[str, str, int]
 """A record's: topic, key, number."""
-
-
-class Anomaly(NamedTuple):
-    kind: str
-    topic: str
-    partition: int
-    offset: int
-    detail: str
-
-
-@dataclass(frozen=True)
-class Verdict:
-    anomalies: tuple[Anomaly, ...]
-    counts: Mapping[str, int]
-    """How much was looked at: sends, acknowledged, transactions, polls, commits, final."""
-
-    @property
-    def is_sound(self) -> bool:
-        return not self.anomalies
-
-    @property
-    def kinds(self) -> Counter[str]:
-        return Counter(anomaly.kind for anomaly in self.anomalies)
-
-    def __str__(self) -> str:
-        head = ", ".join(f"{count} {name}" for name, count in self.counts.items()) + ": "
-        if self.is_sound:
-            return head + "no anomaly"
-        lines = [head + ", ".join(f"{count} {kind}" for kind, count in self.kinds.items())]
-        for anomaly in self.anomalies[:SHOWN_ANOMALIES]:
-            place = f"{anomaly.topic}-{anomaly.partition} offset {anomaly.offset}"
-            lines.append(f"  {anomaly.kind}: {place}: {anomaly.detail}")
-        return "\n".join(lines)
 
 
 class _Stands:
@@ -154,11 +118,11 @@ def _lost_writes(history: History, stands: _Stands) -> Iterator[Anomaly]:
     outcomes = history.outcomes()
     for send in history.sends:
         if is_promised(send, outcomes) and _name(send) not in stands.by_name:
-            detail = f"{send.key} {send.number} of {send.process} was acknowledged"
+            detail = words.ACKNOWLEDGED_AND_GONE % (send.key, send.number, send.process)
             yield Anomaly(LOST_WRITE, send.topic, send.partition, send.offset, detail)
     for poll in history.polls:
         if poll.is_intact and _name(poll) not in stands.by_name:
-            detail = f"{poll.key} {poll.number} was shown to {poll.reader}, and is gone"
+            detail = words.SHOWN_AND_GONE % (poll.key, poll.number, poll.reader)
             yield Anomaly(LOST_WRITE, poll.topic, poll.partition, poll.offset, detail)
 
 
@@ -175,14 +139,14 @@ def _lost_from_copies(history: History, stands: _Stands) -> Iterator[Anomaly]:
         if copy is None or poll.offset > ends.get((poll.topic, poll.partition), -1):
             continue
         if (copy, poll.key, poll.number) not in stands.by_name:
-            detail = f"{poll.key} {poll.number} is at {poll.topic} offset {poll.offset}, not in its copy"
+            detail = words.NOT_IN_ITS_COPY % (poll.key, poll.number, poll.topic, poll.offset)
             yield Anomaly(LOST_WRITE, copy, poll.partition, NO_PLACE, detail)
 
 
 def _duplicates(stands: _Stands) -> Iterator[Anomaly]:
     for (_, key, number), found in stands.by_name.items():
         for extra in found[1:]:
-            detail = f"{key} {number} also at partition {found[0].partition} offset {found[0].offset}"
+            detail = words.ALSO_ELSEWHERE % (key, number, found[0].partition, found[0].offset)
             yield Anomaly(DUPLICATE, extra.topic, extra.partition, extra.offset, detail)
 
 
@@ -190,19 +154,20 @@ def _inconsistent_offsets(history: History, stands: _Stands) -> Iterator[Anomaly
     held: dict[tuple[str, int, int], dict[tuple[str, int], str]] = defaultdict(dict)
     for poll in (*history.polls, *history.final):
         at = (poll.topic, poll.partition, poll.offset)
-        held[at].setdefault((poll.key, poll.number), f"shown to {poll.reader}")
+        held[at].setdefault((poll.key, poll.number), words.SHOWN_THERE % (poll.key, poll.number, poll.reader))
     for send in history.sends:
         if send.outcome == ACKNOWLEDGED and send.offset != NO_PLACE:
             at = (send.topic, send.partition, send.offset)
-            held[at].setdefault((send.key, send.number), f"acknowledged to {send.process}")
+            held[at].setdefault(
+                (send.key, send.number), words.ACKNOWLEDGED_THERE % (send.key, send.number, send.process)
+            )
             found = stands.by_name.get(_name(send), [])
             if found and all((f.partition, f.offset) != (send.partition, send.offset) for f in found):
-                detail = f"{send.key} {send.number} was acknowledged there, and is at {found[0].offset}"
+                detail = words.ACKNOWLEDGED_ELSEWHERE % (send.key, send.number, found[0].offset)
                 yield Anomaly(INCONSISTENT_OFFSETS, *at, detail)
     for at, records in held.items():
         if len(records) > 1:
-            detail = ", ".join(f"{key} {number} {how}" for (key, number), how in records.items())
-            yield Anomaly(INCONSISTENT_OFFSETS, *at, detail)
+            yield Anomaly(INCONSISTENT_OFFSETS, *at, ", ".join(records.values()))
 
 
 def _aborted_reads(history: History) -> Iterator[Anomaly]:
@@ -217,7 +182,7 @@ def _aborted_reads(history: History) -> Iterator[Anomaly]:
             aborted.pop(_name(send), None)
     for poll in (*history.polls, *history.final):
         if (transaction := aborted.get(_name(poll))) is not None:
-            detail = f"{poll.key} {poll.number} of {transaction} was shown to {poll.reader}"
+            detail = words.SHOWN_THOUGH_ABORTED % (poll.key, poll.number, transaction, poll.reader)
             yield Anomaly(ABORTED_READ, poll.topic, poll.partition, poll.offset, detail)
 
 
@@ -237,7 +202,7 @@ def _torn_transactions(history: History, stands: _Stands) -> Iterator[Anomaly]:
         missing = [send for send in sends if _name(send) not in stands.by_name]
         if missing and len(missing) < len(sends):
             first = missing[0]
-            detail = f"{len(sends) - len(missing)} of {len(sends)} records of {transaction} are visible"
+            detail = words.PARTLY_VISIBLE % (len(sends) - len(missing), len(sends), transaction)
             yield Anomaly(TORN_TRANSACTION, first.topic, first.partition, first.offset, detail)
 
 
@@ -253,7 +218,7 @@ def _nonmonotonic_sends(stands: _Stands) -> Iterator[Anomaly]:
             seen.add((poll.key, poll.number))
             before = greatest.get(poll.key, -1)
             if poll.number < before:
-                detail = f"{poll.key} {poll.number} stands after {before}"
+                detail = words.STANDS_AFTER % (poll.key, poll.number, before)
                 yield Anomaly(NONMONOTONIC_SEND, topic, partition, offset, detail)
             greatest[poll.key] = max(before, poll.number)
 
@@ -270,11 +235,11 @@ def _passes(history: History, stands: _Stands) -> Iterator[Anomaly]:
         before = last.get(where)
         if before is not None:
             if poll.offset <= before:
-                detail = f"{poll.reader} had been at {before}"
+                detail = words.HAD_BEEN_AT % (poll.reader, before)
                 yield Anomaly(NONMONOTONIC_POLL, poll.topic, poll.partition, poll.offset, detail)
             skipped = stands.first_between(poll.topic, poll.partition, before + 1, poll.offset)
             if skipped is not None:
-                detail = f"{poll.reader} went from {before} to {poll.offset}"
+                detail = words.PASSED_OVER % (poll.reader, before, poll.offset)
                 yield Anomaly(POLL_SKIP, poll.topic, poll.partition, skipped, detail)
         last[where] = poll.offset
 
@@ -289,7 +254,7 @@ def _unseen(history: History, stands: _Stands) -> Iterator[Anomaly]:
                 continue
             for offset in offsets:
                 if (topic, partition, offset) not in shown[group]:
-                    yield Anomaly(UNSEEN, topic, partition, offset, f"{group} was never shown it")
+                    yield Anomaly(UNSEEN, topic, partition, offset, words.NEVER_SHOWN % group)
 
 
 def _stale_commits(history: History) -> Iterator[Anomaly]:
@@ -306,9 +271,12 @@ def _stale_commits(history: History) -> Iterator[Anomaly]:
         index = bisect.bisect_left(commits, (position.began_at_s, -1)) - 1
         if index >= 0 and position.offset < commits[index][1]:
             at_s, offset = commits[index]
-            detail = (
-                f"{position.reader} was told {position.offset} at {position.began_at_s:.3f}, "
-                f"{offset} had been acknowledged at {at_s:.3f}"
+            detail = words.TOLD_AN_OLDER_ONE % (
+                position.reader,
+                position.offset,
+                *seconds_and_ms(position.began_at_s),
+                offset,
+                *seconds_and_ms(at_s),
             )
             yield Anomaly(STALE_COMMIT, position.topic, position.partition, position.offset, detail)
 
@@ -317,8 +285,8 @@ def _garbage(history: History) -> Iterator[Anomaly]:
     known = {_name(send) for send in history.sends}
     for poll in (*history.polls, *history.final):
         if not poll.is_intact:
-            detail = f"a record of key {poll.key!r} was shown to {poll.reader} with another value"
+            detail = words.ANOTHER_VALUE % (poll.key, poll.reader)
             yield Anomaly(GARBAGE_READ, poll.topic, poll.partition, poll.offset, detail)
         elif _name(poll) not in known:
-            detail = f"{poll.key} {poll.number} was shown to {poll.reader}, and was never sent"
+            detail = words.NEVER_SENT % (poll.key, poll.number, poll.reader)
             yield Anomaly(GARBAGE_READ, poll.topic, poll.partition, poll.offset, detail)
