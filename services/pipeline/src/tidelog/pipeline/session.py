@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 DEFAULT_MASTER: Final = "local[*]"
 MASTER_VARIABLE: Final = "TIDELOG_SPARK_MASTER"
-"""The master where none is given. With that of a cluster the rest is spark-defaults.conf's, in SPARK_CONF_DIR."""
+"""The master where none is given; with a cluster's the rest is spark-defaults.conf's, in SPARK_CONF_DIR."""
 
 _EVERYWHERE: Final[Mapping[str, str]] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
