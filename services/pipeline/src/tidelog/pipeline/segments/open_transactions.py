@@ -1,0 +1,43 @@
+"""Which transactions are open at an offset: from a producer snapshot, then batch by batch. Pure.
+
+Source: Kafka's `ProducerStateManager`; the last stable offset is the oldest one's first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog.broker.partition.producer_snapshot import SnapshotEntry
+from tidelog.pipeline.segments.layout import AbortedRange
+from tidelog.records.batch import BatchHeader
+from tidelog.records.control import EndTransactionMarker
+
+
+class OpenTransactions:
+    """`aborted`: those that were seen to end so."""
+
+    __slots__ = ("_first_offsets", "aborted")
+
+    def __init__(self, snapshot: Iterable[SnapshotEntry] = ()) -> None:
+        # The newest entry of a producer id counts: tidelog writes several.
+        self._first_offsets = {
+            producer_id: first_offset
+            for producer_id, first_offset in {e.producer_id: e.txn_first_offset for e in snapshot}.items()
+            if first_offset >= 0
+        }
+        self.aborted: list[AbortedRange] = []
+
+    def see(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> None:
+        """The next batch of the log; a control batch with its `marker`, if it is one."""
+        if header.is_control:
+            if marker is None:
+                return
+            first_offset = self._first_offsets.pop(header.producer_id, None)
+            if first_offset is not None and not marker.is_commit:
+                self.aborted.append(AbortedRange(header.producer_id, first_offset, header.last_offset))
+        elif header.is_transactional:
+            self._first_offsets.setdefault(header.producer_id, header.base_offset)
+
+    def first_offset(self) -> int | None:
+        """Of the oldest that is open."""
+        return min(self._first_offsets.values(), default=None)
