@@ -19,7 +19,7 @@ STAMP := $(VENV)/.set-up-from-constraints
 SPARK_STAMP := $(VENV)/.set-up-from-constraints-pipeline
 
 .PHONY: help setup pipeline-setup run test check sim conformance demo bench codec protos dashboards constraints format clean \
-  image image-lab lab-up lab-down e2e chaos e2e-all kube-tools
+  image image-lab image-lab-spark lab-up lab-down e2e chaos e2e-all kube-tools
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -89,6 +89,9 @@ image: ## the services' image IMAGE, by podman, docker or buildah (FILE=Containe
 
 image-lab: ## images from Debian packages, without an engine, loaded into the lab
 	@K8S_LAB=$(K8S_LAB) tools/kubernetes/lab_images.sh
+
+image-lab-spark: pipeline-setup ## the Spark jobs' image likewise (1.3 GB; needs Java 17 here, too)
+	@K8S_LAB=$(K8S_LAB) tools/kubernetes/lab_images.sh dev spark
 
 lab-up: ## the Kubernetes of one node of ../shared/k8s-lab (needs root, and 10 minutes the first time)
 	@$(K8S_LAB)/cluster-up.sh

@@ -1,11 +1,11 @@
-"""Writes deploy/images/requirements.txt: what of constraints.txt the services' image holds.
+"""Writes what the images hold of the pinned packages, to deploy/images.
 
-    image_requirements.py           writes it
-    image_requirements.py --check   compares; exit 1 if it is not what it would write
+    image_requirements.py           writes requirements.txt, and requirements-spark.txt where Spark is installed
+    image_requirements.py --check   compares; exit 1 if they are not what it would write
 
-constraints.txt pins everything for developers, too. The image gets what tidelog itself needs and the extras
-EXTRAS, followed through the metadata of the packages installed here; versions and hashes stay those of
-constraints.txt.
+constraints.txt pins everything for developers, too. The services' image gets what tidelog itself needs and the
+extras EXTRAS, followed through the metadata of the packages installed here; the Spark jobs' image gets what the
+extra `pipeline` needs beside that. Versions and hashes stay those of constraints.txt and constraints-pipeline.txt.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ import sys
 import tomllib
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 REQUIREMENTS: Final = ROOT / "deploy/images/requirements.txt"
+SPARK_REQUIREMENTS: Final = ROOT / "deploy/images/requirements-spark.txt"
 NAME: Final = "tools/kubernetes/image_requirements.py"
 EXTRAS: Final = ("kubernetes", "tracing")
+SPARK_EXTRA: Final = "pipeline"
 # Whatever one of these needs is in: the image's Python is the base image's.
 PYTHONS: Final = ("3.11", "3.12", "3.13")
 
@@ -35,32 +37,60 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    wanted = requirements_of_image()
-    if check:
-        found = REQUIREMENTS.read_text() if REQUIREMENTS.exists() else ""
-        if found != wanted:
-            sys.stderr.write(
-                f"{REQUIREMENTS.relative_to(ROOT)} is not what constraints.txt says: run {NAME}\n"
-            )
-            return 1
+    wanted = {REQUIREMENTS: requirements_of_image()}
+    if _is_installed("pyspark"):
+        wanted[SPARK_REQUIREMENTS] = requirements_of_spark_image()
+    if not check:
+        for path, text in wanted.items():
+            path.write_text(text)
         return 0
-    REQUIREMENTS.write_text(wanted)
-    return 0
+    wrong = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
+    for path in wrong:
+        sys.stderr.write(f"{path.relative_to(ROOT)} is not what the constraints say: run {NAME}\n")
+    return 1 if wrong else 0
 
 
 def requirements_of_image() -> str:
-    """Blocks of constraints.txt, name by name, of all that the image needs."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    """Blocks of constraints.txt, name by name, of all that the services' image needs."""
+    return _requirements(_names_of_image(), "constraints.txt")
+
+
+def requirements_of_spark_image() -> str:
+    """Of all that the Spark jobs' image needs beside what is in the services'."""
+    roots = _project()["optional-dependencies"][SPARK_EXTRA]
+    return _requirements(closure(roots) - _names_of_image(), "constraints.txt", "constraints-pipeline.txt")
+
+
+def _names_of_image() -> set[str]:
+    project = _project()
     roots = list(project["dependencies"])
     for extra in EXTRAS:
         roots += project["optional-dependencies"][extra]
-    names = closure(roots)
-    blocks = pinned_blocks((ROOT / "constraints.txt").read_text())
+    return closure(roots)
+
+
+def _project() -> dict[str, Any]:
+    project: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return project
+
+
+def _requirements(names: set[str], *constraints: str) -> str:
+    blocks: dict[str, str] = {}
+    for name in constraints:
+        blocks |= pinned_blocks((ROOT / name).read_text())
     unpinned = sorted(names - blocks.keys())
     if unpinned:
-        raise SystemExit(f"not pinned in constraints.txt: {', '.join(unpinned)}")
+        raise SystemExit(f"not pinned in {' or '.join(constraints)}: {', '.join(unpinned)}")
     chosen = "".join(blocks[name] for name in sorted(names))
-    return f"# Made by {NAME} from constraints.txt.\n{chosen}"
+    return f"# Made by {NAME} from {' and '.join(constraints)}.\n{chosen}"
+
+
+def _is_installed(name: str) -> bool:
+    try:
+        metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return False
+    return True
 
 
 def closure(roots: list[str]) -> set[str]:

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Images of the services and of etcd without a container engine or registry, loaded into the lab (`make image-lab`).
 #
-#   lab_images.sh [TAG]    builds what changed and loads localhost/tidelog:TAG (default dev) and localhost/tidelog-etcd:TAG
+#   lab_images.sh [TAG]          builds what changed and loads localhost/tidelog:TAG (default dev) and localhost/tidelog-etcd:TAG
+#   lab_images.sh TAG spark      localhost/tidelog-spark:TAG, the Spark jobs' (1.3 GB), in their place
 #
 # The same as deploy/images/Containerfile, from Debian packages: a root file system of Python alone (no shell), the
 # packages of deploy/images/requirements.txt, tidelog's own wheel of HEAD (REVISION=..., or REVISION=worktree). Each is
@@ -9,6 +10,7 @@
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 TAG=${1:-dev}
+WHICH=${2:-services}
 REVISION=${REVISION:-HEAD}
 K8S_LAB=${K8S_LAB:-../shared/k8s-lab}
 K8S_CACHE=${K8S_CACHE:-$HOME/.cache/k8s-lab}
@@ -16,6 +18,7 @@ CACHE=${TIDELOG_IMAGE_CACHE:-$HOME/.cache/tidelog/images}
 PYTHON=${PYTHON:-.venv/bin/python}
 SITE=usr/local/lib/python3.11/dist-packages # Debian 12's
 ROOT_FS=$CACHE/root
+SPARK_ROOT_FS=$CACHE/spark-root
 
 say() { printf '%(%T)T %s\n' -1 "$*" >&2; }
 [ "$(id -u)" = 0 ] || { echo "building an image from Debian packages needs root" >&2; exit 1; }
@@ -108,6 +111,58 @@ code_layer() {
   made code "$stamp"
 }
 
+# Java, bash (Spark's scripts) and tini beside Python; the packages and tidelog lie in the layers of the services.
+spark_base_layer() {
+  local stamp; stamp=$(declare -f spark_base_layer | sha256sum)
+  if up_to_date spark-base "$stamp" && [ -d "$SPARK_ROOT_FS" ]; then return; fi
+  command -v mmdebstrap >/dev/null || { echo "needs mmdebstrap: apt-get install mmdebstrap" >&2; exit 1; }
+  say "base of the Spark image: Python and Java from Debian packages"
+  rm -rf "$SPARK_ROOT_FS"; rm -f "$CACHE/spark-packages.stamp"
+  # Java's certificates are made by maintainer scripts, so they run.
+  mmdebstrap --quiet --mode=root --variant=minbase --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
+    --include=python3.11-minimal,libpython3.11-stdlib,libstdc++6,ca-certificates,openjdk-17-jre-headless,tini \
+    bookworm "$work/spark-root" >/dev/null 2>&1
+  rm -rf "$work/spark-root"/var/{lib/apt,lib/dpkg,cache,log}/* "$work/spark-root"/usr/share/{doc,man,locale,info} \
+    "$work/spark-root"/{boot,media,mnt,opt,srv,home,run,root,tmp,dev}/*
+  ln -sf python3.11 "$work/spark-root/usr/bin/python3"
+  printf 'tidelog:x:10001:10001:tidelog:/var/lib/tidelog:/\n' >> "$work/spark-root/etc/passwd"
+  printf 'tidelog:x:10001:\n' >> "$work/spark-root/etc/group"
+  mkdir -p "$work/spark-root/var/lib/tidelog" "$work/spark-root/var/tmp" "$work/spark-root/$SITE" "$work/spark-root/opt"
+  ln -s "/$SITE/pyspark" "$work/spark-root/opt/spark"
+  mkdir -p "$work/spark-root/dev/shm" # semaphores of compileall
+  chmod 1777 "$work/spark-root/tmp" "$work/spark-root/var/tmp"
+  chroot "$work/spark-root" /usr/bin/python3.11 -I -m compileall -q --invalidation-mode unchecked-hash /usr/lib/python3.11 || true
+  layer spark-base "$work/spark-root" .
+  mv "$work/spark-root" "$SPARK_ROOT_FS"
+  made spark-base "$stamp"
+}
+
+spark_packages_layer() {
+  local stamp jars; jars=$("$PYTHON" -m tidelog.cli.main pipeline jars)
+  stamp=$({ declare -f spark_packages_layer; cat "$CACHE/spark-base.stamp" deploy/images/requirements-spark.txt; echo "$jars"; } | sha256sum)
+  up_to_date spark-packages "$stamp" && return
+  say "packages of deploy/images/requirements-spark.txt, and Spark's JARs"
+  rm -rf "${SPARK_ROOT_FS:?}/$SITE"; mkdir -p "$SPARK_ROOT_FS/$SITE"
+  # pyspark comes as source only, with nothing to compile in it
+  "$PYTHON" -m pip --disable-pip-version-check install -q --target "$SPARK_ROOT_FS/$SITE" --no-deps --require-hashes \
+    --no-build-isolation -r deploy/images/requirements-spark.txt
+  rm -rf "$SPARK_ROOT_FS/$SITE"/{bin,pyspark/examples,pyspark/python,pyspark/jars/connect-repl}
+  xargs cp -t "$SPARK_ROOT_FS/$SITE/pyspark/jars" <<<"$jars"
+  find "$SPARK_ROOT_FS/$SITE" -depth -type d -name tests -exec rm -rf {} +
+  chroot "$SPARK_ROOT_FS" /usr/bin/python3.11 -I -m compileall -q -j 2 --invalidation-mode unchecked-hash "/$SITE" || true
+  layer spark-packages "$SPARK_ROOT_FS" "$SITE"
+  made spark-packages "$stamp"
+}
+
+spark_image() {
+  python3 "$K8S_LAB/mkimage.py" "$work/spark.tar" "localhost/tidelog-spark:$TAG" \
+    --layer "$CACHE/spark-base.tar" --layer "$CACHE/packages.tar" --layer "$CACHE/spark-packages.tar" --layer "$CACHE/code.tar" \
+    --file deploy/images/spark-entrypoint:usr/local/bin/spark-entrypoint \
+    --entrypoint '["spark-entrypoint"]' --user 10001:10001 --workdir /var/lib/tidelog \
+    --env LANG=C.UTF-8 --env PYTHONUNBUFFERED=1 --env PYTHONDONTWRITEBYTECODE=1 --env SPARK_HOME=/opt/spark \
+    --env PYSPARK_PYTHON=/usr/bin/python3 --env TIDELOG_SPARK_JARS=provided >/dev/null
+}
+
 tidelog_image() {
   # /usr/local/bin first: mkimage.py gives PATH
   python3 "$K8S_LAB/mkimage.py" "$work/tidelog.tar" "localhost/tidelog:$TAG" \
@@ -134,6 +189,16 @@ load() { # NAME FILE STAMP
 base_layer
 packages_layer
 code_layer
+if [ "$WHICH" = spark ]; then
+  spark_base_layer
+  spark_packages_layer
+  made_of=$(cat "$CACHE"/{code,spark-packages}.stamp deploy/images/spark-entrypoint | sha256sum | cut -c1-40)
+  if ! loaded "localhost/tidelog-spark:$TAG" "$made_of"; then
+    spark_image
+    load "localhost/tidelog-spark:$TAG" "$work/spark.tar" "$made_of"
+  fi
+  exit
+fi
 made_of=$(cut -c1-40 "$CACHE/code.stamp")
 if ! loaded "localhost/tidelog:$TAG" "$made_of"; then
   tidelog_image

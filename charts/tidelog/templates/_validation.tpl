@@ -11,6 +11,7 @@ value and what to do. Included once, by templates/configmap.yaml; other parts de
 {{- end -}}
 {{- include "tidelog.validate.etcd" . -}}
 {{- include "tidelog.validate.operations" . -}}
+{{- include "tidelog.validate.pipeline" . -}}
 {{- end -}}
 
 {{/* Names of StatefulSets end in labels of 63 characters: room for "-broker-2147480000-" and a hash of ten. */}}

@@ -1,0 +1,297 @@
+{{/* The Spark jobs: a driver for each archive, executors that it asks Kubernetes for. */}}
+
+{{- define "tidelog.pipeline.name" -}}
+{{- printf "%s-pipeline" (include "tidelog.fullname" .) -}}
+{{- end -}}
+
+{{- define "tidelog.pipeline.image" -}}
+{{- include "tidelog.imageReference" (dict "image" .Values.pipeline.image "tag" .Chart.AppVersion) -}}
+{{- end -}}
+
+{{/* The drivers' account; executors run under that of the services, which may do nothing of theirs. */}}
+{{- define "tidelog.pipeline.serviceAccountName" -}}
+{{- if .Values.pipeline.serviceAccount.create -}}
+{{- default (include "tidelog.pipeline.name" .) .Values.pipeline.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.pipeline.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "tidelog.pipeline.claimName" -}}
+{{- default (printf "%s-tables" (include "tidelog.pipeline.name" .)) .Values.pipeline.storage.existingClaim -}}
+{{- end -}}
+
+{{/* What Spark reads as spark-defaults.conf; pipeline.sparkConf goes over it. */}}
+{{- define "tidelog.pipeline.sparkConf" -}}
+{{- $pipeline := .Values.pipeline -}}
+{{- $executors := $pipeline.executors -}}
+{{- $conf := dict
+  "spark.kubernetes.namespace" .Release.Namespace
+  "spark.kubernetes.container.image" (include "tidelog.pipeline.image" .)
+  "spark.kubernetes.container.image.pullPolicy" $pipeline.image.pullPolicy
+  "spark.kubernetes.authenticate.executor.serviceAccountName" (include "tidelog.serviceAccountName" .)
+  "spark.kubernetes.executor.podTemplateFile" "/etc/tidelog/spark/executor.yaml"
+  "spark.kubernetes.executor.request.cores" $executors.requestCores
+  "spark.executor.instances" $executors.count
+  "spark.executor.cores" $executors.cores
+  "spark.executor.memory" $executors.memory
+  "spark.executor.memoryOverhead" $executors.memoryOverhead
+  "spark.executor.failuresValidityInterval" "10m"
+  "spark.driver.memory" $pipeline.driver.memory
+  "spark.driver.port" 7078
+  "spark.blockManager.port" 7079
+  "spark.ui.enabled" false
+  "spark.ui.showConsoleProgress" false
+  "spark.sql.shuffle.partitions" (mul $executors.count $executors.cores)
+  "spark.databricks.delta.snapshotPartitions" (mul $executors.count $executors.cores)
+-}}
+{{- with .Values.imagePullSecrets -}}
+{{- $names := list -}}
+{{- range . -}}{{- $names = append $names (ternary (get (ternary . dict (kindIs "map" .)) "name") . (kindIs "map" .)) -}}{{- end -}}
+{{- $_ := set $conf "spark.kubernetes.container.image.pullSecrets" (join "," $names) -}}
+{{- end -}}
+{{- range $name, $value := $pipeline.sparkConf -}}
+{{- $_ := set $conf $name $value -}}
+{{- end -}}
+{{- range $name, $value := $conf }}
+{{ $name }} {{ if and (kindIs "float64" $value) (eq (floor $value) $value) }}{{ int64 $value }}{{ else }}{{ $value }}{{ end }}
+{{- end }}
+{{- end -}}
+
+{{/* Where pods of drivers or executors may run: (dict "root" $ "values" .Values.pipeline.driver). */}}
+{{- define "tidelog.pipeline.placement" -}}
+{{- $segments := .root.Values.pipeline.segments -}}
+enableServiceLinks: false
+{{- include "tidelog.imagePullSecrets" .root }}
+securityContext:
+  {{- include "tidelog.podSecurityContext" .root | nindent 2 }}
+dnsConfig:
+  options:
+    - name: ndots
+      value: "2"
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if .values.affinity }}
+affinity:
+  {{- toYaml .values.affinity | nindent 2 }}
+{{- else if and (eq $segments.source "mount") $segments.brokers }}
+# A volume that one node writes to can be read on that node only: where its broker is.
+affinity:
+  podAffinity:
+    requiredDuringSchedulingIgnoredDuringExecution:
+      {{- range $segments.brokers }}
+      - topologyKey: kubernetes.io/hostname
+        labelSelector:
+          matchLabels:
+            {{- include "tidelog.selectorLabels" (dict "root" $.root "component" "broker") | nindent 12 }}
+            tidelog.io/broker-id: {{ . | quote }}
+      {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "tidelog.pipeline.volumes" -}}
+{{- $segments := .Values.pipeline.segments -}}
+- name: tmp
+  emptyDir: {}
+- name: tables
+  persistentVolumeClaim:
+    claimName: {{ include "tidelog.pipeline.claimName" . }}
+{{- range $segments.brokers }}
+{{- $claim := printf "data-%s-0" (include "tidelog.brokerName" (dict "root" $ "id" .)) }}
+- name: segments-{{ . }}
+  {{- if eq $segments.source "mount" }}
+  persistentVolumeClaim:
+    claimName: {{ $claim }}
+    readOnly: true
+  {{- else }}
+  # Each pod has a clone of its own, made with the pod and gone with it.
+  ephemeral:
+    volumeClaimTemplate:
+      spec:
+        accessModes: [ReadWriteOnce]
+        {{- with (default $.Values.brokers.storage.className $segments.className) }}
+        storageClassName: {{ . | quote }}
+        {{- end }}
+        dataSource: {kind: PersistentVolumeClaim, name: {{ $claim }}}
+        resources:
+          requests:
+            storage: {{ $.Values.brokers.storage.size | quote }}
+  {{- end }}
+{{- end }}
+{{- end -}}
+
+{{- define "tidelog.pipeline.volumeMounts" -}}
+- {name: tmp, mountPath: /tmp}
+- {name: tables, mountPath: /var/lib/tidelog-tables}
+{{- range .Values.pipeline.segments.brokers }}
+- {name: segments-{{ . }}, mountPath: /var/lib/tidelog-segments/broker-{{ . }}, subPath: data, readOnly: true}
+{{- end }}
+{{- end -}}
+
+{{/* `metadata:` and `spec:` of a driver's pod: (dict "root" $ "archive" one of pipeline.archives). */}}
+{{- define "tidelog.pipeline.driver" -}}
+{{- $driver := .root.Values.pipeline.driver -}}
+{{- $conf := printf "%s%s" (include "tidelog.pipeline.sparkConf" .root) (include "tidelog.pipeline.executor" .root) -}}
+metadata:
+  labels:
+    {{- include "tidelog.selectorLabels" (dict "root" .root "component" "pipeline-driver") | nindent 4 }}
+    tidelog.io/archive: {{ .archive.name }}
+    {{- with .root.Values.commonLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- with $driver.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  annotations:
+    checksum/spark: {{ $conf | sha256sum }}
+    {{- with $driver.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  {{- if .archive.schedule }}
+  restartPolicy: OnFailure
+  {{- end }}
+  serviceAccountName: {{ include "tidelog.pipeline.serviceAccountName" .root }}
+  # It asks Kubernetes for its executors.
+  automountServiceAccountToken: true
+  terminationGracePeriodSeconds: {{ $driver.terminationGracePeriodSeconds }}
+  {{- include "tidelog.pipeline.placement" (dict "root" .root "values" $driver) | nindent 2 }}
+  containers:
+    - name: driver
+      image: {{ include "tidelog.pipeline.image" .root }}
+      imagePullPolicy: {{ .root.Values.pipeline.image.pullPolicy }}
+      args:
+        - tidelog
+        - pipeline
+        - archive
+        - --name={{ .archive.name }}
+        - --bootstrap-server={{ include "tidelog.bootstrapAddress" .root }}
+        {{- if .archive.schedule }}
+        - --trigger=available-now
+        {{- end }}
+        - --table=/var/lib/tidelog-tables/tables/{{ .archive.name }}
+        - --checkpoint=/var/lib/tidelog-tables/checkpoints/{{ .archive.name }}
+        {{- with .archive.args }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      env:
+        {{- include "tidelog.podEnv" .root | nindent 8 }}
+        - name: SPARK_CONF_DIR
+          value: /etc/tidelog/spark
+        - name: TIDELOG_SPARK_MASTER
+          value: k8s://https://kubernetes.default.svc
+        # The address that executors call the driver at; it owns them, so they go when its pod does.
+        - name: SPARK_LOCAL_HOSTNAME
+          value: $(POD_IP)
+        - name: PYSPARK_SUBMIT_ARGS
+          value: --conf spark.kubernetes.driver.pod.name=$(POD_NAME) pyspark-shell
+        - name: HOME
+          value: /tmp
+        {{- with $driver.extraEnv }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      {{- with $driver.resources }}
+      resources:
+        {{- toYaml . | nindent 8 }}
+      {{- end }}
+      securityContext:
+        {{- include "tidelog.containerSecurityContext" .root | nindent 8 }}
+      ports:
+        - {name: driver, containerPort: 7078}
+        - {name: blocks, containerPort: 7079}
+      volumeMounts:
+        - {name: spark, mountPath: /etc/tidelog/spark, readOnly: true}
+        {{- include "tidelog.pipeline.volumeMounts" .root | nindent 8 }}
+        {{- with .root.Values.pipeline.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+  volumes:
+    - name: spark
+      configMap:
+        name: {{ include "tidelog.pipeline.name" .root }}
+    {{- include "tidelog.pipeline.volumes" .root | nindent 4 }}
+    {{- with .root.Values.pipeline.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end -}}
+
+{{/* Template of the executors' pods, for Spark's scheduler: it adds image, command, environment and resources. */}}
+{{- define "tidelog.pipeline.executor" -}}
+{{- $executors := .Values.pipeline.executors -}}
+apiVersion: v1
+kind: Pod
+metadata:
+  labels:
+    {{- include "tidelog.selectorLabels" (dict "root" $ "component" "pipeline-executor") | nindent 4 }}
+    {{- with .Values.commonLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+    {{- with $executors.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  {{- with $executors.podAnnotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  automountServiceAccountToken: false
+  {{- include "tidelog.pipeline.placement" (dict "root" $ "values" $executors) | nindent 2 }}
+  containers:
+    - name: spark-kubernetes-executor
+      workingDir: /tmp
+      securityContext:
+        {{- include "tidelog.containerSecurityContext" . | nindent 8 }}
+      env:
+        - name: HOME
+          value: /tmp
+        {{- with $executors.extraEnv }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+      volumeMounts:
+        {{- include "tidelog.pipeline.volumeMounts" . | nindent 8 }}
+        {{- with .Values.pipeline.extraVolumeMounts }}
+        {{- toYaml . | nindent 8 }}
+        {{- end }}
+  volumes:
+    {{- include "tidelog.pipeline.volumes" . | nindent 4 }}
+    {{- with .Values.pipeline.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+{{- end -}}
+
+{{- define "tidelog.validate.pipeline" -}}
+{{- $pipeline := .Values.pipeline -}}
+{{- if $pipeline.enabled -}}
+{{- $names := list -}}
+{{- range $pipeline.archives -}}
+{{- if has .name $names -}}
+{{- fail (printf "pipeline.archives: %s is there twice; each has a table and a checkpoint of its name" .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- if not $names -}}
+{{- fail "pipeline.archives: pipeline.enabled is true, so say what is to be archived, such as [{name: flights, args: [--topics=flights]}]" -}}
+{{- end -}}
+{{- $first := int .Values.brokers.firstId -}}
+{{- $last := sub (add $first (int .Values.brokers.replicas)) 1 -}}
+{{- range $pipeline.segments.brokers -}}
+{{- if or (lt (int .) $first) (gt (int .) (int $last)) -}}
+{{- fail (printf "pipeline.segments.brokers: there is no broker %d, their ids are %d to %d" (int .) $first (int $last)) -}}
+{{- end -}}
+{{- end -}}
+{{- range $name := list "spark.master" "spark.kubernetes.namespace" "spark.kubernetes.executor.podTemplateFile" "spark.driver.port" "spark.blockManager.port" -}}
+{{- if hasKey $pipeline.sparkConf $name -}}
+{{- fail (printf "pipeline.sparkConf: %s is set by the chart, take it out" $name) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
