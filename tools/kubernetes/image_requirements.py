@@ -1,11 +1,12 @@
 """Writes what the images hold of the pinned packages, to deploy/images.
 
-    image_requirements.py           writes requirements.txt, and requirements-spark.txt where Spark is installed
+    image_requirements.py           writes requirements.txt; with Spark installed requirements-spark.txt
     image_requirements.py --check   compares; exit 1 if they are not what it would write
 
-constraints.txt pins everything for developers, too. The services' image gets what tidelog itself needs and the
-extras EXTRAS, followed through the metadata of the packages installed here; the Spark jobs' image gets what the
-extra `pipeline` needs beside that. Versions and hashes stay those of constraints.txt and constraints-pipeline.txt.
+constraints.txt pins everything for developers, too. The services' image gets what tidelog itself needs and
+the extras EXTRAS, followed through the metadata of the packages installed here; the Spark jobs' image gets
+what the extra `pipeline` needs beside that. Versions and hashes stay those of constraints.txt and
+constraints-pipeline.txt.
 """
 
 from __future__ import annotations
