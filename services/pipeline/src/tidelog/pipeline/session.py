@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +24,8 @@ _EVERYWHERE: Final[Mapping[str, str]] = {
     "spark.sql.session.timeZone": "UTC",
     # Data sources in Python hand over Arrow batches; so do pandas functions.
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # They may take filters, as the segment source does.
+    "spark.sql.python.filterPushdown.enabled": "true",
 }
 _EMBEDDED: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
@@ -67,6 +70,8 @@ def spark_session(
         chosen["spark.master"] = master or os.environ.get(MASTER_VARIABLE) or DEFAULT_MASTER
         if chosen["spark.master"].startswith("local"):
             chosen |= _EMBEDDED
+            # Python workers must have what this process has.
+            os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         jars = session_jars()
         if jars:
             chosen["spark.jars"] = ",".join(str(jar) for jar in jars)

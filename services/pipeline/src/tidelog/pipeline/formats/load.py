@@ -24,7 +24,8 @@ def load_value_format(
     new_fields: str = NewFields.ADD,
 ) -> ValueFormat:
     """`schema_files`: JSON: none or one; Avro: one or more, by Confluent framing with the schema's id before
-    (`17=flight.avsc`) or at the beginning of the file's name (`17-flight.avsc`); Protobuf: a FileDescriptorSet.
+    (`17=flight.avsc`) or at the beginning of the file's name (`17-flight.avsc`); Protobuf: a
+    FileDescriptorSet.
 
     Raises PipelineError.
     """

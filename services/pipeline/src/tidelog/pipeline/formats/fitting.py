@@ -1,0 +1,336 @@
+"""Values into the types of columns, without loss; what doesn't fit is told with the field's name. Pure.
+
+One closure per type, made once: records are many.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Context, Decimal, InvalidOperation
+from typing import Any, Final
+from uuid import UUID
+
+import pyarrow as pa
+from tidelog.pipeline.formats.columns import column_name, name_problem, sql_name
+
+Fit = Callable[[Any], Any]
+_LAST_EXACT_INTEGER_OF_DOUBLE: Final = 1 << 53
+_WIDE: Final = Context(prec=500)
+"""More digits than any column has, so that nothing is rounded unseen."""
+
+
+class Misfit(ValueError):  # noqa: N818 - no error of the program's
+    """`path` grows outwards while it passes through the containers."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.path: list[str] = []
+
+    def inside(self, name: str) -> Misfit:
+        self.path.append(name)
+        return self
+
+    def __str__(self) -> str:
+        field = ".".join(reversed(self.path))
+        return f"field {field}: {self.problem}" if field else self.problem
+
+
+class NewFieldSighting:
+    """What becomes of fields that no column has; `seen` is set by those that could be one.
+
+    `refusal`: why they make a record unfit, None if they don't; names that no column can have do, too,
+    unless `ignores`. An empty object or array is no new field.
+    """
+
+    __slots__ = ("ignores", "refusal", "seen")
+
+    def __init__(self, refusal: str | None = None, *, ignores: bool = False) -> None:
+        self.refusal = refusal
+        self.ignores = ignores
+        self.seen = False
+
+
+def fit_of(kind: Any, sighting: NewFieldSighting) -> Fit:
+    """The function that fits a record (a struct). It raises Misfit."""
+    return _struct(kind, sighting, top_level=True)
+
+
+def kind_of(value: object) -> str:
+    """What a decoded value is, for people."""
+    if value is None:
+        return "null"
+    return _KINDS.get(type(value), type(value).__name__)
+
+
+_KINDS: Final[Mapping[type, str]] = {
+    bool: "a boolean",
+    int: "an integer",
+    float: "a fraction",
+    str: "text",
+    bytes: "bytes",
+    dict: "an object",
+    list: "an array",
+    Decimal: "a decimal",
+    datetime: "a timestamp",
+    date: "a date",
+}
+
+
+def _misfit(value: object, kind: Any) -> Misfit:
+    return Misfit(f"{kind_of(value)} where the table has {sql_name(kind)}")
+
+
+def _fit(kind: Any, sighting: NewFieldSighting) -> Fit:
+    if pa.types.is_struct(kind):
+        return _struct(kind, sighting, top_level=False)
+    if pa.types.is_list(kind):
+        return _list(kind, _fit(kind.value_type, sighting))
+    if pa.types.is_map(kind):
+        keys, items = (_fit(part, sighting) for part in (kind.key_type, kind.item_type))
+        return _map(kind, keys, items)
+    if pa.types.is_integer(kind):
+        return _integer(kind)
+    if pa.types.is_floating(kind):
+        return _fraction(kind)
+    if pa.types.is_decimal(kind):
+        return _decimal(kind)
+    if pa.types.is_timestamp(kind):
+        return _timestamp(kind)
+    for matches, make in _SIMPLE:
+        if matches(kind):
+            return make(kind)
+    raise Misfit(f"columns of the type {sql_name(kind)} can't be filled")
+
+
+def _struct(kind: Any, sighting: NewFieldSighting, *, top_level: bool) -> Fit:
+    fits: dict[str, tuple[str, Fit]] = {}
+    for field in kind:
+        fits[field.name] = (field.name, _fit(field.type, sighting))
+    by_lower = {name.lower(): name for name in fits}
+
+    def unknown(name: str) -> None:
+        if sighting.ignores:
+            return
+        problem = name_problem(name, top_level=top_level)
+        twin = by_lower.get(column_name(name).lower())
+        if problem is None and twin is not None:
+            problem = f"differs from the column {twin} in upper and lower case only"
+        sighting.seen = sighting.seen or problem is None
+        problem = problem or sighting.refusal
+        if problem is not None:
+            raise Misfit(problem).inside(name)
+
+    def fit(value: Any) -> dict[str, Any] | None:
+        if value is None:
+            return None
+        if type(value) is not dict:
+            raise Misfit(f"{kind_of(value)}, not an object") if top_level else _misfit(value, kind)
+        row: dict[str, Any] = {}
+        for name, item in value.items():
+            known = fits.get(name) or fits.get(column_name(name))
+            if known is None:
+                if not _is_empty(item):
+                    unknown(name)
+                continue
+            if known[0] in row:
+                raise Misfit(f"and another one are both the column {known[0]}").inside(name)
+            try:
+                row[known[0]] = known[1](item)
+            except Misfit as misfit:
+                raise misfit.inside(name) from None
+        return row
+
+    return fit
+
+
+def _is_empty(value: Any) -> bool:
+    """Says nothing about a type."""
+    if type(value) is dict:
+        return all(map(_is_empty, value.values()))
+    return value is None or (type(value) is list and all(map(_is_empty, value)))
+
+
+def _list(kind: Any, item_fit: Fit) -> Fit:
+    def fit(value: Any) -> list[Any] | None:
+        if value is None:
+            return None
+        if type(value) is not list:
+            raise _misfit(value, kind)
+        row = []
+        for index, item in enumerate(value):
+            try:
+                row.append(item_fit(item))
+            except Misfit as misfit:
+                raise misfit.inside(f"[{index}]") from None
+        return row
+
+    return fit
+
+
+def _map(kind: Any, key_fit: Fit, item_fit: Fit) -> Fit:
+    def fit(value: Any) -> list[tuple[Any, Any]] | None:
+        if value is None:
+            return None
+        if type(value) is not dict:
+            raise _misfit(value, kind)
+        pairs = []
+        for key, item in value.items():
+            try:
+                pairs.append((key_fit(key), item_fit(item)))
+            except Misfit as misfit:
+                raise misfit.inside(f"[{key}]") from None
+        return pairs
+
+    return fit
+
+
+def _integer(kind: Any) -> Fit:
+    bits = kind.bit_width
+    first, last = -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+    def fit(value: Any) -> int | None:
+        if type(value) is not int:
+            if value is None:
+                return None
+            if (
+                type(value) is not float
+                or not value.is_integer()
+                or abs(value) > _LAST_EXACT_INTEGER_OF_DOUBLE
+            ):
+                raise _misfit(value, kind)
+            value = int(value)
+        if first <= value <= last:
+            return value  # type: ignore[no-any-return]
+        raise Misfit(f"an integer outside of {sql_name(kind)}")
+
+    return fit
+
+
+def _fraction(kind: Any) -> Fit:
+    # Avro and Protobuf have infinities, JSON's are refused where they are read.
+    def fit(value: Any) -> float | None:
+        if type(value) is float or value is None:
+            return value
+        if type(value) is int:
+            if abs(value) <= _LAST_EXACT_INTEGER_OF_DOUBLE:
+                return float(value)
+            raise Misfit(f"an integer that {sql_name(kind)} can't hold exactly")
+        raise _misfit(value, kind)
+
+    return fit
+
+
+def _decimal(kind: Any) -> Fit:
+    smallest = Decimal(1).scaleb(-kind.scale)
+    bound = Decimal(10) ** (kind.precision - kind.scale)
+
+    def fit(value: Any) -> Decimal | None:
+        if value is None:
+            return None
+        if type(value) not in (int, float, str, Decimal):
+            raise _misfit(value, kind)
+        try:
+            number = value if type(value) is Decimal else Decimal(str(value))
+            exponent = number.as_tuple().exponent
+            if not isinstance(exponent, int) or abs(number) >= bound or exponent < -kind.scale - 400:
+                raise Misfit(f"a number that {sql_name(kind)} can't hold")
+            rounded = number.quantize(smallest, context=_WIDE)
+        except InvalidOperation:
+            raise _misfit(value, kind) from None
+        if rounded != number:
+            raise Misfit(f"a number that {sql_name(kind)} can't hold exactly")
+        return rounded
+
+    return fit
+
+
+def _timestamp(kind: Any) -> Fit:
+    def fit(value: Any) -> datetime | None:
+        if value is None:
+            return None
+        if type(value) is str:
+            try:
+                value = datetime.fromisoformat(value)
+            except ValueError:
+                raise Misfit(f"text that is no {sql_name(kind)} (as in 2026-11-22T15:04:05Z)") from None
+        if type(value) is not datetime:
+            raise _misfit(value, kind)
+        if kind.tz is None:
+            return value.replace(tzinfo=None)
+        try:
+            return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+        except (OverflowError, ValueError):
+            raise Misfit(f"a time that {sql_name(kind)} can't hold") from None
+
+    return fit
+
+
+def _boolean(kind: Any) -> Fit:
+    def fit(value: Any) -> bool | None:
+        if value is None or type(value) is bool:
+            return value
+        raise _misfit(value, kind)
+
+    return fit
+
+
+def _text(kind: Any) -> Fit:
+    def fit(value: Any) -> str | None:
+        if type(value) is str or value is None:
+            return value
+        if type(value) is UUID:
+            return str(value)
+        raise _misfit(value, kind)
+
+    return fit
+
+
+def _binary(kind: Any) -> Fit:
+    def fit(value: Any) -> bytes | None:
+        if type(value) is bytes or value is None:
+            return value
+        if type(value) is str:
+            try:
+                return base64.b64decode(value, validate=True)
+            except binascii.Error:
+                raise Misfit("text that is no Base64, where the table has binary") from None
+        raise _misfit(value, kind)
+
+    return fit
+
+
+def _date(kind: Any) -> Fit:
+    def fit(value: Any) -> date | None:
+        if type(value) is str:
+            try:
+                return date.fromisoformat(value)
+            except ValueError:
+                raise Misfit("text that is no date (as in 2026-11-22)") from None
+        if type(value) is date or value is None:
+            return value
+        raise _misfit(value, kind)
+
+    return fit
+
+
+def finite(text: str) -> float:
+    """A JSON number as it is read; one too large for a double would silently become infinite."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError("a number too large for double")
+    return number
+
+
+_SIMPLE: Final[tuple[tuple[Callable[[Any], bool], Callable[[Any], Fit]], ...]] = (
+    (pa.types.is_boolean, _boolean),
+    (pa.types.is_string, _text),
+    (pa.types.is_large_string, _text),
+    (pa.types.is_binary, _binary),
+    (pa.types.is_large_binary, _binary),
+    (pa.types.is_date, _date),
+)

@@ -1,0 +1,194 @@
+"""What fields and types JSON records have, counted, so that columns can be made for them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import pyarrow as pa
+from tidelog.pipeline.formats.columns import column_name, name_problem
+
+MAX_COLUMNS: Final = 2000
+"""Of a table, nested ones counted: a map written as an object would make one column for each key."""
+MAX_DEPTH: Final = 16
+_MAX_NAMES_NOTED: Final = 4 * MAX_COLUMNS
+_MAX_ELEMENTS_NOTED: Final = 1000
+_INT64: Final = range(-(1 << 63), 1 << 63)
+
+_NUMBERS: Final = ("bigint", "huge", "double")
+_PREFERENCE: Final = ("struct", "array", "number", "string", "boolean")
+"""Between kinds seen equally often: what holds more."""
+
+
+class Shape:
+    """How often a field was of which kind; the shapes inside objects and arrays."""
+
+    __slots__ = ("element", "fields", "kinds")
+
+    def __init__(self) -> None:
+        self.kinds: dict[str, int] = {}
+        self.fields: dict[str, Shape] = {}
+        self.element: Shape | None = None
+
+    def observe(self, value: Any, depth: int = 0) -> None:
+        """Null says nothing; what lies deeper than MAX_DEPTH isn't looked at."""
+        if value is None or depth > MAX_DEPTH:
+            return
+        kind = _kind_of(value)
+        self.kinds[kind] = self.kinds.get(kind, 0) + 1
+        if kind == "struct":
+            for name, item in value.items():
+                self._field(name).observe(item, depth + 1)
+        elif kind == "array":
+            self.element = self.element or Shape()
+            for item in value[:_MAX_ELEMENTS_NOTED]:
+                self.element.observe(item, depth + 1)
+
+    def add(self, other: Shape) -> None:
+        for kind, count in other.kinds.items():
+            self.kinds[kind] = self.kinds.get(kind, 0) + count
+        for name, shape in other.fields.items():
+            self._field(name).add(shape)
+        if other.element is not None:
+            self.element = self.element or Shape()
+            self.element.add(other.element)
+
+    def count(self) -> int:
+        return sum(self.kinds.values())
+
+    def to_json(self) -> dict[str, Any]:
+        element = None if self.element is None else self.element.to_json()
+        return {"k": self.kinds, "f": {n: s.to_json() for n, s in self.fields.items()}, "e": element}
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> Shape:
+        shape = cls()
+        shape.kinds = dict(plain["k"])
+        shape.fields = {name: cls.from_json(inner) for name, inner in plain["f"].items()}
+        shape.element = None if plain["e"] is None else cls.from_json(plain["e"])
+        return shape
+
+    def _field(self, name: str) -> Shape:
+        found = self.fields.get(name)
+        if found is None:
+            found = Shape()
+            if len(self.fields) < _MAX_NAMES_NOTED:
+                self.fields[name] = found
+        return found
+
+
+def sum_of(shapes: Iterable[Shape]) -> Shape:
+    total = Shape()
+    for shape in shapes:
+        total.add(shape)
+    return total
+
+
+def _kind_of(value: Any) -> str:
+    if type(value) is int:
+        return "bigint" if value in _INT64 else "huge"
+    return _KINDS[type(value)]
+
+
+_KINDS: Final = {bool: "boolean", float: "double", str: "string", dict: "struct", list: "array"}
+
+
+def widened(known: Any, shape: Shape) -> Any:
+    """The record type `known` with columns for what `shape` has besides; others stay as they are.
+
+    The kind that most records have wins; the others' records won't fit. Fields only ever null, or empty
+    objects and arrays, make no column. At MAX_COLUMNS no more are made, the most frequent ones first.
+    """
+    budget = _Budget(MAX_COLUMNS - _columns_of(known))
+    return _widened_struct(known, shape, budget, 0)
+
+
+class _Budget:
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def take(self) -> bool:
+        self._left -= 1
+        return self._left >= 0
+
+
+def _columns_of(kind: Any) -> int:
+    if pa.types.is_struct(kind):
+        return sum(1 + _columns_of(field.type) for field in kind)
+    if pa.types.is_list(kind):
+        return _columns_of(kind.value_type)
+    if pa.types.is_map(kind):
+        return _columns_of(kind.item_type)
+    return 0
+
+
+def _widened_struct(known: Any, shape: Shape, budget: _Budget, depth: int) -> Any:
+    fields = {field.name: field.type for field in known}
+    places: dict[str, str] = {name: name for name in fields}
+    by_lower = {name.lower() for name in fields}
+    # Sorted is stable: fields seen equally often stay in the order they came.
+    for field, inner in sorted(shape.fields.items(), key=lambda pair: -pair[1].count()):
+        name = places.get(field) or places.get(column_name(field))
+        if name is not None:
+            fields[name] = _widened(fields[name], inner, budget, depth + 1)
+            continue
+        name = column_name(field)
+        if name_problem(field, top_level=depth == 0) or name.lower() in by_lower:
+            continue
+        kind = _new(inner, budget, depth + 1)
+        if kind is not None and budget.take():
+            fields[name] = kind
+            places[name] = name
+            by_lower.add(name.lower())
+    return pa.struct(_in_sighting_order(known, shape, fields))
+
+
+def _in_sighting_order(known: Any, shape: Shape, fields: dict[str, Any]) -> list[tuple[str, Any]]:
+    names = [field.name for field in known]
+    names += [name for field in shape.fields if (name := column_name(field)) in fields]
+    return [(name, fields[name]) for name in dict.fromkeys(names)]
+
+
+def _widened(known: Any, shape: Shape, budget: _Budget, depth: int) -> Any:
+    if pa.types.is_struct(known):
+        return _widened_struct(known, shape, budget, depth)
+    if pa.types.is_list(known) and shape.element is not None:
+        return pa.list_(_widened(known.value_type, shape.element, budget, depth + 1))
+    return known
+
+
+def _new(shape: Shape, budget: _Budget, depth: int) -> Any | None:
+    """None: nothing is known that a column could be made of."""
+    counts = {kind: count for kind, count in shape.kinds.items() if kind not in _NUMBERS}
+    numbers = sum(shape.kinds.get(kind, 0) for kind in _NUMBERS)
+    if numbers:
+        counts["number"] = numbers
+    if not counts or depth > MAX_DEPTH:
+        return None
+    kind = max(counts, key=lambda name: (counts[name], -_PREFERENCE.index(name)))
+    return _MAKERS[kind](shape, budget, depth)
+
+
+def _new_struct(shape: Shape, budget: _Budget, depth: int) -> Any | None:
+    made = _widened_struct(pa.struct([]), shape, budget, depth)
+    return made if made.num_fields else None
+
+
+def _new_array(shape: Shape, budget: _Budget, depth: int) -> Any | None:
+    element = None if shape.element is None else _new(shape.element, budget, depth + 1)
+    return None if element is None else pa.list_(element)
+
+
+def _new_number(shape: Shape, _budget: _Budget, _depth: int) -> Any:
+    if "double" in shape.kinds:
+        return pa.float64()
+    return pa.decimal128(38, 0) if "huge" in shape.kinds else pa.int64()
+
+
+_MAKERS: Final[dict[str, Callable[[Shape, _Budget, int], Any]]] = {
+    "struct": _new_struct,
+    "array": _new_array,
+    "number": _new_number,
+    "string": lambda *_: pa.string(),
+    "boolean": lambda *_: pa.bool_(),
+}
