@@ -12,6 +12,7 @@ from tidelog.model.errors import KafkaError
 from tidelog.pipeline.errors import PipelineError
 
 _COMMANDS: Final = {
+    "export-segments": "tidelog.pipeline.commands.export_segments:command",
     "jars": "tidelog.pipeline.commands.jars:command",
 }
 

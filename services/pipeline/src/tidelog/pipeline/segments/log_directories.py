@@ -81,9 +81,9 @@ def replica_directories(
     found: list[ReplicaDirectory] = []
     for directory in directories:
         # Before the files: so that no later one is believed to hold less than it says.
-        high_watermarks = _checkpoint(storage, directory, HIGH_WATERMARK_CHECKPOINT)
-        log_start_offsets = _checkpoint(storage, directory, LOG_START_OFFSET_CHECKPOINT)
-        clean_offsets = _checkpoint(storage, directory, CLEANER_OFFSET_CHECKPOINT)
+        high_watermarks = checkpoint(storage, directory, HIGH_WATERMARK_CHECKPOINT)
+        log_start_offsets = checkpoint(storage, directory, LOG_START_OFFSET_CHECKPOINT)
+        clean_offsets = checkpoint(storage, directory, CLEANER_OFFSET_CHECKPOINT)
         for entry in directory.entries:
             place = parse_partition_directory_name(entry.name) if entry.is_directory else None
             if place is None or not _is_wanted(place.topic, topics):
@@ -104,7 +104,8 @@ def _is_wanted(topic: str, topics: Collection[str] | None) -> bool:
     return topic in topics if topics is not None else topic not in NOT_OF_BROKERS and topic[:2] != "__"
 
 
-def _checkpoint(storage: Storage, directory: LogDirectoryListing, name: str) -> dict[TopicPartition, int]:
+def checkpoint(storage: Storage, directory: LogDirectoryListing, name: str) -> dict[TopicPartition, int]:
+    """Empty if there is no such file. Raises PipelineError if it is damaged."""
     path = f"{directory.path}/{name}"
     try:
         return decode_offsets(Path(path), storage.read(path))

@@ -1,17 +1,20 @@
-"""Files of a volume, a directory copy or an object store, by URI or local path. Read only."""
+"""Files of a volume, a directory copy or an object store, by URI or local path."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs
+from tidelog.broker.log.partition_directory import sync_file
 from tidelog.pipeline.errors import PipelineError
 
-_S3_SCHEMES = ("s3", "s3a")
+PART_SUFFIX: Final = ".part"
+_S3_SCHEMES: Final = ("s3", "s3a")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,41 @@ class Storage:
 
     def _resolve(self, path: str) -> tuple[fs.FileSystem, str]:
         return _resolve(path, tuple(sorted(self.settings.items())))
+
+
+@dataclass(frozen=True)
+class WritableStorage(Storage):
+    """Where an export goes. What is written appears whole or not at all."""
+
+    def write(self, path: str, chunks: Iterable[bytes | pa.Buffer]) -> None:
+        """Raises PipelineError."""
+        system, inner = self._resolve(path)
+        is_object = isinstance(system, fs.S3FileSystem)  # appears when it is complete
+        place = inner if is_object else f"{inner}{PART_SUFFIX}"
+        try:
+            if not is_object:
+                system.create_dir(inner.rpartition("/")[0], recursive=True)
+            with system.open_output_stream(place) as file:
+                for chunk in chunks:
+                    file.write(chunk)
+            if not is_object:
+                if is_local(path):
+                    sync_file(place)
+                system.move(place, inner)
+        except FileNotFoundError:
+            raise  # the source is gone: `chunks` says so
+        except (OSError, pa.ArrowException) as error:
+            raise PipelineError(f"{path} can't be written: {error}") from error
+
+    def delete(self, path: str) -> None:
+        """Nothing happens if it isn't there."""
+        system, inner = self._resolve(path)
+        try:
+            system.delete_file(inner)
+        except FileNotFoundError:
+            return
+        except (OSError, pa.ArrowException) as error:
+            raise PipelineError(f"{path} can't be deleted: {error}") from error
 
 
 def is_local(path: str) -> bool:
