@@ -1,0 +1,120 @@
+"""Tables of plain Parquet files: what is in them is what their commits name.
+
+`_tidelog_commits/table.json` says whose table it is; each batch has a commit `<batch>.json` with its files,
+schema and ledger entry, each compaction a commit `compact-<any>.json` that adds files and removes others. A
+commit is one file that is there as a whole or not at all. The table's files are all that were added and not
+removed, in whatever order: names are never used twice.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.ledger.entry import CommitEntry, entry_from_json
+from tidelog.pipeline.stored_files import StoredDirectory
+
+COMMITS_DIRECTORY: Final = "_tidelog_commits"
+STAGING_DIRECTORY: Final = "_tidelog_staging"
+PARQUET_FORMAT: Final = 1
+EVENT_DATE: Final = "event_date"
+_TABLE: Final = f"{COMMITS_DIRECTORY}/table.json"
+_COMPACTION_PREFIX: Final = "compact-"
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetTable:
+    """Whose table it is, and what its values are."""
+
+    archive: str
+    value_format: str
+    format: int = PARQUET_FORMAT
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetCommit:
+    """`added` and `removed` are paths below the table; `schema` is Spark's, as JSON."""
+
+    added: tuple[str, ...]
+    schema: dict[str, Any]
+    removed: tuple[str, ...] = ()
+    entry: CommitEntry | None = None
+
+    def to_json(self) -> str:
+        body = {
+            "format": PARQUET_FORMAT,
+            "added": self.added,
+            "removed": self.removed,
+            "schema": self.schema,
+            "ledger": self.entry.to_json() if self.entry else None,
+        }
+        return json.dumps(body, separators=(",", ":"))
+
+
+class ParquetCommits:
+    """The commits of one table."""
+
+    def __init__(self, path: str) -> None:
+        self.directory = StoredDirectory(path)
+
+    def table(self) -> ParquetTable | None:
+        """None: it is no such table (yet)."""
+        text = self.directory.read(_TABLE)
+        if text is None:
+            return None
+        body = _parsed(text, _TABLE)
+        return ParquetTable(str(body["archive"]), str(body["value_format"]))
+
+    def create(self, table: ParquetTable) -> None:
+        self.directory.write(_TABLE, json.dumps(asdict(table)))
+
+    def batches(self) -> list[ParquetCommit]:
+        """In order of their batches."""
+        return [self._read(name) for name in self._names() if not name.startswith(_COMPACTION_PREFIX)]
+
+    def compactions(self) -> list[ParquetCommit]:
+        return [self._read(name) for name in self._names() if name.startswith(_COMPACTION_PREFIX)]
+
+    def all(self) -> list[ParquetCommit]:
+        return [self._read(name) for name in self._names()]
+
+    def files(self) -> list[str]:
+        """Those that are the table's now."""
+        commits = self.all()
+        removed = {path for commit in commits for path in commit.removed}
+        return sorted({path for commit in commits for path in commit.added} - removed)
+
+    def write_batch(self, batch_id: int, commit: ParquetCommit) -> None:
+        """Makes the batch's files the table's."""
+        self.directory.write(f"{COMMITS_DIRECTORY}/{batch_id:020d}.json", commit.to_json())
+
+    def write_compaction(self, name: str, commit: ParquetCommit) -> None:
+        """`name` must never have been used. In one step the added files are there and the others gone."""
+        self.directory.write(f"{COMMITS_DIRECTORY}/{_COMPACTION_PREFIX}{name}.json", commit.to_json())
+
+    def _names(self) -> list[str]:
+        names = self.directory.names(COMMITS_DIRECTORY)
+        return [name for name in names if name.endswith(".json") and name != "table.json"]
+
+    def _read(self, name: str) -> ParquetCommit:
+        path = f"{COMMITS_DIRECTORY}/{name}"
+        text = self.directory.read(path)
+        if text is None:
+            raise PipelineError(f"{self.directory.path}/{path} went away while the table was read")
+        body = _parsed(text, path)
+        entry = entry_from_json(body["ledger"]) if body["ledger"] else None
+        return ParquetCommit(tuple(body["added"]), body["schema"], tuple(body["removed"]), entry)
+
+
+def _parsed(text: str, name: str) -> dict[str, Any]:
+    try:
+        body = json.loads(text)
+    except ValueError as error:
+        raise PipelineError(f"{name} of the table is damaged: {error}") from error
+    if not isinstance(body, dict) or body.get("format") != PARQUET_FORMAT:
+        raise PipelineError(
+            f"{name} of the table is of another format than {PARQUET_FORMAT}: use the release that wrote it"
+        )
+    return body
