@@ -11,7 +11,7 @@ DEFAULT_KEEP_HOURS: Final = 168.0
 
 @dataclass(frozen=True, slots=True)
 class MaintenanceSettings:
-    """`keep_hours`: files that no version since then needs are removed; readers that take longer would fail."""
+    """`keep_hours`: files that no version since then needs are removed; slower readers would fail."""
 
     target_file_bytes: int = DEFAULT_TARGET_FILE_BYTES
     keep_hours: float = DEFAULT_KEEP_HOURS
@@ -28,7 +28,7 @@ class MaintenanceSchedule:
 
 
 class MaintenanceClock:
-    """Says when a run is due. The first is `every_s` after the start: a job that restarts often pays nothing."""
+    """Says when a run is due; the first is `every_s` after the start."""
 
     def __init__(self, schedule: MaintenanceSchedule, now_s: float) -> None:
         self._every_s = schedule.every_s
