@@ -12,6 +12,8 @@ from tidelog.model.errors import KafkaError
 from tidelog.pipeline.errors import PipelineError
 
 _COMMANDS: Final = {
+    "archive": "tidelog.pipeline.commands.archive:command",
+    "analytics": "tidelog.pipeline.commands.analytics:command",
     "export-segments": "tidelog.pipeline.commands.export_segments:command",
     "jars": "tidelog.pipeline.commands.jars:command",
 }

@@ -1,0 +1,193 @@
+"""Checkpoint, table and spec belong together: whether a run may go on, and from where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+from tidelog.model.topics import TopicPartition
+from tidelog.pipeline.archive.spec import ArchiveSpec
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.ledger.entry import CommitEntry
+from tidelog.pipeline.progress import next_offsets
+from tidelog.pipeline.stored_files import StoredDirectory, absolute
+
+BINDING_FILE: Final = "tidelog-archive.json"
+BINDING_FORMAT: Final = 1
+NONE_YET: Final = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a checkpoint is of. Its batch n is batch `first_batch + n` of the table: with a new checkpoint the
+    table's numbers go on."""
+
+    archive: str
+    table: str
+    first_batch: int
+    topics: Mapping[str, str] = field(default_factory=dict)
+    """Names and ids of the topics seen so far."""
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {
+                "format": BINDING_FORMAT,
+                "archive": self.archive,
+                "table": self.table,
+                "first_batch": self.first_batch,
+                "topics": dict(self.topics),
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointState:
+    """`planned` and `done`: numbers of the newest batches, -1 without any."""
+
+    binding: Binding | None
+    planned: int
+    done: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """`exists` without an archive: somebody else's table."""
+
+    exists: bool
+    archive: str | None = None
+    values: str | None = None
+    ledger: tuple[CommitEntry, ...] = ()
+
+    @property
+    def last_batch(self) -> int:
+        return max((entry.batch_id for entry in self.ledger), default=NONE_YET)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """`starting`: exact offsets of a first run that goes on where the table ends; None: as the spec says."""
+
+    binding: Binding
+    starting: dict[TopicPartition, int] | None
+
+
+def read_binding(checkpoint: StoredDirectory) -> Binding | None:
+    text = checkpoint.read(BINDING_FILE)
+    if text is None:
+        return None
+    try:
+        body: dict[str, Any] = json.loads(text)
+        if body["format"] != BINDING_FORMAT:
+            raise PipelineError(f"{checkpoint.path} is of another release: use the one that made it")
+        return Binding(body["archive"], body["table"], int(body["first_batch"]), body["topics"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise PipelineError(f"{checkpoint.path}/{BINDING_FILE} is damaged: {error!r}") from error
+
+
+def write_binding(checkpoint: StoredDirectory, binding: Binding) -> None:
+    checkpoint.write(BINDING_FILE, binding.to_json())
+
+
+def plan_run(spec: ArchiveSpec, checkpoint: CheckpointState, table: TableState) -> RunPlan:
+    """Raises PipelineError where going on would lose or double records."""
+    _check_table(spec, table)
+    binding = checkpoint.binding
+    if binding is None:
+        if checkpoint.planned != NONE_YET:
+            raise PipelineError(
+                f"checkpoint {spec.checkpoint} is that of another streaming query: give this archive its own"
+            )
+        ends = {place: each.offset for place, each in next_offsets(table.ledger).items()}
+        binding = Binding(spec.name, absolute(spec.table), table.last_batch + 1, _topics_of(table.ledger))
+        return RunPlan(binding, ends or None)
+    _check_binding(spec, binding)
+    _check_position(spec, checkpoint, binding, table)
+    if checkpoint.planned == NONE_YET and table.ledger:
+        # Bound, but killed before its first batch was planned.
+        ends = {place: each.offset for place, each in next_offsets(table.ledger).items()}
+        return RunPlan(binding, ends)
+    return RunPlan(replace(binding, topics={**_topics_of(table.ledger), **binding.topics}), None)
+
+
+def changed_topics(known: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Topics that were deleted and made anew: name -> both ids."""
+    return {
+        name: (topic_id, now[name])
+        for name, topic_id in known.items()
+        if name in now and now[name] != topic_id
+    }
+
+
+def recreated_error(name: str, before: str, now: str) -> PipelineError:
+    return PipelineError(
+        f"topic '{name}' was deleted and made anew (its id was {before}, it is {now}): its offsets begin "
+        "again, so the archive of the old one ends here; archive the new one under another name into "
+        "another table"
+    )
+
+
+def deleted_error(name: str) -> PipelineError:
+    return PipelineError(
+        f"topic '{name}' was deleted; what was archived of it is in the table. To go on with the others, "
+        "leave it out and start from a new checkpoint: the table's ledger says where"
+    )
+
+
+def _check_table(spec: ArchiveSpec, table: TableState) -> None:
+    if not table.exists:
+        return
+    if table.archive is None:
+        raise PipelineError(f"{spec.table} is a table, but no archive's: name another path")
+    if table.archive != spec.name:
+        raise PipelineError(
+            f"{spec.table} belongs to archive '{table.archive}', this is '{spec.name}': name another path, "
+            f"or go on with that one by its name"
+        )
+    if table.values != spec.value_format.kind.value:
+        raise PipelineError(
+            f"{spec.table} holds {table.values} values, {spec.value_format.kind.value} are asked for: "
+            "a table keeps its format; name another path and another archive"
+        )
+
+
+def _check_binding(spec: ArchiveSpec, binding: Binding) -> None:
+    if binding.archive != spec.name:
+        raise PipelineError(
+            f"checkpoint {spec.checkpoint} belongs to archive '{binding.archive}', this is '{spec.name}': "
+            "give each its own"
+        )
+    if binding.table != absolute(spec.table):
+        raise PipelineError(
+            f"checkpoint {spec.checkpoint} belongs to the table at {binding.table}, not to {spec.table}: "
+            "name that table, or another checkpoint"
+        )
+    dropped = sorted(name for name in binding.topics if not spec.matches(name))
+    if dropped:
+        raise PipelineError(
+            f"checkpoint {spec.checkpoint} has topic '{dropped[0]}', which is not asked for any more: "
+            "start from a new checkpoint, the table's ledger says where to go on"
+        )
+
+
+def _check_position(
+    spec: ArchiveSpec, checkpoint: CheckpointState, binding: Binding, table: TableState
+) -> None:
+    done = binding.first_batch + checkpoint.done if checkpoint.done != NONE_YET else binding.first_batch - 1
+    planned = binding.first_batch + checkpoint.planned if checkpoint.planned != NONE_YET else done
+    if table.last_batch < done:
+        have = f"ends with batch {table.last_batch}" if table.exists else "is gone"
+        raise PipelineError(
+            f"the table at {spec.table} {have}, its checkpoint has done {done}: was it restored or deleted? "
+            "Start from a new checkpoint, the table's ledger says where to go on"
+        )
+    if table.last_batch > planned:
+        raise PipelineError(
+            f"the table at {spec.table} is at batch {table.last_batch}, checkpoint {spec.checkpoint} only at "
+            f"{planned}: another checkpoint went further; use that one, or a new one"
+        )
+
+
+def _topics_of(ledger: tuple[CommitEntry, ...]) -> dict[str, str]:
+    return {each.topic: each.topic_id for entry in ledger for each in entry.ranges}

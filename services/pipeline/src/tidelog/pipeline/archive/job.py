@@ -1,0 +1,215 @@
+"""The archive job: from the checks before the first batch to the sentence after the last."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from pyspark.errors import StreamingQueryException
+from tidelog.client.errors import ClientError
+from tidelog.client.leader_epochs import OffsetRange
+from tidelog.model.errors import KafkaError
+from tidelog.pipeline.archive.batch import BatchArchiver, OffsetsMissingError, check_ranges
+from tidelog.pipeline.archive.binding import (
+    NONE_YET,
+    RunPlan,
+    TableState,
+    changed_topics,
+    deleted_error,
+    plan_run,
+    recreated_error,
+    write_binding,
+)
+from tidelog.pipeline.archive.checkpoint import checkpoint_state, planned_ranges
+from tidelog.pipeline.archive.prepared import first_schema
+from tidelog.pipeline.archive.sink import Sink, sink_of
+from tidelog.pipeline.archive.source_offsets import MissingRange, starting_json
+from tidelog.pipeline.archive.spec import STOP, ArchiveSpec
+from tidelog.pipeline.archive.survey import Survey, asked, survey, topic_ids
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.ledger.entry import CommitEntry
+from tidelog.pipeline.progress import diverged, next_offsets
+from tidelog.pipeline.stored_files import StoredDirectory, absolute
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+_LOOK_S: Final = 0.5
+
+
+@dataclass(slots=True)
+class ArchiveSummary:
+    """What one run did."""
+
+    archive: str
+    table: str
+    batches: int = 0
+    rows: int = 0
+    quarantined: int = 0
+    given_up: int = 0
+    """Offsets lost to retention."""
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def add(self, entry: CommitEntry) -> None:
+        self.batches += 1
+        for each in entry.ranges:
+            self.rows += each.stored
+            self.quarantined += each.quarantined
+            self.given_up += each.end - each.start if each.skipped else 0
+
+
+def run_archive(
+    spark: SparkSession,
+    spec: ArchiveSpec,
+    *,
+    on_start: Callable[[int], None] | None = None,
+    on_commit: Callable[[CommitEntry], None] | None = None,
+    stops: Callable[[], bool] = lambda: False,
+) -> ArchiveSummary:
+    """Until all is archived that was there when it began or, with an interval, until `stops` says so.
+
+    `on_start` is told the offsets that are waiting. Raises PipelineError, KafkaError, ClientError.
+    """
+    began_s = time.monotonic()
+    summary = ArchiveSummary(spec.name, absolute(spec.table))
+    now = survey(spec)
+    sink = sink_of(spark, spec)
+    checkpoint = StoredDirectory(spec.checkpoint)
+    state = checkpoint_state(checkpoint)
+    table = _table_state(sink)
+    plan = plan_run(spec, state, table)
+    _check_topics(plan.binding.topics, now.topic_ids)
+    _check_positions(spec, table.ledger, now)
+    if not table.exists:
+        sink.create(first_schema(spec))
+    write_binding(checkpoint, plan.binding)
+    if on_start is not None:
+        on_start(_waiting(table, now))
+
+    def committed(entry: CommitEntry) -> None:
+        summary.add(entry)
+        if on_commit is not None:
+            on_commit(entry)
+
+    archiver = BatchArchiver(spark, spec, sink, plan.binding, table.ledger, committed)
+    if table.ledger:
+        archiver.commit_progress(table.ledger)
+    query = _start(spark, spec, plan, now, archiver)
+    try:
+        _await(query, stops)
+    except StreamingQueryException as error:
+        _explain(error, spec, archiver, plan, checkpoint)
+    finally:
+        query.stop()
+    if archiver.progress_failure is not None:
+        raise archiver.progress_failure
+    summary.seconds = time.monotonic() - began_s
+    return summary
+
+
+def _table_state(sink: Sink) -> TableState:
+    owner = sink.owner()
+    if owner is None:
+        return TableState(exists=False)
+    return TableState(True, owner.archive, owner.values, tuple(sink.ledger()))
+
+
+def _start(
+    spark: SparkSession, spec: ArchiveSpec, plan: RunPlan, now: Survey, archiver: BatchArchiver
+) -> StreamingQuery:
+    query = _records(spark, spec, plan, now).writeStream.foreachBatch(archiver).queryName(spec.name)
+    query = query.option("checkpointLocation", absolute(spec.checkpoint))
+    if spec.interval_ms is None:
+        query = query.trigger(availableNow=True)
+    else:
+        query = query.trigger(processingTime=f"{spec.interval_ms} milliseconds")
+    return query.start()
+
+
+def _records(spark: SparkSession, spec: ArchiveSpec, plan: RunPlan, now: Survey) -> DataFrame:
+    starting = plan.starting if plan.starting is not None else spec.starting
+    if not isinstance(starting, str):
+        starting = starting_json(starting, now.log_starts)
+    reader = (
+        spark.readStream.format("kafka")
+        .option("kafka.bootstrap.servers", spec.bootstrap)
+        .option("kafka.isolation.level", spec.isolation_level)
+        .option("startingOffsets", starting)
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", "true" if spec.on_data_loss == STOP else "false")
+        .option("maxOffsetsPerTrigger", spec.max_offsets_per_trigger)
+    )
+    for name, value in spec.client_settings.items():
+        reader = reader.option(f"kafka.{name}", value)
+    if spec.pattern is not None:
+        return reader.option("subscribePattern", spec.pattern).load()
+    return reader.option("subscribe", ",".join(spec.topics)).load()
+
+
+def _await(query: StreamingQuery, stops: Callable[[], bool]) -> None:
+    while not query.awaitTermination(_LOOK_S):
+        if stops():
+            return
+
+
+def _explain(
+    error: StreamingQueryException,
+    spec: ArchiveSpec,
+    archiver: BatchArchiver,
+    plan: RunPlan,
+    checkpoint: StoredDirectory,
+) -> NoReturn:
+    """Spark's own error is a page of Java; what it means is found by looking at topics and offsets."""
+    if isinstance(archiver.failure, PipelineError | KafkaError | ClientError):
+        raise archiver.failure from error
+    found = topic_ids(spec)
+    known = {**plan.binding.topics, **archiver.topics}
+    _check_topics(known, found)
+    state = checkpoint_state(checkpoint)
+    if state.planned != NONE_YET:
+        check_ranges(spec, planned_ranges(checkpoint, state.planned), survey(spec))
+    reason = str(error).split("=== Streaming Query ===", maxsplit=1)[0].strip()
+    raise PipelineError(f"the archive stopped: {reason}; started again it goes on where it was") from error
+
+
+def _check_topics(known: Mapping[str, str], now: Mapping[str, str]) -> None:
+    for name, (was, is_now) in changed_topics(known, now).items():
+        raise recreated_error(name, was, is_now)
+    for name in known:
+        if name not in now:
+            raise deleted_error(name)
+
+
+def _check_positions(spec: ArchiveSpec, ledger: Sequence[CommitEntry], now: Survey) -> None:
+    """The log must still have what comes next, and must be the one that was archived."""
+    offsets = next_offsets(ledger)
+    check_ranges(
+        spec,
+        {
+            place: OffsetRange(each.offset, max(each.offset, now.log_starts.get(place, 0)))
+            for place, each in offsets.items()
+        },
+        now,
+    )
+    for place, end in asked(spec, lambda cluster: diverged(cluster, offsets)).items():
+        raise OffsetsMissingError(
+            f"{place} was archived up to {offsets[place].offset}, but the leader epoch that wrote the last "
+            f"record ({offsets[place].leader_epoch}) ends at {end} in the log: it was cut back and "
+            "written anew; 'tidelog pipeline verify' tells what differs, a new archive begins afresh",
+            [MissingRange(place, end, offsets[place].offset)],
+        )
+
+
+def _waiting(table: TableState, now: Survey) -> int:
+    """Offsets between where the archive is and where readers get to."""
+    offsets = next_offsets(table.ledger)
+    begins = {place: each.offset for place, each in offsets.items()}
+    return sum(
+        max(0, end - begins.get(place, now.log_starts[place])) for place, end in now.readable_ends.items()
+    )

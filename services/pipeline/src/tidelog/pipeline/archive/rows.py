@@ -1,0 +1,53 @@
+"""Rows as an archive's table holds them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as fn
+from pyspark.sql import types as t
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.parquet_commits import EVENT_DATE
+
+KAFKA_COLUMNS: Final = {
+    "topic": "kafka_topic",
+    "partition": "kafka_partition",
+    "offset": "kafka_offset",
+    "timestamp": "kafka_timestamp",
+    "timestampType": "kafka_timestamp_type",
+    "key": "kafka_key",
+    "headers": "kafka_headers",
+}
+RAW_VALUE: Final = "kafka_value"
+
+
+def kafka_columns() -> list[Column]:
+    """Of a record, whatever its value."""
+    return [fn.col(name).alias(column) for name, column in KAFKA_COLUMNS.items()]
+
+
+def raw_rows(records: DataFrame) -> DataFrame:
+    return with_event_date(records.select(*kafka_columns(), fn.col("value").alias(RAW_VALUE)), None)
+
+
+def with_event_date(rows: DataFrame, field: str | None) -> DataFrame:
+    """By a field of the values, or the record's timestamp. Raises PipelineError for one that is no date."""
+    if field is None:
+        return rows.withColumn(EVENT_DATE, fn.to_date("kafka_timestamp"))
+    types = {each.name: each.dataType for each in rows.schema.fields}
+    if field not in types:
+        return rows.withColumn(EVENT_DATE, fn.to_date("kafka_timestamp"))
+    kind, column = types[field], fn.col(f"`{field}`")
+    if isinstance(kind, t.DateType | t.TimestampType | t.TimestampNTZType):
+        date = fn.to_date(column)
+    elif isinstance(kind, t.StringType):
+        date = fn.expr(f"try_cast(substring(`{field}`, 1, 10) AS date)")
+    elif isinstance(kind, t.LongType | t.IntegerType):
+        date = fn.to_date(fn.timestamp_millis(column.cast("bigint")))
+    else:
+        raise PipelineError(
+            f"field '{field}' is {kind.simpleString()}: no event date; it takes dates, timestamps, text that "
+            "begins with YYYY-MM-DD, or milliseconds since 1970"
+        )
+    return rows.withColumn(EVENT_DATE, fn.coalesce(date, fn.to_date("kafka_timestamp")))
