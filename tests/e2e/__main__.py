@@ -33,7 +33,7 @@ SUITES: Final = Path(__file__).parent / "suites"
 NOT_RUN: Final = 77
 SHORT: Final = ("test_install.py", "test_clients.py", "test_pod_kills.py")
 LONG_TESTS: Final = "every_pod"
-FULL: Final = ("test_upgrade.py", *SHORT, "test_scaling.py", "test_chaos.py")
+FULL: Final = ("test_upgrade.py", *SHORT, "test_scaling.py", "test_pipeline.py", "test_chaos.py")
 OLDER: Final = ("HEAD~40", "HEAD~15", "HEAD~5", "HEAD")
 """Where a previous version is looked for as long as no tag has the chart."""
 
@@ -58,6 +58,7 @@ def main() -> int:
                 lab.load_images(arguments.tag, "HEAD")
                 if not arguments.short:
                     lab.load_images(arguments.previous_tag, arguments.previous)
+                    lab.load_spark_image(arguments.tag, "HEAD")
         return _run(arguments, began_s)
     finally:
         if not arguments.keep_lab:

@@ -142,12 +142,17 @@ class Kubectl:
             },
             "containers": [container],
         }
-        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
+        return self.run_pod_to_end(name, spec, timeout_s=timeout_s)
+
+    def run_pod_to_end(self, name: str, spec: Mapping[str, Any], *, timeout_s: float) -> str:
+        """The same of a pod with this spec, whose first container counts."""
+        self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": dict(spec)})
         try:
             phase = self._await_end(name, timeout_s)
             said = self.run("logs", name)
             if phase != "Succeeded":
-                raise KubectlError(f"{' '.join(arguments)} in pod {name}: {phase}\n{said}")
+                arguments = " ".join(spec["containers"][0]["args"])
+                raise KubectlError(f"{arguments} in pod {name}: {phase}\n{said}")
             return said
         finally:
             self.run("delete", "pod", name, "--grace-period=0", "--force", "--ignore-not-found")

@@ -57,8 +57,15 @@ class Lab:
 
     def load_images(self, tag: str, revision: str) -> None:
         """tidelog's image of a revision of this repository, and etcd's, under this tag."""
+        self._make_images(revision, tag)
+
+    def load_spark_image(self, tag: str, revision: str) -> None:
+        """The Spark jobs' image of that revision."""
+        self._make_images(revision, tag, "spark")
+
+    def _make_images(self, revision: str, *arguments: str) -> None:
         done = subprocess.run(
-            [str(IMAGES), tag],
+            [str(IMAGES), *arguments],
             env={**os.environ, "REVISION": revision, "K8S_LAB": str(LAB)},
             stdin=subprocess.DEVNULL,
             check=False,

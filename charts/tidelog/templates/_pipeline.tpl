@@ -175,8 +175,14 @@ spec:
         - archive
         - --name={{ .archive.name }}
         - --bootstrap-server={{ include "tidelog.bootstrapAddress" .root }}
-        {{- if .archive.schedule }}
-        - --trigger=available-now
+        {{- range .archive.topics }}
+        - --topic={{ . }}
+        {{- end }}
+        {{- with .archive.pattern }}
+        - --pattern={{ . }}
+        {{- end }}
+        {{- if not .archive.schedule }}
+        - --every={{ default "10s" .archive.every }}
         {{- end }}
         - --table=/var/lib/tidelog-tables/tables/{{ .archive.name }}
         - --checkpoint=/var/lib/tidelog-tables/checkpoints/{{ .archive.name }}
@@ -277,9 +283,15 @@ spec:
 {{- fail (printf "pipeline.archives: %s is there twice; each has a table and a checkpoint of its name" .name) -}}
 {{- end -}}
 {{- $names = append $names .name -}}
+{{- if eq (empty .topics) (empty .pattern) -}}
+{{- fail (printf "pipeline.archives: %s needs topics, or a pattern of their names, and not both" .name) -}}
+{{- end -}}
+{{- if and .schedule .every -}}
+{{- fail (printf "pipeline.archives: %s has a schedule, so it archives what there is and ends; take out `every`" .name) -}}
+{{- end -}}
 {{- end -}}
 {{- if not $names -}}
-{{- fail "pipeline.archives: pipeline.enabled is true, so say what is to be archived, such as [{name: flights, args: [--topics=flights]}]" -}}
+{{- fail "pipeline.archives: pipeline.enabled is true, so say what is to be archived, such as [{name: flights, topics: [flights]}]" -}}
 {{- end -}}
 {{- $first := int .Values.brokers.firstId -}}
 {{- $last := sub (add $first (int .Values.brokers.replicas)) 1 -}}

@@ -1,0 +1,164 @@
+"""A topic archived by Spark on this cluster while its driver and executors are killed: the table has what was
+acknowledged, once, in order, unchanged, by the same judge that judges what consumers were shown.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import pytest
+from brokerlab.clients import admin_client, create_topic
+from clusterlab.history import Read, read_of
+from clusterlab.load import Load, LoadPlan
+from clusterlab.verdict import judge
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+from e2e.kubectl import KubectlError, await_none
+from e2e.outcome import Outcome
+from e2e.release import Release
+from e2e.settings import TAG
+
+TOPIC: Final = "archived"
+ARCHIVE: Final = "kills"
+PARTITIONS: Final = 4
+TABLE: Final = f"/var/lib/tidelog-tables/tables/{ARCHIVE}"
+SEGMENTS: Final = "/var/lib/tidelog-segments/broker-0"
+CHANGE_TIMEOUT_S: Final = 300.0
+STARTS_S: Final = 180.0
+ARCHIVED_S: Final = 180.0
+CALM_S: Final = 3.0
+ASK_TIMEOUT_S: Final = 30.0
+VERIFIED_S: Final = 240.0
+READ_TIMEOUT_S: Final = 120.0
+VALUES: Final = {
+    "pipeline.enabled": "true",
+    "pipeline.archives[0].name": ARCHIVE,
+    "pipeline.archives[0].topics[0]": TOPIC,
+    "pipeline.archives[0].every": "1s",
+    "pipeline.segments.brokers[0]": "0",
+}
+
+# Without Spark, so what is read does not depend on who wrote it: the files that the table's log names.
+READ_TABLE: Final = """
+import json, pathlib, sys
+import pyarrow.parquet
+table = pathlib.Path(sys.argv[1])
+files = {}
+for commit in sorted((table / "_delta_log").glob("*.json")):
+    for line in commit.read_text().splitlines():
+        action = json.loads(line)
+        if "add" in action:
+            files[action["add"]["path"]] = True
+        if "remove" in action:
+            files.pop(action["remove"]["path"], None)
+names = ["kafka_partition", "kafka_offset", "kafka_key", "kafka_value"]
+for file in files:
+    rows = pyarrow.parquet.ParquetFile(table / file).read(names)
+    for partition, offset, key, value in zip(*(rows[name].to_pylist() for name in names)):
+        print(json.dumps([partition, offset, key.decode(), value.hex()]))
+"""
+
+
+@pytest.fixture
+def archive(release: Release, slowness: float) -> Iterator[Release]:
+    """The release with an archive of the topic, switched on by an upgrade, off again afterwards."""
+    create_topic(release.bootstrap, TOPIC, PARTITIONS, {"min.insync.replicas": "2"}, replication_factor=3)
+    release.change({**VALUES, "pipeline.image.tag": os.environ[TAG]}, CHANGE_TIMEOUT_S * slowness)
+    yield release
+    release.change({"pipeline.enabled": "false"}, CHANGE_TIMEOUT_S * slowness)
+
+
+def archived_ends(release: Release) -> dict[int, int]:
+    """By partition, what the archive's consumer group has committed."""
+    asked = ConsumerGroupTopicPartitions(ARCHIVE, [TopicPartition(TOPIC, p) for p in range(PARTITIONS)])
+    found = admin_client(release.bootstrap).list_consumer_group_offsets([asked])[ARCHIVE]
+    return {place.partition: place.offset for place in found.result(ASK_TIMEOUT_S).topic_partitions}
+
+
+def await_archived(release: Release, ends: Mapping[int, int], timeout_s: float) -> float:
+    began_s = time.monotonic()
+
+    def lacking() -> list[str]:
+        now = archived_ends(release)
+        return [f"{p}: {now[p]} of {end}" for p, end in ends.items() if now[p] < end]
+
+    await_none(lacking, timeout_s, "not archived")
+    return time.monotonic() - began_s
+
+
+def driver(release: Release) -> str:
+    (found,) = release.kubectl.pods("pipeline-driver", release.name)
+    return found
+
+
+def executors(release: Release) -> list[str]:
+    return release.kubectl.pods("pipeline-executor", release.name)
+
+
+def await_executors(release: Release, count: int, timeout_s: float) -> None:
+    def lacking() -> list[str]:
+        labels = f"app.kubernetes.io/instance={release.name},app.kubernetes.io/component=pipeline-executor"
+        running = release.kubectl.get("pods", "-l", labels, "--field-selector=status.phase=Running")
+        return [] if len(running) >= count else [f"{len(running)} of {count}"]
+
+    await_none(lacking, timeout_s, "executors")
+
+
+def rows_of_table(release: Release) -> list[Read]:
+    read = ["exec", driver(release), "-c", "driver", "--", "python3", "-c", READ_TABLE, TABLE]
+    lines = release.kubectl.run(*read, timeout_s=READ_TIMEOUT_S).splitlines()
+    rows = sorted(json.loads(line) for line in lines)
+    return [read_of(p, offset, key.encode(), bytes.fromhex(value)) for p, offset, key, value in rows]
+
+
+def verify(release: Release, timeout_s: float, *arguments: str) -> str:
+    """What `tidelog pipeline verify` says in a pod like the driver's, which has its volumes."""
+    labels = f"app.kubernetes.io/instance={release.name},app.kubernetes.io/component=pipeline-driver"
+    (found,) = release.kubectl.get("statefulsets", "-l", labels)
+    spec: dict[str, Any] = found["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    container["args"] = ["tidelog", "pipeline", "verify", "--table", TABLE, *arguments]
+    spec["restartPolicy"] = "Never"
+    return release.kubectl.run_pod_to_end("verify", spec, timeout_s=timeout_s)
+
+
+def test_nothing_lost_or_doubled_when_driver_and_executors_are_killed(
+    archive: Release, outcome: Outcome, slowness: float
+) -> None:
+    plan = LoadPlan(TOPIC, PARTITIONS, producers=2, keys=8, records_per_s=300, value_bytes=100)
+    kills = 0
+    with Load(archive.bootstrap, plan) as load:
+        load.await_acknowledged(range(PARTITIONS), STARTS_S * slowness)
+        first_s = await_archived(archive, load.ends(), STARTS_S * slowness)
+        print(f"the first records are archived after {first_s:.1f} s")
+        for what in ("an executor", "the driver", "the driver and its executors", "an executor"):
+            await_executors(archive, 2, STARTS_S * slowness)
+            victims = {
+                "an executor": executors(archive)[:1],
+                "the driver": [driver(archive)],
+                "the driver and its executors": [driver(archive), *executors(archive)],
+            }[what]
+            archive.kubectl.kill(*victims)
+            kills += len(victims)
+            again_s = await_archived(archive, load.ends(), ARCHIVED_S * slowness)
+            print(f"killed {what}: what came until then is archived after {again_s:.1f} s")
+            time.sleep(CALM_S)
+    await_archived(archive, load.ends(), ARCHIVED_S * slowness)
+    load.history.final = rows_of_table(archive)
+    verdict = judge(load.history)
+    print(f"table: {verdict}")
+    outcome.add(kills=kills, anomalies=len(verdict.anomalies), longest_gap_s=0.0)
+    assert verdict.is_sound, str(verdict)
+    assert verdict.acknowledged > 0
+    for log in (
+        "--bootstrap-server=" + archive.inside_bootstrap,
+        "--segments=/var/lib/tidelog-segments/broker-0",
+    ):
+        try:
+            print(verify(archive, VERIFIED_S * slowness, log))
+        except KubectlError as error:
+            pytest.fail(str(error))
