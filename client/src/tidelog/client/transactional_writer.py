@@ -1,4 +1,4 @@
-"""A transactional producer for one batch at a time: begin, write, commit or abort. For checks."""
+"""A transactional producer for one batch at a time: begin, write, commit or abort. For checks and repairs."""
 
 from __future__ import annotations
 
@@ -35,20 +35,23 @@ _ACKS_ALL: Final = -1
 
 
 class TransactionalWriter:
-    """For one topic. Not thread-safe. Every call is tried again while a coordinator or leader moves."""
+    """For one topic, or more where a write names another. Not thread-safe. Every call is tried again while a
+    coordinator or leader moves.
+    """
 
     def __init__(self, cluster: Cluster, topic: Topic, transactional_id: str) -> None:
         """Takes the producer id, and fences whoever had it. Raises KafkaError, ClientError."""
         self._cluster = cluster
         self._topic = topic
         self._id = transactional_id
-        self._sequences: dict[int, int] = {}
+        self._sequences: dict[tuple[str, int], int] = {}
         self._producer_id, self._epoch = until_loaded(cluster, self._initialise)
 
-    def write(self, partition: int, records: Sequence[Record]) -> None:
+    def write(self, partition: int, records: Sequence[Record], topic: Topic | None = None) -> None:
         """One batch, in the transaction that is open; the first opens it. Raises KafkaError, ClientError."""
-        until_loaded(self._cluster, lambda: self._add(partition))
-        sequence = self._sequences.get(partition, 0)
+        place = topic or self._topic
+        until_loaded(self._cluster, lambda: self._add(place, partition))
+        sequence = self._sequences.get((place.name, partition), 0)
         batch = build_batch(
             records,
             base_offset=0,
@@ -57,8 +60,8 @@ class TransactionalWriter:
             base_sequence=sequence,
             is_transactional=True,
         )
-        self._sequences[partition] = sequence + len(records)
-        until_loaded(self._cluster, lambda: self._produce(partition, batch))
+        self._sequences[place.name, partition] = sequence + len(records)
+        until_loaded(self._cluster, lambda: self._produce(place, partition, batch))
 
     def end(self, *, commits: bool) -> None:
         """Raises KafkaError, ClientError."""
@@ -79,28 +82,26 @@ class TransactionalWriter:
         raise_on_error(answer.error_code, f"transactional id '{self._id}'")
         return answer.producer_id, answer.producer_epoch
 
-    def _add(self, partition: int) -> None:
+    def _add(self, place: Topic, partition: int) -> None:
         request = AddPartitionsToTxnRequest(
             v3_and_below_transactional_id=self._id,
             v3_and_below_producer_id=self._producer_id,
             v3_and_below_producer_epoch=self._epoch,
-            v3_and_below_topics=[AddPartitionsToTxnTopic(self._topic.name, [partition])],
+            v3_and_below_topics=[AddPartitionsToTxnTopic(place.name, [partition])],
         )
         answer = self._coordinator().call(request, AddPartitionsToTxnResponse, at_most=_LAST_ADD_OF_CLIENTS)
         for topic in answer.results_by_topic_v3_and_below:
             for row in topic.results_by_partition:
                 raise_on_error(row.partition_error_code, f"transactional id '{self._id}'")
 
-    def _produce(self, partition: int, batch: bytearray) -> None:
+    def _produce(self, place: Topic, partition: int, batch: bytearray) -> None:
         timeout_ms = int(self._cluster.timeout_s * 1000)
         rows = [PartitionProduceData(partition, batch)]
-        topic = TopicProduceData(self._topic.name, self._topic.topic_id, rows)
+        topic = TopicProduceData(place.name, place.topic_id, rows)
         request = ProduceRequest(self._id, _ACKS_ALL, timeout_ms, [topic])
-        leader = next(
-            p.leader for p in self._cluster.topic(self._topic.name).partitions if p.index == partition
-        )
+        leader = next(p.leader for p in self._cluster.topic(place.name).partitions if p.index == partition)
         answer = self._cluster.broker(leader).call(
             request, ProduceResponse, at_least=3, at_most=_LAST_PRODUCE_OF_V1, wait_ms=timeout_ms
         )
         row = answer.responses[0].partition_responses[0]
-        raise_on_error(row.error_code, f"topic '{self._topic.name}' partition {partition}", row.error_message)
+        raise_on_error(row.error_code, f"topic '{place.name}' partition {partition}", row.error_message)

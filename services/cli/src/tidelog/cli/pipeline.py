@@ -16,6 +16,7 @@ _COMMANDS: Final = {
     "analytics": "tidelog.pipeline.commands.analytics:command",
     "export-segments": "tidelog.pipeline.commands.export_segments:command",
     "jars": "tidelog.pipeline.commands.jars:command",
+    "quarantine": "tidelog.pipeline.commands.quarantine:command",
 }
 
 
