@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException
 from tidelog.client.errors import ClientError
 from tidelog.client.leader_epochs import OffsetRange
 from tidelog.model.errors import KafkaError
@@ -23,6 +23,7 @@ from tidelog.pipeline.archive.binding import (
     write_binding,
 )
 from tidelog.pipeline.archive.checkpoint import checkpoint_state, planned_ranges
+from tidelog.pipeline.archive.planned_batches import run_batches
 from tidelog.pipeline.archive.prepared import first_schema
 from tidelog.pipeline.archive.sink import Sink, sink_of
 from tidelog.pipeline.archive.source_offsets import MissingRange, starting_json
@@ -31,6 +32,7 @@ from tidelog.pipeline.archive.survey import Survey, asked, survey, topic_ids
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.ledger.entry import CommitEntry
 from tidelog.pipeline.progress import diverged, next_offsets
+from tidelog.pipeline.session import is_remote
 from tidelog.pipeline.stored_files import StoredDirectory, absolute
 
 if TYPE_CHECKING:
@@ -100,13 +102,14 @@ def run_archive(
     archiver = BatchArchiver(spark, spec, sink, plan.binding, table.ledger, committed)
     if table.ledger:
         archiver.commit_progress(table.ledger)
-    query = _start(spark, spec, plan, now, archiver)
     try:
-        _await(query, stops)
-    except StreamingQueryException as error:
+        if is_remote(spark):
+            starting = plan.starting if plan.starting is not None else spec.starting
+            run_batches(spark, spec, archiver, starting, stops)
+        else:
+            _run_query(_start(spark, spec, plan, now, archiver), stops)
+    except PySparkException as error:
         _explain(error, spec, archiver, plan, checkpoint)
-    finally:
-        query.stop()
     if archiver.progress_failure is not None:
         raise archiver.progress_failure
     summary.seconds = time.monotonic() - began_s
@@ -152,14 +155,17 @@ def _records(spark: SparkSession, spec: ArchiveSpec, plan: RunPlan, now: Survey)
     return reader.option("subscribe", ",".join(spec.topics)).load()
 
 
-def _await(query: StreamingQuery, stops: Callable[[], bool]) -> None:
-    while not query.awaitTermination(_LOOK_S):
-        if stops():
-            return
+def _run_query(query: StreamingQuery, stops: Callable[[], bool]) -> None:
+    try:
+        while not query.awaitTermination(_LOOK_S):
+            if stops():
+                return
+    finally:
+        query.stop()
 
 
 def _explain(
-    error: StreamingQueryException,
+    error: PySparkException,
     spec: ArchiveSpec,
     archiver: BatchArchiver,
     plan: RunPlan,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from py4j.protocol import Py4JJavaError
-from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as t
 from tidelog.pipeline.archive.spec import DELTA, ArchiveSpec
@@ -128,7 +128,7 @@ class DeltaSink:
         )
         try:
             writer.save(self._path)
-        except (CapturedException, Py4JJavaError) as error:
+        except (PySparkException, Py4JJavaError) as error:
             # Two runs of one archive write the same transaction id: Delta lets one of them.
             if "ConcurrentTransaction" not in f"{type(error)} {error}":
                 raise

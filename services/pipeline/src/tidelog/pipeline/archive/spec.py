@@ -68,6 +68,11 @@ class ArchiveSpec:
             raise PipelineError("name the topics to archive, or a pattern of their names, not both")
         if self.event_date_field and self.value_format.kind is ValueKind.RAW:
             raise PipelineError("raw values have no fields: the event date is the record's timestamp")
+        if self.quarantine_topic and self.matches(self.quarantine_topic):
+            raise PipelineError(
+                f"'{self.quarantine_topic}' is one of the topics to archive, so it can't be the quarantine: "
+                "its records would come back for ever"
+            )
         if self.max_offsets_per_trigger < 1:
             raise PipelineError("a batch needs at least one record")
 
