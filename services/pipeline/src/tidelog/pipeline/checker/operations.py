@@ -1,0 +1,163 @@
+"""History files as one frame of all operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, get_type_hints
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from tidelog.pipeline.checker.history import ACKNOWLEDGED, COMMITTED, ENTRIES
+
+NAME: Final = ("history", "topic", "key", "number")
+"""A record's."""
+LOG: Final = ("history", "topic", "partition")
+PLACE: Final = (*LOG, "offset")
+
+_TYPES: Final = {str: "string", int: "bigint", float: "double", bool: "boolean"}
+_LINE: Final = ", ".join(
+    (
+        "audience map<string, array<string>>",
+        "copies map<string, string>",
+        *(f"{name} array<string>" for name in ENTRIES),
+    )
+)
+
+
+def read_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """A row a line: `history` (a number of its file), `path`, `seq` (grows along a file), the columns of all
+    entries (null where an entry has no such field), `list` (null for the first line and what can't be read).
+
+    One wide frame rather than one a list: a gzipped file can only be read from its start.
+    """
+    lines = spark.read.text(list(paths)).select(
+        F.xxhash64("_metadata.file_path").alias("history"),
+        F.col("_metadata.file_path").alias("path"),
+        # Grows along a file even where that is split: splits of one file stay in order.
+        F.monotonically_increasing_id().alias("seq"),
+        F.from_json("value", _LINE).alias("line"),
+    )
+    fields = lines.select(
+        "history",
+        "path",
+        "seq",
+        F.col("line.audience").alias("audience"),
+        F.col("line.copies").alias("copies"),
+        F.coalesce(*(F.when(F.col(f"line.{name}").isNotNull(), F.lit(name)) for name in ENTRIES)).alias(
+            "list"
+        ),
+        F.coalesce(*(F.col(f"line.{name}") for name in ENTRIES)).alias("fields"),
+    )
+    typed = fields.select(
+        "history",
+        "path",
+        "seq",
+        "audience",
+        "copies",
+        "list",
+        *(_column(name, type_).alias(name) for name, type_ in _columns().items()),
+    )
+    is_whole = F.coalesce(*(F.when(F.col("list") == name, _is_whole(name)) for name in ENTRIES))
+    return typed.withColumn("list", F.when(is_whole, F.col("list")))
+
+
+def _columns() -> dict[str, str]:
+    return {
+        field: _TYPES[hint] for entry in ENTRIES.values() for field, hint in get_type_hints(entry).items()
+    }
+
+
+def _column(field: str, type_: str) -> Column:
+    """Of whichever list has it, by its place there."""
+    values = [
+        F.when(
+            F.col("list") == name,
+            F.coalesce(
+                F.get("fields", entry._fields.index(field)).try_cast(type_),
+                F.lit(entry._field_defaults.get(field)).cast(type_),
+            ),
+        )
+        for name, entry in ENTRIES.items()
+        if field in entry._fields
+    ]
+    return F.coalesce(*values)
+
+
+def _is_whole(name: str) -> Column:
+    missing = F.lit(False)
+    for field in ENTRIES[name]._fields:
+        missing = missing | F.col(field).isNull()
+    return ~missing
+
+
+@dataclass(frozen=True)
+class Operations:
+    """The lists of all histories at hand, and what most checks hold them against."""
+
+    sends: DataFrame
+    """With `transaction_outcome` (null without a transaction, and where nothing was noted of it) and
+    `is_promised`: was its producer told that it is stored?
+    """
+    polls: DataFrame
+    final: DataFrame
+    commits: DataFrame
+    positions: DataFrame
+    audience: DataFrame
+    """history, group, topic"""
+    copies: DataFrame
+    """history, topic, copy"""
+
+    @property
+    def reads(self) -> DataFrame:
+        """Everything shown to anyone; `is_final` tells which came after everything else."""
+        return self.polls.withColumn("is_final", F.lit(False)).unionByName(
+            self.final.withColumn("is_final", F.lit(True))
+        )
+
+    @property
+    def names(self) -> DataFrame:
+        """The records in the logs: NAME, `first_partition`, `first_offset` (where it was found first)."""
+        return self.final.groupBy(*NAME).agg(
+            F.min_by("partition", "seq").alias("first_partition"),
+            F.min_by("offset", "seq").alias("first_offset"),
+        )
+
+    @property
+    def places(self) -> DataFrame:
+        """The logs in their order: PLACE, key, number, is_intact."""
+        return (
+            self.final.groupBy(*PLACE)
+            .agg(F.max_by(F.struct("key", "number", "is_intact"), "seq").alias("record"))
+            .select(*PLACE, "record.*")
+        )
+
+
+def operations_of(lines: DataFrame) -> Operations:
+    """`lines` as of read_lines, better kept: every check reads them."""
+
+    def entries(name: str) -> DataFrame:
+        return lines.filter(F.col("list") == name).select("history", "seq", *ENTRIES[name]._fields)
+
+    heads = lines.filter(F.col("audience").isNotNull())
+    return Operations(
+        _judged(entries("sends"), entries("transactions")),
+        entries("polls"),
+        entries("final"),
+        entries("commits"),
+        entries("positions"),
+        heads.select("history", F.explode("audience").alias("group", "topics")).select(
+            "history", "group", F.explode(F.array_distinct("topics")).alias("topic")
+        ),
+        heads.select("history", F.explode("copies").alias("topic", "copy")),
+    )
+
+
+def _judged(sends: DataFrame, transactions: DataFrame) -> DataFrame:
+    outcomes = transactions.groupBy("history", F.col("name").alias("transaction")).agg(
+        F.max_by("outcome", "seq").alias("transaction_outcome")
+    )
+    is_promised = F.when(
+        F.col("transaction") != "", F.coalesce(F.col("transaction_outcome") == COMMITTED, F.lit(False))
+    ).otherwise(F.col("outcome") == ACKNOWLEDGED)
+    return sends.join(outcomes, ["history", "transaction"], "left").withColumn("is_promised", is_promised)

@@ -1,0 +1,134 @@
+"""The Spark job finds exactly what the checker in one process finds, in its words."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from chaoslab.checker import judge
+from chaoslab.history import (
+    ABORTED,
+    ACKNOWLEDGED,
+    COMMITTED,
+    NO_PLACE,
+    NOTHING_COMMITTED,
+    UNKNOWN,
+    Commit,
+    History,
+    Poll,
+    Position,
+    Send,
+    Transaction,
+)
+from chaoslab.planted import PLANTED, sound
+from tidelog.pipeline.checker.verdict import KINDS, Verdict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+ALL = 1_000_000
+RANDOM_HISTORIES = 40
+TOPICS = ("log", "transactions", "copy")
+
+
+def random_history(seed: int) -> History:
+    """Nearly sound, or a heap of rubbish: small numbers, so that everything meets everything."""
+    rng = random.Random(seed)
+    mess = rng.choice((0.0, 0.02, 0.2, 1.0))
+    history = History(
+        audience={"group": ["log", "transactions"], "tail": ["log", "log"]}, copies={"log": "copy"}
+    )
+    names = [f"t#{n}" for n in range(4)]
+    history.transactions = [
+        Transaction(rng.choice(names), rng.choice((COMMITTED, ABORTED, UNKNOWN)), n, n + 1) for n in range(4)
+    ]
+    ends: dict[tuple[str, int], int] = {}
+    for number in range(rng.randrange(1, 25)):
+        topic, partition, key = rng.choice(TOPICS), rng.randrange(2), f"k{rng.randrange(2)}"
+        offset = ends.get((topic, partition), 0)
+        ends[topic, partition] = offset + rng.choice((1, 1, 1, 2))
+        outcome = rng.choice((ACKNOWLEDGED, ACKNOWLEDGED, UNKNOWN))
+        transaction = rng.choice(("", "", rng.choice(names), "t#unheard-of"))
+        at = rng.choice((offset, NO_PLACE)) if outcome == ACKNOWLEDGED else NO_PLACE
+        for _ in range(1 + (rng.random() < mess)):
+            history.sends.append(
+                Send("p", topic, partition, key, number, outcome, at, number, number + 0.5, transaction)
+            )
+        history.final.append(Poll("final", "final", 0, topic, partition, offset, key, number, True, 0.0))
+        if topic == "log":
+            copied = Send("c", "copy", partition, key, number, UNKNOWN, NO_PLACE, 1, 2, rng.choice(names))
+            history.sends.append(copied)
+            history.final.append(history.final[-1]._replace(topic="copy", offset=100 + offset))
+    for reader, group in (("group.1", "group"), ("group.2", "group"), ("tail", "tail")):
+        history.polls += [
+            poll._replace(reader=reader, group=group, assignment=rng.randrange(1 + (mess > 0.5)))
+            for poll in history.final
+        ]
+    for n in range(rng.randrange(8)):
+        at_s = rng.choice((n, n + 0.0005, n / 7, 18434.70622544 + n))
+        place = (rng.choice(TOPICS), rng.randrange(2), rng.randrange(NOTHING_COMMITTED, 6))
+        history.commits.append(Commit("group", *place, rng.choice((ACKNOWLEDGED, UNKNOWN)), at_s - 0.1, at_s))
+        place = (rng.choice(TOPICS), rng.randrange(2), rng.randrange(NOTHING_COMMITTED, 6))
+        history.positions.append(
+            Position("group.1", "group", 0, *place, rng.choice((at_s, at_s + 0.1)), at_s + 1)
+        )
+    for entries in (history.sends, history.polls, history.final):
+        disturb(rng, entries, mess)
+    return history
+
+
+def disturb(rng: random.Random, entries: list[Any], mess: float) -> None:
+    for index in reversed(range(len(entries))):
+        if rng.random() >= mess:
+            continue
+        entry = entries[index]
+        match rng.randrange(6):
+            case 0:
+                del entries[index]
+            case 1:
+                entries.insert(rng.randrange(len(entries)), entry)
+            case 2:
+                entries[index] = entry._replace(offset=rng.randrange(8))
+            case 3:
+                entries[index] = entry._replace(number=rng.randrange(25))
+            case 4:
+                entries[index] = entry._replace(partition=rng.randrange(2), key='a "k" é\n%s')
+            case _ if isinstance(entry, Poll):
+                entries[index] = entry._replace(is_intact=False, number=NO_PLACE)
+
+
+def as_found(verdict: Verdict) -> tuple[list[Any], dict[str, int]]:
+    return sorted(verdict.anomalies), dict(verdict.counts)
+
+
+@pytest.fixture(scope="module")
+def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, History]:
+    """By path: all that is planted, the sound one, random ones."""
+    directory = tmp_path_factory.mktemp("histories")
+    made: dict[str, History] = {"sound": sound(), "empty": History()}
+    for plant, _ in PLANTED:
+        history = sound()
+        plant(history)
+        made[plant.__name__] = history
+    made |= {f"random {seed}": random_history(seed) for seed in range(RANDOM_HISTORIES)}
+    paths = {str(directory / f"{name}.jsonl.gz"): history for name, history in made.items()}
+    for path, history in paths.items():
+        history.save(Path(path))
+    return paths
+
+
+def test_both_checkers_find_the_same(spark: SparkSession, histories: dict[str, History]) -> None:
+    from tidelog.pipeline.checker.job import check_histories
+
+    found = {one.path: one.verdict for one in check_histories(spark, list(histories), listed=ALL)}
+    assert found.keys() == histories.keys()
+    differing = [
+        path for path, history in histories.items() if as_found(found[path]) != as_found(judge(history))
+    ]
+    assert not differing
+    # Nothing was compared if nothing was found.
+    seen = {kind for path in found if "random" in path for kind in found[path].kinds}
+    assert seen == set(KINDS)
