@@ -1,0 +1,126 @@
+"""The metrics history as a DataFrame of facts, whatever it comes from; each part is fetched by a Spark
+task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import pandas as pd
+from tidelog.pipeline.analytics.facts import Fact, facts_of, node_ids
+from tidelog.pipeline.analytics.metric_names import ALL, BUILD_INFO
+from tidelog.pipeline.analytics.prometheus import Prometheus, Slice, slices_of
+from tidelog.pipeline.analytics.snapshots import snapshot_facts
+from tidelog.pipeline.analytics.text_format import ExpositionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FACT_SCHEMA: Final = (
+    "metric string, broker int, topic string, partition int, consumer_group string, detail string, "
+    "at_ms bigint, value double"
+)
+LONGEST_SLICE_MS: Final = 3 * 3_600_000
+_NULLABLE_NUMBERS: Final = ("broker", "partition")
+
+
+def from_prometheus(
+    spark: SparkSession, prometheus: Prometheus, start_ms: int, end_ms: int, step_ms: int
+) -> DataFrame:
+    """Raises PipelineError if Prometheus does not answer the first question."""
+    nodes = _nodes(prometheus, start_ms, end_ms, step_ms)
+    metrics = [metric for metric in ALL if metric != BUILD_INFO]
+    parts = slices_of(metrics, start_ms, end_ms, step_ms, LONGEST_SLICE_MS)
+    # Python's own parallelism: a part a task, however few rows the list of parts is.
+    listed = spark.createDataFrame([tuple(part) for part in map(_fields, parts)], _SLICE_SCHEMA)
+    tasks = min(len(parts), 4 * spark_parallelism(spark))
+
+    def fetch(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            for row in frame.itertuples(index=False):
+                part = Slice(str(row.metric), int(row.start_ms), int(row.end_ms), int(row.step_ms))
+                yield _frame(facts_of(prometheus.samples(part), nodes))
+
+    return listed.repartition(tasks, "metric", "start_ms").mapInPandas(fetch, FACT_SCHEMA)
+
+
+def from_snapshots(snapshots: DataFrame, start_ms: int, end_ms: int) -> DataFrame:
+    """Of records with the Kafka connector's columns, headers included (`includeHeaders`)."""
+    from pyspark.sql import functions as f
+
+    at_ms = f.unix_millis(f.col("timestamp"))
+    chosen = snapshots.where(at_ms.between(start_ms, end_ms)).select(
+        "key", "value", "headers", at_ms.alias("at_ms")
+    )
+
+    def parse(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        for frame in frames:
+            yield _frame(_facts_of_rows(frame))
+
+    return chosen.mapInPandas(parse, FACT_SCHEMA)
+
+
+def read_snapshot_topic(
+    spark: SparkSession, bootstrap: str, topic: str, start_ms: int, settings: Mapping[str, str]
+) -> DataFrame:
+    """By Spark's Kafka connector, from the first record of that time on."""
+    reader = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", bootstrap)
+        .option("subscribe", topic)
+        .option("includeHeaders", "true")
+        .option("startingTimestamp", str(start_ms))
+        .option("startingOffsetsByTimestampStrategy", "latest")
+        .options(**{f"kafka.{name}": value for name, value in settings.items()})
+    )
+    return reader.load()
+
+
+def read_snapshot_segments(spark: SparkSession, path: str, topic: str) -> DataFrame:
+    """By the segment source: no broker is asked."""
+    from tidelog.pipeline.segments import register
+
+    register(spark)
+    return spark.read.format("tidelog").option("path", path).option("topics", topic).load()
+
+
+def spark_parallelism(spark: SparkSession) -> int:
+    """Tasks at once, as far as a session tells (one of Spark Connect has no context)."""
+    try:
+        return int(spark.sparkContext.defaultParallelism)
+    except Exception:  # noqa: BLE001 - Connect's own error class is there only with Connect
+        return 4
+
+
+_SLICE_SCHEMA: Final = "metric string, start_ms bigint, end_ms bigint, step_ms bigint"
+
+
+def _fields(part: Slice) -> tuple[Any, ...]:
+    return part.metric, part.start_ms, part.end_ms, part.step_ms
+
+
+def _nodes(prometheus: Prometheus, start_ms: int, end_ms: int, step_ms: int) -> dict[str, int]:
+    """Who is who. Few series that hardly change: coarse steps do, and tell of instances that were short-
+    lived.
+    """
+    found: dict[str, int] = {}
+    for part in slices_of((BUILD_INFO,), start_ms, end_ms, step_ms, end_ms - start_ms + step_ms):
+        found |= node_ids(prometheus.samples(part))
+    return found
+
+
+def _facts_of_rows(frame: pd.DataFrame) -> Iterator[Fact]:
+    for row in frame.itertuples(index=False):
+        headers = [(h["key"], h["value"]) for h in (row.headers if row.headers is not None else ())]
+        try:
+            yield from snapshot_facts(row.key, row.value, headers, int(row.at_ms))
+        except ExpositionError:
+            continue  # somebody else's record in the topic is no reason to see nothing
+
+
+def _frame(facts: Iterable[Fact]) -> pd.DataFrame:
+    frame = pd.DataFrame.from_records(list(facts), columns=Fact._fields)
+    for name in _NULLABLE_NUMBERS:
+        frame[name] = frame[name].astype("Int32")
+    return frame

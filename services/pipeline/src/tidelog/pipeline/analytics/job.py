@@ -1,0 +1,239 @@
+"""The job: facts to tables, a plan and a report."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.client.rebalance_plan import Assignment, plan_json
+from tidelog.pipeline.analytics import metric_names as names
+from tidelog.pipeline.analytics.brokers import BrokerView, look_at_brokers
+from tidelog.pipeline.analytics.facts import Fact
+from tidelog.pipeline.analytics.partitions import HistoryView
+from tidelog.pipeline.analytics.plan import BY_LOAD, Proposal, propose
+from tidelog.pipeline.analytics.series import interval_ms
+from tidelog.pipeline.analytics.skew import PartitionLoad, TopicSkew, topic_skews
+from tidelog.pipeline.analytics.tables import (
+    PARTITION_TABLES,
+    broker_facts,
+    lag_history,
+    partition_results,
+    table_of,
+)
+from tidelog.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+TREND_WINDOW_MS: Final = 30 * 60_000
+MAX_BROKER_POINTS: Final = 5000
+PICTURE_POINTS: Final = 300
+PLAN_FILE: Final = "reassignment.json"
+TABLES_DIRECTORY: Final = "tables"
+TABLE_FORMATS: Final = ("delta", "parquet")
+_INTERVAL_SAMPLES: Final = 2000
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How a history is looked at. `assignment` and `racks` are the cluster's own, if it was asked."""
+
+    trend_window_ms: int = TREND_WINDOW_MS
+    plan_way: str = BY_LOAD
+    leaving: tuple[int, ...] = ()
+    assignment: Assignment | None = None
+    racks: Mapping[int, str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """What was found; rows have the tables' columns, times as `*_ms`."""
+
+    start_ms: int
+    end_ms: int
+    facts: int
+    brokers: BrokerView
+    rows: Mapping[str, Sequence[Mapping[str, Any]]]
+    lag_history: Mapping[str, Sequence[tuple[int, float]]]
+    skews: Sequence[TopicSkew]
+    proposal: Proposal
+
+
+def analyse(facts: DataFrame, wishes: Wishes, tell: Tell) -> tuple[Analysis, DataFrame]:
+    """The analysis and the results its tables are made of (cached: unpersist them). Raises PipelineError."""
+    from pyspark.sql import functions as f
+    from pyspark.storagelevel import StorageLevel
+
+    facts = facts.persist(StorageLevel.MEMORY_AND_DISK)
+    results: DataFrame | None = None
+    try:
+        tell("fetching the history")
+        span = facts.agg(f.min("at_ms"), f.max("at_ms"), f.count("*")).collect()[0]
+        if not span[2]:
+            raise PipelineError(
+                f"the history holds no sample of {names.IN_SYNC} and the like then: is tidelog scraped, "
+                "is --match right, --since long enough?"
+            )
+        start_ms, end_ms, count = int(span[0]), int(span[1]), int(span[2])
+        tell(f"looking at brokers: {count:,} samples")
+        brokers = _look_at_brokers(facts, start_ms, end_ms, wishes)
+        view = HistoryView(start_ms, end_ms, brokers.interval_ms, wishes.trend_window_ms, brokers.heard)
+        tell("looking at partitions and groups")
+        results = partition_results(facts, view).persist(StorageLevel.MEMORY_AND_DISK)
+        rows = {name: _rows(results, name) for name in PARTITION_TABLES}
+        tell("looking at lag over time")
+        lags = _lag_history(facts, start_ms, end_ms, brokers.interval_ms)
+        tell("planning")
+        loads = [load_of(row) for row in rows["partition_loads"]]
+        proposal = propose(
+            loads,
+            wishes.racks if wishes.racks is not None else brokers.racks,
+            assignment=wishes.assignment,
+            leaving=wishes.leaving,
+            way=wishes.plan_way,
+        )
+    except BaseException:
+        if results is not None:
+            results.unpersist()
+        raise
+    finally:
+        facts.unpersist()
+    analysis = Analysis(start_ms, end_ms, count, brokers, rows, lags, topic_skews(loads), proposal)
+    return analysis, results
+
+
+def write_tables(
+    spark: SparkSession, analysis: Analysis, results: DataFrame, directory: str, table_format: str
+) -> list[str]:
+    """Each replaced by what was found now; returns their names."""
+    frames = {name: table_of(results, name) for name in PARTITION_TABLES}
+    frames["brokers"] = _frame(spark, analysis.brokers.rows, _BROKER_COLUMNS)
+    frames["topic_skews"] = _frame(
+        spark, [dataclasses.asdict(skew) for skew in analysis.skews], _SKEW_COLUMNS
+    )
+    frames["broker_loads"] = _frame(spark, load_rows(analysis.proposal), _LOAD_COLUMNS)
+    frames["reassignments"] = _frame(spark, move_rows(analysis.proposal), _MOVE_COLUMNS)
+    for name, frame in frames.items():
+        writer = frame.coalesce(1).write.format(table_format).mode("overwrite")
+        if table_format == "delta":
+            writer = writer.option("overwriteSchema", "true")
+        writer.save(f"{directory.rstrip('/')}/{name}")
+    return list(frames)
+
+
+def write_plan(proposal: Proposal, path: Path) -> None:
+    """As `kafka-reassign-partitions --reassignment-json-file` reads it. Raises PipelineError."""
+    try:
+        path.write_text(plan_json(proposal.moves), "utf-8")
+    except OSError as error:
+        raise PipelineError(f"{path}: {error.strerror}") from error
+
+
+def load_rows(proposal: Proposal) -> list[dict[str, Any]]:
+    """Brokers' loads as they are and as planned."""
+    return [
+        {"is_planned": is_planned, **dataclasses.asdict(load)}
+        for is_planned, loads in ((False, proposal.before), (True, proposal.after))
+        for load in loads
+    ]
+
+
+def move_rows(proposal: Proposal) -> list[dict[str, Any]]:
+    """The plan as a table."""
+    return [
+        {
+            "topic": move.topic,
+            "partition": move.partition,
+            "replicas": list(move.before),
+            "planned": list(move.after),
+        }
+        for move in proposal.moves
+    ]
+
+
+_BROKER_COLUMNS: Final = (
+    "broker int, is_alive boolean, silent_s double, isr_shrinks bigint, isr_expands bigint, "
+    "disk_bytes double, disk_free_bytes double, disk_full_s double"
+)
+_SKEW_COLUMNS: Final = (
+    "topic string, partitions int, bytes double, records_per_s double, bytes_over_mean double, "
+    "rate_over_mean double, rate_variation double, hottest_partition int"
+)
+_LOAD_COLUMNS: Final = (
+    "is_planned boolean, broker int, replicas int, leaders int, bytes double, "
+    "written_bytes_per_s double, led_bytes_per_s double"
+)
+_MOVE_COLUMNS: Final = "topic string, partition int, replicas array<int>, planned array<int>"
+
+
+def _frame(spark: SparkSession, rows: Collection[Mapping[str, Any]], columns: str) -> DataFrame:
+    order = [column.split()[0] for column in columns.split(", ")]
+    return spark.createDataFrame([tuple(row[name] for name in order) for row in rows], columns)
+
+
+def _look_at_brokers(facts: DataFrame, start_ms: int, end_ms: int, wishes: Wishes) -> BrokerView:
+    bucket_ms = max(1, (end_ms - start_ms) // MAX_BROKER_POINTS)
+    told = [
+        Fact(row.metric, row.broker, None, None, None, row.detail, row.at_ms, row.value)
+        for row in broker_facts(facts, start_ms, bucket_ms).collect()
+    ]
+    fallback = None
+    if not any(fact.metric == names.HELD for fact in told):
+        fallback = _usual_interval_ms(facts)
+    return look_at_brokers(
+        told, end_ms=end_ms, trend_window_ms=wishes.trend_window_ms, fallback_interval_ms=fallback
+    )
+
+
+def _usual_interval_ms(facts: DataFrame) -> int | None:
+    """Of one partition's ISR or lag, where only an exporter is scraped."""
+    from pyspark.sql import functions as f
+
+    for metric in (names.IN_SYNC, names.LAG):
+        of_metric = facts.where(f.col("metric") == metric)
+        first = of_metric.select("topic", "partition", "consumer_group").limit(1).collect()
+        if not first:
+            continue
+        same = [f.col(name).eqNullSafe(first[0][name]) for name in ("topic", "partition", "consumer_group")]
+        times = of_metric.where(same[0] & same[1] & same[2]).select("at_ms").distinct().orderBy("at_ms")
+        found = interval_ms([row.at_ms for row in times.limit(_INTERVAL_SAMPLES).collect()], 0)
+        return found or None
+    return None
+
+
+def _rows(results: DataFrame, name: str) -> list[dict[str, Any]]:
+    from pyspark.sql import functions as f
+
+    parsed = f.from_json("row_json", PARTITION_TABLES[name]).alias("r")
+    frame = results.where(f.col("table_name") == name).select(parsed).select("r.*")
+    return [row.asDict() for row in frame.collect()]
+
+
+def load_of(row: Mapping[str, Any]) -> PartitionLoad:
+    """A row of `partition_loads`."""
+    return PartitionLoad(
+        row["topic"],
+        row["partition"],
+        row["leader"],
+        row["replicas"],
+        tuple(row["holders"]),
+        row["bytes"],
+        row["records"],
+        row["records_per_s"],
+        row["bytes_per_s"],
+    )
+
+
+def _lag_history(
+    facts: DataFrame, start_ms: int, end_ms: int, every_ms: int
+) -> dict[str, list[tuple[int, float]]]:
+    bucket_ms = max(every_ms, (end_ms - start_ms) // PICTURE_POINTS, 1)
+    found: dict[str, list[tuple[int, float]]] = {}
+    for row in lag_history(facts, start_ms, bucket_ms).orderBy("consumer_group", "at_ms").collect():
+        found.setdefault(row.consumer_group, []).append((row.at_ms, row.lag))
+    return found

@@ -1,0 +1,163 @@
+"""A metrics history in Prometheus (or what speaks like it: Thanos, Mimir, VictoriaMetrics): by range
+queries of its HTTP API, or by remote read, which gives the samples as they were scraped.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import re
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import cramjam
+from tidelog.pipeline.analytics.facts import Sample
+from tidelog.pipeline.analytics.remote_messages import ReadRequest, ReadResponse
+from tidelog.pipeline.errors import PipelineError
+
+MAX_POINTS: Final = 10_000
+"""Prometheus refuses more than 11,000 points a series in one answer."""
+TIMEOUT_S: Final = 60.0
+_MATCHER: Final = re.compile(r'\s*([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"\s*(?:,|$)')
+_OPERATORS: Final = ("=", "!=", "=~", "!~")
+"""In the order of LabelMatcher's types."""
+
+
+class Matcher(NamedTuple):
+    """`name=~"value"`"""
+
+    name: str
+    operator: str
+    value: str
+
+    def __str__(self) -> str:
+        value = self.value.replace("\\", "\\\\").replace('"', '\\"')
+        return f'{self.name}{self.operator}"{value}"'
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A metric over a part of the history: what one Spark task asks for."""
+
+    metric: str
+    start_ms: int
+    end_ms: int
+    step_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prometheus:
+    """`url` as a browser opens it; `token` for the header Authorization."""
+
+    url: str
+    reads_remotely: bool = False
+    matchers: tuple[Matcher, ...] = ()
+    token: str | None = None
+    timeout_s: float = TIMEOUT_S
+
+    def samples(self, part: Slice) -> Iterator[Sample]:
+        """Both ends included. Raises PipelineError."""
+        matchers = (Matcher("__name__", "=", part.metric), *self.matchers)
+        if self.reads_remotely:
+            body = self._ask("api/v1/read", remote_request(matchers, part), _REMOTE_HEADERS)
+            return remote_samples(body)
+        query = {
+            "query": "{" + ",".join(map(str, matchers)) + "}",
+            "start": f"{part.start_ms / 1000:.3f}",
+            "end": f"{part.end_ms / 1000:.3f}",
+            "step": f"{part.step_ms / 1000:.3f}",
+        }
+        return range_samples(self._ask("api/v1/query_range", urllib.parse.urlencode(query).encode(), {}))
+
+    def _ask(self, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
+        url = f"{self.url.rstrip('/')}/{path}"
+        if not url.startswith(("http://", "https://")):
+            raise PipelineError(f"--prometheus {self.url}: http://HOST:PORT expected")
+        request = urllib.request.Request(url, body, dict(headers), method="POST")
+        if self.token:
+            request.add_header("Authorization", f"Bearer {self.token}")
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout_s) as answer:
+                found: bytes = answer.read()
+        except urllib.error.HTTPError as error:
+            said = " ".join(error.read(2000).decode(errors="replace").split())[:300]
+            raise PipelineError(f"Prometheus at {self.url} refuses ({error.code}): {said}") from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "reason", error)
+            raise PipelineError(f"Prometheus at {self.url} does not answer: {reason}") from error
+        return found
+
+
+_REMOTE_HEADERS: Final = {
+    "Content-Type": "application/x-protobuf",
+    "Content-Encoding": "snappy",
+    "X-Prometheus-Remote-Read-Version": "0.1.0",
+}
+
+
+def parse_matchers(text: str) -> tuple[Matcher, ...]:
+    """`namespace="kafka",release=~"a|b"`. Raises PipelineError."""
+    found = []
+    at = 0
+    while at < len(text):
+        match = _MATCHER.match(text, at)
+        if match is None:
+            raise PipelineError(f'--match {text}: NAME="VALUE",... expected (=, !=, =~ or !~)')
+        found.append(Matcher(match[1], match[2], re.sub(r"\\(.)", r"\1", match[3])))
+        at = match.end()
+    return tuple(found)
+
+
+def slices_of(
+    metrics: Sequence[str], start_ms: int, end_ms: int, step_ms: int, longest_ms: int
+) -> list[Slice]:
+    """Each metric's history in parts that don't overlap, none with more points than one answer may have."""
+    length_ms = max(step_ms, min(longest_ms, step_ms * MAX_POINTS) // step_ms * step_ms)
+    return [
+        Slice(metric, begin_ms, min(begin_ms + length_ms - 1, end_ms), step_ms)
+        for metric in metrics
+        for begin_ms in range(start_ms, end_ms + 1, length_ms)
+    ]
+
+
+def range_samples(body: bytes) -> Iterator[Sample]:
+    """What /api/v1/query_range answers. Raises PipelineError."""
+    try:
+        series = json.loads(body)["data"]["result"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise PipelineError("what answers at --prometheus is no Prometheus: no JSON of a query") from error
+    return (
+        Sample(one["metric"].get("__name__", ""), one["metric"], round(float(at_s) * 1000), float(value))
+        for one in series
+        for at_s, value in one["values"]
+    )
+
+
+def remote_request(matchers: Sequence[Matcher], part: Slice) -> bytes:
+    """A ReadRequest, compressed as the protocol wants it."""
+    request = ReadRequest()
+    query = request.queries.add(start_timestamp_ms=part.start_ms, end_timestamp_ms=part.end_ms)
+    for matcher in matchers:
+        query.matchers.add(type=_OPERATORS.index(matcher.operator), name=matcher.name, value=matcher.value)
+    return bytes(cramjam.snappy.compress_raw(request.SerializeToString()))
+
+
+def remote_samples(body: bytes) -> Iterator[Sample]:
+    """Of a ReadResponse with samples; Prometheus' stale marks (not a number) are left out. Raises
+    PipelineError.
+    """
+    try:
+        answer: Any = ReadResponse.FromString(bytes(cramjam.snappy.decompress_raw(body)))
+    except Exception as error:
+        raise PipelineError("what answers at --prometheus does not speak remote read") from error
+    for result in answer.results:
+        for series in result.timeseries:
+            labels = {label.name: label.value for label in series.labels}
+            for sample in series.samples:
+                if not math.isnan(sample.value):
+                    yield Sample(labels.get("__name__", ""), labels, sample.timestamp, sample.value)

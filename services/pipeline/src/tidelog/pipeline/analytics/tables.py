@@ -1,0 +1,110 @@
+"""The tables of an analysis: their columns, and their rows as a Spark job makes them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final
+
+import pandas as pd
+from tidelog.pipeline.analytics import metric_names as names
+from tidelog.pipeline.analytics.facts import Fact
+from tidelog.pipeline.analytics.partitions import HistoryView, partition_rows
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_PLACE: Final = "topic string, partition int"
+_GROUP_PLACE: Final = f"consumer_group string, {_PLACE}"
+PARTITION_TABLES: Final[Mapping[str, str]] = {
+    "isr_episodes": f"{_PLACE}, began_after_ms bigint, began_ms bigint, ended_ms bigint, last_ms bigint, "
+    "seconds double, is_open boolean, replicas int, least_in_sync int, shrinks int, expands int, "
+    "under_min_isr_s double, unseen_s double, leaders array<int>, silent_brokers array<int>",
+    "lag_trends": f"{_GROUP_PLACE}, at_ms bigint, state string, lag bigint, greatest_lag bigint, "
+    "committed_offset bigint, produced_per_s double, consumed_per_s double, lag_per_s double, "
+    "drain_s double, drained_ms bigint",
+    "retention_forecasts": f"{_GROUP_PLACE}, at_ms bigint, verdict string, unread bigint, lost bigint, "
+    "margin bigint, expires_s double, by_time_s double, by_offset_s double, loses_in_s double, "
+    "drain_s double, loses_ms bigint",
+    "partition_loads": f"{_PLACE}, leader int, replicas int, holders array<int>, bytes double, "
+    "records double, records_per_s double, bytes_per_s double, leads_as_preferred boolean",
+}
+"""Columns `*_ms` are shown as time stamps `*_at`."""
+
+_FACT_ROW_SCHEMA: Final = "table_name string, row_json string"
+
+
+def partition_results(facts: DataFrame, view: HistoryView) -> DataFrame:
+    """One pass over all partitions: rows of every table, as JSON."""
+    from pyspark.sql import functions as f
+
+    def analyse(key: tuple[str, int], frame: pd.DataFrame) -> pd.DataFrame:
+        rows = partition_rows(key[0], int(key[1]), _facts(frame), view)
+        return pd.DataFrame(
+            [(table, json.dumps(row)) for table, row in rows], columns=["table_name", "row_json"]
+        )
+
+    chosen = facts.where(f.col("metric").isin(*names.OF_PARTITIONS))
+    return chosen.groupBy("topic", "partition").applyInPandas(analyse, _FACT_ROW_SCHEMA)
+
+
+def _facts(frame: pd.DataFrame) -> Iterator[Fact]:
+    brokers = [None if pd.isna(b) else int(b) for b in frame["broker"]]
+    for metric, broker, group, at_ms, value in zip(
+        frame["metric"], brokers, frame["consumer_group"], frame["at_ms"], frame["value"], strict=True
+    ):
+        yield Fact(metric, broker, None, None, group, None, int(at_ms), float(value))
+
+
+def table_of(results: DataFrame, name: str) -> DataFrame:
+    """One of PARTITION_TABLES out of `partition_results`."""
+    from pyspark.sql import functions as f
+
+    parsed = f.from_json("row_json", PARTITION_TABLES[name])
+    return with_times(results.where(f.col("table_name") == name).select(parsed.alias("r")).select("r.*"))
+
+
+def with_times(frame: DataFrame) -> DataFrame:
+    """`began_ms` becomes `began_at`, a time stamp."""
+    from pyspark.sql import functions as f
+
+    return frame.select(
+        *(
+            f.timestamp_millis(name).alias(f"{name.removesuffix('_ms')}_at")
+            if name.endswith("_ms")
+            else f.col(name)
+            for name in frame.columns
+        )
+    )
+
+
+def lag_history(facts: DataFrame, start_ms: int, bucket_ms: int) -> DataFrame:
+    """Group, bucket (`at_ms` its beginning), lag over all partitions: the last of each in the bucket."""
+    from pyspark.sql import functions as f
+
+    at_ms = f.lit(start_ms) + f.floor((f.col("at_ms") - start_ms) / bucket_ms) * bucket_ms
+    by_partition = (
+        facts.where(f.col("metric") == names.LAG)
+        .groupBy("consumer_group", "topic", "partition", at_ms.cast("bigint").alias("bucket_ms"))
+        .agg(f.max_by("value", "at_ms").alias("lag"))
+    )
+    return by_partition.groupBy("consumer_group", f.col("bucket_ms").alias("at_ms")).agg(
+        f.sum("lag").alias("lag")
+    )
+
+
+def broker_facts(facts: DataFrame, start_ms: int, bucket_ms: int) -> DataFrame:
+    """The brokers' own figures, the last of each in a bucket: few enough for the driver."""
+    from pyspark.sql import functions as f
+
+    bucket = f.floor((f.col("at_ms") - start_ms) / bucket_ms)
+    return (
+        facts.where(f.col("metric").isin(*names.OF_BROKERS))
+        .groupBy("metric", "broker", bucket.alias("bucket"))
+        .agg(
+            f.max("at_ms").alias("at_ms"),
+            f.max_by("value", "at_ms").alias("value"),
+            f.max_by("detail", "at_ms").alias("detail"),
+        )
+        .select("metric", "broker", "detail", "at_ms", "value")
+    )
