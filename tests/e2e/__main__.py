@@ -2,6 +2,7 @@
 
     python -m e2e            everything: install, clients, kills of every pod, upgrade and rollback, chaos
     python -m e2e --short    what CI runs: install, helm test, clients, three pod kills
+    python -m e2e --only pipeline    one suite, on a release of this version
 
 On the cluster of KUBECONFIG if that is set; its nodes must have the images (--tag, --previous-tag). Else on
 the lab of ../shared/k8s-lab, with images made of this checkout; a lab that was started for this is taken down
@@ -32,16 +33,17 @@ from e2e.outcome import Outcome
 SUITES: Final = Path(__file__).parent / "suites"
 NOT_RUN: Final = 77
 SHORT: Final = ("test_install.py", "test_clients.py", "test_pod_kills.py")
+PIPELINE: Final = "test_pipeline.py"
 LONG_TESTS: Final = "every_pod"
-FULL: Final = ("test_upgrade.py", *SHORT, "test_scaling.py", "test_pipeline.py", "test_chaos.py")
+FULL: Final = ("test_upgrade.py", *SHORT, "test_scaling.py", PIPELINE, "test_chaos.py")
 OLDER: Final = ("HEAD~40", "HEAD~15", "HEAD~5", "HEAD")
 """Where a previous version is looked for as long as no tag has the chart."""
 
 
 def main() -> int:
     arguments = _parser().parse_args()
-    if not arguments.short:
-        arguments.previous = arguments.previous or _previous_revision()
+    from_previous = not (arguments.short or arguments.only)
+    arguments.previous = (arguments.previous or _previous_revision()) if from_previous else ""
     signal.signal(signal.SIGTERM, _interrupted)  # what was started is taken down then, too
     began_s = time.monotonic()
     lab = Lab()
@@ -56,8 +58,9 @@ def main() -> int:
             sys.stdout.write(f"the lab is up after {time.monotonic() - began_s:.0f} s\n")
             if not arguments.keep_images:
                 lab.load_images(arguments.tag, "HEAD")
-                if not arguments.short:
+                if from_previous:
                     lab.load_images(arguments.previous_tag, arguments.previous)
+                if PIPELINE in _suites(arguments):
                     lab.load_spark_image(arguments.tag, "HEAD")
         return _run(arguments, began_s)
     finally:
@@ -73,9 +76,9 @@ def _run(arguments: argparse.Namespace, began_s: float) -> int:
         os.environ[settings.PREVIOUS_TAG] = arguments.previous_tag
         os.environ[settings.NAMESPACE] = arguments.namespace
         os.environ[settings.SLOWNESS] = str(arguments.slowness)
-        suites = [str(SUITES / name) for name in (SHORT if arguments.short else FULL)]
+        suites = [str(SUITES / name) for name in _suites(arguments)]
         options = ["-rfE", "-s", "-p", "no:cacheprovider", "--timeout=3600", "--override-ini=addopts="]
-        if not arguments.short:
+        if arguments.previous:
             previous = Path(directory) / "previous"
             _export(arguments.previous, previous)
             os.environ[settings.PREVIOUS_ROOT] = str(previous)
@@ -90,6 +93,12 @@ def _run(arguments: argparse.Namespace, began_s: float) -> int:
         sys.stdout.write(f"{name}: {value:.1f}\n")
     sys.stdout.write(f"{outcome.line()} ({time.monotonic() - began_s:.0f} s)\n")
     return int(failed)
+
+
+def _suites(arguments: argparse.Namespace) -> tuple[str, ...]:
+    if arguments.only:
+        return (f"test_{arguments.only}.py",)
+    return SHORT if arguments.short else FULL
 
 
 def _previous_revision() -> str:
@@ -125,6 +134,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="e2e", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--short", action="store_true", help="what CI runs")
+    parser.add_argument("--only", default="", metavar="SUITE", help="this suite, such as pipeline")
     parser.add_argument("--keep-lab", action="store_true", help="a lab that was started stays")
     parser.add_argument("--keep-images", action="store_true", help="the images that are loaded are used")
     parser.add_argument("--tag", default="dev", help="of localhost/tidelog")
