@@ -8,7 +8,7 @@ element is a value, and one `take` copies those out.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -52,6 +52,14 @@ class RowBounds:
     end_offset: int = _INT64.max
     first_timestamp_us: int | None = None
     last_timestamp_us: int | None = None
+
+    def within(self, start_offset: int, end_offset: int) -> RowBounds:
+        """The same, but offsets in [start, end) only."""
+        start, end = max(self.start_offset, start_offset), min(self.end_offset, end_offset)
+        return replace(self, start_offset=start, end_offset=end)
+
+
+ALL_ROWS: Final = RowBounds()
 
 
 @dataclass(frozen=True, slots=True)
