@@ -139,7 +139,7 @@ class BatchArchiver:
 
     def _survey(self) -> Survey:
         """Topics that are new are bound, one that isn't the same is refused."""
-        now = survey(self._spec)
+        now = self._look()
         for name, (was, is_now) in changed_topics(self._binding.topics, now.topic_ids).items():
             raise recreated_error(name, was, is_now)
         for name in self._binding.topics:
@@ -149,6 +149,12 @@ class BatchArchiver:
             self._binding = replace(self._binding, topics=now.topic_ids)
             write_binding(self._checkpoint, self._binding)
         return now
+
+    def _look(self) -> Survey:
+        return survey(self._spec)
+
+    def _epochs(self, ranges: Ranges) -> dict[TopicPartition, tuple[EpochStart, ...]]:
+        return asked(self._spec, lambda cluster: leader_epochs(cluster, ranges))
 
     def _missing(self, ranges: Ranges, now: Survey) -> list[MissingRange]:
         """Raises OffsetsMissingError unless told to go on."""
@@ -163,9 +169,7 @@ class BatchArchiver:
         now: Survey,
     ) -> CommitEntry:
         left = without(ranges, missing)
-        epochs: dict[TopicPartition, tuple[EpochStart, ...]] = asked(
-            self._spec, lambda cluster: leader_epochs(cluster, left)
-        )
+        epochs = self._epochs(left)
         given_up = [
             RangeEntry(
                 topic=each.place.topic,
