@@ -4,41 +4,26 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.segments.layout import OffsetsMissingError, PartitionLog
+from tidelog.pipeline.segments.options import OffsetsOption
 
 Place: TypeAlias = tuple[str, int]
 Offsets: TypeAlias = dict[Place, int]
 OffsetsJson: TypeAlias = dict[str, dict[str, int]]
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
-EARLIEST_OFFSET: Final = -2
-LATEST_OFFSET: Final = -1
 GONE_REASON: Final = "retention or DeleteRecords removed them"
 
 
-@dataclass(frozen=True, slots=True)
-class LogRange:
-    """Offsets [start, end) of one log, to be read by one or more tasks."""
+class LogRange(NamedTuple):
+    """Offsets [start, end) of one log."""
 
     log: PartitionLog
     start: int
     end: int
-
-    def trimmed(self) -> LogRange:
-        """With no more of the log than the range needs: it is sent to a task."""
-        log = replace(
-            self.log,
-            segments=self.log.segments_of(self.start, self.end),
-            aborted=self.log.aborted_in(self.start, self.end),
-        )
-        return replace(self, log=log)
 
 
 def to_json(offsets: Mapping[Place, int]) -> OffsetsJson:
@@ -56,51 +41,41 @@ def from_json(offsets: Mapping[str, Mapping[str, int]]) -> Offsets:
     }
 
 
-def parse_offsets(text: str, option: str) -> Offsets:
-    """Raises PipelineError that names the option."""
-    try:
-        return from_json(json.loads(text))
-    except (ValueError, AttributeError, TypeError) as error:
-        raise PipelineError(
-            f'{option} is neither {EARLIEST} nor {LATEST} nor JSON like {{"topic": {{"0": 23}}}}:'
-            f" {text[:80]!r}"
-        ) from error
-
-
-def initial_offsets(logs: Iterable[PartitionLog], starting: str) -> Offsets:
-    """`starting`: earliest, latest, or offsets of the partitions to be read, no others (-2 earliest, -1
-    latest). Raises PipelineError for one that isn't there.
+def initial_offsets(logs: Iterable[PartitionLog], starting: OffsetsOption) -> Offsets:
+    """Where a stream begins. If `starting` names partitions these are read, no others. Raises PipelineError
+    for one that isn't there.
     """
     by_place = {(log.topic, log.partition): log for log in logs}
-    if starting in (EARLIEST, LATEST):
-        sentinel = EARLIEST_OFFSET if starting == EARLIEST else LATEST_OFFSET
-        return {place: _resolved(log, sentinel) for place, log in by_place.items()}
-    found: Offsets = {}
-    for place, offset in parse_offsets(starting, "startingOffsets").items():
-        if place not in by_place:
-            raise PipelineError(f"startingOffsets names {place[0]}-{place[1]}, which isn't in the segments")
-        found[place] = _resolved(by_place[place], offset)
-    return found
+    for topic, partition in starting.by_partition:
+        if (topic, partition) not in by_place:
+            raise PipelineError(f"startingOffsets names {topic}-{partition}, which isn't in the segments")
+    return {
+        place: starting.of(*place, log.start_offset, log.end_offset)
+        for place, log in by_place.items()
+        if not starting.by_partition or place in starting.by_partition
+    }
 
 
-def _resolved(log: PartitionLog, offset: int) -> int:
-    if offset == EARLIEST_OFFSET:
-        return log.start_offset
-    return log.end_offset if offset == LATEST_OFFSET else offset
+def ends_now(logs: Iterable[PartitionLog], ending: OffsetsOption) -> Offsets:
+    """What may be read of each, not beyond `ending`."""
+    return {
+        (log.topic, log.partition): min(
+            log.end_offset, ending.of(log.topic, log.partition, log.start_offset, log.end_offset)
+        )
+        for log in logs
+    }
 
 
 def next_offsets(
     logs: Iterable[PartitionLog],
     start: Mapping[Place, int],
+    until: Mapping[Place, int],
     *,
     max_offsets: int | None = None,
-    until: Mapping[Place, int] | None = None,
-    takes_new: bool = True,
     stops_at_loss: bool = True,
 ) -> Offsets:
-    """Where the next batch ends: what may be read now, not beyond `until`, and with `max_offsets` a share of
-    it for each partition, as the Kafka connector does it. Partitions that are new begin at their start if
-    the stream `takes_new` ones.
+    """Where the next batch ends: at `until`, or with `max_offsets` after a share of it for each partition, as
+    the Kafka connector does it. Partitions in `until` that are new begin at their start.
 
     Raises OffsetsMissingError if the logs begin beyond `start` now, PipelineError if a partition is gone.
     """
@@ -114,10 +89,10 @@ def next_offsets(
         )
     begins, ends = {}, {}
     for place, log in by_place.items():
-        if place not in start and not takes_new:
+        if place not in start and place not in until:
             continue
         begin = start.get(place, log.start_offset)
-        end = log.end_offset if until is None else min(log.end_offset, until.get(place, log.end_offset))
+        end = min(log.end_offset, until.get(place, begin))
         if begin < log.start_offset and stops_at_loss:
             raise OffsetsMissingError(*place, begin, log.start_offset, GONE_REASON)
         begins[place], ends[place] = begin, max(begin, end)
