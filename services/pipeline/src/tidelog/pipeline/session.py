@@ -18,7 +18,7 @@ DEFAULT_MASTER: Final = "local[*]"
 MASTER_VARIABLE: Final = "TIDELOG_SPARK_MASTER"
 """The master where none is given; with a cluster's the rest is spark-defaults.conf's, in SPARK_CONF_DIR."""
 
-_EVERYWHERE: Final[Mapping[str, str]] = {
+SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.session.timeZone": "UTC",
@@ -27,6 +27,7 @@ _EVERYWHERE: Final[Mapping[str, str]] = {
     # They may take filters, as the segment source does.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
+"""Of every session, or of the server that sessions of Spark Connect are at."""
 _EMBEDDED: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -36,6 +37,11 @@ _EMBEDDED: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
+
+
+def is_remote(session: SparkSession) -> bool:
+    """Of Spark Connect: no SparkContext here, and functions run in the server's processes."""
+    return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 def spark_session(
@@ -62,7 +68,7 @@ def spark_session(
         for name, value in (settings or {}).items():
             builder = builder.config(name, value)
         return builder.remote(remote).getOrCreate()
-    chosen = dict(_EVERYWHERE)
+    chosen = dict(SETTINGS)
     if (
         "PYSPARK_GATEWAY_PORT" not in os.environ
     ):  # not started by spark-submit, which has its own master and JARs

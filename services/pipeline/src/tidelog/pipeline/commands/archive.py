@@ -135,12 +135,12 @@ def command(**options: Any) -> None:
     """
     spec = spec_of(options)
     from tidelog.pipeline.archive.job import run_archive
-    from tidelog.pipeline.session import spark_session
+    from tidelog.pipeline.session import is_remote, spark_session
 
     spark = spark_session(
         f"archive {spec.name}", master=options["master"], settings=pairs(options["settings"], "--set")
     )
-    if options["master"] is None or options["master"].startswith("local"):
+    if not is_remote(spark) and (options["master"] is None or options["master"].startswith("local")):
         spark.sparkContext.setLogLevel("OFF")  # what goes wrong is said in a sentence
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())

@@ -1,0 +1,154 @@
+"""Batches planned by this process, for sessions of Spark Connect.
+
+There foreachBatch's function would run in a process of the server's, away from the cluster connection,
+decoder and progress that are here. So batches are planned as Spark plans them, written down in the form of
+its own checkpoint before they are read, and handed to the same function. A checkpoint can change hands:
+either way goes on where the other ended.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Final
+
+from tidelog.model.topics import TopicPartition
+from tidelog.pipeline.archive.binding import NONE_YET
+from tidelog.pipeline.archive.checkpoint import (
+    COMMITS,
+    FIRST_OFFSETS,
+    OFFSETS,
+    checkpoint_state,
+    planned_ranges,
+)
+from tidelog.pipeline.archive.source_offsets import Offsets, Ranges, parse_offsets
+from tidelog.pipeline.archive.spec import LATEST, STOP, ArchiveSpec
+from tidelog.pipeline.archive.survey import Survey, survey
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.stored_files import StoredDirectory
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VERSION: Final = "v1"
+_NO_WATERMARK: Final = 0
+_LOOK_S: Final = 0.5
+
+
+def run_batches(
+    spark: SparkSession,
+    spec: ArchiveSpec,
+    archive: Callable[[DataFrame, int], None],
+    starting: str | Mapping[TopicPartition, int],
+    stops: Callable[[], bool],
+) -> None:
+    """Until all is archived that was there when it began or, with an interval, until `stops` says so."""
+    checkpoint = StoredDirectory(spec.checkpoint)
+    state = checkpoint_state(checkpoint)
+    now = survey(spec)
+    if state.planned == NONE_YET:
+        checkpoint.write(FIRST_OFFSETS, f"\x00{VERSION}\n{offsets_json(first_offsets(starting, now))}")
+    elif state.planned > state.done:
+        _run(spark, spec, archive, checkpoint, state.planned)
+    batch = state.planned + 1
+    last_ends = now.readable_ends
+    while not stops():
+        began_s = time.monotonic()
+        begin = _position(checkpoint, batch - 1)
+        ends = next_ends(begin, last_ends, spec.max_offsets_per_trigger)
+        if ends != begin:
+            checkpoint.write(f"{OFFSETS}/{batch}", f"{VERSION}\n{_plan_json()}\n{offsets_json(ends)}")
+            _run(spark, spec, archive, checkpoint, batch)
+            batch += 1
+        elif spec.interval_ms is None:
+            return
+        if spec.interval_ms is not None:
+            _rest(began_s + spec.interval_ms / 1000, stops)
+            last_ends = survey(spec).readable_ends
+
+
+def first_offsets(starting: str | Mapping[TopicPartition, int], now: Survey) -> Offsets:
+    """Where the first batch begins; partitions that are not named begin at their logs' starts."""
+    if isinstance(starting, str):
+        return dict(now.readable_ends if starting == LATEST else now.log_starts)
+    return {place: starting.get(place, start) for place, start in now.log_starts.items()} | dict(starting)
+
+
+def next_ends(begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int) -> Offsets:
+    """Of the next batch: at most `limit` offsets, of each partition its share of what waits.
+
+    Partitions that are new begin at 0; one whose end went back stays where it is.
+    """
+    waiting = {place: max(0, end - begin.get(place, 0)) for place, end in ends.items()}
+    total = sum(waiting.values())
+    found = dict(begin)
+    for place, count in waiting.items():
+        # Rounded up, as the connector does: a small partition is not left for ever.
+        share = count if total <= limit else min(count, -(-count * limit // total))
+        if share:
+            found[place] = begin.get(place, 0) + share
+    return found
+
+
+def offsets_json(offsets: Mapping[TopicPartition, int]) -> str:
+    """As the connector writes them."""
+    topics: dict[str, dict[str, int]] = {}
+    for place, offset in sorted(offsets.items()):
+        topics.setdefault(place.topic, {})[str(place.partition)] = offset
+    return json.dumps(topics, separators=(",", ":"))
+
+
+def _plan_json() -> str:
+    """What stands above the offsets in a file of Spark's."""
+    now_ms = time.time_ns() // 1_000_000
+    return json.dumps({"batchWatermarkMs": _NO_WATERMARK, "batchTimestampMs": now_ms, "conf": {}})
+
+
+def _position(checkpoint: StoredDirectory, batch: int) -> Offsets:
+    """Where the batch ended."""
+    name = FIRST_OFFSETS if batch == NONE_YET else f"{OFFSETS}/{batch}"
+    text = checkpoint.read(name)
+    if text is None:
+        raise PipelineError(f"{checkpoint.path}/{name} is missing: start from a new checkpoint")
+    return parse_offsets(text)
+
+
+def _run(
+    spark: SparkSession,
+    spec: ArchiveSpec,
+    archive: Callable[[DataFrame, int], None],
+    checkpoint: StoredDirectory,
+    batch: int,
+) -> None:
+    archive(_records(spark, spec, planned_ranges(checkpoint, batch)), batch)
+    checkpoint.write(f"{COMMITS}/{batch}", f'{VERSION}\n{{"nextBatchWatermarkMs":{_NO_WATERMARK}}}')
+
+
+def _records(spark: SparkSession, spec: ArchiveSpec, ranges: Ranges) -> DataFrame:
+    """The connector's batch reader, over exactly these offsets."""
+    reader = (
+        spark.read.format("kafka")
+        .option("kafka.bootstrap.servers", spec.bootstrap)
+        .option("kafka.isolation.level", spec.isolation_level)
+        .option("includeHeaders", "true")
+        .option("failOnDataLoss", "true" if spec.on_data_loss == STOP else "false")
+        .option("assign", json.dumps(_assigned(ranges)))
+        .option("startingOffsets", offsets_json({place: wanted.start for place, wanted in ranges.items()}))
+        .option("endingOffsets", offsets_json({place: wanted.end for place, wanted in ranges.items()}))
+    )
+    for name, value in spec.client_settings.items():
+        reader = reader.option(f"kafka.{name}", value)
+    return reader.load()
+
+
+def _assigned(ranges: Ranges) -> dict[str, list[int]]:
+    topics: dict[str, list[int]] = {}
+    for place in ranges:
+        topics.setdefault(place.topic, []).append(place.partition)
+    return topics
+
+
+def _rest(until_s: float, stops: Callable[[], bool]) -> None:
+    while not stops() and (left_s := until_s - time.monotonic()) > 0:
+        time.sleep(min(left_s, _LOOK_S))
