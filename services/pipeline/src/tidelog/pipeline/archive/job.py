@@ -94,10 +94,13 @@ def run_archive(
     if on_start is not None:
         on_start(_waiting(table, now))
 
+    maintains = _maintenance(spark, spec)
+
     def committed(entry: CommitEntry) -> None:
         summary.add(entry)
         if on_commit is not None:
             on_commit(entry)
+        maintains()
 
     archiver = BatchArchiver(spark, spec, sink, plan.binding, table.ledger, committed)
     if table.ledger:
@@ -114,6 +117,20 @@ def run_archive(
         raise archiver.progress_failure
     summary.seconds = time.monotonic() - began_s
     return summary
+
+
+def _maintenance(spark: SparkSession, spec: ArchiveSpec) -> Callable[[], None]:
+    """What is called between two batches."""
+    if spec.maintenance is None:
+        return lambda: None
+    from tidelog.pipeline.maintenance.run import ScheduledMaintenance
+
+    scheduled = ScheduledMaintenance(spec.table, spec.checkpoint, spec.maintenance, time.time())
+
+    def run() -> None:
+        scheduled.run_if_due(spark, time.time())
+
+    return run
 
 
 def _table_state(sink: Sink) -> TableState:
