@@ -14,11 +14,14 @@ from tidelog.pipeline.errors import PipelineError
 _COMMANDS: Final = {
     "archive": "tidelog.pipeline.commands.archive:command",
     "analytics": "tidelog.pipeline.commands.analytics:command",
+    "check-history": "tidelog.pipeline.commands.check_history:command",
     "connect-server": "tidelog.pipeline.commands.connect_server:command",
     "export-segments": "tidelog.pipeline.commands.export_segments:command",
     "jars": "tidelog.pipeline.commands.jars:command",
     "maintain": "tidelog.pipeline.commands.maintain:command",
     "quarantine": "tidelog.pipeline.commands.quarantine:command",
+    "verify": "tidelog.pipeline.commands.verify:command",
+    "scrape": "tidelog.pipeline.commands.scrape:command",
 }
 
 

@@ -3,7 +3,8 @@
 `_tidelog_commits/table.json` says whose table it is; each batch has a commit `<batch>.json` with its files,
 schema and ledger entry, each compaction a commit `compact-<any>.json` that adds files and removes others. A
 commit is one file that is there as a whole or not at all. The table's files are all that were added and not
-removed, in whatever order: names are never used twice.
+removed; names are never used twice. Of two compactions that take the same file the later one, by its name,
+counts for nothing, so that nobody needs a lock.
 """
 
 from __future__ import annotations
@@ -75,16 +76,23 @@ class ParquetCommits:
         return [self._read(name) for name in self._names() if not name.startswith(_COMPACTION_PREFIX)]
 
     def compactions(self) -> list[ParquetCommit]:
-        return [self._read(name) for name in self._names() if name.startswith(_COMPACTION_PREFIX)]
+        """In order of their names."""
+        return list(self.named_compactions().values())
+
+    def named_compactions(self) -> dict[str, ParquetCommit]:
+        """File name -> commit, in order of the names."""
+        return {name: self._read(name) for name in self._names() if name.startswith(_COMPACTION_PREFIX)}
 
     def all(self) -> list[ParquetCommit]:
         return [self._read(name) for name in self._names()]
 
     def files(self) -> list[str]:
         """Those that are the table's now."""
-        commits = self.all()
-        removed = {path for commit in commits for path in commit.removed}
-        return sorted({path for commit in commits for path in commit.added} - removed)
+        live = {path for commit in self.batches() for path in commit.added}
+        for commit in self.compactions():
+            if live.issuperset(commit.removed):
+                live = live.difference(commit.removed).union(commit.added)
+        return sorted(live)
 
     def write_batch(self, batch_id: int, commit: ParquetCommit) -> None:
         """Makes the batch's files the table's."""

@@ -72,6 +72,17 @@ class StoredDirectory:
             if info.type == FileType.File
         }
 
+    def modified(self, directory: str = "") -> dict[str, float]:
+        """All files below, name -> when it was written, in seconds since 1970."""
+        from pyarrow.fs import FileType
+
+        prefix = len(self._root.rstrip("/")) + 1
+        return {
+            info.path[prefix:]: info.mtime.timestamp()
+            for info in self._infos(directory, recursive=True)
+            if info.type == FileType.File
+        }
+
     def move(self, name: str, target: str) -> None:
         self._files.create_dir(self._path_of(target).rpartition("/")[0], recursive=True)
         self._files.move(self._path_of(name), self._path_of(target))

@@ -25,17 +25,3 @@ class MaintenanceSchedule:
 
     every_s: float = 3600.0
     settings: MaintenanceSettings = MaintenanceSettings()
-
-
-class MaintenanceClock:
-    """Says when a run is due; the first is `every_s` after the start."""
-
-    def __init__(self, schedule: MaintenanceSchedule, now_s: float) -> None:
-        self._every_s = schedule.every_s
-        self._last_s = now_s
-
-    def is_due(self, now_s: float) -> bool:
-        return self._every_s > 0 and now_s - self._last_s >= self._every_s
-
-    def ran(self, now_s: float) -> None:
-        self._last_s = now_s
