@@ -1,0 +1,1 @@
+"""Table, ledger and log reconciled: nothing lost, nothing doubled, each hole explained."""

@@ -1,0 +1,82 @@
+"""Row by row, where sums differ: table and log joined by offset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as fn
+from tidelog.pipeline.verify.findings import CHANGED, COPIES, EXPIRED, GONE, MISSING, RowFaults
+from tidelog.pipeline.verify.groups import Group
+from tidelog.pipeline.verify.pieces import Piece
+from tidelog.pipeline.verify.sums import by_piece
+
+NAMED_OFFSETS: Final = 10_000
+"""That many offsets of faults are told apart by their numbers; all are counted."""
+
+
+def compare_rows(table: DataFrame, log: DataFrame | None, groups: Sequence[Group]) -> dict[int, RowFaults]:
+    """`table` and `log` are of topic, partition, offset, common; `log` None if nothing of the groups is in
+    it."""
+    if not groups:
+        return {}
+    spans = [
+        Piece(group.index, group.topic, group.partition, group.start, group.end, None) for group in groups
+    ]
+    sides = table.withColumn("is_row", fn.lit(1))
+    if log is not None:
+        sides = sides.unionByName(log.withColumn("is_row", fn.lit(0)))
+    is_row = fn.col("is_row") == 1
+    offsets = (
+        by_piece(sides, spans, "inner")
+        .groupBy("piece", "offset")
+        .agg(
+            fn.sum("is_row").alias("rows"),
+            # Two readers of a log can't disagree: one of its records counts.
+            fn.max(fn.when(~is_row, 1).otherwise(0)).alias("records"),
+            fn.min(fn.when(is_row, fn.col("common"))).alias("least"),
+            fn.max(fn.when(is_row, fn.col("common"))).alias("greatest"),
+            fn.max(fn.when(~is_row, fn.col("common"))).alias("record_hash"),
+        )
+        .join(fn.broadcast(_log_ends(table, groups)), "piece")
+        .select("piece", "offset", "rows", "records", *(c.alias(name) for name, c in _faults().items()))
+        .persist()
+    )
+    try:
+        return _collected(offsets)
+    finally:
+        offsets.unpersist()
+
+
+def _log_ends(table: DataFrame, groups: Sequence[Group]) -> DataFrame:
+    ends = [(group.index, group.log_start, group.log_end) for group in groups]
+    return table.sparkSession.createDataFrame(ends, "piece int, log_start bigint, log_end bigint")
+
+
+def _faults() -> dict[str, Column]:
+    has_row, has_record = fn.col("rows") > 0, fn.col("records") > 0
+    differs = (fn.col("least") != fn.col("record_hash")) | (fn.col("greatest") != fn.col("record_hash"))
+    is_reached = (fn.col("offset") >= fn.col("log_start")) & (fn.col("offset") < fn.col("log_end"))
+    return {
+        MISSING: (~has_row & has_record).cast("int"),
+        COPIES: fn.greatest(fn.col("rows") - 1, fn.lit(0)).cast("int"),
+        CHANGED: fn.coalesce(has_row & has_record & differs, fn.lit(False)).cast("int"),
+        GONE: (has_row & ~has_record & is_reached).cast("int"),
+        EXPIRED: (has_row & ~has_record & ~is_reached).cast("int"),
+    }
+
+
+def _collected(offsets: DataFrame) -> dict[int, RowFaults]:
+    kinds = (MISSING, COPIES, CHANGED, GONE, EXPIRED)
+    summed = offsets.groupBy("piece").agg(*(fn.sum(name).alias(name) for name in ("rows", "records", *kinds)))
+    found = {
+        row["piece"]: RowFaults(*(row[n] for n in ("rows", "records", *kinds))) for row in summed.collect()
+    }
+    named = (MISSING, COPIES, CHANGED, GONE)
+    is_named = fn.greatest(*(fn.col(name) for name in named)) > 0
+    for row in offsets.where(is_named).limit(NAMED_OFFSETS).collect():
+        for name in named:
+            if row[name]:
+                found[row["piece"]].offsets.setdefault(name, []).append(row["offset"])
+    return found

@@ -1,0 +1,150 @@
+"""A log of real record batches in memory, as verifications read logs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark import cloudpickle
+from tidelog.pipeline.verify.epochs import Epochs
+from tidelog.pipeline.verify.holes import SeenBatch
+from tidelog.pipeline.verify.log_reader import LogExtent, Partition, Span
+from tidelog.records.batch import parse_header
+from tidelog.records.builder import build_batch, build_end_transaction_batch
+from tidelog.records.control import EndTransactionMarker
+from tidelog.records.record import Record, iterate_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Spark's Python workers don't have this directory on their path.
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
+
+LOG_SCHEMA: Final = (
+    "key binary, value binary, headers array<struct<key string, value binary>>, topic string, partition int, "
+    "offset bigint, timestamp timestamp, timestampType int"
+)
+TOPIC_ID: Final = "6f1f5c3e-8d0a-4f52-9d7e-2f0c4f8f3a11"
+START_MS: Final = 1_767_312_000_000
+COMMITTED, ABORTED = 7, 8
+EPOCHS: Final = ((0, 0), (1, 7))
+
+
+@dataclass(frozen=True)
+class MemoryPartition:
+    """Batches with whether they are of an aborted transaction."""
+
+    batches: tuple[tuple[bytes, bool], ...]
+    start: int
+    end: int
+    epochs: tuple[tuple[int, int], ...] = EPOCHS
+    is_compacted: bool = False
+    topic_id: str = TOPIC_ID
+
+    def rows(self, topic: str, partition: int) -> Iterator[tuple[Any, ...]]:
+        for raw, is_aborted in self.batches:
+            if is_aborted or parse_header(raw).is_control:
+                continue
+            for record in iterate_records(raw):
+                if self.start <= record.offset < self.end:
+                    at = datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=record.timestamp)
+                    yield (
+                        record.key,
+                        record.value,
+                        list(record.headers),
+                        topic,
+                        partition,
+                        record.offset,
+                        at,
+                        0,
+                    )
+
+
+def record(offset: int, value: bytes = b"") -> Record:
+    key = b"k%d" % (offset % 3)
+    return Record(offset, START_MS + offset, key, value or b"value %d" % offset, (("n", b"%d" % offset),))
+
+
+def batch(
+    offsets: Sequence[int], *, base: int | None = None, value: bytes = b"", producer: int = -1
+) -> bytes:
+    """Of those offsets; a producer's is transactional."""
+    records = [record(offset, value) for offset in offsets]
+    made = build_batch(
+        records, base_offset=base, producer_id=producer, producer_epoch=0, is_transactional=producer >= 0
+    )
+    return bytes(made)
+
+
+def marker(offset: int, producer: int) -> bytes:
+    made = build_end_transaction_batch(
+        EndTransactionMarker(producer == COMMITTED, 0),
+        base_offset=offset,
+        timestamp_ms=START_MS + offset,
+        producer_id=producer,
+        producer_epoch=0,
+    )
+    return bytes(made)
+
+
+def example_partition() -> MemoryPartition:
+    """Offsets 0 to 13: 0-3 plain, 4-5 committed by the marker 6, 7-8 aborted by the marker 9, 10-13 plain."""
+    batches = (
+        (batch(range(4)), False),
+        (batch(range(4, 6), producer=COMMITTED), False),
+        (marker(6, COMMITTED), False),
+        (batch(range(7, 9), producer=ABORTED), True),
+        (marker(9, ABORTED), False),
+        (batch(range(10, 14)), False),
+    )
+    return MemoryPartition(batches, 0, 14)
+
+
+def without(partition: MemoryPartition, *offsets: int) -> MemoryPartition:
+    """As compaction leaves it: batches keep their ends, or are gone."""
+    kept: list[tuple[bytes, bool]] = []
+    for raw, is_aborted in partition.batches:
+        header = parse_header(raw)
+        records = list(iterate_records(raw))
+        left = [each for each in records if each.offset not in offsets]
+        if len(left) == len(records):
+            kept.append((raw, is_aborted))
+        elif left:
+            assert left[-1].offset == header.last_offset, "the builder can't make a batch that ends in a hole"
+            kept.append((bytes(build_batch(left, base_offset=header.base_offset)), is_aborted))
+    return replace(partition, batches=tuple(kept))
+
+
+@dataclass
+class MemoryLog:
+    partitions: dict[Partition, MemoryPartition] = field(default_factory=dict)
+    place: str = "the batches in memory"
+
+    def extents(self, topics: Collection[str]) -> dict[Partition, LogExtent]:
+        return {
+            key: LogExtent(each.start, each.end, each.topic_id, each.is_compacted)
+            for key, each in self.partitions.items()
+            if key[0] in topics
+        }
+
+    def epochs(self, spans: Mapping[Partition, Span]) -> dict[Partition, Epochs]:
+        return {key: self.partitions[key].epochs for key in spans}
+
+    def records(self, spark: SparkSession, spans: Mapping[Partition, Span]) -> DataFrame:
+        rows = [row for key in spans for row in self.partitions[key].rows(*key)]
+        return spark.createDataFrame(rows, LOG_SCHEMA)
+
+    def opener(self) -> MemoryBatches:
+        return MemoryBatches(dict(self.partitions))
+
+
+@dataclass
+class MemoryBatches:
+    partitions: dict[Partition, MemoryPartition]
+
+    def batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[SeenBatch]:
+        for raw, is_aborted in self.partitions[topic, partition].batches:
+            yield SeenBatch(parse_header(raw), is_aborted, lambda raw=raw: raw)  # type: ignore[misc]
