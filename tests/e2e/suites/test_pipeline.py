@@ -121,7 +121,7 @@ def verify(release: Release, timeout_s: float, *arguments: str) -> str:
     (found,) = release.kubectl.get("statefulsets", "-l", labels)
     spec: dict[str, Any] = found["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    container["args"] = ["tidelog", "pipeline", "verify", "--table", TABLE, *arguments]
+    container["args"] = ["tidelog", "pipeline", "verify", TABLE, "--master=local[2]", *arguments]
     spec["restartPolicy"] = "Never"
     return release.kubectl.run_pod_to_end("verify", spec, timeout_s=timeout_s)
 
