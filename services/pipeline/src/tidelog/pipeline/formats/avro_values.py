@@ -57,7 +57,15 @@ class AvroReader:
             found = fastavro.schemaless_reader(
                 body, writer.schema, None, return_record_name=True, return_record_name_override=True
             )
-        except (ArithmeticError, LookupError, OSError, TypeError, ValueError, RecursionError) as error:
+        except (
+            ArithmeticError,
+            EOFError,
+            LookupError,
+            OSError,
+            TypeError,
+            ValueError,
+            RecursionError,
+        ) as error:
             raise Misfit(f"not Avro by {writer.name}: {_problem_of(error)}") from None
         left = len(value) - body.tell()
         if left:

@@ -32,7 +32,7 @@ class Misfit(ValueError):  # noqa: N818 - no error of the program's
         self.path: list[str] = []
 
     def inside(self, name: str) -> Misfit:
-        self.path.append(name)
+        self.path.append(name or '""')
         return self
 
     def __str__(self) -> str:

@@ -108,8 +108,12 @@ class _Budget:
         self._left = left
 
     def take(self) -> bool:
-        self._left -= 1
-        return self._left >= 0
+        taken = self._left > 0
+        self._left -= taken
+        return taken
+
+    def give_back(self) -> None:
+        self._left += 1
 
 
 def _columns_of(kind: Any) -> int:
@@ -124,22 +128,26 @@ def _columns_of(kind: Any) -> int:
 
 def _widened_struct(known: Any, shape: Shape, budget: _Budget, depth: int) -> Any:
     fields = {field.name: field.type for field in known}
-    places: dict[str, str] = {name: name for name in fields}
     by_lower = {name.lower() for name in fields}
+    made: dict[str, Shape] = {}
     # Sorted is stable: fields seen equally often stay in the order they came.
     for field, inner in sorted(shape.fields.items(), key=lambda pair: -pair[1].count()):
-        name = places.get(field) or places.get(column_name(field))
-        if name is not None:
+        name = field if field in fields else column_name(field)
+        if name in fields:
             fields[name] = _widened(fields[name], inner, budget, depth + 1)
             continue
-        name = column_name(field)
         if name_problem(field, top_level=depth == 0) or name.lower() in by_lower:
             continue
-        kind = _new(inner, budget, depth + 1)
-        if kind is not None and budget.take():
-            fields[name] = kind
-            places[name] = name
+        # A level's own columns come before those inside of them.
+        if inner.kinds and budget.take():
+            made[name] = inner
             by_lower.add(name.lower())
+    for name, inner in made.items():
+        kind = _new(inner, budget, depth + 1)
+        if kind is None:
+            budget.give_back()
+        else:
+            fields[name] = kind
     return pa.struct(_in_sighting_order(known, shape, fields))
 
 
