@@ -76,7 +76,8 @@ class Kubectl:
         ]
         for process in killed:
             process.wait(COMMAND_TIMEOUT_S)
-        self.run("delete", "pod", *pods, "--grace-period=0", "--force", "--wait=false")
+        # Who owns it may have been faster, as Spark is with its executors.
+        self.run("delete", "pod", *pods, "--grace-period=0", "--force", "--wait=false", "--ignore-not-found")
 
     def _containers(self, pods: Sequence[str]) -> list[str]:
         """Ids of what runs in these pods, as containerd names it."""
