@@ -139,11 +139,13 @@ def test_filters_are_kept_and_pushed(spark: SparkSession, broker: BrokerProcess)
 
 
 def test_columns_and_offsets_by_options(spark: SparkSession, broker: BrokerProcess) -> None:
-    offsets = {
-        "startingOffsets": json.dumps({TOPIC: {"0": 10, "1": -1}}),
-        "endingOffsets": '{"flights":{"0":15}}',
-    }
-    seen = read(spark, broker, columns="offset,Value", **offsets)
+    seen = read(
+        spark,
+        broker,
+        columns="offset,Value",
+        startingOffsets='{"flights": {"0": 10, "1": -1}}',
+        endingOffsets='{"flights": {"0": 15}}',
+    )
     assert seen.columns == ["offset", "value"]
     assert sorted(row.offset for row in seen.collect()) == [10, 11, 12, 13, 14]
 
