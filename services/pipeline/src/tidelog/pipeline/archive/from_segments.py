@@ -35,6 +35,7 @@ from tidelog.pipeline.segments.options import STORAGE_PREFIX
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.stream_offsets import to_json
 from tidelog.pipeline.segments.visible import visible_logs
+from tidelog.pipeline.session import is_remote
 from tidelog.pipeline.stored_files import StoredDirectory, absolute
 
 if TYPE_CHECKING:
@@ -71,13 +72,18 @@ def run_from_segments(
     spec: ArchiveSpec,
     files: SegmentFiles,
     *,
-    on_start: Callable[[int], None] = lambda waiting: None,
-    on_commit: Callable[[CommitEntry], None] = lambda entry: None,
+    on_start: Callable[[int], None] | None = None,
+    on_commit: Callable[[CommitEntry], None] | None = None,
     stops: Callable[[], bool] = lambda: False,
 ) -> ArchiveSummary:
     """As run_archive; once the live topic has been begun with, segments are not looked at again. Raises
     PipelineError, KafkaError, ClientError.
     """
+    if is_remote(spark):
+        raise PipelineError(
+            "through Spark Connect an archive can't begin with segments: run this without a remote session,"
+            " where the files are; once it reads the live topic it may go on through Connect"
+        )
     backfill = _Backfill(spark, spec, files, on_start, on_commit, stops)
     while not _is_live(spec) and not stops():
         backfill.read_all_there_is()
@@ -110,8 +116,8 @@ class _Backfill:
         spark: SparkSession,
         spec: ArchiveSpec,
         files: SegmentFiles,
-        on_start: Callable[[int], None],
-        on_commit: Callable[[CommitEntry], None],
+        on_start: Callable[[int], None] | None,
+        on_commit: Callable[[CommitEntry], None] | None,
         stops: Callable[[], bool],
     ) -> None:
         self._spark = spark
@@ -137,7 +143,8 @@ class _Backfill:
             begins = begin_offsets(logs, plan.starting or {})
             starting = json.dumps(to_json(begins))
             checkpoint.write(FIRST_OFFSETS, starting)
-        self._on_start(_waiting(logs, table))
+        if self._on_start is not None:
+            self._on_start(_waiting(logs, table))
         archiver = _SegmentArchiver(self._files, self._spark, self._spec, self._sink, plan, table, self._note)
         query = self._start(archiver, starting)
         try:
@@ -168,7 +175,8 @@ class _Backfill:
 
     def _note(self, entry: CommitEntry) -> None:
         self.summary.add(entry)
-        self._on_commit(entry)
+        if self._on_commit is not None:
+            self._on_commit(entry)
 
     def _start(self, archiver: BatchArchiver, starting: str) -> StreamingQuery:
         spec = self._spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import signal
@@ -17,6 +18,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
+    from tidelog.pipeline.archive.from_segments import SegmentFiles
     from tidelog.pipeline.archive.job import ArchiveSummary
     from tidelog.pipeline.archive.spec import ArchiveSpec
     from tidelog.pipeline.ledger.entry import CommitEntry
@@ -121,6 +123,15 @@ class Size(click.ParamType[int]):
 )
 @click.option("--target-file-size", type=Size(), default="128m", show_default=True)
 @click.option("--maintain-every", type=Duration(), help="Compact files and remove old ones that often.")
+@click.option(
+    "--from-segments",
+    multiple=True,
+    metavar="PATH|URI",
+    help="Begin with a broker's data directory, a copy or an export of it; then the live topic. Repeatable.",
+)
+@click.option(
+    "--segments-set", multiple=True, metavar="KEY=VALUE", help="Of the segments' object store; repeatable."
+)
 @click.option("--master", help="Of Spark; default: local[*], or that of spark-submit.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Of Spark; repeatable.")
 @click.option(
@@ -134,6 +145,7 @@ def command(**options: Any) -> None:
     table tells which offsets it took, their count and hash, which `tidelog pipeline verify` compares.
     """
     spec = spec_of(options)
+    from tidelog.pipeline.archive.from_segments import run_from_segments
     from tidelog.pipeline.archive.job import run_archive
     from tidelog.pipeline.session import is_remote, spark_session
 
@@ -148,12 +160,19 @@ def command(**options: Any) -> None:
     try:
         with _progress(console) as progress:
             bar = _Bar(progress, spec)
-            summary = run_archive(
-                spark, spec, on_start=bar.begin, on_commit=bar.advance, stops=stopping.is_set
-            )
+            run = run_archive
+            if options["from_segments"]:
+                run = functools.partial(run_from_segments, files=_segment_files(options))
+            summary = run(spark, spec, on_start=bar.begin, on_commit=bar.advance, stops=stopping.is_set)
     finally:
         spark.stop()
     _say(summary, as_json=options["as_json"])
+
+
+def _segment_files(options: Mapping[str, Any]) -> SegmentFiles:
+    from tidelog.pipeline.archive.from_segments import SegmentFiles
+
+    return SegmentFiles(tuple(options["from_segments"]), pairs(options["segments_set"], "--segments-set"))
 
 
 def spec_of(options: Mapping[str, Any]) -> ArchiveSpec:
