@@ -46,10 +46,18 @@ def is_installed() -> bool:
 class Prometheus:
     """`with Prometheus(directory, targets, rule_files) as prometheus:`"""
 
-    def __init__(self, directory: Path, targets: Sequence[Target], rule_files: Sequence[Path] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        targets: Sequence[Target],
+        rule_files: Sequence[Path] = (),
+        *,
+        retention: str = "15d",
+    ) -> None:
         self._directory = directory
         self._targets = targets
         self._rule_files = rule_files
+        self._retention = retention
         self._address = ""
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -73,6 +81,7 @@ class Prometheus:
             "prometheus",
             f"--config.file={self._config_file}",
             f"--storage.tsdb.path={self._directory / 'data'}",
+            f"--storage.tsdb.retention.time={self._retention}",
             f"--web.listen-address={self._address}",
             "--log.level=warn",
         ]
@@ -145,6 +154,10 @@ class Prometheus:
                 log = (self._directory / "prometheus.log").read_text()
                 raise RuntimeError(f"Prometheus is not ready after {START_TIMEOUT_S} s:\n{log[-4000:]}")
             time.sleep(ASK_AGAIN_S)
+
+    @property
+    def url(self) -> str:
+        return f"http://{self._address}"
 
     # -- asking
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
+from tidelog.pipeline.analytics.brokers import DEFAULT_INTERVAL_MS
 from tidelog.pipeline.analytics.facts import Fact, facts_of, node_ids
 from tidelog.pipeline.analytics.metric_names import ALL, BUILD_INFO
 from tidelog.pipeline.analytics.prometheus import Prometheus, Slice, slices_of
@@ -22,19 +23,24 @@ FACT_SCHEMA: Final = (
     "at_ms bigint, value double"
 )
 LONGEST_SLICE_MS: Final = 3 * 3_600_000
+_PARTS_A_TASK: Final = 20
 _NULLABLE_NUMBERS: Final = ("broker", "partition")
 
 
 def from_prometheus(
-    spark: SparkSession, prometheus: Prometheus, start_ms: int, end_ms: int, step_ms: int
+    spark: SparkSession, prometheus: Prometheus, start_ms: int, end_ms: int, step_ms: int | None = None
 ) -> DataFrame:
-    """Raises PipelineError if Prometheus does not answer the first question."""
+    """`step_ms` None: as often as was scraped. Raises PipelineError if Prometheus does not answer the first
+    question.
+    """
+    if step_ms is None:
+        step_ms = prometheus.scrape_interval_ms(BUILD_INFO, end_ms) or DEFAULT_INTERVAL_MS
     nodes = _nodes(prometheus, start_ms, end_ms, step_ms)
     metrics = [metric for metric in ALL if metric != BUILD_INFO]
     parts = slices_of(metrics, start_ms, end_ms, step_ms, LONGEST_SLICE_MS)
     # Python's own parallelism: a part a task, however few rows the list of parts is.
     listed = spark.createDataFrame([tuple(part) for part in map(_fields, parts)], _SLICE_SCHEMA)
-    tasks = min(len(parts), 4 * spark_parallelism(spark))
+    tasks = min(len(parts), max(spark_parallelism(spark), len(parts) // _PARTS_A_TASK))
 
     def fetch(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for frame in frames:
@@ -82,7 +88,7 @@ def read_snapshot_segments(spark: SparkSession, path: str, topic: str) -> DataFr
     from tidelog.pipeline.segments import register
 
     register(spark)
-    return spark.read.format("tidelog").option("path", path).option("topics", topic).load()
+    return spark.read.format("tidelog").option("path", path).option("subscribe", topic).load()
 
 
 def spark_parallelism(spark: SparkSession) -> int:

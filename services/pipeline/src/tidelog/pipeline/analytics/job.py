@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -19,9 +20,10 @@ from tidelog.pipeline.analytics.skew import PartitionLoad, TopicSkew, topic_skew
 from tidelog.pipeline.analytics.tables import (
     PARTITION_TABLES,
     broker_facts,
+    frame_of,
     lag_history,
     partition_results,
-    table_of,
+    rows_by_table,
 )
 from tidelog.pipeline.errors import PipelineError
 
@@ -35,6 +37,7 @@ PLAN_FILE: Final = "reassignment.json"
 TABLES_DIRECTORY: Final = "tables"
 TABLE_FORMATS: Final = ("delta", "parquet")
 _INTERVAL_SAMPLES: Final = 2000
+_WRITERS: Final = 4
 
 Tell = Callable[[str], None]
 
@@ -64,13 +67,12 @@ class Analysis:
     proposal: Proposal
 
 
-def analyse(facts: DataFrame, wishes: Wishes, tell: Tell) -> tuple[Analysis, DataFrame]:
-    """The analysis and the results its tables are made of (cached: unpersist them). Raises PipelineError."""
+def analyse(facts: DataFrame, wishes: Wishes, tell: Tell) -> Analysis:
+    """Raises PipelineError for a history without what is looked at."""
     from pyspark.sql import functions as f
     from pyspark.storagelevel import StorageLevel
 
     facts = facts.persist(StorageLevel.MEMORY_AND_DISK)
-    results: DataFrame | None = None
     try:
         tell("fetching the history")
         span = facts.agg(f.min("at_ms"), f.max("at_ms"), f.count("*")).collect()[0]
@@ -84,8 +86,7 @@ def analyse(facts: DataFrame, wishes: Wishes, tell: Tell) -> tuple[Analysis, Dat
         brokers = _look_at_brokers(facts, start_ms, end_ms, wishes)
         view = HistoryView(start_ms, end_ms, brokers.interval_ms, wishes.trend_window_ms, brokers.heard)
         tell("looking at partitions and groups")
-        results = partition_results(facts, view).persist(StorageLevel.MEMORY_AND_DISK)
-        rows = {name: _rows(results, name) for name in PARTITION_TABLES}
+        rows = rows_by_table(partition_results(facts, view))
         tell("looking at lag over time")
         lags = _lag_history(facts, start_ms, end_ms, brokers.interval_ms)
         tell("planning")
@@ -97,32 +98,31 @@ def analyse(facts: DataFrame, wishes: Wishes, tell: Tell) -> tuple[Analysis, Dat
             leaving=wishes.leaving,
             way=wishes.plan_way,
         )
-    except BaseException:
-        if results is not None:
-            results.unpersist()
-        raise
     finally:
         facts.unpersist()
-    analysis = Analysis(start_ms, end_ms, count, brokers, rows, lags, topic_skews(loads), proposal)
-    return analysis, results
+    return Analysis(start_ms, end_ms, count, brokers, rows, lags, topic_skews(loads), proposal)
 
 
-def write_tables(
-    spark: SparkSession, analysis: Analysis, results: DataFrame, directory: str, table_format: str
-) -> list[str]:
+def write_tables(spark: SparkSession, analysis: Analysis, directory: str, table_format: str) -> list[str]:
     """Each replaced by what was found now; returns their names."""
-    frames = {name: table_of(results, name) for name in PARTITION_TABLES}
-    frames["brokers"] = _frame(spark, analysis.brokers.rows, _BROKER_COLUMNS)
-    frames["topic_skews"] = _frame(
-        spark, [dataclasses.asdict(skew) for skew in analysis.skews], _SKEW_COLUMNS
-    )
-    frames["broker_loads"] = _frame(spark, load_rows(analysis.proposal), _LOAD_COLUMNS)
-    frames["reassignments"] = _frame(spark, move_rows(analysis.proposal), _MOVE_COLUMNS)
-    for name, frame in frames.items():
-        writer = frame.coalesce(1).write.format(table_format).mode("overwrite")
+    frames = {
+        name: frame_of(spark, analysis.rows[name], columns) for name, columns in PARTITION_TABLES.items()
+    }
+    frames["brokers"] = frame_of(spark, analysis.brokers.rows, _BROKER_COLUMNS)
+    skews = [dataclasses.asdict(skew) for skew in analysis.skews]
+    frames["topic_skews"] = frame_of(spark, skews, _SKEW_COLUMNS)
+    frames["broker_loads"] = frame_of(spark, load_rows(analysis.proposal), _LOAD_COLUMNS)
+    frames["reassignments"] = frame_of(spark, move_rows(analysis.proposal), _MOVE_COLUMNS)
+
+    def write(name: str) -> None:
+        writer = frames[name].coalesce(1).write.format(table_format).mode("overwrite")
         if table_format == "delta":
             writer = writer.option("overwriteSchema", "true")
         writer.save(f"{directory.rstrip('/')}/{name}")
+
+    # Small tables: what takes time is committing them, one after the other.
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        list(pool.map(write, frames))
     return list(frames)
 
 
@@ -171,11 +171,6 @@ _LOAD_COLUMNS: Final = (
 _MOVE_COLUMNS: Final = "topic string, partition int, replicas array<int>, planned array<int>"
 
 
-def _frame(spark: SparkSession, rows: Collection[Mapping[str, Any]], columns: str) -> DataFrame:
-    order = [column.split()[0] for column in columns.split(", ")]
-    return spark.createDataFrame([tuple(row[name] for name in order) for row in rows], columns)
-
-
 def _look_at_brokers(facts: DataFrame, start_ms: int, end_ms: int, wishes: Wishes) -> BrokerView:
     bucket_ms = max(1, (end_ms - start_ms) // MAX_BROKER_POINTS)
     told = [
@@ -204,14 +199,6 @@ def _usual_interval_ms(facts: DataFrame) -> int | None:
         found = interval_ms([row.at_ms for row in times.limit(_INTERVAL_SAMPLES).collect()], 0)
         return found or None
     return None
-
-
-def _rows(results: DataFrame, name: str) -> list[dict[str, Any]]:
-    from pyspark.sql import functions as f
-
-    parsed = f.from_json("row_json", PARTITION_TABLES[name]).alias("r")
-    frame = results.where(f.col("table_name") == name).select(parsed).select("r.*")
-    return [row.asDict() for row in frame.collect()]
 
 
 def load_of(row: Mapping[str, Any]) -> PartitionLoad:

@@ -173,14 +173,15 @@ def _even_leaders(
     led: dict[int, float] = dict.fromkeys(brokers, 0.0)
     for key, members in replicas.items():
         led[members[0]] += weight[key]
-    bound = sum(led.values()) / len(led) * (1 + TOLERANCE)
+    mean = sum(led.values()) / len(led)
     order = sorted(replicas, key=lambda key: (-weight[key], key))
     for _ in range(len(led)):
         is_changed = False
         for key in order:
             members = replicas[key]
             least = min(members, key=lambda b: (led[b], b))
-            if led[members[0]] > bound and led[least] + weight[key] < led[members[0]] - _EPSILON:
+            gain = led[members[0]] - led[least] - weight[key]
+            if led[members[0]] > mean * (1 + TOLERANCE) and gain > _LEAST_GAIN * mean:
                 led[members[0]] -= weight[key]
                 led[least] += weight[key]
                 members.remove(least)

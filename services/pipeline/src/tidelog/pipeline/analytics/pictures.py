@@ -78,7 +78,7 @@ def lag_lines(lags: Mapping[str, Sequence[tuple[int, float]]], start_ms: int, en
         axis.set_ylim(bottom=0)
         axis.set_ylabel("records behind")
         axis.set_xlim(_moment(start_ms), _moment(end_ms))
-        axis.legend(loc="upper left", fontsize="small")
+        axis.legend(loc="lower right", fontsize="small")
         axis.grid(alpha=0.25)
         _time_axis(axis, start_ms, end_ms)
         figure.suptitle("Lag by group")
@@ -104,7 +104,9 @@ def retention_bars(forecasts: Sequence[Row]) -> bytes | None:
                 axis.plot(row["drain_s"] / 3600, place, "D", color=DARK, markersize=5)
         labels = [f"{row['consumer_group']}: {row['topic']}-{row['partition']}" for row in chosen]
         axis.set_yticks(places, labels, fontsize=7)
-        axis.set_xscale("log")
+        axis.set_xscale("symlog", linthresh=1)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.set_xlim(left=0)
         axis.set_xlabel("hours until unread records go, as things go (diamond: until all is read)")
         axis.grid(alpha=0.25, axis="x")
         figure.suptitle("Retention forecast (red: records were lost, orange: at risk, green: read before)")
@@ -163,6 +165,7 @@ def skew_bars(loads: Sequence[PartitionLoad], topics: Sequence[str]) -> bytes | 
             axis.axhline(mean, color=RED, linewidth=0.8)
             axis.set_title(topic, fontsize="medium")
             axis.set_xlabel("partition")
+            axis.xaxis.get_major_locator().set_params(integer=True)
             axis.grid(alpha=0.25, axis="y")
         axes[0].set_ylabel("records / s")
 

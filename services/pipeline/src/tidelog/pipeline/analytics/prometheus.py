@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import cramjam
 from tidelog.pipeline.analytics.facts import Sample
 from tidelog.pipeline.analytics.remote_messages import ReadRequest, ReadResponse
+from tidelog.pipeline.analytics.series import interval_ms
 from tidelog.pipeline.errors import PipelineError
 
 MAX_POINTS: Final = 10_000
@@ -66,13 +67,29 @@ class Prometheus:
         if self.reads_remotely:
             body = self._ask("api/v1/read", remote_request(matchers, part), _REMOTE_HEADERS)
             return remote_samples(body)
+        # A plain selector would go on with a series that ended for five minutes. A step and a half, so that
+        # a scrape that was a moment late isn't missed.
+        series = "{" + ",".join(map(str, matchers)) + "}"
         query = {
-            "query": "{" + ",".join(map(str, matchers)) + "}",
+            "query": f"last_over_time({series}[{part.step_ms * 3 // 2}ms])",
             "start": f"{part.start_ms / 1000:.3f}",
             "end": f"{part.end_ms / 1000:.3f}",
             "step": f"{part.step_ms / 1000:.3f}",
         }
-        return range_samples(self._ask("api/v1/query_range", urllib.parse.urlencode(query).encode(), {}))
+        body = self._ask("api/v1/query_range", urllib.parse.urlencode(query).encode(), {})
+        return range_samples(body, part.metric)
+
+    def scrape_interval_ms(self, metric: str, at_ms: int) -> int | None:
+        """As the samples of the ten minutes before show it. Raises PipelineError."""
+        series = "{" + ",".join(map(str, (Matcher("__name__", "=", metric), *self.matchers))) + "}"
+        query = {"query": f"{series}[10m]", "time": f"{at_ms / 1000:.3f}"}
+        body = self._ask("api/v1/query", urllib.parse.urlencode(query).encode(), {})
+        times: dict[str, list[int]] = {}
+        for sample in range_samples(body, metric):
+            times.setdefault(sample.labels.get("instance", ""), []).append(sample.at_ms)
+        found = [interval_ms(sorted(told), 0) for told in times.values() if len(told) > 2]
+        # To whole seconds: scrapes come a few milliseconds early or late.
+        return max(1000, round(max(found) / 1000) * 1000) if found else None
 
     def _ask(self, path: str, body: bytes, headers: Mapping[str, str]) -> bytes:
         url = f"{self.url.rstrip('/')}/{path}"
@@ -125,14 +142,14 @@ def slices_of(
     ]
 
 
-def range_samples(body: bytes) -> Iterator[Sample]:
-    """What /api/v1/query_range answers. Raises PipelineError."""
+def range_samples(body: bytes, metric: str) -> Iterator[Sample]:
+    """What /api/v1/query_range answers; functions take the metric's name away. Raises PipelineError."""
     try:
         series = json.loads(body)["data"]["result"]
     except (ValueError, KeyError, TypeError) as error:
         raise PipelineError("what answers at --prometheus is no Prometheus: no JSON of a query") from error
     return (
-        Sample(one["metric"].get("__name__", ""), one["metric"], round(float(at_s) * 1000), float(value))
+        Sample(metric, one["metric"], round(float(at_s) * 1000), float(value))
         for one in series
         for at_s, value in one["values"]
     )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 from tidelog.pipeline.analytics import metric_names as names
@@ -12,7 +12,7 @@ from tidelog.pipeline.analytics.facts import Fact
 from tidelog.pipeline.analytics.partitions import HistoryView, partition_rows
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _PLACE: Final = "topic string, partition int"
 _GROUP_PLACE: Final = f"consumer_group string, {_PLACE}"
@@ -56,24 +56,26 @@ def _facts(frame: pd.DataFrame) -> Iterator[Fact]:
         yield Fact(metric, broker, None, None, group, None, int(at_ms), float(value))
 
 
-def table_of(results: DataFrame, name: str) -> DataFrame:
-    """One of PARTITION_TABLES out of `partition_results`."""
+def rows_by_table(results: DataFrame) -> dict[str, list[dict[str, Any]]]:
+    """`partition_results` on the driver: a few rows for each partition and group."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in PARTITION_TABLES}
+    for row in results.collect():
+        found[row.table_name].append(json.loads(row.row_json))
+    for rows in found.values():
+        rows.sort(key=lambda row: (row.get("consumer_group", ""), row["topic"], row["partition"]))
+    return found
+
+
+def frame_of(spark: SparkSession, rows: Iterable[Mapping[str, Any]], columns: str) -> DataFrame:
+    """Rows as a table; `began_ms` becomes `began_at`, a time stamp."""
     from pyspark.sql import functions as f
 
-    parsed = f.from_json("row_json", PARTITION_TABLES[name])
-    return with_times(results.where(f.col("table_name") == name).select(parsed.alias("r")).select("r.*"))
-
-
-def with_times(frame: DataFrame) -> DataFrame:
-    """`began_ms` becomes `began_at`, a time stamp."""
-    from pyspark.sql import functions as f
-
+    order = [column.split()[0] for column in columns.split(", ")]
+    frame = spark.createDataFrame([tuple(row[name] for name in order) for row in rows], columns)
     return frame.select(
         *(
-            f.timestamp_millis(name).alias(f"{name.removesuffix('_ms')}_at")
-            if name.endswith("_ms")
-            else f.col(name)
-            for name in frame.columns
+            f.timestamp_millis(name).alias(f"{name.removesuffix('_ms')}_at") if name.endswith("_ms") else name
+            for name in order
         )
     )
 

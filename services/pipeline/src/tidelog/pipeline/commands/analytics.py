@@ -36,7 +36,7 @@ REPORT_FILE: Final = "report.html"
     "--since", default="6h", show_default=True, metavar="SPAN|TIME", help="90s, 30m, 6h, 7d or a time."
 )
 @click.option("--until", default="now", show_default=True, metavar="TIME", help="The history's end.")
-@click.option("--step", default="15s", show_default=True, metavar="SPAN", help="Of range queries.")
+@click.option("--step", metavar="SPAN", help="Of range queries; without it, as often as was scraped.")
 @click.option("--window", default="30m", show_default=True, metavar="SPAN", help="What trends are made of.")
 @click.option("--plan", "plan_way", type=click.Choice(["load", "count"]), default="load", show_default=True,
               help="What the plan evens out: bytes stored and written, or replicas.")  # fmt: skip
@@ -70,10 +70,9 @@ def command(**options: Any) -> None:
     with Console(stderr=True).status("starting Spark") as status:
         spark = spark_session("tidelog analytics", master=options["master"])
         facts = _facts(spark, options, start_ms, end_ms)
-        analysis, results = analyse(facts, wishes, status.update)
+        analysis = analyse(facts, wishes, status.update)
         status.update("writing tables")
-        write_tables(spark, analysis, results, str((output / "tables").resolve()), options["table_format"])
-        results.unpersist()
+        write_tables(spark, analysis, str((output / "tables").resolve()), options["table_format"])
         if analysis.proposal.refused is None:
             write_plan(analysis.proposal, output / "reassignment.json")
         status.update("writing the report")
@@ -108,7 +107,7 @@ def _facts(spark: SparkSession, options: dict[str, Any], start_ms: int, end_ms: 
             parse_matchers(options["match"]),
             os.environ.get(TOKEN_VARIABLE),
         )
-        step_ms = parse_span("--step", options["step"])
+        step_ms = parse_span("--step", options["step"]) if options["step"] else None
         return history.from_prometheus(spark, prometheus, start_ms, end_ms, step_ms)
     if options["segments"]:
         snapshots = history.read_snapshot_segments(spark, options["segments"], options["topic"])
