@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import StorageLevel
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - its usual name
 from pyspark.sql.functions import arrow_udf
@@ -26,6 +27,7 @@ from tidelog.pipeline.formats.decoding import (
     observed,
     result_type,
 )
+from tidelog.pipeline.formats.fitting import Misfit, NewFieldSighting, fit_of
 from tidelog.pipeline.formats.observed import Shape, sum_of, widened
 from tidelog.pipeline.formats.value_format import NewFields, ValueFormat, ValueKind
 
@@ -125,7 +127,11 @@ def _raw(records: DataFrame) -> Decoded:
 def _decoded_part(known: StructType | None) -> Any:
     """Without the archive's own columns."""
     fields = [field for field in (known or ()) if not is_kept(field.name)]
-    return pa.struct(list(to_arrow_schema(StructType(fields))))
+    return _arrow(StructType(fields))
+
+
+def _arrow(schema: StructType) -> Any:
+    return pa.struct(list(to_arrow_schema(schema, timezone="UTC")))
 
 
 def _given_kind(spark: SparkSession, text: str) -> Any:
@@ -138,7 +144,12 @@ def _given_kind(spark: SparkSession, text: str) -> Any:
         problem = name_problem(field.name, top_level=True)
         if problem:
             raise PipelineError(f"the JSON schema: the field {field.name} {problem}")
-    return pa.struct(list(to_arrow_schema(schema)))
+    try:
+        kind = _arrow(schema)
+        fit_of(kind, NewFieldSighting())
+    except (PySparkException, Misfit) as error:
+        raise PipelineError(f"the JSON schema has a type that JSON values can't fill: {error}") from error
+    return kind
 
 
 def _parsed(spark: SparkSession, text: str) -> StructType:
