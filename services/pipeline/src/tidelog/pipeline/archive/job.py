@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pyspark.errors import PySparkException
@@ -87,9 +87,13 @@ def run_archive(
     table = _table_state(sink)
     plan = plan_run(spec, state, table)
     _check_topics(plan.binding.topics, now.topic_ids)
+    for name in spec.topics:
+        if name not in now.topic_ids:
+            raise PipelineError(f"topic '{name}' does not exist: 'tidelog topic list' shows those there are")
     _check_positions(spec, table.ledger, now)
     if not table.exists:
         sink.create(first_schema(spec))
+    plan = replace(plan, binding=replace(plan.binding, topics={**plan.binding.topics, **now.topic_ids}))
     write_binding(checkpoint, plan.binding)
     if on_start is not None:
         on_start(_waiting(table, now))

@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The archive's topics as they are now."""
+    """Those of the archive's topics that exist, as they are now."""
 
     topic_ids: dict[str, str]
     log_starts: Offsets
@@ -39,7 +39,7 @@ class Survey:
 
 
 def survey(spec: ArchiveSpec) -> Survey:
-    """Raises KafkaError UNKNOWN_TOPIC_OR_PARTITION, ClientError when brokers are away for too long."""
+    """Raises KafkaError, ClientError when brokers are away for too long."""
     return asked(spec, lambda cluster: _survey(cluster, spec))
 
 
@@ -83,9 +83,6 @@ def _topics(cluster: Cluster, spec: ArchiveSpec) -> dict[str, Topic]:
 
 def _survey(cluster: Cluster, spec: ArchiveSpec) -> Survey:
     topics = _topics(cluster, spec)
-    for name in spec.topics:
-        if name not in topics:
-            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
     isolation = READ_COMMITTED if spec.isolation_level == "read_committed" else READ_UNCOMMITTED
     return Survey(
         {name: str(topic.topic_id) for name, topic in topics.items()},
