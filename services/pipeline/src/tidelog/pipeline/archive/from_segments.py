@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 CHECKPOINT: Final = "segments"
 """Of the first part, below the archive's own."""
 _LOOK_S: Final = 0.5
+_NO_WORKER: Final = "Python worker failed to connect back"
+"""Spark gives the process that plans a Python source ten seconds to start, which a busy machine exceeds."""
+_STARTS: Final = 5
 _OUR_ERROR: Final = re.compile(r"^\s*tidelog\.pipeline\.[\w.]+Error: (.+)$", re.MULTILINE)
 
 
@@ -146,14 +149,20 @@ class _Backfill:
         if self._on_start is not None:
             self._on_start(_waiting(logs, table))
         archiver = _SegmentArchiver(self._files, self._spark, self._spec, self._sink, plan, table, self._note)
-        query = self._start(archiver, starting)
+        for attempt in range(_STARTS):
+            try:
+                self._run(self._start(archiver, starting))
+                return
+            except StreamingQueryException as error:
+                if isinstance(archiver.failure, PipelineError):
+                    raise archiver.failure from error
+                if _NO_WORKER not in str(error) or attempt + 1 == _STARTS:
+                    raise explained(str(error)) from error
+
+    def _run(self, query: StreamingQuery) -> None:
         try:
             while not query.awaitTermination(_LOOK_S) and not self._stops():
                 pass
-        except StreamingQueryException as error:
-            if isinstance(archiver.failure, PipelineError):
-                raise archiver.failure from error
-            raise explained(str(error)) from error
         finally:
             query.stop()
 
