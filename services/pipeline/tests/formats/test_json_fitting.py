@@ -118,12 +118,15 @@ def test_new_fields_are_told_first_and_refused_last() -> None:
         (b'{"kafka_offset": 1}', "field kafka_offset: has a name kept for the archive's own columns"),
         (b'{"Event_Date": 1}', "field Event_Date: has a name kept for the archive's own columns"),
         (b'{"A": 1}', "field A: differs from the column a in upper and lower case only"),
+        ('{"\u0131d": 1}'.encode(), "field \u0131d: differs from the column id"),
         (b'{"": 1}', 'field "": has an empty name'),
         (b'{"x y": 1, "x_y": 2}', "field x_y: and another one are both the column x_y"),
     ],
 )
 def test_what_does_not_fit_is_told_with_the_field(value: bytes, expected: str) -> None:
-    kind = struct(a=pa.int64(), s=struct(x=pa.list_(pa.int64())), t=pa.string(), x_y=pa.int64())
+    kind = struct(
+        a=pa.int64(), s=struct(x=pa.list_(pa.int64())), t=pa.string(), x_y=pa.int64(), id=pa.int64()
+    )
     rows = run([b'{"a": 7, "t": "y"}', value, None], kind)
     assert (rows[1][1] or "").startswith(expected)
     # The others of the batch are as they are; a tombstone is a row without fields.

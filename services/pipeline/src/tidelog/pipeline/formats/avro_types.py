@@ -14,7 +14,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
-from tidelog.pipeline.formats.columns import column_name
+from tidelog.pipeline.formats.columns import column_name, folded
 from tidelog.pipeline.formats.observed import MAX_DEPTH
 
 Reshape = Callable[[Any], Any]
@@ -112,7 +112,7 @@ def _record(schema: Mapping[str, Any], named: Mapping[str, Any], depth: int) -> 
             ) from None
         if column is None:
             continue
-        if name.lower() in {known.lower() for known in fields}:
+        if folded(name) in {folded(known) for known in fields}:
             raise UnusableSchemaError(f"{name}: differs from another field in upper and lower case only")
         fields[column_name(name)] = column.kind
         if column.reshape is not None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import fastavro
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.formats.avro_types import Reshape, UnusableSchemaError, column_of
-from tidelog.pipeline.formats.columns import is_kept, merged
+from tidelog.pipeline.formats.columns import folded, is_kept, merged
 from tidelog.pipeline.formats.fitting import Misfit
 from tidelog.pipeline.formats.value_format import Framing, NamedSchema, ValueFormat
 
@@ -94,7 +94,7 @@ def _writer_of(given: NamedSchema) -> _Writer:
         raise PipelineError(f"Avro schema {given.name}: {error}") from error
     assert column is not None
     for field in column.kind:
-        if is_kept(field.name.lower()):
+        if is_kept(folded(field.name)):
             raise PipelineError(
                 f"Avro schema {given.name}: the field {field.name} has a name kept for the archive's columns"
             )

@@ -17,6 +17,11 @@ def column_name(field: str) -> str:
     return field.translate(_NOT_IN_NAMES)
 
 
+def folded(name: str) -> str:
+    """The same for names that Spark takes for one: it compares characters in upper and in lower case."""
+    return name.upper().casefold().replace("i\N{COMBINING DOT ABOVE}", "i")
+
+
 def name_problem(field: str, *, top_level: bool) -> str | None:
     """Why no column can have the name of this field; None if one can."""
     if not field:
@@ -25,8 +30,7 @@ def name_problem(field: str, *, top_level: bool) -> str | None:
         return f"has a name of more than {MAX_NAME_CHARACTERS} characters"
     if not field.isprintable():
         return "has control characters in its name"
-    lower = column_name(field).lower()
-    if top_level and (lower.startswith(KEPT_PREFIX) or lower == EVENT_DATE):
+    if top_level and is_kept(folded(column_name(field))):
         return "has a name kept for the archive's own columns"
     return None
 
@@ -40,9 +44,9 @@ def merged(known: Any, new: Any) -> Any:
     """Both types' fields; where they differ otherwise `known` stays, since a table's column can't change."""
     if pa.types.is_struct(known) and pa.types.is_struct(new):
         fields = {field.name: field.type for field in known}
-        by_lower = {name.lower(): name for name in fields}
+        names = {folded(name): name for name in fields}
         for field in new:
-            name = by_lower.setdefault(field.name.lower(), field.name)
+            name = names.setdefault(folded(field.name), field.name)
             fields[name] = merged(fields[name], field.type) if name in fields else field.type
         return pa.struct(list(fields.items()))
     if pa.types.is_list(known) and pa.types.is_list(new):

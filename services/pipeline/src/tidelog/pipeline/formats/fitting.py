@@ -15,7 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 import pyarrow as pa
-from tidelog.pipeline.formats.columns import column_name, name_problem, sql_name
+from tidelog.pipeline.formats.columns import column_name, folded, name_problem, sql_name
 
 Fit = Callable[[Any], Any]
 _LAST_EXACT_INTEGER_OF_DOUBLE: Final = 1 << 53
@@ -111,13 +111,13 @@ def _struct(kind: Any, sighting: NewFieldSighting, *, top_level: bool) -> Fit:
     fits: dict[str, tuple[str, Fit]] = {}
     for field in kind:
         fits[field.name] = (field.name, _fit(field.type, sighting))
-    by_lower = {name.lower(): name for name in fits}
+    twins = {folded(name): name for name in fits}
 
     def unknown(name: str) -> None:
         if sighting.ignores:
             return
         problem = name_problem(name, top_level=top_level)
-        twin = by_lower.get(column_name(name).lower())
+        twin = twins.get(folded(column_name(name)))
         if problem is None and twin is not None:
             problem = f"differs from the column {twin} in upper and lower case only"
         sighting.seen = sighting.seen or problem is None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import pyarrow as pa
-from tidelog.pipeline.formats.columns import column_name, name_problem
+from tidelog.pipeline.formats.columns import column_name, folded, name_problem
 
 MAX_COLUMNS: Final = 2000
 """Of a table, nested ones counted: a map written as an object would make one column for each key."""
@@ -128,7 +128,7 @@ def _columns_of(kind: Any) -> int:
 
 def _widened_struct(known: Any, shape: Shape, budget: _Budget, depth: int) -> Any:
     fields = {field.name: field.type for field in known}
-    by_lower = {name.lower() for name in fields}
+    taken = {folded(name) for name in fields}
     made: dict[str, Shape] = {}
     # Sorted is stable: fields seen equally often stay in the order they came.
     for field, inner in sorted(shape.fields.items(), key=lambda pair: -pair[1].count()):
@@ -136,12 +136,12 @@ def _widened_struct(known: Any, shape: Shape, budget: _Budget, depth: int) -> An
         if name in fields:
             fields[name] = _widened(fields[name], inner, budget, depth + 1)
             continue
-        if name_problem(field, top_level=depth == 0) or name.lower() in by_lower:
+        if name_problem(field, top_level=depth == 0) or folded(name) in taken:
             continue
         # A level's own columns come before those inside of them.
         if inner.kinds and budget.take():
             made[name] = inner
-            by_lower.add(name.lower())
+            taken.add(folded(name))
     for name, inner in made.items():
         kind = _new(inner, budget, depth + 1)
         if kind is None:

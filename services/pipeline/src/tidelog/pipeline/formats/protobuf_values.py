@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, json_format, messag
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.formats.columns import is_kept
+from tidelog.pipeline.formats.columns import folded, is_kept
 from tidelog.pipeline.formats.fitting import Misfit
 from tidelog.pipeline.formats.observed import MAX_DEPTH
 from tidelog.pipeline.formats.value_format import Framing, ValueFormat
@@ -54,7 +54,7 @@ class ProtobufReader:
         self._skips_frame = value_format.framing is Framing.CONFLUENT
         column = _message(descriptor, 0, descriptor.name)
         for field in column.kind:
-            if is_kept(field.name.lower()):
+            if is_kept(folded(field.name)):
                 raise PipelineError(
                     f"Protobuf message {self._name}: the field {field.name} has a name kept for the "
                     "archive's own columns"
