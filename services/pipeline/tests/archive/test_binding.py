@@ -92,6 +92,11 @@ def test_a_topic_that_is_not_asked_for_any_more_is_named() -> None:
         plan_run(replace(SPEC, topics=("b",)), bound(1, 1), table(0, 1))
 
 
+def test_a_topic_is_left_out_by_a_new_checkpoint() -> None:
+    plan = plan_run(replace(SPEC, topics=("b",)), NEW, table(0, 1))
+    assert (plan.binding.topics, plan.binding.first_batch, plan.starting) == ({}, 2, None)
+
+
 def test_a_topic_made_anew_has_another_id() -> None:
     assert changed_topics({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "9"}) == {"b": ("2", "9")}
 

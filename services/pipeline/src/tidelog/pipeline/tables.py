@@ -33,9 +33,15 @@ def table_format_of(spark: SparkSession, path: str) -> Literal["delta", "parquet
 def format_found(path: str) -> Literal["delta", "parquet"] | None:
     """By the directories in it."""
     names = StoredDirectory(path).names()
-    if DELTA_LOG_DIRECTORY in names:
+    if DELTA_LOG_DIRECTORY in names and _has_a_commit(path):
         return "delta"
     return "parquet" if COMMITS_DIRECTORY in names else None
+
+
+def _has_a_commit(path: str) -> bool:
+    """Whoever made the directory may have been killed before the first."""
+    names = StoredDirectory(path).names(DELTA_LOG_DIRECTORY)
+    return any(name.endswith((".json", ".parquet")) for name in names)
 
 
 def read_table(spark: SparkSession, path: str) -> DataFrame:

@@ -99,16 +99,15 @@ def plan_run(spec: ArchiveSpec, checkpoint: CheckpointState, table: TableState) 
             raise PipelineError(
                 f"checkpoint {spec.checkpoint} is that of another streaming query: give this archive its own"
             )
-        ends = {place: each.offset for place, each in next_offsets(table.ledger).items()}
-        binding = Binding(spec.name, absolute(spec.table), table.last_batch + 1, _topics_of(table.ledger))
-        return RunPlan(binding, ends or None)
+        topics = _topics_of(spec, table.ledger)
+        binding = Binding(spec.name, absolute(spec.table), table.last_batch + 1, topics)
+        return RunPlan(binding, _ends_of(spec, table.ledger) or None)
     _check_binding(spec, binding)
     _check_position(spec, checkpoint, binding, table)
     if checkpoint.planned == NONE_YET and table.ledger:
         # Bound, but killed before its first batch was planned.
-        ends = {place: each.offset for place, each in next_offsets(table.ledger).items()}
-        return RunPlan(binding, ends)
-    return RunPlan(replace(binding, topics={**_topics_of(table.ledger), **binding.topics}), None)
+        return RunPlan(binding, _ends_of(spec, table.ledger) or None)
+    return RunPlan(replace(binding, topics={**_topics_of(spec, table.ledger), **binding.topics}), None)
 
 
 def changed_topics(known: Mapping[str, str], now: Mapping[str, str]) -> dict[str, tuple[str, str]]:
@@ -189,5 +188,12 @@ def _check_position(
         )
 
 
-def _topics_of(ledger: tuple[CommitEntry, ...]) -> dict[str, str]:
-    return {each.topic: each.topic_id for entry in ledger for each in entry.ranges}
+def _topics_of(spec: ArchiveSpec, ledger: tuple[CommitEntry, ...]) -> dict[str, str]:
+    """Of those that are still asked for."""
+    found = {each.topic: each.topic_id for entry in ledger for each in entry.ranges}
+    return {name: topic_id for name, topic_id in found.items() if spec.matches(name)}
+
+
+def _ends_of(spec: ArchiveSpec, ledger: tuple[CommitEntry, ...]) -> dict[TopicPartition, int]:
+    offsets = next_offsets(ledger).items()
+    return {place: each.offset for place, each in offsets if spec.matches(place.topic)}

@@ -159,6 +159,8 @@ def _start(
 def _records(spark: SparkSession, spec: ArchiveSpec, plan: RunPlan, now: Survey) -> DataFrame:
     starting = plan.starting if plan.starting is not None else spec.starting
     if not isinstance(starting, str):
+        for place in starting.keys() - now.log_starts.keys():
+            raise PipelineError(f"offsets to start from are given for {place}, which does not exist")
         starting = starting_json(starting, now.log_starts)
     reader = (
         spark.readStream.format("kafka")

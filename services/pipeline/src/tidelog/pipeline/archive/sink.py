@@ -23,7 +23,7 @@ from tidelog.pipeline.parquet_commits import (
 )
 from tidelog.pipeline.stored_files import StoredDirectory, absolute
 from tidelog.pipeline.tables import DELTA as DELTA_FORMAT
-from tidelog.pipeline.tables import PARQUET, format_found, ledger_of, parquet_schema
+from tidelog.pipeline.tables import DELTA_LOG_DIRECTORY, PARQUET, format_found, ledger_of, parquet_schema
 
 ARCHIVE_PROPERTY: Final = "tidelog.archive"
 VALUES_PROPERTY: Final = "tidelog.values"
@@ -69,7 +69,7 @@ def sink_of(spark: SparkSession, spec: ArchiveSpec) -> Sink:
             f"{spec.table} holds a {found} table, {spec.table_format} is asked for: name another path"
         )
     if found is None:
-        strangers = [name for name in StoredDirectory(spec.table).names() if not name.startswith("_tidelog_")]
+        strangers = [name for name in StoredDirectory(spec.table).names() if not _is_leftover(name)]
         if strangers:
             raise PipelineError(
                 f"{spec.table} holds no table of an archive but other files ({strangers[0]}): name an empty "
@@ -196,6 +196,11 @@ class ParquetSink:
                 for name in directory.names(date):
                     if name.startswith(prefix):
                         directory.delete(f"{date}/{name}")
+
+
+def _is_leftover(name: str) -> bool:
+    """Of a run that was killed before its table was one."""
+    return name.startswith(("_tidelog_", DELTA_LOG_DIRECTORY))
 
 
 def batch_prefix(batch_id: int) -> str:
