@@ -23,7 +23,7 @@ _WANTED: Final = frozenset(ALL)
 def kept_lines(page: str, wanted: Collection[str] = _WANTED) -> str:
     """Samples of these metrics only: the rest of a page is much more."""
     return "".join(
-        f"{line}\n" for line in page.splitlines() if line.partition(" ")[0].partition("{")[0] in wanted
+        f"{line}\n" for line in page.split("\n") if line.partition(" ")[0].partition("{")[0] in wanted
     )
 
 

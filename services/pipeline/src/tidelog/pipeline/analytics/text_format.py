@@ -23,7 +23,8 @@ def samples_of(text: str, at_ms: int, wanted: Collection[str] | None = None) -> 
 
     Raises ExpositionError.
     """
-    for number, line in enumerate(text.splitlines(), 1):
+    # Not splitlines: other line breaks may be within a label.
+    for number, line in enumerate(text.split("\n"), 1):
         if not line or line[0] == "#":
             continue
         if wanted is not None and line.partition(" ")[0].partition("{")[0] not in wanted:

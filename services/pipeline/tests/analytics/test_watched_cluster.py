@@ -1,0 +1,167 @@
+"""Three real brokers, one killed: scraped into a topic of theirs, the episode is found with its broker."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from brokerlab.clients import consume_messages, create_topic, end_offset, new_consumer, produce_values
+from clusterlab.metrics import METRICS_LISTENER, metrics_url
+from clusterlab.tidelog_cluster import TidelogCluster
+from confluent_kafka import TopicPartition
+from tidelog.client.cluster import Cluster
+from tidelog.client.reassignments import alter_reassignments, standing_of
+from tidelog.client.rebalance_plan import plan_json
+from tidelog.pipeline.analytics.brokers import BrokerView, look_at_brokers
+from tidelog.pipeline.analytics.facts import Fact
+from tidelog.pipeline.analytics.job import load_of
+from tidelog.pipeline.analytics.partitions import HistoryView, Row, partition_rows
+from tidelog.pipeline.analytics.plan import BY_COUNT, propose
+from tidelog.pipeline.analytics.scrape import Target, scrape, send_snapshots, snapshot_sender
+from tidelog.pipeline.analytics.snapshots import snapshot_facts
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400)]
+TOPIC, SNAPSHOTS, GROUP = "watched", "snapshots", "left-behind"
+INTERVAL_S = 0.5
+WAIT_S = 90.0
+RECORDS = 200
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogCluster]:
+    settings = {
+        **METRICS_LISTENER,
+        "replica.lag.time.max.ms": "2000",
+        "offsets.topic.num.partitions": "1",
+        "transaction.state.log.num.partitions": "1",
+    }
+    made = TidelogCluster(tmp_path_factory.mktemp("watched"), controllers=1, settings=settings)
+    try:
+        yield made.up()
+    finally:
+        made.destroy()
+
+
+class Watch:
+    """Scrapes into the topic and looks at what the topic holds."""
+
+    def __init__(self, cluster: TidelogCluster, client: Cluster) -> None:
+        self._cluster = cluster
+        self._sender = snapshot_sender(client, SNAPSHOTS)
+        self.targets = self.current_targets()
+
+    def current_targets(self) -> list[Target]:
+        pids = self._cluster.pids()
+        return [
+            Target(metrics_url(pid))
+            for name, pid in pids.items()
+            if name.startswith(("broker", "coordinator"))
+        ]
+
+    def until(self, condition: Callable[[list[Fact]], bool], what: str) -> None:
+        """Scrapes each interval until what was scraped meets the condition."""
+        deadline_s = time.monotonic() + WAIT_S
+        while True:
+            records = scrape(self.targets, time.time_ns() // 1_000_000, 5.0)
+            send_snapshots(self._sender, records)
+            now = [
+                fact
+                for record in records
+                for fact in snapshot_facts(record.key, record.value, record.headers, record.timestamp)
+            ]
+            if condition(now):
+                return
+            assert time.monotonic() < deadline_s, f"not seen: {what}"
+            time.sleep(INTERVAL_S)
+
+    def all_facts(self) -> list[Fact]:
+        partitions = range(len(self._sender.topic.partitions))
+        return [
+            fact
+            for partition in partitions
+            if (count := end_offset(self._cluster.bootstrap, SNAPSHOTS, partition))
+            for message in consume_messages(self._cluster.bootstrap, SNAPSHOTS, count, (partition,))
+            for fact in snapshot_facts(
+                message.key(), message.value(), message.headers() or (), message.timestamp()[1]
+            )
+        ]
+
+
+def in_sync_counts(facts: list[Fact]) -> set[float]:
+    metric = "kafka_topic_partition_in_sync_replica"
+    return {fact.value for fact in facts if fact.metric == metric and fact.topic == TOPIC}
+
+
+def looked_at(facts: list[Fact]) -> tuple[BrokerView, dict[str, list[Row]]]:
+    """As the Spark job does, without Spark."""
+    start_ms, end_ms = min(f.at_ms for f in facts), max(f.at_ms for f in facts)
+    brokers = look_at_brokers(facts, end_ms=end_ms, trend_window_ms=600_000)
+    view = HistoryView(start_ms, end_ms, brokers.interval_ms, 600_000, brokers.heard)
+    by_partition: dict[tuple[str, int], list[Fact]] = defaultdict(list)
+    for fact in facts:
+        if fact.topic is not None and fact.partition is not None:
+            by_partition[fact.topic, fact.partition].append(fact)
+    found: dict[str, list[Row]] = defaultdict(list)
+    for (topic, partition), told in by_partition.items():
+        for table, row in partition_rows(topic, partition, told, view):
+            found[table].append(row)
+    return brokers, found
+
+
+def fall_behind(bootstrap: str) -> None:
+    """A group that has read half and stays there."""
+    consumer = new_consumer(bootstrap, **{"group.id": GROUP})
+    consumer.commit(offsets=[TopicPartition(TOPIC, 0, RECORDS // 2)], asynchronous=False)
+    consumer.close()
+
+
+def test_a_killed_broker_is_an_episode_with_its_name(cluster: TidelogCluster, tmp_path: Path) -> None:
+    create_topic(cluster.bootstrap, TOPIC, 3, replication_factor=3)
+    produce_values(cluster.bootstrap, TOPIC, [b"x" * 100] * RECORDS, partition=0)
+    fall_behind(cluster.bootstrap)
+    with Cluster(cluster.bootstrap) as client:
+        watch = Watch(cluster, client)
+        watch.until(
+            lambda facts: in_sync_counts(facts) == {3} and any(f.consumer_group == GROUP for f in facts),
+            "all in sync and a lag",
+        )
+        cluster.kill("broker-2")
+        watch.until(
+            lambda facts: (
+                len([f for f in facts if f.topic == TOPIC and f.value == 2]) >= 3
+                and in_sync_counts(facts) == {2}
+            ),
+            "two of three in sync",
+        )
+        cluster.start("broker-2")
+        watch.targets = watch.current_targets()
+        watch.until(lambda facts: in_sync_counts(facts) == {3}, "all in sync again")
+        facts = watch.all_facts()
+        brokers, rows = looked_at(facts)
+        episodes = [row for row in rows["isr_episodes"] if row["topic"] == TOPIC]
+        assert {row["partition"] for row in episodes} == {0, 1, 2}
+        for row in episodes:
+            assert row["least_in_sync"] == 2
+            assert not row["is_open"]
+            assert row["silent_brokers"] == [2]
+        (lag,) = [row for row in rows["lag_trends"] if row["consumer_group"] == GROUP]
+        assert (lag["lag"], lag["drain_s"]) == (RECORDS // 2, None)
+        assert sum(row["isr_shrinks"] for row in brokers.rows) >= 3
+        assert set(brokers.racks) == {1, 2, 3}
+        # What the metrics alone tell of replicas is what the cluster says.
+        loads = [load_of(row) for row in rows["partition_loads"]]
+        standing = standing_of(client)
+        told = {load.key: set(load.holders) for load in loads if load.topic == TOPIC}
+        assert told == {key: set(m) for key, m in standing.assignment.items() if key[0] == TOPIC}
+        # And a plan is one that the cluster carries out.
+        proposal = propose(loads, standing.racks, assignment=standing.assignment, way=BY_COUNT, leaving=(9,))
+        assert proposal.refused is None
+        plan = json.loads(plan_json(proposal.moves))
+        wanted = {(p["topic"], p["partition"]): tuple(p["replicas"]) for p in plan["partitions"]}
+        alter_reassignments(client, wanted)
+        for key, members in wanted.items():
+            assert standing_of(client, [key[0]]).assignment[key] == members
