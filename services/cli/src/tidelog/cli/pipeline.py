@@ -10,6 +10,7 @@ from tidelog.cli.tool_command import fail
 from tidelog.client.errors import ClientError
 from tidelog.model.errors import KafkaError
 from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.task_errors import sentence_of, spark_errors
 
 _COMMANDS: Final = {
     "archive": "tidelog.pipeline.commands.archive:command",
@@ -33,6 +34,11 @@ class PipelineGroup(LazyGroup):
             return super().invoke(ctx)
         except (PipelineError, ClientError, KafkaError) as error:
             fail(str(error))
+        except spark_errors() as error:
+            sentence = sentence_of(error)
+            if sentence is None:
+                raise
+            fail(sentence)
         except ModuleNotFoundError as error:
             if (error.name or "").split(".")[0] not in ("pyspark", "pyarrow", "numpy", "pandas", "py4j"):
                 raise
