@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+import uuid
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +20,7 @@ from tidelog.broker.log.checkpoint_file import (
     write_offsets,
 )
 from tidelog.broker.log.log_config import LogConfig
+from tidelog.broker.log.partition_metadata import write_topic_id
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.segments.layout import READ_UNCOMMITTED
 from tidelog.pipeline.segments.storage import Storage
@@ -113,6 +115,45 @@ def test_ends_and_aborts_are_those_of_the_list(
         one for one in story.aborted if one.last_offset >= start
     }
     assert uncommitted.aborted == ()
+
+
+@settings(max_examples=60, deadline=None)
+@given(steps=STEPS, segment_bytes=st.integers(300, 3000), looks=st.sets(st.integers(1, 60), max_size=8))
+def test_looking_again_and_again_tells_what_the_first_look_would(
+    steps: list[Step], segment_bytes: int, looks: set[int]
+) -> None:
+    root = Path(tempfile.mkdtemp(prefix="tidelog-visible-"))
+    try:
+        log = open_log(root / "t-0", LogConfig(segment_bytes=segment_bytes, retention_ms=-1))
+        placed: list[tuple[int, Step]] = []
+        sequences: dict[int, int] = {}
+        for number, step in enumerate(steps, start=1):
+            offset = log.log_end_offset
+            append(log, _bytes_of(step, offset, sequences))
+            placed.append((offset, step))
+            if number in looks or number == len(steps):
+                high_watermark = log.log_end_offset if number % 2 else offset
+                write_offsets(root / HIGH_WATERMARK_CHECKPOINT, {PLACE: high_watermark})
+                [found] = visible_logs(Storage(), [str(root)])
+                story = story_of(placed, high_watermark)
+                assert (found.high_watermark, found.end_offset) == (high_watermark, story.last_stable_offset)
+                assert list(found.aborted) == story.aborted
+        log.close_files()
+    finally:
+        shutil.rmtree(root)
+
+
+def test_a_topic_made_anew_in_the_same_directory_is_looked_at_afresh(tmp_path: Path) -> None:
+    for producer_id in (-1, 1):
+        log = open_log(tmp_path / "t-0")
+        write_topic_id(tmp_path / "t-0", uuid.UUID(int=producer_id + 2))
+        for _ in range(2):
+            append(log, _bytes_of(Step(producer_id, 1, None), log.log_end_offset, {}))
+        kill(log)
+        write_offsets(tmp_path / HIGH_WATERMARK_CHECKPOINT, {PLACE: 2})
+        [found] = visible_logs(Storage(), [str(tmp_path)])
+        assert found.end_offset == (2 if producer_id < 0 else 0)
+        shutil.rmtree(tmp_path / "t-0")
 
 
 def _bytes_of(step: Step, offset: int, sequences: dict[int, int]) -> bytes:

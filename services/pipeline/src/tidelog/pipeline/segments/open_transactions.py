@@ -27,6 +27,12 @@ class OpenTransactions:
         }
         self.aborted: list[AbortedRange] = []
 
+    def copy(self) -> OpenTransactions:
+        same = OpenTransactions()
+        same._first_offsets = dict(self._first_offsets)
+        same.aborted = list(self.aborted)
+        return same
+
     def see(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> None:
         """The next batch of the log; a control batch with its `marker`, if it is one."""
         if header.is_control:

@@ -112,18 +112,23 @@ def visible_log(storage: Storage, replica: ReplicaDirectory, isolation_level: st
     high_watermark = replica.high_watermark
     if high_watermark is None:
         high_watermark = UNKNOWN if any(segment.size_bytes for segment in segments) else log_start
+    topic_id = _topic_id(storage, files.get(PARTITION_METADATA_FILE))
+    leader_epochs = _leader_epochs(storage, files.get(LEADER_EPOCHS_FILE))
     end = _End(log_start, log_start, ())
-    if high_watermark > log_start:
-        end = _visible_end(storage, files, segments, high_watermark, isolation_level == READ_COMMITTED)
+    if high_watermark > log_start and isolation_level == READ_UNCOMMITTED:
+        end = _uncommitted_end(storage, segments, high_watermark)
+    elif high_watermark > log_start:
+        identity = (replica.path, topic_id, leader_epochs)
+        end = _committed_end(storage, files, segments, high_watermark, identity)
     return PartitionLog(
         topic=replica.topic_partition.topic,
-        topic_id=_topic_id(storage, files.get(PARTITION_METADATA_FILE)),
+        topic_id=topic_id,
         partition=replica.topic_partition.partition,
         directory=replica.path,
         log_start_offset=log_start,
         high_watermark=UNKNOWN if high_watermark == UNKNOWN else max(end.high_watermark, log_start),
         last_stable_offset=max(end.last_stable_offset, log_start),
-        leader_epochs=_leader_epochs(storage, files.get(LEADER_EPOCHS_FILE)),
+        leader_epochs=leader_epochs,
         segments=segments,
         aborted=end.aborted,
         isolation_level=isolation_level,
@@ -193,35 +198,59 @@ class _End(NamedTuple):
     aborted: tuple[AbortedRange, ...]
 
 
-def _visible_end(
+def _uncommitted_end(storage: Storage, segments: Sequence[SegmentFile], high_watermark: int) -> _End:
+    """`high_watermark` is cut to the log's end: a copy's files may be older than its checkpoint."""
+    newest, end = segments[-1], high_watermark
+    if high_watermark > newest.base_offset:
+        end = _replay(storage, newest, high_watermark - 1, high_watermark, OpenTransactions())
+    return _End(end, end, ())
+
+
+class _Seen(NamedTuple):
+    """What was known of a log when it was last looked at: who follows it needn't begin anew each time. Below
+    a high watermark nothing changes under the same topic id and leader epochs.
+    """
+
+    identity: object
+    end: int
+    transactions: OpenTransactions
+
+
+_SEEN_LOGS: Final = 10_000
+_seen: dict[str, _Seen] = {}
+"""By directory."""
+
+
+def _committed_end(
     storage: Storage,
     files: dict[str, FileEntry],
     segments: Sequence[SegmentFile],
     high_watermark: int,
-    is_committed: bool,
+    identity: tuple[str, object, object],
 ) -> _End:
-    """`high_watermark` is cut to the log's end: a copy's files may be older than its checkpoint."""
-    known, transactions = (0, OpenTransactions())
-    if is_committed:
-        known, transactions = _snapshot_at_or_below(storage, files, high_watermark)
+    known, transactions = _snapshot_at_or_below(storage, files, high_watermark)
+    seen = _seen.pop(identity[0], None)
+    if seen is not None and seen.identity == identity and known < seen.end <= high_watermark:
+        known, transactions = seen.end, seen.transactions.copy()
     *older, newest = segments
-    for segment in older if is_committed else ():
+    for segment in older:
         assert segment.next_base_offset is not None
         if segment.next_base_offset > known and segment.base_offset < high_watermark:
             _replay(storage, segment, known, high_watermark, transactions)
     end = high_watermark
     if high_watermark > newest.base_offset:
         end = _replay(storage, newest, known, high_watermark, transactions)
-    if not is_committed:
-        return _End(end, end, ())
+    if len(_seen) >= _SEEN_LOGS:
+        _seen.clear()
+    _seen[identity[0]] = _Seen(identity, end, transactions.copy())
     first_open = transactions.first_offset()
     last_stable_offset = end if first_open is None else min(end, first_open)
     aborted = set(_indexed_aborts(storage, segments)) | set(transactions.aborted)
-    seen = sorted(
+    visible = sorted(
         (one for one in aborted if one.first_offset < last_stable_offset),
         key=lambda one: (one.first_offset, one.producer_id),
     )
-    return _End(end, last_stable_offset, tuple(seen))
+    return _End(end, last_stable_offset, tuple(visible))
 
 
 def _snapshot_at_or_below(
