@@ -10,7 +10,7 @@ from typing import Final
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.jars import session_jars
 from tidelog.pipeline.java import check_java
-from tidelog.pipeline.session import SETTINGS
+from tidelog.pipeline.session import EMBEDDED, SETTINGS
 
 DEFAULT_PORT: Final = 15002
 _MAIN_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
@@ -30,9 +30,10 @@ def server_command(
         "spark.connect.grpc.binding.port": str(port),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        "spark.log.level": "WARN",
     }
     if master.startswith("local"):
-        chosen |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        chosen |= EMBEDDED
     if jars := session_jars():
         chosen["spark.jars"] = ",".join(str(jar) for jar in jars)
     options = [f"--conf={name}={value}" for name, value in {**chosen, **(settings or {})}.items()]

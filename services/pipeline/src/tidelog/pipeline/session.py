@@ -28,7 +28,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 """Of every session, or of the server that sessions of Spark Connect are at."""
-_EMBEDDED: Final[Mapping[str, str]] = {
+EMBEDDED: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
@@ -37,6 +37,7 @@ _EMBEDDED: Final[Mapping[str, str]] = {
     "spark.sql.shuffle.partitions": "4",
     "spark.databricks.delta.snapshotPartitions": "2",
 }
+"""Beside that, of all that runs on one machine."""
 
 
 def is_remote(session: SparkSession) -> bool:
@@ -75,7 +76,7 @@ def spark_session(
         check_java()
         chosen["spark.master"] = master or os.environ.get(MASTER_VARIABLE) or DEFAULT_MASTER
         if chosen["spark.master"].startswith("local"):
-            chosen |= _EMBEDDED
+            chosen |= EMBEDDED
             # Python workers must have what this process has.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         jars = session_jars()
