@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
-from brokerlab.clients import admin_client, create_topic
+from brokerlab.clients import admin_client, create_topic, end_offset
 from clusterlab.history import Read, read_of
 from clusterlab.load import Load, LoadPlan
 from clusterlab.verdict import judge
@@ -24,6 +24,7 @@ from e2e.settings import TAG
 
 TOPIC: Final = "archived"
 ARCHIVE: Final = "kills"
+SCHEDULED: Final = "yearly"
 PARTITIONS: Final = 4
 TABLE: Final = f"/var/lib/tidelog-tables/tables/{ARCHIVE}"
 SEGMENTS: Final = "/var/lib/tidelog-segments/broker-0"
@@ -39,6 +40,9 @@ VALUES: Final = {
     "pipeline.archives[0].name": ARCHIVE,
     "pipeline.archives[0].topics[0]": TOPIC,
     "pipeline.archives[0].every": "1s",
+    "pipeline.archives[1].name": SCHEDULED,
+    "pipeline.archives[1].topics[0]": TOPIC,
+    "pipeline.archives[1].schedule": "0 0 1 1 *",
     "pipeline.segments.brokers[0]": "0",
 }
 
@@ -63,7 +67,7 @@ for file in files:
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def archive(release: Release, slowness: float) -> Iterator[Release]:
     """The release with an archive of the topic, switched on by an upgrade, off again afterwards."""
     create_topic(release.bootstrap, TOPIC, PARTITIONS, {"min.insync.replicas": "2"}, replication_factor=3)
@@ -162,3 +166,19 @@ def test_nothing_lost_or_doubled_when_driver_and_executors_are_killed(
             print(verify(archive, VERIFIED_S * slowness, log))
         except KubectlError as error:
             pytest.fail(str(error))
+
+
+def test_a_scheduled_archive_takes_all_there_is_and_ends(archive: Release, slowness: float) -> None:
+    """Its job is started by hand: New Year is far away."""
+    kubectl = archive.kubectl
+    kubectl.run("create", "job", "now", f"--from=cronjob/{archive.name}-tidelog-pipeline-{SCHEDULED}")
+    timeout_s = STARTS_S * slowness
+    kubectl.run(
+        *("wait", "job/now", "--for=condition=complete", f"--timeout={timeout_s:.0f}s"),
+        timeout_s=timeout_s + ASK_TIMEOUT_S,
+    )
+    said = kubectl.run("logs", "job/now")
+    print(said)
+    records = sum(end_offset(archive.bootstrap, TOPIC, partition) for partition in range(PARTITIONS))
+    assert records > 0
+    assert f"{SCHEDULED}: {records:,} rows in " in said
