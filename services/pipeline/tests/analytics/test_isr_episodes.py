@@ -79,6 +79,10 @@ def test_silent_brokers_are_those_not_heard_in_its_time() -> None:
     heard = {1: all_times, 2: all_times[:2] + all_times[6:], 3: all_times}
     assert silent_in(episode, (1, 2, 3), heard, STEP_MS) == [2]
     assert silent_in(episode, (4,), heard, STEP_MS) == [4], "never heard at all"
+    late = dict.fromkeys((1, 2, 3), (all_times[0], all_times[7]))
+    assert silent_in(episode, (1, 2, 3), late, STEP_MS) == [], (
+        "nobody was heard: that is the scraper's silence"
+    )
 
 
 @given(st.lists(st.integers(0, 3), max_size=60))

@@ -97,7 +97,7 @@ def test_what_prometheus_refuses_and_what_is_none_are_one_sentence(url: str) -> 
 @pytest.fixture(scope="module")
 def analysis(spark: SparkSession, url: str) -> Analysis:
     facts = history.from_prometheus(spark, Prometheus(url, reads_remotely=True), BEGAN_MS, END_MS)
-    return analyse(facts, Wishes(), lambda _: None)
+    return analyse(facts, Wishes(span_ms=synthetic.LENGTH_MS), lambda _: None)
 
 
 @pytest.mark.spark

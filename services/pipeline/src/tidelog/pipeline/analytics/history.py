@@ -5,13 +5,13 @@ task.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pandas as pd
 from tidelog.pipeline.analytics.brokers import DEFAULT_INTERVAL_MS
 from tidelog.pipeline.analytics.facts import Fact, facts_of, node_ids
 from tidelog.pipeline.analytics.metric_names import ALL, BUILD_INFO
-from tidelog.pipeline.analytics.prometheus import Prometheus, Slice, slices_of
+from tidelog.pipeline.analytics.prometheus import Prometheus, slices_of
 from tidelog.pipeline.analytics.snapshots import snapshot_facts
 from tidelog.pipeline.analytics.text_format import ExpositionError
 
@@ -38,17 +38,14 @@ def from_prometheus(
     nodes = _nodes(prometheus, start_ms, end_ms, step_ms)
     metrics = [metric for metric in ALL if metric != BUILD_INFO]
     parts = slices_of(metrics, start_ms, end_ms, step_ms, LONGEST_SLICE_MS)
-    # Python's own parallelism: a part a task, however few rows the list of parts is.
-    listed = spark.createDataFrame([tuple(part) for part in map(_fields, parts)], _SLICE_SCHEMA)
     tasks = min(len(parts), max(spark_parallelism(spark), len(parts) // _PARTS_A_TASK))
 
     def fetch(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         for frame in frames:
-            for row in frame.itertuples(index=False):
-                part = Slice(str(row.metric), int(row.start_ms), int(row.end_ms), int(row.step_ms))
-                yield _frame(facts_of(prometheus.samples(part), nodes))
+            for number in frame["id"]:
+                yield _frame(facts_of(prometheus.samples(parts[number]), nodes))
 
-    return listed.repartition(tasks, "metric", "start_ms").mapInPandas(fetch, FACT_SCHEMA)
+    return spark.range(0, len(parts), 1, tasks).mapInPandas(fetch, FACT_SCHEMA)
 
 
 def from_snapshots(snapshots: DataFrame, start_ms: int, end_ms: int) -> DataFrame:
@@ -97,13 +94,6 @@ def spark_parallelism(spark: SparkSession) -> int:
         return int(spark.sparkContext.defaultParallelism)
     except Exception:  # noqa: BLE001 - Connect's own error class is there only with Connect
         return 4
-
-
-_SLICE_SCHEMA: Final = "metric string, start_ms bigint, end_ms bigint, step_ms bigint"
-
-
-def _fields(part: Slice) -> tuple[Any, ...]:
-    return part.metric, part.start_ms, part.end_ms, part.step_ms
 
 
 def _nodes(prometheus: Prometheus, start_ms: int, end_ms: int, step_ms: int) -> dict[str, int]:

@@ -13,17 +13,16 @@ from tidelog.client.rebalance_plan import Assignment, plan_json
 from tidelog.pipeline.analytics import metric_names as names
 from tidelog.pipeline.analytics.brokers import BrokerView, look_at_brokers
 from tidelog.pipeline.analytics.facts import Fact
-from tidelog.pipeline.analytics.partitions import HistoryView
+from tidelog.pipeline.analytics.partitions import LAG_POINTS, HistoryView
 from tidelog.pipeline.analytics.plan import BY_LOAD, Proposal, propose
 from tidelog.pipeline.analytics.series import interval_ms
 from tidelog.pipeline.analytics.skew import PartitionLoad, TopicSkew, topic_skews
 from tidelog.pipeline.analytics.tables import (
     PARTITION_TABLES,
-    broker_facts,
     frame_of,
-    lag_history,
     partition_results,
     rows_by_table,
+    survey,
 )
 from tidelog.pipeline.errors import PipelineError
 
@@ -44,13 +43,15 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Wishes:
-    """How a history is looked at. `assignment` and `racks` are the cluster's own, if it was asked."""
+    """How a history is looked at. `assignment` and `racks` are the cluster's own, if it was
+    asked. `span_ms`: about how long the history is."""
 
     trend_window_ms: int = TREND_WINDOW_MS
     plan_way: str = BY_LOAD
     leaving: tuple[int, ...] = ()
     assignment: Assignment | None = None
     racks: Mapping[int, str | None] | None = None
+    span_ms: int = 86_400_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,28 +70,29 @@ class Analysis:
 
 def analyse(facts: DataFrame, wishes: Wishes, tell: Tell) -> Analysis:
     """Raises PipelineError for a history without what is looked at."""
-    from pyspark.sql import functions as f
     from pyspark.storagelevel import StorageLevel
 
     facts = facts.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         tell("fetching the history")
-        span = facts.agg(f.min("at_ms"), f.max("at_ms"), f.count("*")).collect()[0]
-        if not span[2]:
+        rows = survey(facts, max(1, wishes.span_ms // MAX_BROKER_POINTS)).collect()
+        if not rows:
             raise PipelineError(
                 f"the history holds no sample of {names.IN_SYNC} and the like then: is tidelog scraped, "
                 "is --match right, --since long enough?"
             )
-        start_ms, end_ms, count = int(span[0]), int(span[1]), int(span[2])
-        tell(f"looking at brokers: {count:,} samples")
-        brokers = _look_at_brokers(facts, start_ms, end_ms, wishes)
-        view = HistoryView(start_ms, end_ms, brokers.interval_ms, wishes.trend_window_ms, brokers.heard)
-        tell("looking at partitions and groups")
-        rows = rows_by_table(partition_results(facts, view))
-        tell("looking at lag over time")
-        lags = _lag_history(facts, start_ms, end_ms, brokers.interval_ms)
+        start_ms, end_ms = min(row.first_ms for row in rows), max(row.at_ms for row in rows)
+        count = sum(row.samples for row in rows)
+        brokers = _look_at_brokers(facts, rows, end_ms, wishes)
+        bucket_ms = max(brokers.interval_ms, (end_ms - start_ms) // PICTURE_POINTS)
+        view = HistoryView(
+            start_ms, end_ms, brokers.interval_ms, wishes.trend_window_ms, brokers.heard, bucket_ms
+        )
+        tell(f"looking at partitions and groups: {count:,} samples")
+        found = rows_by_table(partition_results(facts, view))
+        lags = _lag_history(found.pop(LAG_POINTS), view)
         tell("planning")
-        loads = [load_of(row) for row in rows["partition_loads"]]
+        loads = [load_of(row) for row in found["partition_loads"]]
         proposal = propose(
             loads,
             wishes.racks if wishes.racks is not None else brokers.racks,
@@ -100,7 +102,7 @@ def analyse(facts: DataFrame, wishes: Wishes, tell: Tell) -> Analysis:
         )
     finally:
         facts.unpersist()
-    return Analysis(start_ms, end_ms, count, brokers, rows, lags, topic_skews(loads), proposal)
+    return Analysis(start_ms, end_ms, count, brokers, found, lags, topic_skews(loads), proposal)
 
 
 def write_tables(spark: SparkSession, analysis: Analysis, directory: str, table_format: str) -> list[str]:
@@ -171,11 +173,11 @@ _LOAD_COLUMNS: Final = (
 _MOVE_COLUMNS: Final = "topic string, partition int, replicas array<int>, planned array<int>"
 
 
-def _look_at_brokers(facts: DataFrame, start_ms: int, end_ms: int, wishes: Wishes) -> BrokerView:
-    bucket_ms = max(1, (end_ms - start_ms) // MAX_BROKER_POINTS)
+def _look_at_brokers(facts: DataFrame, rows: Sequence[Any], end_ms: int, wishes: Wishes) -> BrokerView:
     told = [
         Fact(row.metric, row.broker, None, None, None, row.detail, row.at_ms, row.value)
-        for row in broker_facts(facts, start_ms, bucket_ms).collect()
+        for row in rows
+        if row.broker is not None
     ]
     fallback = None
     if not any(fact.metric == names.HELD for fact in told):
@@ -217,10 +219,15 @@ def load_of(row: Mapping[str, Any]) -> PartitionLoad:
 
 
 def _lag_history(
-    facts: DataFrame, start_ms: int, end_ms: int, every_ms: int
+    points: Sequence[Mapping[str, Any]], view: HistoryView
 ) -> dict[str, list[tuple[int, float]]]:
-    bucket_ms = max(every_ms, (end_ms - start_ms) // PICTURE_POINTS, 1)
-    found: dict[str, list[tuple[int, float]]] = {}
-    for row in lag_history(facts, start_ms, bucket_ms).orderBy("consumer_group", "at_ms").collect():
-        found.setdefault(row.consumer_group, []).append((row.at_ms, row.lag))
-    return found
+    """Lag over all partitions of a group, bucket by bucket; of a bucket the last."""
+    sums: dict[str, dict[int, float]] = {}
+    for row in points:
+        by_bucket = sums.setdefault(row["consumer_group"], {})
+        for bucket, lag in zip(row["buckets"], row["lags"], strict=True):
+            by_bucket[bucket] = by_bucket.get(bucket, 0.0) + lag
+    return {
+        group: [(view.start_ms + bucket * view.bucket_ms, lag) for bucket, lag in sorted(by_bucket.items())]
+        for group, by_bucket in sorted(sums.items())
+    }

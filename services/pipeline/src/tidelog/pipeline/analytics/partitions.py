@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from tidelog.pipeline.analytics import metric_names as names
 from tidelog.pipeline.analytics.facts import Fact
@@ -21,6 +21,9 @@ from tidelog.pipeline.analytics.series import (
 )
 from tidelog.pipeline.analytics.skew import holders_of
 
+LAG_POINTS: Final = "lag_points"
+"""No table: a group's lag on a partition, the last of each bucket, for the picture."""
+
 Row = dict[str, Any]
 Told = dict[str, dict[Any, list[Point]]]
 """Metric -> who told it, or the consumer group -> points, sorted."""
@@ -28,13 +31,16 @@ Told = dict[str, dict[Any, list[Point]]]
 
 @dataclass(frozen=True, slots=True)
 class HistoryView:
-    """What is known of the history as a whole. `heard`: broker -> when it was scraped, sorted."""
+    """What is known of the history as a whole. `heard`: broker -> when it was scraped, sorted. `bucket_ms`:
+    of what becomes a picture.
+    """
 
     start_ms: int
     end_ms: int
     interval_ms: int
     trend_window_ms: int
     heard: Mapping[int, tuple[int, ...]]
+    bucket_ms: int = 60_000
 
 
 def partition_rows(
@@ -153,6 +159,8 @@ def _last_told(by_teller: Mapping[Any, list[Point]]) -> float | None:
 
 def _group_rows(told: Told, group: str, view: HistoryView) -> Iterator[tuple[str, Row]]:
     lags = told[names.LAG][group]
+    buckets = {(at_ms - view.start_ms) // view.bucket_ms: value for at_ms, value in lags}
+    yield LAG_POINTS, {"buckets": list(buckets), "lags": list(buckets.values())}
     committed = told[names.COMMITTED].get(group, [])
     lag = lag_trend(
         lags,
@@ -201,7 +209,7 @@ def _group_rows(told: Told, group: str, view: HistoryView) -> Iterator[tuple[str
     )
 
 
-_FARTHEST_S = 100 * 365 * 86_400.0
+_FARTHEST_S: Final = 100 * 365 * 86_400.0
 """A forecast beyond a hundred years is no date."""
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pandas as pd
 from tidelog.pipeline.analytics import metric_names as names
 from tidelog.pipeline.analytics.facts import Fact
-from tidelog.pipeline.analytics.partitions import HistoryView, partition_rows
+from tidelog.pipeline.analytics.partitions import LAG_POINTS, HistoryView, partition_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -58,11 +58,11 @@ def _facts(frame: pd.DataFrame) -> Iterator[Fact]:
 
 def rows_by_table(results: DataFrame) -> dict[str, list[dict[str, Any]]]:
     """`partition_results` on the driver: a few rows for each partition and group."""
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in PARTITION_TABLES}
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in (*PARTITION_TABLES, LAG_POINTS)}
     for row in results.collect():
         found[row.table_name].append(json.loads(row.row_json))
-    for rows in found.values():
-        rows.sort(key=lambda row: (row.get("consumer_group", ""), row["topic"], row["partition"]))
+    for name in PARTITION_TABLES:
+        found[name].sort(key=lambda row: (row.get("consumer_group", ""), row["topic"], row["partition"]))
     return found
 
 
@@ -80,33 +80,21 @@ def frame_of(spark: SparkSession, rows: Iterable[Mapping[str, Any]], columns: st
     )
 
 
-def lag_history(facts: DataFrame, start_ms: int, bucket_ms: int) -> DataFrame:
-    """Group, bucket (`at_ms` its beginning), lag over all partitions: the last of each in the bucket."""
+def survey(facts: DataFrame, bucket_ms: int) -> DataFrame:
+    """Brokers' own figures, the last of each in a bucket, and of each other metric one row without a
+    broker: how many samples, from when to when. Few rows, one job.
+    """
     from pyspark.sql import functions as f
 
-    at_ms = f.lit(start_ms) + f.floor((f.col("at_ms") - start_ms) / bucket_ms) * bucket_ms
-    by_partition = (
-        facts.where(f.col("metric") == names.LAG)
-        .groupBy("consumer_group", "topic", "partition", at_ms.cast("bigint").alias("bucket_ms"))
-        .agg(f.max_by("value", "at_ms").alias("lag"))
-    )
-    return by_partition.groupBy("consumer_group", f.col("bucket_ms").alias("at_ms")).agg(
-        f.sum("lag").alias("lag")
-    )
-
-
-def broker_facts(facts: DataFrame, start_ms: int, bucket_ms: int) -> DataFrame:
-    """The brokers' own figures, the last of each in a bucket: few enough for the driver."""
-    from pyspark.sql import functions as f
-
-    bucket = f.floor((f.col("at_ms") - start_ms) / bucket_ms)
-    return (
-        facts.where(f.col("metric").isin(*names.OF_BROKERS))
-        .groupBy("metric", "broker", bucket.alias("bucket"))
-        .agg(
-            f.max("at_ms").alias("at_ms"),
-            f.max_by("value", "at_ms").alias("value"),
-            f.max_by("detail", "at_ms").alias("detail"),
-        )
-        .select("metric", "broker", "detail", "at_ms", "value")
+    is_own = f.col("metric").isin(*names.OF_BROKERS)
+    return facts.groupBy(
+        "metric",
+        f.when(is_own, f.col("broker")).alias("broker"),
+        f.when(is_own, f.floor(f.col("at_ms") / bucket_ms)).alias("bucket"),
+    ).agg(
+        f.count("*").alias("samples"),
+        f.min("at_ms").alias("first_ms"),
+        f.max("at_ms").alias("at_ms"),
+        f.max_by("value", "at_ms").alias("value"),
+        f.max_by("detail", "at_ms").alias("detail"),
     )

@@ -60,7 +60,7 @@ def command(**options: Any) -> None:
     start_ms = parse_moment("--since", options["since"], end_ms)
     if start_ms >= end_ms:
         raise PipelineError(f"--since {options['since']} is not before --until {options['until']}")
-    wishes = _wishes(options)
+    wishes = _wishes(options, end_ms - start_ms)
     from rich.console import Console
     from tidelog.pipeline.analytics.job import analyse, write_plan, write_tables
     from tidelog.pipeline.session import spark_session
@@ -80,7 +80,7 @@ def command(**options: Any) -> None:
     _show(analysis, output)
 
 
-def _wishes(options: dict[str, Any]) -> Wishes:
+def _wishes(options: dict[str, Any], span_ms: int) -> Wishes:
     from tidelog.pipeline.analytics.job import Wishes
 
     standing: Standing | None = None
@@ -93,6 +93,7 @@ def _wishes(options: dict[str, Any]) -> Wishes:
         leaving=parse_ids("--without", options["without"]),
         assignment=standing.assignment if standing else None,
         racks=standing.racks if standing else None,
+        span_ms=span_ms,
     )
 
 
