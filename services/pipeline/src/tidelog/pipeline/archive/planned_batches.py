@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VERSION: Final = "v1"
+QUERY_ID: Final = "metadata"
 _NO_WATERMARK: Final = 0
 _LOOK_S: Final = 0.5
 
@@ -47,6 +49,9 @@ def run_batches(
     checkpoint = StoredDirectory(spec.checkpoint)
     state = checkpoint_state(checkpoint)
     now = survey(spec)
+    if checkpoint.read(QUERY_ID) is None:
+        # Without it Spark would refuse the checkpoint later on.
+        checkpoint.write(QUERY_ID, json.dumps({"id": str(uuid.uuid4())}, separators=(",", ":")))
     if state.planned == NONE_YET:
         checkpoint.write(FIRST_OFFSETS, f"\x00{VERSION}\n{offsets_json(first_offsets(starting, now))}")
     elif state.planned > state.done:
