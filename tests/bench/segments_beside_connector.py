@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 
 MASTER: Final = "local[2]"
 PARTITIONS: Final = 4
-VISIBLE_TIMEOUT_S: Final = 60.0
+START_TIMEOUT_S: Final = 180.0
+VISIBLE_TIMEOUT_S: Final = 180.0
 LEAST_RATIO: Final = 1.0
 REPORT: Final = Path(__file__).resolve().parents[2] / "docs" / "benchmarks-pipeline.md"
 
@@ -81,7 +82,7 @@ def main() -> int:
     console = Console()
     directory = Path(tempfile.mkdtemp(prefix="tidelog-segments-bench-"))
     settings = {"replica.high.watermark.checkpoint.interval.ms": "500"}
-    broker = BrokerProcess(directory / "data", directory / "broker.log", settings).start()
+    broker = BrokerProcess(directory / "data", directory / "broker.log", settings).start(START_TIMEOUT_S)
     spark = None
     try:
         topics = [f"shape-{number}" for number in range(len(arguments.shapes))]

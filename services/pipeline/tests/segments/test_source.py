@@ -14,11 +14,13 @@ import pytest
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic
 from confluent_kafka import Producer
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql.functions import col, lit, timestamp_millis
 from tidelog.pipeline import segments
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
+from tidelog.pipeline.task_errors import sentence_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -155,8 +157,35 @@ def test_uncommitted_records_are_read_if_asked_for(spark: SparkSession, broker: 
 
 
 def test_missing_offsets_are_named(spark: SparkSession, broker: BrokerProcess) -> None:
-    with pytest.raises(PySparkException, match="flights-1: offsets 1000 to 1009 can't be read"):
+    with pytest.raises(PySparkException) as caught:
         read(spark, broker, endingOffsets='{"flights":{"1":1010}}').count()
+    assert sentence_of(caught.value) == (
+        "flights-1: offsets 1000 to 1009 can't be read: the log may be read to 1000"
+    )
+
+
+def test_damage_that_a_task_finds_is_named(
+    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
+) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(broker.data_dir, copy)
+    segment = copy / f"{TOPIC}-1" / f"{0:020}.log"
+    damaged = bytearray(segment.read_bytes())
+    damaged[200] ^= 1
+    segment.write_bytes(damaged)
+    frame = spark.read.format("tidelog").option("subscribe", TOPIC).load(str(copy))
+    with pytest.raises((PySparkException, Py4JJavaError)) as caught:
+        frame.count()
+    sentence = sentence_of(caught.value)
+    assert sentence is not None
+    assert sentence.startswith(
+        f"flights-1: {segment} is damaged at position 0, offset 0: its checksum differs"
+    )
+
+
+def test_another_schema_is_refused(spark: SparkSession, broker: BrokerProcess) -> None:
+    with pytest.raises(PySparkException, match="has its own columns"):
+        spark.read.format("tidelog").schema("age int").load(str(broker.data_dir)).count()
 
 
 def test_wrong_options_are_named(spark: SparkSession, broker: BrokerProcess) -> None:

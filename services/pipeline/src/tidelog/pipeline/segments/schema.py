@@ -15,6 +15,7 @@ from pyspark.sql.types import (
     StructType,
     TimestampType,
 )
+from tidelog.pipeline.errors import PipelineError
 
 _TYPES: dict[str, DataType] = {
     "key": BinaryType(),
@@ -30,3 +31,14 @@ _TYPES: dict[str, DataType] = {
 
 def spark_schema(columns: Iterable[str]) -> StructType:
     return StructType([StructField(name, _TYPES[name]) for name in columns])
+
+
+def checked_columns(schema: StructType) -> tuple[str, ...]:
+    """Names of the columns of a schema that may come from the user. Raises PipelineError."""
+    for field in schema.fields:
+        if _TYPES.get(field.name) != field.dataType:
+            raise PipelineError(
+                f"the segment source has its own columns, and no {field.name} of type "
+                f"{field.dataType.simpleString()}: choose from them by .option('columns', 'offset,value')"
+            )
+    return tuple(schema.fieldNames())

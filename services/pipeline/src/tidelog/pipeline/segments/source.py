@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from tidelog.pipeline.segments.layout import OffsetsMissingError, PartitionLog
 from tidelog.pipeline.segments.options import SegmentOptions, parse_options
 from tidelog.pipeline.segments.pushdown import Wanted
-from tidelog.pipeline.segments.schema import spark_schema
+from tidelog.pipeline.segments.schema import checked_columns, spark_schema
 from tidelog.pipeline.segments.slice_reader import SliceReader
 from tidelog.pipeline.segments.slices import SegmentPlanner, Slice, tasks
 from tidelog.pipeline.segments.storage import Storage
@@ -30,12 +30,12 @@ class SegmentDataSource(DataSource):
         return spark_schema(parse_options(self.options).columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return SegmentBatchReader(parse_options(self.options), tuple(schema.fieldNames()))
+        return SegmentBatchReader(parse_options(self.options), checked_columns(schema))
 
     def streamReader(self, schema: StructType) -> Any:  # noqa: N802
         from tidelog.pipeline.segments.stream import SegmentStreamReader
 
-        return SegmentStreamReader(parse_options(self.options), tuple(schema.fieldNames()))
+        return SegmentStreamReader(parse_options(self.options), checked_columns(schema))
 
 
 @dataclass
