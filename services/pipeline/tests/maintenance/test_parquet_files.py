@@ -69,7 +69,7 @@ def test_of_two_compactions_of_the_same_file_one_counts(tmp_path: Path) -> None:
 def vacuum(path: Path, keep_s: float) -> int:
     settings = MaintenanceSettings(keep_hours=keep_s / 3600, optimizes=False)
     spark: Any = None  # only files are looked at
-    return maintain_parquet(spark, str(path), settings, time.time()).removed
+    return maintain_parquet(spark, str(path), settings, time.time).removed
 
 
 def test_only_old_files_that_nobody_needs_are_deleted(tmp_path: Path) -> None:

@@ -38,16 +38,16 @@ def maintain_parquet(
     spark: SparkSession,
     path: str,
     settings: MaintenanceSettings,
-    now_s: float,
+    now_s: Callable[[], float],
     on_pack: OnPack = lambda _done, _of: None,
 ) -> MaintenanceSummary:
     """`path` is absolute. Raises PipelineError."""
     commits = ParquetCommits(path)
     summary = MaintenanceSummary(path)
     if settings.optimizes:
-        _compact(spark, commits, settings.target_file_bytes, now_s, on_pack, summary)
+        _compact(spark, commits, settings.target_file_bytes, now_s(), on_pack, summary)
     if settings.vacuums:
-        summary.removed = _delete_unneeded(commits, now_s - settings.keep_hours * _SECONDS_AN_HOUR)
+        summary.removed = _delete_unneeded(commits, now_s() - settings.keep_hours * _SECONDS_AN_HOUR)
     return summary
 
 

@@ -37,7 +37,7 @@ def maintain(
     if table_format_of(spark, path) == DELTA:
         summary = maintain_delta(spark, path, settings)
     else:
-        summary = maintain_parquet(spark, path, settings, time.time(), on_pack)
+        summary = maintain_parquet(spark, path, settings, time.time, on_pack)
     summary.seconds = time.monotonic() - began_s
     return summary
 
