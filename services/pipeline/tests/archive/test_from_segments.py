@@ -64,7 +64,7 @@ def spec_for(broker: BrokerProcess, topic: str, tmp_path: Path) -> ArchiveSpec:
         checkpoint=str(tmp_path / "checkpoint"),
         topics=(topic,),
         table_format="parquet",
-        max_offsets_per_trigger=30,
+        max_offsets_per_trigger=1000,
         cluster_timeout_s=2.0,
     )
 

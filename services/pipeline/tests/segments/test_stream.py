@@ -21,6 +21,7 @@ from tidelog.model.topics import TopicPartition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = [pytest.mark.spark, pytest.mark.integration]
 BATCH_TIMEOUT_S = 120
 
 
