@@ -1,8 +1,8 @@
 """ISR episodes of a partition: from the first time its leader tells of too few in sync until all are again.
 
 Only what was scraped is known. So an episode's beginning lies between the last whole sighting and the first
-that is not, and one shorter than the scrape interval may not be seen at all: the brokers' counters of shrinks
-(`kafka_server_replicamanager_isrshrinks_total`) tell how many there were.
+that is not, and one shorter than the scrape interval may not be seen at all: the leaders' counters of expands
+(`kafka_server_replicamanager_isrexpands_total`) tell how many there were.
 """
 
 from __future__ import annotations

@@ -60,11 +60,12 @@ def page(analysis: Analysis, loads: Sequence[PartitionLoad], title: str, run_ms:
 def _isr(analysis: Analysis) -> Iterable[str]:
     episodes = sorted(analysis.rows["isr_episodes"], key=lambda row: (not row["is_open"], -row["seconds"]))
     yield "<h2>ISR episodes</h2>"
-    counted = sum(row["isr_shrinks"] for row in analysis.brokers.rows)
-    seen = sum(row["shrinks"] for row in episodes)
+    # Expands, not shrinks: a broker that dies is taken out by the controller, and no leader counts that.
+    counted = sum(row["isr_expands"] for row in analysis.brokers.rows)
+    seen = sum(row["expands"] for row in episodes)
     yield (
-        f"<p>Brokers counted {counted} shrinks of an ISR, {seen} of them can be seen in the samples; "
-        "the others were over before the next scrape, or many at once.</p>"
+        f"<p>Leaders counted {counted} times that replicas came back into an ISR, the samples show {seen}. "
+        "If they counted more, some episodes were over before the next scrape.</p>"
     )
     yield _image(
         pictures.isr_timeline(episodes, analysis.start_ms, analysis.end_ms), "ISR episodes over time"
