@@ -14,8 +14,10 @@ from tidelog.pipeline.ledger.entry import CommitEntry, RangeEntry
 from tidelog.pipeline.verify.job import reconcile
 from tidelog.pipeline.verify.log_reader import Partition
 from tidelog.pipeline.verify.verdict import PartitionVerdict, Verdict
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
 from verifylab.hand_made import decoded_rows, frame_of, ledger_by_hand, raw_rows
-from verifylab.memory_log import MemoryLog, MemoryPartition, batch, example_partition, without
+from verifylab.memory_log import START_MS, MemoryLog, MemoryPartition, batch, example_partition, without
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -295,30 +297,56 @@ def test_the_whole_is_the_sum(verdict: Verdict) -> None:
     assert not verdict.is_complete
 
 
+IN_QUARANTINE: Final = {"quarantined": 1, **MARKERS_AND_ABORTS}
+QUARANTINE: Final = "bad"
 DECODED: Final = (
     Case("sound"),
     Case("row removed", ("lost",), rows=9, lost=1, removed=(2,)),
     Case("row doubled", ("duplicated",), rows=11, duplicated=1, doubled=(11,)),
     Case("value changed", ("changed",), changed=1, row_changes=((4, "text", "x"),)),
     Case("key changed", ("changed",), changed=1, row_changes=((1, "kafka_key", b"x"),)),
+    Case("in quarantine", rows=9, holes=IN_QUARANTINE, removed=(3,)),
+    Case("in quarantine and lost", ("lost",), rows=9, lost=1, removed=(3,)),
 )
 
 
+def quarantine_of(*origins: tuple[Partition, int]) -> MemoryPartition:
+    records = [
+        Record(
+            number,
+            START_MS,
+            None,
+            b"bad",
+            (
+                ("tidelog.error.offset", b"none"),
+                ("tidelog.error.topic", topic.encode()),
+                ("tidelog.error.partition", b"%d" % partition),
+                ("tidelog.error.offset", b"%d" % offset),
+            ),
+        )
+        for number, ((topic, partition), offset) in enumerate(origins)
+    ]
+    strange = Record(len(records), START_MS, None, b"no origin", ())
+    batches = ((bytes(build_batch([*records, strange])), False),)
+    return MemoryPartition(batches, 0, len(records) + 1)
+
+
 @pytest.mark.spark
-def test_faults_of_a_table_of_decoded_values_are_found(spark: SparkSession) -> None:
+def test_faults_of_decoded_values_are_found_and_quarantine_is_looked_into(spark: SparkSession) -> None:
+    """Of the two records that the ledger says are in quarantine one is."""
     log = MemoryLog({KEYS[case.name]: case.then for case in DECODED})
     records = frame_of(spark, log)
     rows = decoded_rows(records)
-    found = reconcile(spark, changed_rows(rows, DECODED), ledger_by_hand(records, rows, log), log)
+    sent = [KEYS[name] for name in ("in quarantine", "in quarantine and lost")]
+    kept = [f"not (kafka_partition = {partition} and kafka_offset = 3)" for _, partition in sent]
+    stored = rows.where(" and ".join(kept))
+    ledger = ledger_by_hand(records, stored, log, quarantined={(key, 0): 1 for key in sent})
+    log.partitions[QUARANTINE, 0] = quarantine_of((sent[0], 3), (sent[0], 3))
+    found = reconcile(spark, changed_rows(rows, DECODED), ledger, log, quarantine_topic=QUARANTINE)
     partitions = {(each.topic, each.partition): each for each in found.partitions}
     for case in DECODED:
         one = partitions[KEYS[case.name]]
-        assert (one.rows, one.lost, one.duplicated, one.changed, one.holes) == (
-            case.rows,
-            case.lost,
-            case.duplicated,
-            case.changed,
-            MARKERS_AND_ABORTS,
-        ), case.name
+        told = (one.rows, one.lost, one.duplicated, one.changed, one.holes)
+        assert told == (case.rows, case.lost, case.duplicated, case.changed, case.holes), case.name
         kinds = tuple(p.kind for p in found.problems if p.partition == one.partition)
         assert kinds == case.problems, case.name

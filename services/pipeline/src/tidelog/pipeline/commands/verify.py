@@ -45,6 +45,11 @@ _NAMED_PROBLEMS: Final = 50
     help="The archive's.",
 )
 @click.option(
+    "--quarantine",
+    metavar="TOPIC",
+    help="Look up there what the ledger says went to quarantine; else its word is taken.",
+)
+@click.option(
     "--html", "html_path", type=click.Path(path_type=Path), metavar="FILE", help="A report as well."
 )
 @click.option("--json", "as_json", is_flag=True, help="The verdict as JSON.")
@@ -85,7 +90,7 @@ def command(**options: Any) -> None:
             def on_step(name: str) -> None:
                 progress.update(task, description=name, completed=STEPS.index(name))
 
-            verdict = verify(spark, options["table"], log, on_step)
+            verdict = verify(spark, options["table"], log, on_step, quarantine_topic=options["quarantine"])
     finally:
         spark.stop()
     if html_path := options["html_path"]:

@@ -11,6 +11,7 @@ COPIES: Final = "copies"
 CHANGED: Final = "changed"
 GONE: Final = "gone"
 EXPIRED: Final = "expired"
+IN_QUARANTINE: Final = "in_quarantine"
 NO_ROWS: Final = "0"
 
 
@@ -18,7 +19,8 @@ NO_ROWS: Final = "0"
 class RowFaults:
     """Of one group, in offsets but for copies: rows beyond the first of a record. missing: a record without
     a row; changed: a row that differs from the record; gone: a row whose record the log lacks, though it
-    reaches there; expired: one where the log doesn't reach.
+    reaches there; expired: one where the log doesn't reach; in_quarantine: a record without a row that was
+    found in the quarantine topic, and isn't missing.
     """
 
     rows: int = 0
@@ -28,6 +30,7 @@ class RowFaults:
     changed: int = 0
     gone: int = 0
     expired: int = 0
+    in_quarantine: int = 0
     offsets: dict[str, list[int]] = field(default_factory=dict)
 
 
@@ -61,4 +64,6 @@ class Findings:
     strays: Iterable[Strays] = ()
     faults: Mapping[int, RowFaults] = field(default_factory=dict)
     holes: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    knows_quarantine: bool = False
+    """Was the quarantine topic read? Else the ledger's word is taken."""
     gone: Mapping[int, Mapping[int, str]] = field(default_factory=dict)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.ledger.entry import CommitEntry
 from tidelog.pipeline.tables import ledger_of, read_table
 from tidelog.pipeline.verify.evidence import hole_counts, hole_kinds
@@ -13,7 +14,7 @@ from tidelog.pipeline.verify.groups import Group, groups_of
 from tidelog.pipeline.verify.judge import Judge, is_suspicious
 from tidelog.pipeline.verify.log_reader import LogReader, Partition, Span
 from tidelog.pipeline.verify.pieces import layout_of
-from tidelog.pipeline.verify.rows import compare_rows
+from tidelog.pipeline.verify.rows import compare_rows, quarantine_origins
 from tidelog.pipeline.verify.sums import (
     holds_raw_values,
     log_hashes,
@@ -31,10 +32,24 @@ STEPS = ("ledger and log", "rows by range", "records by range", "row by row", "h
 
 
 def verify(
-    spark: SparkSession, table: str, log: LogReader, on_step: Callable[[str], None] = lambda _: None
+    spark: SparkSession,
+    table: str,
+    log: LogReader,
+    on_step: Callable[[str], None] = lambda _: None,
+    *,
+    quarantine_topic: str | None = None,
 ) -> Verdict:
-    """Raises PipelineError, ClientError, KafkaError; what is wrong with the data is in the verdict."""
-    return reconcile(spark, read_table(spark, table), ledger_of(spark, table), log, on_step)
+    """`quarantine_topic`: the archive's; without it the ledger's word is taken for what went there.
+
+    Raises PipelineError, ClientError, KafkaError; what is wrong with the data is in the verdict."""
+    return reconcile(
+        spark,
+        read_table(spark, table),
+        ledger_of(spark, table),
+        log,
+        on_step,
+        quarantine_topic=quarantine_topic,
+    )
 
 
 def reconcile(
@@ -43,6 +58,8 @@ def reconcile(
     ledger: Sequence[CommitEntry],
     log: LogReader,
     on_step: Callable[[str], None] = lambda _: None,
+    *,
+    quarantine_topic: str | None = None,
 ) -> Verdict:
     """As `verify`, of any rows with the columns of such a table."""
     on_step(STEPS[0])
@@ -54,7 +71,7 @@ def reconcile(
     is_raw = holds_raw_values(rows)
 
     on_step(STEPS[1])
-    findings = Findings()
+    findings = Findings(knows_quarantine=quarantine_topic is not None)
     findings.table, findings.strays = table_sums(rows, layout)
 
     on_step(STEPS[2])
@@ -66,13 +83,23 @@ def reconcile(
     if suspicious:
         wanted = _spans(suspicious)
         records = log_hashes(log.records(spark, wanted), is_raw=is_raw) if wanted else None
-        findings.faults = compare_rows(table_hashes(rows), records, suspicious)
+        quarantine = _quarantine(spark, log, quarantine_topic) if quarantine_topic else None
+        findings.faults = compare_rows(table_hashes(rows), records, quarantine, suspicious)
 
     on_step(STEPS[4])
     opener = log.opener()
     findings.holes = hole_counts(spark, opener, [g for g in groups if _has_holes(g, findings)])
     findings.gone = hole_kinds(spark, opener, _gone_offsets(groups, findings.faults))
     return Judge(layout, groups, extents, log.place).verdict(findings, epochs)
+
+
+def _quarantine(spark: SparkSession, log: LogReader, topic: str) -> DataFrame:
+    """Raises PipelineError."""
+    extents = log.extents([topic])
+    if not extents:
+        raise PipelineError(f"{log.place} have no topic {topic}: is it the archive's quarantine?")
+    spans = {place: (extent.start, extent.end) for place, extent in extents.items()}
+    return quarantine_origins(log.records(spark, spans))
 
 
 def _spans(groups: Iterable[Group]) -> dict[Partition, Span]:

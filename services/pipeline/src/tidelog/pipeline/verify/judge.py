@@ -142,23 +142,29 @@ class Judge:
                 partition.only_in_ledger += group.entry.stored
         else:
             partition.rows += faults.rows
-            self._check_rows(group, faults, findings.gone.get(group.index, {}), partition)
+            self._check_rows(group, faults, findings, partition)
             if len(group.pieces) == 1 and group.entry is not None:
                 self._check_with_ledger(group, group.entry, faults, findings, partition)
         if group.entry is None:
             if faults is not None and faults.rows:
                 self._say("unledgered", group, f"{faults.rows:,} rows that no ledger entry tells of")
             return
+        quarantined = _quarantined(group)
+        if findings.knows_quarantine and group.is_whole and faults is not None:
+            quarantined = faults.in_quarantine
+        partition.add_holes(QUARANTINED, quarantined)
         self._explain_holes(group, findings.holes.get(group.index, {}), partition)
 
     def _check_rows(
-        self, group: Group, faults: RowFaults, gone: Mapping[int, str], partition: PartitionVerdict
+        self, group: Group, faults: RowFaults, findings: Findings, partition: PartitionVerdict
     ) -> None:
-        quarantined = max((p.entry.quarantined for p in group.pieces if p.entry), default=0)
+        quarantined = _on_trust(group, findings)
         lost = max(0, faults.missing - quarantined)
         if lost:
             partition.lost += lost
-            among = f" ({quarantined:,} of them in quarantine)" if quarantined else ""
+            among = f" ({quarantined:,} of them in quarantine, says the ledger)" if quarantined else ""
+            if findings.knows_quarantine and _quarantined(group):
+                among = ", nor are they in quarantine"
             self._say("lost", group, f"no row of {_named(faults, MISSING, faults.missing)}{among}")
         if faults.copies:
             partition.duplicated += faults.copies
@@ -169,7 +175,7 @@ class Judge:
                 "changed", group, f"rows that differ from the log's {_named(faults, CHANGED, faults.changed)}"
             )
         if faults.gone:
-            self._check_gone(group, faults, gone, partition)
+            self._check_gone(group, faults, findings.gone.get(group.index, {}), partition)
         partition.only_in_ledger += faults.expired
 
     def _check_gone(
@@ -203,7 +209,7 @@ class Judge:
         piece = group.pieces[0].index
         rows, records = findings.table.get(piece, PieceSums()), findings.log.get(piece, PieceSums())
         different = faults.rows - faults.copies
-        lost_in_log = max(0, faults.missing - entry.quarantined)
+        lost_in_log = max(0, faults.missing - _on_trust(group, findings))
         lost = entry.stored - different - lost_in_log
         if lost > 0:
             partition.lost += lost
@@ -243,7 +249,6 @@ class Judge:
 
     def _explain_holes(self, group: Group, in_log: Mapping[str, int], partition: PartitionVerdict) -> None:
         entries = [piece.entry for piece in group.pieces if piece.entry is not None]
-        partition.add_holes(QUARANTINED, max(entry.quarantined for entry in entries))
         skipped = [entry for entry in entries if entry.skipped is not None]
         for entry in skipped:
             partition.add_holes(RETENTION, entry.end - entry.start)
@@ -281,6 +286,16 @@ class Judge:
             "that no ledger entry tells of"
         )
         self._problems.append(Problem("unledgered", text, *key))
+
+
+def _quarantined(group: Group) -> int:
+    """Records that went to quarantine, says the ledger; of ranges that overlap they are the same ones."""
+    return max((piece.entry.quarantined for piece in group.pieces if piece.entry), default=0)
+
+
+def _on_trust(group: Group, findings: Findings) -> int:
+    """Records that may lack a row because the ledger says that they went to quarantine."""
+    return 0 if findings.knows_quarantine else _quarantined(group)
 
 
 def _named(faults: RowFaults, kind: str, count: int) -> str:

@@ -45,11 +45,11 @@ class SegmentLog:
         return f"the segments in {', '.join(self.roots)}"
 
     def extents(self, topics: Collection[str]) -> dict[Partition, LogExtent]:
-        self._logs = by_name(visible_logs(self.storage, self.roots, None, self._isolation_level))
+        found = by_name(visible_logs(self.storage, self.roots, topics, self._isolation_level))
+        self._logs |= found
         return {
             place: LogExtent(log.start_offset, log.end_offset, log.topic_id, log.is_compacted)
-            for place, log in self._logs.items()
-            if log.topic in topics
+            for place, log in found.items()
         }
 
     @property
