@@ -84,7 +84,7 @@ def _wishes(options: dict[str, Any], span_ms: int) -> Wishes:
     from tidelog.pipeline.analytics.job import Wishes
 
     standing: Standing | None = None
-    if options["bootstrap_server"] and not options["segments"]:
+    if options["bootstrap_server"]:
         with Cluster(options["bootstrap_server"], client_id="tidelog-analytics") as cluster:
             standing = standing_of(cluster)
     return Wishes(
