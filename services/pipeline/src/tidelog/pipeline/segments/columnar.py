@@ -92,9 +92,9 @@ class ColumnarDecoder:
         try:
             rows = _decode_rows(data, group, bounds)
             arrays = [_BUILDERS[name](self, group, data, rows) for name in self.columns]
-        except CorruptRecordError as error:
+        except CorruptRecordError:
             _find_corrupt(group)
-            raise error
+            raise
         if not arrays:
             raise ValueError("no column is wanted")
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
