@@ -155,6 +155,23 @@ def test_a_lost_checkpoint_is_made_up_for_by_the_ledger(
         run_archive(spark, spec)
 
 
+def test_by_interval_it_goes_on_until_it_is_told_to_stop(
+    spark: SparkSession, broker: BrokerProcess, new_spec: Callable[..., ArchiveSpec]
+) -> None:
+    spec = new_spec(interval_ms=100, table_format="parquet")
+    produce_values(broker.bootstrap, spec.topics[0], [b"a"] * 10)
+    seen: list[CommitEntry] = []
+
+    def committed(entry: CommitEntry) -> None:
+        seen.append(entry)
+        if len(seen) == 1:
+            produce_values(broker.bootstrap, spec.topics[0], [b"b"] * 5)
+
+    summary = run_archive(spark, spec, on_commit=committed, stops=lambda: len(seen) == 2)
+    assert (summary.batches, summary.rows) == (2, 15)
+    assert taken(seen) == [(0, 0, 10, 10), (0, 10, 15, 5)]
+
+
 def test_two_runs_at_once_are_told_from_one_that_comes_again(
     spark: SparkSession, broker: BrokerProcess, new_spec: Callable[..., ArchiveSpec]
 ) -> None:
