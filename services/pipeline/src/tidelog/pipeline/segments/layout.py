@@ -10,6 +10,8 @@ from tidelog.pipeline.errors import PipelineError
 
 READ_COMMITTED: Final = "read_committed"
 READ_UNCOMMITTED: Final = "read_uncommitted"
+UNKNOWN_HIGH_WATERMARK: Final = -1
+"""Of a log that has data and is in no checkpoint; no log that visible_logs answers has it."""
 
 
 @dataclass(frozen=True, slots=True)

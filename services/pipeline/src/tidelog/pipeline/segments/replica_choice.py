@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import groupby
-from typing import Final
 
 from tidelog.broker.partition.leader_epochs import EpochEntry, LeaderEpochs
 from tidelog.pipeline.errors import PipelineError
-from tidelog.pipeline.segments.layout import PartitionLog
-
-_UNKNOWN: Final = -1
+from tidelog.pipeline.segments.layout import UNKNOWN_HIGH_WATERMARK, PartitionLog
 
 
 def choose_replicas(found: Iterable[PartitionLog], *, unknown_is_empty: bool = False) -> list[PartitionLog]:
@@ -36,7 +33,7 @@ def _choose(replicas: Sequence[PartitionLog], unknown_is_empty: bool) -> Partiti
     if len(topic_ids) > 1:
         where = ", ".join(f"{log.directory} (topic id {log.topic_id})" for log in replicas)
         raise PipelineError(f"{name} is of topics that only share the name: {where}; name one directory")
-    known = [log for log in replicas if log.high_watermark != _UNKNOWN]
+    known = [log for log in replicas if log.high_watermark != UNKNOWN_HIGH_WATERMARK]
     if not known:
         log = replicas[0]
         if unknown_is_empty:

@@ -28,6 +28,7 @@ from tidelog.pipeline.segments.indexes import offset_entries, position_below
 from tidelog.pipeline.segments.layout import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
+    UNKNOWN_HIGH_WATERMARK,
     AbortedRange,
     OffsetsMissingError,
     PartitionLog,
@@ -95,10 +96,6 @@ def _check_all_found(
         raise PipelineError(f"no partition of {', '.join(missing)} lies in {', '.join(roots)}")
 
 
-UNKNOWN: Final = -1
-"""The high watermark of a log that has data and no checkpoint."""
-
-
 def visible_log(storage: Storage, replica: ReplicaDirectory, isolation_level: str) -> PartitionLog | None:
     """What one replica's files tell; None if the directory has no segments. Raises FileNotFoundError if one
     is deleted meanwhile.
@@ -108,10 +105,14 @@ def visible_log(storage: Storage, replica: ReplicaDirectory, isolation_level: st
     if not segments:
         return None
     log_start = max(replica.log_start_offset, segments[0].base_offset)
+    # Those below the start may tell where a transaction began that is open still.
+    all_segments = segments
     segments = tuple(s for s in segments if s.next_base_offset is None or s.next_base_offset > log_start)
     high_watermark = replica.high_watermark
     if high_watermark is None:
-        high_watermark = UNKNOWN if any(segment.size_bytes for segment in segments) else log_start
+        high_watermark = (
+            UNKNOWN_HIGH_WATERMARK if any(segment.size_bytes for segment in segments) else log_start
+        )
     topic_id = _topic_id(storage, files.get(PARTITION_METADATA_FILE))
     leader_epochs = _leader_epochs(storage, files.get(LEADER_EPOCHS_FILE))
     end = _End(log_start, log_start, ())
@@ -119,14 +120,16 @@ def visible_log(storage: Storage, replica: ReplicaDirectory, isolation_level: st
         end = _uncommitted_end(storage, segments, high_watermark)
     elif high_watermark > log_start:
         identity = (replica.path, topic_id, leader_epochs)
-        end = _committed_end(storage, files, segments, high_watermark, identity)
+        end = _committed_end(storage, files, all_segments, high_watermark, identity)
     return PartitionLog(
         topic=replica.topic_partition.topic,
         topic_id=topic_id,
         partition=replica.topic_partition.partition,
         directory=replica.path,
         log_start_offset=log_start,
-        high_watermark=UNKNOWN if high_watermark == UNKNOWN else max(end.high_watermark, log_start),
+        high_watermark=UNKNOWN_HIGH_WATERMARK
+        if high_watermark == UNKNOWN_HIGH_WATERMARK
+        else max(end.high_watermark, log_start),
         last_stable_offset=max(end.last_stable_offset, log_start),
         leader_epochs=leader_epochs,
         segments=segments,
