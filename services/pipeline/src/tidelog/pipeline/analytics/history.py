@@ -75,6 +75,8 @@ def read_snapshot_topic(
         .option("includeHeaders", "true")
         .option("startingTimestamp", str(start_ms))
         .option("startingOffsetsByTimestampStrategy", "latest")
+        # Retention takes old snapshots while newer ones are read: what is left is the history.
+        .option("failOnDataLoss", "false")
         .options(**{f"kafka.{name}": value for name, value in settings.items()})
     )
     return reader.load()
