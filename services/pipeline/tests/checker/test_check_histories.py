@@ -23,7 +23,9 @@ from chaoslab.history import (
     Transaction,
 )
 from chaoslab.planted import PLANTED, sound
-from tidelog.pipeline.checker.verdict import KINDS, Verdict
+from tidelog.pipeline.checker.verdict import GARBAGE_READ, KINDS, LOST_WRITE, Verdict
+from tidelog.pipeline.commands.check_history import history_files
+from tidelog.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -132,3 +134,34 @@ def test_both_checkers_find_the_same(spark: SparkSession, histories: dict[str, H
     # Nothing was compared if nothing was found.
     seen = {kind for path in found if "random" in path for kind in found[path].kinds}
     assert seen == set(KINDS)
+
+
+def test_more_than_is_listed_is_counted() -> None:
+    from pyspark.sql import Row
+    from tidelog.pipeline.checker.job import _verdicts
+
+    columns = Row("history", "kind", "topic", "partition", "offset", "detail", "nth", "total")
+    found = [columns(7, LOST_WRITE, "log", 0, n, "gone", n + 1, 5) for n in range(2)]
+    found.append(columns(7, LOST_WRITE, "copy", 0, 0, "not copied", 1, 1))  # another check's
+    found.append(columns(7, GARBAGE_READ, "log", 0, 0, "what?", 1, 1))
+    sound_one, bad = _verdicts({(7, "file:///a%20b/c"): {"sends": 9}, (8, "file:///a"): {}}, found)
+    assert sound_one.verdict.is_sound
+    assert bad.path == "/a b/c"
+    assert not bad.verdict.is_sound
+    assert len(bad.verdict.anomalies) == 4
+    assert bad.verdict.kinds == {LOST_WRITE: 6, GARBAGE_READ: 1}
+
+
+def test_directories_are_searched_for_histories(tmp_path: Path) -> None:
+    for name in ("b/history.jsonl.gz", "a/x-history.jsonl.gz", "a/other.gz"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    found = history_files((str(tmp_path), "s3://bucket/history.jsonl.gz"))
+    assert found == [
+        str(tmp_path / "a/x-history.jsonl.gz"),
+        str(tmp_path / "b/history.jsonl.gz"),
+        "s3://bucket/history.jsonl.gz",
+    ]
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(PipelineError, match="make chaos"):
+        history_files((str(tmp_path / "empty"),))
