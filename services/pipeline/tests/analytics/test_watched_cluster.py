@@ -38,6 +38,7 @@ RECORDS = 200
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TidelogCluster]:
     settings = {
         **METRICS_LISTENER,
+        "default.replication.factor": "3",  # of the topic of snapshots: one broker will die
         "offsets.topic.num.partitions": "1",
         "transaction.state.log.num.partitions": "1",
     }

@@ -96,7 +96,7 @@ def test_limited_batches_reach_the_end_and_skip_nothing(sizes: list[int], limit:
         for found in ranges_between(logs, offsets, ends):
             read[found.log.topic, found.log.partition] += found.end - found.start
         taken = sum(ends.values()) - sum(offsets.values())
-        assert taken <= max(limit, len(sizes))
+        assert taken <= limit + len(sizes)  # each partition that has any gives one at least
         if ends == offsets:
             break
         assert taken > 0

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 from brokerlab.broker_process import BrokerProcess
-from brokerlab.clients import new_producer
+from brokerlab.clients import end_offset, new_producer
 from tidelog.client.cluster import Cluster
 from tidelog.client.raw_batches import fetch_batches
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -22,7 +22,7 @@ from tidelog.pipeline.verify.log_reader import LogReader
 from tidelog.pipeline.verify.segment_log import SegmentLog
 from tidelog.records.batch import iterate_headers
 
-CHECKPOINT_TIMEOUT_S: Final = 60.0
+TIMEOUT_S: Final = 60.0
 MARKERS: Final = [Hole(25, 26, "marker"), Hole(31, 32, "marker")]
 HOLES: Final = [MARKERS[0], Hole(26, 31, "abort"), MARKERS[1]]
 END: Final = 42
@@ -46,16 +46,24 @@ def topic(broker: BrokerProcess, new_topic: Callable[..., str]) -> str:
         transactional.begin_transaction()
         send(transactional, 5)
         (transactional.commit_transaction if commits else transactional.abort_transaction)(30)
+    # The coordinator has answered before the marker is in the log: what is sent now could overtake it.
+    until(lambda: end_offset(broker.bootstrap, name) == 32, "no marker of the aborted transaction")
     send(plain, 10)
-    deadline = time.monotonic() + CHECKPOINT_TIMEOUT_S
-    while time.monotonic() < deadline:
-        if (
+    until(
+        lambda: (
             visible_logs(Storage(), [str(broker.data_dir)], [name], unknown_is_empty=True)[0].end_offset
             == END
-        ):
-            return name
-        time.sleep(0.2)
-    raise AssertionError(f"no checkpoint tells of {END} offsets")
+        ),
+        f"no checkpoint tells of {END} offsets",
+    )
+    return name
+
+
+def until(condition: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(0.1)
 
 
 def holes(log: LogReader, topic: str, start: int, end: int) -> list[Hole]:
