@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from tidelog.cli.kubernetes.roll_order import PartitionView
 from tidelog.client.cluster import Cluster, Partition, Topic
 from tidelog.client.configs import describe_topics_setting
-from tidelog.client.rebalance_plan import PartitionKey
 from tidelog.client.reassignments import list_reassignments
+from tidelog.client.rebalance_plan import PartitionKey
 
 MIN_ISR = "min.insync.replicas"
 
