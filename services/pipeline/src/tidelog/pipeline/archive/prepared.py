@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as t
 from tidelog.client.leader_epochs import EpochStart, OffsetRange
 from tidelog.model.topics import TopicPartition
-from tidelog.pipeline.archive.rows import RAW_VALUE, raw_rows, with_event_date
+from tidelog.pipeline.archive.rows import raw_rows, with_event_date
 from tidelog.pipeline.archive.spec import ArchiveSpec
 from tidelog.pipeline.archive.survey import asked
 from tidelog.pipeline.errors import PipelineError
@@ -23,6 +23,7 @@ from tidelog.pipeline.ledger.summary import SetSummary, summarise_records, summa
 from tidelog.pipeline.parquet_commits import EVENT_DATE
 from tidelog.pipeline.quarantine.topic import ensure_quarantine_topic
 from tidelog.pipeline.quarantine.writer import send_to_quarantine
+from tidelog.pipeline.table_columns import RAW_VALUE
 
 Summaries: TypeAlias = dict[tuple[str, int], SetSummary]
 

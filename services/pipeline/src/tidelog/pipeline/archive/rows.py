@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql import types as t
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.parquet_commits import EVENT_DATE
-
-KAFKA_COLUMNS: Final = {
-    "topic": "kafka_topic",
-    "partition": "kafka_partition",
-    "offset": "kafka_offset",
-    "timestamp": "kafka_timestamp",
-    "timestampType": "kafka_timestamp_type",
-    "key": "kafka_key",
-    "headers": "kafka_headers",
-}
-RAW_VALUE: Final = "kafka_value"
+from tidelog.pipeline.table_columns import RAW_VALUE, RECORD_COLUMNS
 
 
 def kafka_columns() -> list[Column]:
     """Of a record, whatever its value."""
-    return [fn.col(name).alias(column) for name, column in KAFKA_COLUMNS.items()]
+    return [fn.col(name).alias(column) for name, column in RECORD_COLUMNS.items()]
 
 
 def raw_rows(records: DataFrame) -> DataFrame:

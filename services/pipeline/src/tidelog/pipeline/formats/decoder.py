@@ -30,18 +30,8 @@ from tidelog.pipeline.formats.decoding import (
 from tidelog.pipeline.formats.fitting import Misfit, NewFieldSighting, fit_of
 from tidelog.pipeline.formats.observed import Shape, sum_of, widened
 from tidelog.pipeline.formats.value_format import NewFields, ValueFormat, ValueKind
+from tidelog.pipeline.table_columns import RAW_VALUE, RECORD_COLUMNS
 
-ARCHIVE_COLUMNS: Final = {
-    "topic": "kafka_topic",
-    "partition": "kafka_partition",
-    "offset": "kafka_offset",
-    "timestamp": "kafka_timestamp",
-    "timestampType": "kafka_timestamp_type",
-    "key": "kafka_key",
-    "headers": "kafka_headers",
-}
-"""The connector's names and the tables'."""
-RAW_VALUE: Final = "kafka_value"
 _DECODED: Final = "tidelog_decoded"
 
 
@@ -115,7 +105,7 @@ def _forget(rows: DataFrame) -> None:
 
 
 def _archive_columns() -> list[Any]:
-    return [F.col(name).alias(kept) for name, kept in ARCHIVE_COLUMNS.items()]
+    return [F.col(name).alias(kept) for name, kept in RECORD_COLUMNS.items()]
 
 
 def _raw(records: DataFrame) -> Decoded:

@@ -13,11 +13,11 @@ from tidelog.pipeline.ledger.summary import (
     table_head_hash,
     table_record_hash,
 )
+from tidelog.pipeline.table_columns import RAW_VALUE
 from tidelog.pipeline.verify.bins import Bin, bins_of
 from tidelog.pipeline.verify.findings import PieceSums, Strays
 from tidelog.pipeline.verify.pieces import Layout, Piece
 
-RAW_VALUE = "kafka_value"
 _BIN_SCHEMA = (
     "bin_topic string, bin_partition int, bin bigint, piece int, piece_start bigint, piece_end bigint, "
     "columns int"
