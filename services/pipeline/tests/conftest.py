@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NEEDED = ("pyspark", "pyarrow", "pandas", "fastavro")
+# Py4J waits for Java's calls (foreachBatch) by select(), which takes no descriptor above 1023. Where other
+# tests of the same worker left more than that open, these are low ones, set aside in time.
+_LOW_DESCRIPTORS = [os.open(os.devnull, os.O_RDONLY) for _ in range(8)]
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 
@@ -43,6 +46,7 @@ def spark() -> Iterator[SparkSession]:
         session_jars()
     except PipelineError as error:
         pytest.skip(str(error))
+    from pyspark.java_gateway import ensure_callback_server_started
     from tidelog.pipeline.session import spark_session
 
     directory = tempfile.mkdtemp(prefix="tidelog-spark-")
@@ -56,6 +60,9 @@ def spark() -> Iterator[SparkSession]:
         "spark.local.dir": f"{directory}/local",
     }
     session = spark_session("tidelog tests", master="local[2]", settings=settings)
+    while _LOW_DESCRIPTORS:
+        os.close(_LOW_DESCRIPTORS.pop())
+    ensure_callback_server_started(session.sparkContext._gateway)
     yield session
     session.stop()
     shutil.rmtree(directory, ignore_errors=True)
