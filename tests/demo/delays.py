@@ -15,7 +15,7 @@ mpl.use("agg")
 from flights import PACKAGE, PACKAGE_VERSION, DemoError
 from matplotlib import pyplot as plt
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as fn
 
 FLIGHT_COLUMNS: Final = (
     ("year", "INT"),
@@ -75,8 +75,8 @@ def extract_weather(sdist: Path, target: Path) -> None:
 def hourly_weather(spark: SparkSession, path: Path) -> DataFrame:
     """One row an airport and hour: when clocks went back, the file has an hour twice."""
     rows = spark.read.csv(str(path), header=True, nullValue=NOT_AVAILABLE)
-    return rows.groupBy("origin", F.to_timestamp("time_hour").alias("time_hour")).agg(
-        *(F.avg(F.col(name).cast("double")).alias(name) for name in WEATHER)
+    return rows.groupBy("origin", fn.to_timestamp("time_hour").alias("time_hour")).agg(
+        *(fn.avg(fn.col(name).cast("double")).alias(name) for name in WEATHER)
     )
 
 
@@ -85,10 +85,10 @@ def delays_of(flights: DataFrame, weather: DataFrame) -> DataFrame:
     return (
         flights.groupBy("carrier", "origin", "time_hour", "hour")
         .agg(
-            F.count("*").alias("flights"),
-            F.count_if(F.col("dep_time").isNull()).alias("cancelled"),
-            F.avg("dep_delay").alias("dep_delay_min"),
-            F.avg("arr_delay").alias("arr_delay_min"),
+            fn.count("*").alias("flights"),
+            fn.count_if(fn.col("dep_time").isNull()).alias("cancelled"),
+            fn.avg("dep_delay").alias("dep_delay_min"),
+            fn.avg("arr_delay").alias("arr_delay_min"),
         )
         .join(weather, ["origin", "time_hour"], "left")
     )
@@ -96,13 +96,13 @@ def delays_of(flights: DataFrame, weather: DataFrame) -> DataFrame:
 
 def draw(delays: DataFrame, path: Path) -> None:
     """Delay by carrier and hour of the day; delay and cancelled flights by the hour's rain."""
-    flown = F.col("flights") - F.col("cancelled")
-    mean = F.try_divide(F.sum(F.col("dep_delay_min") * flown), F.sum(flown)).alias("delay")
+    flown = fn.col("flights") - fn.col("cancelled")
+    mean = fn.try_divide(fn.sum(fn.col("dep_delay_min") * flown), fn.sum(flown)).alias("delay")
     by_hour = delays.groupBy("carrier", "hour").agg(mean).collect()
     by_rain = (
-        delays.filter(F.col("precip").isNotNull())
+        delays.filter(fn.col("precip").isNotNull())
         .groupBy(_step("precip").alias("step"))
-        .agg(mean, (F.sum("cancelled") / F.sum("flights") * 100).alias("cancelled"))
+        .agg(mean, (fn.sum("cancelled") / fn.sum("flights") * 100).alias("cancelled"))
         .orderBy("step")
         .collect()
     )
@@ -117,9 +117,9 @@ def draw(delays: DataFrame, path: Path) -> None:
 
 def _step(name: str) -> Column:
     """The last of RAIN_INCHES that isn't above it."""
-    chosen = F.lit(0)
+    chosen = fn.lit(0)
     for index, inches in enumerate(RAIN_INCHES):
-        chosen = F.when(F.col(name) >= inches, F.lit(index)).otherwise(chosen)
+        chosen = fn.when(fn.col(name) >= inches, fn.lit(index)).otherwise(chosen)
     return chosen
 
 

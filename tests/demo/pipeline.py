@@ -198,22 +198,22 @@ def verified(spark: SparkSession, bootstrap: str, directory: Path, progress: Pro
 
 def carriers(delays: DataFrame) -> Table:
     """The worst hour of each carrier."""
-    from pyspark.sql import functions as F  # noqa: N812
+    from pyspark.sql import functions as fn
 
-    flown = F.col("flights") - F.col("cancelled")
-    mean = F.try_divide(F.sum(F.col("dep_delay_min") * flown), F.sum(flown))
+    flown = fn.col("flights") - fn.col("cancelled")
+    mean = fn.try_divide(fn.sum(fn.col("dep_delay_min") * flown), fn.sum(flown))
     by_hour = delays.groupBy("carrier", "hour").agg(
-        F.sum("flights").alias("flights"), F.sum("cancelled").alias("cancelled"), mean.alias("delay")
+        fn.sum("flights").alias("flights"), fn.sum("cancelled").alias("cancelled"), mean.alias("delay")
     )
     rows = (
         by_hour.groupBy("carrier")
         .agg(
-            F.sum("flights").alias("flights"),
-            F.sum("cancelled").alias("cancelled"),
-            F.max_by("hour", "delay").alias("hour"),
-            F.max("delay").alias("delay"),
+            fn.sum("flights").alias("flights"),
+            fn.sum("cancelled").alias("cancelled"),
+            fn.max_by("hour", "delay").alias("hour"),
+            fn.max("delay").alias("delay"),
         )
-        .orderBy(F.desc("flights"))
+        .orderBy(fn.desc("flights"))
         .limit(SHOWN_CARRIERS)
         .collect()
     )

@@ -70,9 +70,8 @@ def spark_session(
             builder = builder.config(name, value)
         return builder.remote(remote).getOrCreate()
     chosen = dict(SETTINGS)
-    if (
-        "PYSPARK_GATEWAY_PORT" not in os.environ
-    ):  # not started by spark-submit, which has its own master and JARs
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # spark-submit has its own master and JARs
+    if not is_submitted:
         check_java()
         chosen["spark.master"] = master or os.environ.get(MASTER_VARIABLE) or DEFAULT_MASTER
         if chosen["spark.master"].startswith("local"):
@@ -85,6 +84,6 @@ def spark_session(
     for name, value in {**chosen, **(settings or {})}.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    if "PYSPARK_GATEWAY_PORT" not in os.environ:
+    if not is_submitted:
         session.sparkContext.setLogLevel("ERROR")
     return session

@@ -14,6 +14,7 @@ from tidelog.pipeline.analytics.metric_names import ALL, BUILD_INFO
 from tidelog.pipeline.analytics.prometheus import Prometheus, slices_of
 from tidelog.pipeline.analytics.snapshots import snapshot_facts
 from tidelog.pipeline.analytics.text_format import ExpositionError
+from tidelog.pipeline.session import is_remote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -24,6 +25,7 @@ FACT_SCHEMA: Final = (
 )
 LONGEST_SLICE_MS: Final = 3 * 3_600_000
 _PARTS_A_TASK: Final = 20
+UNKNOWN_PARALLELISM: Final = 4
 _NULLABLE_NUMBERS: Final = ("broker", "partition")
 
 
@@ -91,11 +93,8 @@ def read_snapshot_segments(spark: SparkSession, path: str, topic: str) -> DataFr
 
 
 def spark_parallelism(spark: SparkSession) -> int:
-    """Tasks at once, as far as a session tells (one of Spark Connect has no context)."""
-    try:
-        return int(spark.sparkContext.defaultParallelism)
-    except Exception:  # noqa: BLE001 - Connect's own error class is there only with Connect
-        return 4
+    """Tasks at once; a session of Spark Connect doesn't tell."""
+    return UNKNOWN_PARALLELISM if is_remote(spark) else int(spark.sparkContext.defaultParallelism)
 
 
 def _nodes(prometheus: Prometheus, start_ms: int, end_ms: int, step_ms: int) -> dict[str, int]:

@@ -23,11 +23,12 @@ from tidelog.pipeline.archive.binding import (
     write_binding,
 )
 from tidelog.pipeline.archive.checkpoint import checkpoint_state, planned_ranges
+from tidelog.pipeline.archive.connector import connector_options
 from tidelog.pipeline.archive.planned_batches import run_batches
 from tidelog.pipeline.archive.prepared import first_schema
 from tidelog.pipeline.archive.sink import Sink, sink_of
 from tidelog.pipeline.archive.source_offsets import MissingRange, starting_json
-from tidelog.pipeline.archive.spec import STOP, ArchiveSpec
+from tidelog.pipeline.archive.spec import ArchiveSpec
 from tidelog.pipeline.archive.survey import Survey, asked, survey, topic_ids
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.ledger.entry import CommitEntry
@@ -164,15 +165,10 @@ def _records(spark: SparkSession, spec: ArchiveSpec, plan: RunPlan, now: Survey)
         starting = starting_json(starting, now.log_starts)
     reader = (
         spark.readStream.format("kafka")
-        .option("kafka.bootstrap.servers", spec.bootstrap)
-        .option("kafka.isolation.level", spec.isolation_level)
+        .options(**connector_options(spec))
         .option("startingOffsets", starting)
-        .option("includeHeaders", "true")
-        .option("failOnDataLoss", "true" if spec.on_data_loss == STOP else "false")
         .option("maxOffsetsPerTrigger", spec.max_offsets_per_trigger)
     )
-    for name, value in spec.client_settings.items():
-        reader = reader.option(f"kafka.{name}", value)
     if spec.pattern is not None:
         return reader.option("subscribePattern", spec.pattern).load()
     return reader.option("subscribe", ",".join(spec.topics)).load()

@@ -23,10 +23,12 @@ from tidelog.pipeline.archive.checkpoint import (
     checkpoint_state,
     planned_ranges,
 )
+from tidelog.pipeline.archive.connector import connector_options
 from tidelog.pipeline.archive.source_offsets import Offsets, Ranges, parse_offsets
-from tidelog.pipeline.archive.spec import LATEST, STOP, ArchiveSpec
+from tidelog.pipeline.archive.spec import LATEST, ArchiveSpec
 from tidelog.pipeline.archive.survey import Survey, survey
 from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.offset_shares import offset_shares
 from tidelog.pipeline.stored_files import StoredDirectory
 
 if TYPE_CHECKING:
@@ -81,16 +83,13 @@ def first_offsets(starting: str | Mapping[TopicPartition, int], now: Survey) -> 
 
 
 def next_ends(begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int) -> Offsets:
-    """Of the next batch: at most `limit` offsets, of each partition its share of what waits.
+    """Of the next batch: of each partition its share of what waits, `limit` offsets in all.
 
     Partitions that are new begin at 0; one whose end went back stays where it is.
     """
     waiting = {place: max(0, end - begin.get(place, 0)) for place, end in ends.items()}
-    total = sum(waiting.values())
     found = dict(begin)
-    for place, count in waiting.items():
-        # Rounded up, as the connector does: a small partition is not left for ever.
-        share = count if total <= limit else min(count, -(-count * limit // total))
+    for place, share in offset_shares(waiting, limit).items():
         if share:
             found[place] = begin.get(place, 0) + share
     return found
@@ -132,19 +131,14 @@ def _run(
 
 def _records(spark: SparkSession, spec: ArchiveSpec, ranges: Ranges) -> DataFrame:
     """The connector's batch reader, over exactly these offsets."""
-    reader = (
+    return (
         spark.read.format("kafka")
-        .option("kafka.bootstrap.servers", spec.bootstrap)
-        .option("kafka.isolation.level", spec.isolation_level)
-        .option("includeHeaders", "true")
-        .option("failOnDataLoss", "true" if spec.on_data_loss == STOP else "false")
+        .options(**connector_options(spec))
         .option("assign", json.dumps(_assigned(ranges)))
         .option("startingOffsets", offsets_json({place: wanted.start for place, wanted in ranges.items()}))
         .option("endingOffsets", offsets_json({place: wanted.end for place, wanted in ranges.items()}))
+        .load()
     )
-    for name, value in spec.client_settings.items():
-        reader = reader.option(f"kafka.{name}", value)
-    return reader.load()
 
 
 def _assigned(ranges: Ranges) -> dict[str, list[int]]:

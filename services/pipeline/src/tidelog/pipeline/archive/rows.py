@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as fn
 from pyspark.sql import types as t
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.parquet_commits import EVENT_DATE
-from tidelog.pipeline.table_columns import RAW_VALUE, RECORD_COLUMNS
-
-
-def kafka_columns() -> list[Column]:
-    """Of a record, whatever its value."""
-    return [fn.col(name).alias(column) for name, column in RECORD_COLUMNS.items()]
+from tidelog.pipeline.table_columns import with_raw_values
 
 
 def raw_rows(records: DataFrame) -> DataFrame:
-    return with_event_date(records.select(*kafka_columns(), fn.col("value").alias(RAW_VALUE)), None)
+    return with_event_date(with_raw_values(records), None)
 
 
 def with_event_date(rows: DataFrame, field: str | None) -> DataFrame:

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as fn
 from tidelog.pipeline.checker import log_checks, reader_checks
 from tidelog.pipeline.checker.operations import Operations, operations_of, read_lines
 from tidelog.pipeline.checker.verdict import KINDS, Anomaly, Verdict
@@ -99,10 +99,10 @@ def check_histories(
 def _counts(lines: DataFrame) -> dict[tuple[int, str], dict[str, int]]:
     """By history and path; keeps the frame, for it is the first to read all of it."""
     sends = operations_of(lines).sends.filter("is_promised").groupBy("history").count()
-    first_unread = F.min(F.when(F.col("list").isNull() & F.col("audience").isNull(), F.col("seq")))
+    first_unread = fn.min(fn.when(fn.col("list").isNull() & fn.col("audience").isNull(), fn.col("seq")))
     rows = (
         lines.groupBy("history", "path", "list")
-        .agg(F.count("*").alias("count"), F.count("audience").alias("heads"), first_unread.alias("unread"))
+        .agg(fn.count("*").alias("count"), fn.count("audience").alias("heads"), first_unread.alias("unread"))
         .collect()
     )
     acknowledged = {row.history: row["count"] for row in sends.collect()}
@@ -123,7 +123,7 @@ def _counts(lines: DataFrame) -> dict[tuple[int, str], dict[str, int]]:
 
 
 def _unreadable(lines: DataFrame, row: Row) -> str:
-    before = lines.filter((F.col("history") == row.history) & (F.col("seq") < row.unread)).count()
+    before = lines.filter((fn.col("history") == row.history) & (fn.col("seq") < row.unread)).count()
     return f"{row.path} is no history: its line {before + 1} is no entry of one"
 
 
@@ -131,15 +131,15 @@ def _found(anomalies: DataFrame, listed: int) -> list[Row]:
     """The first of each history, and `total`: how many there are of them."""
     of_history = Window.partitionBy("history")
     ranked = anomalies.withColumn(
-        "nth", F.row_number().over(of_history.orderBy("topic", "partition", "offset", "detail"))
-    ).withColumn("total", F.count("*").over(of_history))
-    return cast("list[Row]", ranked.filter(F.col("nth") <= listed).collect())
+        "nth", fn.row_number().over(of_history.orderBy("topic", "partition", "offset", "detail"))
+    ).withColumn("total", fn.count("*").over(of_history))
+    return cast("list[Row]", ranked.filter(fn.col("nth") <= listed).collect())
 
 
 def _write(anomalies: DataFrame, lines: DataFrame, output: str) -> None:
-    paths = lines.filter(F.col("audience").isNotNull()).select("history", "path")
+    paths = lines.filter(fn.col("audience").isNotNull()).select("history", "path")
     columns = ("path", "kind", "topic", "partition", "offset", "detail")
-    anomalies.join(F.broadcast(paths), "history").select(*columns).write.format("delta").mode(
+    anomalies.join(fn.broadcast(paths), "history").select(*columns).write.format("delta").mode(
         "overwrite"
     ).save(output)
 

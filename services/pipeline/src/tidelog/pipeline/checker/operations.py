@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, get_type_hints
 
 from pyspark.sql import Column, DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as fn
 from tidelog.pipeline.checker.history import ACKNOWLEDGED, COMMITTED, ENTRIES
 
 NAME: Final = ("history", "topic", "key", "number")
@@ -32,22 +32,22 @@ def read_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
     One wide frame rather than one a list: a gzipped file can only be read from its start.
     """
     lines = spark.read.text(list(paths)).select(
-        F.xxhash64("_metadata.file_path").alias("history"),
-        F.col("_metadata.file_path").alias("path"),
+        fn.xxhash64("_metadata.file_path").alias("history"),
+        fn.col("_metadata.file_path").alias("path"),
         # Grows along a file even where that is split: splits of one file stay in order.
-        F.monotonically_increasing_id().alias("seq"),
-        F.from_json("value", _LINE).alias("line"),
+        fn.monotonically_increasing_id().alias("seq"),
+        fn.from_json("value", _LINE).alias("line"),
     )
     fields = lines.select(
         "history",
         "path",
         "seq",
-        F.col("line.audience").alias("audience"),
-        F.col("line.copies").alias("copies"),
-        F.coalesce(*(F.when(F.col(f"line.{name}").isNotNull(), F.lit(name)) for name in ENTRIES)).alias(
+        fn.col("line.audience").alias("audience"),
+        fn.col("line.copies").alias("copies"),
+        fn.coalesce(*(fn.when(fn.col(f"line.{name}").isNotNull(), fn.lit(name)) for name in ENTRIES)).alias(
             "list"
         ),
-        F.coalesce(*(F.col(f"line.{name}") for name in ENTRIES)).alias("fields"),
+        fn.coalesce(*(fn.col(f"line.{name}") for name in ENTRIES)).alias("fields"),
     )
     typed = fields.select(
         "history",
@@ -58,8 +58,8 @@ def read_lines(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
         "list",
         *(_column(name, type_).alias(name) for name, type_ in _columns().items()),
     )
-    is_whole = F.coalesce(*(F.when(F.col("list") == name, _is_whole(name)) for name in ENTRIES))
-    return typed.withColumn("list", F.when(is_whole, F.col("list")))
+    is_whole = fn.coalesce(*(fn.when(fn.col("list") == name, _is_whole(name)) for name in ENTRIES))
+    return typed.withColumn("list", fn.when(is_whole, fn.col("list")))
 
 
 def _columns() -> dict[str, str]:
@@ -71,23 +71,23 @@ def _columns() -> dict[str, str]:
 def _column(field: str, type_: str) -> Column:
     """Of whichever list has it, by its place there."""
     values = [
-        F.when(
-            F.col("list") == name,
-            F.coalesce(
-                F.get("fields", entry._fields.index(field)).try_cast(type_),
-                F.lit(entry._field_defaults.get(field)).cast(type_),
+        fn.when(
+            fn.col("list") == name,
+            fn.coalesce(
+                fn.get("fields", entry._fields.index(field)).try_cast(type_),
+                fn.lit(entry._field_defaults.get(field)).cast(type_),
             ),
         )
         for name, entry in ENTRIES.items()
         if field in entry._fields
     ]
-    return F.coalesce(*values)
+    return fn.coalesce(*values)
 
 
 def _is_whole(name: str) -> Column:
-    missing = F.lit(False)
+    missing = fn.lit(False)
     for field in ENTRIES[name]._fields:
-        missing = missing | F.col(field).isNull()
+        missing = missing | fn.col(field).isNull()
     return ~missing
 
 
@@ -111,16 +111,16 @@ class Operations:
     @property
     def reads(self) -> DataFrame:
         """Everything shown to anyone; `is_final` tells which came after everything else."""
-        return self.polls.withColumn("is_final", F.lit(False)).unionByName(
-            self.final.withColumn("is_final", F.lit(True))
+        return self.polls.withColumn("is_final", fn.lit(False)).unionByName(
+            self.final.withColumn("is_final", fn.lit(True))
         )
 
     @property
     def names(self) -> DataFrame:
         """The records in the logs: NAME, `first_partition`, `first_offset` (where it was found first)."""
         return self.final.groupBy(*NAME).agg(
-            F.min_by("partition", "seq").alias("first_partition"),
-            F.min_by("offset", "seq").alias("first_offset"),
+            fn.min_by("partition", "seq").alias("first_partition"),
+            fn.min_by("offset", "seq").alias("first_offset"),
         )
 
     @property
@@ -128,7 +128,7 @@ class Operations:
         """The logs in their order: PLACE, key, number, is_intact."""
         return (
             self.final.groupBy(*PLACE)
-            .agg(F.max_by(F.struct("key", "number", "is_intact"), "seq").alias("record"))
+            .agg(fn.max_by(fn.struct("key", "number", "is_intact"), "seq").alias("record"))
             .select(*PLACE, "record.*")
         )
 
@@ -137,27 +137,27 @@ def operations_of(lines: DataFrame) -> Operations:
     """`lines` as of read_lines, better kept: every check reads them."""
 
     def entries(name: str) -> DataFrame:
-        return lines.filter(F.col("list") == name).select("history", "seq", *ENTRIES[name]._fields)
+        return lines.filter(fn.col("list") == name).select("history", "seq", *ENTRIES[name]._fields)
 
-    heads = lines.filter(F.col("audience").isNotNull())
+    heads = lines.filter(fn.col("audience").isNotNull())
     return Operations(
         _judged(entries("sends"), entries("transactions")),
         entries("polls"),
         entries("final"),
         entries("commits"),
         entries("positions"),
-        heads.select("history", F.explode("audience").alias("group", "topics")).select(
-            "history", "group", F.explode(F.array_distinct("topics")).alias("topic")
+        heads.select("history", fn.explode("audience").alias("group", "topics")).select(
+            "history", "group", fn.explode(fn.array_distinct("topics")).alias("topic")
         ),
-        heads.select("history", F.explode("copies").alias("topic", "copy")),
+        heads.select("history", fn.explode("copies").alias("topic", "copy")),
     )
 
 
 def _judged(sends: DataFrame, transactions: DataFrame) -> DataFrame:
-    outcomes = transactions.groupBy("history", F.col("name").alias("transaction")).agg(
-        F.max_by("outcome", "seq").alias("transaction_outcome")
+    outcomes = transactions.groupBy("history", fn.col("name").alias("transaction")).agg(
+        fn.max_by("outcome", "seq").alias("transaction_outcome")
     )
-    is_promised = F.when(
-        F.col("transaction") != "", F.coalesce(F.col("transaction_outcome") == COMMITTED, F.lit(False))
-    ).otherwise(F.col("outcome") == ACKNOWLEDGED)
+    is_promised = fn.when(
+        fn.col("transaction") != "", fn.coalesce(fn.col("transaction_outcome") == COMMITTED, fn.lit(False))
+    ).otherwise(fn.col("outcome") == ACKNOWLEDGED)
     return sends.join(outcomes, ["history", "transaction"], "left").withColumn("is_promised", is_promised)

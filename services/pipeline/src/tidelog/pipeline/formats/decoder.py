@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark import StorageLevel
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql import functions as fn
 from pyspark.sql.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_schema, from_arrow_type, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -30,7 +30,7 @@ from tidelog.pipeline.formats.decoding import (
 from tidelog.pipeline.formats.fitting import Misfit, NewFieldSighting, fit_of
 from tidelog.pipeline.formats.observed import Shape, sum_of, widened
 from tidelog.pipeline.formats.value_format import NewFields, ValueFormat, ValueKind
-from tidelog.pipeline.table_columns import RAW_VALUE, RECORD_COLUMNS
+from tidelog.pipeline.table_columns import record_columns, with_raw_values
 
 _DECODED: Final = "tidelog_decoded"
 
@@ -71,13 +71,13 @@ class Decoder:
         rows, good_count, bad_count, new_count = self._run(records, kind, is_last=False)
         adds = self._format.kind is ValueKind.JSON and self._format.new_fields is NewFields.ADD
         if adds and new_count:
-            kind = widened(kind, _observed(rows.filter(F.col(_DECODED)[HAS_NEW_FIELDS])))
+            kind = widened(kind, _observed(rows.filter(fn.col(_DECODED)[HAS_NEW_FIELDS])))
             rows.unpersist()
             rows, good_count, bad_count, _ = self._run(records, kind, is_last=True)
-        fields = [F.col(_DECODED)[FIELDS][field.name].alias(field.name) for field in kind]
-        good = rows.filter(F.col(_DECODED)[ERROR_REASON].isNull()).select(*_archive_columns(), *fields)
-        reason = F.col(_DECODED)[ERROR_REASON].alias(ERROR_REASON)
-        bad = rows.filter(F.col(_DECODED)[ERROR_REASON].isNotNull()).select(*records.columns, reason)
+        fields = [fn.col(_DECODED)[FIELDS][field.name].alias(field.name) for field in kind]
+        good = rows.filter(fn.col(_DECODED)[ERROR_REASON].isNull()).select(*record_columns(), *fields)
+        reason = fn.col(_DECODED)[ERROR_REASON].alias(ERROR_REASON)
+        bad = rows.filter(fn.col(_DECODED)[ERROR_REASON].isNotNull()).select(*records.columns, reason)
         schema = from_arrow_schema(pa.schema(list(kind)))
         return Decoded(good, bad, schema, good_count, bad_count, lambda: _forget(rows))
 
@@ -89,12 +89,12 @@ class Decoder:
         def decoded(values: pa.Array) -> pa.Array:
             return decode(values, plan)
 
-        rows = records.withColumn(_DECODED, decoded(F.col("value"))).persist(StorageLevel.MEMORY_AND_DISK)
-        is_bad = F.col(_DECODED)[ERROR_REASON].isNotNull()
+        rows = records.withColumn(_DECODED, decoded(fn.col("value"))).persist(StorageLevel.MEMORY_AND_DISK)
+        is_bad = fn.col(_DECODED)[ERROR_REASON].isNotNull()
         found = rows.agg(
-            F.count_if(~is_bad).alias("good"),
-            F.count_if(is_bad).alias("bad"),
-            F.count_if(F.col(_DECODED)[HAS_NEW_FIELDS]).alias("new"),
+            fn.count_if(~is_bad).alias("good"),
+            fn.count_if(is_bad).alias("bad"),
+            fn.count_if(fn.col(_DECODED)[HAS_NEW_FIELDS]).alias("new"),
         ).first()
         assert found is not None
         return rows, found["good"], found["bad"], found["new"]
@@ -104,13 +104,9 @@ def _forget(rows: DataFrame) -> None:
     rows.unpersist()
 
 
-def _archive_columns() -> list[Any]:
-    return [F.col(name).alias(kept) for name, kept in RECORD_COLUMNS.items()]
-
-
 def _raw(records: DataFrame) -> Decoded:
-    good = records.select(*_archive_columns(), F.col("value").alias(RAW_VALUE))
-    bad = records.filter(F.lit(False)).withColumn(ERROR_REASON, F.lit(None).cast("string"))
+    good = with_raw_values(records)
+    bad = records.filter(fn.lit(False)).withColumn(ERROR_REASON, fn.lit(None).cast("string"))
     return Decoded(good, bad, StructType([]), records.count(), 0, lambda: None)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - its usual name
+from pyspark.sql import functions as fn
 from tidelog.pipeline.formats.decoding import ERROR_REASON
 from tidelog.pipeline.quarantine.headers import (
     ARCHIVE,
@@ -53,41 +53,44 @@ def send_to_quarantine(
 
 def quarantine_records(bad: DataFrame, archive: str, max_message_bytes: int) -> DataFrame:
     """As Spark's Kafka sink takes them."""
-    own = F.filter(
-        F.coalesce(F.col("headers"), F.array().cast("array<struct<key:string,value:binary>>")),
+    own = fn.filter(
+        fn.coalesce(fn.col("headers"), fn.array().cast("array<struct<key:string,value:binary>>")),
         lambda header: ~header["key"].startswith(PREFIX),
     )
     is_too_large = _size_bytes() > max_message_bytes - _OVERHEAD_BYTES
-    millis = F.unix_millis(F.col("timestamp"))
-    ours = F.array(
-        _header(REASON, F.col(ERROR_REASON)),
-        _header(TOPIC, F.col("topic")),
-        _header(PARTITION, F.col("partition")),
-        _header(OFFSET, F.col("offset")),
-        _header(TIMESTAMP, F.coalesce(millis, F.lit(-1))),
-        _header(ARCHIVE, F.lit(archive)),
+    millis = fn.unix_millis(fn.col("timestamp"))
+    ours = fn.array(
+        _header(REASON, fn.col(ERROR_REASON)),
+        _header(TOPIC, fn.col("topic")),
+        _header(PARTITION, fn.col("partition")),
+        _header(OFFSET, fn.col("offset")),
+        _header(TIMESTAMP, fn.coalesce(millis, fn.lit(-1))),
+        _header(ARCHIVE, fn.lit(archive)),
     )
-    size = F.array(_header(LEFT_OUT_BYTES, F.octet_length(F.col("value"))))
-    none = F.array().cast("array<struct<key:string,value:binary>>")
+    size = fn.array(_header(LEFT_OUT_BYTES, fn.octet_length(fn.col("value"))))
+    none = fn.array().cast("array<struct<key:string,value:binary>>")
     return bad.select(
-        F.col("key"),
-        F.when(is_too_large, F.lit(None)).otherwise(F.col("value")).alias("value"),
-        F.concat(own, ours, F.when(is_too_large, size).otherwise(none)).alias("headers"),
+        fn.col("key"),
+        fn.when(is_too_large, fn.lit(None)).otherwise(fn.col("value")).alias("value"),
+        fn.concat(own, ours, fn.when(is_too_large, size).otherwise(none)).alias("headers"),
     )
 
 
 def _header(name: str, value: Column) -> Column:
-    return F.struct(F.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
+    return fn.struct(fn.lit(name).alias("key"), value.cast("string").cast("binary").alias("value"))
 
 
 def _size_bytes() -> Column:
     """Of key, value and own headers."""
-    headers = F.aggregate(
-        F.col("headers"),
-        F.lit(0),
+    headers = fn.aggregate(
+        fn.col("headers"),
+        fn.lit(0),
         lambda total, header: (
-            total + F.octet_length(header["key"]) + F.coalesce(F.octet_length(header["value"]), F.lit(0)) + 10
+            total
+            + fn.octet_length(header["key"])
+            + fn.coalesce(fn.octet_length(header["value"]), fn.lit(0))
+            + 10
         ),
     )
-    parts = [F.octet_length(F.col("key")), F.octet_length(F.col("value")), headers]
-    return sum((F.coalesce(part, F.lit(0)) for part in parts), start=F.lit(0))
+    parts = [fn.octet_length(fn.col("key")), fn.octet_length(fn.col("value")), headers]
+    return sum((fn.coalesce(part, fn.lit(0)) for part in parts), start=fn.lit(0))

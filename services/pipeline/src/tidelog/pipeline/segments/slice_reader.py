@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.segments.aborted_batches import AbortedBatches
 from tidelog.pipeline.segments.columnar import ALL_ROWS, ColumnarDecoder, RowBounds
-from tidelog.pipeline.segments.layout import AbortedRange, OffsetsMissingError
+from tidelog.pipeline.segments.layout import OffsetsMissingError
 from tidelog.pipeline.segments.slices import Slice
 from tidelog.pipeline.segments.storage import Storage, is_local
 from tidelog.records.batch import (
@@ -27,23 +26,6 @@ LOCAL_CHUNK_BYTES: Final = 4 * 1024 * 1024
 REMOTE_CHUNK_BYTES: Final = 16 * 1024 * 1024
 _MIN_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
 _US_PER_MS: Final = 1_000
-
-
-class AbortedBatches:
-    """Whether a transactional batch was aborted: by its producer and base offset."""
-
-    def __init__(self, ranges: Iterable[AbortedRange]) -> None:
-        by_producer: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        for aborted in ranges:
-            by_producer[aborted.producer_id].append((aborted.first_offset, aborted.last_offset))
-        self._ranges = {producer: sorted(found) for producer, found in by_producer.items()}
-
-    def __contains__(self, header: BatchHeader) -> bool:
-        ranges = self._ranges.get(header.producer_id)
-        if not ranges or not header.is_transactional:
-            return False
-        slot = bisect_right(ranges, (header.base_offset, 2**63)) - 1
-        return slot >= 0 and header.base_offset <= ranges[slot][1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.offset_shares import offset_shares
 from tidelog.pipeline.segments.layout import OffsetsMissingError, PartitionLog
 from tidelog.pipeline.segments.options import OffsetsOption
 
@@ -96,22 +97,8 @@ def next_offsets(
         if begin < log.start_offset and stops_at_loss:
             raise OffsetsMissingError(*place, begin, log.start_offset, GONE_REASON)
         begins[place], ends[place] = begin, max(begin, end)
-    return _limited(begins, ends, max_offsets)
-
-
-def _limited(begins: Offsets, ends: Offsets, max_offsets: int | None) -> Offsets:
-    total = sum(ends[place] - begins[place] for place in ends)
-    if max_offsets is None or total <= max_offsets:
-        return ends
-    # At least one offset a partition that has any: else a small one would wait for ever.
-    return {
-        place: begins[place]
-        + min(
-            ends[place] - begins[place],
-            max(1, (ends[place] - begins[place]) * max_offsets // total),
-        )
-        for place in ends
-    }
+    shares = offset_shares({place: ends[place] - begins[place] for place in ends}, max_offsets)
+    return {place: begins[place] + share for place, share in shares.items()}
 
 
 def ranges_between(

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from bisect import bisect_right
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.segments.aborted_batches import AbortedBatches
 from tidelog.pipeline.segments.headers import LOCAL_CHUNK_BYTES, REMOTE_CHUNK_BYTES, scan_batches
 from tidelog.pipeline.segments.indexes import offset_entries, position_below
 from tidelog.pipeline.segments.layout import (
     READ_COMMITTED,
     READ_UNCOMMITTED,
-    AbortedRange,
     PartitionLog,
     SegmentFile,
     by_name,
@@ -24,7 +23,6 @@ from tidelog.pipeline.segments.visible import visible_logs
 from tidelog.pipeline.verify.epochs import Epochs
 from tidelog.pipeline.verify.holes import SeenBatch
 from tidelog.pipeline.verify.log_reader import LogExtent, Partition, Span
-from tidelog.records.batch import BatchHeader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -98,7 +96,7 @@ class SegmentBatches:
 
     def batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[SeenBatch]:
         log = self.logs[topic, partition]
-        aborted = _Aborted(log.aborted)
+        aborted = AbortedBatches(log.aborted)
         for segment in log.segments_of(start, end):
             try:
                 yield from self._of_segment(segment, start, end, aborted)
@@ -106,7 +104,7 @@ class SegmentBatches:
                 raise PipelineError(f"{segment.log_path} was deleted meanwhile: verify again") from error
 
     def _of_segment(
-        self, segment: SegmentFile, start: int, end: int, aborted: _Aborted
+        self, segment: SegmentFile, start: int, end: int, aborted: AbortedBatches
     ) -> Iterator[SeenBatch]:
         chunk_bytes = LOCAL_CHUNK_BYTES if is_local(segment.log_path) else REMOTE_CHUNK_BYTES
         with self.storage.open(segment.log_path) as file:
@@ -120,7 +118,7 @@ class SegmentBatches:
                     return
                 yield SeenBatch(
                     header,
-                    aborted.holds(header),
+                    header in aborted,
                     lambda at=batch.position, size=header.size_bytes: file.read_at(size, at),  # type: ignore[misc]
                 )
 
@@ -132,19 +130,3 @@ class SegmentBatches:
         except FileNotFoundError:
             return 0
         return position_below(offset_entries(index, segment.base_offset, size_bytes), offset)
-
-
-class _Aborted:
-    """Ranges of one producer don't overlap."""
-
-    def __init__(self, ranges: Collection[AbortedRange]) -> None:
-        self._ranges: dict[int, list[AbortedRange]] = {}
-        for one in sorted(ranges, key=lambda one: one.first_offset):
-            self._ranges.setdefault(one.producer_id, []).append(one)
-
-    def holds(self, header: BatchHeader) -> bool:
-        if not header.is_transactional or header.is_control:
-            return False
-        ranges = self._ranges.get(header.producer_id, [])
-        at = bisect_right(ranges, header.base_offset, key=lambda one: one.first_offset) - 1
-        return at >= 0 and header.base_offset <= ranges[at].last_offset
