@@ -178,6 +178,7 @@ class Rounds:
             finally:
                 for side in started:
                     side.stop()
+                    self._bench.stopped(side)
             shutil.rmtree(directory)
 
     def _run_cases(self, sides: list[Side], number: int, found: Measured, task: TaskID) -> None:

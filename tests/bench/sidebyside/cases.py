@@ -280,6 +280,10 @@ class Bench:
                 file.write(TOUCH_BLOCK)
         self._touch_file.unlink()
 
+    def stopped(self, side: Side) -> None:
+        """What the side's brokers held went with them: `--only` may leave a topic that nothing consumed."""
+        self._left_topics.pop(side.name, None)
+
     def _forget(self, side: Side) -> None:
         if left := self._left_topics.pop(side.name, None):
             self._delete(side, left[0])

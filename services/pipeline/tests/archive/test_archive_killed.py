@@ -27,8 +27,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.integration]
 # Each costs the start of a Java more.
 KILLS: Final = int(os.environ.get("TIDELOG_TEST_KILLS", "1"))
 DRIVER: Final = Path(__file__).with_name("driver_with_a_bad_task.py")
-RECORDS: Final = 3000
-BATCHES: Final = 6
+RECORDS: Final = 2000
+BATCHES: Final = 4
 PARTITIONS: Final = 2
 START_TIMEOUT_S: Final = 300.0
 
