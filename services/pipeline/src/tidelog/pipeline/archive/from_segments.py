@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from pyspark.errors import StreamingQueryException
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as fn
 from tidelog.broker.log.partition_metadata import decode_uuid
 from tidelog.client.leader_epochs import EpochStart
 from tidelog.model.topics import TopicPartition
@@ -21,9 +22,10 @@ from tidelog.pipeline.archive.batch import BatchArchiver
 from tidelog.pipeline.archive.binding import RunPlan, TableState, plan_run, write_binding
 from tidelog.pipeline.archive.checkpoint import FIRST_OFFSETS, checkpoint_state
 from tidelog.pipeline.archive.job import ArchiveSummary, run_archive
+from tidelog.pipeline.archive.planned_batches import offsets_json, run_batches
 from tidelog.pipeline.archive.prepared import first_schema
 from tidelog.pipeline.archive.sink import Sink, sink_of
-from tidelog.pipeline.archive.source_offsets import Ranges
+from tidelog.pipeline.archive.source_offsets import Offsets, Ranges, parse_offsets
 from tidelog.pipeline.archive.spec import STOP, ArchiveSpec
 from tidelog.pipeline.archive.survey import Survey, survey
 from tidelog.pipeline.errors import PipelineError
@@ -33,6 +35,7 @@ from tidelog.pipeline.segments import register
 from tidelog.pipeline.segments.layout import PartitionLog
 from tidelog.pipeline.segments.options import STORAGE_PREFIX
 from tidelog.pipeline.segments.storage import Storage
+from tidelog.pipeline.segments.stream_offsets import next_offsets as next_ends
 from tidelog.pipeline.segments.stream_offsets import to_json
 from tidelog.pipeline.segments.visible import visible_logs
 from tidelog.pipeline.session import is_remote
@@ -69,6 +72,12 @@ class SegmentFiles:
         )
         return [log for log in found if spec.matches(log.topic)]
 
+    def options(self, spec: ArchiveSpec) -> dict[str, str]:
+        """Of the source, for this archive."""
+        storage = {f"{STORAGE_PREFIX}{name}": value for name, value in self.storage_settings.items()}
+        loss = "true" if spec.on_data_loss == STOP else "false"
+        return {**storage, "isolationLevel": spec.isolation_level, "failOnDataLoss": loss}
+
 
 def run_from_segments(
     spark: SparkSession,
@@ -82,11 +91,6 @@ def run_from_segments(
     """As run_archive; once the live topic has been begun with, segments are not looked at again. Raises
     PipelineError, KafkaError, ClientError.
     """
-    if is_remote(spark):
-        raise PipelineError(
-            "through Spark Connect an archive can't begin with segments: run this without a remote session,"
-            " where the files are; once it reads the live topic it may go on through Connect"
-        )
     backfill = _Backfill(spark, spec, files, on_start, on_commit, stops)
     while not _is_live(spec) and not stops():
         backfill.read_all_there_is()
@@ -151,15 +155,20 @@ class _Backfill:
         archiver = _SegmentArchiver(self._files, self._spark, self._spec, self._sink, plan, table, self._note)
         for attempt in range(_STARTS):
             try:
-                self._run(self._start(archiver, starting))
+                self._run(archiver, starting)
                 return
-            except StreamingQueryException as error:
+            except PySparkException as error:
                 if isinstance(archiver.failure, PipelineError):
                     raise archiver.failure from error
                 if _NO_WORKER not in str(error) or attempt + 1 == _STARTS:
                     raise explained(str(error)) from error
 
-    def _run(self, query: StreamingQuery) -> None:
+    def _run(self, archiver: BatchArchiver, starting: str) -> None:
+        if is_remote(self._spark):
+            source = _FileBatches(self._spark, self._spec, self._files)
+            run_batches(source, self._spec, archiver, parse_offsets(starting), self._stops)
+            return
+        query = self._start(archiver, starting)
         try:
             while not query.awaitTermination(_LOOK_S) and not self._stops():
                 pass
@@ -198,22 +207,56 @@ class _Backfill:
         )
 
     def _records(self, starting: str) -> DataFrame:
-        spec = self._spec
         register(self._spark)
         reader = (
             self._spark.readStream.format("tidelog")
+            .options(**self._files.options(self._spec))
             .option("startingOffsets", starting)
-            .option("isolationLevel", spec.isolation_level)
-            .option("failOnDataLoss", "true" if spec.on_data_loss == STOP else "false")
-            .option("maxOffsetsPerTrigger", spec.max_offsets_per_trigger)
+            .option("maxOffsetsPerTrigger", self._spec.max_offsets_per_trigger)
         )
-        for name, value in self._files.storage_settings.items():
-            reader = reader.option(f"{STORAGE_PREFIX}{name}", value)
-        if spec.pattern is not None:
-            reader = reader.option("subscribePattern", spec.pattern)
+        if self._spec.pattern is not None:
+            reader = reader.option("subscribePattern", self._spec.pattern)
         else:
-            reader = reader.option("subscribe", ",".join(spec.topics))
+            reader = reader.option("subscribe", ",".join(self._spec.topics))
         return reader.load(",".join(self._files.roots))
+
+
+@dataclass(frozen=True, slots=True)
+class _FileBatches:
+    """For sessions of Spark Connect: batches as the stream would plan them."""
+
+    spark: SparkSession
+    spec: ArchiveSpec
+    files: SegmentFiles
+
+    def look(self) -> Survey:
+        return survey_of(self.files.logs(self.spec))
+
+    def next_ends(self, begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Offsets:
+        found = next_ends(
+            self.files.logs(self.spec),
+            {(place.topic, place.partition): offset for place, offset in begin.items()},
+            {(place.topic, place.partition): offset for place, offset in ends.items()},
+            max_offsets=self.spec.max_offsets_per_trigger,
+            stops_at_loss=self.spec.on_data_loss == STOP,
+        )
+        reached = {TopicPartition(*place): end for place, end in found.items()}
+        return dict(begin) | {place: end for place, end in reached.items() if end > begin.get(place, 0)}
+
+    def records(self, ranges: Ranges) -> DataFrame:
+        register(self.spark)
+        reader = (
+            self.spark.read.format("tidelog")
+            .options(**self.files.options(self.spec))
+            .option("subscribe", ",".join({place.topic for place in ranges}))
+            .option(
+                "startingOffsets", offsets_json({place: wanted.start for place, wanted in ranges.items()})
+            )
+            .option("endingOffsets", offsets_json({place: wanted.end for place, wanted in ranges.items()}))
+        )
+        # Partitions that aren't named would be read whole.
+        is_named = fn.concat_ws("-", "topic", "partition").isin([str(place) for place in ranges])
+        return reader.load(",".join(self.files.roots)).where(is_named)
 
 
 class _SegmentArchiver(BatchArchiver):

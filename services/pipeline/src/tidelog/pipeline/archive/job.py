@@ -24,7 +24,7 @@ from tidelog.pipeline.archive.binding import (
 )
 from tidelog.pipeline.archive.checkpoint import checkpoint_state, planned_ranges
 from tidelog.pipeline.archive.connector import connector_options
-from tidelog.pipeline.archive.planned_batches import run_batches
+from tidelog.pipeline.archive.planned_batches import TopicBatches, run_batches
 from tidelog.pipeline.archive.prepared import first_schema
 from tidelog.pipeline.archive.sink import Sink, sink_of
 from tidelog.pipeline.archive.source_offsets import MissingRange, starting_json
@@ -113,7 +113,7 @@ def run_archive(
     try:
         if is_remote(spark):
             starting = plan.starting if plan.starting is not None else spec.starting
-            run_batches(spark, spec, archiver, starting, stops)
+            run_batches(TopicBatches(spark, spec), spec, archiver, starting, stops)
         else:
             _run_query(_start(spark, spec, plan, now, archiver), stops)
     except PySparkException as error:

@@ -12,7 +12,8 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.archive.binding import NONE_YET
@@ -40,8 +41,20 @@ _NO_WATERMARK: Final = 0
 _LOOK_S: Final = 0.5
 
 
+class BatchSource(Protocol):
+    """What batches are planned of."""
+
+    def look(self) -> Survey: ...
+
+    def next_ends(self, begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Offsets:
+        """Of a batch from `begin` on, not beyond `ends`."""
+
+    def records(self, ranges: Ranges) -> DataFrame:
+        """Exactly these, with the Kafka connector's columns."""
+
+
 def run_batches(
-    spark: SparkSession,
+    source: BatchSource,
     spec: ArchiveSpec,
     archive: Callable[[DataFrame, int], None],
     starting: str | Mapping[TopicPartition, int],
@@ -50,29 +63,55 @@ def run_batches(
     """Until all is archived that was there when it began or, with an interval, until `stops` says so."""
     checkpoint = StoredDirectory(spec.checkpoint)
     state = checkpoint_state(checkpoint)
-    now = survey(spec)
+    now = source.look()
     if checkpoint.read(QUERY_ID) is None:
         # Without it Spark would refuse the checkpoint later on.
         checkpoint.write(QUERY_ID, json.dumps({"id": str(uuid.uuid4())}, separators=(",", ":")))
-    if state.planned == NONE_YET:
+    if state.planned == NONE_YET and checkpoint.read(FIRST_OFFSETS) is None:
         checkpoint.write(FIRST_OFFSETS, f"\x00{VERSION}\n{offsets_json(first_offsets(starting, now))}")
     elif state.planned > state.done:
-        _run(spark, spec, archive, checkpoint, state.planned)
+        _run(source, archive, checkpoint, state.planned)
     batch = state.planned + 1
     last_ends = now.readable_ends
     while not stops():
         began_s = time.monotonic()
         begin = _position(checkpoint, batch - 1)
-        ends = next_ends(begin, last_ends, spec.max_offsets_per_trigger)
+        ends = source.next_ends(begin, last_ends)
         if ends != begin:
             checkpoint.write(f"{OFFSETS}/{batch}", f"{VERSION}\n{_plan_json()}\n{offsets_json(ends)}")
-            _run(spark, spec, archive, checkpoint, batch)
+            _run(source, archive, checkpoint, batch)
             batch += 1
         elif spec.interval_ms is None:
             return
         if spec.interval_ms is not None:
             _rest(began_s + spec.interval_ms / 1000, stops)
-            last_ends = survey(spec).readable_ends
+            last_ends = source.look().readable_ends
+
+
+@dataclass(frozen=True, slots=True)
+class TopicBatches:
+    """Of the live topics, by the connector's batch reader."""
+
+    spark: SparkSession
+    spec: ArchiveSpec
+
+    def look(self) -> Survey:
+        return survey(self.spec)
+
+    def next_ends(self, begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Offsets:
+        return next_ends(begin, ends, self.spec.max_offsets_per_trigger)
+
+    def records(self, ranges: Ranges) -> DataFrame:
+        starts = {place: wanted.start for place, wanted in ranges.items()}
+        ends = {place: wanted.end for place, wanted in ranges.items()}
+        return (
+            self.spark.read.format("kafka")
+            .options(**connector_options(self.spec))
+            .option("assign", json.dumps(_assigned(ranges)))
+            .option("startingOffsets", offsets_json(starts))
+            .option("endingOffsets", offsets_json(ends))
+            .load()
+        )
 
 
 def first_offsets(starting: str | Mapping[TopicPartition, int], now: Survey) -> Offsets:
@@ -119,26 +158,13 @@ def _position(checkpoint: StoredDirectory, batch: int) -> Offsets:
 
 
 def _run(
-    spark: SparkSession,
-    spec: ArchiveSpec,
+    source: BatchSource,
     archive: Callable[[DataFrame, int], None],
     checkpoint: StoredDirectory,
     batch: int,
 ) -> None:
-    archive(_records(spark, spec, planned_ranges(checkpoint, batch)), batch)
+    archive(source.records(planned_ranges(checkpoint, batch)), batch)
     checkpoint.write(f"{COMMITS}/{batch}", f'{VERSION}\n{{"nextBatchWatermarkMs":{_NO_WATERMARK}}}')
-
-
-def _records(spark: SparkSession, spec: ArchiveSpec, ranges: Ranges) -> DataFrame:
-    """The connector's batch reader, over exactly these offsets."""
-    return (
-        spark.read.format("kafka")
-        .options(**connector_options(spec))
-        .option("assign", json.dumps(_assigned(ranges)))
-        .option("startingOffsets", offsets_json({place: wanted.start for place, wanted in ranges.items()}))
-        .option("endingOffsets", offsets_json({place: wanted.end for place, wanted in ranges.items()}))
-        .load()
-    )
 
 
 def _assigned(ranges: Ranges) -> dict[str, list[int]]:
