@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from brokerlab.broker_process import BrokerProcess
+from brokerlab.broker_process import BrokerProcess, free_port
 from click.testing import CliRunner
 from confluent_kafka import Producer
 from tidelog.cli.main import main
 from tidelog.pipeline import java
+from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.jars import JARS_VARIABLE, PROVIDED, session_jars
 from tidelog.pipeline.java import JavaMissingError, check_java
+from tidelog.pipeline.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -58,11 +60,23 @@ def test_jars_that_are_there_already_are_not_fetched(monkeypatch: pytest.MonkeyP
 def test_without_the_extra_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
-    from tidelog.pipeline.errors import PipelineError
-    from tidelog.pipeline.session import spark_session
-
     with pytest.raises(PipelineError, match=r"pip install 'tidelog\[pipeline\]'"):
         spark_session("nothing")
+
+
+@pytest.mark.parametrize(
+    "remote", ["127.0.0.1:15002", "http://host:1", "sc://", "sc://host:port", "sc://[::1"]
+)
+def test_what_is_no_address_of_a_server_is_told(monkeypatch: pytest.MonkeyPatch, remote: str) -> None:
+    monkeypatch.setenv("SPARK_REMOTE", remote)
+    with pytest.raises(PipelineError, match=r"no address of a Spark Connect server: sc://HOST:PORT"):
+        spark_session("nothing")
+
+
+def test_no_server_is_told_at_once_and_not_after_ten_minutes() -> None:
+    address = f"127.0.0.1:{free_port()}"
+    with pytest.raises(PipelineError, match=f"no Spark Connect server answers at {address} .*connect-server"):
+        spark_session("nothing", remote=f"sc://{address}/;user_id=me")
 
 
 @pytest.mark.spark

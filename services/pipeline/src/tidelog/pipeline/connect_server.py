@@ -12,7 +12,6 @@ from tidelog.pipeline.jars import session_jars
 from tidelog.pipeline.java import check_java
 from tidelog.pipeline.session import EMBEDDED, SETTINGS
 
-DEFAULT_PORT: Final = 15002
 _MAIN_CLASS: Final = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.jars import session_jars
@@ -15,6 +17,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER: Final = "local[*]"
+DEFAULT_CONNECT_PORT: Final = 15002
+CONNECT_TIMEOUT_S: Final = 10.0
 MASTER_VARIABLE: Final = "TIDELOG_SPARK_MASTER"
 """The master where none is given; with a cluster's the rest is spark-defaults.conf's, in SPARK_CONF_DIR."""
 
@@ -45,6 +49,24 @@ def is_remote(session: SparkSession) -> bool:
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
+def check_remote(remote: str, timeout_s: float = CONNECT_TIMEOUT_S) -> None:
+    """Spark itself would go on trying for ten minutes without a word. Raises PipelineError."""
+    try:
+        parts = urlsplit(remote)
+        host, port = parts.hostname, parts.port or DEFAULT_CONNECT_PORT
+    except ValueError:
+        host = None
+    if host is None or parts.scheme != "sc":
+        raise PipelineError(f"{remote} is no address of a Spark Connect server: sc://HOST:PORT is expected")
+    try:
+        socket.create_connection((host, port), timeout_s).close()
+    except OSError as error:
+        raise PipelineError(
+            f"no Spark Connect server answers at {host}:{port} ({error.strerror or error}): "
+            "'tidelog pipeline connect-server' starts one; without SPARK_REMOTE this runs here"
+        ) from error
+
+
 def spark_session(
     app_name: str,
     *,
@@ -56,7 +78,7 @@ def spark_session(
     without it and outside spark-submit the session is this process's own, of `master`, MASTER_VARIABLE or
     DEFAULT_MASTER.
 
-    Raises JavaMissingError, PipelineError (no pyspark, no JARs).
+    Raises JavaMissingError, PipelineError (no pyspark, no JARs, no server).
     """
     try:
         from pyspark.sql import SparkSession
@@ -65,6 +87,7 @@ def spark_session(
     builder = SparkSession.builder.appName(app_name)
     remote = remote or os.environ.get("SPARK_REMOTE")
     if remote:
+        check_remote(remote)
         # Static settings are the server's own.
         for name, value in (settings or {}).items():
             builder = builder.config(name, value)

@@ -6,13 +6,13 @@ import os
 import sys
 
 import click
-from tidelog.pipeline.connect_server import DEFAULT_PORT, server_command
-from tidelog.pipeline.session import DEFAULT_MASTER
+from tidelog.pipeline.connect_server import server_command
+from tidelog.pipeline.session import DEFAULT_CONNECT_PORT, DEFAULT_MASTER
 
 
 @click.command("connect-server")
 @click.option("--host", default="127.0.0.1", show_default=True)
-@click.option("--port", default=DEFAULT_PORT, show_default=True, type=click.IntRange(1, 65535))
+@click.option("--port", default=DEFAULT_CONNECT_PORT, show_default=True, type=click.IntRange(1, 65535))
 @click.option("--master", default=DEFAULT_MASTER, show_default=True, help="Of Spark.")
 @click.option("--memory", default="2g", show_default=True, help="Of its Java.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Of Spark; repeatable.")
