@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.archive.checkpoint import planned_ranges
-from tidelog.pipeline.archive.planned_batches import first_offsets, next_ends, offsets_json
-from tidelog.pipeline.archive.source_offsets import parse_offsets
+from tidelog.pipeline.archive.planned_batches import first_offsets, next_ends, offsets_json, run_batches
+from tidelog.pipeline.archive.source_offsets import Offsets, Ranges, parse_offsets
+from tidelog.pipeline.archive.spec import ArchiveSpec
 from tidelog.pipeline.archive.survey import Survey
 from tidelog.pipeline.stored_files import StoredDirectory
 
@@ -64,3 +68,32 @@ def test_what_is_written_down_is_read_as_what_spark_writes(tmp_path: Path) -> No
     checkpoint.write("sources/0/0", f"\x00v1\n{offsets_json({A0: 5})}")
     checkpoint.write("offsets/0", f"v1\n{{}}\n{offsets_json({A0: 9, B0: 2})}")
     assert planned_ranges(checkpoint, 0) == {A0: (5, 9), B0: (0, 2)}
+
+
+@dataclass
+class OneLog:
+    """A source of one partition; its batches are their ranges."""
+
+    end: int
+
+    def look(self) -> Survey:
+        return Survey({}, {A0: 0}, {A0: self.end}, {A0: self.end})
+
+    def next_ends(self, begin: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Offsets:
+        return next_ends(begin, ends, 4)
+
+    def records(self, ranges: Ranges) -> Any:
+        return ranges
+
+
+def test_latest_is_what_was_the_latest_when_the_archive_was_begun(tmp_path: Path) -> None:
+    table, checkpoint = str(tmp_path / "table"), str(tmp_path / "checkpoint")
+    spec = ArchiveSpec("of-a", "127.0.0.1:1", table, checkpoint, topics=("a",))
+    source = OneLog(7)
+    taken: list[Any] = []
+    for end in (7, 13):
+        source.end = end
+        run_batches(
+            source, spec, lambda ranges, batch: taken.append((batch, ranges)), "latest", lambda: False
+        )
+    assert taken == [(0, {A0: (7, 11)}), (1, {A0: (11, 13)})]
