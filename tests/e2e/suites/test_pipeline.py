@@ -1,5 +1,5 @@
-"""A topic archived by Spark on this cluster while its driver and executors are killed: the table has what was
-acknowledged, once, in order, unchanged, by the same judge that judges what consumers were shown.
+"""A topic archived by Spark on this cluster while its driver, its executors and a broker are killed: the table has
+what was acknowledged, once, in order, unchanged, by the same judge that judges what consumers were shown.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ TOPIC: Final = "archived"
 ARCHIVE: Final = "kills"
 SCHEDULED: Final = "yearly"
 PARTITIONS: Final = 4
-TABLE: Final = f"/var/lib/tidelog-tables/tables/{ARCHIVE}"
+TABLES: Final = "/var/lib/tidelog-tables/tables"
+PLANNED: Final = f"/var/lib/tidelog-tables/checkpoints/{SCHEDULED}/offsets/0"
 SEGMENTS: Final = "/var/lib/tidelog-segments/broker-0"
+BROKER: Final = 1
 CHANGE_TIMEOUT_S: Final = 300.0
 STARTS_S: Final = 180.0
 ARCHIVED_S: Final = 180.0
+WHOLE_S: Final = 90.0
 CALM_S: Final = 3.0
 ASK_TIMEOUT_S: Final = 30.0
 VERIFIED_S: Final = 240.0
@@ -83,20 +86,19 @@ def archived_ends(release: Release) -> dict[int, int]:
     return {place.partition: place.offset for place in found.result(ASK_TIMEOUT_S).topic_partitions}
 
 
-def await_archived(release: Release, ends: Mapping[int, int], timeout_s: float) -> float:
-    began_s = time.monotonic()
-
+def await_archived(release: Release, ends: Mapping[int, int], timeout_s: float) -> None:
     def lacking() -> list[str]:
         now = archived_ends(release)
         return [f"{p}: {now[p]} of {end}" for p, end in ends.items() if now[p] < end]
 
     await_none(lacking, timeout_s, "not archived")
-    return time.monotonic() - began_s
 
 
 def driver(release: Release) -> str:
-    (found,) = release.kubectl.pods("pipeline-driver", release.name)
-    return found
+    """Of the archive that goes on; a scheduled one's are pods of a job."""
+    found = release.kubectl.pods("pipeline-driver", release.name)
+    (name,) = (pod for pod in found if pod.endswith(f"-{ARCHIVE}-0"))
+    return name
 
 
 def executors(release: Release) -> list[str]:
@@ -113,21 +115,41 @@ def await_executors(release: Release, count: int, timeout_s: float) -> None:
 
 
 def rows_of_table(release: Release) -> list[Read]:
-    read = ["exec", driver(release), "-c", "driver", "--", "python3", "-c", READ_TABLE, TABLE]
+    table = f"{TABLES}/{ARCHIVE}"
+    read = ["exec", driver(release), "-c", "driver", "--", "python3", "-c", READ_TABLE, table]
     lines = release.kubectl.run(*read, timeout_s=READ_TIMEOUT_S).splitlines()
     rows = sorted(json.loads(line) for line in lines)
     return [read_of(p, offset, key.encode(), bytes.fromhex(value)) for p, offset, key, value in rows]
 
 
-def verify(release: Release, timeout_s: float, *arguments: str) -> str:
-    """What `tidelog pipeline verify` says in a pod like the driver's, which has its volumes."""
+def verify(release: Release, archive: str, timeout_s: float, *arguments: str) -> str:
+    """What `tidelog pipeline verify` says of an archive, in a pod like the driver's: it has the volumes."""
     labels = f"app.kubernetes.io/instance={release.name},app.kubernetes.io/component=pipeline-driver"
     (found,) = release.kubectl.get("statefulsets", "-l", labels)
     spec: dict[str, Any] = found["spec"]["template"]["spec"]
     (container,) = spec["containers"]
-    container["args"] = ["tidelog", "pipeline", "verify", TABLE, "--master=local[2]", *arguments]
+    table = f"{TABLES}/{archive}"
+    container["args"] = ["tidelog", "pipeline", "verify", table, "--master=local[2]", *arguments]
     spec["restartPolicy"] = "Never"
-    return release.kubectl.run_pod_to_end("verify", spec, timeout_s=timeout_s)
+    try:
+        said = release.kubectl.run_pod_to_end("verify", spec, timeout_s=timeout_s)
+    except KubectlError as error:
+        pytest.fail(str(error))
+    print(said)
+    return said
+
+
+def await_planned(release: Release, timeout_s: float) -> None:
+    """Until the scheduled archive's first batch is under way."""
+
+    def lacking() -> list[str]:
+        try:
+            release.kubectl.run("exec", driver(release), "-c", "driver", "--", "test", "-e", PLANNED)
+        except KubectlError as error:
+            return [str(error)]
+        return []
+
+    await_none(lacking, timeout_s, "no batch")
 
 
 def test_nothing_lost_or_doubled_when_driver_and_executors_are_killed(
@@ -135,20 +157,29 @@ def test_nothing_lost_or_doubled_when_driver_and_executors_are_killed(
 ) -> None:
     plan = LoadPlan(TOPIC, PARTITIONS, producers=2, keys=8, records_per_s=300, value_bytes=100)
     kills = 0
+    began_s = time.monotonic()
     with Load(archive.bootstrap, plan) as load:
         load.await_acknowledged(range(PARTITIONS), STARTS_S * slowness)
-        first_s = await_archived(archive, load.ends(), STARTS_S * slowness)
-        print(f"the first records are archived after {first_s:.1f} s")
-        for what in ("an executor", "the driver", "the driver and its executors"):
+        await_archived(archive, load.ends(), STARTS_S * slowness)
+        print(f"the first records are archived after {time.monotonic() - began_s:.1f} s")
+        for what in ("an executor", "the driver", "the driver, its executors and a broker"):
             await_executors(archive, 2, STARTS_S * slowness)
             victims = {
                 "an executor": executors(archive)[:1],
                 "the driver": [driver(archive)],
-                "the driver and its executors": [driver(archive), *executors(archive)],
+                "the driver, its executors and a broker": [
+                    driver(archive),
+                    *executors(archive),
+                    archive.pod_of(BROKER),
+                ],
             }[what]
+            killed_s = time.monotonic()
             archive.kubectl.kill(*victims)
             kills += len(victims)
-            again_s = await_archived(archive, load.ends(), ARCHIVED_S * slowness)
+            archive.await_whole(TOPIC, 3, WHOLE_S * slowness)
+            archive.kubectl.await_ready(archive.name, WHOLE_S * slowness)
+            await_archived(archive, load.ends(), ARCHIVED_S * slowness)
+            again_s = time.monotonic() - killed_s
             print(f"killed {what}: what came until then is archived after {again_s:.1f} s")
             time.sleep(CALM_S)
     await_archived(archive, load.ends(), ARCHIVED_S * slowness)
@@ -158,27 +189,29 @@ def test_nothing_lost_or_doubled_when_driver_and_executors_are_killed(
     outcome.add(kills=kills, anomalies=len(verdict.anomalies), longest_gap_s=0.0)
     assert verdict.is_sound, str(verdict)
     assert verdict.acknowledged > 0
-    for log in (
-        "--bootstrap-server=" + archive.inside_bootstrap,
-        "--segments=/var/lib/tidelog-segments/broker-0",
-    ):
-        try:
-            print(verify(archive, VERIFIED_S * slowness, log))
-        except KubectlError as error:
-            pytest.fail(str(error))
+    for log in (f"--bootstrap-server={archive.inside_bootstrap}", f"--segments={SEGMENTS}"):
+        verify(archive, ARCHIVE, VERIFIED_S * slowness, log)
 
 
-def test_a_scheduled_archive_takes_all_there_is_and_ends(archive: Release, slowness: float) -> None:
-    """Its job is started by hand: New Year is far away."""
+def test_a_scheduled_archive_takes_all_there_is_and_ends(
+    archive: Release, outcome: Outcome, slowness: float
+) -> None:
+    """Its job is started by hand: New Year is far away. Its driver is killed in the midst of the batch."""
     kubectl = archive.kubectl
     kubectl.run("create", "job", "now", f"--from=cronjob/{archive.name}-tidelog-pipeline-{SCHEDULED}")
     timeout_s = STARTS_S * slowness
+    await_planned(archive, timeout_s)
+    (killed,) = (pod["metadata"]["name"] for pod in kubectl.get("pods", "-l", "job-name=now"))
+    kubectl.kill(killed)
+    outcome.add(kills=1, anomalies=0, longest_gap_s=0.0)
+    began_s = time.monotonic()
     kubectl.run(
         *("wait", "job/now", "--for=condition=complete", f"--timeout={timeout_s:.0f}s"),
         timeout_s=timeout_s + ASK_TIMEOUT_S,
     )
-    said = kubectl.run("logs", "job/now")
-    print(said)
+    print(f"killed {killed}: another one ended after {time.monotonic() - began_s:.1f} s")
+    print(kubectl.run("logs", "job/now"))
     records = sum(end_offset(archive.bootstrap, TOPIC, partition) for partition in range(PARTITIONS))
     assert records > 0
-    assert f"{SCHEDULED}: {records:,} rows in " in said
+    said = verify(archive, SCHEDULED, VERIFIED_S * slowness, f"--bootstrap-server={archive.inside_bootstrap}")
+    assert f"complete: rows {records:,}, lost 0, duplicated 0" in said
