@@ -1,5 +1,5 @@
-"""A topic archived by Spark on this cluster while its driver, its executors and a broker are killed: the table has
-what was acknowledged, once, in order, unchanged, by the same judge that judges what consumers were shown.
+"""A topic archived by Spark on this cluster while its driver, its executors and a broker are killed: the
+table has what was acknowledged, once, in order, unchanged, by the judge of what consumers were shown.
 """
 
 from __future__ import annotations
