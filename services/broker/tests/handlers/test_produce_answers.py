@@ -11,14 +11,17 @@ import pytest
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from tidelog.broker.connection import ClosedByProtocolError
 from tidelog.broker.handlers import produce
+from tidelog.broker.handlers.one_batch import OneBatch
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
-from tidelog.broker.request import NO_REPLY, PARKED, RequestContext
+from tidelog.broker.request import NO_REPLY, PARKED, EncodedBody, RequestContext
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, StopReplica
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
@@ -29,7 +32,9 @@ from tidelog.wire.messages.produce import (
 
 
 class Client:
-    def __init__(self) -> None:
+    def __init__(self, *, comes_again: bool) -> None:
+        """`comes_again`: the broker has seen such a request before."""
+        self.comes_again = comes_again
         self.answers: list[ProduceResponse] = []
         self.on_abandoned: Callable[[], None] | None = None
         self.is_closed = False
@@ -48,6 +53,14 @@ class Client:
             reply=self.answers.append,
         )
         return cast(RequestContext, context)
+
+    def received(self, request: ProduceRequest, version: int) -> ProduceRequest | OneBatch:
+        if not self.comes_again:
+            return request
+        body = b"".join(map(bytes, codec.request_encoder(ApiKey.PRODUCE, version)(request)))
+        decode = produce.decoder(version)
+        decode(memoryview(body), 0)
+        return decode(memoryview(bytearray(body)), 0)[0]
 
     def close(self) -> None:
         self.is_closed = True
@@ -74,7 +87,11 @@ def send(
         data.append(PartitionProduceData(partition, cast(Any, batch)))
     topics = [TopicProduceData(partition_data=data, **(topic or {"name": "t"}))]
     request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics)
-    return produce.handle(lab.broker, request, client.context(version, client_id))
+    answer = produce.handle(lab.broker, client.received(request, version), client.context(version, client_id))
+    if isinstance(answer, EncodedBody):
+        body = b"".join(cast(list[bytes], answer.chunks))
+        return codec.response_decoder(ApiKey.PRODUCE, version)(body, 0)[0]
+    return answer
 
 
 def parts(answer: Any) -> list[PartitionProduceResponse]:
@@ -92,9 +109,9 @@ def replicate(lab: InMemoryBroker, leader: int = BROKER_ID, leader_epoch: int = 
     lab.runner.run(lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (state,))))
 
 
-@pytest.fixture
-def client() -> Client:
-    return Client()
+@pytest.fixture(params=[False, True], ids=["first", "again"])
+def client(request: pytest.FixtureRequest) -> Client:
+    return Client(comes_again=request.param)
 
 
 @pytest.mark.parametrize("acks", [1, -1])
@@ -253,7 +270,7 @@ def test_a_batch_behind_one_that_met_a_changing_role_is_turned_away_alike(
 ) -> None:
     """One comes while the new epoch is on its way to the disk, one afterwards: neither makes a gap."""
     topic_id = lab.add_topic("t")
-    client = Client()
+    client = Client(comes_again=False)
 
     def code_of(sequence: int) -> int:
         record = Record(0, lab.clock.now_ms(), None, b"v", [])

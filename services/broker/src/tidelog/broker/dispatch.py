@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import copy
 import importlib
-import struct
 from collections.abc import Callable
 from time import monotonic
 from types import CoroutineType
@@ -18,7 +17,7 @@ from tidelog.broker.outbox import Chunk
 from tidelog.broker.request import NO_REPLY, PARKED, EncodedBody, RequestContext
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.headers import decode_request_header, encode_response_header
+from tidelog.wire.headers import SIZE_BYTES, decode_request_header, response_begin
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -27,8 +26,6 @@ MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 """Of anything but Produce: decoding makes objects of up to 28 times the bytes, and blocks the loop for 0.3
 s a MiB at the worst.
 """
-
-_SIZE = struct.Struct(">i")
 
 STOP_TIMEOUT_MS: Final = 1_000
 """How long a stop waits for requests in work; those may wait for a controller that isn't there."""
@@ -39,7 +36,7 @@ _log = structlog.get_logger(__name__)
 class Route:
     """How one version of one API is decoded, handled and encoded; made at its first request."""
 
-    __slots__ = ("api_key", "decode", "encode", "handle", "keeps_frame", "telemetry", "version")
+    __slots__ = ("_begin", "api_key", "decode", "encode", "handle", "keeps_frame", "telemetry", "version")
 
     def __init__(
         self,
@@ -57,6 +54,7 @@ class Route:
         )  # its handler is done with the records before the buffer is used again
         self.decode = codec.request_decoder(api_key, version) if decoder is None else decoder(version)
         self.encode = codec.response_encoder(api_key, version)
+        self._begin = response_begin(api_key, version)
         self.telemetry = broker.telemetry.request_metrics(api_key.name_in_kafka, version)
 
     def counted_as(self, name: str, broker: Broker) -> Route:
@@ -68,13 +66,12 @@ class Route:
     def encode_answer(self, context: RequestContext, message: Any) -> list[Chunk]:
         """The whole frame: size, header, body."""
         chunks: list[Chunk] = list(message.chunks) if type(message) is EncodedBody else self.encode(message)
-        header = encode_response_header(self.api_key, self.version, context.correlation_id)
         first = chunks[0]
         assert type(first) is bytes
-        context.answer_bytes = size = len(header) + (
-            len(first) if len(chunks) == 1 else sum(map(len, chunks))
-        )
-        chunks[0] = _SIZE.pack(size) + header + first
+        begin = self._begin
+        size = begin.size - SIZE_BYTES + (len(first) if len(chunks) == 1 else sum(map(len, chunks)))
+        context.answer_bytes = size
+        chunks[0] = begin.pack(size, context.correlation_id) + first
         self.telemetry.observe(monotonic() - context.started_at, size)
         return chunks
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import struct
 
+from tidelog.wire.headers import SIZE_BYTES
+
 SHARED_BUFFER_BYTES = 256 * 1024
 FIRST_READ_BYTES = 64 * 1024
 """What a connection known for large frames reads before it knows the next frame's size."""
@@ -18,7 +20,7 @@ FIRST_ALLOCATION_BYTES = 1024 * 1024 + 64 * 1024
 """A frame may claim any size up to the limit; memory is given as its bytes arrive, doubling from here."""
 POOLED_BYTES = 8 * 1024 * 1024
 
-_SIZE = struct.Struct(">i")
+_unpack_size = struct.Struct(">i").unpack_from
 
 
 class InvalidFrameSizeError(ValueError):
@@ -89,7 +91,7 @@ class FrameReader:
         if self._own_frame_end:
             return memoryview(self._own)[self._own_filled : min(self._own_frame_end, len(self._own))]
         if self._own_filled:  # fewer than 4 bytes: nothing beyond the size, so that no frame has to move
-            return memoryview(self._own)[self._own_filled : _SIZE.size]
+            return memoryview(self._own)[self._own_filled : SIZE_BYTES]
         return memoryview(self._own)[:FIRST_READ_BYTES]
 
     def received(self, size_bytes: int) -> None:
@@ -98,8 +100,8 @@ class FrameReader:
             self._data, self._start, self._end = self._pool.shared, 0, size_bytes
             return
         self._own_filled += size_bytes
-        if not self._own_frame_end and self._own_filled >= _SIZE.size:
-            self._own_frame_end = _SIZE.size + self._checked_size(self._own, 0)
+        if not self._own_frame_end and self._own_filled >= SIZE_BYTES:
+            self._own_frame_end = SIZE_BYTES + self._checked_size(self._own, 0)
         if self._own_frame_end > len(self._own) and self._own_filled == len(self._own):
             self._grow(min(self._own_frame_end, 2 * len(self._own)))
         if self._own_frame_end and self._own_filled >= self._own_frame_end:
@@ -110,10 +112,12 @@ class FrameReader:
         InvalidFrameSizeError.
         """
         start, left = self._start, self._end - self._start
-        if left >= _SIZE.size:
-            size = self._checked_size(self._data, start)
-            if left >= size + _SIZE.size:
-                start += _SIZE.size
+        if left >= SIZE_BYTES:
+            (size,) = _unpack_size(self._data, start)
+            if not 0 <= size <= self._max_frame_bytes:
+                raise self._invalid_size(size)
+            if left >= size + SIZE_BYTES:
+                start += SIZE_BYTES
                 self._start = start + size
                 return self._data[start : start + size]
         if left == 0 and self._own is None:  # the usual end of a read
@@ -141,19 +145,22 @@ class FrameReader:
             self._own = None
 
     def _checked_size(self, data: bytearray | memoryview, position: int) -> int:
-        size: int = _SIZE.unpack_from(data, position)[0]
-        if size < 0 or size > self._max_frame_bytes:
-            raise InvalidFrameSizeError(
-                f"a request of {size} bytes; socket.request.max.bytes is {self._max_frame_bytes}"
-            )
+        size: int = _unpack_size(data, position)[0]
+        if not 0 <= size <= self._max_frame_bytes:
+            raise self._invalid_size(size)
         return size
+
+    def _invalid_size(self, size: int) -> InvalidFrameSizeError:
+        return InvalidFrameSizeError(
+            f"a request of {size} bytes; socket.request.max.bytes is {self._max_frame_bytes}"
+        )
 
     def _keep_rest(self) -> None:
         """All whole frames are given out: free the buffer, or move the beginning of the next frame to its
         front.
         """
         data, start, left = self._data, self._start, self._end - self._start
-        frame_bytes = _SIZE.size + self._checked_size(data, start) if left >= _SIZE.size else 0
+        frame_bytes = SIZE_BYTES + self._checked_size(data, start) if left >= SIZE_BYTES else 0
         self._expects_large = frame_bytes >= LARGE_FRAME_BYTES or (
             self._own is not None and left == 0 and self._end >= LARGE_FRAME_BYTES
         )
@@ -161,7 +168,7 @@ class FrameReader:
         if left:
             keep = self._own
             if keep is None or len(keep) < min(frame_bytes, FIRST_ALLOCATION_BYTES):
-                keep = self._pool.take(max(min(frame_bytes, FIRST_ALLOCATION_BYTES), _SIZE.size, left))
+                keep = self._pool.take(max(min(frame_bytes, FIRST_ALLOCATION_BYTES), SIZE_BYTES, left))
             memoryview(keep)[:left] = data[start : start + left]
             self._own, keep = keep, self._own
             self._own_filled, self._own_frame_end = left, frame_bytes

@@ -168,7 +168,7 @@ class Replica:
     ) -> Appended:
         base_offset = decision.base_offset
         assign_offset_and_epoch(records, 0, base_offset, decision.leader_epoch)
-        header = BatchHeader(base_offset, header[1], decision.leader_epoch, *header[3:])
+        header = tuple.__new__(BatchHeader, (base_offset, header[1], decision.leader_epoch, *header[3:]))
         log_append_time_ms = NO_TIMESTAMP
         if self.append_rules.is_log_append_time:
             header = set_log_append_time(records, header, 0, now_ms)

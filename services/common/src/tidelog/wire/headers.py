@@ -14,6 +14,10 @@ from tidelog.wire.schema import Buffer
 _REQUEST = struct.Struct(">hhih")
 _RESPONSE = struct.Struct(">i")
 _RESPONSE_FLEXIBLE = struct.Struct(">ix")
+SIZE_BYTES = 4
+"""Before each request and response, not counted by itself."""
+_BEGIN = struct.Struct(">ii")
+_BEGIN_FLEXIBLE = struct.Struct(">iix")
 _read_request = _REQUEST.unpack_from
 
 _FLEXIBLE_FROM = {spec.api_key.value: spec.flexible_from for spec in API_SPECS.values()}
@@ -73,6 +77,11 @@ def encode_response_header(api_key: int, api_version: int, correlation_id: int) 
     if api_version >= _LONG_RESPONSE_FROM.get(api_key, _NEVER):
         return _RESPONSE_FLEXIBLE.pack(correlation_id)
     return _RESPONSE.pack(correlation_id)
+
+
+def response_begin(api_key: int, api_version: int) -> struct.Struct:
+    """Packs the size of a response (without SIZE_BYTES) and its header, of a correlation id."""
+    return _BEGIN_FLEXIBLE if api_version >= _LONG_RESPONSE_FROM.get(api_key, _NEVER) else _BEGIN
 
 
 def decode_response_header(buffer: Buffer, position: int, api_key: int, api_version: int) -> tuple[int, int]:

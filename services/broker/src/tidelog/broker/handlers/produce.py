@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.broker.connection import ClosedByProtocolError
 from tidelog.broker.handlers import transactional_produce
+from tidelog.broker.handlers.one_batch import OneBatch
+from tidelog.broker.handlers.one_batch import decoder as decoder
 from tidelog.broker.partition.record_validation import RecordValidationError
 from tidelog.broker.partition.verifications import NO_GUARD, NOT_IN_ONE
-from tidelog.broker.request import NO_REPLY, PARKED, DelayedRequest, RequestContext
+from tidelog.broker.request import NO_REPLY, PARKED, DelayedRequest, EncodedBody, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 from tidelog.wire.messages.produce import (
@@ -46,7 +48,7 @@ _FIRST_VERSION_WITH_TOPIC_ID = 13
 _MOVED = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 
 
-def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> object:
+def handle(broker: Broker, request: ProduceRequest | OneBatch, context: RequestContext) -> object:
     produce = Produce(broker, request, context)
     if request.transactional_id is not None:
         return transactional_produce.answer(produce)
@@ -70,7 +72,7 @@ class Produce:
         "waiting",
     )
 
-    def __init__(self, broker: Broker, request: ProduceRequest, context: RequestContext) -> None:
+    def __init__(self, broker: Broker, request: ProduceRequest | OneBatch, context: RequestContext) -> None:
         self.broker = broker
         self.request = request
         self.context = context
@@ -86,7 +88,16 @@ class Produce:
         """What came of asking the coordinator: who is vouched for, and who is not. Only in a transaction."""
 
     def answer(self) -> object:
-        response = self.append_all()
+        request = self.request
+        if type(request) is not OneBatch:
+            return self._answer(self.append_all())
+        appended = self._append(self.topic_name(request), request)
+        if self.acks and self.failed is None and not self.waiting and not self.unflushed:
+            return EncodedBody((request.encoded_answer(appended),))
+        topic = TopicProduceResponse(request.name, request.topic_id, [appended])
+        return self._answer(ProduceResponse(responses=[topic]))
+
+    def _answer(self, response: ProduceResponse) -> object:
         if self.acks == 0:
             if self.failed is not None:
                 error = ErrorCode(self.failed.error_code).name
@@ -99,7 +110,7 @@ class Produce:
         self._park(response)
         return PARKED
 
-    def topic_name(self, topic: TopicProduceData) -> str | None:
+    def topic_name(self, topic: TopicProduceData | OneBatch) -> str | None:
         if self.context.api_version >= _FIRST_VERSION_WITH_TOPIC_ID:
             return self.broker.metadata.topic_names.get(topic.topic_id)
         return topic.name
@@ -114,7 +125,7 @@ class Produce:
             )
         return ProduceResponse(responses=topics)
 
-    def _append(self, topic: str | None, data: PartitionProduceData) -> PartitionProduceResponse:
+    def _append(self, topic: str | None, data: PartitionProduceData | OneBatch) -> PartitionProduceResponse:
         answer = PartitionProduceResponse(data.index)
         try:
             replica = self.leader(topic, data.index)

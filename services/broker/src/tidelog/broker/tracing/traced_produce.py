@@ -6,6 +6,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from tidelog.broker.handlers import transactional_produce
+from tidelog.broker.handlers.one_batch import OneBatch
 from tidelog.broker.handlers.produce import DelayedProduce, Produce
 from tidelog.broker.tracing.traced_request import TracedRequest
 from tidelog.model.trace_context import TRACEPARENT, Attributes
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from tidelog.broker.request import RequestContext
 
 
-def handle(broker: Broker, request: ProduceRequest, context: RequestContext) -> object:
+def handle(broker: Broker, request: ProduceRequest | OneBatch, context: RequestContext) -> object:
     produce = TracedProduce(broker, request, context)
     produce.describe()
     if request.transactional_id is not None:
@@ -44,7 +45,7 @@ class TracedProduce(Produce):
             found["messaging.destination.name"] = names[0]
         self.traced.trace.note(found)
 
-    def _append(self, topic: str | None, data: PartitionProduceData) -> PartitionProduceResponse:
+    def _append(self, topic: str | None, data: PartitionProduceData | OneBatch) -> PartitionProduceResponse:
         trace, records = self.traced.trace, data.records
         header = None if records is None else _header_of(memoryview(records))
         if header is not None and records is not None:
@@ -64,7 +65,9 @@ class TracedProduce(Produce):
         super()._watch(operation)
 
 
-def _describe(topic: str | None, data: PartitionProduceData, header: BatchHeader | None) -> Attributes:
+def _describe(
+    topic: str | None, data: PartitionProduceData | OneBatch, header: BatchHeader | None
+) -> Attributes:
     found: dict[str, str | int | float | bool] = {"messaging.destination.partition.id": str(data.index)}
     if topic is not None:
         found["messaging.destination.name"] = topic
