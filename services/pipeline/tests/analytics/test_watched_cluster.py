@@ -7,9 +7,11 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from brokerlab.clients import consume_messages, create_topic, end_offset, new_consumer, produce_values
+from brokerlab.kafka_jars import TOOLS, JavaTools, KafkaUnavailableError, find_jars
 from clusterlab.metrics import METRICS_LISTENER, metrics_url
 from clusterlab.tidelog_cluster import TidelogCluster
 from confluent_kafka import TopicPartition
@@ -19,10 +21,11 @@ from tidelog.client.reassignments import alter_reassignments, standing_of
 from tidelog.client.rebalance_plan import plan_json
 from tidelog.pipeline.analytics.brokers import BrokerView, look_at_brokers
 from tidelog.pipeline.analytics.facts import Fact
-from tidelog.pipeline.analytics.job import load_of
+from tidelog.pipeline.analytics.job import load_of, write_plan
 from tidelog.pipeline.analytics.partitions import HistoryView, Row, partition_rows
-from tidelog.pipeline.analytics.plan import propose
+from tidelog.pipeline.analytics.plan import Proposal, propose
 from tidelog.pipeline.analytics.scrape import Target, scrape, send_snapshots, snapshot_sender
+from tidelog.pipeline.analytics.skew import PartitionLoad
 from tidelog.pipeline.analytics.snapshots import snapshot_facts
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -115,6 +118,12 @@ def looked_at(facts: list[Fact]) -> tuple[BrokerView, dict[str, list[Row]]]:
     return brokers, found
 
 
+def planned(proposal: Proposal) -> dict[tuple[str, int], tuple[int, ...]]:
+    """As its JSON says."""
+    plan = json.loads(plan_json(proposal.moves))
+    return {(p["topic"], p["partition"]): tuple(p["replicas"]) for p in plan["partitions"]}
+
+
 def fall_behind(bootstrap: str) -> None:
     """A group that has read half and stays there."""
     consumer = new_consumer(bootstrap, **{"group.id": GROUP})
@@ -172,9 +181,37 @@ def test_a_killed_broker_is_an_episode_with_its_name(cluster: TidelogCluster) ->
         assert told == {key: set(m) for key, m in standing.assignment.items() if key[0] == TOPIC}
         # And the plan is one that the cluster carries out.
         proposal = propose(loads, standing.racks, assignment=standing.assignment)
-        plan = json.loads(plan_json(proposal.moves))
-        wanted = {(p["topic"], p["partition"]): tuple(p["replicas"]) for p in plan["partitions"]}
+        wanted = planned(proposal)
         assert any(key[0] == LOPSIDED for key in wanted), "all of it is on broker 1"
         alter_reassignments(client, wanted)
         for key, members in wanted.items():
             assert set(standing_of(client, [key[0]]).assignment[key]) == set(members)
+
+
+@pytest.mark.java
+def test_kafkas_own_tool_carries_out_a_plan(cluster: TidelogCluster, tmp_path: Path) -> None:
+    try:
+        java = JavaTools(find_jars(), tmp_path)
+    except KafkaUnavailableError as error:
+        pytest.skip(str(error))
+    topic = "for-the-tool"
+    bytes_each = 1e9
+    with Cluster(cluster.bootstrap) as client:
+        create_assigned(client, topic, assignment={partition: [1] for partition in range(4)})
+        standing = standing_of(client, [topic])
+        loads = [
+            PartitionLoad(topic, partition, 1, 1, (1,), bytes_each, 0.0, 0.0, 0.0) for partition in range(4)
+        ]
+        proposal = propose(loads, standing.racks, assignment=standing.assignment)
+        file = tmp_path / "plan.json"
+        write_plan(proposal, file)
+        arguments = ("--bootstrap-server", cluster.bootstrap, "--reassignment-json-file", str(file))
+        tool = f"{TOOLS}.reassign.ReassignPartitionsCommand"
+        wanted = planned(proposal)
+        assert set(standing.racks) == {members[0] for members in wanted.values()} | {1}
+        assert "Successfully started" in java.check(tool, *arguments, "--execute")
+        deadline_s = time.monotonic() + WAIT_S
+        while (said := java.check(tool, *arguments, "--verify")).count("is completed") != len(wanted):
+            assert time.monotonic() < deadline_s, said
+        now = standing_of(client, [topic]).assignment
+    assert {key: now[key] for key in wanted} == wanted

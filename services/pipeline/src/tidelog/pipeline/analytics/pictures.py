@@ -165,7 +165,7 @@ def skew_bars(loads: Sequence[PartitionLoad], topics: Sequence[str]) -> bytes | 
             axis.axhline(mean, color=RED, linewidth=0.8)
             axis.set_title(topic, fontsize="medium")
             axis.set_xlabel("partition")
-            axis.xaxis.get_major_locator().set_params(integer=True)
+            axis.xaxis.get_major_locator().set_params(integer=True, min_n_ticks=1)
             axis.grid(alpha=0.25, axis="y")
         axes[0].set_ylabel("records / s")
 
