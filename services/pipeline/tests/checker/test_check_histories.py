@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,10 +123,15 @@ def histories(tmp_path_factory: pytest.TempPathFactory) -> dict[str, History]:
     return paths
 
 
-def test_both_checkers_find_the_same(spark: SparkSession, histories: dict[str, History]) -> None:
+def test_both_checkers_find_the_same(
+    spark: SparkSession, histories: dict[str, History], tmp_path: Path
+) -> None:
     from tidelog.pipeline.checker.job import check_histories
 
-    found = {one.path: one.verdict for one in check_histories(spark, list(histories), listed=ALL)}
+    output = str(tmp_path / "anomalies")
+    found = {
+        one.path: one.verdict for one in check_histories(spark, list(histories), listed=ALL, output=output)
+    }
     assert found.keys() == histories.keys()
     differing = [
         path for path, history in histories.items() if as_found(found[path]) != as_found(judge(history))
@@ -134,6 +140,8 @@ def test_both_checkers_find_the_same(spark: SparkSession, histories: dict[str, H
     # Nothing was compared if nothing was found.
     seen = {kind for path in found if "random" in path for kind in found[path].kinds}
     assert seen == set(KINDS)
+    written = spark.read.format("delta").load(output)
+    assert written.count() == sum(len(verdict.anomalies) for verdict in found.values())
 
 
 def test_more_than_is_listed_is_counted() -> None:
@@ -165,3 +173,61 @@ def test_directories_are_searched_for_histories(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(PipelineError, match="make chaos"):
         history_files((str(tmp_path / "empty"),))
+
+
+def test_lines_keep_their_order_where_a_file_is_split(spark: SparkSession, tmp_path: Path) -> None:
+    from tidelog.pipeline.checker.operations import read_lines
+
+    history = History(polls=[Poll("r", "g", 0, "log", 0, n, "k", n, True, 0.0) for n in range(400)])
+    history.save(tmp_path / "packed.gz")
+    (tmp_path / "plain").write_bytes(gzip.decompress((tmp_path / "packed.gz").read_bytes()))
+    setting = "spark.sql.files.maxPartitionBytes"
+    before = spark.conf.get(setting)
+    spark.conf.set(setting, "5000")
+    try:
+        lines = read_lines(spark, [str(tmp_path / "plain")]).selectExpr("*", "spark_partition_id() AS part")
+        rows = sorted(lines.filter("list = 'polls'").collect(), key=lambda row: row.seq)
+    finally:
+        spark.conf.set(setting, before)
+    assert len({row.part for row in rows}) > 1
+    assert [row.offset for row in rows] == list(range(400))
+
+
+def text_of(*lines: str) -> bytes:
+    return gzip.compress("".join(f"{line}\n" for line in lines).encode(), mtime=0)
+
+
+HEAD = '{"audience": {}, "copies": {}}'
+COMMIT = '{"commits": ["g", "log", 0, 1, "acknowledged", 1.0, 2.0]}'
+
+
+def test_what_is_no_entry_is_in_no_list(spark: SparkSession, tmp_path: Path) -> None:
+    from tidelog.pipeline.checker.operations import read_lines
+
+    strange = ("what is this", COMMIT.replace("1,", '"one",'), '{"commits": ["g", "log", 0]}')
+    (tmp_path / "lines").write_text("\n".join((COMMIT, *strange, COMMIT)))
+    rows = read_lines(spark, [str(tmp_path / "lines")]).collect()
+    assert [row.list for row in rows] == ["commits", None, None, None, "commits"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (text_of(HEAD, COMMIT, "what is this"), "its line 3 is no entry"),
+        (text_of(COMMIT), "0 lines tell its audience"),
+        (text_of(HEAD, *[COMMIT] * 5_000)[:-100], "cut off"),
+        (b"no gzip at all", "cut off or not gzipped"),
+        (None, r"no history at .*history\.jsonl\.gz"),
+    ],
+    ids=["no JSON", "no head", "cut off", "not gzipped", "missing"],
+)
+def test_what_is_no_history_is_said_in_a_sentence(
+    spark: SparkSession, tmp_path: Path, content: bytes | None, said: str
+) -> None:
+    from tidelog.pipeline.checker.job import check_histories
+
+    path = tmp_path / "history.jsonl.gz"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(PipelineError, match=said):
+        check_histories(spark, [str(path)])
