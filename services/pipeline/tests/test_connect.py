@@ -1,8 +1,7 @@
-"""Jobs through Spark Connect: what they do embedded they do there, and a checkpoint changes hands."""
+"""Through Spark Connect: segment files, then the live topic, into Delta; the checkpoint changes hands."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import shutil
@@ -15,7 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import fastavro
 import pytest
 from brokerlab.broker_process import BrokerProcess, free_port
 from brokerlab.clients import produce_values
@@ -33,7 +31,6 @@ STARTS_S: Final = 180.0
 STOPS_S: Final = 30.0
 CHECKPOINT_TIMEOUT_S: Final = 60.0
 COMMANDS: Final = Path(__file__).with_name("connect_commands.py")
-AVRO: Final = {"type": "record", "name": "Seen", "fields": [{"name": "number", "type": "long"}]}
 SMALL: Final = (
     "spark.sql.shuffle.partitions=1",
     "spark.databricks.delta.snapshotPartitions=1",
@@ -107,36 +104,11 @@ def _await_port(server: subprocess.Popen[bytes], port: int, log: Path) -> None:
     raise AssertionError(f"no Spark Connect server:\n{log.read_text()[-3000:]}")
 
 
-@pytest.fixture
-def filed_topic(broker: BrokerProcess, new_topic: Callable[..., str]) -> str:
-    """Numbers as Avro."""
-    topic = new_topic(2)
-    values = []
-    for number in range(40):
-        value = io.BytesIO()
-        fastavro.schemaless_writer(value, AVRO, {"number": number})
-        values.append(value.getvalue())
-    produce_values(broker.bootstrap, topic, values)
-    return topic
-
-
-@pytest.fixture
-def copy(broker: BrokerProcess, filed_topic: str, tmp_path: Path) -> Path:
-    """Of that topic's files, as they were before more came."""
-    _await_checkpoint(broker.data_dir, filed_topic, 40)
-    directory = tmp_path / "copy"
-    for partition in range(2):
-        name = f"{filed_topic}-{partition}"
-        shutil.copytree(broker.data_dir / name, directory / name)
-    shutil.copy(broker.data_dir / "replication-offset-checkpoint", directory)
-    return directory
-
-
 def json_values(numbers: range, **more: Any) -> list[bytes]:
     return [json.dumps({"number": number, **more}).encode() for number in numbers]
 
 
-def test_json_goes_on_embedded_and_back(
+def test_files_then_live_then_embedded(
     remote: Commands,
     spark: SparkSession,
     broker: BrokerProcess,
@@ -145,14 +117,16 @@ def test_json_goes_on_embedded_and_back(
 ) -> None:
     topic = new_topic(2)
     bad, table, checkpoint = f"{topic}-bad", str(tmp_path / "table"), str(tmp_path / "checkpoint")
-    options = ["archive", "--bootstrap-server", broker.bootstrap, "--topic", topic, "--table", table]
-    options += ["--name", topic, "--checkpoint", checkpoint, "--values", "json", "--quarantine", bad]
+    options = ["archive", "--bootstrap-server", broker.bootstrap, "--topic", topic, "--name", topic]
+    options += ["--table", table, "--checkpoint", checkpoint, "--values", "json", "--quarantine", bad]
 
     produce_values(broker.bootstrap, topic, [*json_values(range(98)), b"{", b'{"number": "one"}'])
-    first = remote.run(*options)
-    assert (first["rows"], first["quarantined"], first["batches"]) == (98, 2, 1)
+    files = _copy(broker.data_dir, topic, 100, tmp_path / "files")
+    produce_values(broker.bootstrap, topic, json_values(range(98, 130), gate="A1"))
+    first = remote.run(*options, "--from-segments", str(files))
+    assert (first["rows"], first["quarantined"], first["batches"]) == (130, 2, 2)
 
-    produce_values(broker.bootstrap, topic, json_values(range(98, 130)))
+    produce_values(broker.bootstrap, topic, json_values(range(130, 150)))
     spec = ArchiveSpec(
         topic,
         broker.bootstrap,
@@ -162,34 +136,24 @@ def test_json_goes_on_embedded_and_back(
         value_format=load_value_format("json"),
         quarantine_topic=bad,
     )
-    assert run_archive(spark, spec).rows == 32
+    assert run_archive(spark, spec).rows == 20
 
-    produce_values(broker.bootstrap, topic, json_values(range(130, 150), gate="A1"))
-    assert remote.run(*options)["rows"] == 20
-
-    verdict = remote.run("verify", table, "--bootstrap-server", broker.bootstrap, "--quarantine", bad)
+    _await_checkpoint(broker.data_dir, topic, 152)
+    verdict = remote.run("verify", table, "--segments", str(broker.data_dir))
     assert (verdict["rows"], verdict["lost"], verdict["duplicated"], verdict["problems"]) == (150, 0, 0, [])
     rows = read_table(spark, table).select("number", "gate").collect()
-    assert sorted(map(tuple, rows)) == [(number, "A1" if number >= 130 else None) for number in range(150)]
+    wanted = [(number, "A1" if 98 <= number < 130 else None) for number in range(150)]
+    assert sorted(map(tuple, rows)) == wanted
     assert [entry.batch_id for entry in ledger_of(spark, table)] == [0, 1, 2]
 
 
-def test_files_then_live_into_parquet(
-    remote: Commands, filed_topic: str, copy: Path, broker: BrokerProcess, tmp_path: Path
-) -> None:
-    schema, table = tmp_path / "seen.avsc", str(tmp_path / "table")
-    schema.write_text(json.dumps(AVRO))
-    produce_values(broker.bootstrap, filed_topic, [b"\x02"] * 5)
-    options = ["archive", "--bootstrap-server", broker.bootstrap, "--topic", filed_topic, "--table", table]
-    options += ["--table-format", "parquet", "--values", "avro", "--schema", str(schema)]
-    done = remote.run(*options, "--from-segments", str(copy), "--max-offsets", "30")
-    assert (done["rows"], done["batches"]) == (45, 3)
-    assert (tmp_path / "table.checkpoint/segments/commits/1").exists()
-    assert not (tmp_path / "table.checkpoint/commits/1").exists()
-
-    _await_checkpoint(broker.data_dir, filed_topic, 45)
-    verdict = remote.run("verify", table, "--segments", str(broker.data_dir))
-    assert (verdict["rows"], verdict["lost"], verdict["duplicated"], verdict["problems"]) == (45, 0, 0, [])
+def _copy(data_dir: Path, topic: str, count: int, directory: Path) -> Path:
+    """Of the topic's files with that many records."""
+    _await_checkpoint(data_dir, topic, count)
+    for partition in range(2):
+        shutil.copytree(data_dir / f"{topic}-{partition}", directory / f"{topic}-{partition}")
+    shutil.copy(data_dir / "replication-offset-checkpoint", directory)
+    return directory
 
 
 def _await_checkpoint(directory: Path, topic: str, count: int) -> None:
