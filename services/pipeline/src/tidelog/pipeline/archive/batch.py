@@ -48,6 +48,20 @@ class OffsetsMissingError(PipelineError):
         self.missing = missing
 
 
+class BrokenOffError(Exception):
+    """A batch ended before it was through, for the archive was told to stop.
+
+    Spark takes an error of Python's for its own interruption by a pattern, which this short text matches. The
+    page of Java that the real error tells makes that pattern overflow the stack.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            "py4j.protocol.Py4JJavaError: An error occurred while calling a batch to stop: "
+            "java.lang.InterruptedException"
+        )
+
+
 class BatchArchiver:
     """The function that foreachBatch calls. Raises PipelineError, KafkaError, ClientError."""
 
@@ -68,6 +82,8 @@ class BatchArchiver:
         self._on_commit = on_commit
         self._done = {entry.batch_id: entry for entry in ledger[-2:]}
         self._last_batch = max((entry.batch_id for entry in ledger), default=-1)
+        self.is_broken_off = False
+        """The batch in work is to fail, without a word."""
         self.failure: Exception | None = None
         self.progress_failure: ClientError | KafkaError | None = None
 
@@ -76,6 +92,8 @@ class BatchArchiver:
             self._archive(records, batch)
         except Exception as error:
             self.failure = error  # Spark would hand it on as text
+            if self.is_broken_off:
+                raise BrokenOffError from None
             raise
 
     @property

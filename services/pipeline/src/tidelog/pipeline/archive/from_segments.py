@@ -24,6 +24,7 @@ from tidelog.pipeline.archive.checkpoint import FIRST_OFFSETS, checkpoint_state
 from tidelog.pipeline.archive.job import ArchiveSummary, run_archive
 from tidelog.pipeline.archive.planned_batches import offsets_json, run_batches
 from tidelog.pipeline.archive.prepared import first_schema
+from tidelog.pipeline.archive.query import run_query
 from tidelog.pipeline.archive.sink import Sink, sink_of
 from tidelog.pipeline.archive.source_offsets import Offsets, Ranges, parse_offsets
 from tidelog.pipeline.archive.spec import STOP, ArchiveSpec
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 
 CHECKPOINT: Final = "segments"
 """Of the first part, below the archive's own."""
-_LOOK_S: Final = 0.5
 _NO_WORKER: Final = "Python worker failed to connect back"
 """Spark gives the process that plans a Python source ten seconds to start, which a busy machine exceeds."""
 _STARTS: Final = 5
@@ -168,12 +168,7 @@ class _Backfill:
             source = _FileBatches(self._spark, self._spec, self._files)
             run_batches(source, self._spec, archiver, parse_offsets(starting), self._stops)
             return
-        query = self._start(archiver, starting)
-        try:
-            while not query.awaitTermination(_LOOK_S) and not self._stops():
-                pass
-        finally:
-            query.stop()
+        run_query(self._start(archiver, starting), archiver, self._stops)
 
     def is_behind(self, live: Survey) -> bool:
         """Whether brokers have deleted what isn't archived yet and the segments have it now."""

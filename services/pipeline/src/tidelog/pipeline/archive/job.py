@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.errors import PySparkException
 from tidelog.client.errors import ClientError
@@ -26,6 +26,7 @@ from tidelog.pipeline.archive.checkpoint import checkpoint_state, planned_ranges
 from tidelog.pipeline.archive.connector import connector_options
 from tidelog.pipeline.archive.planned_batches import TopicBatches, run_batches
 from tidelog.pipeline.archive.prepared import first_schema
+from tidelog.pipeline.archive.query import run_query
 from tidelog.pipeline.archive.sink import Sink, sink_of
 from tidelog.pipeline.archive.source_offsets import MissingRange, starting_json
 from tidelog.pipeline.archive.spec import ArchiveSpec
@@ -39,8 +40,6 @@ from tidelog.pipeline.stored_files import StoredDirectory, absolute
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming import StreamingQuery
-
-_LOOK_S: Final = 0.5
 
 
 @dataclass(slots=True)
@@ -115,7 +114,7 @@ def run_archive(
             starting = plan.starting if plan.starting is not None else spec.starting
             run_batches(TopicBatches(spark, spec), spec, archiver, starting, stops)
         else:
-            _run_query(_start(spark, spec, plan, now, archiver), stops)
+            run_query(_start(spark, spec, plan, now, archiver), archiver, stops)
     except PySparkException as error:
         _explain(error, spec, archiver, plan, checkpoint)
     if archiver.progress_failure is not None:
@@ -172,15 +171,6 @@ def _records(spark: SparkSession, spec: ArchiveSpec, plan: RunPlan, now: Survey)
     if spec.pattern is not None:
         return reader.option("subscribePattern", spec.pattern).load()
     return reader.option("subscribe", ",".join(spec.topics)).load()
-
-
-def _run_query(query: StreamingQuery, stops: Callable[[], bool]) -> None:
-    try:
-        while not query.awaitTermination(_LOOK_S):
-            if stops():
-                return
-    finally:
-        query.stop()
 
 
 def _explain(

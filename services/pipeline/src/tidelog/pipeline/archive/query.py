@@ -1,0 +1,38 @@
+"""The query that calls an archive's batches, run to its end or until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from tidelog.pipeline.archive.batch import BatchArchiver
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming import StreamingQuery
+
+_LOOK_S: Final = 0.5
+_PY4J_LOG: Final = logging.getLogger("py4j")
+
+
+def run_query(query: StreamingQuery, archiver: BatchArchiver, stops: Callable[[], bool]) -> None:
+    """A batch that is in work when `stops` says so is broken off; the next run does it again. Raises
+    StreamingQueryException.
+    """
+    try:
+        while not query.awaitTermination(_LOOK_S):
+            if stops():
+                _break_off(query, archiver)
+                return
+    finally:
+        query.stop()
+
+
+def _break_off(query: StreamingQuery, archiver: BatchArchiver) -> None:
+    archiver.is_broken_off = True
+    before = _PY4J_LOG.level
+    _PY4J_LOG.setLevel(logging.CRITICAL)  # it tells of whatever a batch raises
+    try:
+        query.stop()
+    finally:
+        _PY4J_LOG.setLevel(before)
