@@ -113,7 +113,7 @@ class FrameReader:
         """
         start, left = self._start, self._end - self._start
         if left >= SIZE_BYTES:
-            (size,) = _unpack_size(self._data, start)
+            (size,) = _unpack_size(self._data, start)  # _checked_size, without the call: once a request
             if not 0 <= size <= self._max_frame_bytes:
                 raise self._invalid_size(size)
             if left >= size + SIZE_BYTES:

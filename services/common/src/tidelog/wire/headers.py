@@ -13,7 +13,6 @@ from tidelog.wire.schema import Buffer
 
 _REQUEST = struct.Struct(">hhih")
 _RESPONSE = struct.Struct(">i")
-_RESPONSE_FLEXIBLE = struct.Struct(">ix")
 SIZE_BYTES = 4
 """Before each request and response, not counted by itself."""
 _BEGIN = struct.Struct(">ii")
@@ -74,9 +73,7 @@ def encode_request_header(
 
 def encode_response_header(api_key: int, api_version: int, correlation_id: int) -> bytes:
     """What a broker sends before the body."""
-    if api_version >= _LONG_RESPONSE_FROM.get(api_key, _NEVER):
-        return _RESPONSE_FLEXIBLE.pack(correlation_id)
-    return _RESPONSE.pack(correlation_id)
+    return response_begin(api_key, api_version).pack(0, correlation_id)[SIZE_BYTES:]
 
 
 def response_begin(api_key: int, api_version: int) -> struct.Struct:

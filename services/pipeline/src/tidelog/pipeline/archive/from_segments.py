@@ -249,9 +249,10 @@ class _FileBatches:
             )
             .option("endingOffsets", offsets_json({place: wanted.end for place, wanted in ranges.items()}))
         )
-        # Partitions that aren't named would be read whole.
+        # Partitions that aren't named would be read whole: the source takes the first of these filters.
+        may_be_named = fn.col("partition").isin(sorted({place.partition for place in ranges}))
         is_named = fn.concat_ws("-", "topic", "partition").isin([str(place) for place in ranges])
-        return reader.load(",".join(self.files.roots)).where(is_named)
+        return reader.load(",".join(self.files.roots)).where(may_be_named & is_named)
 
 
 class _SegmentArchiver(BatchArchiver):

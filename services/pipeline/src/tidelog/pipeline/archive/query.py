@@ -19,20 +19,13 @@ def run_query(query: StreamingQuery, archiver: BatchArchiver, stops: Callable[[]
     """A batch that is in work when `stops` says so is broken off; the next run does it again. Raises
     StreamingQueryException.
     """
+    level = _PY4J_LOG.level
     try:
         while not query.awaitTermination(_LOOK_S):
             if stops():
-                _break_off(query, archiver)
+                archiver.is_broken_off = True
+                _PY4J_LOG.setLevel(logging.CRITICAL)  # it tells of whatever a batch raises
                 return
     finally:
         query.stop()
-
-
-def _break_off(query: StreamingQuery, archiver: BatchArchiver) -> None:
-    archiver.is_broken_off = True
-    before = _PY4J_LOG.level
-    _PY4J_LOG.setLevel(logging.CRITICAL)  # it tells of whatever a batch raises
-    try:
-        query.stop()
-    finally:
-        _PY4J_LOG.setLevel(before)
+        _PY4J_LOG.setLevel(level)
