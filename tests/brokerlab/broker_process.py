@@ -16,6 +16,8 @@ READY_LINE = re.compile(r"^ready: (\S+):(\d+)\s*$", re.MULTILINE)
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 LOG_TAIL_BYTES = 20_000
+BUILD_VARIABLE = "TIDELOG_BUILD"
+"""A directory with another build of tidelog (`make compiled`) that processes are started from."""
 
 
 class BrokerStartError(RuntimeError):
@@ -31,9 +33,11 @@ def free_port() -> int:
 
 
 def tidelog_command() -> list[str]:
-    """How to call the tidelog of this checkout's environment."""
+    """How to call the tidelog of this checkout's environment, or the build that BUILD_VARIABLE names."""
     script = Path(sys.executable).with_name("tidelog")
-    return [str(script)] if script.exists() else [sys.executable, "-m", "tidelog.cli.main"]
+    command = [str(script)] if script.exists() else [sys.executable, "-m", "tidelog.cli.main"]
+    build = os.environ.get(BUILD_VARIABLE)
+    return ["env", f"PYTHONPATH={Path(build).resolve()}", *command] if build else command
 
 
 class BrokerProcess:

@@ -81,16 +81,23 @@ packages_layer() {
   made packages "$stamp"
 }
 
+# The wheel of `make compiled`, if it is of this revision and of the image's Python.
+compiled_wheel() {
+  [ "$REVISION" = worktree ] || git diff --quiet "$REVISION" -- services client pyproject.toml || return 0
+  ! make -sq build/compiled/.made 2>/dev/null || ls build/wheel/tidelog-*-cp311-cp311-*.whl 2>/dev/null || true
+}
+
 code_layer() {
-  local stamp tree
+  local stamp tree wheel
   if [ "$REVISION" = worktree ]; then
     tree=$(git ls-files -z services client pyproject.toml README.md LICENSE protos | xargs -0 sha256sum 2>/dev/null | sha256sum)
   else
     tree=$(git ls-tree -r "$REVISION" services client pyproject.toml README.md LICENSE)
   fi
-  stamp=$({ declare -f code_layer; cat "$CACHE/packages.stamp" deploy/images/tidelog; echo "$tree"; } | sha256sum)
+  wheel=$(compiled_wheel)
+  stamp=$({ declare -f code_layer; cat "$CACHE/packages.stamp" deploy/images/tidelog; echo "$tree" "${wheel:+compiled}"; } | sha256sum)
   up_to_date code "$stamp" && return
-  say "tidelog's wheel of $REVISION"
+  if [ -n "$wheel" ]; then say "the compiled wheel"; else say "tidelog's wheel of $REVISION, plain Python"; fi
   mkdir "$work/source" "$work/code"
   if [ "$REVISION" = worktree ]; then
     git ls-files -z services client pyproject.toml README.md LICENSE | tar --null --ignore-failed-read -T - -cf - | tar -C "$work/source" -xf -
@@ -98,9 +105,9 @@ code_layer() {
     git archive "$REVISION" services client pyproject.toml README.md LICENSE | tar -C "$work/source" -xf -
   fi
   local python; python=$(readlink -f .)/$PYTHON; [ -x "$python" ] || python=$PYTHON
-  (cd "$work/source" && "$python" -m hatchling build -t wheel -d "$work" >/dev/null 2>&1)
+  [ -n "$wheel" ] || (cd "$work/source" && "$python" -m hatchling build -t wheel -d "$work" >/dev/null 2>&1)
   mkdir -p "$work/code/$SITE" "$work/code/usr/local/bin"
-  "$PYTHON" -m zipfile -e "$work"/tidelog-*.whl "$work/code/$SITE"
+  "$PYTHON" -m zipfile -e "${wheel:-$(ls "$work"/tidelog-*.whl)}" "$work/code/$SITE"
   install -m 755 deploy/images/tidelog "$work/code/usr/local/bin/tidelog"
   mkdir -p "$ROOT_FS/mnt/code"
   mount --bind "$work/code" "$ROOT_FS/mnt/code"

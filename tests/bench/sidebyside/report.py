@@ -150,7 +150,7 @@ GOING_ON = """\
 HOW_TO_RUN = """\
 ## Run it
 
-    make bench                              # needs Java 17, Maven, shared/peer and an idle machine
+    make bench                              # needs Java 17, Maven, gcc, shared/peer and an idle machine
     make bench BENCH_ARGS="--replicated"    # three brokers each, three replicas; also needs etcd
     make bench BENCH_ARGS="--quick"         # few rounds of shorter cases, writes nothing
     make bench BENCH_ARGS="--only latency"  # also produce, consume, sync, start; writes nothing

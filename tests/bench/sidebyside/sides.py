@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from brokerlab.broker_process import BrokerProcess
+from brokerlab.broker_process import BUILD_VARIABLE, BrokerProcess
 from brokerlab.kafka_jars import PEER
 from clusterlab.tidelog_cluster import ClusterCommandError, TidelogCluster
 
@@ -207,6 +207,7 @@ def machine_facts(kafka: str) -> list[tuple[str, str]]:
         ("system", f"{os.uname().sysname} {os.uname().release}"),
         ("Python", sys.version.split()[0]),
         ("librdkafka", str(confluent_kafka.libversion()[0])),
+        ("tidelog", "compiled" if os.environ.get(BUILD_VARIABLE) else "plain Python"),
         ("Java", java[0] if java else "?"),
         ("Kafka", f"{os.environ.get('KAFKA_VERSION', '4.3.1')}, {kafka}"),
     ]

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import copy
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from time import monotonic
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -59,8 +57,8 @@ class Route:
 
     def counted_as(self, name: str, broker: Broker) -> Route:
         """The same under another name in the metrics."""
-        route = copy.copy(self)
-        route.telemetry = broker.telemetry.request_metrics(name, self.version)
+        route = Route(self.api_key, self.version, self.handle, broker)
+        route.decode, route.telemetry = self.decode, broker.telemetry.request_metrics(name, self.version)
         return route
 
     def encode_answer(self, context: RequestContext, message: Any) -> list[Chunk]:
@@ -111,7 +109,7 @@ class Dispatcher:
         if answer is NO_REPLY:
             route.telemetry.observe(monotonic() - context.started_at, 0)
             return
-        if type(answer) is CoroutineType:
+        if isinstance(answer, Coroutine):
             context.park()
             connection.start_barrier()
             task = connection.loop.create_task(self._run(answer, context))
@@ -120,7 +118,7 @@ class Dispatcher:
             return
         connection.answer_now(context, context.route.encode_answer(context, answer))
 
-    async def _run(self, answer: CoroutineType[Any, Any, Any], context: RequestContext) -> None:
+    async def _run(self, answer: Coroutine[Any, Any, Any], context: RequestContext) -> None:
         connection = context.connection
         try:
             reply = await answer

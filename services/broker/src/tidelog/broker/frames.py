@@ -166,14 +166,13 @@ class FrameReader:
         )
         self._data, self._start, self._end = self._pool.shared, 0, 0
         if left:
-            keep = self._own
+            old = keep = self._own
             if keep is None or len(keep) < min(frame_bytes, FIRST_ALLOCATION_BYTES):
                 keep = self._pool.take(max(min(frame_bytes, FIRST_ALLOCATION_BYTES), SIZE_BYTES, left))
             memoryview(keep)[:left] = data[start : start + left]
-            self._own, keep = keep, self._own
-            self._own_filled, self._own_frame_end = left, frame_bytes
-            if keep is not None and keep is not self._own:
-                self._pool.give_back(keep)
+            self._own, self._own_filled, self._own_frame_end = keep, left, frame_bytes
+            if old is not None and old is not keep:
+                self._pool.give_back(old)
         elif self._own is not None:
             self._pool.give_back(self._own)
             self._own = None

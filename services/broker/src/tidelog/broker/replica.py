@@ -224,7 +224,8 @@ class Replica:
             raise _refusal(decision)
         while headers:  # more than once only if a segment is full in between
             count = self.log.append_received(records, headers, now_ms)
-            records = records[sum(header.size_bytes for header in headers[:count]) :]
+            written = sum(header.size_bytes for header in headers[:count])
+            records = records[written:]
             self._carry_out(self.core.step(BatchesAppended(headers[:count], markers), now_ms), now_ms)
             headers = headers[count:]
         if len(self.core.replicas) > 1:
@@ -297,7 +298,8 @@ class Replica:
             return True
         if headers:
             # Fewer only if the disk refused in between: what is missing is fetched again.
-            headers = headers[: self.log.append_received(records, headers, now_ms)]
+            count = self.log.append_received(records, headers, now_ms)
+            headers = headers[:count]
         markers = control_markers(records, headers)
         effects = core.step(ReceivedAppended(headers, high_watermark, log_start_offset, markers), now_ms)
         if effects:

@@ -9,6 +9,7 @@ from typing import Final
 
 import click
 from tidelog.cli.lazy_group import LazyGroup
+from tidelog.runtime.build import is_compiled
 
 _COMMANDS: Final = {
     "broker": "tidelog.cli.broker:command",
@@ -44,7 +45,9 @@ os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
 
 
 @click.group(cls=LazyGroup, places=_COMMANDS, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="tidelog")
+@click.version_option(
+    package_name="tidelog", message=f"%(prog)s, version %(version)s{', compiled' if is_compiled() else ''}"
+)
 def main() -> None:
     """Kafka's log on Kubernetes, in Python. Any Kafka client connects."""
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from tidelog.broker.connection import ClosedByProtocolError
 from tidelog.broker.partition.events import VerificationAsked, VerificationRefused, VerifyTransaction
 from tidelog.broker.partition.verifications import UNGUARDED
+from tidelog.broker.replica import Replica
 from tidelog.broker.request import PARKED
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -30,11 +31,10 @@ from tidelog.records.batch import (
     BatchHeader,
     parse_header,
 )
+from tidelog.wire.messages.produce import PartitionProduceData
 
 if TYPE_CHECKING:
     from tidelog.broker.handlers.produce import Produce
-    from tidelog.broker.replica import Replica
-    from tidelog.wire.messages.produce import PartitionProduceData
 
 FIRST_VERSION_WITH_ABORTABLE: Final = 11
 FIRST_VERSION_THAT_ADDS: Final = 12

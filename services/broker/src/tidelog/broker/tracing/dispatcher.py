@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from time import monotonic
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.connection import ClosedByProtocolError, Connection
@@ -70,7 +69,7 @@ class TracingDispatcher(Dispatcher):
             route.telemetry.observe(monotonic() - context.started_at, 0)
             context.ended_without_answer()
             return
-        if type(answer) is CoroutineType:
+        if isinstance(answer, Coroutine):
             context.trace.begin_wait("handler")
             context.park()
             connection.start_barrier()

@@ -1,0 +1,84 @@
+"""What mypyc can't do, or does wrong, is not in the modules that pyproject.toml has compiled (ADR 0020)."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+from brokerlab.broker_process import BUILD_VARIABLE, tidelog_command
+
+ROOT = Path(__file__).resolve().parents[2]
+WHEEL = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+COMPILED = frozenset(WHEEL["hooks"]["custom"]["modules"])
+PURE_CALLS = frozenset({"len", "min", "max"})
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """All of the distribution, by dotted name."""
+    found = {}
+    for package in WHEEL["packages"]:
+        root = ROOT / package
+        for file in root.rglob("*.py"):
+            name = ".".join(file.relative_to(root.parent).with_suffix("").parts)
+            found[name] = ast.parse(file.read_text())
+    return found
+
+
+def imported_classes(tree: ast.Module) -> dict[str, str]:
+    """Names that a module takes from others, and from which."""
+    return {
+        alias.asname or alias.name: node.module
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+
+
+def test_each_module_that_is_to_be_compiled_is_there() -> None:
+    assert set() == COMPILED - modules().keys()
+
+
+def test_nothing_that_stays_python_derives_from_a_compiled_class() -> None:
+    """mypyc refuses it, but only when the first object is made."""
+    derived = []
+    for name, tree in modules().items():
+        origins = imported_classes(tree)
+        for node in ast.walk(tree):
+            if name not in COMPILED and isinstance(node, ast.ClassDef):
+                bases = {base.id for base in node.bases if isinstance(base, ast.Name)}
+                derived += [f"{name}.{node.name}" for base in bases if origins.get(base) in COMPILED]
+    assert derived == []
+
+
+def bounds_that_act(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Slice):
+            acts = (
+                not (isinstance(part, ast.Call) and ast.unparse(part.func) in PURE_CALLS)
+                for part in ast.walk(node)
+                if isinstance(part, ast.Call | ast.Await | ast.NamedExpr)
+            )
+            if any(acts):
+                yield f"line {node.lower.lineno if node.lower else 0}: [{ast.unparse(node)}]"
+
+
+@pytest.mark.parametrize("name", sorted(COMPILED))
+def test_what_bounds_a_slice_does_nothing(name: str) -> None:
+    """mypyc 2.4 evaluates the bounds twice where it has no function of its own for the slice: a follower
+    wrote each answer to its log twice.
+    """
+    assert list(bounds_that_act(modules()[name])) == []
+
+
+def test_processes_are_started_from_the_build_that_is_asked_for() -> None:
+    told = subprocess.run(
+        [*tidelog_command(), "--version"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert ("compiled" in told.stdout) == (BUILD_VARIABLE in os.environ)
