@@ -11,7 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 from tidelog.broker.frames import FrameReader, InvalidFrameSizeError
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from tidelog.broker.listener import Listener
     from tidelog.broker.request import RequestContext
 
-MAX_UNSENT_BYTES = 1024 * 1024
+MAX_UNSENT_BYTES: Final = 1024 * 1024
 """Answers the client has not taken yet; beyond it nothing more is read from the socket."""
-MAX_READY_BYTES = 256 * 1024
+MAX_READY_BYTES: Final = 256 * 1024
 """Answers to the requests of one read leave together, but not more of them."""
 
 _log = structlog.get_logger(__name__)

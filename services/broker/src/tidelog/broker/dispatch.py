@@ -109,7 +109,7 @@ class Dispatcher:
         if answer is NO_REPLY:
             route.telemetry.observe(monotonic() - context.started_at, 0)
             return
-        if isinstance(answer, Coroutine):
+        if type(answer) is not EncodedBody and isinstance(answer, Coroutine):
             context.park()
             connection.start_barrier()
             task = connection.loop.create_task(self._run(answer, context))

@@ -9,16 +9,17 @@ connection holds no memory, and a large Produce request lies in one piece from s
 from __future__ import annotations
 
 import struct
+from typing import Final
 
 from tidelog.wire.headers import SIZE_BYTES
 
-SHARED_BUFFER_BYTES = 256 * 1024
-FIRST_READ_BYTES = 64 * 1024
+SHARED_BUFFER_BYTES: Final = 256 * 1024
+FIRST_READ_BYTES: Final = 64 * 1024
 """What a connection known for large frames reads before it knows the next frame's size."""
-LARGE_FRAME_BYTES = 128 * 1024
-FIRST_ALLOCATION_BYTES = 1024 * 1024 + 64 * 1024
+LARGE_FRAME_BYTES: Final = 128 * 1024
+FIRST_ALLOCATION_BYTES: Final = 1024 * 1024 + 64 * 1024
 """A frame may claim any size up to the limit; memory is given as its bytes arrive, doubling from here."""
-POOLED_BYTES = 8 * 1024 * 1024
+POOLED_BYTES: Final = 8 * 1024 * 1024
 
 _unpack_size = struct.Struct(">i").unpack_from
 

@@ -12,24 +12,24 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-LOG_OVERHEAD_BYTES = 12
-BATCH_HEADER_BYTES = 61
-MAGIC_OFFSET = 16
-CRC_OFFSET = 17
-CRC_COVERS_FROM = 21
-CURRENT_MAGIC = 2
+LOG_OVERHEAD_BYTES: Final = 12
+BATCH_HEADER_BYTES: Final = 61
+MAGIC_OFFSET: Final = 16
+CRC_OFFSET: Final = 17
+CRC_COVERS_FROM: Final = 21
+CURRENT_MAGIC: Final = 2
 
-COMPRESSION_MASK = 0x07
-TIMESTAMP_TYPE_BIT = 0x08
-TRANSACTIONAL_BIT = 0x10
-CONTROL_BIT = 0x20
+COMPRESSION_MASK: Final = 0x07
+TIMESTAMP_TYPE_BIT: Final = 0x08
+TRANSACTIONAL_BIT: Final = 0x10
+CONTROL_BIT: Final = 0x20
 
-NO_PRODUCER_ID = -1
-NO_TIMESTAMP = -1
+NO_PRODUCER_ID: Final = -1
+NO_TIMESTAMP: Final = -1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OFFSET_AND_LENGTH = struct.Struct(">qi")
@@ -37,8 +37,8 @@ _BASE_OFFSET_LENGTH_EPOCH = struct.Struct(">qii")
 _CRC = struct.Struct(">I")
 _ATTRIBUTES = struct.Struct(">h")
 _MAX_TIMESTAMP = struct.Struct(">q")
-_ATTRIBUTES_OFFSET = 21
-_MAX_TIMESTAMP_OFFSET = 35
+_ATTRIBUTES_OFFSET: Final = 21
+_MAX_TIMESTAMP_OFFSET: Final = 35
 
 Buffer = bytes | bytearray | memoryview
 

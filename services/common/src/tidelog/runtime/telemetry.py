@@ -7,7 +7,7 @@ Counting is adding to integers of slotted objects on the event loop; no lock, no
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from tidelog.runtime.clock import Clock, SystemClock
 from tidelog.runtime.request_metrics import Durations, LatencyWindow, RequestMetrics
@@ -51,7 +51,7 @@ class TopicTraffic:
         "replication_bytes_out",
     )
 
-    SUMMED = ("messages_in", "bytes_in", "produce_requests")
+    SUMMED: Final = ("messages_in", "bytes_in", "produce_requests")
     """Counted by topic only. The others are told to Telemetry once a request, too, for all its topics."""
 
     def __init__(self) -> None:

@@ -5,6 +5,7 @@ ResponseHeader definitions.
 from __future__ import annotations
 
 import struct
+from typing import Final
 
 from tidelog.wire.api_keys import API_SPECS, api_spec
 from tidelog.wire.malformed import MalformedMessageError
@@ -13,7 +14,7 @@ from tidelog.wire.schema import Buffer
 
 _REQUEST = struct.Struct(">hhih")
 _RESPONSE = struct.Struct(">i")
-SIZE_BYTES = 4
+SIZE_BYTES: Final = 4
 """Before each request and response, not counted by itself."""
 _BEGIN = struct.Struct(">ii")
 _BEGIN_FLEXIBLE = struct.Struct(">iix")
@@ -26,7 +27,7 @@ _LONG_RESPONSE_FROM = {
     )
     for spec in API_SPECS.values()
 }
-_NEVER = 1 << 16
+_NEVER: Final = 1 << 16
 
 
 def decode_request_header(buffer: Buffer, position: int) -> tuple[int, int, int, str | None, int]:
