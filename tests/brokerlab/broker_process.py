@@ -37,7 +37,10 @@ def tidelog_command() -> list[str]:
     script = Path(sys.executable).with_name("tidelog")
     command = [str(script)] if script.exists() else [sys.executable, "-m", "tidelog.cli.main"]
     build = os.environ.get(BUILD_VARIABLE)
-    return ["env", f"PYTHONPATH={Path(build).resolve()}", *command] if build else command
+    if not build:
+        return command
+    paths = [str(Path(build).resolve()), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return ["env", f"PYTHONPATH={os.pathsep.join(paths)}", *command]
 
 
 class BrokerProcess:
