@@ -61,7 +61,8 @@ $(COMPILED_STAMP): $(STAMP) hatch_build.py pyproject.toml $(SOURCES)
 	@echo "compiling the request path (two minutes) ..."
 	@rm -rf $(COMPILED) build/wheel; mkdir -p build; HATCH_BUILD_HOOK_ENABLE_CUSTOM=true \
 	  $(BIN)/python -m hatchling build -t wheel -d build/wheel >build/compile.log 2>&1 || { tail -n 30 build/compile.log; exit 1; }
-	@$(BIN)/python -m zipfile -e build/wheel/tidelog-*.whl $(COMPILED); touch $@
+	@$(BIN)/python -m zipfile -e build/wheel/tidelog-*.whl $(COMPILED)
+	@$(BIN)/python -m compileall -q $(COMPILED); touch $@ # else the first start does it
 
 # What `make run` starts with: the compiled build if it is up to date.
 BUILD = $(shell $(MAKE) -sq $(COMPILED_STAMP) 2>/dev/null && echo PYTHONPATH=$(COMPILED))
