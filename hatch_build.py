@@ -7,7 +7,6 @@ costs and which modules: docs/adr/0020.
 
 from __future__ import annotations
 
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -31,15 +30,13 @@ class CompiledModules(BuildHookInterface[Any]):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             return
-        self._work_dir = Path(tempfile.mkdtemp(prefix="tidelog-mypyc-"))
+        # Held until the wheel is written: it goes with this object, also when a build fails.
+        self._holds_libraries = tempfile.TemporaryDirectory(prefix="tidelog-mypyc-")
+        work_dir = Path(self._holds_libraries.name)
         sources = [self._source_of(module) for module in self.config["modules"]]
-        libraries = _compiled(sources, self._work_dir)
-        build_data["force_include"].update({str(self._work_dir / name): name for name in libraries})
+        libraries = _compiled(sources, work_dir)
+        build_data["force_include"].update({str(work_dir / name): name for name in libraries})
         build_data.update(pure_python=False, infer_tag=True)
-
-    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
-        if version != "editable":
-            shutil.rmtree(self._work_dir)
 
     def _source_of(self, module: str) -> str:
         """Its file, from the project's root. Raises ValueError for one that isn't there."""
@@ -52,8 +49,8 @@ class CompiledModules(BuildHookInterface[Any]):
 
 
 def _compiled(sources: list[str], work_dir: Path) -> list[str]:
-    """Compile `sources` into `work_dir`; the libraries' names there. Raises SystemExit with mypyc's or the
-    C compiler's words.
+    """Compile `sources` into `work_dir`; the libraries' names there. Ends with mypyc's or the C
+    compiler's words where they refuse.
     """
     from mypyc.build import mypycify
     from setuptools import Distribution
