@@ -11,7 +11,7 @@ from typing import Any, TypeVar, cast
 from tidelog.broker.handlers import fetch, produce
 from tidelog.broker.replica import Replica
 from tidelog.broker.replication.isr_maintenance import IsrMaintenance
-from tidelog.broker.request import PARKED, RequestContext
+from tidelog.broker.request import PARKED, EncodedBody, RequestContext
 from tidelog.metadata import keys
 from tidelog.metadata.entries import PartitionStateEntry
 from tidelog.model.brokers import BrokerRegistration, Endpoint
@@ -81,7 +81,10 @@ class Peer:
 
     def sent(self, message: Any) -> Any:
         """As it is after having been on the wire; files that leave by sendfile are read."""
-        chunks = codec.response_encoder(self._api_key, self.version)(message)
+        if isinstance(message, EncodedBody):
+            chunks = list(message.chunks)
+        else:
+            chunks = codec.response_encoder(self._api_key, self.version)(message)
         encoded = b"".join(chunk if isinstance(chunk, bytes) else _read(chunk) for chunk in chunks)
         decoded, end = codec.response_decoder(self._api_key, self.version)(encoded, 0)
         assert end == len(encoded)
@@ -140,7 +143,9 @@ class Follower(Peer):
             topics=[FetchTopic(**name, partitions=partitions)] if partitions else [],
             forgotten_topics_data=[ForgottenTopic(**name, partitions=forgotten)] if forgotten else [],
         )
-        answer = fetch.handle(self._lab.broker, request, self.context())
+        encoded = b"".join(codec.request_encoder(ApiKey.FETCH, self.version)(request))
+        received, _ = fetch.decoder(self.version)(encoded, 0)
+        answer = fetch.handle(self._lab.broker, received, self.context())
         return None if answer is PARKED else cast(FetchResponse, self.sent(answer))
 
 

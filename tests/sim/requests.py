@@ -11,7 +11,7 @@ from typing import Any
 
 from tidelog.broker.dispatch import Route
 from tidelog.broker.handlers import SERVED_APIS
-from tidelog.broker.replication.leader_channel import MAX_IN_FLIGHT_REQUESTS, ChannelLostError
+from tidelog.broker.replication.leader_channel import MAX_IN_FLIGHT_REQUESTS, ChannelLostError, Question
 from tidelog.broker.request import NO_REPLY, PARKED, EncodedBody
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -82,13 +82,12 @@ def _route(node: Any, request: Encoded) -> Route:
 class Encoded:
     """A request as it is on the wire: each delivery makes a message of its own of it."""
 
-    def __init__(self, request: Any, version: int) -> None:
-        self.api_key: int = request.API_KEY
-        self.version = version
+    def __init__(self, question: Question, request: Any) -> None:
+        self.api_key = question.api_key
+        self.version = question.version
         self.name = ApiKey(self.api_key).name
-        self._bytes = b"".join(
-            bytes(chunk) for chunk in codec.request_encoder(self.api_key, version)(request)
-        )
+        self._question = question
+        self._bytes = b"".join(bytes(chunk) for chunk in question.encode(request))
 
     def decode(self, route: Route) -> Any:
         message, _ = route.decode(memoryview(bytearray(self._bytes)), 0)
@@ -105,8 +104,8 @@ class Encoded:
         )
 
     def decode_answer(self, encoded: bytes) -> Any:
-        message, _ = codec.response_decoder(self.api_key, self.version)(memoryview(encoded), 0)
-        return message
+        answer, _ = self._question.decode(memoryview(encoded), 0)
+        return answer
 
 
 def serve(process: SimProcess, request: Encoded, reply: Callable[[bytes], None]) -> None:
@@ -148,7 +147,7 @@ async def ask(
     source = PROCESS.get()
     assert source is not None
     answered: asyncio.Future[bytes] = source.loop.create_future()
-    request = Encoded(message, version)
+    request = Encoded(Question(message.API_KEY, version), message)
 
     def arrive(process: SimProcess) -> None:
         if not (over_tcp and answered.done()):
@@ -205,13 +204,15 @@ class SimLeaderChannel:
     def in_flight_count(self) -> int:
         return len(self._pending)
 
-    def send(self, request: Any, version: int, timeout_ms: int, on_answer: Callable[[Any], None]) -> None:
+    def send(
+        self, question: Question, request: Any, timeout_ms: int, on_answer: Callable[[Any], None]
+    ) -> None:
         if self.is_closed:
             raise ChannelLostError("the channel is closed")
         if len(self._pending) >= MAX_IN_FLIGHT_REQUESTS:
             raise BufferError(f"{len(self._pending)} requests are under way")
         loop = self._source.loop
-        asked = _Asked(Encoded(request, version), on_answer, loop.now + timeout_ms / MS_PER_S)
+        asked = _Asked(Encoded(question, request), on_answer, loop.now + timeout_ms / MS_PER_S)
         self._pending.append(asked)
         loop.call_later(timeout_ms / MS_PER_S, self._check_deadline, asked)
         self._transmit(self._source, self._leader, lambda: self._arrived(asked), asked.request.name)

@@ -50,7 +50,7 @@ class Client:
             connection=self,
             listener_name="PLAINTEXT",
             park=park,
-            reply=self.answers.append,
+            reply=lambda answer: self.answers.append(decoded(answer, version)),
         )
         return cast(RequestContext, context)
 
@@ -88,6 +88,10 @@ def send(
     topics = [TopicProduceData(partition_data=data, **(topic or {"name": "t"}))]
     request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=topics)
     answer = produce.handle(lab.broker, client.received(request, version), client.context(version, client_id))
+    return decoded(answer, version)
+
+
+def decoded(answer: Any, version: int) -> Any:
     if isinstance(answer, EncodedBody):
         body = b"".join(cast(list[bytes], answer.chunks))
         return codec.response_decoder(ApiKey.PRODUCE, version)(body, 0)[0]

@@ -7,24 +7,26 @@ import uuid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog.broker.fetch_sessions import FetchSessions
+from tidelog.broker.replication.fetch_wire import FETCH_VERSION, FollowerRequest, encode_request
 from tidelog.broker.replication.follower_session import FetchPosition, FollowerSession
 from tidelog.model.errors import KafkaError
-from tidelog.wire.messages.fetch import FetchPartition, FetchRequest
+from tidelog.wire import codec
+from tidelog.wire.messages.fetch import FetchRequest
 
 TOPICS = [uuid.UUID(int=number) for number in (1, 2)]
-FETCH_VERSION = 17
 
 
 def position(topic: int, partition: int, fetch_offset: int = 0) -> FetchPosition:
-    wire = FetchPartition(partition=partition, fetch_offset=fetch_offset, partition_max_bytes=1000)
-    return FetchPosition(TOPICS[topic], wire)
+    return FetchPosition(TOPICS[topic].bytes, partition, fetch_offset=fetch_offset, max_bytes=1000)
 
 
 def next_request(session: FollowerSession) -> FetchRequest:
-    session_id, epoch, topics, forgotten = session.next_request()
-    return FetchRequest(
-        session_id=session_id, session_epoch=epoch, topics=topics, forgotten_topics_data=forgotten
-    )
+    """As a leader's codec reads it."""
+    session_id, epoch, positions, forgotten = session.next_request()
+    (body,) = encode_request(FollowerRequest(2, 7, 500, 1, 1000, session_id, epoch, positions, forgotten))
+    request: FetchRequest
+    request, _ = codec.request_decoder(FetchRequest.API_KEY, FETCH_VERSION)(body, 0)
+    return request
 
 
 def named(request: FetchRequest) -> set[tuple[uuid.UUID, int]]:
@@ -58,7 +60,7 @@ def test_only_what_moved_is_named() -> None:
     for place in places:
         session.add(place)
     exchange(session, leader)
-    places[1].wire.fetch_offset = 7
+    places[1].fetch_offset = 7
     session.moved(places[1])
     request = next_request(session)
     assert [part.fetch_offset for topic in request.topics for part in topic.partitions] == [7]
@@ -149,4 +151,4 @@ def test_the_leader_reads_what_the_follower_wants(steps: list[tuple[str, int, in
                 plan = leader.plan(next_request(session), FETCH_VERSION, number)
             session.answered(0 if plan.session is None else plan.session.session_id)
             found = {(part.key.topic_id, part.key.partition): part.fetch_offset for part in plan.partitions}
-            assert found == {key: place.wire.fetch_offset for key, place in wanted.items()}
+            assert found == {key: place.fetch_offset for key, place in wanted.items()}

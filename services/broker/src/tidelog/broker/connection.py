@@ -37,8 +37,8 @@ class ClosedByProtocolError(Exception):
     """
 
 
-class Connection(asyncio.BufferedProtocol):
-    """Bytes and order; what a request means is the dispatcher's."""
+class Connection:
+    """Bytes and order; what a request means is the dispatcher's. A `SocketProtocol` stands before it."""
 
     __slots__ = (
         "_barrier",

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from tidelog.broker.page_cache import is_resident
+from tidelog.broker.page_cache import read_resident
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.fetch import FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 
@@ -32,14 +32,42 @@ MOVED: Final = (
 _log = structlog.get_logger(__name__)
 
 
+class AnswerRecords:
+    """How the ranges of one answer go into it."""
+
+    __slots__ = ("_inline_left",)
+
+    def __init__(self) -> None:
+        self._inline_left = INLINE_ANSWER_BYTES
+
+    def of(self, file_range: FileRange) -> bytes | FileRange | None:
+        """The bytes of a small range, which is released, or the range for `sendfile`. None: it can't be read
+        (KAFKA_STORAGE_ERROR).
+        """
+        size = file_range.length
+        if size > INLINE_RANGE_BYTES or size > self._inline_left:
+            return file_range
+        try:
+            records = read_resident(file_range.fileno(), file_range.position, size)
+        except OSError as error:
+            _log.error("records can't be read", range=repr(file_range), reason=str(error))
+            file_range.release()
+            return None
+        if records is None:
+            return file_range
+        file_range.release()
+        self._inline_left -= size
+        return records
+
+
 class FetchAnswer:
     """`topics` is the answer's list of topics."""
 
-    __slots__ = ("_inline_left", "_topics")
+    __slots__ = ("_records", "_topics")
 
     def __init__(self) -> None:
         self._topics: dict[object, FetchableTopicResponse] = {}
-        self._inline_left = INLINE_ANSWER_BYTES
+        self._records = AnswerRecords()
 
     @property
     def topics(self) -> list[FetchableTopicResponse]:
@@ -48,16 +76,11 @@ class FetchAnswer:
     def add(self, topic: str, topic_id: uuid.UUID, data: PartitionData, file_range: FileRange | None) -> None:
         """The topic is named as the request did, by name or by id."""
         if file_range is not None:
-            size = file_range.length
-            if (
-                size <= INLINE_RANGE_BYTES
-                and size <= self._inline_left
-                and is_resident(file_range.fileno(), file_range.position + size - 1)
-            ):
-                _read_into(data, file_range)
-                self._inline_left -= size
+            records = self._records.of(file_range)
+            if records is None:
+                data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
             else:
-                data.records = file_range  # the encoder needs only its len()
+                data.records = records  # of a range the encoder needs only its len()
         key: object = topic or topic_id.int
         of_topic = self._topics.get(key)
         if of_topic is None:
@@ -80,13 +103,3 @@ def node_endpoints(
         NodeEndpoint(node.broker_id, endpoint.host, endpoint.port, node.rack)
         for node, endpoint in broker.metadata.nodes(leaders, listener_name)
     ]
-
-
-def _read_into(data: PartitionData, file_range: FileRange) -> None:
-    try:
-        data.records = file_range.read()
-    except OSError as error:
-        _log.error("records can't be read", range=repr(file_range), reason=str(error))
-        data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
-    finally:
-        file_range.release()

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 from tidelog.broker.connection import Connection
 from tidelog.broker.frames import BufferPool
+from tidelog.broker.socket_protocol import SocketProtocol
 from tidelog.broker.turn import Turn
 from tidelog.model.brokers import Endpoint
 from tidelog.runtime.broker_metrics import ConnectionLoad
@@ -136,7 +137,7 @@ class Listener:
         assert self._socket is not None, "bind comes first"
         backlog = max(self._broker.settings.socket_listen_backlog_size, MIN_BACKLOG)
         self._server = await self.loop.create_server(
-            lambda: Connection(self, self._dispatcher), sock=self._socket, backlog=backlog
+            lambda: SocketProtocol(Connection(self, self._dispatcher)), sock=self._socket, backlog=backlog
         )
         self._broker.telemetry.listener_views.append(self)
         self._watch_idle()

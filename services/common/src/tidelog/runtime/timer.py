@@ -80,7 +80,7 @@ class LoopTimer:
         if next_expiry_ms is None:
             self._wake_up_ms = math.inf
             return
-        self._wake_up_ms = next_expiry_ms
+        self._wake_up_ms = float(next_expiry_ms)
         self._handle = self._loop.call_at(next_expiry_ms / _MS_PER_S, self._wake_up)
 
     def _wake_up(self) -> None:

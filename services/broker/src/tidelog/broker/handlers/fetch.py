@@ -18,9 +18,17 @@ from tidelog.broker.fetch_answer import MOVED, FetchAnswer, current_leader, node
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchedPartition, FetchPlan
 from tidelog.broker.handlers import follower_fetch
 from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.replication.fetch_wire import (
+    FETCH_VERSION,
+    FollowerRequest,
+    decode_request,
+    follower_request,
+)
 from tidelog.broker.request import PARKED, DelayedRequest, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.fetch import (
     AbortedTransaction,
     EpochEndOffset,
@@ -39,12 +47,21 @@ if TYPE_CHECKING:
 UNKNOWN_OFFSET = -1
 NO_REPLICA = -1
 FIRST_VERSION_FROM_FOLLOWERS = 11
+FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 
-def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> object:
+def decoder(version: int) -> codec.Decoder:
+    """The version that brokers speak is read as a follower's where it is one."""
+    return decode_request if version == FETCH_VERSION else codec.request_decoder(ApiKey.FETCH, version)
+
+
+def handle(broker: Broker, request: FetchRequest | FollowerRequest, context: RequestContext) -> object:
+    if isinstance(request, FollowerRequest):
+        return follower_fetch.handle(broker, request, context)
     state = request.replica_state
     if (request.replica_id if state is None else state.replica_id) >= 0:
-        return follower_fetch.handle(broker, request, context)
+        has_topic_ids = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+        return follower_fetch.handle(broker, follower_request(request, has_topic_ids=has_topic_ids), context)
     try:
         plan = broker.fetch_sessions.plan(request, context.api_version, broker.clock.now_ms())
     except KafkaError as error:

@@ -16,15 +16,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.closest_replica import is_rack_aware
-from tidelog.broker.fetch_answer import MOVED, FetchAnswer, current_leader
+from tidelog.broker.fetch_answer import MOVED, AnswerRecords, FetchAnswer, current_leader
 from tidelog.broker.partition.core import NO_EPOCH
 from tidelog.broker.partition.events import FollowerFetched
-from tidelog.broker.partition.leader_epochs import EpochEndOffset
+from tidelog.broker.replication.fetch_wire import (
+    FETCH_VERSION,
+    FollowerRequest,
+    PartitionNews,
+    encode_answer,
+)
 from tidelog.broker.replication.follower_fetch_sessions import FollowerFetchSession, FollowerPosition
-from tidelog.broker.request import PARKED, RequestContext
+from tidelog.broker.request import PARKED, EncodedBody, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.fetch import EpochEndOffset as DivergingEpoch
-from tidelog.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData
+from tidelog.wire.messages.fetch import FetchResponse, PartitionData
 
 if TYPE_CHECKING:
     from tidelog.broker.broker import Broker
@@ -41,12 +46,11 @@ UNKNOWN_OFFSET: Final = -1
 INCREMENTAL_FROM: Final = 1
 
 
-def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> object:
-    state = request.replica_state
-    replica_id = request.replica_id if state is None else state.replica_id
+def handle(broker: Broker, request: FollowerRequest, context: RequestContext) -> object:
+    replica_id = request.replica_id
     registered = broker.metadata.brokers.get(replica_id)
     newest_epoch = NO_EPOCH if registered is None else registered.broker_epoch
-    broker_epoch = NO_EPOCH if state is None else state.replica_epoch
+    broker_epoch = request.broker_epoch
     if broker_epoch == NO_EPOCH:
         broker_epoch = newest_epoch  # before v15 a follower does not tell its own
     is_stale = broker_epoch < newest_epoch
@@ -76,27 +80,16 @@ def _count_apart(broker: Broker, context: RequestContext) -> None:
     context.route = route
 
 
-class _News:
+class _News(PartitionNews):
     """What is to be told of one partition: an error, where the logs diverge, records, or only offsets."""
 
-    __slots__ = (
-        "diverging",
-        "error",
-        "file_range",
-        "high_watermark",
-        "log_start_offset",
-        "partition",
-        "replica",
-    )
+    __slots__ = ("file_range", "partition", "replica")
 
     def __init__(self, partition: FollowerPosition) -> None:
+        super().__init__(partition.topic_id_bytes, partition.index)
         self.partition = partition
         self.replica: Replica | None = None
-        self.error = ErrorCode.NONE
-        self.diverging: EpochEndOffset | None = None
         self.file_range: FileRange | None = None
-        self.high_watermark = UNKNOWN_OFFSET
-        self.log_start_offset = UNKNOWN_OFFSET
 
 
 class FollowerFetch:
@@ -122,7 +115,7 @@ class FollowerFetch:
     def __init__(
         self,
         broker: Broker,
-        request: FetchRequest,
+        request: FollowerRequest,
         context: RequestContext,
         session: FollowerFetchSession,
         broker_epoch: int,
@@ -216,10 +209,10 @@ class FollowerFetch:
                 replica = self._replica(partition)
                 self._look_at(replica, news, now_ms if takes_in_positions else None)
             except KafkaError as error:
-                news.error = error.code
+                news.error_code = error.code
             has_nothing = (
                 news.file_range is None
-                and not news.error
+                and not news.error_code
                 and news.diverging is None
                 and news.high_watermark == partition.told_high_watermark
                 and news.log_start_offset == partition.told_log_start_offset
@@ -230,8 +223,8 @@ class FollowerFetch:
                 continue
             self._news.append(news)
             if (
-                news.error
-                or news.diverging
+                news.error_code
+                or news.diverging is not None
                 or 0 <= partition.log_start_offset < news.log_start_offset != partition.told_log_start_offset
                 or (
                     tells_high_watermark_at_once
@@ -314,23 +307,11 @@ class FollowerFetch:
     def _is_answerable(self) -> bool:
         return self._is_urgent or self._bytes >= self._request.min_bytes
 
-    def _answer(self) -> FetchResponse:
-        session, answer = self._session, FetchAnswer()
+    def _answer(self) -> FetchResponse | EncodedBody:
+        session, records = self._session, AnswerRecords()
+        is_usual = self._context.api_version == FETCH_VERSION
         for news in self._news:
             partition, file_range = news.partition, news.file_range
-            data = PartitionData(
-                partition.index,
-                news.error,
-                news.high_watermark,
-                UNKNOWN_OFFSET,
-                news.log_start_offset,
-                aborted_transactions=None,
-                records=b"",
-            )
-            if news.diverging is not None:
-                data.diverging_epoch = DivergingEpoch(*news.diverging)
-            if news.error in MOVED and partition.topic_partition is not None:
-                data.current_leader = current_leader(self._broker, *partition.topic_partition)
             partition.told_high_watermark = news.high_watermark
             partition.told_log_start_offset = news.log_start_offset
             if file_range is not None and news.replica is not None:
@@ -338,10 +319,39 @@ class FollowerFetch:
                 # What is sent has to be asked for again if it is lost on the way: it stays dirty, at the end.
                 session.dirty.pop(partition, None)
                 session.dirty[partition] = None
-            answer.add(partition.topic, partition.topic_id, data, file_range)
+                taken = records.of(file_range)
+                if taken is None:
+                    news.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+                else:
+                    news.records = taken
+            if news.diverging is not None or news.error_code in MOVED:
+                is_usual = False
         if not session.session_id:
             self._broker.follower_fetch_sessions.release(session)
-        return FetchResponse(session_id=session.session_id, responses=answer.topics)
+        if is_usual:
+            return EncodedBody(encode_answer(session.session_id, self._news))
+        return self._message()
+
+    def _message(self) -> FetchResponse:
+        """For the codec: of any version, with what is rarely told."""
+        answer = FetchAnswer()
+        for news in self._news:
+            partition = news.partition
+            data = PartitionData(
+                partition.index,
+                news.error_code,
+                news.high_watermark,
+                UNKNOWN_OFFSET,
+                news.log_start_offset,
+                aborted_transactions=None,
+                records=news.records,
+            )
+            if news.diverging is not None:
+                data.diverging_epoch = DivergingEpoch(*news.diverging)
+            if news.error_code in MOVED and partition.topic_partition is not None:
+                data.current_leader = current_leader(self._broker, *partition.topic_partition)
+            answer.add(partition.topic, partition.topic_id, data, None)
+        return FetchResponse(session_id=self._session.session_id, responses=answer.topics)
 
     def _release(self) -> None:
         for news in self._news:

@@ -92,10 +92,18 @@ class Produce:
         if type(request) is not OneBatch:
             return self._answer(self.append_all())
         appended = self._append(self.topic_name(request), request)
-        if self.acks and self.failed is None and not self.waiting and not self.unflushed:
+        if self.acks == 0 or self.failed is not None or self.unflushed:
+            return self._answer(_response_to_one(request, appended))
+        if not self.waiting:
             return EncodedBody((request.encoded_answer(appended),))
-        topic = TopicProduceResponse(request.name, request.topic_id, [appended])
-        return self._answer(ProduceResponse(responses=[topic]))
+        self._park(lambda: self._answer_to_one(request, appended))
+        return PARKED
+
+    def _answer_to_one(self, request: OneBatch, appended: PartitionProduceResponse) -> object:
+        """Once it has waited."""
+        if appended.error_code:
+            return self._with_leaders(_response_to_one(request, appended))
+        return EncodedBody((request.encoded_answer(appended),))
 
     def _answer(self, response: ProduceResponse) -> object:
         if self.acks == 0:
@@ -107,7 +115,7 @@ class Produce:
             return self.acknowledged(response)
         if not self.waiting:
             return self._with_leaders(response)
-        self._park(response)
+        self._park(lambda: self._with_leaders(response))
         return PARKED
 
     def topic_name(self, topic: TopicProduceData | OneBatch) -> str | None:
@@ -213,10 +221,8 @@ class Produce:
             ]
         return response
 
-    def _park(self, response: ProduceResponse) -> None:
-        operation = DelayedProduce(
-            self, self.waiting, lambda: self.context.reply(self._with_leaders(response))
-        )
+    def _park(self, answer: Callable[[], object]) -> None:
+        operation = DelayedProduce(self, self.waiting, lambda: self.context.reply(answer()))
         self.context.park(on_abandoned=lambda: self.broker.produce_purgatory.cancel(operation))
         self._watch(operation)
 
@@ -238,6 +244,10 @@ class Produce:
             [replica.topic_partition for replica, _, _ in self.waiting],
             self.broker.timer.now_ms() + max(self.request.timeout_ms, 0),
         )
+
+
+def _response_to_one(request: OneBatch, appended: PartitionProduceResponse) -> ProduceResponse:
+    return ProduceResponse([TopicProduceResponse(request.name, request.topic_id, [appended])])
 
 
 def _refused(

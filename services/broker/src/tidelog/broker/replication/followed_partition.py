@@ -8,7 +8,6 @@ from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.replication.follower_session import FetchPosition
 from tidelog.broker.replication.throttle import is_throttled
 from tidelog.model.errors import ErrorCode
-from tidelog.wire.messages.fetch import FetchPartition
 
 if TYPE_CHECKING:
     from tidelog.broker.replica import Replica
@@ -40,12 +39,12 @@ class FollowedPartition(FetchPosition):
 
     def __init__(self, replica: Replica, fetcher: LeaderFetcher, max_bytes: int) -> None:
         core = replica.core
-        wire = FetchPartition(
-            partition=replica.topic_partition.partition,
+        super().__init__(
+            replica.topic_id.bytes,
+            replica.topic_partition.partition,
             current_leader_epoch=core.leader_epoch,
-            partition_max_bytes=max_bytes,
+            max_bytes=max_bytes,
         )
-        super().__init__(replica.topic_id, wire)
         self.replica = replica
         self.fetcher = fetcher
         self.leader_id = core.leader
@@ -68,11 +67,11 @@ class FollowedPartition(FetchPosition):
 
     def refresh(self) -> bool:
         """Take over where the log ends; True if the leader does not know that yet."""
-        core, wire = self.replica.core, self.wire
+        core = self.replica.core
         end, start, epoch = core.fetch_offset, core.log_start_offset, core.last_fetched_epoch
-        if wire.fetch_offset == end and wire.log_start_offset == start and wire.last_fetched_epoch == epoch:
+        if self.fetch_offset == end and self.log_start_offset == start and self.last_fetched_epoch == epoch:
             return False
-        wire.fetch_offset, wire.log_start_offset, wire.last_fetched_epoch = end, start, epoch
+        self.fetch_offset, self.log_start_offset, self.last_fetched_epoch = end, start, epoch
         return True
 
     def backoff_ms(self, longest_ms: int) -> int:
@@ -91,6 +90,6 @@ class FollowedPartition(FetchPosition):
         replica = self.replica
         return is_throttled(
             replica.settings.follower_replication_throttled_replicas,
-            self.wire.partition,
+            self.index,
             replica.core.broker_id,
         )

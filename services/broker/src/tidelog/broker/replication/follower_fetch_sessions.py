@@ -12,12 +12,12 @@ Pure: the clock and random session ids come in.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
+from tidelog.broker.replication.fetch_wire import FollowerRequest, PartitionKey, Position
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
@@ -30,10 +30,6 @@ MAX_SESSIONS_PER_FOLLOWER: Final = 64
 """A follower has one for each of its fetchers (`num.replica.fetchers`); beyond it the one used least recently
 goes.
 """
-NO_TOPIC_ID: Final = uuid.UUID(int=0)
-
-PartitionKey = tuple[object, int]
-"""Topic id as a number from v13 on, topic name before; partition."""
 
 
 class ParkedFetch(Protocol):
@@ -63,27 +59,29 @@ class FollowerPosition:
         "told_log_start_offset",
         "topic",
         "topic_id",
+        "topic_id_bytes",
         "topic_partition",
     )
 
-    def __init__(self, session: FollowerFetchSession, topic: FetchTopic, wanted: FetchPartition) -> None:
+    def __init__(self, session: FollowerFetchSession, wanted: Position) -> None:
         self.session = session
-        self.index = wanted.partition
-        self.topic = topic.topic
-        self.topic_id = topic.topic_id
+        self.index = wanted.index
+        self.topic = wanted.topic
+        self.topic_id_bytes = wanted.topic_id
+        self.topic_id = uuid.UUID(bytes=wanted.topic_id)
         self.topic_partition: TopicPartition | None = None  # while the topic's id is unknown
         self.replica: object = None  # the one that was found to be what is meant
         self.is_throttled = False
         self.update(wanted)
 
-    def update(self, wanted: FetchPartition) -> None:
+    def update(self, wanted: Position) -> None:
         """What the request says of it. One that names a partition may have been sent before the last answer
         was there, which the follower then passes over: what that told has to be told again.
         """
         self.told_high_watermark = UNKNOWN_OFFSET
         self.told_log_start_offset = UNKNOWN_OFFSET
         self.fetch_offset = wanted.fetch_offset
-        self.max_bytes = wanted.partition_max_bytes
+        self.max_bytes = wanted.max_bytes
         self.current_leader_epoch = wanted.current_leader_epoch
         self.last_fetched_epoch = wanted.last_fetched_epoch
         self.log_start_offset = wanted.log_start_offset
@@ -144,7 +142,7 @@ class FollowerFetchSessions:
 
     def open(
         self,
-        request: FetchRequest,
+        request: FollowerRequest,
         api_version: int,
         replica_id: int,
         broker_epoch: int,
@@ -164,8 +162,9 @@ class FollowerFetchSessions:
             session = self._create(request, replica_id, broker_epoch, uses_topic_ids, now_ms)
         else:
             session = self._continue(request, replica_id, uses_topic_ids)
-        self._update(session, request.topics)
-        self._forget(session, request.forgotten_topics_data)
+        self._update(session, request.positions)
+        if request.forgotten:
+            self._forget(session, request.forgotten)
         if now_ms - session.last_sweep_ms >= sweep_interval_ms:
             session.last_sweep_ms = now_ms
             session.dirty.update(dict.fromkeys(session.partitions.values()))
@@ -192,13 +191,13 @@ class FollowerFetchSessions:
 
     def _create(
         self,
-        request: FetchRequest,
+        request: FollowerRequest,
         replica_id: int,
         broker_epoch: int,
         uses_topic_ids: bool,
         now_ms: int,
     ) -> FollowerFetchSession:
-        if request.session_epoch == FINAL_EPOCH or not request.topics or broker_epoch == UNKNOWN_EPOCH:
+        if request.session_epoch == FINAL_EPOCH or not request.positions or broker_epoch == UNKNOWN_EPOCH:
             return FollowerFetchSession(NO_SESSION, replica_id, broker_epoch, uses_topic_ids, now_ms)
         self.close_others(replica_id, broker_epoch)
         own = [session for session in self._sessions.values() if session.replica_id == replica_id]
@@ -211,7 +210,9 @@ class FollowerFetchSessions:
         self._sessions[session_id] = session
         return session
 
-    def _continue(self, request: FetchRequest, replica_id: int, uses_topic_ids: bool) -> FollowerFetchSession:
+    def _continue(
+        self, request: FollowerRequest, replica_id: int, uses_topic_ids: bool
+    ) -> FollowerFetchSession:
         session = self._sessions.get(request.session_id)
         if session is None or session.replica_id != replica_id:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -226,29 +227,25 @@ class FollowerFetchSessions:
         session.epoch = 1 if session.epoch == MAX_EPOCH else session.epoch + 1
         return session
 
-    def _update(self, session: FollowerFetchSession, topics: list[FetchTopic]) -> None:
+    def _update(self, session: FollowerFetchSession, positions: Sequence[Position]) -> None:
         partitions, dirty = session.partitions, session.dirty
-        for topic in topics:
-            name: object = topic.topic_id.int if session.uses_topic_ids else topic.topic
-            for wanted in topic.partitions:
-                key = (name, wanted.partition)
-                partition = partitions.get(key)
-                if partition is None:
-                    partition = partitions[key] = FollowerPosition(session, topic, wanted)
-                    self.resolve(partition)
-                else:
-                    partition.update(wanted)
-                    dirty.pop(partition, None)  # to the end: those that wait longer come first
-                dirty[partition] = None
+        for wanted in positions:
+            key = wanted.key
+            partition = partitions.get(key)
+            if partition is None:
+                partition = partitions[key] = FollowerPosition(session, wanted)
+                self.resolve(partition)
+            else:
+                partition.update(wanted)
+                dirty.pop(partition, None)  # to the end: those that wait longer come first
+            dirty[partition] = None
 
-    def _forget(self, session: FollowerFetchSession, topics: list[ForgottenTopic]) -> None:
-        for topic in topics:
-            name: object = topic.topic_id.int if session.uses_topic_ids else topic.topic
-            for index in topic.partitions:
-                partition = session.partitions.pop((name, index), None)
-                if partition is not None:
-                    session.dirty.pop(partition, None)
-                    self._unwatch(partition)
+    def _forget(self, session: FollowerFetchSession, keys: Sequence[PartitionKey]) -> None:
+        for key in keys:
+            partition = session.partitions.pop(key, None)
+            if partition is not None:
+                session.dirty.pop(partition, None)
+                self._unwatch(partition)
 
     def resolve(self, partition: FollowerPosition) -> None:
         """Find out which topic is meant, if that is known by now."""

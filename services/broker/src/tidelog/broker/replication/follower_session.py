@@ -10,34 +10,43 @@ were asked before it was added or moved. Pure: no I/O, no clock. Source: Kafka's
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from tidelog.wire.messages.fetch import FetchPartition, FetchTopic, ForgottenTopic
+from tidelog.broker.replication.fetch_wire import PartitionKey, Position
 
 NO_SESSION: Final = 0
 INITIAL_EPOCH: Final = 0
 MAX_EPOCH: Final = 2**31 - 1
 
 
-class FetchPosition:
-    """Where one partition is fetched from: the entry of the wire, changed in place. Subclassed by who keeps
-    more of a partition.
-    """
+class FetchPosition(Position):
+    """Where one partition is fetched from, changed in place. Subclassed by who keeps more of a partition."""
 
-    __slots__ = ("is_fetched", "topic_id", "valid_from", "wire")
+    __slots__ = ("is_fetched", "valid_from")
 
-    def __init__(self, topic_id: uuid.UUID, wire: FetchPartition) -> None:
-        self.topic_id = topic_id
-        self.wire = wire
+    def __init__(
+        self,
+        topic_id: bytes,
+        index: int,
+        current_leader_epoch: int = -1,
+        fetch_offset: int = 0,
+        last_fetched_epoch: int = -1,
+        log_start_offset: int = -1,
+        max_bytes: int = 0,
+    ) -> None:
+        super().__init__(
+            topic_id,
+            index,
+            current_leader_epoch,
+            fetch_offset,
+            last_fetched_epoch,
+            log_start_offset,
+            max_bytes,
+        )
         self.is_fetched = False
         """Whether it is in the session now."""
         self.valid_from = 0
-
-    @property
-    def key(self) -> tuple[uuid.UUID, int]:
-        return self.topic_id, self.wire.partition
 
 
 class FollowerSession:
@@ -57,9 +66,9 @@ class FollowerSession:
     def __init__(self) -> None:
         self._session_id = NO_SESSION
         self._epoch = INITIAL_EPOCH
-        self._positions: dict[uuid.UUID, dict[int, FetchPosition]] = {}
-        self._changed: dict[tuple[uuid.UUID, int], FetchPosition] = {}
-        self._forgotten: dict[tuple[uuid.UUID, int], None] = {}
+        self._positions: dict[PartitionKey, FetchPosition] = {}
+        self._changed: dict[PartitionKey, FetchPosition] = {}
+        self._forgotten: dict[PartitionKey, None] = {}
         self.last_request = 0
         """Number of the last request made."""
         self.is_without = False
@@ -68,7 +77,7 @@ class FollowerSession:
         """Answers to requests before it are of a session that is no more."""
 
     def __len__(self) -> int:
-        return sum(map(len, self._positions.values()))
+        return len(self._positions)
 
     @property
     def is_empty(self) -> bool:
@@ -81,26 +90,25 @@ class FollowerSession:
         return bool(self._changed or self._forgotten)
 
     def positions(self) -> Iterator[FetchPosition]:
-        for partitions in self._positions.values():
-            yield from partitions.values()
+        yield from self._positions.values()
 
-    def of_topic(self, topic_id: uuid.UUID) -> dict[int, FetchPosition]:
-        """The fetched positions of one topic by partition, to be read only."""
-        return self._positions.get(topic_id, _NONE)
+    def position_of(self, topic_id: bytes, index: int) -> FetchPosition | None:
+        """None if it is not fetched now."""
+        return self._positions.get((topic_id, index))
 
     # -- what is fetched
 
     def add(self, position: FetchPosition) -> None:
         """Fetch it from now on. Another of the same partition is replaced."""
         key = position.key
-        self._positions.setdefault(position.topic_id, {})[position.wire.partition] = position
+        self._positions[key] = position
         self._forgotten.pop(key, None)  # the entry that the leader has is overwritten
         position.is_fetched = True
         self.moved(position)
 
     def moved(self, position: FetchPosition) -> None:
-        """Its `wire` was changed: the leader is told; what it was asked before is not answered for this."""
-        self._changed[position.topic_id, position.wire.partition] = position
+        """It was changed: the leader is told; what it was asked before is not answered for this."""
+        self._changed[position.topic_id, position.index] = position
         position.valid_from = self.last_request + 1
 
     def remove(self, position: FetchPosition) -> None:
@@ -108,33 +116,27 @@ class FollowerSession:
         if not position.is_fetched:
             return
         position.is_fetched = False
-        partitions = self._positions[position.topic_id]
-        del partitions[position.wire.partition]
-        if not partitions:
-            del self._positions[position.topic_id]
         key = position.key
+        del self._positions[key]
         self._changed.pop(key, None)
         self._forgotten[key] = None
 
     # -- requests and answers
 
-    def next_request(self) -> tuple[int, int, list[FetchTopic], list[ForgottenTopic]]:
-        """(session id, session epoch, topics, forgotten topics) of the request that is sent now."""
+    def next_request(self) -> tuple[int, int, list[Position], list[PartitionKey]]:
+        """(session id, session epoch, positions, forgotten) of the request that is sent now."""
         self.last_request += 1
         session_id, epoch = self._session_id, self._epoch
         if epoch == INITIAL_EPOCH:
-            topics = [
-                FetchTopic(topic_id=topic_id, partitions=[position.wire for position in partitions.values()])
-                for topic_id, partitions in self._positions.items()
-            ]
-            forgotten: list[ForgottenTopic] = []
+            positions: list[Position] = list(self._positions.values())
+            forgotten: list[PartitionKey] = []
         else:
-            topics = _by_topic(self._changed.values())
-            forgotten = _forgotten_topics(self._forgotten)
+            positions = list(self._changed.values())
+            forgotten = list(self._forgotten)
             self._epoch = 1 if epoch == MAX_EPOCH else epoch + 1
         self._changed.clear()
         self._forgotten.clear()
-        return session_id, epoch, topics, forgotten
+        return session_id, epoch, positions, forgotten
 
     def answered(self, session_id: int) -> None:
         """A request was answered without an error: the session that the leader has now, 0 if it has none."""
@@ -160,25 +162,3 @@ class FollowerSession:
         self.first_valid_request = self.last_request + 1
         for position in self.positions():
             position.valid_from = self.first_valid_request
-
-
-_NONE: Final[dict[int, FetchPosition]] = {}
-
-
-def _by_topic(positions: Iterable[FetchPosition]) -> list[FetchTopic]:
-    topics: dict[uuid.UUID, FetchTopic] = {}
-    for position in positions:
-        topic = topics.get(position.topic_id)
-        if topic is None:
-            topic = topics[position.topic_id] = FetchTopic(topic_id=position.topic_id, partitions=[])
-        topic.partitions.append(position.wire)
-    return list(topics.values())
-
-
-def _forgotten_topics(keys: Iterable[tuple[uuid.UUID, int]]) -> list[ForgottenTopic]:
-    topics: dict[uuid.UUID, ForgottenTopic] = {}
-    for topic_id, partition in keys:
-        topics.setdefault(topic_id, ForgottenTopic(topic_id=topic_id, partitions=[])).partitions.append(
-            partition
-        )
-    return list(topics.values())

@@ -19,25 +19,33 @@ import structlog
 from tidelog.broker.partition.events import EpochDiverged
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.partition.received_validation import received_headers
+from tidelog.broker.replication.fetch_wire import (
+    FETCH_VERSION,
+    FollowerAnswer,
+    FollowerRequest,
+    PartitionNews,
+    decode_answer,
+    encode_request,
+)
 from tidelog.broker.replication.followed_partition import (
     EXPECTED_WHILE_ROLES_CHANGE,
     FAILURES_EXPECTED,
     FollowedPartition,
 )
 from tidelog.broker.replication.follower_session import FollowerSession
-from tidelog.broker.replication.leader_channel import LeaderChannel, OnLost, open_channel
+from tidelog.broker.replication.leader_channel import LeaderChannel, OnLost, Question, open_channel
 from tidelog.broker.replication.leader_link import LeaderLink
 from tidelog.broker.replication.leader_questions import LeaderQuestions
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader
-from tidelog.wire.messages.fetch import FetchRequest, FetchResponse, PartitionData, ReplicaState
+from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from tidelog.broker.replica import Replica
     from tidelog.broker.replication.replica_fetchers import ReplicaFetchers
 
-FETCH_VERSION: Final = 17
+FETCH: Final = Question(ApiKey.FETCH, FETCH_VERSION, encode_request, decode_answer)
 MAX_FETCHES_UNDER_WAY: Final = 2
 """One, and one more that tells of a partition which came while the first waits at the leader. A leader ends
 its wait for that (and if it did not, what is answered twice would be taken once)."""
@@ -169,26 +177,27 @@ class LeaderFetcher:
 
     def _send_fetch(self, channel: LeaderChannel, max_wait_ms: int) -> None:
         session, settings = self.session, self._settings
-        session_id, session_epoch, topics, forgotten = session.next_request()
-        request = FetchRequest(
-            replica_state=ReplicaState(self.broker.broker_id, self.broker.broker_epoch),
-            max_wait_ms=max_wait_ms,
-            min_bytes=settings.replica_fetch_min_bytes,
-            max_bytes=settings.replica_fetch_response_max_bytes,
-            session_id=session_id,
-            session_epoch=session_epoch,
-            topics=topics,
-            forgotten_topics_data=forgotten,
+        session_id, session_epoch, positions, forgotten = session.next_request()
+        request = FollowerRequest(
+            self.broker.broker_id,
+            self.broker.broker_epoch,
+            max_wait_ms,
+            settings.replica_fetch_min_bytes,
+            settings.replica_fetch_response_max_bytes,
+            session_id,
+            session_epoch,
+            positions,
+            forgotten,
         )
         self._fetches += 1
         channel.send(
+            FETCH,
             request,
-            FETCH_VERSION,
             settings.replica_socket_timeout_ms,
             partial(self._on_fetched, session.last_request),
         )
 
-    def _on_fetched(self, number: int, response: FetchResponse) -> None:
+    def _on_fetched(self, number: int, response: FollowerAnswer) -> None:
         self._fetches -= 1
         session = self.session
         if number < session.first_valid_request or self.is_stopped:
@@ -202,12 +211,10 @@ class LeaderFetcher:
         self._link.works()
         clock = self.broker.clock
         now_ms = clock.now_ms()
-        for topic in response.responses:
-            positions = session.of_topic(topic.topic_id)
-            for data in topic.partitions:
-                position = positions.get(data.partition_index)
-                if position is not None and number >= position.valid_from:
-                    self._take(cast(FollowedPartition, position), data, now_ms)
+        for news in response.partitions:
+            position = session.position_of(news.topic_id, news.index)
+            if position is not None and number >= position.valid_from:
+                self._take(cast(FollowedPartition, position), news, now_ms)
         self._fetch()
 
     def _on_fetch_refused(self, error: ErrorCode) -> None:
@@ -227,34 +234,34 @@ class LeaderFetcher:
         self._is_pausing = False
         self._fetch()
 
-    def _take(self, followed: FollowedPartition, data: PartitionData, now_ms: int) -> None:
+    def _take(self, followed: FollowedPartition, news: PartitionNews, now_ms: int) -> None:
         """What the answer says of one partition."""
-        if data.error_code:
-            self._refused(followed, ErrorCode(data.error_code))
+        if news.error_code:
+            self._refused(followed, ErrorCode(news.error_code))
             return
-        diverging = data.diverging_epoch
+        diverging = news.diverging
         replica, core = followed.replica, followed.replica.core
         if diverging is not None:
             self.session.remove(followed)
-            replica.step(EpochDiverged(followed.leader_epoch, diverging.epoch, diverging.end_offset), now_ms)
+            replica.step(EpochDiverged(followed.leader_epoch, *diverging), now_ms)
             if followed.refresh():
                 self.resume(followed)
             elif followed.may_fetch:  # nothing to cut: to ask again at once would not change that
                 self.failed(followed, KafkaError(ErrorCode.UNKNOWN_LEADER_EPOCH, "the logs disagree"))
             return
-        records = cast("memoryview | None", data.records)
+        records = cast(memoryview, news.records)
         headers: Sequence[BatchHeader] = ()
         try:
             if records:
                 end = core.log_end_offset
-                has_nothing = core.log_start_offset == end or data.log_start_offset >= end
+                has_nothing = core.log_start_offset == end or news.log_start_offset >= end
                 headers = received_headers(records, 0 if has_nothing else end)
             is_done = replica.append_received(
-                records or _NO_RECORDS,
+                records if records else _NO_RECORDS,
                 headers,
                 followed.leader_epoch,
-                data.high_watermark,
-                data.log_start_offset,
+                news.high_watermark,
+                news.log_start_offset,
                 now_ms,
             )
         except KafkaError as error:
@@ -268,7 +275,7 @@ class LeaderFetcher:
             self.session.remove(followed)
             return
         followed.failures = 0
-        followed.lag = max(0, data.high_watermark - core.log_end_offset)
+        followed.lag = max(0, news.high_watermark - core.log_end_offset)
         if headers:
             self._owner.received(followed, _bytes_below(core.log_end_offset, headers))
             if (

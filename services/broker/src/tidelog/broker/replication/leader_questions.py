@@ -18,9 +18,10 @@ from tidelog.broker.replication.followed_partition import (
     FIRST_BACKOFF_MS,
     FollowedPartition,
 )
-from tidelog.broker.replication.leader_channel import LeaderChannel
+from tidelog.broker.replication.leader_channel import LeaderChannel, Question
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
     from tidelog.broker.replica import Replica
     from tidelog.broker.replication.leader_fetcher import LeaderFetcher
 
-OFFSET_FOR_LEADER_EPOCH_VERSION: Final = 4
-LIST_OFFSETS_VERSION: Final = 8
+EPOCH_ENDS: Final = Question(ApiKey.OFFSET_FOR_LEADER_EPOCH, 4)
+OFFSETS: Final = Question(ApiKey.LIST_OFFSETS, 8)
 MAX_PARTITIONS_PER_REQUEST: Final = 2_000
 EARLIEST: Final = -2
 LATEST: Final = -1
@@ -132,7 +133,7 @@ class LeaderQuestions:
             )
         request = OffsetForLeaderEpochRequest(self._broker.broker_id, list(topics.values()))
         timeout_ms = self._broker.settings.replica_socket_timeout_ms
-        channel.send(request, OFFSET_FOR_LEADER_EPOCH_VERSION, timeout_ms, self._on_epoch_ends)
+        channel.send(EPOCH_ENDS, request, timeout_ms, self._on_epoch_ends)
 
     def _on_epoch_ends(self, response: OffsetForLeaderEpochResponse) -> None:
         asked, self._epochs_asked = self._epochs_asked, {}
@@ -191,7 +192,7 @@ class LeaderQuestions:
             (LATEST, partial(self._on_bounds, starts)),
         ):
             request = _offset_request(self._broker.broker_id, self._bounds_asked.values(), timestamp)
-            channel.send(request, LIST_OFFSETS_VERSION, timeout_ms, on_answer)
+            channel.send(OFFSETS, request, timeout_ms, on_answer)
 
     def _on_bounds(
         self, starts: dict[TopicPartition, tuple[int, int]], response: ListOffsetsResponse

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.broker.fetch_sessions import NO_SESSION, FetchPlan
 from tidelog.broker.handlers.fetch import Fetch, Reads, answer_or_park
+from tidelog.broker.replication.fetch_wire import FollowerRequest
 from tidelog.broker.tracing.traced_request import TracedRequest
 from tidelog.model.errors import KafkaError
 from tidelog.wire.messages.fetch import FetchRequest, FetchResponse
@@ -24,7 +25,9 @@ def handle(broker: Broker, request: FetchRequest, context: RequestContext) -> ob
     return answer_or_park(TracedFetch(broker, request, context, plan))
 
 
-def is_of_a_follower(request: FetchRequest) -> bool:
+def is_of_a_follower(request: FetchRequest | FollowerRequest) -> bool:
+    if isinstance(request, FollowerRequest):
+        return True
     state = request.replica_state
     return (request.replica_id if state is None else state.replica_id) >= 0
 
