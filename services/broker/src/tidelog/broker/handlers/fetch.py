@@ -24,6 +24,7 @@ from tidelog.broker.replication.fetch_wire import (
     decode_request,
     follower_request,
 )
+from tidelog.broker.replication.follower_fetch_sessions import FIRST_VERSION_WITH_TOPIC_IDS
 from tidelog.broker.request import PARKED, DelayedRequest, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
 UNKNOWN_OFFSET = -1
 NO_REPLICA = -1
 FIRST_VERSION_FROM_FOLLOWERS = 11
-FIRST_VERSION_WITH_TOPIC_IDS = 13
 
 
 def decoder(version: int) -> codec.Decoder:
