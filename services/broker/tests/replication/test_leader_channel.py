@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import uvloop
+from brokerlab.asking import until
 from tidelog.broker.frames import BufferPool
 from tidelog.broker.replication.leader_channel import (
     MAX_IN_FLIGHT_REQUESTS,
@@ -70,11 +71,6 @@ class Asker:
             self.channel.send(TEXT, text, timeout_ms, self.answers.append)
 
 
-async def until(is_so: Callable[[], object]) -> None:
-    while not is_so():  # noqa: ASYNC110 - what is awaited has no event
-        await asyncio.sleep(0.001)
-
-
 def played(scenario: Callable[[Leader, Asker], Awaitable[None]], loop: Any = asyncio.new_event_loop) -> None:
     async def play() -> None:
         leader, asker = Leader(), Asker()
@@ -130,7 +126,7 @@ def test_an_answer_to_something_else_ends_the_channel() -> None:
     async def scenario(leader: Leader, asker: Asker) -> None:
         leader.correlation_id_is_off_by = 7
         asker.ask(b"one")
-        await until(lambda: asker.lost)
+        await until(lambda: bool(asker.lost))
         assert asker.lost == ["an answer can't be read: request 8 instead of 1"]
         assert asker.channel.is_closed
         with pytest.raises(ChannelLostError):
@@ -143,10 +139,10 @@ def test_an_answer_to_something_else_ends_the_channel() -> None:
 def test_a_leader_that_goes_is_told_of_once(loop: Any) -> None:
     async def scenario(leader: Leader, asker: Asker) -> None:
         asker.ask(b"one")
-        await until(lambda: asker.answers)
+        await until(lambda: bool(asker.answers))
         assert leader.writer is not None
         leader.writer.close()
-        await until(lambda: asker.lost)
+        await until(lambda: bool(asker.lost))
         await asyncio.sleep(0.01)
         assert len(asker.lost) == 1
 
@@ -157,7 +153,7 @@ def test_a_leader_that_does_not_answer_is_given_up() -> None:
     async def scenario(leader: Leader, asker: Asker) -> None:
         leader.is_silent = True
         asker.ask(b"one", timeout_ms=20)
-        await until(lambda: asker.lost)
+        await until(lambda: bool(asker.lost))
         assert asker.lost == ["the leader did not answer within replica.socket.timeout.ms"]
         assert asker.answers == []
 
