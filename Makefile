@@ -58,7 +58,7 @@ compiled: $(COMPILED_STAMP) ## the request path as machine code (ADR 0020): `mak
 $(COMPILED_STAMP): $(STAMP) hatch_build.py pyproject.toml $(SOURCES)
 	@command -v gcc >/dev/null && $(BIN)/python -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null \
 	  || { echo "needs a C compiler and Python's headers: apt-get install gcc libc6-dev python3-dev"; exit 1; }
-	@echo "compiling the request path (two minutes) ..."
+	@echo "compiling the request path (three minutes) ..."
 	@rm -rf $(COMPILED) build/wheel; mkdir -p build; HATCH_BUILD_HOOK_ENABLE_CUSTOM=true \
 	  $(BIN)/python -m hatchling build -t wheel -d build/wheel >build/compile.log 2>&1 || { tail -n 30 build/compile.log; exit 1; }
 	@$(BIN)/python -m zipfile -e build/wheel/tidelog-*.whl $(COMPILED)

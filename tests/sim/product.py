@@ -34,7 +34,7 @@ def installed(world: World) -> Iterator[None]:
         with (
             patch("tidelog.rpc.grpc_broker_channels._Connection", SimCommandConnection),
             patch("tidelog.broker.replication.leader_fetcher.open_channel", open_channel),
-            patch("tidelog.broker.fetch_answer.read_resident", lambda *_: None),
+            patch("tidelog.broker.fetch_answer.is_resident", lambda *_: False),
             patch("tidelog.broker.life.read_boot_id", _boot_id),
             patch("tidelog.group_coordinator.server.new_member_uuid", world.new_name),
         ):

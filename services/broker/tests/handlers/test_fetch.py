@@ -180,7 +180,7 @@ def test_a_small_range_that_would_wait_for_the_disk_is_left_to_the_outbox(
     """The event loop never waits for a disk."""
     lab.add_topic("t")
     append_bytes(lab, 1000)
-    monkeypatch.setattr(fetch_answer, "read_resident", lambda *_: None)
+    monkeypatch.setattr(fetch_answer, "is_resident", lambda *_: False)
     answer = ask(lab, client, {("t", 0): 0})
     assert isinstance(parts(answer)["t", 0].records, FileRange)
 
@@ -191,10 +191,10 @@ def test_a_range_that_cannot_be_read_is_a_storage_error(
     lab.add_topic("t")
     append_bytes(lab, 1000)
 
-    def broken(fileno: int, position: int, length: int) -> bytes:
+    def broken(self: FileRange) -> bytes:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(fetch_answer, "read_resident", broken)
+    monkeypatch.setattr(FileRange, "read", broken)
     answer = ask(lab, client, {("t", 0): 0})
     assert parts(answer)["t", 0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
     assert not parts(answer)["t", 0].records

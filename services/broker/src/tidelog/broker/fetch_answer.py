@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Final
 
 import structlog
-from tidelog.broker.page_cache import read_resident
+from tidelog.broker.page_cache import is_resident
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.fetch import FetchableTopicResponse, LeaderIdAndEpoch, NodeEndpoint, PartitionData
 
@@ -45,19 +45,20 @@ class AnswerRecords:
         (KAFKA_STORAGE_ERROR).
         """
         size = file_range.length
-        if size > INLINE_RANGE_BYTES or size > self._inline_left:
+        if (
+            size > INLINE_RANGE_BYTES
+            or size > self._inline_left
+            or not is_resident(file_range.fileno(), file_range.position + size - 1)
+        ):
             return file_range
+        self._inline_left -= size
         try:
-            records = read_resident(file_range.fileno(), file_range.position, size)
+            return file_range.read()
         except OSError as error:
             _log.error("records can't be read", range=repr(file_range), reason=str(error))
-            file_range.release()
             return None
-        if records is None:
-            return file_range
-        file_range.release()
-        self._inline_left -= size
-        return records
+        finally:
+            file_range.release()
 
 
 class FetchAnswer:

@@ -1,10 +1,9 @@
-"""Is a stretch of a file in the page cache, and bringing it there: so that the event loop never waits for a
+"""Is a byte of a file in the page cache, and bringing it there: so that the event loop never waits for a
 disk.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 
 _READ_BYTES = 256 * 1024
@@ -22,20 +21,6 @@ def is_resident(fileno: int, position: int) -> bool:
     except OSError:  # EOPNOTSUPP: this file system has no non-blocking reads (older overlayfs, FUSE)
         return True
     return True
-
-
-def read_resident(fileno: int, position: int, length: int) -> bytes | None:
-    """The range, if reading all of it needs no disk."""
-    buffer = bytearray(length)
-    try:
-        read = os.preadv(fileno, [buffer], position, os.RWF_NOWAIT)
-    except BlockingIOError:
-        return None
-    except OSError as error:
-        if error.errno != errno.EOPNOTSUPP:
-            raise
-        return os.pread(fileno, length, position)  # see is_resident
-    return bytes(buffer) if read == length else None
 
 
 def read_ahead(fileno: int, position: int, length: int) -> None:

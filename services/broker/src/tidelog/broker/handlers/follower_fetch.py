@@ -47,8 +47,7 @@ INCREMENTAL_FROM: Final = 1
 
 
 def handle(broker: Broker, request: FollowerRequest, context: RequestContext) -> object:
-    replica_id = request.replica_id
-    registered = broker.metadata.brokers.get(replica_id)
+    registered = broker.metadata.brokers.get(request.replica_id)
     newest_epoch = NO_EPOCH if registered is None else registered.broker_epoch
     broker_epoch = request.broker_epoch
     if broker_epoch == NO_EPOCH:
@@ -61,7 +60,6 @@ def handle(broker: Broker, request: FollowerRequest, context: RequestContext) ->
         session = broker.follower_fetch_sessions.open(
             request,
             context.api_version,
-            replica_id,
             NO_EPOCH if registered is None or is_stale else broker_epoch,
             now_ms,
             sweep_interval_ms,

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias, cast
 
 from tidelog.broker.outbox import Chunk
+from tidelog.broker.partition.core import NO_EPOCH
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.malformed import MalformedMessageError
@@ -21,7 +22,6 @@ from tidelog.wire.primitives import read_uvarint, uvarint
 from tidelog.wire.schema import Buffer
 
 FETCH_VERSION: Final = 17
-NO_EPOCH: Final = -1
 PartitionKey: TypeAlias = "tuple[bytes | str, int]"
 """Topic id (before v13 topic name) and partition."""
 

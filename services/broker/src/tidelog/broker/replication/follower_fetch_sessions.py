@@ -144,7 +144,6 @@ class FollowerFetchSessions:
         self,
         request: FollowerRequest,
         api_version: int,
-        replica_id: int,
         broker_epoch: int,
         now_ms: int,
         sweep_interval_ms: int,
@@ -159,9 +158,9 @@ class FollowerFetchSessions:
         uses_topic_ids = api_version >= FIRST_VERSION_WITH_TOPIC_IDS
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             self.close(request.session_id)
-            session = self._create(request, replica_id, broker_epoch, uses_topic_ids, now_ms)
+            session = self._create(request, broker_epoch, uses_topic_ids, now_ms)
         else:
-            session = self._continue(request, replica_id, uses_topic_ids)
+            session = self._continue(request, uses_topic_ids)
         self._update(session, request.positions)
         if request.forgotten:
             self._forget(session, request.forgotten)
@@ -192,11 +191,11 @@ class FollowerFetchSessions:
     def _create(
         self,
         request: FollowerRequest,
-        replica_id: int,
         broker_epoch: int,
         uses_topic_ids: bool,
         now_ms: int,
     ) -> FollowerFetchSession:
+        replica_id = request.replica_id
         if request.session_epoch == FINAL_EPOCH or not request.positions or broker_epoch == UNKNOWN_EPOCH:
             return FollowerFetchSession(NO_SESSION, replica_id, broker_epoch, uses_topic_ids, now_ms)
         self.close_others(replica_id, broker_epoch)
@@ -210,11 +209,9 @@ class FollowerFetchSessions:
         self._sessions[session_id] = session
         return session
 
-    def _continue(
-        self, request: FollowerRequest, replica_id: int, uses_topic_ids: bool
-    ) -> FollowerFetchSession:
+    def _continue(self, request: FollowerRequest, uses_topic_ids: bool) -> FollowerFetchSession:
         session = self._sessions.get(request.session_id)
-        if session is None or session.replica_id != replica_id:
+        if session is None or session.replica_id != request.replica_id:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if session.epoch != request.session_epoch:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
