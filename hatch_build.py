@@ -1,8 +1,8 @@
-"""Wheels with the request path compiled by mypyc, where HATCH_BUILD_HOOK_ENABLE_CUSTOM=true asks for it.
+"""Builds wheels whose request path mypyc has compiled, if HATCH_BUILD_HOOK_ENABLE_CUSTOM=true requests it.
 
-Without it a wheel is plain Python; an editable install always is. The compiled modules are those that
-pyproject.toml lists, they lie beside their sources in the wheel, and Python takes them first. Why, what it
-costs and which modules: docs/adr/0020.
+Otherwise a wheel is plain Python, and so is every editable install. pyproject.toml lists the compiled
+modules. In the wheel, they are next to their sources, and Python prefers them. docs/adr/0020 gives reasons,
+costs and limits.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 GROUP = "tidelog"
-"""All modules lie in one library, so that they call each other as C does."""
+"""All modules are in one library, so that they call each other as C functions."""
 MYPY_OPTIONS = (
     "--ignore-missing-imports",
     "--follow-imports=silent",
     "--no-warn-unused-ignores",
     "--allow-subclassing-any",
 )
-"""Types are checked by `make check`; a build has no libraries but mypy."""
+"""`make check` checks the types. A build has no libraries except mypy."""
 
 
 class CompiledModules(BuildHookInterface[Any]):
-    """Hatch's hook `custom`; `modules` of its table are dotted names."""
+    """Hatch's hook `custom`. `modules` of its table are dotted names."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if version == "editable":
             return
-        # Held until the wheel is written: it goes with this object, also when a build fails.
+        # This object holds the directory until the wheel is written, and removes it even if a build fails.
         self._holds_libraries = tempfile.TemporaryDirectory(prefix="tidelog-mypyc-")
         work_dir = Path(self._holds_libraries.name)
         sources = [self._source_of(module) for module in self.config["modules"]]
@@ -39,18 +39,20 @@ class CompiledModules(BuildHookInterface[Any]):
         build_data.update(pure_python=False, infer_tag=True)
 
     def _source_of(self, module: str) -> str:
-        """Its file, from the project's root. Raises ValueError for one that isn't there."""
+        """Returns the module's file, relative to the project's root. Raises ValueError if it
+        does not exist.
+        """
         name = module.replace(".", "/") + ".py"
         for package in self.build_config.target_config["packages"]:
             source = Path(package).parent / name
             if (Path(self.root) / source).is_file():
                 return str(source)
-        raise ValueError(f"pyproject.toml wants {module} compiled, and no source root has it")
+        raise ValueError(f"pyproject.toml lists {module} as compiled, but no source root contains it")
 
 
 def _compiled(sources: list[str], work_dir: Path) -> list[str]:
-    """Compile `sources` into `work_dir`; the libraries' names there. Ends with mypyc's or the C
-    compiler's words where they refuse.
+    """Compiles `sources` into `work_dir` and returns the names of the libraries there. Exits with the
+    messages of mypyc or the C compiler if they fail.
     """
     from mypyc.build import mypycify
     from setuptools import Distribution

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""tidelog beside Apache Kafka: the same librdkafka cases against both. Writes docs/benchmarks.md, and with
---replicated docs/benchmarks-replicated.md, with --coordinated docs/benchmarks-coordinated.md.
+"""Compares tidelog with Apache Kafka, with the same librdkafka cases against both.
 
-Kafka comes from shared/peer (beside the checkout) with 1 GiB of heap; tidelog is `tidelog dev`. With
---replicated or --coordinated it is three brokers each, with 512 MiB of heap there, started by `tidelog
-cluster up` here. The exit code is 1 if a case failed, 0 otherwise; whether a target was reached is in the
-table.
+Writes docs/benchmarks.md, with --replicated docs/benchmarks-replicated.md, and with --coordinated
+docs/benchmarks-coordinated.md. Kafka comes from shared/peer beside the checkout, with 1 GiB of heap; tidelog
+is `tidelog dev`. With --replicated or --coordinated, each side has three brokers: Kafka's have 512 MiB of
+heap, and `tidelog cluster up` starts tidelog's. The exit code is 1 if a case failed, and 0
+otherwise. The table shows which targets were reached.
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from brokerlab.kafka_jars import PEER, REPOSITORY, KafkaUnavailableError, find_jars
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from sidebyside.cases import (
@@ -57,6 +56,8 @@ from sidebyside.sides import (
     TidelogSide,
     machine_facts,
 )
+
+from brokerlab.kafka_jars import PEER, REPOSITORY, KafkaUnavailableError, find_jars
 
 TABLE_WIDTH = 125
 MOST_LOAD_BEFORE = 0.7
@@ -200,10 +201,10 @@ def main() -> int:
     parser.add_argument(
         "--coordinated", action="store_true", help="groups and transactions, three brokers each"
     )
-    parser.add_argument("--rounds", type=int, help="rounds that start the brokers anew")
-    parser.add_argument("--warm-rounds", type=int, help="more rounds of brokers that go on")
+    parser.add_argument("--rounds", type=int, help="rounds that start both sides (cold JVM)")
+    parser.add_argument("--warm-rounds", type=int, help="further rounds with the same brokers (warm JVM)")
     parser.add_argument("--quick", action="store_true", help="fewer rounds of shorter cases; writes no docs")
-    parser.add_argument("--only", default="", help="groups or names of cases, by commas")
+    parser.add_argument("--only", default="", help="groups or names of cases, separated by commas")
     parser.add_argument("--out", type=Path, help="also write all samples as JSON")
     options = parser.parse_args()
     console = Console(highlight=False)
@@ -211,9 +212,9 @@ def main() -> int:
     try:
         find_jars()
         if not (PEER / "kafka-up.sh").exists():
-            raise KafkaUnavailableError("shared/peer is not beside the checkout")
+            raise KafkaUnavailableError("../shared/peer does not exist")
     except KafkaUnavailableError as error:
-        console.print(f"no Apache Kafka to measure beside: {error}")
+        console.print(f"there is no Apache Kafka to compare with: {error}")
         return 1
     contest = COORDINATED if options.coordinated else REPLICATED if options.replicated else ONE_BROKER
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else contest.rounds)
@@ -224,7 +225,7 @@ def main() -> int:
     chosen = [c for c in contest.cases if not wanted or c.group in wanted or c.name in wanted]
     load = os.getloadavg()[0]
     if load > MOST_LOAD_BEFORE:
-        console.print(f"[yellow]this machine is busy already (load {load:.1f}): the figures will be off")
+        console.print(f"[yellow]this machine is already busy (load {load:.1f}), figures will be inaccurate")
     columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with (
         tempfile.TemporaryDirectory(prefix="tidelog-bench-") as name,
@@ -233,7 +234,7 @@ def main() -> int:
         measured = Rounds(contest, [c for c in chosen if c.arguments], Path(name), options.quick, progress)
         measured.run(rounds, warm_rounds)
     fresh, warm = rows_of(chosen, measured.fresh), rows_of(chosen, measured.warm)
-    for rows, brokers in ((fresh, "young brokers, started for each round"), (warm, "brokers that go on")):
+    for rows, brokers in ((fresh, "cold JVM"), (warm, "warm JVM")):
         if rows:
             console.print(terminal_table(rows, f"tidelog beside Apache Kafka, {brokers}"))
             console.print(f"{brokers}: {reached(rows)}")

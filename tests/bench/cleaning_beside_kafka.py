@@ -21,11 +21,12 @@ from typing import NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
+from rich.console import Console
+from rich.table import Table
+
 from brokerlab.kafka_jars import find_jars
 from loglab.batches import append
 from loglab.logs import open_log
-from rich.console import Console
-from rich.table import Table
 from tidelog.broker.log.cleaning.cleaning_job import (
     CleanedSegment,
     CleaningDone,

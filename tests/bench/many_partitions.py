@@ -14,10 +14,11 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from clusterlab.many_partitions import Limits, measure
-from clusterlab.tidelog_cluster import TidelogCluster
 from rich.console import Console
 from rich.table import Table
+
+from clusterlab.many_partitions import Limits, measure
+from clusterlab.tidelog_cluster import TidelogCluster
 
 
 def main() -> int:

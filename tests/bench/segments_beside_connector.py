@@ -23,12 +23,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import psutil
-from brokerlab.broker_process import BrokerProcess
-from brokerlab.clients import create_topic
 from confluent_kafka import Producer
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
+
+from brokerlab.broker_process import BrokerProcess
+from brokerlab.clients import create_topic
 from tidelog.pipeline import segments
 from tidelog.pipeline.segments.storage import Storage
 from tidelog.pipeline.segments.visible import visible_logs
@@ -253,13 +254,17 @@ def _report(results: list[Result], load: float, arguments: argparse.Namespace) -
     lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
     return f"""# Benchmarks of the pipeline
 
-Written by `tests/bench/segments_beside_connector.py --write`. All columns of the same records, read by the
-segment source (`spark.read.format("tidelog")`, checksums checked) from the data directory of a running
-broker, and by Spark's own Kafka connector from that broker: {MASTER}, {PARTITIONS} partitions,
-{arguments.megabytes} MB of values each, written nowhere (`noop`); the median of {arguments.runs} runs in
-turns, after one of each to warm up. {os.cpu_count()} cores; the load average was {load:.1f} when they began,
-so that rows a second say less than CPU time where other work was going on. Spark's CPU time is that of the
-JVM and its Python workers; the broker's is what the process used meanwhile, its own housekeeping included.
+`tests/bench/segments_beside_connector.py --write` writes this page. It reads all columns of the same records
+with the segment source (`spark.read.format("tidelog")`, with checksums checked) from the data directory of a
+running broker, and with Spark's own Kafka connector from that broker.
+
+- Spark runs as {MASTER}. The topic has {PARTITIONS} partitions, and each kind of records has
+  {arguments.megabytes} MB of values. The rows are discarded (`noop`).
+- A figure is the median of {arguments.runs} runs, which alternate, after one run of each for warm-up.
+- The machine has {os.cpu_count()} cores. The load average was {load:.1f} at the beginning;
+  where other work was running, CPU time is more reliable than rows per second.
+- Spark's CPU time is that of the JVM and its Python workers. The broker's CPU time includes its own
+  housekeeping.
 
 {lines}
 """

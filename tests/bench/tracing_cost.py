@@ -46,6 +46,8 @@ class Plug:
     is_closed = False
     unsent_bytes = 0
 
+    listener_name = "PLAINTEXT"
+
     class listener:  # noqa: N801  an attribute
         name, port = "PLAINTEXT", 9092
 
@@ -112,12 +114,15 @@ class Variant:
 
     def produce(self) -> None:
         """Appended and answered at once."""
-        frame = produce_frame("t", self._lab.clock.now_ms())
+        frame = produce_frame("t", self._lab.clock.wall_ms())
         self._measure("produce", lambda: self._dispatch(frame), answers=1)
 
     def fetch_and_produce(self) -> None:
         """A fetch at the log's end, which waits, and the produce that ends its waiting."""
-        frame, replica = produce_frame("t", self._lab.clock.now_ms()), self._lab.broker.leader_replica("t", 0)
+        frame, replica = (
+            produce_frame("t", self._lab.clock.wall_ms()),
+            self._lab.broker.leader_replica("t", 0),
+        )
         fetch = bytearray(fetch_frame("t", 0))
         place = fetch.index(struct.pack(">qi", 0, -1))  # fetch offset and last fetched epoch
 
@@ -159,7 +164,7 @@ def variants(directory: Path) -> list[Variant]:
         path.mkdir()
         lab = InMemoryBroker(path)
         lab.add_topic("t")
-        dispatcher = Dispatcher(lab.broker) if share is None else _tracing(lab, share)
+        dispatcher = Dispatcher(lab.handlers, lab.broker.telemetry) if share is None else _tracing(lab, share)
         made.append(Variant(number, name, lab, dispatcher))
     return made
 
@@ -167,8 +172,9 @@ def variants(directory: Path) -> list[Variant]:
 def _tracing(lab: InMemoryBroker, share: float) -> Dispatcher:
     from opentelemetry.sdk.resources import Resource
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
-    from tidelog.broker.tracing.dispatcher import TracingDispatcher
-    from tidelog.runtime.tracing import Tracing
+
+    from tidelog.broker.tracing import RequestTracer
+    from tidelog.tracing.tracer import Tracing
 
     class Nowhere(SpanExporter):
         def export(self, spans: Any) -> SpanExportResult:
@@ -181,7 +187,9 @@ def _tracing(lab: InMemoryBroker, share: float) -> Dispatcher:
         max_traces_per_second=1_000_000,
         max_queued_spans=4096,
     )
-    return TracingDispatcher(lab.broker, tracing)
+    return Dispatcher(
+        lab.handlers, lab.broker.telemetry, RequestTracer(tracing, lab.broker.metadata.topic_names)
+    )
 
 
 def main() -> None:

@@ -1,17 +1,17 @@
-"""Requests of a broker without sockets that may be answered later: the dispatcher's own way, up to a
-connection that is none.
+"""Sends requests to a broker without sockets, through the dispatcher's own path up to a fake connection.
+Requests may be answered later.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from types import SimpleNamespace
 from typing import Any, cast
 
 from tidelog.broker.broker import Broker
 from tidelog.broker.connection import Connection
 from tidelog.broker.dispatch import Dispatcher
+from tidelog.broker.handlers.wiring import HandlerWiring
 from tidelog.broker.request import RequestContext
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -22,7 +22,7 @@ _LISTENER = "PLAINTEXT"
 
 
 class Asked:
-    """One request on its way. `answer` is None until there is one."""
+    """One request. `answer` is None until it has been answered."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Asked:
         client_id: str = "test",
         body: bytes | None = None,
     ) -> None:
-        """`body` is sent instead of the request's own."""
+        """If `body` is given, it is sent instead of the request's own body."""
         self.api_key = ApiKey(request.API_KEY)
         self.version = version
         self.answer: Any = None
@@ -42,13 +42,13 @@ class Asked:
         self.refused_because: str | None = None
         self.peer_host = "10.0.0.1"
         self.last_active = 0.0
-        self.listener = SimpleNamespace(name=_LISTENER)
+        self.listener_name = _LISTENER
         self.request_body = body or b"".join(
             map(bytes, codec.request_encoder(self.api_key, version)(request))
         )
         header = encode_request_header(self.api_key, version, 7, client_id)
         self._waiting: RequestContext | None = None
-        self._dispatcher = Dispatcher(broker)
+        self._dispatcher = Dispatcher(HandlerWiring(broker), broker.telemetry)
         frame = memoryview(header + self.request_body)
         self._dispatcher.dispatch(cast(Connection, self), frame)
 
@@ -56,7 +56,7 @@ class Asked:
     def loop(self) -> asyncio.AbstractEventLoop:
         return asyncio.get_running_loop()
 
-    # -- what a connection does
+    # -- the interface of a connection
 
     def wait_for(self, context: RequestContext) -> None:
         self._waiting = context
@@ -79,14 +79,14 @@ class Asked:
         self.refused_because = reason
 
     def close(self) -> None:
-        """The client goes away."""
+        """Simulates that the client closes the connection."""
         self.is_closed = True
         if self._waiting is not None:
             self._waiting.abandon()
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Some turns of the loop, until it holds."""
+    """Runs some iterations of the loop until the condition holds."""
     async with asyncio.timeout(10):
         while not condition():  # noqa: ASYNC110 - a thread reads real files
             await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""Record batches (magic 2) built and read by hand: an independent second implementation for tests."""
+"""Builds and parses record batches (magic 2) by hand, as an independent second implementation for tests."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def build_batch(
     magic: int = 2,
     record_count: int | None = None,
 ) -> bytes:
-    """An uncompressed batch of now, with a right CRC, whatever nonsense its fields hold."""
+    """Returns an uncompressed batch with the current time and a correct CRC. Its fields may be invalid."""
     times = list(timestamps_ms or [round(time.time() * 1000)] * len(values))
     keys = list(keys or [None] * len(values))
     records = b"".join(
@@ -84,7 +84,9 @@ class Batch(NamedTuple):
 
 
 def read_batches(data: bytes | None) -> Iterator[Batch]:
-    """The whole batches of fetched bytes; a last batch cut short is left out, as clients do."""
+    """Parses the whole batches of fetched bytes. A last batch that is cut short is left out, as clients
+    do.
+    """
     position = 0
     data = data or b""
     while len(data) - position >= HEADER_BYTES:

@@ -17,15 +17,17 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 20.0
 LOG_TAIL_BYTES = 20_000
 BUILD_VARIABLE = "TIDELOG_BUILD"
-"""A directory with another build of tidelog (`make compiled`) that processes are started from."""
+"""The variable that names a directory with another build of tidelog (`make compiled`) to start processes
+from.
+"""
 
 
 class BrokerStartError(RuntimeError):
-    """The process ended, or said no `ready:` in time; the message holds its output."""
+    """The process ended, or did not print `ready:` in time. The message contains its output."""
 
 
 def free_port() -> int:
-    """A TCP port nobody listens on now; another process could take it before the broker does: rare."""
+    """Returns a TCP port that is free now. In rare cases another process takes it before the broker does."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -33,7 +35,9 @@ def free_port() -> int:
 
 
 def tidelog_command() -> list[str]:
-    """How to call the tidelog of this checkout's environment, or the build that BUILD_VARIABLE names."""
+    """Returns the command that runs the tidelog of this environment, or of the build that BUILD_VARIABLE
+    names.
+    """
     script = Path(sys.executable).with_name("tidelog")
     command = [str(script)] if script.exists() else [sys.executable, "-m", "tidelog.cli.main"]
     build = os.environ.get(BUILD_VARIABLE)
@@ -44,7 +48,7 @@ def tidelog_command() -> list[str]:
 
 
 class BrokerProcess:
-    """One `tidelog dev`; keeps its port and data directory over restarts."""
+    """One `tidelog dev`, which keeps its port and data directory over restarts."""
 
     def __init__(
         self,
@@ -83,7 +87,7 @@ class BrokerProcess:
         return command
 
     def spawn(self) -> subprocess.Popen[bytes]:
-        """Start the process without waiting for anything."""
+        """Starts the process without waiting."""
         assert not self.is_running(), "the broker already runs"
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
@@ -116,7 +120,9 @@ class BrokerProcess:
         return self.process is not None and self.process.poll() is None
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """SIGTERM and wait; returns the exit code. One that doesn't end in time is killed: TimeoutExpired."""
+        """Sends SIGTERM, waits, and returns the exit code. If the process does not end in time, it is killed,
+        and TimeoutExpired is raised.
+        """
         assert self.process is not None
         if self.is_running():
             self.process.send_signal(signal.SIGTERM)
@@ -127,7 +133,7 @@ class BrokerProcess:
             raise
 
     def kill(self) -> None:
-        """SIGKILL and wait."""
+        """Sends SIGKILL and waits."""
         if self.process is not None and self.is_running():
             self.process.kill()
             self.process.wait()

@@ -1,4 +1,4 @@
-"""Certificates for tests, by openssl."""
+"""Creates certificates for tests with openssl."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
 from tidelog.rpc.peer_tls import PeerTls
 
 _EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
@@ -29,7 +30,7 @@ def new_authority(directory: Path, name: str) -> Authority:
 def put_identity(
     directory: Path, authority: Authority, *, name: str = "tidelog", expired: bool = False
 ) -> None:
-    """ca.crt, tls.crt and tls.key, each in the place of the one before at once, as kubelet does."""
+    """Replaces ca.crt, tls.crt and tls.key at once, as kubelet does."""
     directory.mkdir(exist_ok=True)
     key, request, certificate, extensions = (directory / f"new.{end}" for end in ("key", "csr", "crt", "ext"))
     extensions.write_text(f"subjectAltName=DNS:{name},DNS:*.example\n")

@@ -1,4 +1,4 @@
-"""Short forms of what most tests do with librdkafka."""
+"""Short functions for what most tests do with librdkafka."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ CLIENT_TIMEOUT_S = 30.0
 
 @functools.lru_cache(maxsize=4)
 def admin_client(bootstrap: str) -> AdminClient:
-    """One a broker, kept: futures of a client that was garbage-collected never end."""
+    """Returns one client for each broker and keeps it, because futures of a garbage-collected client never
+    end.
+    """
     return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
 
 
@@ -35,7 +37,7 @@ def create_topic(
     configs: Mapping[str, str] | None = None,
     replication_factor: int = 1,
 ) -> None:
-    """Create and wait until every partition has a leader."""
+    """Creates a topic and waits until every partition has a leader."""
     admin = admin_client(bootstrap)
     new = NewTopic(
         name, num_partitions=partitions, replication_factor=replication_factor, config=dict(configs or {})
@@ -43,7 +45,8 @@ def create_topic(
     admin.create_topics([new])[name].result(CLIENT_TIMEOUT_S)
     deadline = time.monotonic() + CLIENT_TIMEOUT_S
     while time.monotonic() < deadline:
-        # Not list_topics(name): librdkafka asks again for what it was asked for once, and so creates it anew.
+        # The code does not call list_topics(name), because librdkafka repeats the query later and would
+        # create the topic again.
         described = admin.describe_topics(TopicCollection([name]))[name]
         if described.exception(CLIENT_TIMEOUT_S) is None:
             found = described.result().partitions
@@ -54,12 +57,12 @@ def create_topic(
 
 
 def new_producer(bootstrap: str, **settings: Any) -> Producer:
-    """A producer; `_` in a setting's name means `.`."""
+    """Returns a producer. `_` in the name of a setting means `.`."""
     return Producer({"bootstrap.servers": bootstrap, **{k.replace("_", "."): v for k, v in settings.items()}})
 
 
 def new_consumer(bootstrap: str, **settings: Any) -> Consumer:
-    """A consumer for assign(): its group id is never used."""
+    """Returns a consumer for assign(), whose group id is never used."""
     return Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -75,7 +78,9 @@ def new_consumer(bootstrap: str, **settings: Any) -> Consumer:
 def produce_values(
     bootstrap: str, topic: str, values: Iterable[bytes], partition: int = 0, **settings: Any
 ) -> list[Message]:
-    """Produce in order and wait for all; returns the messages with their offsets. Any failure raises."""
+    """Produces in order, waits for all, and returns the messages with their offsets. Raises an error if any
+    message fails.
+    """
     delivered: list[Message] = []
     failed: list[KafkaError] = []
 
@@ -109,7 +114,9 @@ def consume_messages(
     timeout_s: float = CLIENT_TIMEOUT_S,
     **settings: Any,
 ) -> list[Message]:
-    """At least `count` messages (whatever else came with the last of them), or a TimeoutError."""
+    """Returns at least `count` messages, including others that came with the last one. Raises
+    TimeoutError.
+    """
     consumer = new_consumer(bootstrap, **settings)
     try:
         consumer.assign([TopicPartition(topic, p, offset) for p in partitions])

@@ -1,4 +1,4 @@
-"""A real etcd: one member, or several as a cluster; start, stop, kill, freeze, start again."""
+"""A real etcd with one member or several: start, stop, kill, freeze, start again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tidelog.cli.etcd_binary import EtcdBinary, find_etcd
-
 from brokerlab.broker_process import free_port
+from tidelog.cli.etcd_binary import EtcdBinary, find_etcd
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -20,14 +19,14 @@ STOPPED = "T"
 
 
 class EtcdStartError(RuntimeError):
-    """etcd ended, or nobody could connect in time; the message holds its output."""
+    """etcd ended, or no client could connect in time. The message contains its output."""
 
 
 class EtcdProcess:
-    """One member, alone or of an `etcd_cluster`; keeps its ports and its directory over restarts.
+    """One member, alone or of an `etcd_cluster`, which keeps its ports and its directory over restarts.
 
-    `arguments` are more of etcd's own flags. With `tls` (files of CA, certificate, key) clients must show a
-    certificate of that CA.
+    `arguments` are additional flags of etcd. With `tls` (files of CA, certificate, key), clients must present
+    a certificate of that CA.
     """
 
     def __init__(
@@ -59,7 +58,7 @@ class EtcdProcess:
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """Of the whole cluster, this member's first."""
+        """Returns the endpoints of the whole cluster, with this member's first."""
         return (self.endpoint, *(member.endpoint for member in self._members if member is not self))
 
     @property
@@ -91,7 +90,7 @@ class EtcdProcess:
         return command + self.arguments
 
     def spawn(self) -> None:
-        """Start without waiting."""
+        """Starts the process without waiting."""
         assert not self.is_running(), "etcd already runs"
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
@@ -104,7 +103,7 @@ class EtcdProcess:
         return self
 
     def wait_until_up(self, timeout_s: float = START_TIMEOUT_S) -> None:
-        """Until the client port is open: etcd opens it once it has joined its cluster."""
+        """Waits until the client port is open. etcd opens it after it has joined its cluster."""
         deadline = time.monotonic() + timeout_s
         while not _is_listening(self.client_port):
             if self.process is None or self.process.poll() is not None:
@@ -118,7 +117,7 @@ class EtcdProcess:
         return self.process is not None and self.process.poll() is None
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
-        """SIGTERM and wait; SIGKILL if it takes too long."""
+        """Sends SIGTERM and waits, then sends SIGKILL if it takes too long."""
         if self.process is None or not self.is_running():
             return
         self.resume()
@@ -129,13 +128,15 @@ class EtcdProcess:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL and wait."""
+        """Sends SIGKILL and waits."""
         if self.process is not None and self.is_running():
             self.process.kill()
             self.process.wait()
 
     def pause(self) -> None:
-        """Returns when every thread of it stands still, which may be after the signal was sent."""
+        """Freezes the process. It returns when every thread has stopped, which may be after the signal was
+        sent.
+        """
         assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         threads = Path(f"/proc/{self.process.pid}/task")
@@ -155,7 +156,7 @@ class EtcdProcess:
 def etcd_cluster(
     directory: Path, members: int, *, binary: EtcdBinary | None = None, arguments: Sequence[str] = ()
 ) -> list[EtcdProcess]:
-    """Started, and all of them up."""
+    """Yields a cluster whose members have all started."""
     processes = [
         EtcdProcess(
             directory / f"etcd-{number}",
@@ -189,5 +190,5 @@ def _is_listening(port: int) -> bool:
 
 
 def _state_of(thread: Path) -> str:
-    """The letter that /proc has for a thread's state."""
+    """Returns the letter of a thread's state in /proc."""
     return (thread / "stat").read_text().rsplit(")", 1)[1].split()[0]

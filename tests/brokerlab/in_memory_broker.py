@@ -7,7 +7,6 @@ Requests and answers go through the codec, so a handler that answers what can't 
 from __future__ import annotations
 
 import asyncio
-import importlib
 import random
 import uuid
 from collections.abc import Callable
@@ -15,25 +14,24 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tidelog.broker import hosting
 from tidelog.broker.broker import Broker
-from tidelog.broker.commands import CommandReceiver
 from tidelog.broker.handlers import SERVED_APIS
+from tidelog.broker.handlers.wiring import HandlerWiring
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.partition.events import VerificationAsked, VerifyTransaction
 from tidelog.broker.partition.verifications import NO_GUARD
 from tidelog.broker.request import RequestContext
+from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, TopicState, UpdateMetadata
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
-from tidelog.runtime.broker_settings import BrokerSettings
-from tidelog.runtime.clock import ManualClock
-from tidelog.runtime.telemetry import Telemetry
-from tidelog.runtime.timer import VirtualTimer
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.timing.clock import ManualClock
+from tidelog.timing.timer import VirtualTimer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 
@@ -84,16 +82,17 @@ class InMemoryBroker:
             VirtualTimer(),
             random.Random(1),
         )
-        self.commands = CommandReceiver(self.broker)
+        self.commands = self.broker.commands
+        self.handlers = HandlerWiring(self.broker)
         self.update_metadata(is_full=True)
 
     def close(self) -> None:
-        self.runner.run(hosting.close_all(self.broker))
+        self.runner.run(self.broker.hosting.close_all())
         self.runner.close()
 
     def reopen(self) -> None:
         """A clean stop and a start with the same data; topics have to be added again."""
-        self.runner.run(hosting.close_all(self.broker))
+        self.runner.run(self.broker.hosting.close_all())
         self._open()
 
     def call(self, request: Any, version: int, *, listener_name: str = "PLAINTEXT") -> Any:
@@ -102,10 +101,8 @@ class InMemoryBroker:
             key for key in SERVED_APIS if f"{ApiKey(key).name_in_kafka}Request" == type(request).__name__
         )
         encoded = b"".join(bytes(chunk) for chunk in codec.request_encoder(key, version)(request))
-        module = importlib.import_module(f"tidelog.broker.handlers.{SERVED_APIS[key].module}")
-        decode = (
-            module.decoder(version) if hasattr(module, "decoder") else codec.request_decoder(key, version)
-        )
+        handling = self.handlers.handling(key)
+        decode = handling.decoder(version) if handling.decoder else codec.request_decoder(key, version)
         frame = memoryview(bytearray(encoded)) if key == ApiKey.PRODUCE else encoded  # it is written into
         message, end = decode(frame, 0)
         assert end == len(encoded)
@@ -114,16 +111,21 @@ class InMemoryBroker:
             client_id="test",
             host="127.0.0.1",
             traceparent="",
+            steps=None,
             listener_name=listener_name,
             route=SimpleNamespace(api_key=key),
         )
-        answer = module.handle(self.broker, message, cast(RequestContext, context))
+        answer = handling.handle(message, cast(RequestContext, context))
         if asyncio.iscoroutine(answer):
             answer = self.runner.run(answer)
         encoded = b"".join(bytes(chunk) for chunk in codec.response_encoder(key, version)(answer))
         decoded, end = codec.response_decoder(key, version)(encoded, 0)
         assert end == len(encoded)
         return decoded
+
+    def handle(self, api_key: ApiKey, request: Any, context: RequestContext) -> Any:
+        """Returns the handler's own result, without the codec."""
+        return self.handlers.handling(api_key).handle(request, context)
 
     # -- what the controller would command
 
@@ -162,10 +164,10 @@ class InMemoryBroker:
 
     def append(self, topic: str, count: int = 1, partition: int = 0, **producer: Any) -> None:
         """One batch of `count` records; of a transaction, as if its coordinator had vouched for it."""
-        now_ms = self.clock.now_ms()
+        now_ms = self.clock.wall_ms()
         records = [Record(number, now_ms, None, b"%d" % number, []) for number in range(count)]
         replica = self.broker.leader_replica(topic, partition)
         batch = memoryview(build_batch(records, **producer))
-        asked = replica.core.step(VerificationAsked(parse_header(batch), False), now_ms)
+        asked = replica.core.step(VerificationAsked(parse_header(batch), False, now_ms))
         guard = next((effect.guard for effect in asked if isinstance(effect, VerifyTransaction)), NO_GUARD)
         replica.append(batch, 1, 9, now_ms, guard)

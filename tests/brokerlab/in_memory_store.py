@@ -1,4 +1,4 @@
-"""A metadata store in memory whose transactions can be made to fail: before they take effect, or after."""
+"""A metadata store in memory whose transactions can be made to fail, before or after they take effect."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from tidelog.metadata.store import (
 
 
 class InMemoryStore:
-    """`failures` says for each write to come, in order, whether it fails: "lost" (nothing was written),
-    "unsure" (written, but the answer never comes), anything else: it goes well. While `is_away` nothing is
+    """`failures` gives the outcome of the next writes in order: "lost" (nothing was written), "unsure"
+    (written, but the answer never comes), or any other value for success. While `is_away` is set, nothing is
     answered.
     """
 
@@ -28,7 +28,7 @@ class InMemoryStore:
         self.failures: list[str] = []
         self.is_away = False
         self.writes: list[tuple[tuple[Compare, ...], tuple[Operation, ...]]] = []
-        """Each transaction that would write something, whatever became of it."""
+        """Every transaction that writes something, whatever its outcome."""
 
     async def get(self, key: str) -> KeyValue | None:
         self._check()
@@ -54,7 +54,7 @@ class InMemoryStore:
         return result
 
     def put(self, key: str, value: bytes) -> int:
-        """The key's new mod_revision."""
+        """Writes a key and returns its new mod_revision."""
         return self._space.transact([], [Put(key, value)], [], lambda _: True).result.revision
 
     def delete(self, key: str) -> None:
@@ -77,4 +77,4 @@ class InMemoryStore:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing, because there is nothing to close."""

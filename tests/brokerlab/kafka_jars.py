@@ -1,4 +1,4 @@
-"""Apache Kafka's own Java tools: where their jars are, and how to run one."""
+"""Finds the jars of Apache Kafka's own Java tools and runs the tools."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ DOWNLOAD_TIMEOUT_S = 600
 
 
 class KafkaUnavailableError(RuntimeError):
-    """No Java, or no jars; the message says which."""
+    """Java or the jars are missing. The message says which."""
 
 
 def find_jars() -> Path:
-    """The folder of Kafka's jars: $KAFKA_LIBS, else what shared/peer/kafka-up.sh downloads at first use."""
+    """Returns the directory of Kafka's jars: $KAFKA_LIBS, else the one that shared/peer/kafka-up.sh downloads
+    at first use.
+    """
     if shutil.which("java") is None:
         raise KafkaUnavailableError("java is not installed")
     from_environment = os.environ.get("KAFKA_LIBS")
@@ -64,7 +66,9 @@ class JavaTools:
         )
 
     def command(self, main_class: str, *arguments: str) -> list[str]:
-        """Class names without a dot before the first capital are taken from org.apache.kafka.tools."""
+        """Returns the command. Class names without a dot before the first capital are taken from
+        org.apache.kafka.tools.
+        """
         name = main_class if main_class.startswith(("kafka.", "org.")) else f"{TOOLS}.{main_class}"
         return [
             "java",
@@ -77,7 +81,7 @@ class JavaTools:
         ]
 
     def check(self, main_class: str, *arguments: str, stdin: str = "", timeout_s: float = 60.0) -> str:
-        """As run(), but a non-zero exit is an AssertionError; returns what it printed."""
+        """Runs a tool like run() and returns its output. A non-zero exit raises AssertionError."""
         done = self.run(main_class, *arguments, stdin=stdin, timeout_s=timeout_s)
         assert done.returncode == 0, (
             f"{main_class} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"

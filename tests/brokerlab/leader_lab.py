@@ -1,4 +1,4 @@
-"""A leader whose followers are played by the test, with raw Fetch requests, and whose store can fail."""
+"""A leader whose followers the test plays with raw Fetch requests, and whose store can fail."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
-from tidelog.broker.handlers import fetch, produce
+from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
+from brokerlab.in_memory_store import InMemoryStore
+from tidelog.broker.handlers import fetch
 from tidelog.broker.replica import Replica
-from tidelog.broker.replication.isr_maintenance import IsrMaintenance
+from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
 from tidelog.broker.request import PARKED, EncodedBody, RequestContext
 from tidelog.metadata import keys
 from tidelog.metadata.entries import PartitionStateEntry
@@ -38,9 +40,6 @@ from tidelog.wire.messages.produce import (
     TopicProduceData,
 )
 
-from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
-from brokerlab.in_memory_store import InMemoryStore
-
 LEADER_EPOCH = 3
 FETCH_VERSION = 17
 PRODUCE_VERSION = 12
@@ -48,7 +47,7 @@ T = TypeVar("T")
 
 
 class Peer:
-    """One connection as handlers see it; what is answered later lands in `answers`."""
+    """One connection as handlers see it. Later answers arrive in `answers`."""
 
     def __init__(self, version: int, api_key: ApiKey) -> None:
         self.answers: list[Any] = []
@@ -68,7 +67,7 @@ class Peer:
     def context(self) -> RequestContext:
         route = SimpleNamespace(counted_as=lambda name, broker: route)
         context = SimpleNamespace(
-            api_version=self.version, connection=self, listener_name="PLAINTEXT", route=route
+            api_version=self.version, connection=self, listener_name="PLAINTEXT", route=route, steps=None
         )
 
         def park(on_abandoned: Callable[[], None] | None = None) -> object:
@@ -80,7 +79,7 @@ class Peer:
         return cast(RequestContext, context)
 
     def sent(self, message: Any) -> Any:
-        """As it is after having been on the wire; files that leave by sendfile are read."""
+        """Returns the answer as it is after the wire. Files that sendfile would send are read."""
         if isinstance(message, EncodedBody):
             chunks = list(message.chunks)
         else:
@@ -120,7 +119,7 @@ class Follower(Peer):
         partition_max_bytes: int = 1 << 20,
         **fields: Any,
     ) -> FetchResponse | None:
-        """The answer, None if it waits."""
+        """Returns the answer, or None if the request waits."""
         partitions = [
             FetchPartition(
                 partition=partition,
@@ -145,19 +144,21 @@ class Follower(Peer):
         )
         encoded = b"".join(codec.request_encoder(ApiKey.FETCH, self.version)(request))
         received, _ = fetch.decoder(self.version)(encoded, 0)
-        answer = fetch.handle(self._lab.broker, received, self.context())
+        answer = self._lab.lab.handle(ApiKey.FETCH, received, self.context())
         return None if answer is PARKED else cast(FetchResponse, self.sent(answer))
 
 
 class LeaderLab:
-    """Broker 1 leads, 2 and 3 follow. To be used within the loop, by `run`."""
+    """Broker 1 leads, 2 and 3 follow. The lab is used inside the event loop, by `run`."""
 
     def __init__(self, lab: InMemoryBroker) -> None:
         self.lab = lab
         self.broker = lab.broker
         self.clock = lab.clock
         self.store = InMemoryStore()
-        self.isr = IsrMaintenance(self.broker, self.store)
+        self.isr = IsrMaintenance(
+            lab.broker.hosted, lab.broker.current_settings, lab.clock, lab.broker.telemetry, self.store
+        )
         self.broker.isr_maintenance = self.isr
         self.topic_ids: dict[str, uuid.UUID] = {}
         self.racks: dict[int, str] = {}
@@ -171,10 +172,10 @@ class LeaderLab:
 
         return self.lab.runner.run(bounded())
 
-    # -- what the controller would do
+    # -- actions of the controller
 
     def register(self, broker_id: int) -> int:
-        """A new life; its broker epoch."""
+        """Registers a new life and returns its broker epoch."""
         self.store.delete(keys.broker_id(broker_id))
         return self.store.put(keys.broker_id(broker_id), b"{}")
 
@@ -228,7 +229,7 @@ class LeaderLab:
         await self.lab.commands.leader_and_isr(LeaderAndIsr(1, 7, tuple(states), {topic: settings}))
         await self._update_brokers(topics=(TopicState(topic, topic_id, tuple(states), settings),))
 
-    # -- what clients and followers do
+    # -- actions of clients and followers
 
     def replica(self, partition: int = 0, topic: str = "t") -> Replica:
         return self.broker.replicas[TopicPartition(topic, partition)]
@@ -240,8 +241,8 @@ class LeaderLab:
         return Follower(self, replica_id, epoch, version)
 
     def append(self, count: int = 1, partition: int = 0, topic: str = "t", size_bytes: int = 10) -> int:
-        """One batch; the log's end after it."""
-        now_ms = self.clock.now_ms()
+        """Appends one batch and returns the log end offset after it."""
+        now_ms = self.clock.wall_ms()
         records = [Record(number, now_ms, None, bytes(size_bytes), []) for number in range(count)]
         replica = self.replica(partition, topic)
         replica.append(memoryview(build_batch(records)), 1, 9, now_ms)
@@ -250,12 +251,14 @@ class LeaderLab:
     def produce(
         self, acks: int = -1, *, timeout_ms: int = 1000, partition: int = 0, topic: str = "t"
     ) -> tuple[PartitionProduceResponse | None, Peer]:
-        """The answer for the one partition, None while it waits; later it comes to the peer."""
+        """Returns the answer for the one partition, or None while the request waits. A late answer goes to
+        the peer.
+        """
         peer = Peer(PRODUCE_VERSION, ApiKey.PRODUCE)
-        batch = build_batch([Record(0, self.clock.now_ms(), None, b"v", [])])
+        batch = build_batch([Record(0, self.clock.wall_ms(), None, b"v", [])])
         data = TopicProduceData(topic, partition_data=[PartitionProduceData(partition, memoryview(batch))])
         request = ProduceRequest(acks=acks, timeout_ms=timeout_ms, topic_data=[data])
-        answer = produce.handle(self.broker, request, peer.context())
+        answer = self.lab.handle(ApiKey.PRODUCE, request, peer.context())
         return (None if answer is PARKED else produced(cast(ProduceResponse, answer))), peer
 
 

@@ -1,4 +1,4 @@
-"""One Apache Kafka of its own, from shared/peer, whose data directory stays after its end."""
+"""An Apache Kafka of the test's own, from shared/peer, whose data directory remains after its end."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class PeerKafka:
         self._run("kafka-down.sh", self._name, "--keep")
 
     def kill(self) -> None:
-        """SIGKILL: logs are as they were, indexes still have their full preallocated length."""
+        """Sends SIGKILL. Logs keep their state, and indexes keep their full preallocated length."""
         for pid in (self._home / "pids").read_text().split():
             os.kill(int(pid), signal.SIGKILL)
         self.stop()

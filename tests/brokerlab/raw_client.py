@@ -19,7 +19,10 @@ API_KEYS = {
     "fetch": 1,
     "list_offsets": 2,
     "metadata": 3,
+    "offset_commit": 8,
     "find_coordinator": 10,
+    "join_group": 11,
+    "sync_group": 14,
     "sasl_handshake": 17,
     "api_versions": 18,
     "create_topics": 19,
@@ -55,7 +58,9 @@ class ConnectionClosedError(ConnectionError):
 
 
 def _coerced(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
-    """`value` as kio wants it: dicts become structs, lists tuples, milliseconds timedeltas."""
+    """Returns `value` in kio's types: dicts become structs, lists become tuples, milliseconds become
+    timedeltas.
+    """
     if value is None:
         return None
     kind = field.metadata.get("kafka_type", "")
@@ -70,7 +75,7 @@ def _coerced(field: dataclasses.Field[Any], hint: Any, value: Any) -> Any:
 
 
 def _not_none(hint: Any) -> Any:
-    """X of `X | None`."""
+    """Returns X of the type `X | None`."""
     arguments = typing.get_args(hint)
     if type(None) in arguments:
         (only,) = [a for a in arguments if a is not type(None)]
@@ -79,7 +84,7 @@ def _not_none(hint: Any) -> Any:
 
 
 def build(struct_class: Any, values: dict[str, Any]) -> Any:
-    """A kio dataclass from nested dicts and lists; fields left out take the schema's default."""
+    """Builds a kio dataclass from nested dicts and lists. Missing fields take the schema's default."""
     hints = typing.get_type_hints(struct_class)
     fields = {f.name: f for f in dataclasses.fields(struct_class)}
     unknown = values.keys() - fields.keys()
@@ -105,7 +110,7 @@ def request_header(api_key: int, version: int, correlation_id: int, is_flexible:
 
 
 def encode_request(api: str, version: int, correlation_id: int, values: dict[str, Any]) -> bytes:
-    """A whole frame."""
+    """Returns a whole frame."""
     schema = _schema(api, version, "request")
     body = io.BytesIO()
     entity_writer(schema)(body, build(schema, values))
@@ -115,7 +120,7 @@ def encode_request(api: str, version: int, correlation_id: int, values: dict[str
 
 
 def decode_response(api: str, version: int, payload: bytes) -> tuple[int, Any]:
-    """(correlation id, message) of a frame's payload; raises if bytes are left over."""
+    """Returns (correlation id, message) of a frame's payload. Raises an error if bytes are left over."""
     schema = _schema(api, version, "response")
     (correlation_id,) = struct.unpack_from(">i", payload)
     has_tagged_header = schema.__flexible__ and api != "api_versions"
@@ -167,7 +172,7 @@ class RawClient:
         return self._read_exactly(size)
 
     def send(self, api: str, version: int, **values: Any) -> int:
-        """Send without waiting; returns the correlation id."""
+        """Sends without waiting and returns the correlation id."""
         self._correlation_id += 1
         self.send_bytes(encode_request(api, version, self._correlation_id, values))
         return self._correlation_id
@@ -182,7 +187,9 @@ class RawClient:
         return message
 
     def is_closed_by_broker(self, timeout_s: float = 5.0) -> bool:
-        """True once the broker has closed; False if it stays open and silent that long."""
+        """Returns True when the broker has closed the connection, and False if it stays open and silent for
+        that long.
+        """
         self.socket.settimeout(timeout_s)
         try:
             return self.socket.recv(1) == b""

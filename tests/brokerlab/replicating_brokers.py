@@ -11,27 +11,26 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from tidelog.broker import hosting
 from tidelog.broker.broker import Broker
-from tidelog.broker.commands import CommandReceiver
 from tidelog.broker.dispatch import Dispatcher
+from tidelog.broker.handlers.wiring import HandlerWiring
 from tidelog.broker.listener import ConnectionLimits, Listener
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.partition.events import IsrWritten, ProposeIsr
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.replica import Replica
-from tidelog.broker.replication.isr_maintenance import IsrMaintenance
+from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
+from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, TopicState, UpdateMetadata
 from tidelog.rpc.controller_api import ControllerApi
-from tidelog.runtime.broker_settings import BrokerSettings
-from tidelog.runtime.clock import SystemClock
-from tidelog.runtime.telemetry import Telemetry
-from tidelog.runtime.timer import LoopTimer
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.timing.clock import SystemClock
+from tidelog.timing.timer import LoopTimer
 
 CLUSTER_ID = "abcdefghijklmnopqrstuv"
 CONTROLLER_EPOCH = 1
@@ -50,9 +49,9 @@ class WritesAtOnce:
     def _write(self, replica: Replica, proposal: ProposeIsr) -> None:
         self.written.append(proposal)
         # Far below what the test's next command carries.
-        replica.step(IsrWritten(proposal, proposal.partition_epoch + 1), SystemClock().now_ms())
+        replica.step(IsrWritten(proposal, proposal.partition_epoch + 1))
 
-    def isr_changed(self, topic_partition: TopicPartition) -> None: ...
+    def isr_changed(self, topic_partition: TopicPartition, *, is_expansion: bool) -> None: ...
 
 
 class ReplicatingBroker:
@@ -81,15 +80,22 @@ class ReplicatingBroker:
         self.broker.broker_epoch = 100 + broker_id
         self.isr = WritesAtOnce()
         self.broker.isr_maintenance = cast(IsrMaintenance, self.isr)
-        self.commands = CommandReceiver(self.broker)
-        self.dispatcher = Dispatcher(self.broker)
+        self.commands = self.broker.commands
+        self.dispatcher = Dispatcher(HandlerWiring(self.broker), self.broker.telemetry)
         self.listener = self._listen(0)
         self.told_port: int | None = None
         """Where the others are told to connect to, if it isn't where it listens."""
 
     def _listen(self, port: int) -> Listener:
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", port)
-        listener = Listener(endpoint, self.broker, self.dispatcher, ConnectionLimits(self.broker))
+        listener = Listener(
+            endpoint,
+            self.broker.current_settings,
+            self.broker.telemetry,
+            self.timer,
+            self.dispatcher.dispatch,
+            ConnectionLimits(self.broker.current_settings),
+        )
         listener.bind()
         return listener
 
@@ -112,7 +118,7 @@ class ReplicatingBroker:
 
     async def close(self) -> None:
         self.listener.close()
-        await hosting.close_all(self.broker)
+        await self.broker.hosting.close_all()
         self.timer.close()
 
 
@@ -217,7 +223,7 @@ class ReplicatingCluster:
 
 
 def append_to(replica: Replica, *, records: int = 1, value_bytes: int = 10, **producer: Any) -> None:
-    now_ms = SystemClock().now_ms()
+    now_ms = SystemClock().wall_ms()
     made = [Record(number, now_ms, None, bytes(value_bytes), []) for number in range(records)]
     replica.append(memoryview(build_batch(made, **producer)), 1, 9, now_ms)
 

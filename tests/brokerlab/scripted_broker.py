@@ -12,7 +12,7 @@ from typing import Any
 
 from tidelog.wire.api_keys import API_SPECS, ApiKey
 from tidelog.wire.codec import request_decoder, response_encoder
-from tidelog.wire.headers import decode_request_header, encode_response_header
+from tidelog.wire.headers import SIZE_BYTES, decode_request_header, response_begin
 from tidelog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 
 Answer = Callable[[Any, int], Any]
@@ -81,6 +81,7 @@ class ScriptedBroker:
                     return
                 if not isinstance(answer, bytes):
                     chunks = response_encoder(key, version)(answer)
-                    answer = encode_response_header(key, version, correlation_id) + b"".join(chunks)
-                    answer = struct.pack(">i", len(answer)) + answer
+                    body = b"".join(chunks)
+                    begin = response_begin(key, version)
+                    answer = begin.pack(begin.size - SIZE_BYTES + len(body), correlation_id) + body
                 connection.sendall(answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import Any, TypeVar
 
+from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
@@ -21,8 +22,6 @@ from tidelog.rpc.coordinator_session import (
     Welcome,
 )
 from tidelog.wire import codec
-
-from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
 
 SentItem = TypeVar("SentItem")
 

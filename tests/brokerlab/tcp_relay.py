@@ -1,4 +1,4 @@
-"""A relay for one TCP address that can break its connections, refuse new ones, or swallow what they carry."""
+"""A relay for one TCP address that can break its connections, refuse new ones, or discard their data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ CHUNK_BYTES = 64 * 1024
 
 
 class TcpRelay:
-    """`async with TcpRelay(host, port) as relay`, then connect to 127.0.0.1 and `relay.port`."""
+    """Use `async with TcpRelay(host, port) as relay`, then connect to 127.0.0.1 and `relay.port`."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -28,24 +28,24 @@ class TcpRelay:
         await self.refuse()
 
     async def accept(self) -> None:
-        """Listen, after `refuse` on the port it had."""
+        """Listens; after `refuse`, on the same port as before."""
         self._server = await asyncio.start_server(self._relay, "127.0.0.1", self.port)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def refuse(self) -> None:
-        """Break all connections and take no new ones."""
+        """Breaks all connections and refuses new ones."""
         if self._server is not None:
             self._server.close()
             self._server = None
         await self.cut()
 
     async def cut(self) -> None:
-        """Break all connections, with a reset; new ones are taken."""
+        """Breaks all connections with a reset, and accepts new ones."""
         for writer in tuple(self._writers):
             writer.transport.abort()
 
     def swallow(self) -> None:
-        """From now on nothing that arrives is passed on, and no connection is broken."""
+        """Discards all data from now on, without breaking a connection."""
         self._is_swallowing = True
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

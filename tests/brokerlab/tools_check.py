@@ -1,4 +1,6 @@
-"""shared/peer/kafka-tools-check.sh: Apache Kafka's own tools against a broker or cluster, check by check."""
+"""shared/peer/kafka-tools-check.sh runs Apache Kafka's own tools against a broker or cluster, check by
+check.
+"""
 
 from __future__ import annotations
 
@@ -37,11 +39,13 @@ NOT_YET = {
     "ShareGroup list": "share groups come later",
     "AclCommand --list (needs an authorizer)": "there is no authorizer yet",
 }
-"""Checks that this broker can't pass yet and that are not run; the issues to come shorten it."""
+"""Checks that this broker cannot pass yet, which are not run. Later issues shorten the list."""
 
 
 def script_checks() -> list[str]:
-    """Names of the script's checks, in order; empty if it isn't there (the fixture then says so)."""
+    """Returns the names of the script's checks in order, or nothing if the script is missing (the fixture
+    then says so).
+    """
     if not SCRIPT.exists():
         return []
     names = [CHECK_CALL.match(line) for line in SCRIPT.read_text().splitlines()]
@@ -59,9 +63,10 @@ def run_checks(
     log_dir: Path | None = None,
     timeout_s: float = 280,
 ) -> dict[str, tuple[str, str]]:
-    """check -> (ok|FAIL|skip, its line and what it printed), of one run without NOT_YET's checks.
+    """Runs the script once without the checks of NOT_YET. Returns check -> (ok|FAIL|skip, its line and its
+    output).
 
-    `log_dir`: a broker's, if its files are to be looked at.
+    `log_dir` is a broker's directory, for checks that look at its files.
     """
     lines = []
     for line in SCRIPT.read_text().splitlines():

@@ -1,9 +1,11 @@
-"""Chaos on a release that is installed: `python -m chaoslab --namespace N --release R --bootstrap B`.
+"""Runs chaos experiments on an installed release: `python -m chaoslab --namespace N --release R --bootstrap
+B`.
 
     python -m chaoslab ... --experiments kill-leader,kill-etcd     these, in this order
-    python -m chaoslab ... --kills 30                              all kinds, again and again until so many
+    python -m chaoslab ... --kills 30                              all kinds, repeated until 30 kills
 
-Ends with one line: kills, anomalies, longest gap. Exit code 0: no anomaly, every experiment completed.
+The last line gives kills, anomalies and the longest gap. The exit code is 0 if there is no anomaly and every
+experiment completed.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ KILLS = {
     "kill-etcd": 1,
     "kill-standby-controller": 1,
 }
-"""How many pods each kills on a release of 3 brokers, 2 controllers, 2 coordinators and 1 member of etcd."""
+"""The number of pods that each experiment kills on a release of 3 brokers, 2 controllers, 2 coordinators and
+1 etcd member.
+"""
 OTHERS = (
     "freeze-leader",
     "freeze-coordinator",
@@ -41,11 +45,13 @@ OTHERS = (
 
 
 LONG = ("etcd-away", "upgrade", "scale-3-5-3")
-"""Minutes each, so they come last."""
+"""Experiments that take minutes, so they come last."""
 
 
 def schedule(kills: int, others: tuple[str, ...] = OTHERS) -> list[str]:
-    """Experiments with at least so many kills in sum, the other kinds once each, in between or at the end."""
+    """Returns experiments with at least that many kills in total, and the other kinds once each, in between
+    or at the end.
+    """
     names: list[str] = []
     rest = [name for name in others if name not in LONG]
     done = 0

@@ -1,6 +1,6 @@
-"""The checker: from a history to the anomalies in it. Pure: no clock, no network.
+"""The checker finds the anomalies in a history. It is pure: it uses no clock and no network.
 
-`tidelog pipeline check-history` finds the same in histories of any size; kinds and words are of
+`tidelog pipeline check-history` finds the same anomalies in histories of any size. The kinds and texts are in
 `tidelog.pipeline.checker.verdict`.
 """
 
@@ -10,6 +10,7 @@ import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
+from chaoslab.history import ABORTED, ACKNOWLEDGED, COMMITTED, NO_PLACE, UNKNOWN, History, Poll, Send
 from tidelog.pipeline.checker import verdict as words
 from tidelog.pipeline.checker.verdict import (
     ABORTED_READ,
@@ -28,8 +29,6 @@ from tidelog.pipeline.checker.verdict import (
     Verdict,
     seconds_and_ms,
 )
-
-from chaoslab.history import ABORTED, ACKNOWLEDGED, COMMITTED, NO_PLACE, UNKNOWN, History, Poll, Send
 
 __all__ = [
     "ABORTED_READ",
@@ -51,11 +50,11 @@ __all__ = [
 ]
 Log = tuple[str, int]
 Name = tuple[str, str, int]
-"""A record's: topic, key, number."""
+"""Identifies a record: topic, key, number."""
 
 
 class _Stands:
-    """What the final reading found: the order that everything else is held against."""
+    """The result of the final reading: the order with which all other entries are compared."""
 
     def __init__(self, final: Iterable[Poll]) -> None:
         self.places: dict[Log, dict[int, Poll]] = defaultdict(dict)
@@ -69,7 +68,7 @@ class _Stands:
         return self.places.get((topic, partition), {}).get(offset)
 
     def first_between(self, topic: str, partition: int, first: int, end: int) -> int | None:
-        """The first record at an offset in [first, end)."""
+        """Returns the first record at an offset in [first, end)."""
         offsets = self.offsets.get((topic, partition), [])
         index = bisect.bisect_left(offsets, first)
         return offsets[index] if index < len(offsets) and offsets[index] < end else None
@@ -80,7 +79,7 @@ def _name(entry: Send | Poll) -> Name:
 
 
 def judge(history: History) -> Verdict:
-    """All anomalies of a run."""
+    """Returns all anomalies of a run."""
     stands = _Stands(history.final)
     anomalies = [
         *_lost_writes(history, stands),
@@ -108,7 +107,7 @@ def judge(history: History) -> Verdict:
 
 
 def is_promised(send: Send, outcomes: Mapping[str, str]) -> bool:
-    """Was its producer told that it is stored?"""
+    """Returns True if the producer was told that the record is stored."""
     if send.transaction:
         return outcomes.get(send.transaction) == COMMITTED
     return send.outcome == ACKNOWLEDGED
@@ -127,7 +126,9 @@ def _lost_writes(history: History, stands: _Stands) -> Iterator[Anomaly]:
 
 
 def _lost_from_copies(history: History, stands: _Stands) -> Iterator[Anomaly]:
-    """Below the last record that was copied; a copier that came no further is slow, and nothing is lost."""
+    """Finds records that copies lack below the last copied record. Later records are not lost, because the
+    copier may be slow.
+    """
     ends: dict[Log, int] = {}
     for poll in history.final:
         copy = history.copies.get(poll.topic)
@@ -177,7 +178,7 @@ def _aborted_reads(history: History) -> Iterator[Anomaly]:
         for send in history.sends
         if send.transaction and outcomes.get(send.transaction) == ABORTED
     }
-    for send in history.sends:  # a copier sends a record again after it aborted
+    for send in history.sends:  # after an abort, a copier sends a record again
         if send.transaction and outcomes.get(send.transaction) != ABORTED:
             aborted.pop(_name(send), None)
     for poll in (*history.polls, *history.final):
@@ -191,7 +192,7 @@ def _torn_transactions(history: History, stands: _Stands) -> Iterator[Anomaly]:
     tries = Counter(_name(send) for send in history.sends if send.transaction)
     parts: dict[str, list[Send]] = defaultdict(list)
     for send in history.sends:
-        # One that was sent in several transactions (a copier's) does not say which of them is visible.
+        # For a record that a copier sent in several transactions, it is unknown which of them is visible.
         if (
             send.transaction
             and outcomes.get(send.transaction, UNKNOWN) == UNKNOWN
@@ -207,7 +208,9 @@ def _torn_transactions(history: History, stands: _Stands) -> Iterator[Anomaly]:
 
 
 def _nonmonotonic_sends(stands: _Stands) -> Iterator[Anomaly]:
-    """By offset, a key's numbers only grow; a repeat is a duplicate, not a matter of order."""
+    """Finds sends out of order. In the order of offsets, the numbers of a key only grow. A repeated number is
+    a duplicate and does not count here.
+    """
     for (topic, partition), places in stands.places.items():
         greatest: dict[str, int] = {}
         seen: set[tuple[str, int]] = set()
@@ -224,7 +227,7 @@ def _nonmonotonic_sends(stands: _Stands) -> Iterator[Anomaly]:
 
 
 def _passes(history: History, stands: _Stands) -> Iterator[Anomaly]:
-    """Each reader, within each of its assignments: never back, and over nothing."""
+    """Checks that each reader, within each of its assignments, never moves backwards and skips no record."""
     last: dict[tuple[str, int, str, int], int] = {
         (position.reader, position.assignment, position.topic, position.partition): max(position.offset, 0)
         - 1
@@ -258,7 +261,9 @@ def _unseen(history: History, stands: _Stands) -> Iterator[Anomaly]:
 
 
 def _stale_commits(history: History) -> Iterator[Anomaly]:
-    """Only a partition's owner commits, and never backwards, so who asks later is told at least that."""
+    """Finds old positions. Only a partition's owner commits, and never backwards, so a later answer must be
+    at least the commit.
+    """
     acknowledged: dict[tuple[str, str, int], list[tuple[float, int]]] = defaultdict(list)
     for commit in sorted(history.commits, key=lambda commit: commit.ended_at_s):
         if commit.outcome != ACKNOWLEDGED:

@@ -1,4 +1,6 @@
-"""Members of consumer groups (librdkafka) that note what they are shown, told and acknowledged."""
+"""Members of consumer groups (librdkafka) that record what they receive and which commits are
+acknowledged.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +10,18 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from clusterlab.history import read_of
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
 from chaoslab.history import ACKNOWLEDGED, NOTHING_COMMITTED, UNKNOWN, Commit, Poll, Position, poll_of
+from clusterlab.history import read_of
 
 POLL_S = 0.1
 COMMIT_INTERVAL_S = 0.7
 ASK_S = 5.0
 ASK_LIMIT_S = 15.0
-"""A member that was fenced meanwhile is told so for ever; it joins anew only when the assignment is over."""
+"""The error of a member that was fenced. It persists until the assignment ends, and only then can the member
+join again.
+"""
 Log = tuple[str, int]
 MEMBER_SETTINGS: Mapping[str, Any] = {
     "enable.auto.commit": False,
@@ -34,7 +38,7 @@ CONSUMER: Mapping[str, Any] = {"group.protocol": "consumer"}
 
 
 class _Member(threading.Thread):
-    """A consumer of its own from start to end; `assignments` is shared by all members of the group."""
+    """One consumer from its start to its end. All members of the group share `assignments`."""
 
     def __init__(self, bootstrap: str, group: GroupReaders, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -146,7 +150,8 @@ class _Member(threading.Thread):
             )
             if offset == NOTHING_COMMITTED:
                 place.offset = OFFSET_BEGINNING
-        # What was asked is where it goes on: the client would ask again, and might be told something else.
+        # The member continues at the positions that it asked for. The client would ask again and might get
+        # other answers.
         places = found or partitions
         if self._is_cooperative:
             consumer.incremental_assign(places)
@@ -154,7 +159,7 @@ class _Member(threading.Thread):
             consumer.assign(places)
 
     def _ask(self, ask: Callable[[], list[TopicPartition]]) -> list[TopicPartition]:
-        """[] if nobody could say in time: then the client asks by itself."""
+        """Returns [] if no broker answered in time. Then the client asks by itself."""
         deadline_s = time.monotonic() + ASK_LIMIT_S
         while time.monotonic() < deadline_s and not self.is_over.is_set():
             try:
@@ -178,7 +183,9 @@ class _Member(threading.Thread):
 
 
 class GroupReaders:
-    """A group of `members`; `replace_one` lets one leave and another join, so that there are rebalances."""
+    """A group of `members`. `replace_one` makes one member leave and another join, so that the group
+    rebalances.
+    """
 
     def __init__(
         self, bootstrap: str, name: str, topics: Iterable[str], settings: Mapping[str, Any], members: int = 2
@@ -213,7 +220,7 @@ class GroupReaders:
             self._ends[log] = max(self._ends.get(log, 0), offset + 1)
 
     def ends(self) -> dict[Log, int]:
-        """One above the last record that any member was shown."""
+        """Returns the offset after the last record that any member received."""
         with self._lock:
             return dict(self._ends)
 

@@ -1,4 +1,4 @@
-"""The histories of chaos runs; the format is that of `tidelog.pipeline.checker`: Spark reads it, too."""
+"""The histories of chaos runs, in the format of `tidelog.pipeline.checker`, which Spark reads, too."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ __all__ = [
 
 
 def send_of(topic: str, sent: Sent) -> Send:
-    """A record of `clusterlab.load`."""
+    """Converts a record of `clusterlab.load`."""
     process = sent.key.split(".")[0]
     return Send(
         process,
@@ -57,7 +57,7 @@ def send_of(topic: str, sent: Sent) -> Send:
 def poll_of(
     read: Read, reader: str, topic: str, *, group: str = "", assignment: int = 0, at_s: float = 0.0
 ) -> Poll:
-    """A record that a consumer of `clusterlab.load` was shown."""
+    """Converts a record that a consumer of `clusterlab.load` received."""
     return Poll(
         reader,
         group or reader,

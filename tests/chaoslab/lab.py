@@ -1,8 +1,9 @@
-"""`make chaos`: a release of its own on the lab, all kinds of faults, the report; nothing is left behind.
+"""`make chaos` installs a release on the lab, runs all kinds of faults, writes the report and removes
+everything.
 
-On the cluster of KUBECONFIG if that is set, else on the lab of ../shared/k8s-lab. A lab that was started for
-this is taken down in the end. Volumes are small ones, so that one can be full. That needs root on the node,
-which only the lab gives: elsewhere (--storage-class NAME) `full-volume` is left out.
+It uses the cluster of KUBECONFIG if that is set, else the lab of ../shared/k8s-lab. A lab that it started is
+stopped at the end. Volumes are small, so that one can be filled. This needs root on the node, which only the
+lab gives. Elsewhere (--storage-class NAME), `full-volume` is left out.
 """
 
 from __future__ import annotations
@@ -15,18 +16,19 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from e2e.kubectl import Kubectl
-from e2e.lab import Lab, LabUnavailableError
-from e2e.release import Release
-
 from chaoslab.__main__ import OTHERS, schedule
 from chaoslab.report import is_good, line
 from chaoslab.run import RunPlan, run, say
 from chaoslab.small_volumes import VOLUME_MIB, small_volumes
+from e2e.kubectl import Kubectl
+from e2e.lab import Lab, LabUnavailableError
+from e2e.release import Release
 
 NOT_RUN = 77
 VOLUMES = 7
-"""Five brokers, and two for claims that were deleted: their volumes are not used again."""
+"""The number of volumes: five brokers, and two for claims that were deleted, because their volumes are not
+reused.
+"""
 INSTALL_S = 300.0
 NODE_PORTS = {"bootstrap": "30894", "firstBroker": "30800"}
 

@@ -1,4 +1,4 @@
-"""The load of a chaos run: producers, a tailing reader, groups of both protocols, transactions, a copy."""
+"""The load of a chaos run: producers, a tailing reader, groups of both protocols, transactions and a copy."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from brokerlab.clients import create_topic
-from clusterlab.history import read_of
-from clusterlab.load import Load, LoadPlan
-from clusterlab.topic_view import TopicView, view_of_any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
+from brokerlab.clients import create_topic
 from chaoslab.group_readers import CLASSIC, CONSUMER, GroupReaders
 from chaoslab.history import History, Poll, poll_of, send_of
 from chaoslab.transactions import CopyingThread, TransactionalWriter
+from clusterlab.history import read_of
+from clusterlab.load import Load, LoadPlan
+from clusterlab.topic_view import TopicView, view_of_any
 
 SAMPLE_S = 0.25
 STATUS_FILE, SAMPLES_FILE = "status.json", "samples.jsonl"
@@ -31,7 +31,9 @@ STOP_S = 40.0
 
 @dataclass(frozen=True)
 class ChaosPlan:
-    """Topics are named after `prefix`; three replicas, at least two in sync, unless said otherwise."""
+    """Topic names begin with `prefix`. Topics have three replicas and min.insync.replicas=2, unless stated
+    otherwise.
+    """
 
     prefix: str = "chaos"
     partitions: int = 6
@@ -41,7 +43,7 @@ class ChaosPlan:
     min_insync_replicas: int = 2
     transaction_pause_s: float = 0.3
     churn_s: float = 25.0
-    """So often a group's member leaves and another joins."""
+    """The interval at which a member of a group leaves and another joins."""
     seed: int = 1
 
     @property
@@ -65,15 +67,15 @@ class ChaosPlan:
 
 
 class ChaosLoad:
-    """`with ChaosLoad(...) as load:` runs it; when the block has ended `load.history` is complete. Meanwhile
-    `directory` has a status file, and a line of samples each quarter of a second.
+    """`with ChaosLoad(...) as load:` runs the load. After the block, `load.history` is complete. During the
+    block, `directory` has a status file and gets a line of samples each quarter of a second.
     """
 
     def __init__(self, bootstrap: str, plan: ChaosPlan, directory: Path) -> None:
         self.bootstrap, self.plan, self.directory = bootstrap, plan, directory
         self.history = History()
         self.unread: list[str] = []
-        """Groups that had not been shown everything in time."""
+        """The groups that did not receive everything in time."""
         for topic, partitions in plan.topics().items():
             configs = {"min.insync.replicas": str(plan.min_insync_replicas)}
             create_topic(bootstrap, topic, partitions, configs, plan.replicas)
@@ -124,14 +126,14 @@ class ChaosLoad:
             self._collect()
 
     def _await_readers(self) -> None:
-        """Until every group was shown, and the copier has copied, everything that was acknowledged."""
+        """Waits until every group has received, and the copier has copied, all acknowledged records."""
         deadline_s = time.monotonic() + CATCH_UP_S
         while (lags := {name: lag for name, lag in self.lags().items() if lag > 0}) and (
             time.monotonic() < deadline_s
         ):
             time.sleep(0.1)
         self.unread = sorted(lags)
-        time.sleep(1.0)  # what was stored without an acknowledgement is shown, too
+        time.sleep(1.0)  # readers also receive records that were stored without an acknowledgement
 
     def _collect(self) -> None:
         plan, sources = self.plan, self._load.history
@@ -149,16 +151,16 @@ class ChaosLoad:
         for topic, partitions in plan.topics().items():
             history.final += read_committed(self.bootstrap, topic, partitions)
 
-    # -- while it runs
+    # -- during the run
 
     @property
     def complaints(self) -> list[str]:
-        """What no client may be told."""
+        """Returns the errors that no client may get."""
         found = [*self._load.complaints, *self._writer.complaints]
         return found + [text for group in self._groups for text in group.complaints]
 
     def lags(self) -> dict[str, int]:
-        """Acknowledged records that each group has not been shown."""
+        """Returns the number of acknowledged records that each group has not received."""
         plan = self.plan
         ends = {(plan.log, partition): end for partition, end in self._load.ends().items()}
         ends |= {(plan.transactional, partition): end for partition, end in dict(self._writer.ends).items()}
@@ -200,7 +202,7 @@ class ChaosLoad:
         }
 
     def _view(self) -> TopicView:
-        """{} if no broker answers; the one that did is asked first the next time."""
+        """Returns {} if no broker answers. The next call asks the broker that answered first."""
         for _ in self._addresses:
             try:
                 return view_of_any(self._addresses[:1], self.plan.log)
@@ -226,7 +228,7 @@ class ChaosLoad:
 
 
 def read_committed(bootstrap: str, topic: str, partitions: int, timeout_s: float = READ_S) -> list[Poll]:
-    """Each partition from its start to its last stable offset, by a client of its own."""
+    """Reads each partition from its start to its last stable offset, with a separate client."""
     reader = Consumer(
         {
             "bootstrap.servers": bootstrap,

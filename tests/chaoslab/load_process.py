@@ -1,7 +1,8 @@
-"""The load as a process: `python -m chaoslab.load_process --bootstrap B --directory D`.
+"""Runs the load as a process: `python -m chaoslab.load_process --bootstrap B --directory D`.
 
-Runs until SIGTERM or SIGINT, or for `--seconds`; then reads everything, judges (unless others will), and
-writes `history.jsonl.gz` and `verdict.json` beside the samples. Exit code 0: no anomaly.
+It runs until SIGTERM or SIGINT, or for `--seconds`. Then it reads everything, judges the history (unless
+another process will), and writes `history.jsonl.gz` and `verdict.json` beside the samples. The exit code is 0
+if there is no anomaly.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pictures of a run: faults over throughput, ISR and lag; how long each kind of fault was felt."""
+"""Pictures of a run: faults over throughput, ISR and lag, and the duration of each kind of fault's effect."""
 
 from __future__ import annotations
 
@@ -34,13 +34,16 @@ HIGHEST_OF_MEDIAN = 4
 
 
 def timeline(path: Path, samples: Sequence[Sample], faults: Sequence[Fault], title: str) -> None:
-    """Acknowledged records a second, partitions out of sync or without leader, lag: over the same time."""
+    """Draws acknowledged records a second, partitions out of sync or without a leader, and lag over the same
+    time.
+    """
     start_s = samples[0]["at_s"]
     times = [sample["at_s"] - start_s for sample in samples]
     figure, (rate, isr, lag) = plt.subplots(3, 1, figsize=SIZE, sharex=True, height_ratios=(3, 2, 2))
     rate_times, rates = rates_of(samples, "acknowledged")
     rate.plot(rate_times, rates, color="#2c3e50", linewidth=0.8)
-    # What waited arrives at once afterwards; to show that would leave a flat line of the rest.
+    # After a fault, waiting records arrive at once. Their peak would flatten the rest of the line, so it is
+    # cut.
     rate.set_ylim(0, min(max(rates), HIGHEST_OF_MEDIAN * max(median(rates), 1)) * 1.05)
     rate.set_ylabel("records acknowledged / s")
     isr.fill_between(
@@ -88,7 +91,7 @@ def _colour(fault: Fault) -> str:
 
 
 def rates_of(samples: Sequence[Sample], name: str) -> tuple[list[float], list[float]]:
-    """A counter's growth a second, over windows of at least `RATE_S`."""
+    """Returns a counter's growth a second, over windows of at least `RATE_S`."""
     times, rates = [], []
     first, before = samples[0], samples[0]
     for sample in samples[1:]:
@@ -101,7 +104,7 @@ def rates_of(samples: Sequence[Sample], name: str) -> tuple[list[float], list[fl
 
 
 def recoveries(path: Path, faults: Sequence[Fault]) -> None:
-    """A dot for each fault: seconds to the next acknowledged write, and to the whole ISR."""
+    """Draws a dot for each fault: the seconds to the next acknowledged write, and to the full ISR."""
     kinds = sorted({fault.kind for fault in faults}, reverse=True)
     figure, axes = plt.subplots(1, 2, figsize=(SIZE[0], 0.6 + 0.36 * len(kinds) + 0.8), sharey=True)
     for axis, name, label in zip(

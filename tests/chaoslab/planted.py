@@ -1,10 +1,8 @@
-"""A sound history, and every kind of anomaly planted into it: for both checkers."""
+"""A correct history, and functions that plant every kind of anomaly into it, for both checkers."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-
-from tidelog.pipeline.checker import verdict as checker
 
 from chaoslab.history import (
     ABORTED,
@@ -20,6 +18,7 @@ from chaoslab.history import (
     Send,
     Transaction,
 )
+from tidelog.pipeline.checker import verdict as checker
 
 LOG, TXN, COPY = "log", "transactions", "copy"
 GROUP, READER = "group", "group.1"
@@ -45,8 +44,9 @@ def position(offset: int, began_s: float, assignment: int) -> Position:
 
 
 def sound() -> History:
-    """A log of six records, one of them of unknown outcome and stored; its copy, made in two, the
-    first of which was aborted; two transactions of two records, of which the second aborted.
+    """Returns a log of six records, one of them of unknown outcome and stored; its copy, made in two
+    transactions, the first of which was aborted; and two transactions of two records, the second of which was
+    aborted.
     """
     history = History(audience={GROUP: [LOG, TXN], "tail": [LOG]}, copies={LOG: COPY})
     history.sends = [send(LOG, n, n) for n in range(5)]
@@ -62,7 +62,7 @@ def sound() -> History:
         Transaction("c#2", COMMITTED, 2, 3),
     ]
     history.polls = [poll(LOG, n, n) for n in range(4)]
-    # Another member goes on where the group had committed, before what was shown last.
+    # Another member continues at the group's commit, before the last record that the first member received.
     history.commits = [commit(1, 1), commit(3, 2), commit(4, 3, UNKNOWN)]
     history.positions = [Position(READER, GROUP, 1, LOG, 0, NOTHING_COMMITTED, 0, 0.1), position(3, 4, 2)]
     history.polls += [poll(LOG, n, n, f"{GROUP}.2", 2) for n in (3, 4, 5)]
@@ -85,7 +85,7 @@ def lose_acknowledged(history: History) -> None:
 
 
 def lose_at_the_end(history: History) -> None:
-    """Also where nothing was read behind it."""
+    """Removes the last record, after which nothing was read."""
     history.sends.append(send(LOG, 6, 6))
 
 
@@ -94,14 +94,16 @@ def lose_committed(history: History) -> None:
 
 
 def take_back_what_was_shown(history: History) -> None:
-    """Of unknown outcome, so it need not be there; but the tailing reader was shown it."""
+    """Removes a record of unknown outcome that the tailing reader received. It need not be stored, but it was
+    shown.
+    """
     history.final = [p for p in history.final if p.number != 5]
     history.polls = [p for p in history.polls if p.number != 5 or p.reader == "tail"]
     history.sends = [s for s in history.sends if (s.topic, s.number) != (COPY, 5)]
 
 
 def leave_out_of_the_copy(history: History) -> None:
-    """Its copier never was told that it is copied."""
+    """Removes a record from the copy. The copier never got an acknowledgement for it."""
     without(history, COPY, 4)
     history.sends = [s for s in history.sends if (s.topic, s.number) != (COPY, 4)]
 
@@ -115,7 +117,7 @@ def acknowledge_one_place_twice(history: History) -> None:
 
 
 def show_something_else(history: History) -> None:
-    """A reader was shown another record at a place, before the log was cut there."""
+    """Shows a reader another record at a place, before the log was truncated there."""
     index = next(i for i, p in enumerate(history.polls) if p.reader == "tail" and p.number == 3)
     history.polls[index] = history.polls[index]._replace(number=5)
     history.audience.pop("tail")
@@ -149,7 +151,7 @@ def repeat(history: History) -> None:
 
 
 def pass_over(history: History) -> None:
-    """The group was shown it by another member."""
+    """Makes a reader skip a record that another member of the group received."""
     history.polls = [p for p in history.polls if (p.reader, p.topic, p.number) != (READER, LOG, 3)]
     history.polls.append(poll(LOG, 5, 5, READER))
     del history.polls[1]

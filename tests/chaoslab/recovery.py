@@ -1,4 +1,4 @@
-"""From what a run noted to how long each kind of fault was felt. Pure."""
+"""Computes, from the records of a run, how long each kind of fault had an effect. The module does no I/O."""
 
 from __future__ import annotations
 
@@ -13,38 +13,43 @@ from typing import Any
 from chaoslab.history import ACKNOWLEDGED, History
 
 ISR_NOTICED_S = 20.0
-"""A replica that is missed at all is missed within this: sessions last 6 s, the lag time of replicas 30 s at
-most matters to those that live.
+"""The time within which a missing replica is noticed. Sessions last 6 s, and the replica lag time of at most
+30 s matters only for live replicas.
 """
 PAUSE_S = 0.5
-"""Without faults a partition acknowledges many times in this."""
+"""The time in which a partition acknowledges many records, if there is no fault."""
 BEGINS_S = 10.0
 FELT_S = 60.0
-"""After a fault has ended, what goes wrong later is not laid to it."""
+"""The time after the end of a fault during which problems are attributed to it."""
 Sample = Mapping[str, Any]
 Event = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What was done at one moment: the pods of one kill, or one freeze, partition, upgrade."""
+    """The events of one moment: the pods of one kill, or one freeze, partition or upgrade."""
 
     kind: str
     targets: tuple[str, ...]
     at_s: float
     until_s: float
     next_write_s: float | None
-    """Until every partition of the log acknowledged again: the end of the longest pause that began within
-    `BEGINS_S`; if none was longer than `PAUSE_S`, until all had acknowledged a record sent after the fault.
+    """The time until every partition of the log acknowledged again. It is the end of the longest pause that
+    began within `BEGINS_S`, or, if no pause was longer than `PAUSE_S`, the time until all partitions had
+    acknowledged a record that was sent after the fault.
     """
     silence_s: float
-    """The longest time a partition acknowledged nothing, until the next fault or `FELT_S` after this one."""
+    """The longest time in which a partition acknowledged nothing, until the next fault or `FELT_S` after this
+    one.
+    """
     whole_isr_s: float | None
-    """Until every replica was in sync again; 0 if none was seen out of it; None if the run did not see it."""
+    """The time until every replica was in sync again. It is 0 if none was out of sync, and None if the run
+    ended earlier.
+    """
 
 
 class Acknowledgements:
-    """Of one topic: by partition, when records were sent and acknowledged."""
+    """The times at which the records of one topic were sent and acknowledged, by partition."""
 
     def __init__(self, history: History, topic: str) -> None:
         pairs: dict[int, list[tuple[float, float]]] = defaultdict(list)
@@ -55,7 +60,7 @@ class Acknowledgements:
         self._settled = {p: sorted(at_s for _, at_s in found) for p, found in pairs.items()}
 
     def next_write_s(self, from_s: float, to_s: float) -> float | None:
-        """See `Fault.next_write_s`; None if a partition never acknowledged again."""
+        """Returns `Fault.next_write_s`, or None if a partition never acknowledged again."""
         latest = 0.0
         for times in self._settled.values():
             began = (gap for gap in _gaps(times, from_s, to_s) if gap[0] <= from_s + BEGINS_S)
@@ -72,7 +77,7 @@ class Acknowledgements:
         return latest
 
     def silence_s(self, from_s: float, to_s: float) -> float:
-        """The longest of any partition within these times."""
+        """Returns the longest silence of any partition within these times."""
         return max(
             after_s - before_s
             for times in self._settled.values()
@@ -80,7 +85,9 @@ class Acknowledgements:
         )
 
     def span_s(self) -> tuple[float, float]:
-        """From the time when every partition had acknowledged to that of the first partition's last."""
+        """Returns the time from the moment when every partition had acknowledged to the first partition's
+        last acknowledgement.
+        """
         return (
             max(times[0] for times in self._settled.values()),
             min(times[-1] for times in self._settled.values()),
@@ -88,7 +95,9 @@ class Acknowledgements:
 
 
 def _gaps(times: Sequence[float], from_s: float, to_s: float) -> Iterable[tuple[float, float]]:
-    """What lies between neighbours among `times`, within these bounds, which count as two more."""
+    """Yields the intervals between neighbours among `times`, within these bounds, which count as two more
+    times.
+    """
     inside = times[bisect.bisect_left(times, from_s) : bisect.bisect_right(times, to_s)]
     return itertools.pairwise([from_s, *inside, to_s])
 
@@ -96,7 +105,7 @@ def _gaps(times: Sequence[float], from_s: float, to_s: float) -> Iterable[tuple[
 def faults_of(
     events: Iterable[Event], samples: Sequence[Sample], acknowledgements: Acknowledgements
 ) -> list[Fault]:
-    """One for each moment and kind; events of one kill have its moment in common."""
+    """Returns one fault for each moment and kind. The events of one kill share its moment."""
     moments: dict[tuple[float, str], list[Event]] = defaultdict(list)
     for event in events:
         moments[event["at_s"], kind_of(event)].append(event)
@@ -130,7 +139,7 @@ def kind_of(event: Event) -> str:
 
 
 def whole_isr_s(samples: Sequence[Sample], at_s: float, next_s: float) -> float | None:
-    """See `Fault.whole_isr_s`."""
+    """Returns `Fault.whole_isr_s`."""
     seen = [sample for sample in samples if at_s <= sample["at_s"] <= next_s and sample["is_view_known"]]
     short = [sample["at_s"] for sample in seen if sample["under_replicated"]]
     if not short or short[0] - at_s > ISR_NOTICED_S:
@@ -146,7 +155,7 @@ def kills_in(events: Iterable[Event]) -> int:
 
 
 def by_kind(faults: Iterable[Fault]) -> dict[str, dict[str, float | int | None]]:
-    """Of each kind how many there were, the median and the worst of what they took."""
+    """Returns, for each kind, the number of faults, and the median and the maximum of their times."""
     grouped: dict[str, list[Fault]] = defaultdict(list)
     for fault in faults:
         grouped[fault.kind].append(fault)

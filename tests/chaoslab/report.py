@@ -1,4 +1,6 @@
-"""The report of a run: `report.json`, `report.html` and two pictures, made of what lies in its directory."""
+"""The report of a run: `report.json`, `report.html` and two pictures, made from the files in its
+directory.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ STYLE = (
 def write_report(
     directory: Path, topic: str, experiments: Sequence[Mapping[str, Any]], title: str
 ) -> dict[str, Any]:
-    """Judges the history; returns what report.json holds. `experiments` is what `run_experiment` gave."""
+    """Judges the history and returns the content of report.json. `experiments` holds the results of
+    `run_experiment`.
+    """
     history = History.load(directory / HISTORY_FILE)
     samples = _lines(directory / SAMPLES_FILE)
     events = _lines(directory / EVENTS_FILE)
@@ -63,7 +67,7 @@ def write_report(
 
 
 def line(report: Mapping[str, Any]) -> str:
-    """The last line of a run."""
+    """Returns the last line of a run."""
     return (
         f"{report['kills']} kills, {report['anomaly_count']} anomalies, "
         f"longest gap {report['longest_gap_s']:.1f} s"

@@ -1,4 +1,4 @@
-"""A chaos run: the load as a process, experiments of deploy/chaos one after the other, the report."""
+"""A chaos run: the load as a process, experiments of deploy/chaos one after the other, and the report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXPERIMENTS = CHAOS / "experiments"
 READY_S = 120.0
 FINISH_S = 900.0
 CALM_S = 3.0
-"""Between experiments: a while in which nothing happens, so that pictures show the recovery."""
+"""The pause between experiments, so that the pictures show the recovery."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,13 @@ class RunPlan:
     records_per_s: float = 200
     environment: Mapping[str, str] | None = None
     limit_s: float = 4 * 3600.0
-    """After this no further experiment begins; those left out are named."""
+    """The time after which no further experiment begins. The report names the omitted ones."""
 
 
 def run(plan: RunPlan, directory: Path) -> dict[str, Any]:
-    """What report.json holds. After SIGTERM the experiment under way is the last one."""
+    """Runs the experiments and returns the content of report.json. After SIGTERM, the current experiment is
+    the last one.
+    """
     stopping: list[int] = []
     before = signal.signal(signal.SIGTERM, lambda number, _frame: stopping.append(number))
     try:
@@ -105,7 +107,7 @@ def _start_load(plan: RunPlan, prefix: str, directory: Path) -> subprocess.Popen
 
 
 def _end_load(process: subprocess.Popen[bytes]) -> None:
-    """It drains, reads all and judges."""
+    """Ends the load, which then drains, reads everything and judges."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(FINISH_S)
@@ -115,7 +117,9 @@ def _end_load(process: subprocess.Popen[bytes]) -> None:
 
 
 def run_experiment(name: str, directory: Path) -> dict[str, Any]:
-    """By Chaos Toolkit's own library, as `chaos run` does; its journal is kept beside the history."""
+    """Runs an experiment with Chaos Toolkit's library, like `chaos run`. Its journal is kept beside the
+    history.
+    """
     if str(CHAOS) not in sys.path:
         sys.path.insert(0, str(CHAOS))
     from chaoslib.experiment import load_experiment

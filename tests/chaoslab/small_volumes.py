@@ -1,6 +1,7 @@
-"""Volumes of the lab that can really be full: file systems of their own in files, as persistent volumes.
+"""Small volumes of the lab that can be filled: persistent volumes on file systems in files.
 
-The lab's storage class makes directories of the machine's own disk; to fill that would harm everything on it.
+The lab's storage class makes directories on the machine's own disk. Filling that disk would harm everything
+on it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ COMMAND_TIMEOUT_S = 60.0
 
 @contextlib.contextmanager
 def small_volumes(kubectl: Kubectl, directory: Path, count: int) -> Iterator[str]:
-    """The name of their storage class. They and what is in them are gone in the end."""
+    """Yields the name of their storage class. The volumes and their contents are deleted at the end."""
     mounted: list[Path] = []
     names = [f"{STORAGE_CLASS}-{kubectl.namespace}-{number}" for number in range(count)]
     try:
@@ -47,7 +48,7 @@ def _mount(path: Path) -> Path:
     _run("mkfs.ext4", "-q", "-m", "0", str(image))
     _run("mount", "-o", "loop", str(image), str(path))
     (path / "lost+found").rmdir()
-    path.chmod(0o777)  # the pods' user is not root
+    path.chmod(0o777)  # the user of the pods is not root
     return path
 
 

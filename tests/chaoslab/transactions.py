@@ -1,4 +1,4 @@
-"""Transactional clients of a chaos run: a writer that now and then aborts, and an exact copier."""
+"""Transactional clients of a chaos run: a writer that sometimes aborts, and an exact copier."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from clusterlab.history import read_of, value_of
 from confluent_kafka import KafkaException, Message, Producer
-from transactionlab.copier import Copier
 
 from chaoslab.history import ABORTED, ACKNOWLEDGED, COMMITTED, NO_PLACE, UNKNOWN, Send, Transaction
+from clusterlab.history import read_of, value_of
+from transactionlab.copier import Copier
 
 CALL_S = 10.0
 AGAIN_S = 0.2
@@ -29,11 +29,13 @@ WRITER_SETTINGS: dict[str, Any] = {
 
 
 class _Stopped(Exception):  # noqa: N818 - not an error
-    """The run is over, and the call had not come to an end."""
+    """The run ended before the call completed."""
 
 
 class TransactionalWriter(threading.Thread):
-    """Transactions of some records over all partitions; `abort_share` of them are aborted on purpose."""
+    """Writes transactions of several records over all partitions, and aborts `abort_share` of them on
+    purpose.
+    """
 
     def __init__(
         self, bootstrap: str, topic: str, partitions: int, name: str, pause_s: float, chance: random.Random
@@ -56,7 +58,7 @@ class TransactionalWriter(threading.Thread):
             producer = Producer(
                 {"bootstrap.servers": self._servers, "transactional.id": self.name, **WRITER_SETTINGS}
             )
-            with contextlib.suppress(KafkaException, _Stopped):  # fenced: begin anew
+            with contextlib.suppress(KafkaException, _Stopped):  # fenced: start again
                 self._again(partial(producer.init_transactions, CALL_S))
                 while not self.is_over.is_set():
                     self._transact(producer)
@@ -121,7 +123,9 @@ class TransactionalWriter(threading.Thread):
         producer.poll(0)
 
     def _again(self, call: Callable[[], Any]) -> None:
-        """Until it is done, or can't be; a call under way has `CALL_S` more once the run is over."""
+        """Repeats the call until it succeeds or fails. After the end of the run, a pending call has `CALL_S`
+        more.
+        """
         while True:
             try:
                 call()
@@ -135,7 +139,7 @@ class TransactionalWriter(threading.Thread):
 
 
 class _NotingCopier(Copier):
-    """Copies, and notes what each transaction was to hold and what became of it."""
+    """Copies, and records the content and the outcome of each transaction."""
 
     def __init__(self, owner: CopyingThread, *arguments: str) -> None:
         super().__init__(*arguments)
@@ -169,8 +173,9 @@ class _NotingCopier(Copier):
         return is_copied
 
     def retried(self, call: Any) -> None:
-        """For a while: an abort was seen that librdkafka called retriable for minutes, though the coordinator
-        had completed it (a message had timed out, it wanted a new epoch). Then another producer takes over.
+        """Retries the call for a limited time. librdkafka called an abort retriable for minutes although the
+        coordinator had completed it (a message had timed out, and librdkafka wanted a new epoch). Then
+        another producer takes over.
         """
         deadline_s = time.monotonic() + GIVE_UP_S
         while True:
@@ -185,14 +190,16 @@ class _NotingCopier(Copier):
 
 
 class CopyingThread(threading.Thread):
-    """Copies `source` to `target` in transactions, partition by partition; begins anew when it was fenced."""
+    """Copies `source` to `target` in transactions, partition by partition, and starts again when it was
+    fenced.
+    """
 
     def __init__(self, bootstrap: str, source: str, target: str, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.sends: list[Send] = []
         self.transactions: list[Transaction] = []
         self.ends: dict[int, int] = {}
-        """One above the last record of each of the source's partitions that is copied."""
+        """The offset after the last copied record of each of the source's partitions."""
         self.copied = 0
         self.count = 0
         self.is_over = threading.Event()

@@ -1,4 +1,4 @@
-"""helm, as the chart's tests use it; without it they are skipped."""
+"""Fixtures that run helm on the chart. Without helm, the tests are skipped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "charts/tidelog"
@@ -28,13 +27,14 @@ def helm() -> str:
     ]
     found = shutil.which("helm", path=os.pathsep.join([*places, os.environ.get("PATH", "")]))
     if found is None:
-        pytest.skip("no helm here ('make kube-tools')")
+        pytest.skip("helm is not installed: make kube-tools")
     return found
 
 
 @pytest.fixture(scope="session")
 def render(helm: str) -> Render:
-    """The manifests with `NAME=VALUE`s as --set takes them."""
+    """`render("NAME=VALUE", ...)` returns the chart's manifests. Assignments are --set options."""
+    import yaml  # of the extra `lab`: without it, pytest skips the modules here, but loads this file
 
     @functools.cache
     def rendered(*assignments: str) -> list[Manifest]:

@@ -1,1 +1,3 @@
-"""Clusters of real processes for tests and benchmarks: started, broken, loaded, judged by what was read."""
+"""Clusters of real processes for tests and benchmarks, which are started, broken and loaded, and judged by
+what was read.
+"""

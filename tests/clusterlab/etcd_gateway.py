@@ -1,4 +1,4 @@
-"""etcd's keys, by its own JSON gateway: independent of the client under test."""
+"""Reads etcd's keys through its JSON gateway, independently of the client under test."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class EtcdKey(NamedTuple):
 
 
 class EtcdGateway:
-    """`url`: of a client listener, http://HOST:PORT. Raises OSError if etcd doesn't answer."""
+    """`url` is a client listener, http://HOST:PORT. Raises OSError if etcd does not answer."""
 
     def __init__(self, url: str, prefix: str = "") -> None:
         self._url = url.rstrip("/")
@@ -42,7 +42,7 @@ class EtcdGateway:
         return found
 
     def keys(self, prefix: str) -> list[EtcdKey]:
-        """All keys that start with `prefix`, in order."""
+        """Returns all keys that start with `prefix`, in order."""
         first = (self._prefix + prefix).encode()
         end = first[:-1] + bytes([first[-1] + 1])
         found = self._post("/v3/kv/range", {"key": _text(first), "range_end": _text(end)})
@@ -64,7 +64,7 @@ class EtcdGateway:
         self._post("/v3/kv/put", {"key": _text((self._prefix + key).encode()), "value": _text(value)})
 
     def watch(self, prefix: str) -> EtcdWatch:
-        """From now on; close it, or use it as a context."""
+        """Watches keys from now on. The caller closes the watch or uses it as a context."""
         first = (self._prefix + prefix).encode()
         end = first[:-1] + bytes([first[-1] + 1])
         start = self.revision() + 1
@@ -72,12 +72,12 @@ class EtcdGateway:
         return EtcdWatch(f"{self._url}/v3/watch", {"create_request": request}, len(self._prefix))
 
     def revision(self) -> int:
-        """Grows with each change of any key."""
+        """Returns the revision, which grows with each change of any key."""
         return int(self._post("/v3/kv/range", {"key": _text(b"\0")})["header"]["revision"])
 
 
 class EtcdChange(NamedTuple):
-    """`value` None: deleted."""
+    """A `value` of None means that the key was deleted."""
 
     key: str
     value: bytes | None
@@ -85,7 +85,7 @@ class EtcdChange(NamedTuple):
 
 
 class EtcdWatch(threading.Thread):
-    """Collects changes in a thread of its own until it is closed or etcd ends."""
+    """Collects changes in a thread until it is closed or etcd ends."""
 
     def __init__(self, url: str, body: dict[str, Any], prefix_length: int) -> None:
         super().__init__(name="etcd-watch", daemon=True)

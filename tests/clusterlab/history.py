@@ -1,7 +1,7 @@
-"""What a load did, record by record, and what was read afterwards: the format that the checker judges.
+"""The history of a load, record by record, and of the reads afterwards, in the format that the checker reads.
 
-Each record is numbered per key. Its value can be worked out from key and number, so a reader needs nothing
-else to see whether it was changed. A history file is one JSON object a line: `{"sent": [...]}` and
+Each record has a number that is unique for its key. Its value can be computed from key and number, so a
+reader can see whether it was changed. A history file has one JSON object a line: `{"sent": [...]}` and
 `{"read": [...]}` with the fields of `Sent` and `Read` in order.
 """
 
@@ -16,15 +16,17 @@ from typing import NamedTuple
 
 ACKNOWLEDGED = "acknowledged"
 UNKNOWN = "unknown"
-"""No acknowledgement came (time-out, an error after sending, the client's end): stored or not, who knows."""
+"""No acknowledgement arrived (timeout, error after sending, end of the client), so it is unknown whether the
+record is stored.
+"""
 NO_PLACE = -1
-"""Of an acknowledged record: a repeat too old for the broker to know its offset still (the client is told so
-by DUPLICATE_SEQUENCE_NUMBER); it is stored, but where wasn't said.
+"""The offset of an acknowledged record that the broker no longer knows, because the record was a repeat (the
+client got DUPLICATE_SEQUENCE_NUMBER). The record is stored at an unknown offset.
 """
 
 
 class Sent(NamedTuple):
-    """A record a producer was given, and what became of it; times by the process's monotonic clock."""
+    """A record that a producer accepted, with its outcome. Times are on the process's monotonic clock."""
 
     key: str
     number: int
@@ -37,8 +39,8 @@ class Sent(NamedTuple):
 
 
 class Read(NamedTuple):
-    """A record a consumer was shown. `number` is NO_PLACE and `is_intact` false if the value is not one that
-    a load wrote.
+    """A record that a consumer received. `number` is NO_PLACE and `is_intact` is False if no load wrote the
+    value.
     """
 
     partition: int
@@ -50,8 +52,8 @@ class Read(NamedTuple):
 
 @dataclass
 class History:
-    """`tailed` was read while the load ran (what a reader was shown is never taken back), `final` after it,
-    from each partition's start to its end; both in the order in which they came.
+    """`tailed` was read during the load. A record that was shown to a reader must stay in the log. `final`
+    was read afterwards, from each partition's start to its end. Both are in the order of reading.
     """
 
     sent: list[Sent] = field(default_factory=list)
@@ -80,7 +82,7 @@ class History:
 
 
 def value_of(key: str, number: int, size_bytes: int) -> bytes:
-    """The value of record `number` of `key`: its name, then a filling that is its own."""
+    """Returns the value of record `number` of `key`: its name, then a filling of its own."""
     head = f"{key} {number} ".encode()
     filling = hashlib.blake2b(head, digest_size=16).hexdigest().encode()
     repeats = max(0, size_bytes - len(head)) // len(filling) + 1
@@ -88,7 +90,7 @@ def value_of(key: str, number: int, size_bytes: int) -> bytes:
 
 
 def read_of(partition: int, offset: int, key: bytes | None, value: bytes | None) -> Read:
-    """A consumed record as the history keeps it."""
+    """Converts a consumed record to the history's form."""
     name = (key or b"").decode(errors="replace")
     value = value or b""
     try:

@@ -1,4 +1,6 @@
-"""Apache Kafka's brokers from shared/peer with the same ways to break them: the harness's own proof."""
+"""Apache Kafka's brokers from shared/peer with the same methods to break them, which proves the harness
+itself.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,13 @@ import time
 from pathlib import Path
 
 from brokerlab.kafka_jars import PEER
-
 from clusterlab import processes
 from clusterlab.ports import PortRange
 from clusterlab.topic_view import topic_view
 
 COMMAND_TIMEOUT_S = 180
 PORTS_BETWEEN = 3000
-"""kafka-up.sh also uses ports 1000 and 2000 above the clients'."""
+"""kafka-up.sh also uses the ports 1000 and 2000 above the clients' ports."""
 SAME_AS_OURS = "broker.session.timeout.ms=6000\ncontroller.quorum.election.timeout.ms=1000"
 
 
@@ -67,7 +68,7 @@ class KafkaCluster:
         return self
 
     def start(self, name: str) -> None:
-        """Start it with the command line it had, and wait until it answers."""
+        """Starts the process with its former command line and waits until it answers."""
         command, environment = self._started_as[name]
         with (self._home / name.split("-")[1] / "server.log").open("ab") as log:
             child = subprocess.Popen(

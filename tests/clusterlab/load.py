@@ -1,6 +1,6 @@
 """Idempotent acks=all producers (librdkafka) that write numbered records, and a reader that follows them.
 
-They are told nothing of the faults: they go on by themselves, with librdkafka's own retries.
+They are not informed about faults. They continue with librdkafka's own retries.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PRODUCER_SETTINGS: Mapping[str, Any] = {
     "acks": "all",
     "linger.ms": 2,
     "message.timeout.ms": 300_000,
-    # A frozen leader answers nothing: without a limit of its own the client would wait for 30 s and more.
+    # A frozen leader answers nothing. Without this limit, the client would wait for 30 s or more.
     "request.timeout.ms": 5_000,
     "socket.timeout.ms": 8_000,
     "log_level": 0,
@@ -46,14 +46,14 @@ READER_SETTINGS: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """Every producer has `keys` keys of its own; key k goes to partition k modulo `partitions`."""
+    """Every producer has `keys` keys of its own. Key k goes to partition k modulo `partitions`."""
 
     topic: str
     partitions: int
     producers: int = 2
     keys: int = 12
     records_per_s: float = 800
-    """Of all producers together."""
+    """The rate of all producers together."""
     value_bytes: int = 200
     settings: Mapping[str, Any] = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ class _Writer(threading.Thread):
         self._unsettled: dict[tuple[int, int], float] = {}
         self.acknowledged = 0
         self.ends: dict[int, int] = {}
-        """By partition, one above the last acknowledged offset."""
+        """Maps a partition to the offset after the last acknowledged record."""
         self.last_s: dict[int, float] = {}
         self._producer = Producer(
             {
@@ -118,7 +118,7 @@ class _Writer(threading.Thread):
                 on_delivery=functools.partial(self._on_delivery, key, number),
             )
         except (BufferError, KafkaException) as error:
-            # Never handed over, so it can't be stored; its number is used by the next record.
+            # The record was never handed over, so it cannot be stored. The next record uses its number.
             if isinstance(error, KafkaException):
                 self.fatal = self.fatal or str(error)
                 self.is_over.set()
@@ -150,7 +150,7 @@ class _Writer(threading.Thread):
 
 
 class _Tail(threading.Thread):
-    """Follows all partitions from the beginning and keeps what it was shown."""
+    """Follows all partitions from the beginning and keeps what it receives."""
 
     def __init__(self, bootstrap: str, plan: LoadPlan) -> None:
         super().__init__(name="tail")
@@ -172,7 +172,7 @@ class _Tail(threading.Thread):
 
 
 class Load:
-    """`with Load(...) as load:` writes and reads until the block ends; `load.history` is complete then."""
+    """`with Load(...) as load:` writes and reads until the block ends. Then `load.history` is complete."""
 
     def __init__(self, bootstrap: str, plan: LoadPlan) -> None:
         self.plan = plan
@@ -201,17 +201,21 @@ class Load:
 
     @property
     def complaints(self) -> list[str]:
-        """What clients must never be told: fatal errors, and positions that a broker refused."""
+        """Returns the errors that clients must never get: fatal errors, and positions that a broker
+        refused.
+        """
         fatal = [f"{writer.name}: {writer.fatal}" for writer in self._writers if writer.fatal]
         return fatal + self._tail.refusals
 
     @property
     def acknowledged(self) -> int:
-        """How many so far; may be asked under load, like the next two."""
+        """Returns the number of acknowledged records so far. Like the next two methods, it may be called
+        under load.
+        """
         return sum(writer.acknowledged for writer in self._writers)
 
     def ends(self) -> dict[int, int]:
-        """One above each partition's last acknowledged offset."""
+        """Returns the offset after each partition's last acknowledged record."""
         return {
             partition: max(writer.ends.get(partition, 0) for writer in self._writers)
             for partition in range(self.plan.partitions)
@@ -224,7 +228,9 @@ class Load:
         }
 
     def acknowledgements_s(self, partition: int, from_s: float = 0.0) -> list[float]:
-        """Times of the partition's acknowledgements since `from_s`, in order; may be asked under load."""
+        """Returns the times of the partition's acknowledgements since `from_s`, in order. It may be called
+        under load.
+        """
         times = [
             record.settled_at_s
             for writer in self._writers
@@ -236,7 +242,9 @@ class Load:
         return sorted(times)
 
     def await_acknowledged(self, partitions: Iterable[int], timeout_s: float) -> None:
-        """Until each partition has acknowledged a record that is sent after this call; else TimeoutError."""
+        """Waits until each partition has acknowledged a record that was sent after this call. Raises
+        TimeoutError.
+        """
         now_s = time.monotonic()
         missing = set(partitions)
         seen = [0] * len(self._writers)
@@ -252,7 +260,7 @@ class Load:
                 seen[index] = end
 
     def acknowledged_since(self, partition: int, sent_since_s: float) -> list[Sent]:
-        """The partition's acknowledged records that were sent since then."""
+        """Returns the partition's acknowledged records that were sent since then."""
         return [
             record
             for writer in self._writers
@@ -263,11 +271,13 @@ class Load:
         ]
 
     def first_acknowledged_s(self, partition: int, sent_since_s: float) -> float:
-        """When the partition's first record sent since then was acknowledged; ValueError if none was."""
+        """Returns the time of the first acknowledgement of a record that was sent since then. Raises
+        ValueError without one.
+        """
         return min(record.settled_at_s for record in self.acknowledged_since(partition, sent_since_s))
 
     def longest_silence_s(self, partition: int, from_s: float, to_s: float) -> float:
-        """The longest time in [from_s, to_s] without an acknowledgement of the partition."""
+        """Returns the longest time in [from_s, to_s] without an acknowledgement of the partition."""
         times = [time_s for time_s in self.acknowledgements_s(partition, from_s) if time_s <= to_s]
         return max(after - before for before, after in zip([from_s, *times], [*times, to_s], strict=True))
 
@@ -291,7 +301,7 @@ def read_message(message: Message) -> Read:
 
 
 def read_all(bootstrap: str, topic: str, partitions: int, timeout_s: float = READ_S) -> list[Read]:
-    """Each partition from its first record to its high watermark, by a client of its own."""
+    """Reads each partition from its first record to its high watermark, with a separate client."""
     consumer = new_reader(bootstrap)
     deadline_s = time.monotonic() + timeout_s
     try:

@@ -1,4 +1,4 @@
-"""Measures of a cluster with many partitions: creation, settling after a leader's kill, idle cost."""
+"""Measures a cluster with many partitions: creation, recovery after a leader's kill, idle cost."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from brokerlab.clients import admin_client
 from confluent_kafka.admin import NewTopic
 
+from brokerlab.clients import admin_client
 from clusterlab.processes import cpu_s, pss_bytes
 from clusterlab.tidelog_cluster import TidelogCluster
 from clusterlab.topic_view import topic_view
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Limits:
-    """Those of 2,000 partitions."""
+    """The limits for 2,000 partitions."""
 
     create_s: float = 60.0
     settle_s: float = 10.0
@@ -50,8 +50,8 @@ class Limits:
 
 @dataclass(frozen=True)
 class Figures:
-    """`detected_s`: from the kill to the end of the broker's registration; `settled_s`: from then until every
-    partition has a live leader, as both other brokers show it.
+    """`detected_s` is the time from the kill to the end of the broker's registration. `settled_s` is the time
+    from then until every partition has a live leader in the view of both other brokers.
     """
 
     create_s: float
@@ -126,7 +126,7 @@ def await_settled(
     in_sync: int,
     timeout_s: float,
 ) -> None:
-    """Until every broker shows for every partition a leader that lives and `in_sync` replicas in sync."""
+    """Waits until every broker shows, for every partition, a live leader and `in_sync` replicas in sync."""
     deadline_s = time.monotonic() + timeout_s
     for address in addresses:
         for name in names:
@@ -148,7 +148,7 @@ def _is_settled(address: str, name: str, partitions: int, dead: set[int], in_syn
 
 
 def idle_cpu_percent(cluster: TidelogCluster, seconds: float) -> tuple[float, float]:
-    """(brokers, everything else), in percent of a core."""
+    """Returns the CPU use of (brokers, everything else), in percent of a core."""
     pids = cluster.pids()
     before = {name: cpu_s(pid) for name, pid in pids.items()}
     began_s = time.monotonic()

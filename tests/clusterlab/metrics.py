@@ -1,4 +1,4 @@
-"""A broker's metrics, scraped as Prometheus does; needs `tidelog.metrics.listener=127.0.0.1:0`."""
+"""Scrapes a broker's metrics like Prometheus. The broker needs `tidelog.metrics.listener=127.0.0.1:0`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNDER_REPLICATED = "kafka_server_replicamanager_underreplicatedpartitions"
 
 
 def metrics_url(pid: int) -> str:
-    """Among the ports the process listens on, the one that answers /metrics."""
+    """Returns the URL of the port, among those the process listens on, that answers /metrics."""
     ports = sorted(
         c.laddr.port
         for c in psutil.Process(pid).net_connections(kind="tcp")
@@ -28,12 +28,12 @@ def metrics_url(pid: int) -> str:
                 if answer.status == 200:
                     return url
         except (OSError, http.client.HTTPException):
-            continue  # another protocol is spoken here
+            continue  # this port has another protocol
     raise RuntimeError(f"none of the ports {ports} of process {pid} serves metrics")
 
 
 def unlabelled(url: str) -> dict[str, float]:
-    """Name -> value of all samples without labels."""
+    """Returns name -> value of all samples without labels."""
     with urllib.request.urlopen(url, timeout=TIMEOUT_S) as answer:
         text = answer.read().decode()
     samples = (line.split(" ") for line in text.splitlines() if not line.startswith("#") and "{" not in line)

@@ -1,4 +1,4 @@
-"""Ranges of ports for clusters of tests that run side by side."""
+"""Ranges of ports for test clusters that run side by side."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ TRIES = 200
 
 
 class PortRange:
-    """RANGE_SIZE ports from `base` on that nobody listens on; the last one is held as a sign to others until
-    `release()`. Below 32768: above it the kernel hands ports out to clients.
+    """RANGE_SIZE free ports from `base` on. The last port is held until `release()`, to mark the range as
+    used. Ports are below 32768, because the kernel assigns higher ones to clients.
     """
 
     def __init__(self, step: int = RANGE_SIZE) -> None:

@@ -1,4 +1,4 @@
-"""Processes that are not our children: are they there, are they frozen, signals, memory, CPU."""
+"""Observes and signals processes that are not our children: state, memory, CPU."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ ASK_AGAIN_S = 0.005
 
 
 def state_of(pid: int) -> str:
-    """The letter of /proc/PID/stat (R, S, D, T stopped, Z ended and not yet waited for), "" if it is gone."""
+    """Returns the letter of /proc/PID/stat (R, S, D, T for stopped, Z for ended but not yet waited for), or
+    "" if there is no such process.
+    """
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -25,7 +27,7 @@ def is_alive(pid: int) -> bool:
 
 
 def command_line(pid: int) -> list[str]:
-    """[] if the process is gone."""
+    """Returns [] if there is no such process."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
     except (FileNotFoundError, ProcessLookupError):
@@ -47,7 +49,9 @@ def await_end(pid: int, timeout_s: float = END_TIMEOUT_S) -> None:
 
 
 def kill(pid: int) -> None:
-    """SIGKILL, also of a frozen process; returns when it is gone. One that is gone already is no error."""
+    """Sends SIGKILL, also to a frozen process, and returns when the process has ended. It accepts a process
+    that has already ended.
+    """
     try:
         send(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -56,13 +60,13 @@ def kill(pid: int) -> None:
 
 
 def cpu_s(pid: int) -> float:
-    """User and system time of a process, of all its threads."""
+    """Returns user and system time of all threads of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS_PER_S
 
 
 def pss_bytes(pid: int) -> int:
-    """Memory of a process; what it shares with others is counted by its share."""
+    """Returns the memory of a process, with its share of shared memory."""
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
         if line.startswith("Pss:"):
             return int(line.split()[1]) * 1024

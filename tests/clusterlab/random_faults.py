@@ -1,4 +1,4 @@
-"""Faults by chance: processes of a cluster killed, frozen, continued, started again, one after the other."""
+"""Random faults: processes of a cluster are killed, frozen, continued and restarted, one after the other."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ WEIGHTS = {KILL: 3, FREEZE: 2, CONTINUE: 3, START: 3}
 
 
 class RandomFaults:
-    """`done` tells what was done, in order. One controller is always left alone: without any,
-    `tidelog cluster start` of a broker waits.
+    """`done` lists the actions in order. One controller is always spared, because without any, `tidelog
+    cluster start` of a broker waits.
     """
 
     def __init__(self, cluster: TidelogCluster, chance: random.Random) -> None:
@@ -27,7 +27,7 @@ class RandomFaults:
         self._frozen: list[str] = []
 
     def run(self, seconds: float) -> None:
-        """Then everything runs again."""
+        """Runs the faults. At the end, all processes run again."""
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             time.sleep(self._chance.uniform(0, LONGEST_PAUSE_S))

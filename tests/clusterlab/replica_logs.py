@@ -1,4 +1,4 @@
-"""The replicas' logs compared byte by byte, as files: a follower appends what it fetched as it is."""
+"""Compares the replicas' logs byte by byte as files, because a follower appends fetched bytes unchanged."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from brokerlab.batches import read_batches
 
 
 class LogFacts(NamedTuple):
-    """`log_end_offset` 0 and the hash of nothing if there are no records."""
+    """Without records, `log_end_offset` is 0 and the hash is that of no bytes."""
 
     log_end_offset: int
     size_bytes: int
@@ -19,7 +19,9 @@ class LogFacts(NamedTuple):
 
 
 def log_bytes(log_dir: Path, topic: str, partition: int) -> bytes:
-    """All segments one after the other: where they roll may differ between replicas, what is in them not."""
+    """Returns all segments concatenated. The boundaries of segments may differ between replicas, but not
+    their contents.
+    """
     directory = log_dir / f"{topic}-{partition}"
     return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
 
@@ -36,7 +38,7 @@ def log_facts(log_dir: Path, topic: str, partition: int) -> LogFacts:
 def disagreements(
     log_dirs: Mapping[int, Path], topic: str, replicas: Mapping[int, tuple[int, ...]]
 ) -> list[str]:
-    """Partitions whose replicas' logs are not the same; `replicas`: partition -> broker ids."""
+    """Returns the partitions whose replicas' logs differ. `replicas` maps a partition to broker ids."""
     found = []
     for partition, broker_ids in replicas.items():
         facts = {broker_id: log_facts(log_dirs[broker_id], topic, partition) for broker_id in broker_ids}

@@ -1,4 +1,4 @@
-"""A load around a fault, and everything that must hold after it."""
+"""A load around a fault, and the conditions that must hold after it."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ AGREE_S = 15.0
 def loaded(
     cluster: TidelogCluster | KafkaCluster, plan: LoadPlan, *, keep_history_in: Path | None = None
 ) -> Iterator[Load]:
-    """Load while the block runs; afterwards every replica is in sync again, the history is sound, every
-    record was acknowledged in the end, no client was told anything fatal, and the replicas' files are equal.
+    """Runs a load during the block. Afterwards every replica must be in sync, the history correct and every
+    record acknowledged, no client may have got a fatal error, and the replicas' files must be equal.
     """
     partitions = range(plan.partitions)
     with Load(cluster.bootstrap, plan) as load:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from brokerlab.broker_process import tidelog_command
-
 from clusterlab import processes
 from clusterlab.etcd_gateway import EtcdGateway
 from clusterlab.ports import PortRange
@@ -24,7 +23,7 @@ LOG_TAIL_BYTES = 8_000
 
 
 class ClusterCommandError(RuntimeError):
-    """`tidelog cluster ...` failed; the message holds what it printed."""
+    """`tidelog cluster ...` failed. The message contains its output."""
 
 
 class TidelogCluster:
@@ -54,7 +53,9 @@ class TidelogCluster:
     # -- the command
 
     def command(self, *arguments: str, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-        """`tidelog cluster ARGUMENTS --data-dir DIR`: what it printed, or ClusterCommandError."""
+        """Runs `tidelog cluster ARGUMENTS --data-dir DIR` and returns its output. Raises
+        ClusterCommandError.
+        """
         done = subprocess.run(
             [*tidelog_command(), "cluster", *arguments, "--data-dir", str(self.data_dir)],
             capture_output=True,
@@ -89,14 +90,14 @@ class TidelogCluster:
         return self
 
     def start(self, name: str) -> None:
-        """Start a process that ended; returns as `tidelog cluster start` does."""
+        """Starts a process that ended. It returns when `tidelog cluster start` does."""
         self.command("start", name)
 
     def down(self) -> None:
         self.command("down")
 
     def destroy(self) -> None:
-        """Whatever happened, nothing of this cluster runs afterwards."""
+        """Ends every process of this cluster, whatever happened."""
         with contextlib.suppress(OSError, ValueError):
             self._remember()
         for pid in self._seen_pids:
@@ -122,20 +123,20 @@ class TidelogCluster:
         return processes.is_alive(self.pid(name))
 
     def signal(self, name: str, number: signal.Signals) -> float:
-        """Directly, not by the command: returns the moment (monotonic) at which it was sent."""
+        """Signals the process directly, without the command. Returns the monotonic time of the signal."""
         pid = self.pid(name)
         now_s = time.monotonic()
         processes.send(pid, number)
         return now_s
 
     def kill(self, name: str) -> float:
-        """SIGKILL and wait for the end; returns the moment of the signal."""
+        """Sends SIGKILL, waits for the end, and returns the time of the signal."""
         pid = self.pid(name)
         now_s = time.monotonic()
         processes.kill(pid)
         return now_s
 
-    # -- what it says
+    # -- its answers
 
     @property
     def bootstrap(self) -> str:
@@ -152,7 +153,7 @@ class TidelogCluster:
         ]
 
     def etcd_url(self) -> str:
-        """As etcd was told by its own command line."""
+        """Returns the client URL in etcd's command line."""
         pid = self.pid("etcd-1")
         line = processes.command_line(pid)
         for index, part in enumerate(line):
@@ -164,14 +165,14 @@ class TidelogCluster:
         return EtcdGateway(self.etcd_url())
 
     def active_controller(self) -> str:
-        """The name of the process that holds /controller."""
+        """Returns the name of the process that holds /controller."""
         found = self.etcd().get("/controller")
         if found is None:
             raise RuntimeError("nobody holds /controller")
         return f"controller-{found.json['controller_id']}"
 
     def log_dir(self, broker_id: int) -> Path:
-        """Where the broker keeps partitions: what holds its meta.properties."""
+        """Returns the directory with the broker's partitions, which contains its meta.properties."""
         for path in self.data_dir.rglob("meta.properties"):
             lines = path.read_text().split()
             if f"broker.id={broker_id}" in lines or f"node.id={broker_id}" in lines:
@@ -179,7 +180,7 @@ class TidelogCluster:
         raise FileNotFoundError(f"no meta.properties of broker {broker_id} under {self.data_dir}")
 
     def log_tails(self) -> str:
-        """The ends of the processes' logs, for the report of a failed test."""
+        """Returns the ends of the processes' logs, for the report of a failed test."""
         parts = []
         for path in sorted(self.data_dir.glob("*.log")) + sorted(self.data_dir.glob("*/*.log")):
             if re.fullmatch(r"\d{20}\.log", path.name):

@@ -1,4 +1,4 @@
-"""What one broker says of a topic's partitions, over the raw protocol: leader, replicas, in-sync replicas."""
+"""One broker's view of a topic's partitions, over the raw protocol: leader, replicas, in-sync replicas."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ TopicView = dict[int, PartitionView]
 
 
 def topic_view(address: str, topic: str, timeout_s: float = ASK_TIMEOUT_S) -> TopicView:
-    """Partition -> what the broker at `address` says. Raises OSError if it doesn't answer, KeyError if it
-    does not know the topic.
+    """Returns partition -> view of the broker at `address`. Raises OSError if the broker does not answer, and
+    KeyError if it does not know the topic.
     """
     with RawClient(address, timeout_s) as client:
         answer = client.call(
@@ -54,7 +54,7 @@ def topic_view(address: str, topic: str, timeout_s: float = ASK_TIMEOUT_S) -> To
 
 
 def view_of_any(addresses: Iterable[str], topic: str) -> TopicView:
-    """What the first broker says that answers; ConnectionError if none does."""
+    """Returns the view of the first broker that answers. Raises ConnectionError if none does."""
     for address in addresses:
         try:
             return topic_view(address, topic)
@@ -66,7 +66,9 @@ def view_of_any(addresses: Iterable[str], topic: str) -> TopicView:
 def await_view(
     addresses: Iterable[str], topic: str, wanted: Callable[[TopicView], bool], timeout_s: float
 ) -> TopicView:
-    """Until every broker of `addresses` shows what is wanted; TimeoutError with what they show instead."""
+    """Waits until every broker of `addresses` shows the wanted view. Raises TimeoutError with their actual
+    views.
+    """
     addresses = list(addresses)
     deadline_s = time.monotonic() + timeout_s
     while True:

@@ -1,15 +1,15 @@
-"""The checker: from a history to the anomalies in it. Pure: no clock, no network.
+"""The checker finds the anomalies in a history. It is pure: it uses no clock and no network.
 
-| anomaly | what it says |
+| anomaly | meaning |
 |---|---|
-| lost | an acknowledged record is not there |
+| lost | an acknowledged record is missing |
 | duplicated | a record is there more than once |
-| reordered | a key's records stand in another order than they were sent in |
-| moved | an acknowledged record is there, at another place than its acknowledgement named |
-| changed | a value isn't what was sent |
-| invented | a record nobody sent |
-| taken back | a reader was shown a record at a place that now holds nothing or something else |
-| reread | one pass of a reader went backwards or met an offset twice |
+| reordered | a key's records are stored in another order than they were sent |
+| moved | an acknowledged record is at another place than its acknowledgement said |
+| changed | a value differs from what was sent |
+| invented | nobody sent the record |
+| taken back | a reader received a record at a place that now has no record or another one |
+| reread | one pass of a reader moved backwards or met an offset twice |
 | acknowledged twice | two records were acknowledged with the same partition and offset |
 """
 
@@ -69,7 +69,7 @@ class Verdict:
 
 
 def judge(history: History) -> Verdict:
-    """All anomalies; the kinds that the cluster must never show."""
+    """Returns all anomalies. A cluster must never cause any of these kinds."""
     anomalies = [
         *_acknowledged_twice(history.sent),
         *_values(history),
@@ -128,7 +128,9 @@ def _losses_and_duplicates(history: History) -> Iterator[Anomaly]:
 
 
 def _order(final: Iterable[Read]) -> Iterator[Anomaly]:
-    """By offset, a key's numbers only grow; a repeat is a duplicate, not a matter of order."""
+    """Finds sends out of order. In the order of offsets, the numbers of a key only grow. A repeated number is
+    a duplicate and does not count here.
+    """
     greatest: dict[tuple[int, str], int] = {}
     seen: set[RecordName] = set()
     for read in sorted((r for r in final if r.is_intact), key=lambda r: (r.partition, r.offset)):
@@ -137,7 +139,7 @@ def _order(final: Iterable[Read]) -> Iterator[Anomaly]:
         seen.add((read.key, read.number))
         before = greatest.get((read.partition, read.key), -1)
         if read.number < before:
-            detail = f"{read.key} {read.number} stands after {before}"
+            detail = f"{read.key} {read.number} is stored after {before}"
             yield Anomaly(REORDERED, read.partition, read.offset, detail)
         greatest[read.partition, read.key] = max(read.number, before)
 

@@ -1,4 +1,6 @@
-"""What mypyc can't do, or does wrong, is not in the modules that pyproject.toml has compiled (ADR 0020)."""
+"""The compiled modules that pyproject.toml lists avoid the constructs that mypyc rejects or compiles wrongly
+(ADR 0020).
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from brokerlab.broker_process import BUILD_VARIABLE, tidelog_command
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -21,7 +24,7 @@ PURE_CALLS = frozenset({"len", "min", "max"})
 
 @cache
 def modules() -> dict[str, ast.Module]:
-    """All of the distribution, by dotted name."""
+    """Returns the syntax trees of all modules by dotted name."""
     found = {}
     for package in WHEEL["packages"]:
         root = ROOT / package
@@ -32,7 +35,7 @@ def modules() -> dict[str, ast.Module]:
 
 
 def imported_classes(tree: ast.Module) -> dict[str, str]:
-    """Names that a module takes from others, and from which."""
+    """Returns the imported names of a module and the modules that define them."""
     return {
         alias.asname or alias.name: node.module
         for node in ast.walk(tree)
@@ -46,7 +49,7 @@ def test_each_module_that_is_to_be_compiled_is_there() -> None:
 
 
 def test_nothing_that_stays_python_derives_from_a_compiled_class() -> None:
-    """mypyc refuses it, but only when the first object is made."""
+    """mypyc rejects such a class, but only when the first object is created."""
     derived = []
     for name, tree in modules().items():
         origins = imported_classes(tree)
@@ -71,8 +74,8 @@ def bounds_that_act(tree: ast.Module) -> Iterator[str]:
 
 @pytest.mark.parametrize("name", sorted(COMPILED))
 def test_what_bounds_a_slice_does_nothing(name: str) -> None:
-    """mypyc 2.4 evaluates the bounds twice where it has no function of its own for the slice: a follower
-    wrote each answer to its log twice.
+    """mypyc 2.4 evaluates the bounds twice if it has no own function for the slice: a follower wrote each
+    response to its log twice.
     """
     assert list(bounds_that_act(modules()[name])) == []
 
@@ -82,3 +85,24 @@ def test_processes_are_started_from_the_build_that_is_asked_for() -> None:
         [*tidelog_command(), "--version"], capture_output=True, text=True, check=True, timeout=60
     )
     assert ("compiled" in told.stdout) == (BUILD_VARIABLE in os.environ)
+
+
+def later_classes_in_fields(tree: ast.Module) -> Iterator[str]:
+    """Yields the fields of named tuples whose type is a native class that the module defines later."""
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    tuples = [node for node in classes if "NamedTuple" in map(ast.unparse, node.bases)]
+    lines = {node.name: node.lineno for node in classes if node not in tuples}
+    for node in tuples:
+        for field in node.body:
+            if isinstance(field, ast.AnnAssign):
+                names = {part.id for part in ast.walk(field.annotation) if isinstance(part, ast.Name)}
+                if any(lines.get(name, 0) > node.lineno for name in names):
+                    yield f"{node.name}.{ast.unparse(field)}"
+
+
+@pytest.mark.parametrize("name", sorted(COMPILED))
+def test_fields_of_named_tuples_have_types_that_exist(name: str) -> None:
+    """mypyc evaluates the types of a named tuple's fields when it makes the class. A native class that the
+    module defines later does not exist yet, and the process ends with a segmentation fault.
+    """
+    assert list(later_classes_in_fields(modules()[name])) == []

@@ -1,1 +1,1 @@
-"""Other projects' own test suites against a tidelog cluster: `make conformance`."""
+"""Runs other projects' own test suites against a tidelog cluster (`make conformance`)."""

@@ -1,6 +1,6 @@
-"""franz-go's own test suite of its client, against three brokers: `make conformance`.
+"""Runs the test suite of franz-go's client against three brokers (`make conformance`).
 
-Compares what each test came to with `outcomes.txt`; exit code 1 if anything is otherwise.
+Compares the result of each test with `outcomes.txt` and exits with 1 if one differs.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from clusterlab.tidelog_cluster import TidelogCluster
-
 from conformance.outcomes import Outcome, mismatches, read_outcomes, results_in
 
 HERE = Path(__file__).parent
@@ -31,7 +30,7 @@ TRIES_ALONE = 2
 
 
 class Suite:
-    """The compiled tests, against the brokers at `seeds`."""
+    """The compiled tests and the brokers at `seeds`."""
 
     def __init__(self, seeds: str, records: int) -> None:
         self._binary = BUILD / "kgo.test"
@@ -66,7 +65,7 @@ class Suite:
         self._directory = f"{found.stdout.strip()}/pkg/kgo"
 
     def run(self, name: str, tests: Sequence[str] = ()) -> dict[str, Outcome]:
-        """All tests, or those named; what they printed is kept in `NAME.log`."""
+        """Runs all tests or the named ones, and writes their output to `NAME.log`."""
         timeout_s = ALONE_TIMEOUT_S if tests else SUITE_TIMEOUT_S
         command = [str(self._binary), "-test.v", f"-test.timeout={timeout_s}s"]
         if tests:
@@ -87,8 +86,8 @@ class Suite:
 
 
 def run_again(suite: Suite, expected: Mapping[str, Outcome], found: dict[str, Outcome]) -> Iterable[str]:
-    """What failed beside others is run alone: by its own doing some tests fail now and then, and on a slow
-    machine a test's time may be up. Yields a line for each.
+    """Repeats failed tests alone and yields a line for each: some tests fail occasionally by design, and a
+    slow machine may exceed a test's time limit.
     """
     for test in sorted(name for name, outcome in found.items() if outcome is Outcome.FAIL):
         tries = TRIES_OF_UNSTEADY if expected.get(test) is Outcome.UNSTEADY else TRIES_ALONE

@@ -1,4 +1,4 @@
-"""What each test of a Go suite came to, and what it should."""
+"""The actual and the expected outcome of each test of a Go suite."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _STARTED = re.compile(r"^=== RUN   ([^\s/]+)$", re.MULTILINE)
 
 
 class Outcome(Enum):
-    """UNSTEADY is only expected: it passes now and then, against Apache Kafka, too."""
+    """The outcome of a test. UNSTEADY is only an expectation: the test fails occasionally, against Apache
+    Kafka, too.
+    """
 
     PASS = "pass"
     SKIP = "skip"
@@ -20,7 +22,7 @@ class Outcome(Enum):
 
 
 def read_outcomes(text: str) -> dict[str, Outcome]:
-    """`outcome name`, one a line; `#` begins a comment. Raises ValueError for what is neither."""
+    """Parses lines of the form `outcome name`; `#` starts a comment. Raises ValueError for any other line."""
     outcomes: dict[str, Outcome] = {}
     for line in text.splitlines():
         fields = line.partition("#")[0].split()
@@ -34,7 +36,7 @@ def read_outcomes(text: str) -> dict[str, Outcome]:
 
 
 def results_in(output: str) -> dict[str, Outcome]:
-    """Of the tests themselves, not their parts; one that began and never ended has failed."""
+    """Returns the outcomes of tests, not of subtests. A test that started and did not end has failed."""
     results = dict.fromkeys(_STARTED.findall(output), Outcome.FAIL)
     for word, name in _RESULT.findall(output):
         results[name] = Outcome(word.lower())

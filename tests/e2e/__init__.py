@@ -1,1 +1,1 @@
-"""The chart on a real cluster: installed, used, killed, upgraded (`make e2e`)."""
+"""Tests of the chart on a real cluster: install, use, kill, upgrade (`make e2e`)."""

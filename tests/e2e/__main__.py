@@ -1,12 +1,12 @@
-"""The chart on a real Kubernetes (`make e2e`).
+"""Tests the chart on a real Kubernetes (`make e2e`).
 
     python -m e2e            everything: install, clients, kills of every pod, upgrade and rollback, chaos
     python -m e2e --short    what CI runs: install, helm test, clients, three pod kills
     python -m e2e --only pipeline    one suite, on a release of this version
 
-On the cluster of KUBECONFIG if that is set; its nodes must have the images (--tag, --previous-tag). Else on
-the lab of ../shared/k8s-lab, with images made of this checkout; a lab that was started for this is taken down
-in the end. Exits with 77 and `NOT RUN: ...` where no lab can be had.
+It uses the cluster of KUBECONFIG if that is set; its nodes must have the images (--tag, --previous-tag).
+Otherwise it uses the lab of ../shared/k8s-lab, with images made from this checkout, and stops a lab that it
+started. It exits with 77 and `NOT RUN: ...` if no lab is available.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ PIPELINE: Final = "test_pipeline.py"
 LONG_TESTS: Final = "every_pod"
 FULL: Final = ("test_upgrade.py", *SHORT, "test_scaling.py", PIPELINE, "test_chaos.py")
 OLDER: Final = ("HEAD~40", "HEAD~15", "HEAD~5", "HEAD")
-"""Where a previous version is looked for as long as no tag has the chart."""
+"""The commit to look for a previous version in, as long as no tag has the chart."""
 
 
 def main() -> int:
     arguments = _parser().parse_args()
     from_previous = not (arguments.short or arguments.only)
     arguments.previous = (arguments.previous or _previous_revision()) if from_previous else ""
-    signal.signal(signal.SIGTERM, _interrupted)  # what was started is taken down then, too
+    signal.signal(signal.SIGTERM, _interrupted)  # stops what was started then, too
     began_s = time.monotonic()
     lab = Lab()
     try:
@@ -102,7 +102,7 @@ def _suites(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _previous_revision() -> str:
-    """The newest release that has the chart; before there is one, an older commit that has."""
+    """Returns the newest release that has the chart, or an older commit that has it."""
     tags = _git("tag", "--merged", "HEAD", "--sort=-creatordate").stdout.decode().split()
     for revision in (*tags, *OLDER):
         needed = ("charts/tidelog/templates/roll", "deploy/helm/lab.yaml")
@@ -112,7 +112,7 @@ def _previous_revision() -> str:
 
 
 def _export(revision: str, directory: Path) -> None:
-    """Chart and values as they were then."""
+    """Exports chart and values of that revision."""
     archive = _git("archive", revision, "charts", "deploy/helm")
     if archive.returncode:
         raise SystemExit(f"git archive {revision}: {archive.stderr.decode()}")

@@ -1,4 +1,4 @@
-"""kubectl, as the suites use it: what is there, what is killed, what is waited for."""
+"""kubectl for the suites: queries, kills and waits."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ CONTAINERS_TEMPLATE: Final = (
 
 
 class KubectlError(RuntimeError):
-    """kubectl refused; the message holds what it said."""
+    """kubectl failed. The message contains its error."""
 
 
 class Kubectl:
-    """Of one namespace."""
+    """kubectl for one namespace."""
 
     def __init__(self, environment: Mapping[str, str], namespace: str) -> None:
         self.environment = {**os.environ, **environment}
@@ -52,7 +52,7 @@ class Kubectl:
         self.run("apply", "-f", "-", given=json.dumps(listed))
 
     def pods(self, component: str, release: str) -> list[str]:
-        """Names of the component's pods that are not going away, in order."""
+        """Returns the names of the component's pods that are not terminating, in order."""
         labels = f"app.kubernetes.io/instance={release},app.kubernetes.io/component={component}"
         return sorted(
             pod["metadata"]["name"]
@@ -61,12 +61,12 @@ class Kubectl:
         )
 
     def uid(self, pod: str) -> str:
-        """Empty if there is none."""
+        """Returns an empty text if there is no such object."""
         return self.run("get", "pod", pod, "--ignore-not-found", "-o", "jsonpath={.metadata.uid}")
 
     def kill(self, *pods: str) -> None:
-        """At once. Where the node's containerd can be reached (the lab) their processes get SIGKILL first:
-        by itself a pod deleted with force has still a second or two from SIGTERM on.
+        """Kills pods at once. If the node's containerd is reachable (in the lab), their processes get SIGKILL
+        first, because a pod that is deleted with force still has a second or two after SIGTERM.
         """
         killed = [
             subprocess.Popen([*found, "tasks", "kill", "-s", "SIGKILL", container], stderr=subprocess.DEVNULL)
@@ -76,11 +76,11 @@ class Kubectl:
         ]
         for process in killed:
             process.wait(COMMAND_TIMEOUT_S)
-        # Who owns it may have been faster, as Spark is with its executors.
+        # The owner may have deleted the pod first, as Spark does with its executors.
         self.run("delete", "pod", *pods, "--grace-period=0", "--force", "--wait=false", "--ignore-not-found")
 
     def _containers(self, pods: Sequence[str]) -> list[str]:
-        """Ids of what runs in these pods, as containerd names it."""
+        """Returns the ids of the containers in these pods, as containerd names them."""
         listed = self.run("get", "pods", "-o", "go-template=" + CONTAINERS_TEMPLATE)
         found = (entry.split() for entry in listed.split(";") if entry)
         return [
@@ -91,7 +91,9 @@ class Kubectl:
         ]
 
     def await_ready(self, release: str, timeout_s: float) -> None:
-        """Until every pod of the release is ready, but those of jobs; else TimeoutError with what is not."""
+        """Waits until every pod of the release, except those of jobs, is ready. Raises TimeoutError with the
+        unready ones.
+        """
         components = "app.kubernetes.io/component in (broker,controller,group-coordinator,etcd)"
         selector = f"app.kubernetes.io/instance={release},{components}"
 
@@ -118,7 +120,9 @@ class Kubectl:
         command: Sequence[str] = (),
         timeout_s: float,
     ) -> str:
-        """What a pod under the restricted standard printed that ran this once. KubectlError if it failed."""
+        """Runs a pod under the restricted standard once and returns its output. Raises KubectlError if it
+        failed.
+        """
         container: dict[str, Any] = {
             "name": "main",
             "image": image,
@@ -146,7 +150,9 @@ class Kubectl:
         return self.run_pod_to_end(name, spec, timeout_s=timeout_s)
 
     def run_pod_to_end(self, name: str, spec: Mapping[str, Any], *, timeout_s: float) -> str:
-        """The same of a pod with this spec, whose first container counts."""
+        """Runs a pod with this spec and returns the output of its first container. Raises KubectlError if it
+        failed.
+        """
         self.apply({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": dict(spec)})
         try:
             phase = self._await_end(name, timeout_s)
@@ -169,7 +175,7 @@ class Kubectl:
 
 
 def await_none(wrong: Callable[[], Sequence[str]], timeout_s: float, what: str) -> None:
-    """Until nothing is wrong any more; else TimeoutError with what still is."""
+    """Waits until nothing is wrong. Raises TimeoutError with the remaining problems."""
     deadline_s = time.monotonic() + timeout_s
     while True:
         found = wrong()
@@ -192,6 +198,6 @@ def _is_of_a_job(pod: Mapping[str, Any]) -> bool:
 
 
 def _containerd_of(environment: Mapping[str, str]) -> list[str]:
-    """The command that reaches the lab's containerd, if KUBECONFIG is the lab's; else nothing."""
+    """Returns the command that reaches the lab's containerd if KUBECONFIG is the lab's, else None."""
     socket = Path(environment.get("KUBECONFIG", "")).parent.parent / "containerd/containerd.sock"
     return ["ctr", "--address", str(socket), "-n", "k8s.io"] if socket.is_socket() else []

@@ -1,7 +1,7 @@
 """The cluster that the suites run on: KUBECONFIG's, or the single node of ../shared/k8s-lab.
 
-A lab that already runs is used and left alone; one that was started here is taken down in the end, whatever
-happened in between.
+A lab that already runs is used and left running. A lab that was started here is stopped at the end, even
+after a failure.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 LAB: Final = Path(os.environ.get("K8S_LAB", ROOT.parent / "shared/k8s-lab"))
 IMAGES: Final = ROOT / "tools/kubernetes/lab_images.sh"
 UP_TIMEOUT_S: Final = 2400.0
-"""A first build takes 5 to 9 minutes on two free cores."""
+"""The time limit of a first build, which takes 5 to 9 minutes on two free cores."""
 DOWN_TIMEOUT_S: Final = 120.0
 ANSWER_TIMEOUT_S: Final = 15.0
 
 
 class LabUnavailableError(RuntimeError):
-    """This machine can't run the lab; the message says why."""
+    """This machine cannot run the lab. The message says why."""
 
 
 class Lab:
-    """`environment` is what kubectl and helm need to reach it."""
+    """`environment` holds the variables that kubectl and helm need to reach the cluster."""
 
     def __init__(self) -> None:
         self.is_ours = False
         self.environment: Mapping[str, str] = {}
 
     def up(self) -> None:
-        """Started, unless it runs; LabUnavailableError if it can't be had here."""
+        """Starts the lab unless it runs. Raises LabUnavailableError if this machine cannot run it."""
         self._expect_possible()
         self.environment = self._exports()
         if self._answers():
             return
         self.is_ours = True
-        self._run("cluster-down.sh", timeout_s=DOWN_TIMEOUT_S)  # what a machine that went down left behind
+        self._run("cluster-down.sh", timeout_s=DOWN_TIMEOUT_S)  # remains of a machine that went down
         done = self._run("cluster-up.sh", timeout_s=UP_TIMEOUT_S)
         if done.returncode:
             self._run("cluster-down.sh", timeout_s=DOWN_TIMEOUT_S)
@@ -56,11 +56,11 @@ class Lab:
             self.is_ours = False
 
     def load_images(self, tag: str, revision: str) -> None:
-        """tidelog's image of a revision of this repository, and etcd's, under this tag."""
+        """Loads tidelog's image of a revision of this repository, and etcd's, under this tag."""
         self._make_images(revision, tag)
 
     def load_spark_image(self, tag: str, revision: str) -> None:
-        """The Spark jobs' image of that revision."""
+        """Loads the Spark jobs' image of that revision."""
         self._make_images(revision, tag, "spark")
 
     def _make_images(self, revision: str, *arguments: str) -> None:

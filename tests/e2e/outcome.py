@@ -1,4 +1,4 @@
-"""What a run came to, in one line at its end: kills, anomalies, longest gap. All suites add to one file."""
+"""The result of a run in its last line: kills, anomalies, longest gap. All suites add to one file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 @dataclass
 class Outcome:
     """The longest gap is the longest time in which some partition acknowledged nothing, under a load that
-    never pauses; `figures` are named measurements, for whoever compares runs.
+    never pauses. `figures` are named measurements for comparisons of runs.
     """
 
     kills: int = 0

@@ -1,4 +1,6 @@
-"""One release of the chart: installed, upgraded, rolled back, tested, removed; how a client reaches it."""
+"""One release of the chart: installed, upgraded, rolled back, tested, removed, and its addresses for
+clients.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,13 @@ from typing import Final
 
 from brokerlab.clients import admin_client
 from clusterlab.topic_view import TopicView, view_of_any
-
 from e2e.kubectl import Kubectl, KubectlError, await_none
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 CHART: Final = "charts/tidelog"
 VALUES: Final = "deploy/helm/lab.yaml"
 SLACK_S: Final = 30.0
-"""That helm may take over what it was told to wait."""
+"""The annotation that lets helm take over objects that it was told to wait for."""
 
 
 OFFICE_METRIC: Final = "kafka_controller_kafkacontroller_activecontrollercount"
@@ -25,11 +26,11 @@ ADMIN_TIMEOUT_S: Final = 30.0
 
 
 class HelmError(RuntimeError):
-    """helm refused or timed out; the message holds what it said."""
+    """helm failed or timed out. The message contains its error."""
 
 
 class Release:
-    """`values` are laid over deploy/helm/lab.yaml; chart and values are those under `root`."""
+    """`values` override deploy/helm/lab.yaml. The chart and the values are those under `root`."""
 
     def __init__(
         self, kubectl: Kubectl, name: str, values: Mapping[str, str], tag: str, root: Path = ROOT
@@ -48,21 +49,21 @@ class Release:
     # -- helm
 
     def install(self, timeout_s: float) -> float:
-        """Seconds until everything was ready."""
+        """Installs the release and returns the seconds until everything was ready."""
         began_s = time.monotonic()
         self._helm("install", *self._arguments(), timeout_s=timeout_s)
         self.kubectl.await_ready(self.name, timeout_s)
         return time.monotonic() - began_s
 
     def upgrade(self, tag: str, root: Path, timeout_s: float) -> float:
-        """To this image, by the chart under `root`."""
+        """Upgrades to this image, with the chart under `root`."""
         began_s = time.monotonic()
         self.tag, self.root = tag, root
         self._helm("upgrade", *self._arguments(), timeout_s=timeout_s)
         return time.monotonic() - began_s
 
     def change(self, values: Mapping[str, str], timeout_s: float) -> float:
-        """To other values, which hold from then on if helm takes them."""
+        """Changes the values. If helm accepts them, later calls use them, too."""
         began_s = time.monotonic()
         before = dict(self._values)
         self._values.update(values)
@@ -75,14 +76,14 @@ class Release:
         return time.monotonic() - began_s
 
     def rollback(self, tag: str, root: Path, timeout_s: float) -> float:
-        """To the revision before, which had this image and chart."""
+        """Rolls back to the previous revision, which had this image and chart."""
         began_s = time.monotonic()
         self.tag, self.root = tag, root
         self._helm("rollback", self.name, "--wait", timeout_s=timeout_s)
         return time.monotonic() - began_s
 
     def test(self, timeout_s: float) -> str:
-        """`helm test`: what it and the pods printed."""
+        """Runs `helm test` and returns the output of helm and the pods."""
         return self._helm("test", self.name, "--logs", timeout_s=timeout_s)
 
     def uninstall(self, timeout_s: float) -> None:
@@ -94,7 +95,7 @@ class Release:
         return (self.name, str(self.root / CHART), "--values", str(self.root / VALUES), *settings, "--wait")
 
     def _helm(self, command: str, *arguments: str, timeout_s: float) -> str:
-        # helm goes by KUBECONFIG as kubectl does
+        # helm uses KUBECONFIG like kubectl
         limits = [f"--timeout={timeout_s:.0f}s", "--namespace", self.kubectl.namespace]
         done = subprocess.run(
             ["helm", command, *arguments, *limits],
@@ -109,17 +110,17 @@ class Release:
             raise HelmError(f"helm {command}: {done.stderr.strip()}\n{done.stdout.strip()}")
         return done.stdout
 
-    # -- how it is reached
+    # -- addresses
 
     @property
     def bootstrap(self) -> str:
-        """The brokers' addresses for clients outside: their node ports."""
+        """Returns the brokers' addresses for clients outside: their node ports."""
         if not self._bootstrap:
             self._bootstrap = ",".join(self.external_addresses().values())
         return self._bootstrap
 
     def external_addresses(self) -> dict[int, str]:
-        """Broker id -> node:port."""
+        """Returns broker id -> node:port."""
         node = self._node_address()
         labels = f"app.kubernetes.io/instance={self.name},app.kubernetes.io/component=broker"
         found: dict[int, str] = {}
@@ -134,7 +135,7 @@ class Release:
 
     @property
     def inside_bootstrap(self) -> str:
-        """For clients inside the cluster, in any namespace."""
+        """Returns the address for clients inside the cluster, in any namespace."""
         (service,) = (
             found["metadata"]["name"]
             for found in self.kubectl.get("services", "-l", f"app.kubernetes.io/instance={self.name}")
@@ -146,7 +147,7 @@ class Release:
         (first, *_) = self.kubectl.get("nodes")
         return next(a["address"] for a in first["status"]["addresses"] if a["type"] == "InternalIP")
 
-    # -- what it says of itself
+    # -- state
 
     def pod_of(self, broker: int) -> str:
         (found,) = (
@@ -159,7 +160,7 @@ class Release:
         return str(found)
 
     def controller_pod(self) -> str:
-        """The one in office, as its metrics say; they are read through the API server."""
+        """Returns the active controller's pod. The metrics that say so are read through the API server."""
         for pod in self.kubectl.pods("controller", self.name):
             path = f"/api/v1/namespaces/{self.kubectl.namespace}/pods/{pod}:9404/proxy/metrics"
             try:
@@ -174,7 +175,7 @@ class Release:
         return view_of_any(self.external_addresses().values(), topic)
 
     def await_whole(self, topic: str, replicas: int, timeout_s: float) -> None:
-        """Until every partition has a leader and all its replicas in the ISR."""
+        """Waits until every partition has a leader and all its replicas in the ISR."""
 
         def lacking() -> list[str]:
             try:

@@ -1,4 +1,4 @@
-"""What the runner says where there is no cluster, and of what it counted; the rest needs one (`make e2e`)."""
+"""Messages of the runner without a cluster, and its totals. The other tests need a cluster (`make e2e`)."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_stays_wrong_is_named() -> None:
 def test_a_release_is_ready_with_all_its_replicas(
     monkeypatch: pytest.MonkeyPatch, status: dict[str, Any], wrong: list[str]
 ) -> None:
-    """A pod that is not there yet is not among the pods: its Deployment tells that it lacks."""
+    """A pod that does not exist yet is not among the pods, but its Deployment reports that it is missing."""
     deployment = {
         "kind": "Deployment",
         "metadata": {"name": "controller"},

@@ -1,4 +1,4 @@
-"""What the Spark image's entry point starts, with stubs in place of tini and Java."""
+"""The commands that the Spark image's entry point starts, with stubs for tini and Java."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""One group shard without its runtime: virtual time, the records it made, and members that are scripts."""
+"""A group shard without its runtime, in virtual time, with its records and with scripted members."""

@@ -1,9 +1,10 @@
-"""A model consumer of the classic protocol, around a ConsumerLab."""
+"""A model of a consumer that speaks the classic protocol, on top of a ConsumerLab."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from grouplab.consumer_lab import ConsumerLab, Partition
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.codec import record_codec
 from tidelog.wire.messages.join_group import JoinGroupResponseMember
@@ -14,17 +15,15 @@ from tidelog.wire.messages.records.consumer_protocol_assignment import (
 from tidelog.wire.messages.records.consumer_protocol_subscription import ConsumerProtocolSubscription
 from tidelog.wire.messages.records.consumer_protocol_subscription import TopicPartition as OwnedTopic
 
-from grouplab.consumer_lab import ConsumerLab, Partition
-
 PARTITIONS = 4
-"""Of the topic `orders`, the only one."""
+"""The number of partitions of `orders`, the only topic."""
 ASSIGNMENT = record_codec(ConsumerProtocolAssignment)
 SUBSCRIPTION = record_codec(ConsumerProtocolSubscription)
 
 
 @dataclass
 class ClassicConsumer:
-    """A consumer of the classic protocol; `cooperative` ones keep what they own as they join again."""
+    """A consumer of the classic protocol. A `cooperative` one keeps its partitions when it rejoins."""
 
     lab: ConsumerLab
     cooperative: bool = False
@@ -50,7 +49,7 @@ class ClassicConsumer:
         return (("cooperative-sticky" if self.cooperative else "range", data),)
 
     def step(self) -> None:
-        """The next thing this client does."""
+        """Does the client's next step."""
         if self.joins is not None or self.syncs is not None:
             self._read_answers()
         elif self.must_join:
@@ -61,7 +60,7 @@ class ClassicConsumer:
             self._heard(error)
 
     def ask_to_join(self) -> None:
-        """Without a look at the answer."""
+        """Leaves the group and ignores the response."""
         if not self.cooperative:
             self.owned = set()
         self.joins = self.lab.join(self.member_id, protocols=self._protocols(), instance=self.instance_id)
@@ -109,7 +108,7 @@ class ClassicConsumer:
 
 
 def _leaders_shares(leader: str, members: list[JoinGroupResponseMember]) -> dict[str, bytes]:
-    """Everyone keeps what it owns, the leader gets the rest."""
+    """Returns assignments in which members keep their partitions and the leader gets the others."""
     free = set(range(PARTITIONS))
     kept: dict[str, list[int]] = {}
     for member in members:

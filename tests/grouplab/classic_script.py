@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a broker answers to a script of the classic protocol's requests, in every version, as lines of text.
+"""Prints a broker's responses to a script of the classic protocol's requests, in every version.
 
     tests/grouplab/classic_script.py HOST:PORT > tests/grouplab/classic_answers_of_kafka.txt
 
-records the answers of Apache Kafka 4.3 (with group.initial.rebalance.delay.ms=0); a test compares what the
-core answers with them.
+records the responses of Apache Kafka 4.3 (with group.initial.rebalance.delay.ms=0). A test compares the
+core's responses with them.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ COORDINATOR_ERRORS: Final = (14, 15, 16)
 
 class Broker(Protocol):
     def send(self, request: Any, version: int) -> Callable[[], Any]:
-        """Gives what waits for the answer."""
+        """Sends a request and returns a function that waits for the response."""
         ...
 
     def wait(self, milliseconds: int) -> None: ...
 
 
 class TcpBroker:
-    """A coordinator that is there already."""
+    """The coordinator of a running broker."""
 
     def __init__(self, bootstrap: str) -> None:
         self._address = parse_bootstrap(bootstrap)[0]
@@ -69,7 +69,7 @@ class TcpBroker:
             time.sleep(0.3)
 
     def send(self, request: Any, version: int) -> Callable[[], Any]:
-        """On a connection of its own: one request of a connection is served at a time."""
+        """Sends the request on its own connection, because a connection serves one request at a time."""
         connection = BrokerConnection(self._address, client_id=CLIENT_ID, timeout_s=60)
         pending = connection.send(request, at_least=version, at_most=version)
 
@@ -97,7 +97,7 @@ class Script:
         return answer
 
     def _text(self, value: Any) -> str:
-        """Ids that are made up are numbered, lists are in order of their texts."""
+        """Returns the text of a response, with generated ids numbered and lists sorted by their texts."""
         if dataclasses.is_dataclass(value):
             fields = ((field.name, getattr(value, field.name)) for field in dataclasses.fields(value))
             given = ", ".join(
@@ -207,7 +207,7 @@ def refusals(script: Script) -> None:
 
 
 def life(script: Script, version: int) -> None:
-    """A group of one member, then of two, then of none; `version` is JoinGroup's."""
+    """A group of one member, then of two, then of none. `version` is the version of JoinGroup."""
     group, sync_version = f"life{version}", min(version, 5)
     first = _first_member(script, group, version)
     script.describe("completing", group)
@@ -274,7 +274,7 @@ def _second_member(script: Script, group: str, version: int, first: str) -> str:
 
 
 def static_members(script: Script, version: int) -> None:
-    """Two instances; each comes back without its id, then one stays away from a rebalance."""
+    """Two static members: each rejoins without its member id, then one misses a rebalance."""
     group = f"static{version}"
     a, b = {"instance": "instanceA"}, {"instance": "instanceB"}
     leader = script.broker.send(script.join(group, **a), version)().member_id

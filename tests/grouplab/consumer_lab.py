@@ -1,4 +1,4 @@
-"""Model consumers of the consumer protocol, and topics, around a ShardLab."""
+"""A ShardLab with topics, and models of consumers that speak the consumer protocol."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID, uuid5
 
+from grouplab.shard_lab import GROUP, REBALANCE_MS, ShardLab
 from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup
 from tidelog.group_coordinator.shard_core import ClusterImage, TopicImage
 from tidelog.model.errors import ErrorCode
@@ -17,19 +18,17 @@ from tidelog.wire.messages.consumer_group_heartbeat import (
     TopicPartitions,
 )
 
-from grouplab.shard_lab import GROUP, REBALANCE_MS, ShardLab
-
 _NAMES = UUID("6ba7b810-9dad-11d1-80b4-00c04fd430c8")
 NOWHERE = frozenset[str]()
 
 
 class ConsumerLab(ShardLab):
-    """A ShardLab with topics; each time a topic is made it has another id."""
+    """A ShardLab with topics. A topic gets another id each time it is created."""
 
     made = 0
 
     def set_topic(self, name: str, partitions: int, racks: tuple[frozenset[str], ...] = ()) -> UUID:
-        """Makes, or expands, a topic."""
+        """Creates a topic, or adds partitions to it."""
         known = self.image.topics.get(name)
         if known is None:
             self.made += 1
@@ -75,7 +74,7 @@ Partition = tuple[UUID, int]
 
 @dataclass
 class ModelConsumer:
-    """Does what a client does: gives up before it takes, and says so with its next heartbeat."""
+    """A model client, which gives partitions up before it takes others, and reports this by heartbeat."""
 
     lab: ConsumerLab
     member_id: str
@@ -87,13 +86,13 @@ class ModelConsumer:
     epoch: int = 0
     owned: set[Partition] = field(default_factory=set)
     assigned: set[Partition] | None = None
-    """What the coordinator said last, while it isn't yet done."""
+    """The last assignment, until it is carried out."""
     says_all: bool = True
-    """With the next heartbeat: after a lost answer, or as it joins."""
+    """Whether the next heartbeat is complete: after a lost response, or for a join."""
     errors: list[ErrorCode] = field(default_factory=list)
 
     def step(self, *, loses_answer: bool = False) -> ErrorCode:
-        """Whatever is to be given up or taken, then one heartbeat."""
+        """Gives up and takes partitions, then sends one heartbeat."""
         self._reconcile()
         answer = self.lab.beat(
             member_id=self.member_id,
@@ -132,7 +131,7 @@ class ModelConsumer:
                 for topic in answer.assignment.topic_partitions
                 for partition in topic.partitions
             }
-            self.owned &= self.assigned  # given up at once; said with the next heartbeat
+            self.owned &= self.assigned  # given up at once, and reported by the next heartbeat
         return error
 
     def _reconcile(self) -> None:

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What a broker answers to members of consumer groups that do this and that, as lines of text.
+"""Prints a broker's responses to scripted members of consumer groups.
 
     tests/grouplab/consumer_script.py HOST:PORT > tests/grouplab/consumer_answers_of_kafka.txt
 
-records the answers of Apache Kafka 4.3; a test compares what the core answers with them. Which partitions a
-member gets is each assignor's own affair: lines hold how many.
+records the responses of Apache Kafka 4.3. A test compares the core's responses with them. Assignors may
+choose different partitions for a member, so the lines contain only the number of partitions.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+from grouplab.classic_script import Broker, TcpBroker
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.codec import record_codec
 from tidelog.wire.messages.consumer_group_describe import ConsumerGroupDescribeRequest
@@ -42,11 +43,9 @@ from tidelog.wire.messages.records.consumer_protocol_subscription import (
 )
 from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
-from grouplab.classic_script import Broker, TcpBroker
-
 ANSWERS_OF_KAFKA: Final = Path(__file__).with_name("consumer_answers_of_kafka.txt")
 TOPICS: Final[Mapping[str, int]] = {"script-orders": 6, "script-invoices": 12}
-"""As they must be on the asked broker. Up to three members share them evenly."""
+"""The topics that must exist on the broker. Up to three members can share their partitions evenly."""
 WALKS: Final = 30
 STEPS: Final = 40
 SESSION_MS: Final = 45_000
@@ -100,12 +99,12 @@ class Script:
 
 
 def _named(member_id: str) -> str:
-    """Ids that the broker made up differ."""
+    """Returns a placeholder for a member id that the broker generated, because these ids differ."""
     return "<made up>" if len(member_id) > 20 else member_id
 
 
 class Member:
-    """Of the consumer protocol."""
+    """A member that speaks the consumer protocol."""
 
     def __init__(
         self, script: Script, group: str, name: str, topics: list[str], instance: str | None
@@ -151,11 +150,11 @@ class Member:
         return answer.error_code
 
     def take(self) -> None:
-        """What the last answer gave."""
+        """The partitions in the last response."""
         self.owned = set(getattr(self, "pending", self.owned))
 
     def commit(self, epoch: int) -> None:
-        """Of one partition that it owns."""
+        """Commits an offset of one of the member's partitions."""
         topic_id, partition = min(self.owned)
         request = OffsetCommitRequest(
             group_id=self.group,
@@ -207,7 +206,7 @@ def refusals(script: Script) -> None:
 
 
 def walk(script: Script, seed: int) -> None:
-    """Up to three members of one group, by chance."""
+    """Random actions of up to three members of one group."""
     chance = random.Random(seed)
     group = f"walk{seed}-{script.run}"
     script.tell(f"-- walk {seed}")
@@ -240,7 +239,7 @@ def walk(script: Script, seed: int) -> None:
             if member.beat("subscribes"):
                 break
         elif what < 0.4:
-            # Kafka lets static members that lost their epoch in only after their session.
+            # Kafka admits static members that lost their epoch only after the end of their session.
             if dynamic := [member for member in members if member.instance is None]:
                 chance.choice(dynamic).beat("tells a wrong epoch", epoch=chance.choice((1, 2, 99)))
         elif what < 0.45 and members:
@@ -256,12 +255,12 @@ def walk(script: Script, seed: int) -> None:
             if chance.random() < 0.7:
                 member.take()
             if member.beat("goes on", loses_answer=chance.random() < 0.1):
-                break  # it may linger in the group: more members than can share evenly
+                break  # it may remain in the group, which then can not share evenly
     script.describe(group)
 
 
 class ClassicMember:
-    """Of the classic protocol; cooperative."""
+    """A cooperative member that speaks the classic protocol."""
 
     def __init__(self, script: Script, group: str) -> None:
         self.script = script
@@ -368,7 +367,7 @@ def upgrade_and_back(script: Script) -> None:
 
 
 def classic_members(script: Script) -> None:
-    """A consumer group with members of the classic protocol: `new` is there first, then `old` comes."""
+    """A consumer group with a classic member: `new` joins first, then `old`."""
     script.tell("-- classic members")
     group = f"mixed-{script.run}"
     old = ClassicMember(script, group)

@@ -1,4 +1,4 @@
-"""Processes with members of a group, and the group as the broker describes it."""
+"""Processes with members of a group, and descriptions of the group by the broker."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WAIT_S = 60.0
 
 
 class MemberProcess:
-    """`members` consumers; what they print is read as it comes."""
+    """A process with `members` consumers, whose output is read continuously."""
 
     def __init__(self, bootstrap: str, group: str, topic: str, members: int = 1, **settings: str) -> None:
         command = [sys.executable, str(SCRIPT), "--bootstrap", bootstrap, "--group", group]
@@ -58,7 +58,7 @@ class MemberProcess:
                 self.owned[int(number)] -= partitions
 
     def stop(self) -> None:
-        """In peace: members leave the group."""
+        """Stops the process cleanly, so that its members leave the group."""
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(WAIT_S)
         self._reader.join(WAIT_S)
@@ -71,7 +71,7 @@ class MemberProcess:
 
 
 def describe(bootstrap: str, group: str) -> DescribedGroup:
-    """By the group's coordinator, which is looked for each time; without a state if there is none now."""
+    """Returns the group's description by its current coordinator; without a state if there is none."""
     try:
         coordinator = _find_coordinator(parse_bootstrap(bootstrap)[0], group)
         with BrokerConnection(coordinator) as broker:
@@ -91,7 +91,7 @@ def _find_coordinator(address: Address, group: str) -> Address:
 
 
 def assignments(described: DescribedGroup) -> dict[str, set[tuple[str, int]]]:
-    """By member id, as a stable group's description says."""
+    """Returns each member's partitions, as the description of a stable group contains them."""
     codec = record_codec(ConsumerProtocolAssignment)
     return {
         member.member_id: {
@@ -104,7 +104,7 @@ def assignments(described: DescribedGroup) -> dict[str, set[tuple[str, int]]]:
 
 
 def await_stable(bootstrap: str, group: str, members: int, timeout_s: float = WAIT_S) -> DescribedGroup:
-    """Wait for a stable group of so many members."""
+    """Waits for a stable group with this number of members."""
     last: list[DescribedGroup] = []
 
     def is_stable() -> bool:

@@ -1,4 +1,4 @@
-"""Asks one of the Java programs beside this, which answers each line with one line."""
+"""Runs one of the Java programs in this directory, which answer each input line with one line."""
 
 from __future__ import annotations
 

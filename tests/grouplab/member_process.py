@@ -1,7 +1,7 @@
-"""Consumers of one group in a process of their own, which a test may kill.
+"""Runs consumers of one group in a process that a test may kill.
 
-Prints each assignment as `assigned NUMBER [[topic, partition], ...]`, each record read as
-`read NUMBER PARTITION OFFSET`; the number is the member's, from 0. Ends in peace on SIGTERM.
+The process prints each assignment as `assigned NUMBER [[topic, partition], ...]` and each record as
+`read NUMBER PARTITION OFFSET`. The number is the member's, from 0. SIGTERM stops the process cleanly.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
 
 def new_member(options: argparse.Namespace, number: int) -> Consumer:
     settings = dict(setting.split("=", 1) for setting in options.set)
-    if settings.get("group.protocol") != "consumer":  # there the coordinator says
+    if settings.get("group.protocol") != "consumer":  # with this protocol the coordinator decides
         settings = {"session.timeout.ms": "6000", "heartbeat.interval.ms": "500"} | settings
     consumer = Consumer(
         {

@@ -1,11 +1,11 @@
-"""Runs a GroupCore: time and timers are virtual, records are kept, each reply is checked to be the first."""
+"""Runs a GroupCore in virtual time, keeps its records, and checks that no request is answered twice."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from tidelog.group_coordinator.groups.classic.group import ClassicGroup
+from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
@@ -17,7 +17,7 @@ from tidelog.group_coordinator.shard_core import (
     ShardRequest,
 )
 from tidelog.model.errors import ErrorCode
-from tidelog.runtime.coordinator_settings import CoordinatorSettings
+from tidelog.settings.coordinator_settings import CoordinatorSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import record_codec, response_encoder
 from tidelog.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
@@ -74,7 +74,7 @@ class ShardLab:
         self.log += decision.records
         for timer in decision.timers:
             if isinstance(timer, SetTimer):
-                self.timers[timer.key] = timer.deadline_ms
+                self.timers[timer.key] = self.now_ms + timer.delay_ms
             else:
                 self.timers.pop(timer.key, None)
         self._take_replies(decision.replies)
@@ -101,7 +101,7 @@ class ShardLab:
         self.now_ms = end_ms
 
     def fail_over(self) -> None:
-        """Another coordinator loads the shard."""
+        """Lets another coordinator load the shard."""
         self._take_replies(self.core.deactivate())
         self.timers.clear()
         self.core = self.reloaded()
@@ -116,7 +116,7 @@ class ShardLab:
     # -- requests
 
     def send(self, api_key: ApiKey, api_version: int, message: Any, client_id: str = "client") -> int:
-        """The number under which the answer will be in `answers`."""
+        """Sends a request and returns the number under which `answers` will hold the response."""
         self._reply_to += 1
         request = ShardRequest(
             self._reply_to, api_key, api_version, message, client_id=client_id, host="127.0.0.1"
@@ -126,7 +126,7 @@ class ShardLab:
         return self._reply_to
 
     def ask(self, api_key: ApiKey, api_version: int, message: Any) -> Any:
-        """The answer, which must be there at once."""
+        """Sends a request and returns the response, which must follow at once."""
         return self.answers[self.send(api_key, api_version, message)]
 
     def join(
@@ -156,7 +156,7 @@ class ShardLab:
         )
 
     def join_with_id(self, **how: Any) -> tuple[str, int]:
-        """As a client does it: get an id, join with it. The id and the join's number."""
+        """Obtains an id and joins with it, as a client does. Returns the id and the number of the join."""
         given = self.answers[self.join(**how)]
         assert given.error_code == ErrorCode.MEMBER_ID_REQUIRED
         return given.member_id, self.join(given.member_id, **how)
@@ -172,7 +172,7 @@ class ShardLab:
         version: int = 5,
         protocol: str | None = None,
     ) -> int:
-        """Of the group's own protocol unless another is named."""
+        """Sends a SyncGroup, by default with the group's own protocol."""
         known = self.core.groups.by_id.get(group)
         kind = known.protocol_type if isinstance(known, ClassicGroup) else None
         own = known.protocol if isinstance(known, ClassicGroup) else None
@@ -221,7 +221,7 @@ class ShardLab:
         return found
 
     def stable_group(self, size: int, **how: Any) -> list[str]:
-        """Member ids, the leader's first; assignments are the ids."""
+        """Forms a stable group and returns the member ids, the leader's first. Assignments are the ids."""
         joins = [self.join_with_id(**how) for _ in range(size)]
         self.pass_time(self.settings.group_initial_rebalance_delay_ms)
         while not all(number in self.answers for _, number in joins):
@@ -231,7 +231,7 @@ class ShardLab:
         return sorted((member_id for member_id, _ in joins), key=lambda member_id: member_id != leader)
 
     def sync_all(self, member_ids: list[str]) -> None:
-        """Every member is assigned its own id."""
+        """Assigns each member its own id."""
         group = self.group()
         assert group.leader is not None
         self.sync(group.leader, group.generation, {name: name.encode() for name in group.members})

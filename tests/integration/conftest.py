@@ -1,8 +1,8 @@
 """Brokers for the integration tests.
 
-`bootstrap` is a broker shared by a session's tests (one a pytest-xdist worker), or, with
-TIDELOG_TEST_BOOTSTRAP=HOST:PORT, any broker that runs: so the tests can be checked against Apache Kafka.
-`start_broker` makes a test its own.
+`bootstrap` is a broker that the tests of a session share (one for each pytest-xdist worker).
+TIDELOG_TEST_BOOTSTRAP=HOST:PORT names a running broker instead, so that the tests can be verified against
+Apache Kafka. `start_broker` starts a broker for one test.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic
 from brokerlab.kafka_jars import JavaTools, KafkaUnavailableError, find_jars
@@ -30,7 +31,7 @@ _running: list[BrokerProcess] = []
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test's report ends with the logs of the brokers that ran."""
+    """Adds the logs of the running brokers to the report of a failed test."""
     report = yield
     if report.failed:
         for broker in _running:
@@ -40,7 +41,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def shared_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess | None]:
-    """The session's broker; None if an external one is used."""
+    """Returns the session's broker, None if an external one is used."""
     if os.environ.get(EXTERNAL_BOOTSTRAP):
         yield None
         return
@@ -63,7 +64,7 @@ def bootstrap(shared_broker: BrokerProcess | None) -> str:
 
 @pytest.fixture
 def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
-    """start_broker(settings={...}, start=True, data_dir=..., port=...) -> a broker of the test's own."""
+    """Returns start_broker(settings={...}, start=True, data_dir=..., port=...), which starts a broker."""
     if os.environ.get(EXTERNAL_BOOTSTRAP):
         pytest.skip(f"starts its own brokers, {EXTERNAL_BOOTSTRAP} names one that runs")
     own: list[BrokerProcess] = []
@@ -103,7 +104,7 @@ def own_broker(start_broker: Callable[..., BrokerProcess]) -> BrokerProcess:
 
 
 def await_leaders(bootstrap: str, topic: str, partitions: int) -> None:
-    """Apache Kafka can name its broker leader a moment before it acts as one."""
+    """Waits until the leaders serve: Apache Kafka may name a broker as leader before it acts as one."""
     asked = [{"partition_index": p, "timestamp": -1} for p in range(partitions)]
     with RawClient(bootstrap) as client:
         while True:
@@ -121,7 +122,7 @@ def await_leaders(bootstrap: str, topic: str, partitions: int) -> None:
 
 @pytest.fixture
 def new_topic(bootstrap: str, shared_broker: BrokerProcess | None) -> Callable[..., str]:
-    """new_topic(partitions=1, **configs) -> a fresh topic of the shared broker; `_` in a config means `.`."""
+    """Returns new_topic(partitions=1, **configs), which creates a topic; `_` in a config's name means `.`."""
 
     def create(partitions: int = 1, **configs: object) -> str:
         name = f"t-{uuid.uuid4().hex[:12]}"

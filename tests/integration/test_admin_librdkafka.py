@@ -7,7 +7,6 @@ import uuid
 from collections.abc import Callable
 
 import pytest
-from brokerlab.clients import admin_client, create_topic, produce_values
 from confluent_kafka import KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
     AlterConfigOpType,
@@ -19,6 +18,8 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
+
+from brokerlab.clients import admin_client, create_topic, produce_values
 
 pytestmark = pytest.mark.integration
 WAIT_S = 30

@@ -1,6 +1,7 @@
-"""Admin requests that only badly written clients send, byte by byte: the answers are Apache Kafka 4.3's.
+"""Invalid admin requests, byte by byte, which proper clients never send: the responses are Apache Kafka
+4.3's.
 
-Every case holds against Apache Kafka, too (TIDELOG_TEST_BOOTSTRAP names one), unless it says otherwise.
+Unless a test states otherwise, each case also holds against Apache Kafka (TIDELOG_TEST_BOOTSTRAP names one).
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from brokerlab.raw_client import RawClient
 from kio.schema.errors import ErrorCode
+
+from brokerlab.raw_client import RawClient
 
 pytestmark = pytest.mark.integration
 TOPIC, BROKER, BROKER_LOGGER = 2, 4, 8

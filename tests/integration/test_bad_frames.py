@@ -1,4 +1,4 @@
-"""No proper requests: Kafka's answer where there is one, else the connection is closed with one log line."""
+"""Malformed requests: the broker responds as Kafka does, or closes the connection with one log line."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import struct
 import time
 
 import pytest
+
 from brokerlab.batches import build_batch
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import consume_messages, produce_values
@@ -61,7 +62,7 @@ LENIENT = {
     "negative array length",
     "invalid utf-8",
     "negative records size",
-}  # Apache Kafka reads a null, or U+FFFD
+}  # Apache Kafka reads null or U+FFFD
 
 
 def log_lines_about(broker: BrokerProcess, port: int, from_byte: int) -> list[str]:
@@ -172,7 +173,7 @@ def test_a_peer_that_never_reads_does_not_stop_others(bootstrap: str, topic: str
 
 
 def test_random_bytes(bootstrap: str) -> None:
-    """A fixed pseudo-random stream: frames of every kind of nonsense behind real api keys."""
+    """Sends a fixed pseudo-random stream of malformed frames with valid API keys."""
     state = 12345
     for api_key in range(76):
         body = bytearray()

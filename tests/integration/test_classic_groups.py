@@ -8,17 +8,18 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from kafka import KafkaConsumer
+
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic, produce_values
 from brokerlab.kafka_jars import JavaTools
 from grouplab.group_members import MemberProcess, assignments, await_stable, await_true, describe
-from kafka import KafkaConsumer
 
 pytestmark = pytest.mark.integration
 
 PARTITIONS = 12
 EACH = 20
-"""Records in a partition."""
+"""The number of records in each partition."""
 
 COMMAND = "consumer.group.ConsumerGroupCommand"
 
@@ -61,10 +62,11 @@ def offsets(rounds: int) -> set[tuple[int, int]]:
 
 
 def await_shares(bootstrap: str, group: str, topic: str, expected: list[int]) -> None:
-    """Wait until the group is stable with so many partitions a member, fewest first, each given to one.
+    """Waits until the group is stable with these numbers of partitions per member, in ascending order, each
+    assigned once.
 
-    A rebalance may have to follow the one that a test sets off: a client assigned before it knew the topic,
-    a cooperative one takes before it gives.
+    A test may cause a second rebalance: a client joins before it knows the topic, or a cooperative member
+    receives partitions before it gives others up.
     """
     found: list[object] = []
 

@@ -1,4 +1,4 @@
-"""The command line tools as real processes, beside librdkafka, against a real broker."""
+"""The command line tools as real processes against a real broker, compared with librdkafka."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable
 
 import pytest
+
 from brokerlab.broker_process import BrokerProcess, free_port, tidelog_command
 from brokerlab.clients import CLIENT_TIMEOUT_S, consume_messages, new_producer
 
@@ -19,7 +20,7 @@ CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
 
 
 class Tools:
-    """`tidelog ...` against one broker."""
+    """Runs `tidelog ...` against one broker."""
 
     def __init__(self, bootstrap: str) -> None:
         self.environment = {**os.environ, "TIDELOG_BOOTSTRAP_SERVER": bootstrap}
@@ -35,13 +36,13 @@ class Tools:
         )
 
     def output(self, *arguments: object, stdin: bytes = b"") -> str:
-        """Standard output of a call that works."""
+        """Returns the standard output of a successful call."""
         done = self.run(*arguments, stdin=stdin)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode()
 
     def refusal(self, *arguments: object, stdin: bytes = b"") -> str:
-        """The one line on standard error of a call that doesn't."""
+        """Returns the single line on standard error of a failed call."""
         done = self.run(*arguments, stdin=stdin)
         text = done.stderr.decode()
         assert done.returncode == 1, text
@@ -73,12 +74,12 @@ def test_the_life_of_a_topic(tools: Tools, name: str) -> None:
     assert "retention.ms=100000000" in described
     assert described.count("\tIsr: ") == 3
     assert tools.output("topic", "describe", name, "--unavailable-partitions") == ""
-    assert "exists already" in tools.output("topic", "create", name, "--if-not-exists")
+    assert "already exists" in tools.output("topic", "create", name, "--if-not-exists")
     assert "5 partitions" in tools.output("topic", "alter", name, "--partitions", 5)
     assert "PartitionCount: 5" in tools.output("topic", "describe", name)
     assert tools.output("topic", "delete", name) == f"Topic {name} deleted.\n"
     assert name not in tools.output("topic", "list").splitlines()
-    assert "no topic" in tools.output("topic", "delete", name, "--if-exists")
+    assert "does not exist" in tools.output("topic", "delete", name, "--if-exists")
 
 
 def test_a_topic_that_is_only_tried(tools: Tools, name: str) -> None:
@@ -111,13 +112,13 @@ def test_what_is_mistyped(tools: Tools, topic: str) -> None:
     assert "retention.ms" in tools.refusal(
         "config", "alter", "--topic", topic, "--add-config", "retention.ms=soon"
     )
-    assert "no broker 77" in tools.refusal("config", "describe", "--broker", 77)
+    assert "no live broker 77" in tools.refusal("config", "describe", "--broker", 77)
     assert "partitions 0 to 0, not 1" in tools.refusal("consume", topic, "--partition", 1)
     assert "partitions 0 to 0, not 1" in tools.refusal("produce", topic, "--partition", 1, stdin=b"x\n")
     assert "has no offset 5" in tools.refusal("consume", topic, "--partition", 0, "--offset", 5)
     port = free_port()
     refusal = tools.refusal("topic", "list", "--bootstrap-server", f"127.0.0.1:{port}")
-    assert f"127.0.0.1:{port}: connection refused; is a broker running there?" in refusal
+    assert f"127.0.0.1:{port}: connection refused; check that a broker is running there" in refusal
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -143,7 +144,7 @@ def test_keys_go_where_the_java_client_puts_them(
     ours, theirs = new_topic(5), new_topic(5)
     keys = [b"key %d" % i for i in range(200)]
     tools.output("produce", ours, "--parse-key", stdin=b"".join(key + b"\tv\n" for key in keys))
-    producer = new_producer(bootstrap, partitioner="murmur2")  # librdkafka's name for Java's choice
+    producer = new_producer(bootstrap, partitioner="murmur2")  # librdkafka's name of Java's default
     for key in keys:
         producer.produce(theirs, b"v", key)
     assert producer.flush(CLIENT_TIMEOUT_S) == 0
@@ -188,7 +189,7 @@ def test_where_reading_begins_and_ends(tools: Tools, topic: str) -> None:
 
 
 def test_new_records_are_read_as_they_come(tools: Tools, topic: str) -> None:
-    # A shell's background jobs ignore SIGINT, and so would whatever such a test run starts.
+    # Background jobs of a shell ignore SIGINT, and processes inherit that.
     heeds_ctrl_c = ["env", "--default-signal=INT"]
     reader = subprocess.Popen(
         [*heeds_ctrl_c, *tidelog_command(), "consume", topic, "--from-beginning"],
@@ -339,4 +340,4 @@ def test_dump_log_of_a_running_broker(own_broker: BrokerProcess) -> None:
     segment.write_bytes(damaged)
     done = tools.run("dump-log", partition)
     assert done.returncode == 1
-    assert "fails its CRC" in done.stderr.decode()
+    assert "has a wrong CRC" in done.stderr.decode()

@@ -6,6 +6,7 @@ import os
 import subprocess
 
 import pytest
+
 from brokerlab.broker_process import tidelog_command
 from tidelog.cli import cluster_check
 

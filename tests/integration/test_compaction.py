@@ -1,5 +1,5 @@
-"""A compacted topic under load, its broker killed again and again while it compacts: the newest acknowledged
-value of each key is there, offsets don't change, a transaction is seen whole.
+"""A compacted topic under load whose broker is killed repeatedly during compaction. The newest acknowledged
+value of each key survives, offsets do not change, and a transaction is visible as a whole.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
+
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic, new_consumer, new_producer
-from confluent_kafka import OFFSET_BEGINNING, KafkaError, Message, TopicPartition
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 KILLS = int(os.environ.get("COMPACTION_KILLS", "4"))
@@ -32,7 +33,9 @@ SETTINGS = {"log.cleaner.backoff.ms": "50", "group.initial.rebalance.delay.ms": 
 
 
 class KeyedLoad:
-    """A thread that writes numbered values to keys in turn, in all codecs, and what was acknowledged."""
+    """A thread that writes numbered values to keys in turn, with all codecs, and records the
+    acknowledgements.
+    """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         self._bootstrap, self._topic = bootstrap, topic
@@ -66,7 +69,7 @@ class KeyedLoad:
             for codec in ("none", "gzip", "snappy", "lz4", "zstd")
         ]
         while not self._is_over.is_set():
-            # A key belongs to one producer, so its values are in order.
+            # One producer writes all values of a key, so they are in order.
             key = self.sent % KEYS
             producer = producers[key % len(producers)]
             value = b"%010d" % self.sent + bytes(250)
@@ -138,8 +141,8 @@ def test_killed_while_it_compacts(tmp_path: Path) -> None:
 
 
 def test_transactions_stay_whole(tmp_path: Path) -> None:
-    """Each transaction writes one number to all keys; every third is aborted. After compaction a
-    read_committed reader finds the last committed number at each key.
+    """Each transaction writes one number to all keys, and every third transaction is aborted. After
+    compaction, a read_committed reader finds the last committed number for each key.
     """
     broker = BrokerProcess(tmp_path / "data", tmp_path / "log", SETTINGS)
     broker.start()

@@ -1,4 +1,4 @@
-"""Groups of the consumer protocol (KIP-848) with real clients: members join, leave and die; groups change
+"""Groups of the consumer protocol (KIP-848) with real clients: members join, leave and die, and groups change
 their protocol while they work.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic, produce_values
 from brokerlab.kafka_jars import JAVA_OPTIONS, JavaTools
@@ -35,7 +36,7 @@ SETTINGS = {
     "group.consumer.min.session.timeout.ms": "6000",
 }
 CLASSIC, CONSUMER = 0, 1
-"""Types of members."""
+"""The types of members."""
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ def start_members(bootstrap: str, group: str, topic: str) -> Iterator[StartMembe
     started: list[MemberProcess] = []
 
     def start(members: int = 1, subscription: str = topic, **settings: str) -> MemberProcess:
-        # Back well within a session of 6 s after the broker was away.
+        # A member reconnects well within its session of 6 s after the broker was away.
         settings = {"group_protocol": "consumer", "reconnect_backoff_max_ms": "500"} | settings
         started.append(MemberProcess(bootstrap, group, subscription, members, **settings))
         return started[-1]
@@ -114,7 +115,7 @@ def shares(described: DescribedGroup) -> list[int]:
 
 
 def await_shares(bootstrap: str, group: str, expected: list[int]) -> DescribedGroup:
-    """Wait until the group is stable with so many partitions a member, fewest first, each owned once."""
+    """Waits until the group is stable with these numbers of partitions per member, in ascending order."""
     last: list[DescribedGroup] = []
 
     def is_shared() -> bool:
@@ -136,7 +137,7 @@ def await_shares(bootstrap: str, group: str, expected: list[int]) -> DescribedGr
     return last[0]
 
 
-@pytest.mark.parametrize("assignor", ["uniform", "range"])
+@pytest.mark.parametrize("assignor", ["uniform", pytest.param("range", marks=pytest.mark.slow)])
 def test_three_members_one_leaves_one_dies(
     bootstrap: str, group: str, topic: str, start_members: StartMembers, assignor: str
 ) -> None:
@@ -171,6 +172,7 @@ def test_committed_offsets_are_where_the_next_member_goes_on(
     assert len(second.read) == PARTITIONS * EACH, "nothing was read twice"
 
 
+@pytest.mark.slow
 def test_twenty_members_five_die(bootstrap: str, group: str, start_members: StartMembers) -> None:
     start_members(10)
     start_members(5)
@@ -180,6 +182,7 @@ def test_twenty_members_five_die(bootstrap: str, group: str, start_members: Star
     await_shares(bootstrap, group, [0] * 3 + [1] * 12)
 
 
+@pytest.mark.slow
 def test_a_classic_group_is_upgraded_while_it_works_and_back(
     bootstrap: str, group: str, topic: str, start_members: StartMembers
 ) -> None:
@@ -198,7 +201,6 @@ def test_a_classic_group_is_upgraded_while_it_works_and_back(
     old[1].stop()
     described = await_shares(bootstrap, group, [6, 6])
     assert {member.member_type for member in described.members} == {CONSUMER}
-    # Back again.
     again = [classic()]
     await_shares(bootstrap, group, [4, 4, 4])
     new[0].stop()
@@ -265,7 +267,7 @@ def test_members_go_on_after_the_broker_was_killed(
 def console_consumer(
     bootstrap: str, group: str, topic: str, kafka_jars: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Java's, of the consumer protocol; ends with the test, if not before."""
+    """Starts Java's console consumer with the consumer protocol, and ends it with the test."""
     process = subprocess.Popen(
         ["java", *JAVA_OPTIONS, "-cp", f"{kafka_jars}/*", "org.apache.kafka.tools.consumer.ConsoleConsumer"]
         + ["--bootstrap-server", bootstrap, "--topic", topic, "--group", group, "--from-beginning"]
@@ -303,7 +305,7 @@ def test_javas_consumer_and_kafka_consumer_groups(
     assert "GroupNotEmptyException" in tool("--delete", "--group", group)
     reset = ("--reset-offsets", "--group", group, "--topic", topic, "--execute")
     assert "current state is Stable" in tool(*reset, "--to-earliest")
-    # It commits, and leaves in peace.
+    # The consumer commits and leaves the group.
     console_consumer.terminate()
     console_consumer.wait(30)
     await_shares(bootstrap, group, [12])

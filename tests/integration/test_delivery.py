@@ -1,4 +1,6 @@
-"""The demo of delivery promises (tests/demo/delivery.py): each mode keeps its own while workers die."""
+"""The demo of delivery guarantees (tests/demo/delivery.py): each mode keeps its guarantee
+while workers die.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from brokerlab.broker_process import BrokerProcess
 
 pytestmark = pytest.mark.integration
@@ -15,7 +18,14 @@ pytestmark = pytest.mark.integration
 DEMO = Path(__file__).resolve().parents[1] / "demo" / "delivery.py"
 
 
-@pytest.mark.parametrize("mode", ["at-most-once", "at-least-once", "exactly-once"])
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param("at-most-once", marks=pytest.mark.slow),
+        pytest.param("at-least-once", marks=pytest.mark.slow),
+        "exactly-once",
+    ],
+)
 def test_mode(start_broker: Callable[..., BrokerProcess], mode: str) -> None:
     broker = start_broker({"group.initial.rebalance.delay.ms": "0"})
     command = [sys.executable, str(DEMO), "--bootstrap", broker.bootstrap, "--mode", mode]

@@ -1,4 +1,4 @@
-"""`make demo`'s script on some of the flights."""
+"""The script of `make demo` with some of the flights."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from brokerlab.kafka_jars import REPOSITORY
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]  # downloads the data set
 FLIGHTS = 40_000
 
 

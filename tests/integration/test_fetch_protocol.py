@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+
 from brokerlab.batches import read_batches
 from brokerlab.clients import admin_client, produce_values
 from brokerlab.raw_client import RawClient
@@ -52,7 +53,7 @@ def fetch_values(
     session: tuple[int, int] = (NOT_CACHED, NO_SESSION),
     forgotten: list[int] | None = None,
 ) -> dict[str, Any]:
-    """The fields of a Fetch request of one topic."""
+    """Returns the fields of a Fetch request for one topic."""
     name: dict[str, Any] = {"topic_id": topic} if version >= 13 else {"topic": topic}
     partitions = [
         {
@@ -273,7 +274,7 @@ def test_a_deleted_topic_ends_a_parked_fetch(raw: RawClient, bootstrap: str, top
 
 
 def test_answers_come_in_the_order_of_requests(raw: RawClient, bootstrap: str, topic: str) -> None:
-    """A parked fetch holds back what its connection asked later, as Kafka does."""
+    """A parked fetch delays later requests of its connection, as in Kafka."""
     sent = [raw.send("fetch", 12, **fetch_values(topic, {0: 0}, 12, max_wait_ms=400))]
     sent += [raw.send("api_versions", 0) for _ in range(5)]
     received = [raw.receive("fetch", 12)[0]] + [raw.receive("api_versions", 0)[0] for _ in range(5)]

@@ -1,4 +1,6 @@
-"""A full disk: KAFKA_STORAGE_ERROR, nothing acknowledged lost, and it goes on when there is space again."""
+"""A full disk: KAFKA_STORAGE_ERROR, no acknowledged record is lost, and the broker recovers when there is
+space.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from brokerlab.batches import build_batch
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import admin_client, consume_messages, create_topic, produce_values
@@ -29,7 +32,7 @@ def mount_tmpfs(directory: Path, size: str, *, is_remount: bool = False) -> bool
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path | None]:
-    """A file system of 24 MB, or None where mounting is not allowed."""
+    """Returns a file system of 24 MB, None if mounting is not permitted."""
     directory = tmp_path / "disk"
     directory.mkdir()
     is_mounted = os.geteuid() == 0 and mount_tmpfs(directory, "24m")
@@ -60,7 +63,7 @@ def check_acknowledged(bootstrap: str, acknowledged: list[int]) -> None:
 def test_a_full_disk(small_disk: Path | None, start_broker: Callable[..., BrokerProcess]) -> None:
     if small_disk is not None:
         broker = start_broker(data_dir=small_disk / "data")
-    else:  # no root: a limit on the size of a file fails the same writes, by another error number
+    else:  # without root, a limit on the file size fails the same writes with another error number
         broker = start_broker(file_size_limit_bytes=FILE_LIMIT_BYTES)
     create_topic(broker.bootstrap, "t")
     acknowledged: list[int] = []

@@ -1,4 +1,4 @@
-"""`tidelog group` and `tidelog transactions` beside librdkafka's groups and transactions."""
+"""`tidelog group` and `tidelog transactions` with librdkafka's groups and transactions."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import subprocess
 import uuid
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+
 from brokerlab.broker_process import tidelog_command
 from brokerlab.clients import CLIENT_TIMEOUT_S, new_producer
-from confluent_kafka import Consumer, TopicPartition
 
 pytestmark = pytest.mark.integration
 

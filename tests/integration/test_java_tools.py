@@ -1,4 +1,6 @@
-"""Apache Kafka's tools: the checks of shared/peer/kafka-tools-check.sh, console clients without a group."""
+"""Apache Kafka's tools: the checks of shared/peer/kafka-tools-check.sh and console clients
+without a group.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import uuid
 from pathlib import Path
 
 import pytest
+
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import produce_values
 from brokerlab.kafka_jars import JavaTools

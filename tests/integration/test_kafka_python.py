@@ -1,4 +1,4 @@
-"""kafka-python: producer, consumer with assign(), and the admin calls librdkafka has no way to make."""
+"""kafka-python: producer, consumer with assign(), and the admin calls that librdkafka cannot make."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from brokerlab.clients import produce_values
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import ACLFilter, ACLOperation, ACLPermissionType, ResourcePattern, ResourceType
 from kafka.errors import (
@@ -18,6 +17,8 @@ from kafka.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+
+from brokerlab.clients import produce_values
 
 pytestmark = pytest.mark.integration
 WAIT_S = 30
@@ -47,7 +48,7 @@ def consume(bootstrap: str, topic: str, count: int, partitions: int = 1, **setti
         consumer.close()
 
 
-@pytest.mark.parametrize("codec", [None, "gzip"])  # its other codecs need libraries of their own
+@pytest.mark.parametrize("codec", [None, "gzip"])  # its other codecs need further libraries
 def test_round_trip(bootstrap: str, topic: str, codec: str | None) -> None:
     producer = KafkaProducer(bootstrap_servers=bootstrap, compression_type=codec, linger_ms=20, acks="all")
     futures = [
@@ -90,7 +91,7 @@ def test_too_large_a_message(bootstrap: str, new_topic: Callable[..., str]) -> N
 
 @pytest.mark.parametrize("has_sessions", [True, False])
 def test_fetch_sessions(bootstrap: str, new_topic: Callable[..., str], has_sessions: bool) -> None:
-    """With sessions the client names only partitions that changed; what it reads must be the same."""
+    """With sessions, the client names only partitions that changed. It must read the same records."""
     topic = new_topic(12)
     for partition in range(12):
         produce_values(bootstrap, topic, [b"%d-%d" % (partition, i) for i in range(50)], partition=partition)

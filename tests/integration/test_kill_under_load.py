@@ -1,4 +1,6 @@
-"""SIGKILL again and again under an idempotent producer: nothing acknowledged lost, none twice, order kept."""
+"""A broker that is killed repeatedly under an idempotent producer loses no acknowledged record, repeats none
+and keeps their order.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,13 @@ import time
 from dataclasses import dataclass, field
 
 import pytest
-from brokerlab.broker_process import BrokerProcess
-from brokerlab.clients import consume_messages, create_topic, end_offset, new_producer
 from confluent_kafka import KafkaError, Message
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+from brokerlab.broker_process import BrokerProcess
+from brokerlab.clients import consume_messages, create_topic, end_offset, new_producer
+
+pytestmark = pytest.mark.integration
+FEW_KILLS = 3
 KILLS = int(os.environ.get("KILLS", "10"))
 PARTITIONS = 4
 MESSAGES_PER_SECOND = 4000
@@ -24,7 +28,7 @@ DRAIN_TIMEOUT_S = 60.0
 
 @dataclass
 class Load:
-    """A thread that produces numbered messages round robin over the partitions, and what became of them."""
+    """A thread that produces numbered messages round robin over the partitions and records their outcome."""
 
     bootstrap: str
     topic: str
@@ -87,13 +91,16 @@ class Load:
 
 
 @pytest.mark.timeout(600)
-def test_nothing_acknowledged_is_lost_nor_repeated(own_broker: BrokerProcess) -> None:
+@pytest.mark.parametrize(
+    "kills", [pytest.param(FEW_KILLS, id="few"), pytest.param(KILLS, id="many", marks=pytest.mark.slow)]
+)
+def test_nothing_acknowledged_is_lost_nor_repeated(own_broker: BrokerProcess, kills: int) -> None:
     create_topic(own_broker.bootstrap, "t", PARTITIONS, {"segment.bytes": "4194304"})
     chance = random.Random(20240607)
     load = Load(own_broker.bootstrap, "t")
     load.start()
     try:
-        for _ in range(KILLS):
+        for _ in range(kills):
             time.sleep(chance.uniform(LEAST_UP_S, MOST_UP_S))
             own_broker.kill()
             own_broker.start()

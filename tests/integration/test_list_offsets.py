@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
 from brokerlab.batches import build_batch
 from brokerlab.clients import admin_client, new_producer
 from brokerlab.raw_client import RawClient
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import OffsetSpec
 
 pytestmark = pytest.mark.integration
 FIRST_MS = 1_700_000_000_000
@@ -33,7 +34,7 @@ def lookup(bootstrap: str, topic: str, spec: OffsetSpec) -> tuple[int, int]:
 
 
 def raw_lookup(raw: RawClient, topic: str, timestamp: int, version: int = 9) -> tuple[int, int, int]:
-    """(offset, timestamp, error code)."""
+    """Returns (offset, timestamp, error code)."""
     partition: dict[str, int] = {"partition_index": 0, "timestamp": timestamp}
     topics = [{"name": topic, "partitions": [partition]}]
     extra = {

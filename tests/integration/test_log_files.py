@@ -1,4 +1,4 @@
-"""Log files are Kafka's: DumpLogSegments reads ours without complaint, we serve what Apache Kafka wrote."""
+"""Log files have Kafka's format: DumpLogSegments reads tidelog's files, and tidelog serves Apache Kafka's."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import TopicPartition
+from confluent_kafka.admin import ConfigResource, ResourceType
+
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import admin_client, consume_messages, create_topic, end_offset, produce_values
 from brokerlab.kafka_jars import PEER, JavaTools
 from brokerlab.peer_kafka import PeerKafka
-from confluent_kafka import TopicPartition
-from confluent_kafka.admin import ConfigResource, ResourceType
 
 pytestmark = [
     pytest.mark.integration,
@@ -31,7 +32,9 @@ COMPLAINTS = (
 
 
 def fill(bootstrap: str, topic: str) -> int:
-    """Batches of all codecs, with and without a producer id, over several segments; how many messages."""
+    """Writes batches of all codecs, with and without a producer id, in several segments; returns the message
+    count.
+    """
     count = 0
     for round_number in range(6):
         for codec in CODECS:
@@ -52,7 +55,7 @@ def fill(bootstrap: str, topic: str) -> int:
 def dump(java: JavaTools, files: list[Path], *options: str) -> str:
     done = java.run("DumpLogSegments", *options, "--files", ",".join(str(f) for f in files), timeout_s=120)
     assert done.returncode == 0, done.stderr
-    said = done.stdout + done.stderr  # complaints go to the latter
+    said = done.stdout + done.stderr  # the tool reports faults on standard error
     for complaint in COMPLAINTS:
         assert complaint not in said, said[said.find(complaint) - 300 : said.find(complaint) + 600]
     return said

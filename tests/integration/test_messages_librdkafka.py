@@ -7,15 +7,6 @@ import time
 from collections.abc import Callable
 
 import pytest
-from brokerlab.clients import (
-    admin_client,
-    consume_messages,
-    end_offset,
-    new_consumer,
-    new_producer,
-    poll_messages,
-    produce_values,
-)
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
@@ -25,6 +16,16 @@ from confluent_kafka import (
     KafkaException,
     Message,
     TopicPartition,
+)
+
+from brokerlab.clients import (
+    admin_client,
+    consume_messages,
+    end_offset,
+    new_consumer,
+    new_producer,
+    poll_messages,
+    produce_values,
 )
 
 pytestmark = pytest.mark.integration
@@ -234,7 +235,7 @@ def test_reset_when_out_of_range(bootstrap: str, topic: str) -> None:
 
 
 def test_a_waiting_consumer_gets_a_message_at_once(bootstrap: str, topic: str) -> None:
-    """The fetch is parked for up to ten seconds and must be woken by the append."""
+    """The fetch is parked for up to ten seconds, and the append must wake it."""
     consumer = new_consumer(bootstrap, fetch_wait_max_ms=10_000)
     try:
         consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])

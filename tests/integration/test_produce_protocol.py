@@ -1,4 +1,6 @@
-"""Produce over a raw socket: versions, what is refused and how, sequences of idempotent producers."""
+"""Produce over a raw socket: versions, rejected requests and their errors, sequences of
+idempotent producers.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+
 from brokerlab.batches import build_batch
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import consume_messages, end_offset
@@ -34,7 +37,7 @@ def produce_request(
 
 
 def produce(raw: RawClient, topic: Any, records: bytes | None, version: int = 9, **values: Any) -> Any:
-    """The one partition's answer."""
+    """Returns the response of the only partition."""
     answer = raw.call("produce", version, **produce_request(topic, records, version, **values))
     ((found,),) = [t.partition_responses for t in answer.responses]
     return found
@@ -154,7 +157,7 @@ def test_batches_that_are_refused(
     if shared_broker is None:
         codes = codes | {
             UNKNOWN_SERVER_ERROR
-        }  # what Apache Kafka says to a huge length, and clients then duplicate
+        }  # Apache Kafka's response to a huge length, after which clients duplicate
     assert error_of(raw, topic, records) in codes
     before = end_offset(bootstrap, topic)
     found = produce(raw, topic, GOOD)
@@ -162,7 +165,7 @@ def test_batches_that_are_refused(
 
 
 def test_old_formats_are_refused(raw: RawClient, topic: str) -> None:
-    """A message set of magic 1, as clients before 0.11 sent it."""
+    """Sends a message set of magic 1, as clients before 0.11 do."""
     body = struct.pack(">bbq", 1, 0, 1_700_000_000_000) + struct.pack(">i", -1) + struct.pack(">i", 1) + b"x"
     message = struct.pack(">I", 0) + body
     assert error_of(raw, topic, struct.pack(">qi", 0, len(message)) + message) in (
@@ -198,7 +201,7 @@ def test_sequences(raw: RawClient, bootstrap: str, topic: str) -> None:
 
 
 def test_sequences_wrap(raw: RawClient, topic: str) -> None:
-    """A producer unknown to the partition may begin anywhere; 2^31 - 1 is followed by 0."""
+    """A producer that the partition does not know may start at any sequence number. 0 follows 2^31 - 1."""
     producer = new_producer_id(raw)
 
     def send(sequence: int) -> int:

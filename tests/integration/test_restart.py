@@ -1,4 +1,4 @@
-"""What a broker still knows after SIGTERM and after SIGKILL."""
+"""The state that a broker keeps after SIGTERM and after SIGKILL."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import OFFSET_BEGINNING, TopicCollection, TopicPartition
+from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
+
 from brokerlab.batches import build_batch
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import (
@@ -20,14 +23,12 @@ from brokerlab.clients import (
     produce_values,
 )
 from brokerlab.raw_client import RawClient
-from confluent_kafka import OFFSET_BEGINNING, TopicCollection, TopicPartition
-from confluent_kafka.admin import ConfigResource, OffsetSpec, ResourceType
 
 pytestmark = pytest.mark.integration
 WAIT_S = 30
 
 
-@pytest.fixture(params=["SIGTERM", "SIGKILL"])
+@pytest.fixture(params=[pytest.param("SIGTERM", marks=pytest.mark.slow), "SIGKILL"])
 def restart(request: pytest.FixtureRequest) -> Callable[[BrokerProcess], None]:
     def again(broker: BrokerProcess) -> None:
         if request.param == "SIGTERM":
@@ -45,7 +46,7 @@ def topic_ids(bootstrap: str, names: list[str]) -> dict[str, str]:
 
 
 def produce_batch(bootstrap: str, topic: str, producer_id: int, sequence: int) -> tuple[int, int]:
-    """(error code, base offset) of a batch of two records."""
+    """Returns the error code and the base offset of a batch of two records."""
     batch = build_batch([b"a", b"b"], producer_id=producer_id, producer_epoch=0, base_sequence=sequence)
     with RawClient(bootstrap) as client:
         answer = client.call(

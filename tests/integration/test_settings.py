@@ -1,4 +1,4 @@
-"""Settings under Kafka's names, given with --set: what they do, and one clear line for what is wrong."""
+"""Settings with Kafka's names, given with --set: their effects, and one clear line for each mistake."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import urllib.request
 from collections.abc import Callable
 
 import pytest
+from confluent_kafka import KafkaError, TopicPartition
+from confluent_kafka.admin import OffsetSpec
+
 from brokerlab.broker_process import BrokerProcess, free_port
 from brokerlab.clients import admin_client, consume_messages, create_topic, new_producer, produce_values
 from brokerlab.raw_client import ConnectionClosedError, RawClient
-from confluent_kafka import KafkaError, TopicPartition
-from confluent_kafka.admin import OffsetSpec
 
 pytestmark = pytest.mark.integration
 StartBroker = Callable[..., BrokerProcess]
@@ -131,7 +132,7 @@ def test_connections_per_address_are_limited(start_broker: StartBroker) -> None:
 
 
 def test_all_connections_are_limited(start_broker: StartBroker) -> None:
-    """Apache Kafka lets one too many wait to be accepted until another ends; closing it is as good."""
+    """Apache Kafka lets a connection above the limit wait until another one ends. tidelog closes it."""
     bootstrap = start_broker({"max.connections": "5"}).bootstrap
     clients = [RawClient(bootstrap) for _ in range(5)]
     for client in clients:

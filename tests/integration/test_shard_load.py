@@ -1,4 +1,6 @@
-"""A shard with a million offset commits over 10,000 keys: after cleaning a new owner loads it in no time."""
+"""A shard with a million offset commits of 10,000 keys: after cleaning, a new owner loads it
+within seconds.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,22 @@ import time
 from pathlib import Path
 
 import pytest
+
 from loglab.batches import append
 from loglab.cleaning import clean_log, cleaning_job
 from loglab.logs import open_log
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.group_coordinator.groups.group_core import GroupCore
-from tidelog.group_coordinator.groups.offsets.offset_records import CommittedOffset, Position, record_of
-from tidelog.group_coordinator.runtime.replaying import Replay
+from tidelog.group_coordinator.groups.offsets.offset_table import (
+    CommittedOffset,
+    GroupPartition,
+    offset_record,
+)
+from tidelog.group_coordinator.shards.replaying import Replay
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
-from tidelog.runtime.coordinator_settings import CoordinatorSettings
+from tidelog.settings.coordinator_settings import CoordinatorSettings
 
 pytestmark = pytest.mark.slow
 
@@ -32,13 +39,13 @@ CONFIG = LogConfig(segment_bytes=104_857_600, cleanup_policy=frozenset({"compact
 def test_a_cleaned_shard_loads_fast(tmp_path: Path) -> None:
     log = open_log(tmp_path / "__consumer_offsets-0", CONFIG)
     positions = [
-        Position(f"group-{group}", "topic", partition)
+        GroupPartition(f"group-{group}", "topic", partition)
         for group in range(GROUPS)
         for partition in range(PARTITIONS)
     ]
-    keys = [record_of(position, CommittedOffset(0, -1, "", NOW_MS)).key for position in positions]
+    keys = [offset_record(position, CommittedOffset(0, -1, "", NOW_MS)).key for position in positions]
     for first in range(0, COMMITS, A_BATCH):
-        value = record_of(positions[0], CommittedOffset(first, -1, "", NOW_MS)).value
+        value = offset_record(positions[0], CommittedOffset(first, -1, "", NOW_MS)).value
         records = [Record(n, NOW_MS, keys[n % len(keys)], value) for n in range(first, first + A_BATCH)]
         append(log, bytes(build_batch(records, leader_epoch=0)), NOW_MS)
     log.roll(NOW_MS)

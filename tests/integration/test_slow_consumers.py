@@ -1,4 +1,4 @@
-"""A thousand consumers that hardly read cost the broker less than 100 MB, and don't slow others down."""
+"""A thousand slow consumers cost the broker less than 100 MB and do not slow others down."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import time
 
 import psutil
 import pytest
+
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import consume_messages, create_topic, produce_values
 from brokerlab.raw_client import encode_request
@@ -39,7 +40,7 @@ FETCH = encode_request(
 
 METADATA = encode_request("metadata", 1, 1, {"topics": None})
 GREEDY_LIMIT_BYTES = 30 * 1024 * 1024
-MOST_READ_BYTES = 40 * 1024 * 1024  # what sockets buffer, and some more
+MOST_READ_BYTES = 40 * 1024 * 1024  # the socket buffers and a reserve
 
 
 @pytest.fixture
@@ -62,7 +63,7 @@ def connect_slowly_reading(port: int) -> socket.socket:
 
 
 def memory_bytes(broker: BrokerProcess) -> int:
-    """Private memory of the broker and its children: what page cache mapped by nobody is not."""
+    """Returns the private memory of the broker and its children, without unmapped page cache."""
     process = psutil.Process(broker.pid)
     return sum(p.memory_full_info().uss for p in [process, *process.children(recursive=True)])
 
@@ -101,7 +102,7 @@ def test_memory_of_a_thousand_slow_consumers(own_broker: BrokerProcess, many_fil
 def test_a_client_that_sends_and_never_reads_is_held_back(
     own_broker: BrokerProcess, request_bytes: bytes
 ) -> None:
-    """The broker stops reading from it: its socket fills, the broker's memory does not."""
+    """The broker stops reading from the client: the client's socket fills, the broker's memory does not."""
     create_topic(own_broker.bootstrap, "t", 4)
     produce_values(own_broker.bootstrap, "t", [b"x" * 1000] * 3000)
     idle = memory_bytes(own_broker)

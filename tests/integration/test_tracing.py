@@ -1,4 +1,4 @@
-"""Requests of real clients as an OTLP collector sees them."""
+"""The spans of real clients' requests, as an OTLP collector receives them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from brokerlab.broker_process import BrokerProcess
-from brokerlab.clients import CLIENT_TIMEOUT_S, new_producer
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+
+from brokerlab.broker_process import BrokerProcess
+from brokerlab.clients import CLIENT_TIMEOUT_S, new_producer
 from metricslab.otlp_collector import CollectedSpan, OtlpCollector
 
 pytestmark = pytest.mark.integration
@@ -47,7 +48,7 @@ def topic() -> str:
 
 
 def produced(broker: BrokerProcess, topic: str, count: int = 5, **config: str) -> None:
-    """Once before, so that the first request of its kind, which is not traced, is over."""
+    """Produces once before the test, because the first request of an API is not traced."""
     producer = new_producer(broker.bootstrap, **config)
     producer.produce(topic, b"first")
     assert producer.flush(CLIENT_TIMEOUT_S) == 0
@@ -156,7 +157,7 @@ def test_a_refusal_is_an_error(traced: BrokerProcess, collector: OtlpCollector, 
 
 
 def test_logs_name_the_trace(traced: BrokerProcess, collector: OtlpCollector, topic: str) -> None:
-    """Forgetting a topic's partitions is logged by nobody; a refused forwarded request is: CreateTopics."""
+    """Uses CreateTopics, since a rejected forwarded request is logged."""
     lines = [json.loads(line) for line in traced.log_text().splitlines() if line.startswith("{")]
     traces = {span.trace for span in collector.spans}
     named = [line for line in lines if "trace_id" in line]

@@ -1,5 +1,5 @@
-"""Kafka's own tools over transactions: kafka-transactions.sh (list, describe, find-hanging, abort), the
-performance producer in transactions, and the formatter of `__transaction_state`.
+"""Kafka's own tools for transactions: kafka-transactions.sh (list, describe, find-hanging, abort), the
+performance producer with transactions, and the formatter of `__transaction_state`.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
 from brokerlab.batches import build_batch
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import consume_messages, create_topic
 from brokerlab.kafka_jars import JavaTools
 from brokerlab.raw_client import RawClient
-from confluent_kafka import Consumer, Producer, TopicPartition
 
 pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.slow]
 TOOL = "TransactionsCommand"
@@ -23,7 +24,7 @@ TRANSACTIONAL = 0x10
 
 
 def table(said: str) -> list[dict[str, str]]:
-    """What the tool prints: names and values parted by tabs."""
+    """Parses the tool's output: names and values that tabs separate."""
     header, *rows = [[cell.strip() for cell in line.split("\t")] for line in said.splitlines() if line]
     return [dict(zip(header, row, strict=False)) for row in rows]
 
@@ -35,7 +36,7 @@ def name() -> str:
 
 @pytest.fixture
 def open_transaction(bootstrap: str, topic: str, name: str) -> Iterator[str]:
-    """The topic in which a producer has an open transaction."""
+    """Returns a topic in which a producer has an open transaction."""
     producer = Producer({"bootstrap.servers": bootstrap, "transactional.id": name})
     producer.init_transactions(30)
     producer.begin_transaction()
@@ -62,7 +63,7 @@ def test_open_transaction_is_listed_and_described(
 
 
 def test_producer_of_java_in_transactions(java: JavaTools, bootstrap: str, topic: str) -> None:
-    """A client of KIP-890: each transaction has an epoch of its own."""
+    """A KIP-890 client uses a new epoch for each transaction."""
     count, transactional_id = 5_000, f"perf-{uuid.uuid4().hex[:8]}"
     java.check(
         "ProducerPerformance",
@@ -81,7 +82,9 @@ def test_producer_of_java_in_transactions(java: JavaTools, bootstrap: str, topic
 def test_hanging_transaction_is_found_and_aborted(
     java: JavaTools, start_broker: Callable[..., BrokerProcess]
 ) -> None:
-    """One that its coordinator knows nothing of, as a late batch could leave it where nobody verifies."""
+    """The coordinator does not know the transaction. A late batch can cause this where leaders
+    do not verify.
+    """
     broker = start_broker({"transaction.partition.verification.enable": "false"})
     server = ("--bootstrap-server", broker.bootstrap)
     create_topic(broker.bootstrap, "hung", 1)
@@ -129,7 +132,7 @@ def test_log_of_transactions_is_read_by_kafkas_formatter(
 
 
 def test_log_of_offsets_is_read_by_kafkas_formatter(java: JavaTools, bootstrap: str, topic: str) -> None:
-    """Plain commits and a transaction's alike."""
+    """Covers plain commits and those of a transaction."""
     group = f"g-{uuid.uuid4().hex[:8]}"
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": group, "enable.auto.commit": False})
     consumer.commit(offsets=[TopicPartition(topic, 0, 41)], asynchronous=False)

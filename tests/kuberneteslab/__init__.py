@@ -1,1 +1,1 @@
-"""What tests of `tidelog kubernetes` share."""
+"""The common parts of the tests of `tidelog kubernetes`."""

@@ -1,4 +1,4 @@
-"""An API server that holds a few objects in memory: enough of Kubernetes' REST for the official client."""
+"""An API server with a few objects in memory, and enough of Kubernetes' REST API for the official client."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Object = dict[str, Any]
 
 
 class ScriptedApiServer:
-    """Objects by their path (`/api/v1/namespaces/n/pods/p`). What was written is in `writes`, in order."""
+    """The objects by their paths (`/api/v1/namespaces/n/pods/p`). `writes` holds all writes in order."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Object] = {}
         self.writes: list[tuple[str, str, Any]] = []
         """(method, path, body)"""
         self.refusals: list[tuple[int, str]] = []
-        """Answers for the next requests: (status, message)."""
+        """The responses to the next requests: (status, message)."""
         self.refuse_paths: dict[str, tuple[int, str]] = {}
-        """Writes there are answered so."""
+        """The responses to writes of these paths."""
         self.on_write: Callable[[str, str, Any], None] = lambda method, path, body: None
-        """What a controller of the cluster would do then."""
+        """Functions that act like the controllers of a cluster after a write."""
         self.lock = threading.RLock()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler_of(self))
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
@@ -37,7 +37,7 @@ class ScriptedApiServer:
         return f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def put(self, path: str, **fields: Any) -> Object:
-        """`/api/v1/namespaces/n/pods/p` with these fields; name and namespace come from the path."""
+        """Adds an object with these fields. Its name and namespace come from the path."""
         parts = path.split("/")
         metadata = {"name": parts[-1], **fields.pop("metadata", {})}
         if "namespaces" in parts:
@@ -47,7 +47,7 @@ class ScriptedApiServer:
             return self.objects[path]
 
     def kubeconfig(self, directory: Path) -> Path:
-        """A file for KUBECONFIG."""
+        """Writes a file for KUBECONFIG."""
         path = directory / "kubeconfig"
         cluster = {"name": "c", "cluster": {"server": self.url}}
         context = {"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "n"}}
@@ -115,7 +115,7 @@ class ScriptedApiServer:
 
 
 def _is_list(path: str) -> bool:
-    """`.../namespaces/NAMESPACE/KIND`, or `.../KIND` of the cluster."""
+    """Returns the path of a collection: `.../namespaces/NAMESPACE/KIND`, or `.../KIND` of the cluster."""
     parts = path.strip("/").split("/")
     within = (
         parts[parts.index("namespaces") + 2 :] if "namespaces" in parts else parts[parts.index("v1") + 1 :]
@@ -124,7 +124,7 @@ def _is_list(path: str) -> bool:
 
 
 def _merge(target: Object, patch: Object) -> None:
-    """As a JSON merge patch."""
+    """Applies a JSON merge patch."""
     for key, value in patch.items():
         if value is None:
             target.pop(key, None)
@@ -152,6 +152,6 @@ def _handler_of(server: ScriptedApiServer) -> type[BaseHTTPRequestHandler]:
         do_GET = do_PATCH = do_DELETE = do_POST = _serve  # noqa: N815
 
         def log_message(self, *arguments: Any) -> None:
-            """Not in the tests' output."""
+            """Keeps the log out of the tests' output."""
 
     return Handler

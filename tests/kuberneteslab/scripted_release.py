@@ -1,4 +1,4 @@
-"""A release as Kubernetes and its brokers show it: StatefulSets, pods, Deployments, metadata, metrics."""
+"""A scripted release: StatefulSets, pods, Deployments, metadata and metrics."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from brokerlab.scripted_broker import ScriptedBroker
+from kuberneteslab.scripted_api_server import Object, ScriptedApiServer
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -28,8 +29,6 @@ from tidelog.wire.messages.metadata import (
     MetadataResponseTopic,
 )
 
-from kuberneteslab.scripted_api_server import Object, ScriptedApiServer
-
 NAMESPACE = "/namespaces/n"
 PODS = f"/api/v1{NAMESPACE}/pods"
 CLAIMS = f"/api/v1{NAMESPACE}/persistentvolumeclaims"
@@ -40,8 +39,9 @@ READY = {"type": "Ready", "status": "True"}
 
 
 class ScriptedRelease:
-    """Release `r` in namespace `n`. One topic `t` with one partition on all brokers; a pod that is deleted is
-    made again at once, of the wanted revision.
+    """The release `r` in namespace `n`, with a topic `t` that has one partition on all brokers.
+
+    A deleted pod is created again at once, with the current revision.
     """
 
     def __init__(
@@ -175,6 +175,6 @@ def _metrics_handler(release: ScriptedRelease) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(data)
 
         def log_message(self, *arguments: Any) -> None:
-            """Not in the tests' output."""
+            """Keeps the log out of the tests' output."""
 
     return Handler

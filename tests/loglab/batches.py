@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tidelog.broker.log.partition_log import PartitionLog
+from loglab.logs import OwnedLog
 from tidelog.records.batch import BatchHeader, iterate_headers, parse_header
 from tidelog.records.builder import build_batch, build_end_transaction_batch
 from tidelog.records.control import EndTransactionMarker
@@ -66,7 +66,7 @@ def make_marker(
     )
 
 
-def append(log: PartitionLog, batch: bytes, now_ms: int = 0) -> BatchHeader:
+def append(log: OwnedLog, batch: bytes, now_ms: int = 0) -> BatchHeader:
     """As the replica does: the log, then the producer state, then what was aborted."""
     header = parse_header(batch)
     log.append(memoryview(batch), header, now_ms)
@@ -78,7 +78,7 @@ def append(log: PartitionLog, batch: bytes, now_ms: int = 0) -> BatchHeader:
     return header
 
 
-def append_batches(log: PartitionLog, count: int, *, now_ms: int = 0, **shape: int) -> list[bytes]:
+def append_batches(log: OwnedLog, count: int, *, now_ms: int = 0, **shape: int) -> list[bytes]:
     """`count` batches of one record each at the log end; `shape` as for make_batch."""
     batches = []
     for _ in range(count):
@@ -88,7 +88,7 @@ def append_batches(log: PartitionLog, count: int, *, now_ms: int = 0, **shape: i
     return batches
 
 
-def read_all(log: PartitionLog, *, max_bytes: int = 1 << 20, start: int | None = None) -> list[bytes]:
+def read_all(log: OwnedLog, *, max_bytes: int = 1 << 20, start: int | None = None) -> list[bytes]:
     """All batches from `start` (default: the log start) to the end, fetch by fetch, as a consumer does."""
     offset = log.log_start_offset if start is None else start
     batches: list[bytes] = []

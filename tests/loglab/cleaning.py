@@ -12,35 +12,33 @@ from pathlib import Path
 from typing import NamedTuple
 
 from brokerlab.kafka_jars import JAVA_OPTIONS
+from loglab.logs import OwnedLog, files
 from tidelog.broker.log.cleaning.cleaner import clean
 from tidelog.broker.log.cleaning.cleaning_job import CleanedSegment, CleaningDone, CleaningJob, SourceSegment
 from tidelog.broker.log.cleaning.dirtiness import Dirtiness, dirtiness
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
-from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log_cleaner import last_records_of
 from tidelog.records.batch import BatchHeader, iterate_headers
 from tidelog.records.record import Record, iterate_records
-from tidelog.runtime.topic_settings import TopicSettings
-
-from loglab.logs import files
+from tidelog.settings.topic_settings import TopicSettings
 
 COMPACT = TopicSettings(cleanup_policy=("compact",), min_cleanable_dirty_ratio=0.0, index_interval_bytes=512)
 DELETE_HORIZON_BIT = 0x40
 
 
-def stable_end(log: PartitionLog) -> int:
+def stable_end(log: OwnedLog) -> int:
     """The last stable offset of a log whose every record is replicated."""
     unstable = log.producer_state.first_unstable_offset
     return log.log_end_offset if unstable is None else unstable
 
 
-def dirt(log: PartitionLog, now_ms: int, settings: TopicSettings = COMPACT) -> Dirtiness:
+def dirt(log: OwnedLog, now_ms: int, settings: TopicSettings = COMPACT) -> Dirtiness:
     log.producer_state.on_high_watermark(log.log_end_offset)
     return dirtiness(log, settings, stable_end(log), now_ms)
 
 
 def cleaning_job(
-    log: PartitionLog,
+    log: OwnedLog,
     now_ms: int,
     *,
     delete_retention_ms: int = 86_400_000,
@@ -71,7 +69,7 @@ def cleaning_job(
     )
 
 
-def swap_in(log: PartitionLog, cleaned: CleanedSegment, now_ms: int = 0) -> None:
+def swap_in(log: OwnedLog, cleaned: CleanedSegment, now_ms: int = 0) -> None:
     sources = [segment for segment in log.segments if segment.base_offset in cleaned.replaces]
     swap = SegmentSwap(log, sources, cleaned)
     swap.announce()
@@ -80,7 +78,7 @@ def swap_in(log: PartitionLog, cleaned: CleanedSegment, now_ms: int = 0) -> None
     swap.finished(now_ms)
 
 
-def clean_log(log: PartitionLog, job: CleaningJob) -> CleaningDone:
+def clean_log(log: OwnedLog, job: CleaningJob) -> CleaningDone:
     for answer in clean(job):
         if isinstance(answer, CleaningDone):
             log.clean_offset = answer.clean_offset

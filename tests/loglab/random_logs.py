@@ -6,11 +6,10 @@ from __future__ import annotations
 
 from random import Random
 
-from tidelog.broker.log.partition_log import PartitionLog
+from loglab.batches import append, make_marker
+from loglab.logs import OwnedLog
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
-
-from loglab.batches import append, make_marker
 
 
 class RandomWriter:
@@ -24,7 +23,7 @@ class RandomWriter:
         self._epochs = dict.fromkeys(range(100, 108), 0)
         self._open: set[int] = set()
 
-    def write(self, log: PartitionLog, steps: int) -> None:
+    def write(self, log: OwnedLog, steps: int) -> None:
         for _ in range(steps):
             self.now_ms += self._random.randrange(1, 50)
             choice = self._random.random()
@@ -42,11 +41,11 @@ class RandomWriter:
             else:
                 log.roll(self.now_ms)
 
-    def end_all(self, log: PartitionLog) -> None:
+    def end_all(self, log: OwnedLog) -> None:
         for producer_id in sorted(self._open):
             self._end(log, producer_id)
 
-    def _end(self, log: PartitionLog, producer_id: int) -> None:
+    def _end(self, log: OwnedLog, producer_id: int) -> None:
         self._open.discard(producer_id)
         append(
             log,
@@ -60,7 +59,7 @@ class RandomWriter:
             self.now_ms,
         )
 
-    def _batch(self, log: PartitionLog, producer_id: int, *, is_transactional: bool = False) -> None:
+    def _batch(self, log: OwnedLog, producer_id: int, *, is_transactional: bool = False) -> None:
         random, base = self._random, log.log_end_offset
         count = random.choice([1, 1, 1, 2, 5, 80])
         records = [

@@ -1,4 +1,4 @@
-"""A telemetry in which everything that can be shown is there: what a scrape of all three services has."""
+"""The metrics of a process with all three services, in which every metric has a sample."""
 
 from __future__ import annotations
 
@@ -6,23 +6,31 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tidelog.broker.listener import ConnectionLoad
+from tidelog.broker.log_cleaner import DONE, CleanerCounts, Cleaning
+from tidelog.broker.metrics import BrokerMetrics
+from tidelog.controller.metrics import BrokerInfo, ControllerCounts, ControllerMetrics, Overview
+from tidelog.group_coordinator.metrics import (
+    CoordinatorMetrics,
+    GroupLag,
+    GroupSummary,
+    ShardLoads,
+    TransactionsSummary,
+)
+from tidelog.metrics.process_metrics import ProcessMetrics
+from tidelog.metrics.request_metrics import Durations
+from tidelog.metrics.telemetry import BROKER_RUNNING, Telemetry
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime.broker_metrics import ConnectionLoad
-from tidelog.runtime.cleaning_metrics import DONE, CleanerCounts, Cleaning
-from tidelog.runtime.clock import ManualClock
-from tidelog.runtime.controller_metrics import BrokerInfo, Overview
-from tidelog.runtime.coordinator_metrics import GroupLag, GroupStanding, ShardLoads, TransactionsStanding
-from tidelog.runtime.purgatory import DelayedOperation, Purgatory
-from tidelog.runtime.request_metrics import Durations
-from tidelog.runtime.telemetry import BROKER_RUNNING, Telemetry
-from tidelog.runtime.timer import VirtualTimer
+from tidelog.timing.clock import ManualClock
+from tidelog.timing.purgatory import DelayedOperation, Purgatory
+from tidelog.timing.timer import VirtualTimer
 
 NOW_MS = 1_700_000_000_000
 
 
 class Parked(DelayedOperation):
-    """Waits for nothing that ever comes."""
+    """An operation that never completes."""
 
     def try_complete(self) -> bool:
         return False
@@ -32,13 +40,13 @@ class Parked(DelayedOperation):
 
 
 def replica(*, is_leader: bool, in_sync: int = 1, least: int = 1) -> SimpleNamespace:
-    """One of three, of 1000 bytes and 7 records, the last two of an open transaction."""
+    """Returns one of three replicas, of 1000 bytes and 7 records, the last two in an open transaction."""
     return SimpleNamespace(
         core=SimpleNamespace(
             is_leader=is_leader,
             in_sync_replicas=tuple(range(in_sync)),
             replicas=(0, 1, 2),
-            min_in_sync_replicas=least,
+            effective_min_in_sync_replicas=least,
             log_start_offset=3,
             high_watermark=9,
             last_stable_offset=7,
@@ -48,8 +56,8 @@ def replica(*, is_leader: bool, in_sync: int = 1, least: int = 1) -> SimpleNames
     )
 
 
-def broker_view(**changed: Any) -> SimpleNamespace:
-    """Broker 1 leads three partitions and follows in one; what isn't said otherwise is small and idle."""
+def broker_view(**changed: Any) -> Any:
+    """Returns broker 1, which leads three partitions and follows in one, with the attributes `changed`."""
     timer = VirtualTimer()
     fetch: Purgatory[str] = Purgatory("Fetch", timer, lambda operation, error: None)
     fetch.watch(Parked(), ["x", "y"], 100)
@@ -83,7 +91,7 @@ def broker_view(**changed: Any) -> SimpleNamespace:
     return view
 
 
-def controller_view() -> SimpleNamespace:
+def controller_view() -> Any:
     overview = Overview(
         brokers=[BrokerInfo(1, "one:9092", "a"), BrokerInfo(2, "two:9092", "")],
         partition_counts={"t": 3, "u": 6},
@@ -95,49 +103,55 @@ def controller_view() -> SimpleNamespace:
         queued_commands={1: 7, 2: 8},
         controller_epoch=9,
     )
-    return SimpleNamespace(overview=lambda: overview)
+    counts = ControllerCounts()
+    counts.is_active = True
+    return SimpleNamespace(counts=counts, overview=lambda: overview)
 
 
-def coordinator_view() -> SimpleNamespace:
+def coordinator_view() -> Any:
     return SimpleNamespace(
         lags=[GroupLag("g", "t", 0, 90, 10, 2.5, 600.0), GroupLag("g", "t", 1, 100, 0, 0.0)],
         groups=[
-            GroupStanding("g", "classic", "Stable", 2, 5),
-            GroupStanding("h", "consumer", "Reconciling", 3, 7),
+            GroupSummary("g", "classic", "Stable", 2, 5),
+            GroupSummary("h", "consumer", "Reconciling", 3, 7),
         ],
         shard_counts={("group", "serving"): 25, ("group", "loading"): 1, ("transaction", "serving"): 50},
         shard_loads=[ShardLoads("group", 26, 1500, 1), ShardLoads("transaction", 50, 20, 0)],
         broker_session_count=3,
-        transactions=TransactionsStanding({"Ongoing": 2, "Empty": 1}, NOW_MS - 4_000),
+        transactions=TransactionsSummary({"Ongoing": 2, "Empty": 1}, NOW_MS - 4_000),
         ended_transactions=(8, 1),
         ending_transaction_count=1,
         now_ms=lambda: NOW_MS,
     )
 
 
-def full_telemetry() -> Telemetry:
-    """All views observed, everything counted at least once."""
+def full_metrics() -> ProcessMetrics:
+    """Returns metrics with every collector registered and everything counted at least once."""
     telemetry = Telemetry(ManualClock(NOW_MS))
-    telemetry.identify("dev", 1)
     lag = Durations()
     lag.took(0.002)
     loop: Any = SimpleNamespace(
         lag=lag, max_lag_s=0.05, busy_seconds=12.5, idle_share=lambda: 0.75, close=lambda: None
     )
-    telemetry.loop = loop
-    telemetry.observe_lease(SimpleNamespace(lease_renewed_s=0.0, leases_lost=1))
-    telemetry.spans = SimpleNamespace(ended_total=100, dropped_total=2)
+    metrics = ProcessMetrics("dev", 1)
+    metrics.loop = loop
+    metrics.lease = SimpleNamespace(lease_renewed_s=0.0, leases_lost=1)
+    metrics.spans = SimpleNamespace(ended_total=100, dropped_total=2)
     produce = telemetry.request_metrics("Produce", 12)
     produce.observe(0.004, 100)
     produce.waits.took(0.003)
     telemetry.produce_failed("t", ErrorCode.NOT_LEADER_OR_FOLLOWER)
     telemetry.topic("t").produced(3, 300)
     telemetry.connection_opened("INTERNAL")
-    telemetry.listener_views.append(SimpleNamespace(load=lambda: ConnectionLoad(4, 1, 4096, 1)))
     telemetry.broker_state = BROKER_RUNNING
     telemetry.log_flushes.took(0.02)
-    telemetry.observe_broker(broker_view())
-    telemetry.controller_counts.is_active = True
-    telemetry.observe_controller(controller_view())
-    telemetry.observe_coordinator(coordinator_view())
-    return telemetry
+    broker_metrics = BrokerMetrics(telemetry, loop)
+    listener: Any = SimpleNamespace(load=lambda: ConnectionLoad(4, 1, 4096, 1))
+    broker_metrics.listeners.append(listener)
+    broker_metrics.observe(broker_view())
+    controller_metrics = ControllerMetrics()
+    controller_metrics.observe(controller_view())
+    metrics.register(broker_metrics)
+    metrics.register(controller_metrics)
+    metrics.register(CoordinatorMetrics(coordinator_view()))
+    return metrics

@@ -1,4 +1,4 @@
-"""An OTLP collector in the test's process: keeps what services export."""
+"""An OTLP collector in the test's process, which keeps the spans that services export."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ POLL_S = 0.05
 
 
 class CollectedSpan(NamedTuple):
-    """Ids are hexadecimal, `parent` empty for the root of a trace; `links` are of (trace, span)."""
+    """A received span. Ids are hexadecimal, the root of a trace has an empty `parent`, and `links` are
+    (trace, span).
+    """
 
     service: str
     name: str
@@ -30,7 +32,7 @@ class CollectedSpan(NamedTuple):
 
 
 class OtlpCollector(service.TraceServiceServicer):
-    """`with OtlpCollector() as collector`: exporters go to `collector.endpoint`."""
+    """A collector. In `with OtlpCollector() as collector`, exporters connect to `collector.endpoint`."""
 
     def __init__(self) -> None:
         self.spans: list[CollectedSpan] = []
@@ -56,7 +58,7 @@ class OtlpCollector(service.TraceServiceServicer):
         return pb.ExportTraceServiceResponse()
 
     def until(self, condition: Callable[[list[CollectedSpan]], Any], timeout_s: float = 30.0) -> Any:
-        """What `condition` finds among the spans, as soon as it finds something."""
+        """Waits until `condition` finds something among the spans and returns it."""
         deadline = time.monotonic() + timeout_s
         while True:
             found = condition(list(self.spans))
@@ -71,7 +73,7 @@ class OtlpCollector(service.TraceServiceServicer):
         return [span for span in self.spans if span.name == name and not span.parent]
 
     def children(self, parent: CollectedSpan) -> list[CollectedSpan]:
-        """In the order that they began in."""
+        """Returns the children in the order of their start."""
         found = [s for s in self.spans if s.trace == parent.trace and s.parent == parent.span]
         return sorted(found, key=lambda span: span.began_ns)
 

@@ -1,17 +1,23 @@
-"""One watched cluster for all tests that look at it."""
+"""The cluster that Prometheus watches, which all tests of this directory share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
-from observabilitylab.prometheus import is_installed
-from observabilitylab.watched_cluster import WatchedCluster, watched_cluster
+
+if TYPE_CHECKING:
+    from observabilitylab.watched_cluster import WatchedCluster
 
 
 @pytest.fixture(scope="package")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedCluster]:
+    # Of the extra `lab`: without it, pytest skips the modules here, but loads this file.
+    from observabilitylab.prometheus import is_installed
+    from observabilitylab.watched_cluster import watched_cluster
+
     if not is_installed():
-        pytest.skip("no prometheus: apt-get install prometheus")
+        pytest.skip("prometheus is not installed: apt-get install prometheus")
     with watched_cluster(tmp_path_factory.mktemp("observability")) as found:
         yield found

@@ -11,6 +11,7 @@ from typing import Any
 import click
 import pytest
 import yaml
+
 from observabilitylab.chart_files import (
     CHART,
     DASHBOARDS,

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+
 from observabilitylab.chart_files import (
     DASHBOARDS,
     ROOT,
@@ -26,7 +27,7 @@ from observabilitylab.chart_files import (
 from observabilitylab.prometheus import Prometheus, Series
 from observabilitylab.watched_cluster import WatchedCluster
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 SCRAPES, SCRAPES_TIMEOUT_S = 3, 90.0
 RATE_INTERVAL, RANGE = "30s", "30s"
 DATA_TIMEOUT_S = 60.0

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+
 from observabilitylab.chart_files import CHART, DASHBOARDS, ROOT, RULES
 from observabilitylab.prometheus import is_installed
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from clusterlab.metrics import METRICS_LISTENER, metrics_url
 from clusterlab.tidelog_cluster import TidelogCluster
-
 from observabilitylab.chart_files import FULLNAME, NAMESPACE, RELEASE, RULES, filled_in
 from observabilitylab.foreign import ForeignExporters
 from observabilitylab.prometheus import Prometheus, Target

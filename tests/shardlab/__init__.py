@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import Any
 
-from tidelog.group_coordinator.runtime.shard import Shard, ShardState
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
     ClusterImage,
@@ -20,8 +19,10 @@ from tidelog.group_coordinator.shard_core import (
     ShardCore,
     ShardRequest,
 )
+from tidelog.group_coordinator.shards.shard import Shard, ShardState
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
@@ -284,6 +285,7 @@ class Coordinator:
         self.partition = partition
         self.line = Line(partition)
         self.now = 1_000_000
+        self.wall_skew_ms = 0
         self.cores: list[NumberCore] = []
         self.shard = Shard(SHARD, shard_epoch, coordinator_id, self._make_core, self)
         self.attachments = coordinator_id * 1000
@@ -383,8 +385,11 @@ class Coordinator:
     def allocate_producer_id(self, shard: Shard, effect: AllocateProducerId) -> None:
         self.asked_for_ids.append(effect)
 
-    def now_ms(self) -> int:
-        return self.now
+    def now_ms(self) -> WallMs:
+        return WallMs(self.now + self.wall_skew_ms)
+
+    def monotonic_ms(self) -> MonotonicMs:
+        return MonotonicMs(self.now)
 
     def image(self) -> ClusterImage:
         return IMAGE

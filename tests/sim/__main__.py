@@ -1,4 +1,5 @@
-"""`make sim SEEDS=n FIRST_SEED=k`: seeds on all processors; a seed that fails tells how to see it again.
+"""`make sim SEEDS=n FIRST_SEED=k` runs seeds on all processors. A seed that fails prints the command that
+repeats it.
 
 python -m sim --seeds 200 [--first-seed 1] [--planted NAME] [--until-found]
 """
@@ -18,7 +19,7 @@ from sim.seeds import outcomes
 from sim.world import Outcome
 
 HASH_SEED = "0"
-"""Sets of texts are walked in an order that depends on it."""
+"""The hash seed of the worker processes. The iteration order of sets of strings depends on it."""
 
 
 def main() -> int:
@@ -76,7 +77,7 @@ def _run(arguments: argparse.Namespace, console: Console) -> int:
 
 LAST_EVENTS_SHOWN = 25
 SEEDS_A_LINE = 100
-"""Where there is no terminal for a progress bar."""
+"""The interval of progress lines if there is no terminal for a progress bar."""
 
 
 def _show(outcome: Outcome, console: Console, *, whole: bool) -> None:

@@ -1,4 +1,6 @@
-"""Who administers the simulated cluster: moves replicas, elects preferred leaders, deletes old records."""
+"""The administrator of the simulated cluster, who moves replicas, elects preferred leaders and deletes old
+records.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,11 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Final
 
+from sim.broker_node import broker_name
+from sim.clients import REQUEST_TIMEOUT_S, Metadata
+from sim.requests import ask
+from sim.rpc import SimControllerApi
+from sim.store import SimStore
 from tidelog.broker.partition.producer_state import MAX_BATCHES_REMEMBERED
 from tidelog.metadata import keys
 from tidelog.model.errors import KafkaError
@@ -26,12 +33,6 @@ from tidelog.wire.messages.delete_records import (
 from tidelog.wire.messages.delete_topics import DeleteTopicsRequest
 from tidelog.wire.messages.elect_leaders import ElectLeadersRequest
 
-from sim.broker_node import broker_name
-from sim.clients import REQUEST_TIMEOUT_S, Metadata
-from sim.requests import ask
-from sim.rpc import SimControllerApi
-from sim.store import SimStore
-
 if TYPE_CHECKING:
     from sim.world import World
 
@@ -44,7 +45,7 @@ PREFERRED: Final = 0
 
 
 class Operator:
-    """`run` in the client's process; what is refused or lost is not tried again."""
+    """`run` runs in the client's process. Requests that are refused or lost are not repeated."""
 
     def __init__(self, world: World, metadata: Metadata, chance: random.Random) -> None:
         self.is_stopped = False
@@ -62,7 +63,7 @@ class Operator:
             act = chance.choice((self._reassign, self._elect, self._delete_records, self._make_or_delete))
             is_deletion = act == self._delete_records
             if is_deletion and self._world.coordination is not None:
-                continue  # what must be found of transactions would go, too
+                continue  # it would also delete evidence about transactions
             world = self._world
             topic_partition = chance.choice(world.data_partitions if is_deletion else world.topic_partitions)
             try:
@@ -94,7 +95,7 @@ class Operator:
         await self._controller.handle(ApiKey.ELECT_LEADERS, ForwardedRequest(2, request))
 
     async def _make_or_delete(self, _: TopicPartition) -> None:
-        """A topic beside, of which nobody expects anything."""
+        """Creates or deletes an extra topic, for which there are no expectations."""
         if self._world.store.space.get(keys.topic(SCRATCH_TOPIC)) is None:
             self._note("makes the scratch topic")
             topic = CreatableTopic(
@@ -108,9 +109,11 @@ class Operator:
             await self._controller.handle(ApiKey.DELETE_TOPICS, ForwardedRequest(5, deletion))
 
     def _all_producers_known_from(self, topic_partition: TopicPartition) -> int:
-        """Brokers that get the log from there on remember as many batches of each producer as any broker.
+        """Returns an offset that is safe for DeleteRecords: brokers that copy the log from there on remember
+        as many batches of each producer as any broker.
 
-        From further on they would know less, as in Kafka, and take what they can't know for new.
+        From a later offset they would know less, as in Kafka, and would accept a duplicate that they cannot
+        recognize.
         """
         found: dict[int, list[int]] = {}
         for header, _ in self._world.invariants.log(topic_partition).batches:

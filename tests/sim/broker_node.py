@@ -1,4 +1,6 @@
-"""One life of a broker: tidelog's broker over a simulated disk, store, network; wired as in `server.py`."""
+"""One life of a broker: tidelog's broker over a simulated disk, store and network, wired as in
+`server.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +8,25 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Any, Final
 
-from tidelog.broker import hosting
-from tidelog.broker.broker import Broker
-from tidelog.broker.commands import CommandReceiver
-from tidelog.broker.housekeeping import Housekeeping
-from tidelog.broker.life import BrokerLife
-from tidelog.broker.metadata_view import MetadataView
-from tidelog.broker.replication.isr_maintenance import IsrMaintenance
-from tidelog.metadata.entries import BrokerEntry
-from tidelog.metadata.store import StoreError
-from tidelog.model.brokers import Endpoint
-from tidelog.model.errors import KafkaError
-from tidelog.model.topics import TopicPartition
-from tidelog.rpc.grpc_broker_server import BrokerCommandsService
-from tidelog.runtime.broker_settings import BrokerSettings
-from tidelog.runtime.telemetry import Telemetry
-from tidelog.runtime.timer import LoopTimer
-
 from sim.disk import SimDisk, SimLogDirectory, SimPartitionLog
 from sim.loop import SimClock, SimProcess
 from sim.rpc import SimControllerApi
 from sim.store import SimStore
+from tidelog.broker.broker import Broker
+from tidelog.broker.handlers.wiring import HandlerWiring
+from tidelog.broker.housekeeping import Housekeeping
+from tidelog.broker.life import BrokerLife
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
+from tidelog.metadata.entries import BrokerEntry
+from tidelog.metadata.store import StoreError
+from tidelog.metrics.telemetry import Telemetry
+from tidelog.model.brokers import Endpoint
+from tidelog.model.errors import KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.grpc_broker_server import BrokerCommandsService
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.timing.timer import LoopTimer
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -40,7 +40,7 @@ def broker_name(broker_id: int) -> str:
 
 
 class BrokerNode:
-    """`service` of a broker's process."""
+    """The `service` of a broker's process."""
 
     def __init__(self, world: World, process: SimProcess, broker_id: int, disk: SimDisk) -> None:
         self.world = world
@@ -48,6 +48,7 @@ class BrokerNode:
         self.broker_id = broker_id
         self.disk = disk
         self.broker: Any = None
+        self.handlers: HandlerWiring | None = None
         self.commands_service: BrokerCommandsService | None = None
         self.is_stopping = False
         self.routes: dict[tuple[int, int], Any] = {}
@@ -61,14 +62,16 @@ class BrokerNode:
 
     @property
     def session_acceptor(self) -> Any:
-        """Who takes coordinators' sessions: open as soon as the process is, as its rpc door is."""
+        """Returns the acceptor of coordinators' sessions. It is open as soon as the process is, like the RPC
+        server.
+        """
         return None if self.broker is None or self.is_stopping else self.broker.coordination
 
     async def run(self) -> None:
         world, process = self.world, self.process
         settings = BrokerSettings.parse(
             {
-                "log.cleaner.enable": "false",  # its worker is a process
+                "log.cleaner.enable": "false",  # the worker is another process
                 **world.plan.broker_settings,
                 "node.id": str(self.broker_id),
             }
@@ -86,16 +89,27 @@ class BrokerNode:
             LoopTimer(world.loop),
             random.Random(world.chance.getrandbits(64)),
         )
-        broker.isr_maintenance = maintenance = IsrMaintenance(broker, store)
+        broker.isr_maintenance = maintenance = IsrMaintenance(
+            broker.hosted, broker.current_settings, broker.clock, broker.telemetry, store
+        )
         self._watch_proposals(maintenance)
-        self._receiver = CommandReceiver(broker)
+        self._receiver = broker.commands
         self.commands_service = BrokerCommandsService(self._receiver, self.broker_id)
-        self._life = BrokerLife(broker, store, remembers=True, on_failed=lambda error: process.kill())
+        self._life = BrokerLife(
+            broker.identity,
+            broker.current_settings,
+            directory,
+            broker.controller_connection,
+            store,
+            remembers=True,
+            on_failed=lambda error: process.kill(),
+        )
         self.broker = broker
+        self.handlers = HandlerWiring(broker)
         await self._register(directory)
         await self._receiver.first_metadata.wait()
         await self._life.logs_are_known()
-        self._housekeeping = Housekeeping(broker)
+        self._housekeeping = broker.housekeeping()
         self._housekeeping.start()
         broker.isr_maintenance.start()
 
@@ -135,7 +149,9 @@ class BrokerNode:
         self.world.trace.add(self.world.loop.now, "registered", self.process, epoch)
 
     async def stop(self) -> None:
-        """SIGTERM: hand over, stop, flush, mark the directory clean, give the registration up."""
+        """Handles SIGTERM: hands over, stops, flushes, marks the directory clean, and gives up the
+        registration.
+        """
         assert self._life is not None
         await self._life.hand_over()
         self.is_stopping = True
@@ -144,5 +160,5 @@ class BrokerNode:
         await self.broker.isr_maintenance.stop()
         self.broker.answer_waiting()
         await self._receiver.stop()
-        await hosting.close_all(self.broker)
+        await self.broker.hosting.close_all()
         await self._life.end()

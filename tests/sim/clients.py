@@ -1,5 +1,5 @@
-"""Producers and consumers of the simulated cluster: they keep on until they have what they want, and tell
-the invariants what they were told.
+"""Producers and consumers of the simulated cluster, which retry until they succeed and report the answers to
+the invariants.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from sim.network import Network
+from sim.requests import ask
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import iterate_headers
@@ -18,9 +20,6 @@ from tidelog.records.record import Record
 from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from tidelog.wire.messages.list_offsets import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
 from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-
-from sim.network import Network
-from sim.requests import ask
 
 if TYPE_CHECKING:
     from sim.invariants import Invariants
@@ -45,7 +44,7 @@ class Leader(NamedTuple):
 
 
 class Metadata:
-    """Asks any broker who leads; what it says may be old."""
+    """Asks any broker for leaders. The answer may be outdated."""
 
     def __init__(self, network: Network, chance: random.Random, brokers: list[int]) -> None:
         self._network = network
@@ -69,8 +68,8 @@ class Metadata:
 
 
 class SimProducer:
-    """Idempotent, acks=all, up to five batches in flight of one partition; each is tried until it is
-    acknowledged. Real clients begin to pipeline once the partition has answered a first time, too.
+    """An idempotent producer with acks=all and up to five batches of one partition in flight. It repeats each
+    batch until it is acknowledged. Like real clients, it pipelines only after the partition's first answer.
     """
 
     def __init__(
@@ -108,7 +107,8 @@ class SimProducer:
         while not self.is_stopped:
             await asyncio.sleep(self._chance.expovariate(1 / self._mean_pause_s))
             if len(self._in_flight) == MAX_IN_FLIGHT:
-                # Brokers remember five batches: none may be further ahead of the oldest not acknowledged.
+                # Brokers remember five batches, so no batch may be further ahead of the oldest unacknowledged
+                # one.
                 await asyncio.wait([self._in_flight.popleft()])
             count = self._chance.randint(1, MAX_RECORDS_A_BATCH)
             values = [b"%d:%d" % (self.producer_id, sequence + n) for n in range(count)]
@@ -169,7 +169,9 @@ def produce_request(topic_partition: TopicPartition, batch: bytes, acks: int) ->
 
 
 class CarelessProducer:
-    """acks=1, no idempotence: what it writes may get lost, which makes logs diverge when leaders die."""
+    """A producer with acks=1 and without idempotence. Its records may be lost, so logs diverge when leaders
+    die.
+    """
 
     def __init__(
         self,
@@ -230,7 +232,7 @@ class SimConsumer:
         self.position = 0
         self.is_stopped = False
         self.reads_from: Callable[[], tuple[int, ...]] | None = None
-        """Replicas to choose from, the leader or not (KIP-392); None: the leader."""
+        """Replicas to choose from, including followers (KIP-392), or None for the leader."""
         self._name = name
         self._network = network
         self._metadata = metadata
@@ -249,7 +251,7 @@ class SimConsumer:
             await asyncio.sleep(RETRY_S)
 
     async def _fetch(self, leader: Leader) -> bool:
-        """False: look for the leader again."""
+        """Fetches once. Returns False if the consumer must look for the leader again."""
         topic, partition = self.topic_partition
         wanted = FetchPartition(
             partition=partition,
@@ -287,7 +289,7 @@ class SimConsumer:
             if self.position >= deleted_below:
                 error = f"OFFSET_OUT_OF_RANGE, begins at {data.log_start_offset}"
                 self._invariants.taken_back(self.topic_partition, self.position, self._name, error)
-            self.position = min(self.position + 1, deleted_below)  # as close to what is left as may be
+            self.position = min(self.position + 1, deleted_below)  # as close to the remaining log as possible
         if data.error_code:
             return False
         self._take(data)

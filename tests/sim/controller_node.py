@@ -6,13 +6,12 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Final
 
+from sim.loop import SimClock, SimProcess
+from sim.store import SimStore
 from tidelog.controller.server import Controller
 from tidelog.metadata.store import StoreError
 from tidelog.rpc.grpc_broker_channels import GrpcBrokerChannels
-from tidelog.runtime.broker_settings import BrokerSettings
-
-from sim.loop import SimClock, SimProcess
-from sim.store import SimStore
+from tidelog.settings.broker_settings import BrokerSettings
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -21,7 +20,7 @@ START_RETRY_S: Final = 0.5
 
 
 class ControllerNode:
-    """`service` of a controller's process."""
+    """The `service` of a controller's process."""
 
     def __init__(self, world: World, process: SimProcess, controller_id: int) -> None:
         self.world = world

@@ -1,5 +1,5 @@
-"""Groups and transactions in a simulated cluster: coordinators, their clients, and what they have to agree on
-in the end.
+"""Groups and transactions in a simulated cluster: coordinators, their clients, and the final checks of their
+state.
 """
 
 from __future__ import annotations
@@ -8,13 +8,12 @@ import asyncio
 import random
 from typing import TYPE_CHECKING, Final
 
-from tidelog.model.coordinator_shards import ShardKind
-
 from sim.clients import Metadata
 from sim.coordinator_node import coordinator_name
 from sim.group_members import CoordinatorAddress, SimGroupMember
 from sim.loop import SimProcess
 from sim.transactional import SimCommittedReader, SimTransactionalProducer, Versions
+from tidelog.model.coordinator_shards import ShardKind
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -25,7 +24,7 @@ LEAST_TRANSACTIONS: Final = 10
 
 
 class Coordination:
-    """Of a world whose plan has it."""
+    """The coordination of a world whose plan includes it."""
 
     def __init__(self, world: World) -> None:
         plan = world.plan.coordination
@@ -116,7 +115,7 @@ class Coordination:
         )
 
     def has_settled(self) -> bool:
-        """All transactions have ended, and every reader has seen them."""
+        """Returns True if all transactions have ended and every reader has seen them."""
         history = self._world.invariants.transactions
         return (
             all(producer.is_idle for producer in self.producers)
@@ -128,14 +127,16 @@ class Coordination:
         )
 
     async def ask_at_last(self) -> None:
-        """In the client's process: what is committed, when nobody commits any more."""
+        """Asks, in the client's process, for the committed offsets after all commits have ended."""
         self._world.invariants.transactions.check_end()
         await self._ask_all()
         self._start_anew()
         await self._ask_all()
 
     def _start_anew(self) -> None:
-        """So that what the shards' logs tell is compared with what their owners have told until now."""
+        """Restarts the coordinators, so that the contents of the shards' logs are compared with the answers
+        of their former owners.
+        """
         world = self._world
         for coordinator_id in self._plan.coordinators:
             process = world.process(coordinator_name(coordinator_id))

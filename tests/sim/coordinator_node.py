@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from tidelog.group_coordinator.server import GroupCoordinator
-from tidelog.metadata.store import StoreError
-from tidelog.model.errors import KafkaError
-from tidelog.runtime.broker_settings import BrokerSettings
-
 from sim.loop import SimClock, SimProcess
 from sim.sessions import SimSessionConnector
 from sim.store import SimStore
+from tidelog.group_coordinator.server import GroupCoordinator
+from tidelog.metadata.store import StoreError
+from tidelog.model.errors import KafkaError
+from tidelog.settings.broker_settings import BrokerSettings
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -25,7 +24,7 @@ def coordinator_name(coordinator_id: int) -> str:
 
 
 class CoordinatorNode:
-    """`service` of a coordinator's process."""
+    """The `service` of a coordinator's process."""
 
     def __init__(self, world: World, process: SimProcess, coordinator_id: int) -> None:
         self.world = world
@@ -49,12 +48,12 @@ class CoordinatorNode:
                 await asyncio.sleep(START_RETRY_S)
 
     def _give_up(self) -> None:
-        """The process ends, and is started again by whoever watches over it."""
+        """Ends the process. Its supervisor starts it again."""
         world = self.world
         self.process.kill()
         world.loop.call_outside(START_RETRY_S, world.start_coordinator, self.coordinator_id)
 
     async def stop(self) -> None:
-        """SIGTERM."""
+        """Handles SIGTERM."""
         if self.coordinator is not None:
             await self.coordinator.stop()

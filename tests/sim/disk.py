@@ -1,8 +1,8 @@
-"""A machine's disk, and the log directory of a broker on it: the same calls as the real ones, in memory.
+"""A machine's disk in memory, and a broker's log directory on it with the same methods as the real one.
 
-What was written is there for every later process of this boot (the page cache has it); what was flushed is
-there after the machine crashed, too. Of the rest a crash leaves any beginning, as recovery does: it cuts a
-log at the first batch that isn't whole.
+Written data is visible to every later process of this boot (it is in the page cache). Flushed data also
+survives a crash of the machine. A crash keeps an arbitrary prefix of the rest, because recovery truncates a
+log at the first incomplete batch.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from typing import Any, Final
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.meta_properties import MetaProperties
+from tidelog.broker.log.partition_log import OpenedLog
 from tidelog.broker.log.previous_life import Life, is_log_suspect, life_of, with_life
 from tidelog.broker.log.transaction_index import AbortedTransaction, aborted_transaction
+from tidelog.broker.partition.events import LogRestarted, Truncated
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import CompletedTransaction, ProducerState
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -26,7 +28,7 @@ from tidelog.records.batch import BatchHeader
 from tidelog.records.record import end_transaction_marker
 
 PARTIAL_APPEND_SHARE: Final = 8
-"""One of so many appends of what was received takes its first batch only."""
+"""One in this many appends of fetched batches accepts only the first batch."""
 
 
 class StoredFile:
@@ -68,7 +70,7 @@ class StoredPartition:
         self.flushed_count = min(self.flushed_count, count)
 
     def cut_at(self, offset: int) -> None:
-        """Off with every batch that has a record at or above `offset`."""
+        """Removes every batch that has a record at or above `offset`."""
         count = len(self.batches)
         while count and self.batches[count - 1][0].last_offset >= offset:
             count -= 1
@@ -87,7 +89,7 @@ class SimDisk:
         self.boot = 0
         self.chance = chance or random.Random(0)
         self.refusal_share = 0.0
-        """So many writes fail."""
+        """The probability that a write fails."""
         self.partitions: dict[TopicPartition, StoredPartition] = {}
         self.high_watermarks = StoredFile()
         self.log_starts = StoredFile()
@@ -99,7 +101,7 @@ class SimDisk:
         return f"boot-{self.boot}"
 
     def crash(self, chance: random.Random) -> None:
-        """Power is lost: what was not flushed is gone in part or whole."""
+        """Simulates a power failure, which loses unflushed data in part or completely."""
         self.boot += 1
         for partition in self.partitions.values():
             partition.crash(chance)
@@ -107,18 +109,20 @@ class SimDisk:
             file.crash(chance)
 
     def lose_everything(self) -> None:
-        """A new, empty disk."""
+        """Replaces the disk by a new, empty one."""
         boot = self.boot + 1
         self.__init__(self.chance)  # type: ignore[misc]
         self.boot = boot
 
     def write(self, what: str) -> None:
-        """Raises LogStorageError if the disk refuses it."""
+        """Writes to the disk. Raises LogStorageError if the disk refuses."""
         if self.refusal_share and self.chance.random() < self.refusal_share:
             raise LogStorageError(f"simulated disk: {what} failed")
 
     def flip_a_bit(self, chance: random.Random) -> None:
-        """In an unflushed batch of a partition; recovery, which checks those, cuts the log there."""
+        """Flips a bit in an unflushed batch of a partition. Recovery checks such batches and truncates the
+        log there.
+        """
         for partition in self.partitions.values():
             unflushed = len(partition.batches) - partition.flushed_count
             if unflushed > 0:
@@ -126,7 +130,7 @@ class SimDisk:
 
 
 class SimFileRange:
-    """`tidelog.broker.log.file_range.FileRange`: content as of now."""
+    """`tidelog.broker.log.segment.FileRange` with the content of this moment."""
 
     def __init__(self, content: bytes, next_offset: int) -> None:
         self._content = content
@@ -144,7 +148,7 @@ class SimFileRange:
         return self._content
 
     def release(self) -> None:
-        """No file is held open."""
+        """Does nothing, because no file is open."""
 
 
 class SimPartitionLog:
@@ -155,10 +159,10 @@ class SimPartitionLog:
         stored: StoredPartition,
         config: LogConfig,
         now_ms: int,
-        producers: ProducerState | None = None,
         *,
         log_start_offset: int = 0,
     ) -> None:
+        self.log = self  # a PartitionLog contains the log; here one object stands for both
         self.stored = stored
         self.config = config
         if stored.end_offset < log_start_offset:  # a crash lost the end after DeleteRecords
@@ -171,34 +175,38 @@ class SimPartitionLog:
         self.cut_at_opening: str | None = None
         self.aborted: list[AbortedTransaction] = []
         self.directory = SimpleNamespace(path="simulated", directory_id=None)
-        text = stored.epochs.content
-        self.leader_epochs = LeaderEpochs() if text is None else LeaderEpochs.decode(text)
-        self.producer_state = ProducerState() if producers is None else producers
+        self.leader_epoch_checkpoint = b""
         self.recovery_point = (
             stored.batches[stored.flushed_count - 1][0].last_offset + 1 if stored.flushed_count else 0
         )
         self.on_change: Callable[[SimPartitionLog], None] = lambda log: None
-        self._recover(now_ms)
 
-    def _recover(self, now_ms: int) -> None:
-        """As `recovery`: the epochs that batches carry are known even where the checkpoint was lost."""
-        epochs = self.leader_epochs
+    def recovered(self, now_ms: int) -> OpenedLog:
+        """The log with the state that its files show, as from `PartitionLog.open`.
+
+        The epochs that batches carry are known even if the checkpoint was lost.
+        """
+        text = self.stored.epochs.content
+        epochs = LeaderEpochs() if text is None else LeaderEpochs.decode(text)
         for header, _ in self.stored.batches:
             epochs.note_batch(header.partition_leader_epoch, header.base_offset)
         epochs.truncate_from_end(self.log_end_offset)
         epochs.truncate_from_start(self.log_start_offset)
+        self.leader_epoch_checkpoint = epochs.encode()
         self.persist_leader_epochs()
-        self._rebuild_producers(now_ms)
+        as_real: Any = self
+        return OpenedLog(as_real, self._rebuilt_producers(now_ms), epochs)
 
-    def _rebuild_producers(self, now_ms: int) -> None:
-        """And the transaction index with them."""
-        self.producer_state.clear()
+    def _rebuilt_producers(self, now_ms: int) -> ProducerState:
+        """The producers that the batches show. Rebuilds the transaction index, too."""
+        producers = ProducerState()
         self.aborted.clear()
         for header, data in self.stored.batches:
             marker = end_transaction_marker(data) if header.is_control else None
-            completed = self.producer_state.update(header, now_ms, marker)
+            completed = producers.update(header, now_ms, marker)
             if completed is not None and completed.is_aborted:
                 self.index_aborted(completed)
+        return producers
 
     @property
     def size_bytes(self) -> int:
@@ -206,12 +214,13 @@ class SimPartitionLog:
 
     # -- append
 
-    def append(self, batch: Any, header: BatchHeader, now_ms: int) -> None:
+    def append(self, batch: Any, header: BatchHeader, now_ms: int) -> bool:
         assert header.base_offset == self.log_end_offset, (header.base_offset, self.log_end_offset)
         self.stored.disk.write("append")
         self.stored.batches.append((header, bytes(batch)))
         self.log_end_offset = header.last_offset + 1
         self.on_change(self)
+        return True
 
     def append_received(self, records: Any, headers: Sequence[BatchHeader], now_ms: int) -> int:
         self.stored.disk.write("append")
@@ -264,11 +273,11 @@ class SimPartitionLog:
         if offset <= self.log_start_offset:
             return False
         self.log_start_offset = offset
-        if self.leader_epochs.truncate_from_start(offset):
-            self.persist_leader_epochs()
         return True
 
-    def delete_old_segments(self, now_ms: int, high_watermark: int) -> int:
+    def delete_old_segments(
+        self, now_ms: int, high_watermark: int, producer_snapshot: Callable[[], bytes]
+    ) -> int:
         """What lies wholly below the log's start, a batch being a segment."""
         batches = self.stored.batches
         count = index_of(batches, self.log_start_offset)
@@ -281,34 +290,31 @@ class SimPartitionLog:
     def remove_deleted_files(self, now_ms: int) -> int:
         return 0
 
-    def truncate_to(self, offset: int, now_ms: int) -> bool:
+    def truncate_to(self, offset: int, leader_epochs: LeaderEpochs, now_ms: int) -> Truncated | LogRestarted:
         self.stored.disk.write("truncation")
-        if offset >= self.log_end_offset:
-            if self.leader_epochs.truncate_from_end(self.log_end_offset):
-                self.persist_leader_epochs()
-            return False
-        if offset <= self.stored.start_offset:
-            self.truncate_fully_and_start_at(offset, now_ms)
-            return True
+        if offset < self.log_end_offset and offset <= self.stored.start_offset:
+            return self.restart_at(offset, now_ms)
         self.stored.cut_at(offset)
         self.log_start_offset = min(self.log_start_offset, self.stored.end_offset)
         self.log_end_offset = self.stored.end_offset
         self.recovery_point = min(self.recovery_point, self.log_end_offset)
-        self.leader_epochs.truncate_from_end(self.log_end_offset)
+        leader_epochs.truncate_from_end(self.log_end_offset)
+        self.leader_epoch_checkpoint = leader_epochs.encode()
         self.persist_leader_epochs()
-        self._rebuild_producers(now_ms)
+        producers = self._rebuilt_producers(now_ms)
         self.on_change(self)
-        return True
+        return Truncated(self.log_start_offset, self.log_end_offset, producers)
 
-    def truncate_fully_and_start_at(self, offset: int, now_ms: int) -> None:
+    def restart_at(self, offset: int, now_ms: int) -> LogRestarted:
         self.stored.disk.write("restart")
         self.stored.cut(0)
         self.stored.start_offset = offset
         self.log_start_offset = self.log_end_offset = self.recovery_point = offset
-        self.leader_epochs.clear()
+        self.aborted.clear()
+        self.leader_epoch_checkpoint = LeaderEpochs().encode()
         self.persist_leader_epochs()
-        self._rebuild_producers(now_ms)
         self.on_change(self)
+        return LogRestarted(offset)
 
     # -- durability
 
@@ -324,21 +330,21 @@ class SimPartitionLog:
     def flush(self, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
         self.stored.disk.write("flush")
         self.stored.flushed_count = len(self.stored.batches)
-        self.stored.epochs.write(self.leader_epochs.encode(), flush=True)
+        self.stored.epochs.write(self.leader_epoch_checkpoint, flush=True)
         self.recovery_point = self.log_end_offset
         if now_ms is not None:
             self.last_flush_ms = now_ms
 
     def persist_leader_epochs(self, *, syncs: bool = False) -> None:
         self.stored.disk.write("leader epochs")
-        self.stored.epochs.write(self.leader_epochs.encode(), flush=syncs)
+        self.stored.epochs.write(self.leader_epoch_checkpoint, flush=syncs)
 
-    def close(self) -> None:
+    def close(self, producer_snapshot: bytes | None = None) -> None:
         self.flush()
 
 
 def index_of(batches: list[tuple[BatchHeader, bytes]], offset: int) -> int:
-    """Of the first batch that ends at or after `offset`."""
+    """Returns the index of the first batch that ends at or after `offset`."""
     low, high = 0, len(batches)
     while low < high:
         middle = (low + high) // 2
@@ -369,7 +375,7 @@ class SimLogDirectory:
         disk.clean_epoch.write(None, flush=True)
 
     def suspect_partitions(self) -> tuple[TopicPartition, ...]:
-        """Those that end below their checkpointed high watermark."""
+        """Returns the partitions that end below their checkpointed high watermark."""
         return tuple(
             topic_partition
             for topic_partition, stored in sorted(self.disk.partitions.items())
@@ -394,21 +400,22 @@ class SimLogDirectory:
         config: LogConfig,
         *,
         now_ms: int,
-        producer_state: ProducerState | None = None,
         **_: Any,
-    ) -> SimPartitionLog:
+    ) -> OpenedLog:
         stored = self.disk.partitions.get(topic_partition)
         if stored is None or stored.topic_id != topic_id:
             stored = self.disk.partitions[topic_partition] = StoredPartition(topic_id, self.disk)
             self.high_watermarks.pop(topic_partition, None)
             self._log_starts.pop(topic_partition, None)
         log_start_offset = self._log_starts.get(topic_partition, 0)
-        log = SimPartitionLog(stored, config, now_ms, producer_state, log_start_offset=log_start_offset)
+        log = SimPartitionLog(stored, config, now_ms, log_start_offset=log_start_offset)
         log.on_change = lambda changed: self._on_change(topic_partition, changed)
         self.partitions[topic_partition] = log
-        return log
+        return log.recovered(now_ms)
 
-    def close_partition(self, topic_partition: TopicPartition) -> None:
+    def close_partition(
+        self, topic_partition: TopicPartition, producer_snapshot: bytes | None = None
+    ) -> None:
         log = self.partitions.pop(topic_partition, None)
         if log is not None:
             log.close()
@@ -433,10 +440,10 @@ class SimLogDirectory:
         return strays
 
     def checkpoint_recovery_points(self) -> None:
-        """The flushed count of each partition is all there is to it."""
+        """Does nothing more, because the flushed count of each partition is the recovery point."""
 
     def checkpoint_clean_offsets(self) -> None:
-        """Nothing is compacted here."""
+        """Does nothing, because nothing is compacted here."""
 
     def checkpoint_log_start_offsets(self) -> None:
         for topic_partition, log in self.partitions.items():
@@ -448,7 +455,7 @@ class SimLogDirectory:
         self.disk.write("high watermarks")
         self.disk.high_watermarks.write(dict(self.high_watermarks), flush=True)
 
-    def close(self, *, broker_epoch: int = -1) -> None:
+    def close(self, *, broker_epoch: int = -1, **_: Any) -> None:
         for topic_partition in list(self.partitions):
             self.close_partition(topic_partition)
         self.checkpoint_log_start_offsets()

@@ -1,4 +1,6 @@
-"""What goes wrong, when, and for how long: chosen by the seed, some of it at the moment it hurts most."""
+"""Faults of the simulation: the seed chooses their kind, time and duration, and places some of them at the
+worst moment.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,15 @@ import random
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from tidelog.broker.partition.events import ProposeIsr
-from tidelog.metadata import keys
-from tidelog.model.topics import TopicPartition
-
 from sim.broker_node import BrokerNode, broker_name
 from sim.coordinator_node import coordinator_name
 from sim.loop import MS_PER_S, SimProcess
 from sim.plan import TOPIC
 from sim.rpc import controller_name
 from sim.store import STORE
+from tidelog.broker.partition.events import ProposeIsr
+from tidelog.metadata import keys
+from tidelog.model.topics import TopicPartition
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -37,7 +38,7 @@ MOMENTS: Final = ("store", "log")
 
 
 class Faults:
-    """`run`, then `heal`."""
+    """Call `run`, then `heal`."""
 
     def __init__(self, world: World, chance: random.Random) -> None:
         self._world = world
@@ -76,7 +77,7 @@ class Faults:
             ]
 
     async def run(self, for_s: float, at_least: int) -> None:
-        """Until both are over."""
+        """Runs until both kinds of faults have ended."""
         world, chance = self._world, self._chance
         until = world.loop.now + for_s
         actions = [action for action, _ in self._kinds]
@@ -91,7 +92,7 @@ class Faults:
             self._note(what)
 
     def heal(self) -> None:
-        """No more faults; everybody is up and can reach everybody."""
+        """Ends all faults. Every process runs and can reach every other."""
         world = self._world
         self._is_healed = True
         world.on_moment = world.on_proposal = lambda *_: None
@@ -165,7 +166,7 @@ class Faults:
         return f"all: {killed}" if killed else None
 
     def _stop_broker(self) -> str | None:
-        """SIGTERM, with a SIGKILL if that takes too long."""
+        """Sends SIGTERM, then SIGKILL if the broker takes too long."""
         candidates = [b for b in self._brokers() if self._node(b).is_serving]
         if not candidates:
             return None
@@ -190,7 +191,9 @@ class Faults:
         return node
 
     def _crash_machine(self, broker_id: int | None = None) -> str | None:
-        """What was not flushed is gone, or the whole disk; on no more replicas at a time than may be lost."""
+        """Crashes a machine, which loses its unflushed data or the whole disk. The number of affected
+        replicas stays within the allowed losses.
+        """
         world, chance = self._world, self._chance
         self._impaired = {impaired for impaired in self._impaired if not self._has_recovered(impaired)}
         candidates = list(world.plan.brokers) if broker_id is None else [broker_id]
@@ -215,7 +218,7 @@ class Faults:
         return f"machine of broker-{broker_id}: {how}"
 
     def _has_recovered(self, broker_id: int) -> bool:
-        """In every ISR again, with all that is committed."""
+        """Returns True if the broker is in every ISR again and has everything that is committed."""
         world = self._world
         node = world.node(broker_id)
         if node is None or not node.is_serving:
@@ -278,14 +281,14 @@ class Faults:
         self._later(after_s, lambda: self._world.start_coordinator(coordinator_id))
 
     def _pause_coordinator(self) -> str | None:
-        """For so long, often, that its shards have another owner when it goes on."""
+        """Pauses a coordinator, often for so long that its shards have another owner when it continues."""
         alive = self._coordinators()
         if not alive:
             return None
         return self._pause(self._world.process(coordinator_name(self._chance.choice(alive))))
 
     def _stop_coordinator(self) -> str | None:
-        """SIGTERM, with a SIGKILL if that takes too long."""
+        """Sends SIGTERM, then SIGKILL if the coordinator takes too long."""
         alive = self._coordinators()
         if not alive:
             return None
@@ -305,8 +308,8 @@ class Faults:
         return f"stop {process}"
 
     def _outlive_coordinator(self) -> str | None:
-        """It stands still until others have its shards, all that it was asked meanwhile in its ears; when it
-        goes on, the others die, and who is left reads what both have written.
+        """Freezes a coordinator until others own its shards, while requests for it wait. Then it continues,
+        the others die, and the remaining coordinator reads what both have written.
         """
         world, chance = self._world, self._chance
         alive = self._coordinators()
@@ -330,7 +333,9 @@ class Faults:
         return f"{process} stands still for {for_s:.1f} s, the others die when it goes on"
 
     def _isolate_coordinator(self) -> str | None:
-        """From everybody, or from the store alone: it goes on deciding while another takes its shards."""
+        """Isolates a coordinator from all others, or only from the store. It continues to decide while
+        another one takes its shards.
+        """
         alive = self._coordinators()
         if not alive:
             return None
@@ -353,7 +358,7 @@ class Faults:
         self._later(for_s, lambda: blocked.difference_update(pairs))
 
     def _cut_network(self) -> str:
-        """Some from the others, both ways or one."""
+        """Cuts some processes off from the others, in both directions or in one."""
         chance, names = self._chance, self._names()
         one_side = chance.sample(names, chance.randint(1, len(names) // 2))
         other_side = [name for name in names if name not in one_side]
@@ -420,7 +425,7 @@ class Faults:
         return f"the store's lease clock runs {rate} times as fast"
 
     def _trouble_a_disk(self) -> str:
-        """Writes fail, some or all, for a while: it is full, or on its way out."""
+        """Makes writes fail, some or all of them, for a limited time: the disk is full or about to break."""
         disks = self._world.disks
         broker_id = self._chance.choice(sorted(disks))
         share = self._chance.choice((0.05, 0.3, 1.0))
@@ -444,7 +449,9 @@ class Faults:
     # -- the worst moment
 
     def _set_trap(self) -> str | None:
-        """The next time something of that kind happens, strike whoever does it, before the next step."""
+        """Sets a trap: the next time that an event of this kind happens, the fault hits its process before
+        the next step.
+        """
         world, chance = self._world, self._chance
         moment = chance.choice(MOMENTS)
         skip = chance.choice((0, 0, 1, 5))
@@ -496,7 +503,7 @@ class Faults:
             self._note(f"at {moment}: {what}")
 
     def _hurry_leaders(self) -> str | None:
-        """Leaders change one after the other while one replica hears nothing from controllers."""
+        """Changes leaders one after the other, while one replica gets no commands from controllers."""
         return self._hurry(self._chance.choice(self._world.topic_partitions))
 
     def _hurry(self, topic_partition: TopicPartition) -> str | None:
@@ -522,10 +529,12 @@ class Faults:
             self._world.trace.add(self._world.loop.now, "strike", f"lease of {item.key} ends")
             store.expire(item.lease)
 
-    # -- ISR changes that are under way
+    # -- pending ISR changes
 
     def _await_proposal(self) -> str | None:
-        """The next ISR change takes long to be written, and those it counts on die meanwhile."""
+        """Delays the write of the next ISR change, and kills the replicas that it relies on in the
+        meantime.
+        """
         world = self._world
         until = world.loop.now + TRAP_LASTS_S
 
@@ -542,7 +551,9 @@ class Faults:
     def _strike_expansion(
         self, process: SimProcess, topic_partition: TopicPartition, proposal: ProposeIsr
     ) -> None:
-        """Who joins loses its disk before the store hears that it has caught up, and is then needed."""
+        """A joining replica loses its disk before the store learns that it has caught up. Then the replica is
+        needed.
+        """
         joins = proposal.added[0][0]
         others = [b for b in self._world.plan.brokers if b != joins]
         pairs = {(broker_name(joins), broker_name(b)) for b in others}
@@ -556,7 +567,9 @@ class Faults:
     def _strike_shrink(
         self, process: SimProcess, topic_partition: TopicPartition, proposal: ProposeIsr
     ) -> None:
-        """Those that stay can't tell the store that others left, go on for a while, and die."""
+        """The remaining replicas cannot tell the store that others left. They continue for some time
+        and die.
+        """
         stay = list(proposal.isr)
         self._cut({(broker_name(b), STORE) for b in stay}, PROPOSAL_DELAY_S)
         self._note(f"ISR of {topic_partition} shrinks to {stay}, the store does not hear of it")

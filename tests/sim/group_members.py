@@ -1,4 +1,4 @@
-"""Members of classic groups: they join, share the partitions out, commit offsets, and go."""
+"""Members of classic groups, which join, divide the partitions, commit offsets and leave."""
 
 from __future__ import annotations
 
@@ -7,6 +7,12 @@ import json
 import random
 from typing import Any, Final
 
+from sim.clients import REQUEST_TIMEOUT_S, RETRY_S, Metadata
+from sim.histories import Commit, CommitHistory
+from sim.loop import MS_PER_S, SimLoop
+from sim.network import Network
+from sim.plan import TOPIC
+from sim.requests import ask
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.heartbeat import HeartbeatRequest
@@ -19,13 +25,6 @@ from tidelog.wire.messages.offset_commit import (
 )
 from tidelog.wire.messages.offset_fetch import OffsetFetchRequest, OffsetFetchRequestTopic
 from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
-
-from sim.clients import REQUEST_TIMEOUT_S, RETRY_S, Metadata
-from sim.histories import Commit, CommitHistory
-from sim.loop import MS_PER_S, SimLoop
-from sim.network import Network
-from sim.plan import TOPIC
-from sim.requests import ask
 
 JOIN_VERSION: Final = 5
 SYNC_VERSION: Final = 3
@@ -59,7 +58,7 @@ class CoordinatorAddress:
 
 
 class LeftGroupError(Exception):
-    """The member has to join again; `is_unknown`: as somebody else."""
+    """The member has to join again. With `is_unknown`, it needs a new member id."""
 
     def __init__(self, error: ErrorCode) -> None:
         super().__init__(error.name)
@@ -67,7 +66,7 @@ class LeftGroupError(Exception):
 
 
 class SimGroupMember:
-    """One of a group; each partition's offsets are names that tell who committed them."""
+    """A member of a group. Its committed offsets carry names that identify the commit."""
 
     def __init__(
         self,
@@ -114,7 +113,7 @@ class SimGroupMember:
     # -- requests
 
     async def _ask(self, message: Any, version: int, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
-        """None: no answer, or nobody to ask; look again."""
+        """Asks once. Returns None if there is no answer or no broker to ask. The caller then looks again."""
         broker = await self._address.broker()
         if broker is None:
             await self._pause()
@@ -131,7 +130,7 @@ class SimGroupMember:
         await asyncio.sleep(RETRY_S * (0.5 + self._chance.random()))
 
     async def _refused(self, code: int) -> None:
-        """Raises LeftGroupError unless it is to be tried again."""
+        """Raises LeftGroupError unless the request should be repeated."""
         error = ErrorCode(code)
         self.last_error = error.name
         if error in (
@@ -146,7 +145,7 @@ class SimGroupMember:
     # -- membership
 
     async def _join(self) -> list[int]:
-        """The partitions that are this member's, once all of its group are there."""
+        """Joins the group and returns this member's partitions when all members have joined."""
         while True:
             request = JoinGroupRequest(
                 group_id=self._group,
@@ -255,7 +254,7 @@ class SimGroupMember:
             self._history.was_acknowledged(self._group, partition, commit, self._now_s)
 
     async def _fetch(self, partitions: range) -> bool:
-        """Whether there was an answer."""
+        """Fetches offsets. Returns True if there was an answer."""
         asked_s = self._now_s
         found = await fetch_offsets(self, self._group, partitions)
         if found is None:
@@ -265,7 +264,7 @@ class SimGroupMember:
         return True
 
     async def read_at_last(self) -> None:
-        """Until all offsets are told."""
+        """Reads all offsets, however long it takes."""
         while not await self._fetch(range(self._partitions)):
             pass
 
@@ -273,7 +272,7 @@ class SimGroupMember:
 async def fetch_offsets(
     member: SimGroupMember, group: str, partitions: range, *, stable: bool = False
 ) -> dict[int, str | None] | None:
-    """By partition, the metadata of what is committed; None: nobody could tell."""
+    """Returns the metadata of the committed offsets by partition, or None if no broker could answer."""
     request = OffsetFetchRequest(
         group_id=group,
         topics=[OffsetFetchRequestTopic(TOPIC, list(partitions))],

@@ -1,7 +1,7 @@
-"""What clients of groups and transactions were promised, and what became of it.
+"""The promises that clients of groups and transactions received, and what happened to them.
 
-An offset is known by the name that was committed with it as its metadata, a transaction by the name that all
-its records carry.
+An offset is identified by the name that was committed with it as its metadata, and a transaction by the name
+that all its records carry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Fail = Callable[[str, str], None]
 
 
 class ShardWriters:
-    """Whose batches a shard's log holds, by the shard epoch of the owner that wrote them."""
+    """The shard epochs of the owners that wrote the batches in a shard's log."""
 
     def __init__(self, fail: Fail) -> None:
         self._fail = fail
@@ -30,7 +30,7 @@ class ShardWriters:
         self._newest: dict[TopicPartition, int] = {}
 
     def will_write(self, shard: TopicPartition, batches: bytes, shard_epoch: int) -> None:
-        """An owner asks for this to be appended."""
+        """Records that an owner asks to append this batch."""
         for position, header in iterate_headers(batches):
             key = (shard, batches[position + CRC_COVERS_FROM : position + header.size_bytes])
             self._epochs[key] = max(shard_epoch, self._epochs.get(key, shard_epoch))
@@ -60,8 +60,8 @@ class Commit:
         self.acknowledged_s: float | None = None
 
     def is_older_than(self, later: Commit) -> bool:
-        """By what clients know: it was acknowledged before the later one was sent, or one member sent both,
-        the later one only when it waited for this one no more.
+        """Returns True if clients can know that this commit is older: it was acknowledged before the later
+        one was sent, or one member sent both, the later one after it had stopped waiting for this one.
         """
         if self.acknowledged_s is not None and self.acknowledged_s <= later.sent_s:
             return True
@@ -72,7 +72,7 @@ class Commit:
 
 
 class CommitHistory:
-    """Of all groups."""
+    """The commits of all groups."""
 
     def __init__(self, fail: Fail) -> None:
         self.acknowledged = 0
@@ -83,7 +83,7 @@ class CommitHistory:
         self._generations: dict[str, list[tuple[float, int]]] = {}
 
     def generation_known(self, group: str, generation: int, now_s: float) -> None:
-        """A member has its assignment in it: so it is stored."""
+        """Records that a member has an assignment of this generation, so the generation is stored."""
         known = self._generations.setdefault(group, [])
         if not known or generation > known[-1][1]:
             known.append((now_s, generation))
@@ -105,7 +105,9 @@ class CommitHistory:
                 )
 
     def was_read(self, group: str, partition: int, name: str | None, asked_s: float) -> None:
-        """A fetch of committed offsets, asked at `asked_s`, told this; None: that there is none."""
+        """Records the answer to a fetch of committed offsets that was sent at `asked_s`. None means that no
+        offset is committed.
+        """
         self.read += 1
         found = None
         if name:
@@ -131,18 +133,20 @@ class CommitHistory:
 
 
 class Transaction:
-    """What its client wants of it, and was told."""
+    """The client's intention for a transaction, and the answers that it got."""
 
     def __init__(self, client: str, number: int) -> None:
         self.client = client
         self.number = number
         self.name = f"{client}:{number}"
         self.wants_commit: bool | None = None
-        """As it asks EndTxn from some moment on; None: not yet, so nobody may commit it."""
+        """The intention that the client states in EndTxn, or None before. A transaction without an intention
+        must not be committed.
+        """
         self.told_commit: bool | None = None
-        """What it was told to have happened."""
+        """The outcome that the client was told."""
         self.written: dict[TopicPartition, int] = {}
-        """Records that were acknowledged."""
+        """The number of acknowledged records."""
         self.commits_offset = False
         self.outcomes: dict[TopicPartition, bool] = {}
         self.found: dict[TopicPartition, int] = {}
@@ -155,12 +159,14 @@ class Transaction:
 
 
 class TransactionHistory:
-    """Reads along what is committed of each partition."""
+    """Reads the committed part of each partition."""
 
     def __init__(self, fail: Fail) -> None:
         self.transactions: dict[str, Transaction] = {}
         self.visible: dict[TopicPartition, list[tuple[int, str]]] = {}
-        """Offset and transaction of each batch that read_committed is to see; in the order of markers."""
+        """Offset and transaction of each batch that read_committed readers must see, in the order of
+        markers.
+        """
         self._fail = fail
         self._open: dict[tuple[TopicPartition, int], list[tuple[int, Transaction]]] = {}
         self._last_committed: dict[tuple[TopicPartition, str], int] = {}
@@ -175,7 +181,7 @@ class TransactionHistory:
         return sum(1 for transaction in self.transactions.values() if transaction.told_commit)
 
     def batch_committed(self, topic_partition: TopicPartition, header: BatchHeader, data: bytes) -> None:
-        """Below a high watermark."""
+        """Records that a batch is below a high watermark."""
         if not header.is_transactional:
             return
         key = (topic_partition, header.producer_id)
@@ -222,13 +228,13 @@ class TransactionHistory:
             self._last_committed[key] = transaction.number
 
     def was_told(self, transaction: Transaction, *, is_commit: bool) -> None:
-        """The coordinator has answered its EndTxn."""
+        """Records that the coordinator has answered the EndTxn."""
         transaction.told_commit = is_commit
         if any(outcome != is_commit for outcome in transaction.outcomes.values()):
             self._fail("what was answered to EndTxn holds", f"{transaction}")
 
     def shown(self, topic_partition: TopicPartition, header: BatchHeader, data: bytes, reader: str) -> None:
-        """A read_committed reader was given this batch, and not told that it is aborted."""
+        """Records that a read_committed reader received this batch and was not told that it is aborted."""
         if not header.is_transactional or header.is_control:
             return
         transaction = self.transactions[transaction_name(data)]
@@ -236,15 +242,15 @@ class TransactionHistory:
             self._fail("read_committed shows what is committed only", f"{reader} {header} {transaction}")
 
     def hidden(self, topic_partition: TopicPartition, header: BatchHeader, data: bytes, reader: str) -> None:
-        """A read_committed reader was told that this batch is aborted."""
+        """Records that a read_committed reader was told that this batch is aborted."""
         transaction = self.transactions[transaction_name(data)]
         if transaction.outcomes.get(topic_partition) is not False:
             self._fail("read_committed shows all that is committed", f"{reader} {header} {transaction}")
 
-    # -- the end
+    # -- final checks
 
     def unfinished(self) -> list[str]:
-        """Transactions without a marker where they wrote."""
+        """Returns transactions that lack a marker in a partition where they wrote."""
         return [
             f"{transaction} is open in {key[0]}"
             for key, batches in self._open.items()
@@ -260,7 +266,7 @@ class TransactionHistory:
                 self._fail("an acknowledged commit is never aborted", f"{transaction}")
 
     def last_with_offset(self, client: str) -> str | None:
-        """Of this client's, the last committed one that committed an offset."""
+        """Returns this client's last committed transaction that committed an offset."""
         last = None
         for transaction in self.transactions.values():
             is_committed = transaction.told_commit or any(transaction.outcomes.values())

@@ -1,7 +1,7 @@
-"""What must always hold (DESIGN section 3), checked after every step of whatever process took it.
+"""The invariants, which are checked after every step of any process (docs/architecture.md lists them).
 
-The reference is the committed log of each partition: what some leader's high watermark has passed. It is
-kept here, beside the cluster, and only ever grows.
+The reference is the committed log of each partition: everything that some leader's high watermark has passed.
+It is kept here, outside the cluster, and only grows.
 """
 
 from __future__ import annotations
@@ -10,16 +10,15 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from sim.disk import SimPartitionLog, index_of
+from sim.histories import CommitHistory, ShardWriters, TransactionHistory
+from sim.plan import TOPIC, TOPICS
+from sim.trace import Trace
 from tidelog.metadata import keys
 from tidelog.metadata.entries import PartitionStateEntry, TopicEntry, decode_entry
 from tidelog.metadata.store import Delete, Put
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader
-
-from sim.disk import SimPartitionLog, index_of
-from sim.histories import CommitHistory, ShardWriters, TransactionHistory
-from sim.plan import TOPIC, TOPICS
-from sim.trace import Trace
 
 if TYPE_CHECKING:
     from sim.loop import SimLoop, SimProcess
@@ -28,31 +27,31 @@ NO_LEADER: Final = -1
 
 
 class InvariantViolationError(AssertionError):
-    """The message names the invariant and what broke it."""
+    """The message names the invariant and the violation."""
 
 
 class CommittedLog:
-    """Batches below the highest high watermark any leader had."""
+    """Batches below the highest high watermark of any leader."""
 
     def __init__(self) -> None:
         self.base_offsets: list[int] = []
         self.batches: list[tuple[BatchHeader, bytes]] = []
         self.epochs: list[int] = []
-        """Of the leader whose high watermark passed the batch first; never falling."""
+        """The epoch of the leader whose high watermark passed the batch first. It never decreases."""
         self.next_sequences: dict[tuple[int, int], int] = {}
-        """By producer id and epoch."""
+        """Sequence numbers by producer id and epoch."""
 
     @property
     def end_offset(self) -> int:
         return self.batches[-1][0].last_offset + 1 if self.batches else 0
 
     def end_before(self, leader_epoch: int) -> int:
-        """Where what leaders of earlier epochs committed ends."""
+        """Returns the end of what leaders of earlier epochs committed."""
         count = bisect_left(self.epochs, leader_epoch)
         return self.batches[count - 1][0].last_offset + 1 if count else 0
 
     def at(self, offset: int) -> tuple[BatchHeader, bytes] | None:
-        """The batch that holds `offset`."""
+        """Returns the batch that contains `offset`."""
         index = bisect_right(self.base_offsets, offset) - 1
         if index < 0 or self.batches[index][0].last_offset < offset:
             return None
@@ -60,12 +59,12 @@ class CommittedLog:
 
 
 class Invariants:
-    """`violation` is the first one found, None so far. The hooks are called by what they are about."""
+    """`violation` is the first violation, or None. The simulated components call the hooks."""
 
     def __init__(self, loop: SimLoop, trace: Trace) -> None:
         self.violation: str | None = None
         self.deleted_below: dict[TopicPartition, int] = {}
-        """Somebody asked for this; until then nobody may lose a record."""
+        """True if an operator asked for an unclean election. Before that, no record may be lost."""
         self.committed: dict[TopicPartition, CommittedLog] = {}
         self._loop = loop
         self._trace = trace
@@ -89,10 +88,10 @@ class Invariants:
     # -- brokers
 
     def check_broker(self, process: SimProcess, replicas: dict[TopicPartition, Any]) -> None:
-        """After a step of a broker."""
+        """Checks a broker after one of its steps."""
         for topic_partition, replica in replicas.items():
             if topic_partition.topic not in TOPICS:
-                continue  # made and deleted on the way: offsets begin anew each time
+                continue  # created and deleted during the run; offsets restart each time
             core = replica.core
             now = (core.high_watermark, core.log_end_offset, core.leader_epoch if core.is_leader else -1)
             key = (process, topic_partition)
@@ -130,14 +129,14 @@ class Invariants:
         holder = self._leaders.setdefault((topic_partition, replica.core.leader_epoch), process)
         if holder is not process:
             self.fail("one leader an epoch", f"{where}: {holder} leads or led it too")
-        # One that hears of its election late may lack what its successors have committed since.
+        # A leader that learns of its election late may lack what its successors have committed since.
         end = self.log(topic_partition).end_before(replica.core.leader_epoch)
         self._check_same(topic_partition, replica.log, 0, end, f"{where} new leader")
 
     def _check_same(
         self, topic_partition: TopicPartition, log: SimPartitionLog, start: int, end: int, where: str
     ) -> None:
-        """The log holds the committed batches from `start` to `end`."""
+        """Checks that the log contains the committed batches from `start` to `end`."""
         committed = self.log(topic_partition)
         if log.stored.end_offset < end:
             self.fail(
@@ -184,7 +183,8 @@ class Invariants:
     ) -> None:
         committed = self.log(topic_partition)
         if committed.epochs:
-            # A deposed leader that has not heard of it may still be told by followers that they had it all.
+            # Followers may still tell a deposed leader, which does not know of its deposition, that they have
+            # everything.
             leader_epoch = max(leader_epoch, committed.epochs[-1])
         committed.epochs.append(leader_epoch)
         if header.base_offset != committed.end_offset:
@@ -209,7 +209,7 @@ class Invariants:
     # -- clients
 
     def acknowledged(self, topic_partition: TopicPartition, base_offset: int, values: list[bytes]) -> None:
-        """A producer was told that its batch stands at `base_offset`, with acks=all."""
+        """Records that a producer with acks=all was told that its batch is at `base_offset`."""
         found = self.log(topic_partition).at(base_offset)
         if found is None or not all(value in found[1] for value in values):
             shown = None if found is None else describe(*found)
@@ -218,7 +218,7 @@ class Invariants:
             )
 
     def shown(self, topic_partition: TopicPartition, header: BatchHeader, data: bytes, reader: str) -> None:
-        """A reader got this batch."""
+        """Records that a reader received this batch."""
         found = self.log(topic_partition).at(header.base_offset)
         if found is None or found[1] != data:
             committed = None if found is None else describe(*found)
@@ -228,13 +228,13 @@ class Invariants:
             )
 
     def taken_back(self, topic_partition: TopicPartition, offset: int, reader: str, error: str) -> None:
-        """A reader's position, which it was shown, is refused."""
+        """Records that a reader's position, which the reader was shown, was refused."""
         self.fail("what was shown is never taken back", f"{reader} {topic_partition} at {offset}: {error}")
 
     def told_log_end(
         self, topic_partition: TopicPartition, leader_epoch: int, offset: int, reader: str
     ) -> None:
-        """ListOffsets told a reader where the log ends: never further back under a newer leader."""
+        """Records the log end that ListOffsets returned. It must not move back under a newer leader."""
         epoch, end = self._told_end.get((reader, topic_partition), (-1, 0))
         if leader_epoch >= epoch and offset < end:
             self.fail(
@@ -247,7 +247,7 @@ class Invariants:
     # -- the store
 
     def stored(self, source: SimProcess | None, changes: Sequence[Put | Delete], revision: int) -> None:
-        """A transaction took effect."""
+        """Records that a transaction of the store took effect."""
         for change in changes:
             if not isinstance(change, Put) or not change.key.startswith(keys.TOPICS):
                 continue

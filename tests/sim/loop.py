@@ -1,9 +1,9 @@
-"""An event loop in virtual time, and the processes that live on it.
+"""An event loop in virtual time, and the processes that run on it.
 
-Nothing waits: when no callback is ready, the clock jumps to the next timer. No selector, no thread, no
-socket. Whose a callback is tells a context variable, which tasks and timers inherit: so a process can be
-killed (its callbacks never run again, not even `finally` blocks: a SIGKILL runs none either) or paused
-(its callbacks wait, its timers grow stale, as under SIGSTOP).
+The loop never waits: if no callback is ready, the clock jumps to the next timer. There is no selector, thread
+or socket. A context variable, which tasks and timers inherit, names the process of a callback. So a process
+can be killed (its callbacks never run again, not even `finally` blocks, as with SIGKILL) or paused (its
+callbacks wait and its timers become overdue, as with SIGSTOP).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MEAN_THREAD_DELAY_S: Final = 0.001
 SLOW_THREAD_SHARE: Final = 0.02
-"""So many of the works given to a thread take long, as a disk that stalls makes them."""
+"""The probability that work in a thread takes long, as on a disk that stalls."""
 SLOW_THREAD_DELAY_S: Final = 0.7
 MS_PER_S: Final = 1000
 EPOCH_MS: Final = 1_700_000_000_000
@@ -31,7 +31,7 @@ PROCESS: contextvars.ContextVar[SimProcess | None] = contextvars.ContextVar("sim
 
 
 class SimProcess:
-    """One life of a process. `service` is what runs in it; a restart makes another SimProcess."""
+    """One life of a process. `service` is what runs in it. A restart makes another SimProcess."""
 
     def __init__(self, loop: SimLoop, name: str) -> None:
         self.loop = loop
@@ -53,7 +53,9 @@ class SimProcess:
         return self.loop.create_task(work, context=self.context.copy())
 
     def kill(self) -> None:
-        """SIGKILL. What it held is kept until the simulation ends: collecting it would run its `finally`s."""
+        """Simulates SIGKILL. The objects of the process are kept until the simulation ends, because
+        collecting them would run their `finally` blocks.
+        """
         self.is_alive = False
         self.loop.graveyard.append(self)
 
@@ -69,12 +71,12 @@ class SimProcess:
 
 
 class SimClock:
-    """A process's clocks: skewed by the faults. (`tidelog.runtime.clock.Clock`.)"""
+    """The clocks of a process, skewed by the faults (`tidelog.timing.clock.Clock`)."""
 
     def __init__(self, process: SimProcess) -> None:
         self._process = process
 
-    def now_ms(self) -> int:
+    def wall_ms(self) -> int:
         process = self._process
         return EPOCH_MS + int(process.loop.now * MS_PER_S * process.clock_rate) + process.wall_skew_ms
 
@@ -83,7 +85,7 @@ class SimClock:
 
 
 class SimLoop(asyncio.AbstractEventLoop):
-    """What asyncio's tasks, futures, locks, queues and time-outs need of a loop."""
+    """The part of asyncio's event loop that tasks, futures, locks, queues and timeouts need."""
 
     def __init__(self, chance: random.Random) -> None:
         self.now = 0.0
@@ -100,7 +102,9 @@ class SimLoop(asyncio.AbstractEventLoop):
     # -- running
 
     def run_until(self, is_over: Callable[[], bool]) -> None:
-        """Until `is_over()`, asked after each callback; or until nothing is left to do."""
+        """Runs until `is_over()` returns True, which is called after each callback, or until nothing is left
+        to do.
+        """
         before = events._get_running_loop()
         events._set_running_loop(self)
         try:
@@ -138,7 +142,7 @@ class SimLoop(asyncio.AbstractEventLoop):
         self.on_step(process)
 
     def forget(self) -> None:
-        """Nothing more will run."""
+        """Clears the loop, because nothing will run any more."""
         self.ready.clear()
         self._timers.clear()
         self.graveyard.clear()
@@ -166,7 +170,7 @@ class SimLoop(asyncio.AbstractEventLoop):
     ) -> events.TimerHandle:
         process = PROCESS.get() if context is None else context.get(PROCESS)
         if process is not None:
-            delay /= process.clock_rate  # a fast clock's timers come early
+            delay /= process.clock_rate  # timers of a fast clock fire early
         return self.call_at(self.now + delay, callback, *args, context=context)
 
     def call_at(
@@ -182,14 +186,14 @@ class SimLoop(asyncio.AbstractEventLoop):
         return handle
 
     def call_outside(self, delay_s: float, callback: Callable[..., Any], *args: Any) -> events.TimerHandle:
-        """For the world itself: the callback is no process's."""
+        """Schedules a callback of the world itself, which belongs to no process."""
         return self.call_at(self.now + delay_s, callback, *args, context=self._outside)
 
     def spawn_outside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         return self.create_task(work, context=contextvars.Context())
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
-        """Left in the heap until its time."""
+        """Leaves a cancelled timer in the heap until its time."""
 
     def create_future(self) -> asyncio.Future[Any]:
         return asyncio.Future(loop=self)
@@ -210,7 +214,9 @@ class SimLoop(asyncio.AbstractEventLoop):
             self.on_problem({"message": "a task failed", "exception": task.exception(), "task": task})
 
     def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
-        """A thread: the work happens at some moment, its result is known at some later one."""
+        """Simulates a thread: the work happens at some moment, and its result becomes known at a later
+        one.
+        """
         future = self.create_future()
         chance = self._chance
         begins_s = chance.expovariate(1 / MEAN_THREAD_DELAY_S)

@@ -1,4 +1,6 @@
-"""Messages between processes: late, lost, twice, out of order, cut off one way or both."""
+"""Messages between processes, which may be late, lost, duplicated, reordered, or cut off in one or both
+directions.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from sim.trace import Trace
 MEAN_DELAY_S: Final = 0.002
 SLOW_SHARE: Final = 0.01
 SLOW_DELAY_S: Final = 1.0
-"""One message of a hundred takes up to this long: it overtakes nothing, all overtake it."""
+"""The delay of one message in a hundred, which all other messages overtake."""
 REFUSED_AFTER_S: Final = 0.001
 ORDER_GAP_S: Final = 1e-6
 
@@ -21,7 +23,7 @@ Serve = Callable[[SimProcess], Awaitable[Any]]
 
 
 class Network:
-    """Processes by name; a name's address goes over to its next life."""
+    """Processes by name. A restarted process keeps its name's address."""
 
     def __init__(self, loop: SimLoop, trace: Trace, chance: random.Random) -> None:
         self.processes: dict[str, SimProcess] = {}
@@ -52,8 +54,9 @@ class Network:
         repeatable: bool = True,
         on_lost: Callable[[], None] | None = None,
     ) -> None:
-        """`arrive(process)` runs in whoever lives at `target` when the message gets there: after all that
-        `source` sent there on the same `stream` before. `on_lost` is called if it never will, by nobody.
+        """Sends a message. `arrive(process)` runs in the process that has the name `target` when the message
+        arrives, after all earlier messages of `source` on the same `stream`. If it cannot arrive, `on_lost`
+        is called outside of any process.
         """
         chance = self._chance
         copies = 2 if repeatable and chance.random() < self.duplicate_share else 1
@@ -108,8 +111,8 @@ class Network:
         stream: object = None,
         repeatable: bool = True,
     ) -> Any:
-        """Ask `target` and wait for its answer, from within a process. Raises ConnectionError where it isn't
-        known whether it was served, and what `serve` raised.
+        """Asks `target` and waits for its answer, within a process. Raises the errors of `serve`, and
+        ConnectionError if it is unknown whether the request was served.
         """
         source = PROCESS.get()
         assert source is not None, "only processes call"

@@ -1,4 +1,4 @@
-"""What a seed makes of a cluster: its size, its settings, the load."""
+"""Derives the plan of a cluster from a seed: its size, its settings, its load."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from tidelog.model.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, 
 
 TOPIC: Final = "events"
 TOPICS: Final = (TOPIC, GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC)
-"""Those that are checked."""
+"""The topics that are checked."""
 CONTROLLER_IDS_FROM: Final = 100
 COORDINATOR_IDS_FROM: Final = 200
 SESSION_TIMEOUTS_MS: Final = (1500, 3000, 6000)
 NEVER_S: Final = 1e9
 COORDINATION_SHARE: Final = 0.35
 HISTORY_EVENTS: Final = (30, 200, 50_000)
-"""The smaller, the more often a watch that lags finds its revisions compacted away."""
+"""The number of revisions that the store keeps. With a smaller number, watches that lag are compacted more
+often.
+"""
 
 
 class CoordinationPlan(NamedTuple):
-    """`assignments` of the internal topics, by topic and partition."""
+    """`assignments` maps topic and partition of the internal topics to replicas."""
 
     coordinators: tuple[int, ...]
     assignments: dict[str, tuple[tuple[int, ...], ...]]
@@ -57,7 +59,7 @@ class Plan(NamedTuple):
 
     @property
     def all_assignments(self) -> dict[str, tuple[tuple[int, ...], ...]]:
-        """Of every topic that is checked, as it is made."""
+        """Returns the initial assignment of every checked topic."""
         internal = {} if self.coordination is None else self.coordination.assignments
         return {TOPIC: self.assignments, **internal}
 
@@ -71,7 +73,7 @@ class Plan(NamedTuple):
 
     @property
     def most_losses(self) -> int:
-        """So many replicas may lose what they hold at a time."""
+        """Returns the number of replicas that may lose their data at a time."""
         return self.min_in_sync_replicas - 1
 
 
@@ -133,7 +135,7 @@ def plan_for(chance: random.Random) -> Plan:
 def _coordination(
     chance: random.Random, brokers: tuple[int, ...], replication_factor: int, common: dict[str, str]
 ) -> CoordinationPlan | None:
-    """Groups and transactions, in some seeds: they take more than twice the time of the others."""
+    """Plans groups and transactions for some seeds, which take more than twice the time of the others."""
     if chance.random() > COORDINATION_SHARE:
         return None
     partitions = {GROUP_METADATA_TOPIC: chance.choice((1, 2)), TRANSACTION_STATE_TOPIC: chance.choice((1, 2))}

@@ -1,4 +1,4 @@
-"""Faults planted in tidelog on purpose: the simulator is worth what it finds of them (DESIGN section 3)."""
+"""Faults that are planted in tidelog on purpose, to show that the simulator finds them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import ProposeIsr
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.broker.replica import Replica
-from tidelog.broker.replication import isr_writer
-from tidelog.group_coordinator.runtime.shard import Shard
+from tidelog.broker.replication.leader import isr_writer
+from tidelog.group_coordinator.shards.shard import Shard
 from tidelog.metadata.store import Compare, CompareOperator, CompareTarget
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -29,14 +29,14 @@ UNKNOWN_EPOCH: Final = -1
 
 @contextlib.contextmanager
 def epoch_truncation_off() -> Iterator[None]:
-    """Followers cut their logs to the high watermark, as Kafka did before KIP-101."""
+    """Followers truncate their logs to the high watermark, as Kafka did before KIP-101."""
     with patch.object(hosting, "PartitionCore", partial(PartitionCore, truncates_by_epoch=False)):
         yield
 
 
 @contextlib.contextmanager
 def shrink_applied_first() -> Iterator[None]:
-    """A leader counts without those who leave the ISR before the store has taken the change."""
+    """A leader ignores the replicas that leave the ISR before the store has accepted the change."""
     propose = PartitionCore._propose
 
     def applied_first(core: PartitionCore, isr: tuple[int, ...], added: Any) -> ProposeIsr:
@@ -51,7 +51,7 @@ def shrink_applied_first() -> Iterator[None]:
 
 @contextlib.contextmanager
 def isr_add_without_broker_epoch() -> Iterator[None]:
-    """A follower joins the ISR, whichever of its lives it was that had caught up."""
+    """A follower joins the ISR, even if an earlier life of it was the one that had caught up."""
 
     class Unchecked(Compare):
         @staticmethod
@@ -81,16 +81,14 @@ def fetch_without_epoch() -> Iterator[None]:
 
 @contextlib.contextmanager
 def dedupe_off() -> Iterator[None]:
-    """A batch that was stored is stored again when it comes again."""
+    """A stored batch is stored again when it arrives again."""
     with patch.object(ProducerState, "check", lambda *_: None):
         yield
 
 
 @contextlib.contextmanager
 def shard_fence_off() -> Iterator[None]:
-    """Whoever was attached to a shard's partition goes on appending where the log ends, though the shard has
-    another owner by now.
-    """
+    """A former owner of a shard continues to append at the log end, although the shard has another owner."""
     append = Replica.append_for_shard
 
     def append_anywhere(replica: Replica, batches: Any, _epoch: int, _offset: int, now_ms: int) -> int:
@@ -98,9 +96,9 @@ def shard_fence_off() -> Iterator[None]:
         return append(replica, batches, core.leader_epoch, core.log_end_offset, now_ms)
 
     def attach(coordination: Coordination, session: Any, item: AttachShard) -> Attachment:
-        replica = coordination.broker.leader_replica(*item.shard.topic_partition)
+        replica = coordination._hosted.leader_replica(*item.shard.topic_partition)
         attachment = Attachment(
-            coordination.broker, session, item.attachment, item.shard, item.shard_epoch, replica
+            coordination._hosted, session, item.attachment, item.shard, item.shard_epoch, replica
         )
         coordination._attached[item.shard] = attachment
         coordination._attached_partitions[item.shard.topic_partition] = attachment
@@ -122,7 +120,7 @@ def shard_fence_off() -> Iterator[None]:
 
 @contextlib.contextmanager
 def shard_loaded_to_high_watermark() -> Iterator[None]:
-    """A new owner does not read what is not known yet to be replicated, and goes on behind it."""
+    """A new owner does not read records that may not be replicated yet, and appends after them."""
     records_read = Shard.records_read
 
     def read_below(shard: Shard, item: ShardRecords) -> None:

@@ -1,4 +1,4 @@
-"""Where tidelog's own code meets the simulation: the few places that would open a socket, and the log."""
+"""Replaces the few places of tidelog that would open a socket or write the process's log."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import structlog
-from tidelog.metadata.store import StoreUnavailableError
 
 from sim.loop import PROCESS
-from sim.requests import open_channel
+from sim.requests import open_connection
 from sim.rpc import SimCommandConnection
+from tidelog.metadata.store import StoreUnavailableError
 
 if TYPE_CHECKING:
     from sim.world import World
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def installed(world: World) -> Iterator[None]:
-    """tidelog's services talk through the simulated network, and their log lines become events."""
+    """Connects tidelog's services by the simulated network, and turns their log lines into events."""
 
     def note(_logger: Any, level: str, event: MutableMapping[str, Any]) -> Any:
         if not world.is_over:
@@ -33,8 +33,8 @@ def installed(world: World) -> Iterator[None]:
     try:
         with (
             patch("tidelog.rpc.grpc_broker_channels._Connection", SimCommandConnection),
-            patch("tidelog.broker.replication.leader_fetcher.open_channel", open_channel),
-            patch("tidelog.broker.fetch_answer.is_resident", lambda *_: False),
+            patch("tidelog.broker.replication.follower.leader_fetcher.open_connection", open_connection),
+            patch("tidelog.broker.handlers.fetch.is_resident", lambda *_: False),
             patch("tidelog.broker.life.read_boot_id", _boot_id),
             patch("tidelog.group_coordinator.server.new_member_uuid", world.new_name),
         ):
@@ -45,7 +45,7 @@ def installed(world: World) -> Iterator[None]:
 
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
-    """What is logged while a simulation is taken apart concerns nobody."""
+    """Discards the log lines of a simulation that is being taken apart."""
 
     def drop(*_: Any) -> Any:
         raise structlog.DropEvent

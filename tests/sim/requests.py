@@ -1,23 +1,25 @@
-"""Kafka requests between simulated processes: the broker's real handlers and codec, without sockets."""
+"""Kafka requests between simulated processes, with the broker's real handlers and codec but without
+sockets.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
 from collections import deque
 from collections.abc import Callable
-from types import CoroutineType, SimpleNamespace
+from types import CoroutineType
 from typing import Any
-
-from tidelog.broker.dispatch import Route
-from tidelog.broker.handlers import SERVED_APIS
-from tidelog.broker.replication.leader_channel import MAX_IN_FLIGHT_REQUESTS, ChannelLostError, Question
-from tidelog.broker.request import NO_REPLY, PARKED, EncodedBody
-from tidelog.wire import codec
-from tidelog.wire.api_keys import ApiKey
 
 from sim.loop import MS_PER_S, PROCESS, SimProcess
 from sim.network import REFUSED_AFTER_S, Network
+from tidelog.broker.replication.follower.leader_connection import (
+    MAX_IN_FLIGHT_REQUESTS,
+    ConnectionLostError,
+    Question,
+)
+from tidelog.broker.request import NO_REPLY, PARKED, EncodedBody, Route
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
 
 LISTENER = "PLAINTEXT"
 
@@ -29,7 +31,7 @@ class SimConnection:
         self.loop = process.loop
         self.is_closed = False
         self.last_active = 0.0
-        self.listener = SimpleNamespace(name=LISTENER)
+        self.listener_name = LISTENER
         self.peer_host = "simulated"
 
     def close(self) -> None:
@@ -39,11 +41,11 @@ class SimConnection:
         self.loop.call_soon(call)
 
     def wait_for(self, context: SimRequest) -> None:
-        """Who sends the answers keeps their order, if there is to be one."""
+        """Does nothing. The sender of the answers keeps their order, if necessary."""
 
 
 class SimRequest:
-    """`RequestContext`: `reply` sends the answer off."""
+    """A `RequestContext` whose `reply` sends the answer."""
 
     def __init__(self, process: SimProcess, route: Route, reply: Callable[[Any], None]) -> None:
         self.connection = SimConnection(process)
@@ -52,6 +54,7 @@ class SimRequest:
         self.client_id = "simulated"
         self.host = "simulated"
         self.traceparent = ""
+        self.steps = None
         self.listener_name = LISTENER
         self.correlation_id = 0
         self.started_at = 0.0
@@ -66,21 +69,18 @@ class SimRequest:
 
 
 def _route(node: Any, request: Encoded) -> Route:
-    """Made at the first request of a kind, as the dispatcher does."""
+    """Returns the route, which is made at the first request of its kind, as in the dispatcher."""
     key = (request.api_key, request.version)
     route: Route | None = node.routes.get(key)
     if route is None:
-        module = importlib.import_module(
-            f"tidelog.broker.handlers.{SERVED_APIS[ApiKey(request.api_key)].module}"
-        )
-        decoder = getattr(module, "decoder", None)
-        route = Route(ApiKey(request.api_key), request.version, module.handle, node.broker, decoder)
+        handling = node.handlers.handling(request.api_key)
+        route = Route(ApiKey(request.api_key), request.version, handling, node.broker.telemetry)
         node.routes[key] = route
     return route
 
 
 class Encoded:
-    """A request as it is on the wire: each delivery makes a message of its own of it."""
+    """A request as bytes. Each delivery decodes a message of its own from it."""
 
     def __init__(self, question: Question, request: Any) -> None:
         self.api_key = question.api_key
@@ -109,13 +109,15 @@ class Encoded:
 
 
 def serve(process: SimProcess, request: Encoded, reply: Callable[[bytes], None]) -> None:
-    """In the broker's process: what a connection does with a request. No reply at all: it was closed."""
+    """Serves a request in the broker's process like a connection. If there is no reply, the connection was
+    closed.
+    """
     node = process.service
     if node is None or not node.is_serving:
         return
     route = _route(node, request)
     context: Any = SimRequest(process, route, lambda answer: reply(request.encode_answer(answer)))
-    answer = route.handle(node.broker, request.decode(route), context)
+    answer = route.handle(request.decode(route), context)
     if answer is PARKED or answer is NO_REPLY:
         return
     if type(answer) is CoroutineType:
@@ -140,9 +142,9 @@ async def ask(
     ordered: bool = False,
     over_tcp: bool = False,
 ) -> Any:
-    """The broker's answer to a client. Raises ConnectionError if there is none in time.
+    """Returns the broker's answer to a client. Raises ConnectionError if there is none in time.
 
-    `over_tcp`: the request comes once, and no more after the client has given it up.
+    With `over_tcp`, the request arrives once, and never after the client has given it up.
     """
     source = PROCESS.get()
     assert source is not None
@@ -179,7 +181,7 @@ async def ask(
 
 
 class _Asked:
-    """One request on a channel; `answer` is there once the leader has it ready."""
+    """One request on a connection. `answer` is set when the leader has it ready."""
 
     def __init__(self, request: Encoded, on_answer: Callable[[Any], None], deadline_s: float) -> None:
         self.request = request
@@ -188,8 +190,8 @@ class _Asked:
         self.answer: bytes | None = None
 
 
-class SimLeaderChannel:
-    """`LeaderChannel`: a connection, so all arrives in order, each once, or the connection is lost."""
+class SimLeaderConnection:
+    """A `LeaderConnection`, on which everything arrives in order and once, or the connection is lost."""
 
     def __init__(self, source: SimProcess, leader: SimProcess, on_lost: Callable[[str], None]) -> None:
         self.is_closed = False
@@ -208,9 +210,9 @@ class SimLeaderChannel:
         self, question: Question, request: Any, timeout_ms: int, on_answer: Callable[[Any], None]
     ) -> None:
         if self.is_closed:
-            raise ChannelLostError("the channel is closed")
+            raise ConnectionLostError("the connection is closed")
         if len(self._pending) >= MAX_IN_FLIGHT_REQUESTS:
-            raise BufferError(f"{len(self._pending)} requests are under way")
+            raise BufferError(f"{len(self._pending)} requests are in flight")
         loop = self._source.loop
         asked = _Asked(Encoded(question, request), on_answer, loop.now + timeout_ms / MS_PER_S)
         self._pending.append(asked)
@@ -236,11 +238,11 @@ class SimLeaderChannel:
         )
 
     def _break(self) -> None:
-        """A connection on which something is lost brings nothing more."""
+        """Breaks the connection. After a loss, nothing more arrives on it."""
         self._is_broken = True
 
     def _arrived(self, asked: _Asked) -> None:
-        """At the leader."""
+        """Runs at the leader."""
         self._unanswered.append(asked)
 
         def reply(answer: bytes) -> None:
@@ -257,7 +259,7 @@ class SimLeaderChannel:
         serve(self._leader, asked.request, reply)
 
     def _answered(self, asked: _Asked) -> None:
-        """Back at the follower."""
+        """Runs at the follower."""
         if self.is_closed or not self._pending:
             return
         assert self._pending.popleft() is asked, "answers come in order"
@@ -269,10 +271,10 @@ class SimLeaderChannel:
             self._on_lost("the leader did not answer in time")
 
 
-async def open_channel(
+async def open_connection(
     endpoint: Any, pool: Any, *, client_id: str, receive_buffer_bytes: int, timeout_ms: int, on_lost: Any
-) -> SimLeaderChannel:
-    """In place of `leader_channel.open_channel`. Raises ChannelLostError."""
+) -> SimLeaderConnection:
+    """Replaces `leader_connection.open_connection`. Raises ConnectionLostError."""
     source = PROCESS.get()
     assert source is not None
 
@@ -284,5 +286,5 @@ async def open_channel(
             endpoint.host, accept, "connect", timeout_s=timeout_ms / MS_PER_S, repeatable=False
         )
     except ConnectionError as error:
-        raise ChannelLostError(str(error)) from error
-    return SimLeaderChannel(source, leader, on_lost)
+        raise ConnectionLostError(str(error)) from error
+    return SimLeaderConnection(source, leader, on_lost)

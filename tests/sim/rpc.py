@@ -1,18 +1,19 @@
-"""Calls between controllers and brokers: real ends of gRPC channels, the simulated network between."""
+"""Calls between controllers and brokers: the real ends of gRPC channels with the simulated network between
+them.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Final
 
+from sim.loop import PROCESS, SimProcess
+from sim.network import Network
 from tidelog.metadata import keys
 from tidelog.metadata.entries import ControllerEntry, decode_entry
 from tidelog.metadata.store import MetadataStore, StoreUnavailableError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
 from tidelog.rpc.generated import broker_commands_pb2 as pb
-
-from sim.loop import PROCESS, SimProcess
-from sim.network import Network
 
 COMMAND_TIMEOUT_S: Final = 8.0
 CONTROLLER_TIMEOUT_S: Final = 3.0
@@ -23,7 +24,7 @@ def controller_name(controller_id: int) -> str:
 
 
 class SimCommandConnection:
-    """In place of `grpc_broker_channels._Connection`: the stream of commands to one broker."""
+    """Replaces `grpc_broker_channels._Connection`: the stream of commands to one broker."""
 
     def __init__(self, address: str, tls: object) -> None:
         self._address = address
@@ -52,7 +53,7 @@ class SimCommandConnection:
 
 
 class SimControllerApi:
-    """`ControllerApi` as a broker has it: whoever `/controller` names."""
+    """The `ControllerApi` of a broker, which calls the controller that `/controller` names."""
 
     def __init__(self, network: Network, store: MetadataStore) -> None:
         self._network = network

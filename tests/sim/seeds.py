@@ -1,4 +1,4 @@
-"""Many seeds, on all processors."""
+"""Runs many seeds on all processors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from sim.planted import PLANTED
 from sim.world import Outcome, simulate
 
 SEEDS_A_WORKER: Final = 50
-"""A worker process is replaced after so many, so that memory stays bounded."""
+"""The number of seeds after which a worker process is replaced, which bounds memory."""
 
 
 def _simulate(task: tuple[int, str | None]) -> Outcome:
@@ -19,7 +19,7 @@ def _simulate(task: tuple[int, str | None]) -> Outcome:
 
 
 def outcomes(first_seed: int, seeds: int, planted: str | None, processes: int) -> Iterator[Outcome]:
-    """As they come, in no order."""
+    """Yields outcomes as they arrive, in no order."""
     tasks = [(seed, planted) for seed in range(first_seed, first_seed + seeds)]
     if processes == 1 or seeds == 1:
         yield from map(_simulate, tasks)

@@ -1,5 +1,5 @@
-"""Sessions of coordinators with brokers over the simulated network: streams, so all arrives in order, each
-item once, or the session is over; which each side hears at some time of its own.
+"""Sessions of coordinators with brokers over the simulated network. They are streams, so everything arrives
+in order and once, or the session ends, which each side learns at its own time.
 """
 
 from __future__ import annotations
@@ -7,24 +7,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from tidelog.model.brokers import BrokerRegistration
-from tidelog.rpc.coordinator_session import AppendToShard, AttachShard, Item, SessionEnd, SessionLine
-
 from sim.broker_node import broker_name
 from sim.histories import ShardWriters
 from sim.loop import SimLoop, SimProcess
 from sim.network import Network
+from tidelog.model.brokers import BrokerRegistration
+from tidelog.rpc.coordinator_session import AppendToShard, AttachShard, Item, SessionEnd, SessionLine
 
 KEEPALIVE_S: Final = 1.0
 MOST_SILENT_KEEPALIVES: Final = 4
 RESET_WITHIN_S: Final = 0.1
-"""A process that died leaves connections that are reset soon."""
+"""The time until the connections of a dead process are reset."""
 LOST_WITHIN_S: Final = 5.0
-"""A line that lost something is found out by keepalives."""
+"""The time until keepalives detect a line that lost a message."""
 
 
 class SimSessionConnector:
-    """`SessionConnector` of a coordinator's process."""
+    """The `SessionConnector` of a coordinator's process."""
 
     def __init__(self, process: SimProcess, network: Network, writers: ShardWriters) -> None:
         self._process = process
@@ -37,7 +36,7 @@ class SimSessionConnector:
 
 
 class _WatchedLine:
-    """A coordinator's: notes who asked for which batch to be written."""
+    """A coordinator's line, which records the batches that the coordinator asked to write."""
 
     def __init__(self, line: _Line, writers: ShardWriters) -> None:
         self._line = line
@@ -57,7 +56,7 @@ class _WatchedLine:
 
 
 class _Session:
-    """Both ends of one, and what is between."""
+    """Both ends of a session, and the messages between them."""
 
     def __init__(self, network: Network, process: SimProcess, broker: str, end: SessionEnd) -> None:
         self.network = network
@@ -74,7 +73,7 @@ class _Session:
         self.loop.call_outside(KEEPALIVE_S, self._check)
 
     def _accept(self, process: SimProcess) -> None:
-        """At the broker."""
+        """Runs at the broker."""
         node = process.service
         acceptor = None if node is None else node.session_acceptor
         if acceptor is None or self.is_broken:
@@ -95,7 +94,7 @@ class _Session:
             if self.is_broken:
                 return
             if other is None or other.process is not process:
-                self.break_off(RESET_WITHIN_S)  # another life: it knows of no such connection
+                self.break_off(RESET_WITHIN_S)  # another life, which knows no such connection
             else:
                 arrived(other)
 
@@ -107,7 +106,7 @@ class _Session:
         self.break_off(LOST_WITHIN_S)
 
     def break_off(self, within_s: float) -> None:
-        """Nothing arrives any more; each side is told in a while."""
+        """Breaks the session. Nothing arrives any more, and each side learns it after some time."""
         if self.is_broken:
             return
         self.is_broken = True
@@ -119,7 +118,7 @@ class _Session:
         self.loop.call_soon(line.lost, context=line.process.context)
 
     def _check(self) -> None:
-        """Keepalives of both sides."""
+        """Simulates the keepalives of both sides."""
         near, far = self.near, self.far
         if self.is_broken or (near.is_over and (far is None or far.is_over)):
             return
@@ -138,7 +137,7 @@ class _Session:
 
 
 class _Line:
-    """`SessionLine` of one side."""
+    """The `SessionLine` of one side."""
 
     def __init__(self, session: _Session, process: SimProcess, peer: str) -> None:
         self.process = process
@@ -162,7 +161,7 @@ class _Line:
             self._session.transmit(self, _Line.lost, "session closed")
 
     def lost(self) -> None:
-        """By the other side, or on the way."""
+        """Called when the other side or the network lost the session."""
         if not self.is_over:
             self.is_over = True
             self.end.closed()

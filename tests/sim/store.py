@@ -1,7 +1,7 @@
 """The metadata store of the simulated cluster: tidelog's own key space behind the simulated network.
 
-Transactions of unknown outcome, outages, watches that lag or are compacted away, leases that end early or
-late all come from here.
+The store causes transactions of unknown outcome, outages, watches that lag or are compacted, and leases that
+end early or late.
 """
 
 from __future__ import annotations
@@ -10,6 +10,9 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, Final
 
+from sim.loop import MS_PER_S, PROCESS, SimProcess
+from sim.network import Network
+from sim.trace import Trace
 from tidelog.metadata.key_space import KeySpace
 from tidelog.metadata.lease_table import LeaseTable
 from tidelog.metadata.store import (
@@ -25,10 +28,6 @@ from tidelog.metadata.store import (
     WatchBatch,
 )
 
-from sim.loop import MS_PER_S, PROCESS, SimProcess
-from sim.network import Network
-from sim.trace import Trace
-
 STORE: Final = "store"
 CALL_TIMEOUT_S: Final = 1.5
 WATCH_POLL_S: Final = 1.0
@@ -37,12 +36,14 @@ LEASE_CHECK_S: Final = 0.05
 
 
 class StoreServer:
-    """What runs in the process `store`. It is one process here; etcd's own consensus is not our proof."""
+    """The service of the process `store`. There is only one such process, because etcd's own consensus is not
+    under test.
+    """
 
     def __init__(self, process: SimProcess, trace: Trace, history_events: int) -> None:
         self.space = KeySpace(history_events)
         self.leases = LeaseTable(0)
-        self._lease_clock = (0.0, 0.0, 1.0)  # of this clock, since when of the loop's, how fast
+        self._lease_clock = (0.0, 0.0, 1.0)  # time on this clock, time on the loop's clock, and rate
         self.on_change: Callable[[SimProcess | None, Sequence[Put | Delete], int], None] = lambda *_: None
         self._process = process
         self._trace = trace
@@ -50,12 +51,12 @@ class StoreServer:
         process.spawn(self._end_leases())
 
     def now_ms(self) -> int:
-        """The clock that leases end by."""
+        """Returns the time on the clock that ends leases."""
         begun_ms, since_s, rate = self._lease_clock
         return int(begun_ms + (self._process.loop.now - since_s) * MS_PER_S * rate)
 
     def run_lease_clock(self, rate: float) -> None:
-        """From now on so much faster than time."""
+        """Changes the rate of the lease clock from now on."""
         self._lease_clock = (self.now_ms(), self._process.loop.now, rate)
 
     def txn(
@@ -74,7 +75,7 @@ class StoreServer:
         self._delete_keys_of(lease)
 
     def expire(self, lease: int) -> None:
-        """Whatever its clock says."""
+        """Ends a lease regardless of the clock."""
         if self.leases.exists(lease):
             self.revoke(lease)
 
@@ -93,7 +94,7 @@ class StoreServer:
         self.on_change(source, changes, revision)
 
     async def watch_from(self, prefix: str, revision: int) -> tuple[list[WatchBatch], int]:
-        """What there is from `revision` on, and where to go on; waits a while for something to come."""
+        """Returns the events from `revision` on, and the next revision. It waits some time for an event."""
         if self.space.revision < revision:
             try:
                 await asyncio.wait_for(self._changed.wait(), WATCH_POLL_S)
@@ -111,7 +112,7 @@ class StoreServer:
 
 
 class SimStore:
-    """`MetadataStore` as one process sees it, over the network."""
+    """A `MetadataStore` for one process, over the network."""
 
     def __init__(self, network: Network) -> None:
         self._network = network
@@ -195,4 +196,4 @@ class SimStore:
         await self._call("revoke lease", serve)
 
     async def close(self) -> None:
-        """There is nothing to close."""
+        """Does nothing, because there is nothing to close."""

@@ -1,8 +1,8 @@
-"""The two failures that truncation to the high watermark has (SPEC C9, KIP-101), by name: they happen with
-epoch truncation switched off, and don't with it on.
+"""The two failures that truncation to the high watermark causes (KIP-101): loss and divergence. They happen
+with epoch truncation switched off, and do not with it on.
 
-Two real replicas, A and B, with logs that survive them; who leads, who fetches and who dies is told here
-step by step.
+Two real replicas, A and B, have logs that survive them. The tests decide, step by step, which replica leads,
+fetches or dies.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+
+from sim.disk import SimDisk, SimLogDirectory
+from tidelog.broker.hosting_state import HostingStateMachine
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import EpochEndReceived, FollowerFetched
 from tidelog.broker.replica import Replica
+from tidelog.metrics.telemetry import TopicTraffic
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import iterate_headers
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record, iterate_records
 from tidelog.rpc.broker_commands import PartitionState
-from tidelog.runtime.broker_settings import BrokerSettings
-from tidelog.runtime.telemetry import TopicTraffic
-from tidelog.runtime.topic_settings import TopicSettings
-
-from sim.disk import SimDisk, SimLogDirectory
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.topic_settings import TopicSettings
 
 TOPIC = TopicPartition("events", 0)
 TOPIC_ID = uuid.UUID(int=1)
@@ -36,7 +37,7 @@ MAX_BYTES = 10_000
 
 
 class Environment:
-    """Keeps what the replica asks for; tests carry it out."""
+    """Keeps the replica's requests, which the tests carry out."""
 
     def __init__(self) -> None:
         self.questions: list[Any] = []
@@ -53,7 +54,7 @@ class Environment:
 
 
 class Broker:
-    """One replica on a disk; `start` it again after it died."""
+    """One replica on a disk. `start` starts it again after its death."""
 
     def __init__(self, broker_id: int, *, truncates_by_epoch: bool) -> None:
         self.broker_id = broker_id
@@ -63,13 +64,15 @@ class Broker:
 
     def start(self) -> None:
         self._directory = SimLogDirectory(self._disk, self.broker_id, lambda *_: None)
-        log = self._directory.open_partition(TOPIC, TOPIC_ID, LogConfig(), now_ms=NOW_MS)
+        log, producers, leader_epochs = self._directory.open_partition(
+            TOPIC, TOPIC_ID, LogConfig(), now_ms=NOW_MS
+        )
         core = PartitionCore(
             self.broker_id,
-            log.producer_state,
-            log.leader_epochs,
-            log_start_offset=log.log_start_offset,
-            log_end_offset=log.log_end_offset,
+            producers,
+            leader_epochs,
+            log_start_offset=log.log.log_start_offset,
+            log_end_offset=log.log.log_end_offset,
             high_watermark=self._directory.high_watermarks.get(TOPIC, 0),
             truncates_by_epoch=self._truncates_by_epoch,
         )
@@ -77,16 +80,25 @@ class Broker:
         settings = TopicSettings.resolve(BrokerSettings.parse({}), {})
         log_of_replica: Any = log
         self.replica = Replica(
-            TOPIC, TOPIC_ID, core, log_of_replica, settings, TopicTraffic(), self.environment
+            TOPIC,
+            TOPIC_ID,
+            core,
+            log_of_replica,
+            settings,
+            TopicTraffic(),
+            HostingStateMachine(),
+            self.environment,
+            self.environment,
+            self.environment,
         )
         self.log = log
 
     def checkpoint(self) -> None:
-        """The high watermark to disk, as every few seconds."""
+        """Writes the high watermark to disk, as the broker does every few seconds."""
         self._directory.checkpoint_high_watermarks({TOPIC: self.replica.core.high_watermark})
 
     def lose_tail(self, kept: int) -> None:
-        """The machine went down before more than `kept` batches were on its disk."""
+        """Simulates that the machine crashed before more than `kept` batches were on its disk."""
         self._disk.partitions[TOPIC].cut(kept)
 
     async def become(self, leader: Broker, leader_epoch: int) -> None:
@@ -103,7 +115,7 @@ class Broker:
             for question in environment.questions[:]:
                 environment.questions.remove(question)
                 end = leader.replica.core.epoch_end(question.epoch)
-                self.replica.step(EpochEndReceived(question.leader_epoch, question.epoch, *end), NOW_MS)
+                self.replica.step(EpochEndReceived(question.leader_epoch, question.epoch, *end))
             for cut, leader_epoch in environment.cuts[:]:
                 environment.cuts.remove((cut, leader_epoch))
                 await self.replica.cut_log(cut, leader_epoch, NOW_MS)
@@ -113,10 +125,10 @@ class Broker:
         self.replica.append(batch, 1, 9, NOW_MS)
 
     def fetch_from(self, leader: Broker) -> None:
-        """One Fetch: it tells the leader how far this log goes, and brings what follows."""
+        """Sends one Fetch, which tells the leader this log's end and returns the following batches."""
         core, leading = self.replica.core, leader.replica.core
         offset = core.log_end_offset
-        leader.replica.follower_fetched(FollowerFetched(self.broker_id, 1, offset, 0), NOW_MS)
+        leader.replica.follower_fetched(FollowerFetched(self.broker_id, 1, offset, 0, NOW_MS))
         found = leader.replica.read_for_follower(offset, MAX_BYTES, at_least_one_batch=True)
         records = b"" if found is None else found.read()
         headers = [header for _, header in iterate_headers(records)]
@@ -135,7 +147,7 @@ def run(scenario: Coroutine[Any, Any, None]) -> None:
 
 
 async def _two_messages_of_which_the_follower_thinks_one_is_committed(a: Broker, b: Broker) -> None:
-    """B leads; both have m1 and m2, B's high watermark is 2, A has heard of 1 only."""
+    """B leads. Both replicas have m1 and m2. B's high watermark is 2, but A knows only 1."""
     await b.become(b, 0)
     await a.become(b, 0)
     b.produce(b"m1")
@@ -143,7 +155,7 @@ async def _two_messages_of_which_the_follower_thinks_one_is_committed(a: Broker,
     a.fetch_from(b)
     b.produce(b"m2")
     a.fetch_from(b)
-    b.replica.follower_fetched(FollowerFetched(A, 1, 2, 0), NOW_MS)  # A has asked on; the answer is lost
+    b.replica.follower_fetched(FollowerFetched(A, 1, 2, 0, NOW_MS))  # whose answer is lost
     assert (a.replica.core.high_watermark, b.replica.core.high_watermark) == (1, 2)
     assert a.values == b.values == [b"m1", b"m2"]
     a.checkpoint()
@@ -159,7 +171,7 @@ def test_a_follower_that_restarts_before_it_hears_of_the_high_watermark_loses_wh
         b = Broker(B, truncates_by_epoch=truncates_by_epoch)
         await _two_messages_of_which_the_follower_thinks_one_is_committed(a, b)
 
-        a.start()  # restarts, and B dies before A has fetched again
+        a.start()  # A restarts, and B dies before A fetches again
         await a.become(b, 0)
         await a.become(a, 1)
 
@@ -175,7 +187,7 @@ def test_logs_diverge_when_both_die_and_the_shorter_one_leads_first(truncates_by
         b = Broker(B, truncates_by_epoch=truncates_by_epoch)
         await _two_messages_of_which_the_follower_thinks_one_is_committed(a, b)
 
-        a.lose_tail(1)  # both machines die; B's had m2 on its disk
+        a.lose_tail(1)  # both machines crash; B's disk had m2
         a.start()
         await a.become(a, 1)
         a.produce(b"m3")

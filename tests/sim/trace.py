@@ -1,5 +1,5 @@
-"""What happened, for whoever reads a failure, and a hash of it all, to see that a seed gives the same run
-again.
+"""The events of a run, for readers of a failure, and a hash of all events, which shows that a seed gives the
+same run again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ EVENTS_KEPT: Final = 400
 
 
 class Trace:
-    """`add` each event; the last ones are kept."""
+    """Records each event with `add` and keeps the last ones."""
 
     def __init__(self) -> None:
         self.kept: deque[tuple[float, tuple[Any, ...]]] = deque(maxlen=EVENTS_KEPT)

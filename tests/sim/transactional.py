@@ -1,4 +1,4 @@
-"""Transactional producers, of both kinds of protocol, and readers that see what is committed only."""
+"""Transactional producers of both protocol versions, and readers that see only committed records."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ import asyncio
 import random
 from typing import Any, Final
 
+from sim.clients import (
+    ACKS_ALL,
+    PRODUCE_TIMEOUT_MS,
+    REQUEST_TIMEOUT_S,
+    RETRY_S,
+    Metadata,
+    SimConsumer,
+)
+from sim.group_members import NO_OFFSET, CoordinatorAddress
+from sim.histories import Transaction, TransactionHistory, transaction_value
+from sim.network import Network
+from sim.plan import TOPIC
+from sim.requests import ask
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import iterate_headers
@@ -23,20 +36,6 @@ from tidelog.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequestTopic,
 )
 
-from sim.clients import (
-    ACKS_ALL,
-    PRODUCE_TIMEOUT_MS,
-    REQUEST_TIMEOUT_S,
-    RETRY_S,
-    Metadata,
-    SimConsumer,
-)
-from sim.group_members import NO_OFFSET, CoordinatorAddress
-from sim.histories import Transaction, TransactionHistory, transaction_value
-from sim.network import Network
-from sim.plan import TOPIC
-from sim.requests import ask
-
 INIT_VERSION: Final = 4
 OFFSET_FETCH_VERSION: Final = 7
 MAX_RECORDS_A_BATCH: Final = 3
@@ -44,28 +43,30 @@ MAX_BATCHES: Final = 3
 COMMIT_SHARE: Final = 0.75
 OFFSET_SHARE: Final = 0.5
 FORGET_SHARE: Final = 0.05
-"""So many transactions are neither committed nor aborted by their client: it goes away in the middle."""
+"""The share of transactions that the client neither commits nor aborts, because it disappears in the
+middle.
+"""
 ATTEMPTS: Final = 40
 READ_COMMITTED: Final = 1
 
 
 class Versions:
-    """Of the requests of one kind of client."""
+    """The versions of the requests of one kind of client."""
 
     def __init__(self, *, bumps_epoch: bool) -> None:
         self.bumps_epoch = bumps_epoch
-        """KIP-890: a new epoch with each transaction, partitions are added by being written to."""
+        """True for KIP-890: each transaction has a new epoch, and a write adds its partition."""
         self.produce = 12 if bumps_epoch else 10
         self.end = 5 if bumps_epoch else 4
         self.offsets = 5 if bumps_epoch else 3
 
 
 class LifeOverError(Exception):
-    """The client has to start again: it is fenced, or can't know what happened."""
+    """The client has to start again, because it is fenced or cannot know the outcome."""
 
 
 class SimTransactionalProducer:
-    """Transaction after transaction; each writes to some partitions and may commit an offset."""
+    """Runs one transaction after the other. Each writes to some partitions and may commit an offset."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class SimTransactionalProducer:
                     await self._transaction()
             except LifeOverError as error:
                 self.last_error = str(error)
-        while True:  # nothing of it stays open
+        while True:  # leaves no open transaction
             try:
                 await self._begin_life()
                 break
@@ -126,7 +127,9 @@ class SimTransactionalProducer:
         await asyncio.sleep(RETRY_S * (0.5 + self._chance.random()))
 
     async def _ask(self, address: CoordinatorAddress, message: Any, version: int) -> Any:
-        """Raises ConnectionError: nobody knows whether it was done. None: surely not sent."""
+        """Asks once. Raises ConnectionError if the outcome is unknown. Returns None if the request was
+        certainly not sent.
+        """
         broker = await address.broker()
         if broker is None:
             await self._pause()
@@ -146,8 +149,9 @@ class SimTransactionalProducer:
             raise
 
     async def _until_done(self, address: CoordinatorAddress, message: Any, version: int) -> Any:
-        """The answer without an error. What has no answer is asked again by those whose epoch says of which
-        transaction it is; others can't tell a late copy from the next transaction's.
+        """Returns the answer without an error. Only clients whose epoch identifies the transaction repeat a
+        request without an answer, because others cannot distinguish a late copy from a request of the next
+        transaction.
         """
         for _ in range(ATTEMPTS):
             try:
@@ -174,7 +178,7 @@ class SimTransactionalProducer:
     # -- transactions
 
     async def _begin_life(self) -> None:
-        """A new epoch: what was open is aborted or completed."""
+        """Gets a new epoch, which aborts or completes an open transaction."""
         request = InitProducerIdRequest(transactional_id=self.name, transaction_timeout_ms=self._timeout_ms)
         while True:
             try:
@@ -277,7 +281,7 @@ class SimTransactionalProducer:
         raise LifeOverError(self.last_error)
 
     async def _commit_offset(self, transaction: Transaction) -> None:
-        """The number of the transaction, its name as metadata."""
+        """Commits the number of the transaction as an offset, with its name as metadata."""
         if not self._versions.bumps_epoch:
             request = AddOffsetsToTxnRequest(self.name, self._producer_id, self._producer_epoch, self.group)
             await self._until_done(self._coordinator, request, 3)
@@ -293,7 +297,9 @@ class SimTransactionalProducer:
         transaction.commits_offset = True
 
     async def committed_offset(self) -> str | None:
-        """The name committed with the last transaction that committed one; asked until it is told."""
+        """Returns the name committed with the last transaction that committed one. It asks until it gets an
+        answer.
+        """
         request = OffsetFetchRequest(
             group_id=self.group, topics=[OffsetFetchRequestTopic(TOPIC, [0])], require_stable=True
         )
@@ -313,7 +319,7 @@ class SimTransactionalProducer:
 
 
 def _error_of(answer: Any) -> ErrorCode:
-    """The first error of any answer."""
+    """Returns the first error in an answer."""
     codes = [getattr(answer, "error_code", 0)]
     for topic in getattr(answer, "results_by_topic_v3_and_below", ()):
         codes += [result.partition_error_code for result in topic.results_by_partition]
@@ -340,7 +346,7 @@ _RETRIABLE: Final = frozenset(
 
 
 class SimCommittedReader(SimConsumer):
-    """Reads with isolation read_committed, and leaves out what it is told was aborted."""
+    """Reads with isolation read_committed, and leaves out records that the broker lists as aborted."""
 
     ISOLATION = READ_COMMITTED
 
@@ -349,7 +355,9 @@ class SimCommittedReader(SimConsumer):
         self._history = history
 
     def _take(self, data: Any) -> None:
-        """As clients do: what is aborted is left out from a transaction's first offset to its marker."""
+        """Filters like real clients: an aborted transaction is left out from its first offset to its
+        marker.
+        """
         records = bytes(data.records or b"")
         aborted = sorted(data.aborted_transactions or [], key=lambda entry: entry.first_offset)
         ongoing: set[int] = set()

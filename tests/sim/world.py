@@ -1,5 +1,5 @@
-"""One simulation: a cluster by the seed's plan, clients, faults; then everything is healed, and the cluster
-has to settle with nothing lost.
+"""One simulation: a cluster with the seed's plan, clients and faults. At the end everything is healed, and
+the cluster must settle with nothing lost.
 """
 
 from __future__ import annotations
@@ -17,20 +17,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from tidelog.metadata import keys
-from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, TopicEntry, decode_entry
-from tidelog.metadata.store import StoreError
-from tidelog.model.errors import KafkaError
-from tidelog.model.topics import TopicPartition
-from tidelog.rpc.controller_api import ForwardedRequest
-from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.messages.create_topics import (
-    CreatableReplicaAssignment,
-    CreatableTopic,
-    CreatableTopicConfig,
-    CreateTopicsRequest,
-)
-
 from sim import product
 from sim.administration import Operator
 from sim.broker_node import BrokerNode, broker_name
@@ -47,18 +33,31 @@ from sim.plan import TOPIC, Plan, plan_for
 from sim.rpc import SimControllerApi, controller_name
 from sim.store import STORE, SimStore, StoreServer
 from sim.trace import Trace
+from tidelog.metadata import keys
+from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, TopicEntry, decode_entry
+from tidelog.metadata.store import StoreError
+from tidelog.model.errors import KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.controller_api import ForwardedRequest
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
 
 LEAST_EVENTS: Final = 2000
 LEAST_FAULTS: Final = 10
 LEAST_ACKNOWLEDGED: Final = 200
 START_S: Final = 60.0
 SETTLE_S: Final = 90.0
-"""How long a healed cluster may take until all is replicated and acknowledged."""
+"""The time in which a healed cluster must replicate and acknowledge everything."""
 POLL_S: Final = 0.1
 FRAMES_SHOWN: Final = 5
 MAX_LOAD_S: Final = 200.0
 IDS_OF_NO_BLOCK: Final = 1 << 40
-"""Producer ids from here on are none that the controller gives away."""
+"""The controller never assigns producer ids from here on."""
 
 
 class Outcome(NamedTuple):
@@ -75,15 +74,15 @@ class Outcome(NamedTuple):
 
 
 def simulate(seed: int, fault_planted: Callable[[], AbstractContextManager[None]] | None = None) -> Outcome:
-    """All that follows from `seed`.
+    """Runs everything that follows from `seed`.
 
-    Processes that were killed are collected at the end, not in the middle of the next run; what their
-    `finally` blocks do then concerns nobody.
+    Killed processes are collected at the end, not during the next run. The effects of their `finally` blocks
+    are ignored.
     """
     before, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
         with product.silent(), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # of work that was never begun
+            warnings.simplefilter("ignore", RuntimeWarning)  # from work that never began
             with contextlib.nullcontext() if fault_planted is None else fault_planted():
                 outcome = World(seed).run()
             gc.collect()
@@ -93,7 +92,7 @@ def simulate(seed: int, fault_planted: Callable[[], AbstractContextManager[None]
 
 
 class World:
-    """`run()` once."""
+    """Call `run()` once."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -113,16 +112,16 @@ class World:
         self.phase = "start"
         self.is_over = False
         self.on_moment: Callable[..., None] = lambda *_: None
-        """Told of moments at which a fault hurts most: (what, process)."""
+        """Called at moments at which a fault does the most damage: (event, process)."""
         self.on_proposal: Callable[..., None] = lambda *_: None
-        """Told of each ISR change that a leader wants: (process, partition, proposal)."""
+        """Called for each ISR change that a leader proposes: (process, partition, proposal)."""
         self.loop.on_step = self._after_step
         self.loop.on_problem = self._note_problem
 
     # -- processes
 
     def new_name(self) -> str:
-        """Where the product would draw a UUID."""
+        """Returns a name where tidelog would draw a UUID."""
         return f"{self.chance.getrandbits(64):016x}"
 
     def start_process(self, name: str, make: Callable[[SimProcess], Any]) -> SimProcess:
@@ -172,7 +171,7 @@ class World:
 
     @property
     def topic_partitions(self) -> list[TopicPartition]:
-        """All that are checked."""
+        """Returns all partitions that are checked."""
         return self.plan.topic_partitions
 
     @property
@@ -190,7 +189,7 @@ class World:
         return entry if isinstance(entry, TopicEntry) else None
 
     def replicas_of(self, topic_partition: TopicPartition) -> tuple[int, ...]:
-        """As assigned now, those on their way in or out included."""
+        """Returns the current replicas, including those that are being added or removed."""
         topic = self.topic(topic_partition.topic)
         return () if topic is None else topic.assignments[topic_partition.partition]
 
@@ -222,7 +221,7 @@ class World:
                 self.invariants.check_broker(process, service.broker.replicas)
 
     def _note_problem(self, context: dict[str, Any]) -> None:
-        """Something failed that nobody caught: a bug, unless it is how services end."""
+        """Records an error that nobody caught. It is a bug, unless it is the way in which services end."""
         error = context.get("exception")
         if isinstance(error, KafkaError | ConnectionError | StoreError | asyncio.CancelledError):
             return
@@ -259,7 +258,7 @@ class World:
         )
 
     def _worthless(self) -> str | None:
-        """A run in which too little happened proves nothing (DESIGN section 3)."""
+        """Returns the reason why a run proves nothing: too little happened."""
         found = (self.trace.event_count, self.trace.counts["fault"], self.acknowledged_records)
         least = (LEAST_EVENTS, LEAST_FAULTS, LEAST_ACKNOWLEDGED)
         if any(have < need for have, need in zip(found, least, strict=True)):
@@ -375,7 +374,7 @@ class World:
         for work in (*self.producers, *self.careless, *self.consumers, self._operator):
             client.spawn(work.run())
 
-    # -- the end
+    # -- final checks
 
     def _has_settled(self) -> bool:
         if not all(producer.is_idle for producer in self.producers):
@@ -387,7 +386,7 @@ class World:
         )
 
     def _unsettled_services(self) -> list[str]:
-        """What is missing until every service knows what the store holds."""
+        """Returns what is missing until every service knows the store's content."""
         missing = []
         controllers = [self.process(controller_name(c)) for c in self.plan.controllers]
         active = [c for c in controllers if c and c.service.controller and c.service.controller.is_active]
@@ -441,7 +440,9 @@ class World:
         )
 
     def _check_end(self) -> None:
-        """All that was acknowledged is there, once and in order; every replica has the same log."""
+        """Checks that everything that was acknowledged is there, once and in order, and that every replica
+        has the same log.
+        """
         for topic_partition in self.topic_partitions:
             committed = self.invariants.log(topic_partition)
             for broker_id in self.replicas_of(topic_partition):
@@ -464,7 +465,7 @@ class World:
                 )
 
     def describe(self) -> str:
-        """Where everything stands, for whoever has to find out why nothing moves."""
+        """Describes the whole state, to find out why nothing moves."""
         lines = []
         for topic_partition in self.topic_partitions:
             lines.append(f"{topic_partition}: {self.partition_state(topic_partition)}")

@@ -1,1 +1,1 @@
-"""What tests of transactions share."""
+"""The common parts of the tests of transactions."""

@@ -1,11 +1,11 @@
-"""A process that copies a topic in transactions, as Kafka's TransactionalMessageCopier does.
+"""A process that copies a topic in transactions, like Kafka's TransactionalMessageCopier.
 
-What is read, what is written and how far was read are one transaction. Partitions keep their number, so the
-copy has to equal the original.
+Each transaction contains written messages and the offsets of the read messages. Messages keep their partition
+numbers, so the copy must equal the original.
 
-    python copier.py BOOTSTRAP SOURCE TARGET GROUP TRANSACTIONAL_ID MESSAGES_A_TRANSACTION PAUSE_S
+    python copier.py BOOTSTRAP SOURCE TARGET GROUP TRANSACTIONAL_ID MESSAGES_PER_TRANSACTION PAUSE_S
 
-Runs until SIGTERM, or until it is fenced (exit code 3): then whoever started it starts it again.
+The process runs until SIGTERM, or until it is fenced (exit code 3). The parent process then starts it again.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Copier:
         self.consumer.close()
 
     def copy(self, messages: list[Message]) -> bool:
-        """Whether they are copied; if not, the transaction was aborted, and they are read again."""
+        """Returns whether the messages are copied. If not, the transaction is aborted and they are reread."""
         self.producer.begin_transaction()
         try:
             for message in messages:
@@ -98,7 +98,7 @@ class Copier:
                 print(f"again: {error}", flush=True)
 
     def rewind(self) -> None:
-        """To what is committed."""
+        """Seeks to the committed offsets."""
         while True:
             try:
                 positions = self.consumer.committed(self.consumer.assignment(), CALL_TIMEOUT_S)

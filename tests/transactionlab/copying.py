@@ -1,4 +1,4 @@
-"""Copiers as processes, and faults for them and for the cluster that they use."""
+"""Runs copiers as processes, and injects faults into them and their cluster."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
 from brokerlab.kafka_jars import JavaTools
 from clusterlab.tidelog_cluster import TidelogCluster
-from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 PROGRAM = Path(__file__).with_name("copier.py")
 PAUSES_S = (0.3, 1.5)
 FREEZES = 0.25
 FROZEN_S = 8.0
-"""Longer than the sessions of brokers, coordinators and members."""
+"""A time that is longer than the sessions of brokers, coordinators and members."""
 
 
 class Copiers:
-    """Processes in one group, each with a transactional id of its own. Who ends is started again, unless all
-    that it had to do is done.
+    """Processes in one group, each with its own transactional id.
+
+    A process that ends is started again, unless its work is complete.
     """
 
     def __init__(self, bootstrap: str, source: str, target: str, directory: Path, count: int) -> None:
@@ -37,7 +39,7 @@ class Copiers:
         self._onlooker: Consumer | None = None
 
     def start(self, transaction_messages: int, pause_s: float) -> None:
-        """librdkafka's, which share the partitions."""
+        """Starts copiers with librdkafka, which share the partitions."""
         self._run(
             [
                 *(sys.executable, str(PROGRAM), self.bootstrap, self.source, self.target, self.group),
@@ -47,7 +49,7 @@ class Copiers:
         )
 
     def start_java(self, java: JavaTools, transaction_messages: int) -> None:
-        """Kafka's own, a partition each; now and then they abort what they could commit."""
+        """Starts Kafka's own copiers, one for each partition, which sometimes abort a transaction."""
         self._run(
             java.command(
                 "TransactionalMessageCopier",
@@ -105,8 +107,9 @@ class Copiers:
         return "\n".join(parts)
 
     def copied(self, partitions: int) -> int:
-        """How many messages of the source the group is done with. (A consumer is asked, as librdkafka's admin
-        client crashes when the group's coordinator goes away.)
+        """Returns the number of source messages that the group has committed.
+
+        The method uses a consumer, because librdkafka's admin client crashes if the coordinator goes away.
         """
         if self._onlooker is None:
             self._onlooker = Consumer({"bootstrap.servers": self.bootstrap, "group.id": self.group})
@@ -118,8 +121,9 @@ class Copiers:
 
 
 class CopyFaults:
-    """One process at a time, copiers too, is killed and comes back after a while, or is frozen for so long
-    that others take over what it had. etcd is left alone.
+    """Faults of one process at a time, including copiers but not etcd.
+
+    A process is killed and restarted, or frozen until other processes take over its work.
     """
 
     def __init__(self, cluster: TidelogCluster, copiers: Copiers, chance: random.Random) -> None:
@@ -157,7 +161,7 @@ class CopyFaults:
 
 
 def read_all(bootstrap: str, topic: str, partitions: int, isolation: str) -> dict[int, list[bytes]]:
-    """Everything, by partition."""
+    """Returns all messages by partition."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,

@@ -1,4 +1,4 @@
-"""A transaction core on a log in memory, and the requests that clients send it."""
+"""A transaction core with a log in memory, and the requests of its clients."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tidelog.group_coordinator.shard_core import (
     ReplayedRecord,
     ShardRequest,
 )
+from tidelog.group_coordinator.transactions.answers import WaitTimer
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
-from tidelog.group_coordinator.transactions.waiting import WaitTimer
-from tidelog.runtime.coordinator_settings import CoordinatorSettings
+from tidelog.settings.coordinator_settings import CoordinatorSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import request_decoder, request_encoder, response_decoder, response_encoder
 from tidelog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -31,7 +31,7 @@ NO_TOPICS = ClusterImage(1, {}, {})
 
 
 class TransactionLab:
-    """Answers at once, as if every append were replicated at once; `crash` loads the log anew."""
+    """A core whose appends are replicated at once. `crash` loads the log into a new core."""
 
     def __init__(self, settings: CoordinatorSettings | None = None) -> None:
         self.settings = settings or CoordinatorSettings()
@@ -43,14 +43,14 @@ class TransactionLab:
         self.unfinished: list[EndTransaction] = []
         self.ids_at_once = True
         self.is_patient = False
-        """Whether requests wait for markers, or what is waited with is over at once."""
+        """Whether requests wait for markers. Otherwise their wait times out at once."""
         self.awaited: list[AllocateProducerId] = []
         self._requests = 0
         self.core: TransactionCore
         self.load()
 
     def load(self, records: int | None = None) -> None:
-        """A new owner reads the first `records` of the log; what is beyond is lost."""
+        """Lets a new owner load the first `records` of the log. The other records are lost."""
         if records is not None:
             del self.log[records:]
         self.epoch += 1
@@ -80,7 +80,7 @@ class TransactionLab:
         self.take(self.core.effect_done(effect, self.next_producer_id, self.now_ms))
 
     def ask(self, api_key: ApiKey, version: int, message: Any) -> Any:
-        """The answer as the client reads it, None if it is still owed."""
+        """Returns the response as the client decodes it, or None if there is none yet."""
         body = b"".join(request_encoder(api_key, version)(message))
         decoded = request_decoder(api_key, version)(body, 0)[0]
         self._requests += 1
@@ -117,7 +117,7 @@ class TransactionLab:
         self.now_ms += ms
         self.take(self.core.timer_fired(timer, self.now_ms))
 
-    # -- what clients ask
+    # -- requests of clients
 
     def init(
         self,
@@ -140,7 +140,7 @@ class TransactionLab:
         version: int = 5,
         verify: bool = False,
     ) -> dict[tuple[str, int], int]:
-        """Error codes by partition."""
+        """Returns the error codes by partition."""
         topics = [AddPartitionsToTxnTopic(topic, indexes) for topic, indexes in partitions.items()]
         if version < 4:
             request = AddPartitionsToTxnRequest([], name, producer[0], producer[1], topics)

@@ -1,4 +1,4 @@
-"""A group shard's core on a log in memory, asked about offsets."""
+"""A group shard's core with a log in memory, and requests about offsets."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tidelog.group_coordinator.shard_core import (
     ShardRequest,
     TopicImage,
 )
-from tidelog.runtime.coordinator_settings import CoordinatorSettings
+from tidelog.settings.coordinator_settings import CoordinatorSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import request_decoder, request_encoder, response_decoder, response_encoder
 from tidelog.wire.messages.offset_commit import (
@@ -71,7 +71,7 @@ class OffsetsLab:
         self.load()
 
     def load(self, entries: int | None = None) -> None:
-        """A new owner reads the first `entries` of the log; what is beyond is lost."""
+        """Lets a new owner load the first `entries` of the log. The other entries are lost."""
         if entries is not None:
             del self.log[entries:]
         self.core = GroupCore(self.settings, lambda: f"uuid-{next(self._numbers)}")
@@ -90,7 +90,7 @@ class OffsetsLab:
         return {reply.reply_to: reply.message for reply in decision.replies}
 
     def ask(self, api_key: ApiKey, version: int, message: Any) -> Any:
-        """The answer as the client reads it, None if it is still owed."""
+        """Returns the response as the client decodes it, or None if there is none yet."""
         body = b"".join(request_encoder(api_key, version)(message))
         decoded = request_decoder(api_key, version)(body, 0)[0]
         number = next(self._numbers)
@@ -101,7 +101,7 @@ class OffsetsLab:
         encoded = b"".join(response_encoder(api_key, version)(replies[number]))
         return response_decoder(api_key, version)(encoded, 0)[0]
 
-    # -- what clients ask
+    # -- requests of clients
 
     def commit(
         self,
@@ -132,7 +132,7 @@ class OffsetsLab:
         version: int = 9,
         stable: bool = False,
     ) -> tuple[int, int]:
-        """Offset and error code."""
+        """Returns the offset and the error code."""
         if version < 8:
             request = OffsetFetchRequest(group, [OffsetFetchRequestTopic(topic, [partition])], [], stable)
             (found,) = self.ask(ApiKey.OFFSET_FETCH, version, request).topics[0].partitions

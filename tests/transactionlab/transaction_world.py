@@ -1,14 +1,14 @@
-"""Producers that share a transactional id, its coordinator and the partitions they write to, in random order.
+"""Simulates producers that share a transactional id, its coordinator, and their partitions, in random order.
 
-Everything on the way may be late, come twice or be lost; the coordinator may die at any point, losing what
-of its log is not replicated; producers die and come back. One seed, one history. After each step and when all
-has settled, `check` and `settle` hold what DESIGN sections 3 and 8 promise:
+Messages may be late, duplicated or lost. The coordinator may crash at any point and lose the part of its log
+that is not replicated. Producers crash and return. A seed determines the history. After each step `check`,
+and at the end `settle`, verify these invariants:
 
-- what a producer was told is committed (or aborted) is so, in each partition, and nothing else happens to it;
-- a transaction is whole: its partitions agree;
-- no id and epoch is ever told to two producers;
-- a replay of the log gives the state that was decided from;
-- no partition is left with an open transaction.
+- a transaction that a producer knows to be committed (or aborted) is so in each partition, permanently;
+- the partitions of a transaction agree;
+- no id and epoch is ever given to two producers;
+- a replay of the log restores the core's state;
+- no partition keeps an open transaction.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tidelog.group_coordinator.shard_core import (
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
-from tidelog.runtime.coordinator_settings import CoordinatorSettings
+from tidelog.settings.coordinator_settings import CoordinatorSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnRequest,
@@ -49,8 +49,9 @@ RETRIABLE = frozenset(
 
 
 class Call(NamedTuple):
-    """What a producer, or a broker for it, asks the coordinator. `answered` gets the response, or None if
-    that is lost.
+    """A request of a producer, or of a broker on its behalf.
+
+    `answered` receives the response, or None if the response is lost.
     """
 
     api_key: ApiKey
@@ -74,7 +75,7 @@ class Partition:
     open: dict[int, list[Batch]] = field(default_factory=dict)
     batches: list[Batch] = field(default_factory=list)
     ended: int = 0
-    """Markers so far: a verification counts only until the next one (VerificationStateEntry)."""
+    """The number of markers. A verification is valid only until the next one (VerificationStateEntry)."""
 
     def append(self, producer: tuple[int, int], label: str, guard: int) -> bool:
         producer_id, epoch = producer
@@ -89,7 +90,7 @@ class Partition:
         return True
 
     def write_marker(self, effect: EndTransaction) -> bool:
-        """Whether the coordinator is done with this partition."""
+        """Writes a marker, and returns whether the partition is finished for the coordinator."""
         producer_id, epoch = effect.producer
         known, is_open = self.epochs.get(producer_id, -1), producer_id in self.open
         if effect.coordinator_epoch < self.coordinator_epoch:
@@ -173,7 +174,7 @@ class World:
             if isinstance(timer, CancelTimer):
                 self.timers.pop(timer.key, None)
             else:
-                self.timers[timer.key] = timer.deadline_ms
+                self.timers[timer.key] = self.now_ms + timer.delay_ms
 
     def tell_producer_id(self, core: TransactionCore, effect: AllocateProducerId) -> None:
         if core is self.core:
@@ -203,7 +204,7 @@ class World:
         for partition in effect.partitions:
             self.in_flight.append(lambda partition=partition: deliver(partition))
 
-    # -- the way between
+    # -- the network
 
     def send(self, call: Call, *, may_come_twice: bool) -> None:
         self.calls.append(call)
@@ -226,7 +227,7 @@ class World:
                 self.active = self.random.choice(self.producers)
             self.active.act()
         elif choice < 0.5 and self.calls:
-            # Each connection keeps its order, but there are many.
+            # Each connection keeps the order of its messages, but there are many connections.
             self.process(self.calls.pop(self.random.randrange(len(self.calls))))
         elif choice < 0.7:
             self.replicate()
@@ -248,7 +249,7 @@ class World:
             self.carry_out(self.core.timer_fired(key, self.now_ms))
 
     def settle(self) -> None:
-        """No more faults, no new transactions: everything ends."""
+        """Ends all transactions without further faults and new transactions."""
         self.is_settling = True
         for _ in range(20):
             while self.calls or self.in_flight or self.held:
@@ -281,7 +282,7 @@ class World:
 
 
 class Producer:
-    """As clients are: one call at a time, the same again after a retriable error or none at all."""
+    """A producer, which makes one call at a time and repeats it after a retriable or lost response."""
 
     def __init__(self, world: World, name: str) -> None:
         self.world = world
@@ -298,7 +299,7 @@ class Producer:
         self.has_written = False
         self.wants_commit = True
         self.pending: Callable[[], None] | None = None
-        """The call to be made again."""
+        """The call to repeat."""
 
     @property
     def who(self) -> str:
@@ -371,8 +372,9 @@ class Producer:
         )
 
     def _write(self, partition: TopicPartition) -> None:
-        """The partition joins the transaction, or is verified to be in it; then the batch is appended, if no
-        marker came in between.
+        """Adds the partition to the transaction, or verifies it, and then appends the batch.
+
+        The append fails if a marker was written in between.
         """
         assert self.identity is not None
         assert self.label is not None
@@ -428,7 +430,7 @@ class Producer:
             done,
             lambda answer: int(answer.error_code),
             self._end,
-            # With one epoch for many transactions a late EndTxn can't be told from the next one's: that is
-            # what KIP-890 mends.
+            # If many transactions share an epoch, a late EndTxn can't be distinguished from that of the next
+            # transaction. KIP-890 fixes this.
             may_come_twice=version >= 5,
         )

@@ -1,1 +1,1 @@
-"""Tables, ledgers and logs made by hand, for faults to be planted in."""
+"""Tables, ledgers and logs made by hand, in which tests plant faults."""

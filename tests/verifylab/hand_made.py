@@ -1,4 +1,4 @@
-"""Tables and ledgers as archives make them, from a log in memory."""
+"""Builds tables and ledgers as archives would, from a log in memory."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as fn
+
 from tidelog.pipeline.ledger.entry import CommitEntry, RangeEntry
 from tidelog.pipeline.ledger.hashes import row_hash, set_hash
 from tidelog.pipeline.ledger.summary import log_record_hash
 from tidelog.pipeline.verify.log_reader import Partition, Span
-
 from verifylab.memory_log import MemoryLog
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ BATCHES: Final[Sequence[Span]] = ((0, 5), (5, 10), (10, 14))
 
 
 def raw_rows(records: DataFrame) -> DataFrame:
-    """As a table of raw values holds them."""
+    """Returns the rows of a table of raw values."""
     return records.select(
         fn.col("topic").alias("kafka_topic"),
         fn.col("partition").alias("kafka_partition"),
@@ -36,7 +36,7 @@ def raw_rows(records: DataFrame) -> DataFrame:
 
 
 def decoded_rows(records: DataFrame) -> DataFrame:
-    """As a table of decoded values holds them."""
+    """Returns the rows of a table of decoded values."""
     text = fn.col("kafka_value").cast("string")
     return (
         raw_rows(records)
@@ -53,7 +53,9 @@ def ledger_by_hand(
     spans: Sequence[Span] = BATCHES,
     quarantined: Mapping[tuple[Partition, int], int] | None = None,
 ) -> list[CommitEntry]:
-    """One batch for each of `spans`, of all partitions. `quarantined`: of a range by its start."""
+    """Returns a ledger with one batch, over all partitions, for each of `spans`. `quarantined` maps a range's
+    start to a count.
+    """
     columns = tuple(sorted(rows.columns))
     seen = _hashes(records.select("topic", "partition", "offset", log_record_hash()))
     place = ("kafka_topic", "kafka_partition", "kafka_offset")
@@ -98,5 +100,5 @@ def epochs_within(epochs: Sequence[tuple[int, int]], start: int, end: int) -> tu
 
 
 def frame_of(spark: SparkSession, log: MemoryLog) -> DataFrame:
-    """All committed records."""
+    """Returns all committed records."""
     return log.records(spark, dict.fromkeys(log.partitions, (0, 0)))

@@ -1,4 +1,4 @@
-"""A log of real record batches in memory, as verifications read logs."""
+"""A log of real record batches in memory, with the interface of a log for verification."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import cloudpickle
+
 from tidelog.pipeline.verify.epochs import Epochs
 from tidelog.pipeline.verify.holes import SeenBatch
 from tidelog.pipeline.verify.log_reader import LogExtent, Partition, Span
@@ -20,7 +21,7 @@ from tidelog.records.record import Record, iterate_records
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Spark's Python workers don't have this directory on their path.
+# Spark's Python workers do not have this directory on their path.
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 LOG_SCHEMA: Final = (
@@ -35,7 +36,7 @@ EPOCHS: Final = ((0, 0), (1, 7))
 
 @dataclass(frozen=True)
 class MemoryPartition:
-    """Batches with whether they are of an aborted transaction."""
+    """Batches, each with a flag that says whether it belongs to an aborted transaction."""
 
     batches: tuple[tuple[bytes, bool], ...]
     start: int
@@ -71,7 +72,7 @@ def record(offset: int, value: bytes = b"") -> Record:
 def batch(
     offsets: Sequence[int], *, base: int | None = None, value: bytes = b"", producer: int = -1
 ) -> bytes:
-    """Of those offsets; a producer's is transactional."""
+    """Returns a batch with those offsets. A batch with a producer is transactional."""
     records = [record(offset, value) for offset in offsets]
     made = build_batch(
         records, base_offset=base, producer_id=producer, producer_epoch=0, is_transactional=producer >= 0
@@ -91,7 +92,9 @@ def marker(offset: int, producer: int) -> bytes:
 
 
 def example_partition() -> MemoryPartition:
-    """Offsets 0 to 13: 0-3 plain, 4-5 committed by the marker 6, 7-8 aborted by the marker 9, 10-13 plain."""
+    """Offsets 0 to 13: 0-3 are plain, 4-5 are committed by marker 6, 7-8 are aborted by marker 9, 10-13 are
+    plain.
+    """
     batches = (
         (batch(range(4)), False),
         (batch(range(4, 6), producer=COMMITTED), False),
@@ -104,7 +107,7 @@ def example_partition() -> MemoryPartition:
 
 
 def without(partition: MemoryPartition, *offsets: int) -> MemoryPartition:
-    """As compaction leaves it: batches keep their ends, or are gone."""
+    """Removes records as compaction does: a batch keeps its end, or disappears."""
     kept: list[tuple[bytes, bool]] = []
     for raw, is_aborted in partition.batches:
         header = parse_header(raw)

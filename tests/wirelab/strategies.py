@@ -7,6 +7,7 @@ from typing import Any
 from uuid import UUID
 
 from hypothesis import strategies as st
+
 from tidelog.wire.schema import F, FieldType, Message, Struct
 
 LONG = 150

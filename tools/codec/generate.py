@@ -1,4 +1,4 @@
-"""Writes services/common/src/tidelog/wire/messages from Kafka's message definitions (`make codec`).
+"""Writes services/tidelog/wire/messages from Kafka's message definitions (`make codec`).
 
     generate.py           writes the modules
     generate.py --check   compares them with what it would write; exit 1 if they differ
@@ -21,7 +21,7 @@ from definitions import KAFKA_VERSION, DefinitionsUnavailableError, load_definit
 from python_source import LAST_VERSION, MessageSource, shape, snake, valid_versions, versions
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGET = ROOT / "services/common/src/tidelog/wire/messages"
+TARGET = ROOT / "services/tidelog/wire/messages"
 MARK = f"Made by tools/codec/generate.py from Apache Kafka {KAFKA_VERSION}'s definitions; not edited by hand."
 
 

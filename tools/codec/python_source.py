@@ -168,7 +168,7 @@ def struct_name(field: dict[str, Any]) -> str | None:
 
 
 def shape(fields: list[dict[str, Any]]) -> Any:
-    """What makes two struct definitions the same one."""
+    """The key under which equal struct definitions are the same one."""
     kept = ("name", "type", "versions", "nullableVersions", "tag", "taggedVersions", "default")
     return [([field.get(key) for key in kept], shape(field.get("fields", []))) for field in fields]
 

@@ -16,7 +16,7 @@ def _quantile(quantile: float, metric: str, request: str, by: str = "le") -> str
 
 
 def _mean_ms(part: str, request: str) -> str:
-    """Of the time of a kind over all requests, whether they had any of it or not."""
+    """Returns the mean time of one kind over all requests, including requests that spent none of it."""
     spent = f'sum(rate({_NET}_{part}_sum{{{_OF},request="{request}"}}{_RATE}))'
     return f'{spent} / sum(rate({_NET}_totaltimems_count{{{_OF},request="{request}"}}{_RATE}))'
 
@@ -27,25 +27,25 @@ _GLANCE = Row(
         number(
             "State",
             f"max(kafka_server_kafkaserver_brokerstate{{{_OF}}})",
-            "The one furthest from 3, running, that a look at the greatest finds",
+            "Largest state of the selected brokers; 3 is running",
             mappings={
                 "1": "starting",
                 "2": "recovering",
                 "3": "running",
-                "6": "handing over",
+                "6": "moving leaders",
                 "7": "stopping",
             },
         ),
         number(
             "Youngest process",
             f"min(time() - process_start_time_seconds{{{_OF}}})",
-            "Since the last start of any of the brokers chosen",
+            "Time since the last start of any selected broker",
             unit="s",
         ),
         number(
             "Busiest event loop",
             f"max(rate(tidelog_event_loop_busy_seconds_total{{{_OF}}}{_RATE}))",
-            "Share of one core; near 1 the broker is full: add brokers, spread leaders",
+            "Share of one core. Near 1, the broker is at its limit: add brokers or spread leaders",
             unit="percentunit",
             warn_from=0.7,
             bad_from=0.9,
@@ -67,13 +67,13 @@ _GLANCE = Row(
         number(
             "Memory",
             f"max(process_resident_memory_bytes{{{_OF}}})",
-            "Of the largest process; the page cache is not in it",
+            "Largest process; the page cache is not included",
             unit="bytes",
         ),
         number(
             "Least free disk",
             f"min(tidelog_log_directory_free_bytes{{{_OF}}} / tidelog_log_directory_size_bytes{{{_OF}}})",
-            "Share of the volume that is free, on the fullest",
+            "Free share of the fullest volume",
             unit="percentunit",
             good_from=0.15,
         ),
@@ -90,7 +90,7 @@ _LATENCY = Row(
                 "p95": _quantile(0.95, "tidelog_request_duration_seconds", "Produce"),
                 "p99": _quantile(0.99, "tidelog_request_duration_seconds", "Produce"),
             },
-            "From a request's arrival to its answer",
+            "Time from a request's arrival to its response",
             unit="s",
         ),
         graph(
@@ -99,13 +99,13 @@ _LATENCY = Row(
                 "p50": _quantile(0.5, "tidelog_request_duration_seconds", "Fetch"),
                 "p99": _quantile(0.99, "tidelog_request_duration_seconds", "Fetch"),
             },
-            "With the time that it waits for records to come, fetch.max.wait.ms at most",
+            "Includes the time that the fetch waits for new records, at most fetch.max.wait.ms",
             unit="s",
         ),
         heatmap(
-            "Produce, all of it",
+            "Produce, distribution",
             f'sum by (le) (increase(tidelog_request_duration_seconds_bucket{{{_OF},request="Produce"}}{_RATE}))',
-            "Two bands: leaders that have to wait for a slow follower, and those that don't",
+            "Two bands show that only some leaders wait for a slow follower",
         ),
         graph(
             "Where a produce spends its time, on average",
@@ -113,7 +113,7 @@ _LATENCY = Row(
                 "here (append, answer)": _mean_ms("localtimems", "Produce"),
                 "waiting for followers": _mean_ms("remotetimems", "Produce"),
             },
-            "With acks=all most of it is the wait for the ISR",
+            "With acks=all, most of the time is spent waiting for the ISR",
             unit="ms",
             stacked=True,
         ),
@@ -128,12 +128,12 @@ _LATENCY = Row(
             stacked=True,
         ),
         graph(
-            "Waiting for others, p99",
+            "Remote time, p99",
             {
                 "{{request}}": "histogram_quantile(0.99, sum by (le, request) "
                 f'(rate(tidelog_request_wait_seconds_bucket{{{_OF},request!="Fetch"}}{_RATE})))'
             },
-            "Followers, the controller, a coordinator",
+            "Time spent waiting for followers, the controller or a coordinator",
             unit="s",
         ),
         graph(
@@ -143,7 +143,7 @@ _LATENCY = Row(
                 f"(rate(tidelog_event_loop_lag_seconds_bucket{{{_OF}}}{_RATE})))",
                 "broker {{broker}} most": f"max by (broker) (tidelog_event_loop_lag_max_seconds{{{_OF}}})",
             },
-            "What a request waits for its turn at most: the queue in front of the one thread",
+            "Longest time that a request waits until the event loop processes it",
             unit="s",
         ),
         graph(
@@ -163,12 +163,12 @@ _LATENCY = Row(
             "Produces that wait for followers, fetches that wait for records",
         ),
         graph(
-            "Ran out of time",
+            "Expired requests",
             {
                 "{{delayedOperation}}": "sum by (delayedOperation) "
                 f"(rate(kafka_server_delayedoperationpurgatory_expires_total{{{_OF}}}{_RATE}))"
             },
-            "A fetch that expires found nothing new; a produce that expires was not acknowledged",
+            "An expired fetch found no new records; an expired produce was not acknowledged",
             unit="ops",
         ),
         ranking(
@@ -205,7 +205,7 @@ _NETWORK = Row(
                 + "))",
                 "{{broker}} to followers": f"sum by (broker) (rate(kafka_server_brokertopicmetrics_replicationbytesout_total{{{_OF}}}{_RATE}))",
             },
-            "Of batches, clients' and followers'",
+            "Bytes of batches, of clients and followers",
             unit="Bps",
         ),
         graph(
@@ -213,28 +213,28 @@ _NETWORK = Row(
             {
                 "{{broker}} {{listener}}": f"sum by (broker, listener) (kafka_server_socketservermetrics_connection_count{{{_OF}}})"
             },
-            "Open, by listener",
+            "Open connections by listener",
         ),
         graph(
-            "Connections come and go",
+            "Connections opened and closed",
             {
                 "opened": f"sum(rate(kafka_server_socketservermetrics_connection_creation_total{{{_OF}}}{_RATE}))",
                 "closed": f"sum(rate(kafka_server_socketservermetrics_connection_close_total{{{_OF}}}{_RATE}))",
             },
-            "Per second. Many: clients that connect anew for each request",
+            "Per second. Many indicate clients that connect for each request",
             unit="ops",
         ),
         graph(
-            "Requests in work",
+            "Requests in progress",
             {
                 "broker {{broker}}": f"sum by (broker) (kafka_network_requestchannel_requestqueuesize{{{_OF}}})"
             },
-            "Begun and not answered yet, those that wait among them",
+            "Requests without a response yet, including waiting ones",
         ),
         graph(
-            "Answers not taken",
+            "Unsent responses",
             {"broker {{broker}}": f"sum by (broker) (tidelog_connections_unsent_bytes{{{_OF}}})"},
-            "Bytes that clients have not taken yet: slow clients or a slow network",
+            "Bytes that clients have not received yet, because of slow clients or a slow network",
             unit="bytes",
         ),
         graph(
@@ -243,7 +243,7 @@ _NETWORK = Row(
                 "{{broker}} with answers not taken": f"sum by (broker) (kafka_network_requestchannel_responsequeuesize{{{_OF}}})",
                 "{{broker}} held back": f"sum by (broker) (tidelog_connections_held_back{{{_OF}}})",
             },
-            "Connections. One that is held back is not read until it takes what it asked for",
+            "Connections. A connection that is held back is not read until the client receives its responses",
         ),
         graph(
             "Fetch sessions",
@@ -252,12 +252,12 @@ _NETWORK = Row(
                 "{{broker}} pushed out": "sum by (broker) "
                 f"(rate(kafka_server_fetchsessioncache_incrementalfetchsessionevictions_total{{{_OF}}}{_RATE}))",
             },
-            "Sessions pushed out again and again: max.incremental.fetch.session.cache.slots is too small",
+            "Repeated evictions show that max.incremental.fetch.session.cache.slots is too small",
         ),
         graph(
-            "Producers remembered",
+            "Producer ids",
             {"broker {{broker}}": f"sum by (broker) (kafka_server_replicamanager_produceridcount{{{_OF}}})"},
-            "Ids of idempotent producers over all replicas; many: clients that start anew all the time",
+            "Ids of idempotent producers over all replicas. Many indicate clients that restart frequently",
         ),
     ],
 )
@@ -268,7 +268,7 @@ _DISKS = Row(
         graph(
             "Free",
             {"broker {{broker}}": f"min by (broker) (tidelog_log_directory_free_bytes{{{_OF}}})"},
-            "Of the volume that the data directory is on",
+            "Volume of the data directory",
             unit="bytes",
         ),
         graph(
@@ -282,13 +282,13 @@ _DISKS = Row(
             "Largest topics",
             f"topk(10, sum by (topic) (kafka_log_log_size{{{_OF}}}))",
             "{{topic}}",
-            "Over all replicas",
+            "Sum over all replicas",
             unit="bytes",
         ),
         graph(
             "Segments",
             {"broker {{broker}}": f"sum by (broker) (kafka_log_log_numlogsegments{{{_OF}}})"},
-            "Many small ones cost files and memory",
+            "Many small segments cost files and memory",
         ),
         graph(
             "Flushes",
@@ -296,7 +296,7 @@ _DISKS = Row(
                 "broker {{broker}} p99": "max by (broker) "
                 f'(kafka_log_logflushstats_logflushrateandtimems{{{_OF},quantile="0.99"}})'
             },
-            "How long it takes to bring a log to the disk. As in Kafka the page cache does it by default, so few are made",
+            "Duration of fsyncs. By default the operating system writes the page cache, as with Kafka, so there are few",
             unit="ms",
         ),
         graph(
@@ -304,7 +304,7 @@ _DISKS = Row(
             {
                 "broker {{broker}}": f"sum by (broker) (kafka_log_logmanager_offlinelogdirectorycount{{{_OF}}})"
             },
-            "1: it can't be read or written",
+            "1 if the directory cannot be read or written",
         ),
     ],
 )
@@ -326,7 +326,7 @@ _CLEANER = Row(
                 "{{broker}} read": f"sum by (broker) (rate(tidelog_log_cleaner_bytes_read_total{{{_OF}}}{_RATE}))",
                 "{{broker}} kept": f"sum by (broker) (rate(tidelog_log_cleaner_bytes_kept_total{{{_OF}}}{_RATE}))",
             },
-            "All is kept: nothing to compact, the cleaner works for nothing",
+            "If everything is kept, there is nothing to compact, and the cleaner works in vain",
             unit="Bps",
         ),
         graph(
@@ -334,13 +334,13 @@ _CLEANER = Row(
             {
                 "broker {{broker}}": f"max by (broker) (kafka_log_logcleanermanager_max_dirty_percent{{{_OF}}})"
             },
-            "Share that has not been cleaned",
+            "Share of the log that has not been cleaned",
             unit="percent",
         ),
         graph(
             "Longest cleaning",
             {"broker {{broker}}": f"max by (broker) (kafka_log_logcleaner_max_clean_time_secs{{{_OF}}})"},
-            "Of the last ones",
+            "Longest of the last cleanings",
             unit="s",
         ),
         graph(
@@ -348,15 +348,15 @@ _CLEANER = Row(
             {
                 "broker {{broker}}": f"max by (broker) (kafka_log_logcleanermanager_time_since_last_run_ms{{{_OF}}})"
             },
-            "0 before the first",
+            "Time; 0 before the first cleaning",
             unit="ms",
         ),
         graph(
-            "Logs that can't be cleaned",
+            "Uncleanable logs",
             {
                 "broker {{broker}}": f"sum by (broker) (kafka_log_logcleanermanager_uncleanable_partitions_count{{{_OF}}})"
             },
-            "Their last cleaning failed; the broker's log says why",
+            "Logs whose last cleaning failed; the broker's log gives the reason",
         ),
     ],
 )
@@ -367,7 +367,7 @@ _PROCESS = Row(
         graph(
             "CPU",
             {"broker {{broker}}": f"sum by (broker) (rate(process_cpu_seconds_total{{{_OF}}}{_RATE}))"},
-            "Cores, of all threads",
+            "Cores used by all threads",
         ),
         graph(
             "Memory",
@@ -378,7 +378,7 @@ _PROCESS = Row(
         graph(
             "Open files",
             {"broker {{broker}}": f"max by (broker) (process_open_fds{{{_OF}}} / process_max_fds{{{_OF}}})"},
-            "Share of what is allowed: segments and connections",
+            "Share of the limit; segments and connections are open files",
             unit="percentunit",
         ),
     ],
@@ -387,7 +387,7 @@ _PROCESS = Row(
 DASHBOARD = Dashboard(
     "tidelog-broker",
     "tidelog / Broker",
-    "Where a request's time goes, the network, the disks, compaction, the process.",
+    "Where a request's time is spent, network, disks, compaction, and the process.",
     [*OF_RELEASES, BROKER],
     [_GLANCE, _LATENCY, _NETWORK, _DISKS, _CLEANER, _PROCESS],
 )

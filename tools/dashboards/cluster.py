@@ -16,7 +16,7 @@ _GLANCE = Row(
         number(
             "Active controllers",
             f'sum({_CONTROLLER}_activecontrollercount{{SEL,component!="broker"}})',
-            "One, always. None: nothing is elected; two for longer than a moment: ask how",
+            "Always one. With none, no leader is elected. Two for longer than a moment need an explanation",
             good_from=1,
             bad_from=2,
         ),
@@ -25,25 +25,25 @@ _GLANCE = Row(
         number(
             "Offline partitions",
             f"sum({_CONTROLLER}_offlinepartitionscount{{SEL}})",
-            "Partitions without a leader: neither written nor read",
+            "Partitions without a leader, which can be neither written nor read",
             bad_from=1,
         ),
         number(
             "Under min ISR",
             f"sum({_MANAGER}_underminisrpartitioncount{{SEL}})",
-            "Partitions that refuse acks=all, as too few replicas are in sync",
+            "Partitions that refuse acks=all, because too few replicas are in sync",
             bad_from=1,
         ),
         number(
             "Under-replicated",
             f"sum({_MANAGER}_underreplicatedpartitions{{SEL}})",
-            "Partitions with a replica outside the ISR. During a roll that is normal, for a while",
+            "Partitions with a replica outside the ISR. This is normal for a while during a roll",
             warn_from=1,
         ),
         number(
             "Unclean elections",
             "sum(increase(kafka_controller_controllerstats_uncleanleaderelections_total{SEL}[$__range]))",
-            "Leaders elected from outside the ISR in the time shown: acknowledged records may be lost",
+            "Leaders elected from outside the ISR in this time range; acknowledged records may be lost",
             bad_from=1,
         ),
     ],
@@ -55,7 +55,7 @@ _ISR = Row(
         graph(
             "Under-replicated partitions by leader",
             {"broker {{broker}}": f"sum by (broker) ({_MANAGER}_underreplicatedpartitions{{SEL}})"},
-            "Counted by the broker that leads them; the replica that is missing lives elsewhere",
+            "Reported by the broker that leads them; the missing replica is on another broker",
             stacked=True,
         ),
         graph(
@@ -64,7 +64,7 @@ _ISR = Row(
                 "at min ISR": f"sum({_MANAGER}_atminisrpartitioncount{{SEL}})",
                 "under min ISR": f"sum({_MANAGER}_underminisrpartitioncount{{SEL}})",
             },
-            "At: one more replica lost and acks=all is refused. Under: it is",
+            "At min ISR, the loss of one more replica makes the partition refuse acks=all. Under min ISR, it does so now",
         ),
         graph(
             "ISR changes",
@@ -74,11 +74,11 @@ _ISR = Row(
                 "{{broker}} refused": "sum by (broker) "
                 f"(rate({_MANAGER}_failedisrupdates_total{{SEL}}[$__rate_interval]))",
             },
-            "Each shrink should be followed by an expand; a flapping ISR is a slow disk, network or broker",
+            "An expansion should follow each shrink. Repeated changes indicate a slow disk, network or broker",
             unit="ops",
         ),
         table(
-            "Partitions furthest from whole",
+            "Most under-replicated partitions",
             {
                 "Replicas missing": "bottomk(20, sum by (topic, partition) (kafka_cluster_partition_insyncreplicascount{SEL}"
                 " - kafka_cluster_partition_replicascount{SEL}))",
@@ -88,11 +88,11 @@ _ISR = Row(
             width=8,
         ),
         graph(
-            "Furthest a follower is behind",
+            "Largest follower lag",
             {
                 "broker {{broker}}": 'max by (broker) (kafka_server_replicafetchermanager_maxlag{SEL,clientId="Replica"})'
             },
-            "Records behind the leader's high watermark, the worst partition of each follower",
+            "Records behind the leader's high watermark, in the worst partition of each follower",
         ),
         graph(
             "Replicas in trouble",
@@ -101,7 +101,7 @@ _ISR = Row(
                 "(kafka_server_replicafetchermanager_failedpartitionscount{SEL})",
                 "{{broker}} log failed": f"sum by (broker) ({_MANAGER}_offlinereplicacount{{SEL}})",
             },
-            "Replicas that can't follow, and replicas whose files can't be read or written",
+            "Replicas that cannot follow, and replicas whose files cannot be read or written",
         ),
     ],
 )
@@ -112,19 +112,19 @@ _LEADERS = Row(
         graph(
             "Leaders by broker",
             {"broker {{broker}}": f"sum by (broker) ({_MANAGER}_leadercount{{SEL}})"},
-            "Even, but for a while after a restart: preferred leaders come back by themselves",
+            "Uneven only for a while after a restart; the controller moves preferred leaders back",
             stacked=True,
         ),
         graph(
             "Replicas by broker",
             {"broker {{broker}}": f"sum by (broker) ({_MANAGER}_partitioncount{{SEL}})"},
-            "After brokers were added: `tidelog rebalance` evens it",
+            "After adding brokers, run `tidelog rebalance` to distribute replicas evenly",
             stacked=True,
         ),
         graph(
-            "Not led as preferred",
+            "Partitions without their preferred leader",
             {"partitions": f"sum({_CONTROLLER}_preferredreplicaimbalancecount{{SEL}})"},
-            "Partitions whose leader isn't their first replica",
+            "Partitions whose leader is not their first replica",
         ),
         graph(
             "Leader elections",
@@ -138,18 +138,18 @@ _LEADERS = Row(
             unit="ops",
         ),
         graph(
-            "What the controller has yet to do",
+            "Controller queues",
             {
                 "requests and changes": "sum(kafka_controller_controllereventmanager_eventqueuesize{SEL})",
                 "commands to brokers": "sum(kafka_controller_controllerchannelmanager_totalqueuesize{SEL})",
                 "partitions being reassigned": "sum(tidelog_controller_reassigning_partitions{SEL})",
             },
-            "Queues that don't empty: the controller or a broker is too slow, or can't be reached",
+            "If a queue does not empty, the controller or a broker is too slow or unreachable",
         ),
         graph(
             "Controller epoch",
             {"epoch": "max(tidelog_controller_epoch{SEL})"},
-            "Each step is a change of the controller",
+            "Each step is a new active controller",
             least=None,
         ),
     ],
@@ -196,14 +196,14 @@ _TRAFFIC_ROW = Row(
             "Most written topics",
             f'topk(10, sum by (topic) (rate({_TRAFFIC}_bytesin_total{{SEL,topic!=""}}[$__rate_interval])))',
             "{{topic}}",
-            "Bytes a second",
+            "Bytes per second",
             unit="Bps",
         ),
         ranking(
             "Most read topics",
             f'topk(10, sum by (topic) (rate({_TRAFFIC}_bytesout_total{{SEL,topic!=""}}[$__rate_interval])))',
             "{{topic}}",
-            "Bytes a second",
+            "Bytes per second",
             unit="Bps",
         ),
     ],
@@ -213,9 +213,9 @@ _ETCD = Row(
     "etcd and leases",
     [
         graph(
-            "Members that see a leader",
+            "etcd members with a leader",
             {"{{pod}}": "max by (pod) (etcd_server_has_leader{SEL})"},
-            "0: the member is cut off, or too few members are up",
+            "0 if the member is cut off or too few members are running",
         ),
         graph(
             "Leader changes, failed proposals",
@@ -223,7 +223,7 @@ _ETCD = Row(
                 "leader changes": "max(increase(etcd_server_leader_changes_seen_total{SEL}[$__rate_interval]))",
                 "failed proposals": "sum(increase(etcd_server_proposals_failed_total{SEL}[$__rate_interval]))",
             },
-            "Leader changes out of the blue: a slow disk or network",
+            "Unexpected leader changes indicate a slow disk or network",
         ),
         graph(
             "Disk, 99th percentile",
@@ -233,7 +233,7 @@ _ETCD = Row(
                 "{{pod}} commit": "histogram_quantile(0.99, sum by (pod, le) "
                 "(rate(etcd_disk_backend_commit_duration_seconds_bucket{SEL}[$__rate_interval])))",
             },
-            "etcd wants an fsync in 10 ms and a commit in 25 ms",
+            "etcd requires an fsync within 10 ms and a commit within 25 ms",
             unit="s",
         ),
         graph(
@@ -243,22 +243,22 @@ _ETCD = Row(
                 "{{pod}} in use": "max by (pod) (etcd_mvcc_db_total_size_in_use_in_bytes{SEL})",
                 "quota": "max(etcd_server_quota_backend_bytes{SEL})",
             },
-            "At its quota etcd takes no more writes until it is compacted, defragmented and told so",
+            "At its quota, etcd accepts no writes until it is compacted and defragmented and the alarm is disarmed",
             unit="bytes",
         ),
         graph(
-            "Since a lease was renewed",
+            "Time since lease renewal",
             {"{{pod}}": "max by (pod) (tidelog_metadata_lease_renewed_seconds{SEL})"},
-            "At broker.session.timeout.ms (6 s) the others take a service for dead",
+            "At broker.session.timeout.ms (6 s), the other services consider the service dead",
             unit="s",
         ),
         graph(
-            "Leases that ran out",
+            "Expired leases",
             {
                 "{{pod}}": "sum by (pod) (increase(kafka_server_sessionexpirelistener_zookeeperexpires_total{SEL}"
                 "[$__rate_interval]))"
             },
-            "Frozen, starved of CPU, or cut off from etcd for longer than its session",
+            "The service was frozen, starved of CPU, or cut off from etcd for longer than its session",
         ),
     ],
 )
@@ -266,7 +266,7 @@ _ETCD = Row(
 DASHBOARD = Dashboard(
     "tidelog-cluster",
     "tidelog / Cluster & ISR",
-    "Is every partition led, replicated and writable? Who leads what, what moves, how etcd is.",
+    "Whether every partition has a leader, is replicated and writable; leaders by broker, traffic, etcd.",
     OF_RELEASES,
     [_GLANCE, _ISR, _LEADERS, _TRAFFIC_ROW, _ETCD],
 )

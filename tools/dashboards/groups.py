@@ -31,7 +31,7 @@ _GLANCE = Row(
             "Rebalancing",
             "sum(kafka_coordinator_group_groupmetadatamanager_numgroupspreparingrebalance{SEL})"
             " + sum(kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance{SEL})",
-            "Groups of the classic protocol that wait for members or for an assignment",
+            "Classic groups that wait for members or for an assignment",
             warn_from=1,
         ),
         number("Members", "sum(kafka_consumergroup_members{SEL})", "Of all groups"),
@@ -47,9 +47,9 @@ _GLANCE = Row(
         ),
         number("Open transactions", 'sum(tidelog_transactions{SEL,state="Ongoing"}) or vector(0)', "Now"),
         number(
-            "Oldest open",
+            "Oldest open transaction",
             "max(tidelog_transactions_oldest_open_seconds{SEL})",
-            "It holds back readers with read_committed; the coordinator ends it at transaction.timeout.ms",
+            "read_committed consumers wait for its end; the coordinator aborts it at transaction.timeout.ms",
             unit="s",
             warn_from=60,
         ),
@@ -57,7 +57,7 @@ _GLANCE = Row(
             "Aborted",
             f'sum(rate(tidelog_transactions_ended_total{{SEL,outcome="aborted"}}{_RATE}))'
             f" / sum(rate(tidelog_transactions_ended_total{{SEL}}{_RATE}))",
-            "Share of the transactions that ended",
+            "Share of the ended transactions",
             unit="percentunit",
         ),
     ],
@@ -75,7 +75,7 @@ _GROUPS = Row(
                 "waiting for an assignment": "sum(kafka_coordinator_group_groupmetadatamanager_numgroupscompletingrebalance{SEL})",
                 "dead": "sum(kafka_coordinator_group_groupmetadatamanager_numgroupsdead{SEL})",
             },
-            "Waiting for long: a member that does not come back to poll",
+            "A long wait indicates a member that does not poll",
             stacked=True,
         ),
         graph(
@@ -83,7 +83,7 @@ _GROUPS = Row(
             {
                 "{{state}}": "sum by (state) (kafka_server_group_coordinator_metrics_consumer_group_count{SEL})"
             },
-            "KIP-848: members reconcile one by one, nobody stops",
+            "In KIP-848 groups, members reconcile one by one, and the others continue",
             stacked=True,
         ),
         graph(
@@ -96,7 +96,7 @@ _GROUPS = Row(
             {
                 "{{consumergroup}}": 'sum by (consumergroup) (kafka_consumergroup_members{SEL,consumergroup=~"$group"})'
             },
-            "Those that come and go make rebalances",
+            "Members that join and leave cause rebalances",
         ),
         graph(
             "Rebalances",
@@ -104,7 +104,7 @@ _GROUPS = Row(
                 "{{consumergroup}}": "sum by (consumergroup) "
                 '(increase(tidelog_consumergroup_generation{SEL,consumergroup=~"$group"}[$__rate_interval]))'
             },
-            "How often the generation or the group epoch was raised",
+            "Number of increments of the generation or the group epoch",
         ),
         table(
             "All groups",
@@ -120,7 +120,7 @@ _GROUPS = Row(
         graph(
             "Latency, p99",
             {"{{request}}": _p99(_GROUP_REQUESTS)},
-            "JoinGroup and SyncGroup wait for the other members: that is not slowness",
+            "JoinGroup and SyncGroup wait for the other members, so long times are normal",
             unit="s",
             width=12,
         ),
@@ -143,24 +143,24 @@ _TRANSACTIONS = Row(
             unit="ops",
         ),
         graph(
-            "Oldest open, and markers to write",
+            "Oldest open transaction, missing markers",
             {
                 "oldest open, s": "max(tidelog_transactions_oldest_open_seconds{SEL})",
                 "oldest decided, markers missing, s": "max(tidelog_transactions_oldest_ending_seconds{SEL})",
                 "decided, markers missing": "sum(tidelog_transactions_ending{SEL})",
             },
-            "Markers that stay missing: a partition has no leader",
+            "Markers that stay missing indicate a partition without a leader",
         ),
         graph(
-            "Records held back",
+            "Records behind open transactions",
             {"{{topic}}": "sum by (topic) (kafka_cluster_partition_laststableoffsetlag{SEL})"},
-            "Above the last stable offset",
+            "Records above the last stable offset",
         ),
         graph("Requests", {"{{request}}": _rates(_TRANSACTION_REQUESTS)}, "Per second", unit="reqps"),
         graph(
             "Latency, p99",
             {"{{request}}": _p99(_TRANSACTION_REQUESTS)},
-            "An EndTxn is answered when the decision is replicated",
+            "EndTxn is answered after the decision is replicated",
             unit="s",
         ),
     ],
@@ -178,7 +178,7 @@ _COORDINATORS = Row(
         graph(
             "Loads",
             {"{{pod}} {{kind}}": f"sum by (pod, kind) (rate(tidelog_coordinator_loads_total{{SEL}}{_RATE}))"},
-            "After a coordinator or a leader has gone its shards are loaded anew",
+            "Shards are loaded again after the loss of a coordinator or a leader",
             unit="ops",
         ),
         graph(
@@ -192,13 +192,13 @@ _COORDINATORS = Row(
             {
                 "{{pod}} {{kind}}": f"sum by (pod, kind) (rate(tidelog_coordinator_shards_lost_total{{SEL}}{_RATE}))"
             },
-            "An append failed, the leader moved, a session broke",
+            "Reasons: a failed append, a moved leader, a broken session",
             unit="ops",
         ),
         graph(
             "Replies held until replicated",
             {"{{pod}} {{kind}}": "sum by (pod, kind) (tidelog_coordinator_held_replies{SEL})"},
-            "At the broker that leads the shard. They stay: its partition is under min ISR",
+            "Reported by the broker that leads the shard. If they stay, its partition is under min ISR",
         ),
         graph(
             "Sessions and attachments",
@@ -214,7 +214,7 @@ _COORDINATORS = Row(
 DASHBOARD = Dashboard(
     "tidelog-groups",
     "tidelog / Groups & Transactions",
-    "Groups of both protocols, transactions, and the coordinators that keep them.",
+    "Groups of both protocols, transactions, and their coordinators.",
     [*OF_RELEASES, GROUP],
     [_GLANCE, _GROUPS, _TRANSACTIONS, _COORDINATORS],
 )

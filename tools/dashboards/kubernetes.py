@@ -17,34 +17,34 @@ _GLANCE = Row(
         number(
             "Pods not ready",
             'sum(kube_pod_status_ready{PODS,condition="false"}) - sum(kube_pod_status_phase{PODS,phase="Succeeded"})',
-            "Finished jobs left out",
+            "Pods of finished Jobs are not counted",
             warn_from=1,
         ),
         number(
             "Restarts",
             "sum(increase(kube_pod_container_status_restarts_total{PODS}[$__range]))",
-            "Of containers, in the time shown",
+            "Restarts of containers in this time range",
             warn_from=1,
         ),
         number(
             "Fullest volume",
             f"max(1 - kubelet_volume_stats_available_bytes{{{_BROKER_CLAIMS}}}"
             f" / kubelet_volume_stats_capacity_bytes{{{_BROKER_CLAIMS}}})",
-            "Share in use",
+            "Used share of the fullest volume",
             unit="percentunit",
             warn_from=0.8,
             bad_from=0.9,
         ),
         number(
-            "Pods that may go",
+            "Allowed disruptions",
             f'min(kube_poddisruptionbudget_status_pod_disruptions_allowed{{{_OWNED},poddisruptionbudget=~"$release.*"}})',
-            "By the least of the disruption budgets: 0 holds up a drain",
+            "Smallest disruption budget; at 0, drains wait",
             good_from=1,
         ),
         number(
             "Failed jobs",
             f'sum(kube_job_status_failed{{{_OWNED},job_name=~"$release.*"}})',
-            "A gate of a roll that gave up, a snapshot that failed",
+            "Examples: a roll that timed out, a snapshot that failed",
             bad_from=1,
         ),
         number(
@@ -57,7 +57,7 @@ _GLANCE = Row(
         number(
             "Versions",
             "count(count by (version) (tidelog_build_info{SEL}))",
-            "Two during a roll",
+            "There are two during a roll",
             warn_from=2,
         ),
     ],
@@ -72,14 +72,14 @@ _PODSS = Row(
                 "{{statefulset}}": f'max by (statefulset) (kube_statefulset_status_replicas_ready{{{_OWNED},statefulset=~"$release.*"}})',
                 "{{deployment}}": f'max by (deployment) (kube_deployment_status_replicas_available{{{_OWNED},deployment=~"$release.*"}})',
             },
-            "A StatefulSet for each broker; controllers and coordinators are Deployments",
+            "Each broker is a StatefulSet; controllers and coordinators are Deployments",
         ),
         graph(
             "Restarts",
             {
                 "{{pod}} {{container}}": f"sum by (pod, container) (increase(kube_pod_container_status_restarts_total{{PODS}}{_RATE}))"
             },
-            "Each one is worth a look at `kubectl logs --previous`",
+            "Examine each restart with `kubectl logs --previous`",
         ),
         table(
             "Versions",
@@ -87,7 +87,7 @@ _PODSS = Row(
                 "Processes": "count by (service, version, pod) (label_replace(tidelog_build_info{SEL}, "
                 '"service", "$1", "exported_service", "(.+)"))'
             },
-            "What runs where",
+            "Pods and their nodes",
             width=8,
         ),
     ],
@@ -99,15 +99,15 @@ _RESOURCES = Row(
         graph(
             "CPU",
             {"{{pod}}": f"sum by (pod) (rate(container_cpu_usage_seconds_total{{{_CONTAINERS}}}{_RATE}))"},
-            "Cores. A broker uses one and a little: its event loop, and threads for disks and compression",
+            "Cores. A broker uses slightly more than one: its event loop, and threads for disks and compression",
         ),
         graph(
-            "CPU of the limit",
+            "CPU relative to the limit",
             {
                 "{{pod}}": f"sum by (pod) (rate(container_cpu_usage_seconds_total{{{_CONTAINERS}}}{_RATE}))"
                 ' / sum by (pod) (kube_pod_container_resource_limits{PODS,resource="cpu"})'
             },
-            "Near 1 the kernel throttles it",
+            "Near 1, the kernel throttles the pod",
             unit="percentunit",
         ),
         graph(
@@ -116,22 +116,22 @@ _RESOURCES = Row(
                 "{{pod}}": f"sum by (pod) (rate(container_cpu_cfs_throttled_periods_total{{{_CONTAINERS}}}{_RATE}))"
                 f" / sum by (pod) (rate(container_cpu_cfs_periods_total{{{_CONTAINERS}}}{_RATE}))"
             },
-            "Share of the scheduler's periods in which it had to wait; latency suffers long before 1",
+            "Share of the scheduler's periods in which the pod had to wait; latency increases long before 1",
             unit="percentunit",
         ),
         graph(
             "Memory",
             {"{{pod}}": f"sum by (pod) (container_memory_working_set_bytes{{{_CONTAINERS}}})"},
-            "Working set: what the limit is held against. It has the page cache that is in use",
+            "Working set, which the limit applies to. It includes active page cache",
             unit="bytes",
         ),
         graph(
-            "Memory of the limit",
+            "Memory relative to the limit",
             {
                 "{{pod}}": f"sum by (pod) (container_memory_working_set_bytes{{{_CONTAINERS}}})"
                 ' / sum by (pod) (kube_pod_container_resource_limits{PODS,resource="memory"})'
             },
-            "At 1 the kernel kills it",
+            "At 1, the kernel kills the pod",
             unit="percentunit",
         ),
         graph(
@@ -155,16 +155,16 @@ _VOLUMES = Row(
                 "{{persistentvolumeclaim}}": f"max by (persistentvolumeclaim) (1 - kubelet_volume_stats_available_bytes{{{_BROKER_CLAIMS}}}"
                 f" / kubelet_volume_stats_capacity_bytes{{{_BROKER_CLAIMS}}})"
             },
-            "Share of the volume. Growing one: raise `brokers.storage.size` and upgrade",
+            "Used share of the volume. To expand it, raise `brokers.storage.size` and upgrade",
             unit="percentunit",
         ),
         graph(
-            "Full in",
+            "Time until full",
             {
                 "{{persistentvolumeclaim}}": f"max by (persistentvolumeclaim) (kubelet_volume_stats_available_bytes{{{_BROKER_CLAIMS}}}"
                 f" / clamp_min(-deriv(kubelet_volume_stats_available_bytes{{{_BROKER_CLAIMS}}}[$__rate_interval]), 1))"
             },
-            "At the rate of now, if it goes on filling",
+            "At the current rate",
             unit="s",
         ),
         graph(
@@ -173,31 +173,31 @@ _VOLUMES = Row(
                 "{{persistentvolumeclaim}}": f"max by (persistentvolumeclaim) (kubelet_volume_stats_inodes_used{{{_BROKER_CLAIMS}}}"
                 f" / kubelet_volume_stats_inodes{{{_BROKER_CLAIMS}}})"
             },
-            "Many small segments use up inodes first",
+            "Many small segments exhaust inodes first",
             unit="percentunit",
         ),
         graph(
-            "Disk of the nodes, busy",
+            "Node disks, utilization",
             {
                 "{{instance}} {{device}}": f'max by (instance, device) (rate(node_disk_io_time_seconds_total{{device!~"loop.*|dm-.*"}}{_RATE}))'
             },
-            "Share of the time in which the disk had something to do",
+            "Share of the time in which the disk was busy",
             unit="percentunit",
         ),
         graph(
-            "Disk of the nodes, a write takes",
+            "Node disks, write latency",
             {
                 "{{instance}} {{device}}": "max by (instance, device) (rate(node_disk_write_time_seconds_total"
                 f'{{device!~"loop.*|dm-.*"}}{_RATE})'
                 f' / clamp_min(rate(node_disk_writes_completed_total{{device!~"loop.*|dm-.*"}}{_RATE}), 0.001))'
             },
-            "On average",
+            "Mean time of a write",
             unit="s",
         ),
         graph(
-            "Memory of the nodes, available",
+            "Node memory, available",
             {"{{instance}}": "node_memory_MemAvailable_bytes"},
-            "The page cache lives in it: reads of the recent past come from there",
+            "Includes page cache, from which consumers read recent records",
             unit="bytes",
         ),
     ],

@@ -21,11 +21,11 @@ _GLANCE = Row(
             "Groups that have committed offsets",
             width=4,
         ),
-        number("Unread records", f"sum({_LAG})", "Over all groups chosen", width=4),
+        number("Unread records", f"sum({_LAG})", "Sum over the selected groups", width=4),
         number(
             "Oldest unread record",
             f"max({_SECONDS})",
-            "How old the first record is that a group has yet to read",
+            "Age of the oldest record that a group has not read",
             unit="s",
             warn_from=300,
             bad_from=3600,
@@ -34,7 +34,7 @@ _GLANCE = Row(
         number(
             "Unread data expires in",
             f"min({_EXPIRES})",
-            "Until retention by time may delete a record that a group has not read. Nothing shown: all is read",
+            "Time until retention may delete an unread record. No value if everything is read",
             unit="s",
             good_from=3600,
             width=4,
@@ -42,11 +42,11 @@ _GLANCE = Row(
         number(
             "Lagging groups without members",
             f"count((sum by (consumergroup) ({_LAG}) > 0) and on (consumergroup) ({_MEMBERS} == 0)) or vector(0)",
-            "They have something to read, and nobody reads",
+            "Groups with unread records and no members",
             warn_from=1,
             width=4,
         ),
-        number("Members", f"sum({_MEMBERS})", "Of all groups chosen", width=4),
+        number("Members", f"sum({_MEMBERS})", "Members of the selected groups", width=4),
     ],
 )
 
@@ -56,38 +56,38 @@ _GROUPS = Row(
         graph(
             "Lag in records",
             {"{{consumergroup}}": f"sum by (consumergroup) ({_LAG})"},
-            "Up to the last stable offset or the high watermark, whatever a reader can reach",
+            "Counted up to the last offset that a consumer can read: the last stable offset or the high watermark",
         ),
         graph(
             "Lag in time",
             {"{{consumergroup}}": f"max by (consumergroup) ({_SECONDS})"},
-            "Age of the oldest record unread; what people notice",
+            "Age of the oldest unread record",
             unit="s",
         ),
         graph(
             "Time until unread data expires",
             {"{{consumergroup}}": f"min by (consumergroup) ({_EXPIRES})"},
-            "At 0 retention deletes what the group has not read",
+            "At 0, retention deletes records that the group has not read",
             unit="s",
         ),
         graph(
             "Read and committed",
             {"{{consumergroup}}": f"sum by (consumergroup) (rate({_COMMITTED}[$__rate_interval]))"},
-            "Records a second, by the offsets committed",
+            "Records per second, from committed offsets",
             unit="rps",
         ),
         graph(
-            "Lag grows by",
+            "Growth of lag",
             {
                 "{{consumergroup}}": f"sum by (consumergroup) (deriv(kafka_consumergroup_lag{{{_OF}}}[$__rate_interval]))"
             },
-            "Records a second; below 0 it catches up",
+            "Records per second; below 0, the group catches up",
             least=None,
         ),
         graph(
             "Members",
             {"{{consumergroup}}": f"sum by (consumergroup) ({_MEMBERS})"},
-            "Who reads",
+            "Members of each group",
         ),
     ],
 )
@@ -101,7 +101,7 @@ _TOPICS = Row(
                 "{{topic}}": 'sum by (topic) (rate(kafka_server_brokertopicmetrics_messagesin_total{SEL,topic!="",'
                 'topic=~"$topic"}[$__rate_interval]))'
             },
-            "Records a second: what readers have to keep up with",
+            "Records per second that consumers have to read",
             unit="wps",
         ),
         graph(
@@ -113,7 +113,7 @@ _TOPICS = Row(
             "Partitions furthest behind",
             f"topk(15, max by (consumergroup, topic, partition) ({_LAG}))",
             "{{consumergroup}} {{topic}}-{{partition}}",
-            "One partition far ahead of the others: a hot key, or a reader that is stuck",
+            "A single partition far behind indicates a hot key or a consumer that is stuck",
         ),
         table(
             "All partitions",
@@ -123,7 +123,7 @@ _TOPICS = Row(
                 "Lag, s": f"max by (consumergroup, topic, partition) ({_SECONDS})",
                 "Expires in, s": f"min by (consumergroup, topic, partition) ({_EXPIRES})",
             },
-            "No expiry where everything is read, or where nothing expires",
+            "No expiry if everything is read or nothing expires",
             width=24,
         ),
         graph(
@@ -136,11 +136,11 @@ _TOPICS = Row(
             width=12,
         ),
         graph(
-            "Open transactions hold back",
+            "Records behind open transactions",
             {
                 "{{topic}}": 'sum by (topic) (kafka_cluster_partition_laststableoffsetlag{SEL,topic=~"$topic"})'
             },
-            "Records above the last stable offset: readers with read_committed wait for the transaction's end",
+            "Records above the last stable offset, which read_committed consumers cannot read until the transaction ends",
             width=12,
         ),
     ],
@@ -149,7 +149,7 @@ _TOPICS = Row(
 DASHBOARD = Dashboard(
     "tidelog-lag",
     "tidelog / Lag",
-    "How far readers are behind: in records, in seconds, and how long until what they have not read expires.",
+    "Lag of consumer groups in records and in seconds, and the time until unread records expire.",
     [*OF_RELEASES, GROUP, TOPIC],
     [_GLANCE, _GROUPS, _TOPICS],
 )

@@ -1,4 +1,4 @@
-"""What dashboards are made of: panels, rows, variables, and the JSON that Grafana reads.
+"""The parts of a dashboard: panels, rows, variables, and the JSON that Grafana reads.
 
 Grafana's dashboard schema 39 (Grafana 10.3 and later). In expressions `SEL` stands for the labels that choose
 a release, `PODS` for those of exporters that know pods only.
@@ -63,7 +63,7 @@ class Variable:
 
 @dataclass(frozen=True)
 class Dashboard:
-    """What one JSON file is made of."""
+    """A dashboard, which becomes one JSON file."""
 
     uid: str
     title: str
@@ -125,7 +125,7 @@ def heatmap(title: str, expression: str, about: str, *, width: int = 8) -> Panel
 
 
 def dashboard_json(dashboard: Dashboard) -> dict[str, Any]:
-    """What Grafana provisions."""
+    """Returns the dashboard as the JSON that Grafana provisions."""
     return {
         "annotations": {"list": [_restarts_annotation()]},
         "description": dashboard.about,

@@ -31,7 +31,7 @@ GIVEN_MARK: Final = "# given:"
 
 
 class HelmFailedError(Exception):
-    """What helm said."""
+    """Helm failed; the message is its output."""
 
 
 def main() -> int:
@@ -61,7 +61,7 @@ def _without(reason: str) -> int:
 
 
 def faults_with(values: Path) -> list[str]:
-    """Of an installation and of an upgrade. Raises SchemasMissingError."""
+    """Returns the problems of an installation and of an upgrade. Raises SchemasMissingError."""
     try:
         helm("lint", "--strict", str(CHART), "--values", str(values), *_VERSION)
         installed, upgraded = render(values), render(values, "--is-upgrade")

@@ -132,7 +132,7 @@ def with_table(readme: str, made: str) -> str:
 
 
 def _sections(text: str) -> dict[str, str]:
-    """Which section each top-level value stands in."""
+    """Returns the section that each top-level value is in."""
     found: dict[str, str] = {}
     section = "values"
     for line in text.splitlines():

@@ -1,12 +1,11 @@
-"""Writes what the images hold of the pinned packages, to deploy/images.
+"""Writes the packages of each image to deploy/images, as pins with hashes.
 
-    image_requirements.py           writes requirements.txt; with Spark installed requirements-spark.txt
-    image_requirements.py --check   compares; exit 1 if they are not what it would write
+    image_requirements.py           writes requirements.txt and, if Spark is installed, requirements-spark.txt
+    image_requirements.py --check   compares the files with what it would write; exits with 1 if they differ
 
-constraints.txt pins everything for developers, too. The services' image gets what tidelog itself needs and
-the extras EXTRAS, followed through the metadata of the packages installed here; the Spark jobs' image gets
-what the extra `pipeline` needs beside that. Versions and hashes stay those of constraints.txt and
-constraints-pipeline.txt.
+The services' image holds what tidelog itself and the extras EXTRAS need. The Spark jobs' image adds what the
+extra `pipeline` needs. The tool follows the metadata of the installed packages and takes versions and hashes
+from the constraints files, which also pin the developers' packages.
 """
 
 from __future__ import annotations
@@ -28,7 +27,9 @@ SPARK_REQUIREMENTS: Final = ROOT / "deploy/images/requirements-spark.txt"
 NAME: Final = "tools/kubernetes/image_requirements.py"
 EXTRAS: Final = ("kubernetes", "tracing")
 SPARK_EXTRA: Final = "pipeline"
-# Whatever one of these needs is in: the image's Python is the base image's.
+CONSTRAINTS: Final = ("constraints.txt", "constraints-lab.txt")
+SPARK_CONSTRAINTS: Final = (*CONSTRAINTS, "constraints-pipeline.txt")
+# A package that any of these needs is included, since the base image chooses the image's Python.
 PYTHONS: Final = ("3.11", "3.12", "3.13")
 
 
@@ -47,19 +48,19 @@ def main() -> int:
         return 0
     wrong = [path for path, text in wanted.items() if not path.exists() or path.read_text() != text]
     for path in wrong:
-        sys.stderr.write(f"{path.relative_to(ROOT)} is not what the constraints say: run {NAME}\n")
+        sys.stderr.write(f"{path.relative_to(ROOT)} differs from the constraints files: run {NAME}\n")
     return 1 if wrong else 0
 
 
 def requirements_of_image() -> str:
-    """Blocks of constraints.txt, name by name, of all that the services' image needs."""
-    return _requirements(_names_of_image(), "constraints.txt")
+    """Returns the pins of all packages that the services' image needs, ordered by name."""
+    return _requirements(_names_of_image(), *CONSTRAINTS)
 
 
 def requirements_of_spark_image() -> str:
-    """Of all that the Spark jobs' image needs beside what is in the services'."""
+    """Returns the blocks of packages that the Spark jobs' image needs beyond those of the services' image."""
     roots = _project()["optional-dependencies"][SPARK_EXTRA]
-    return _requirements(closure(roots) - _names_of_image(), "constraints.txt", "constraints-pipeline.txt")
+    return _requirements(closure(roots) - _names_of_image(), *SPARK_CONSTRAINTS)
 
 
 def _names_of_image() -> set[str]:
@@ -67,6 +68,9 @@ def _names_of_image() -> set[str]:
     roots = list(project["dependencies"])
     for extra in EXTRAS:
         roots += project["optional-dependencies"][extra]
+    missing = [name for root in roots if not _is_installed(name := Requirement(root).name)]
+    if missing:
+        raise SystemExit(f"not installed: {', '.join(missing)}; run make lab-setup")
     return closure(roots)
 
 
@@ -83,7 +87,7 @@ def _requirements(names: set[str], *constraints: str) -> str:
     if unpinned:
         raise SystemExit(f"not pinned in {' or '.join(constraints)}: {', '.join(unpinned)}")
     chosen = "".join(blocks[name] for name in sorted(names))
-    return f"# Made by {NAME} from {' and '.join(constraints)}.\n{chosen}"
+    return f"# Made by {NAME} from {', '.join(constraints)}.\n{chosen}"
 
 
 def _is_installed(name: str) -> bool:
@@ -95,7 +99,7 @@ def _is_installed(name: str) -> bool:
 
 
 def closure(roots: list[str]) -> set[str]:
-    """Names of all packages that these requirements bring, on any of PYTHONS on Linux."""
+    """Returns the names of all packages that these requirements bring, on any of PYTHONS on Linux."""
     todo = [Requirement(root) for root in roots]
     seen: set[tuple[str, frozenset[str]]] = set()
     names: set[str] = set()
@@ -109,7 +113,7 @@ def closure(roots: list[str]) -> set[str]:
         try:
             needed = metadata.requires(name) or []
         except metadata.PackageNotFoundError:
-            continue  # for another Python or another system than this one
+            continue  # the package is for another Python or another system
         names.add(name)
         todo += [found for text in needed if applies(found := Requirement(text), requirement.extras)]
     return names
@@ -126,7 +130,7 @@ def applies(requirement: Requirement, extras: set[str]) -> bool:
 
 
 def pinned_blocks(constraints: str) -> dict[str, str]:
-    """Canonical name -> its lines: the pin and its hashes."""
+    """Returns the lines of each package, the pin and its hashes, by canonical name."""
     blocks: dict[str, str] = {}
     name = ""
     for line in constraints.splitlines(keepends=True):

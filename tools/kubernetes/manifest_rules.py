@@ -1,4 +1,4 @@
-"""What no schema can say of a release's objects: that they find each other, that their pods are restricted.
+"""Rules that no schema can state: a release's objects find each other, and its pods are restricted.
 
 Each rule takes all objects of a rendered release and yields a sentence for each fault.
 """

@@ -66,7 +66,7 @@ class UnknownKindError(Exception):
 
 
 def faults_of(manifest: dict[str, Any]) -> list[str]:
-    """What is wrong with an object, a line each. Raises UnknownKindError, SchemasMissingError."""
+    """Returns an object's problems, one line each. Raises UnknownKindError, SchemasMissingError."""
     validator = Draft7Validator(schema_of(manifest.get("apiVersion", ""), manifest.get("kind", "")))
     return [_sentence(error) for error in validator.iter_errors(manifest)]
 

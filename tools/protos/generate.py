@@ -22,10 +22,11 @@ from grpc_tools import protoc
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROTOS: Final = ROOT / "protos"
-# Folder under protos/ -> the Python package of its stubs, and the source root the package lies in.
+SOURCE_ROOT: Final = "services"
+# Folder under protos/ -> the Python package of its stubs.
 PACKAGES: Final = {
-    "etcd": ("tidelog.metadata.etcd.generated", "services/common/src"),
-    "tidelog/rpc/v1": ("tidelog.rpc.generated", "services/common/src"),
+    "etcd": "tidelog.metadata.etcd.generated",
+    "tidelog/rpc/v1": "tidelog.rpc.generated",
 }
 PLUGINS: Final = ("protoc-gen-mypy", "protoc-gen-mypy_grpc")
 
@@ -88,7 +89,7 @@ def run_protoc(sources: list[Path], target: Path) -> None:
 
 def with_own_imports(text: str) -> str:
     """`etcd.kv_pb2` -> `tidelog.metadata.etcd.generated.kv_pb2`, in import statements and in type stubs."""
-    for folder, (package, _) in PACKAGES.items():
+    for folder, package in PACKAGES.items():
         module = re.escape(folder.replace("/", "."))
         # protoc's own two forms: `from a.b import c_pb2 as alias`, `import a.b.c_pb2`.
         text = re.sub(rf"^from {module} import (\w+_pb2)", rf"from {package} import \1", text, flags=re.M)
@@ -97,12 +98,11 @@ def with_own_imports(text: str) -> str:
 
 
 def package_directory(folder: str) -> Path:
-    package, source_root = PACKAGES[folder]
-    return ROOT / source_root / package.replace(".", "/")
+    return ROOT / SOURCE_ROOT / PACKAGES[folder].replace(".", "/")
 
 
 def existing() -> set[Path]:
-    """What is there now: whole directories belong to this tool."""
+    """Returns the files that exist now. Whole directories belong to this tool."""
     directories = [package_directory(folder) for folder in PACKAGES]
     return {path for directory in directories for path in directory.glob("*.py*") if path.is_file()}
 

@@ -1,6 +1,6 @@
 // Prints Apache Kafka's broker and topic setting definitions as JSON: names, types, defaults, importance, accepted
 // values, update modes and topic synonyms; no documentation texts. Needs a JDK 17 and Kafka's jars on the class path:
-//   java -cp 'KAFKA_LIBS/*' tools/settings/KafkaSettingsTable.java > services/common/tests/runtime/kafka_settings.json
+//   java -cp 'KAFKA_LIBS/*' tools/settings/KafkaSettingsTable.java > tests/unit/settings/kafka_settings.json
 import java.util.*;
 import org.apache.kafka.common.config.ConfigDef;
 import org.apache.kafka.common.config.types.Password;

@@ -100,21 +100,21 @@
 {{- if .Values.etcd.bundled -}}
 {{- with lookup "apps/v1" "StatefulSet" .Release.Namespace (include "tidelog.etcd.name" .) -}}
 {{- if ne (int .spec.replicas) (int $.Values.etcd.replicas) -}}
-{{- fail (printf "etcd.replicas: this etcd was made with %d member(s) and can't be changed to %d by a value; move it by hand (docs/guides/kubernetes-etcd.md), or install anew" (int .spec.replicas) (int $.Values.etcd.replicas)) -}}
+{{- fail (printf "etcd.replicas: this etcd was installed with %d member(s), and a value cannot change that to %d; add members by hand (docs/guides/kubernetes-etcd.md) or install a new release" (int .spec.replicas) (int $.Values.etcd.replicas)) -}}
 {{- end -}}
 {{- end -}}
 {{- else -}}
 {{- if not .Values.etcd.external.endpoints -}}
-{{- fail "etcd.external.endpoints: with etcd.bundled=false name each member of your etcd, such as https://etcd-0.example:2379" -}}
+{{- fail "etcd.external.endpoints: is empty, but etcd.bundled is false; name all members of your etcd, such as https://etcd-0.example:2379" -}}
 {{- end -}}
 {{- range .Values.etcd.external.endpoints -}}
 {{- if and (hasPrefix "http://" .) $.Values.etcd.external.tls.secretName -}}
-{{- fail (printf "etcd.external.endpoints: %s is not encrypted, but etcd.external.tls.secretName is given; write https:// or take the secret away" .) -}}
+{{- fail (printf "etcd.external.endpoints: %s is not encrypted, but etcd.external.tls.secretName is set; use https:// or remove the Secret" .) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if gt (mul 5 (int .Values.etcd.heartbeatIntervalMs)) (int .Values.etcd.electionTimeoutMs) -}}
-{{- fail (printf "etcd.electionTimeoutMs: %d is too short for etcd.heartbeatIntervalMs %d; five times as long at least" (int .Values.etcd.electionTimeoutMs) (int .Values.etcd.heartbeatIntervalMs)) -}}
+{{- fail (printf "etcd.electionTimeoutMs: %d is too short for etcd.heartbeatIntervalMs %d; it must be at least five times as long" (int .Values.etcd.electionTimeoutMs) (int .Values.etcd.heartbeatIntervalMs)) -}}
 {{- end -}}
 {{- include "tidelog.validate.tls" . -}}
 {{- end -}}

@@ -14,7 +14,7 @@
 {{- $entry.nodePort | default (add .root.Values.listeners.external.nodePorts.firstBroker .index) | int -}}
 {{- end -}}
 
-{{/* The port that clients outside are told. */}}
+{{/* The port that clients outside the cluster receive. */}}
 {{- define "tidelog.externalPort" -}}
 {{- $external := .root.Values.listeners.external -}}
 {{- $entry := include "tidelog.externalBroker" . | fromJson -}}
@@ -129,8 +129,4 @@ INTERNAL://{{ $host }}:9092,REPLICATION://{{ $host }}:9093
   value: "0.0.0.0:9095"
 - name: TIDELOG_RPC_ADVERTISED_ADDRESS
   value: "{{ $host }}:9095"
-- name: TIDELOG_SESSION_LISTENER
-  value: "0.0.0.0:9096"
-- name: TIDELOG_SESSION_ADVERTISED_ADDRESS
-  value: "{{ $host }}:9096"
 {{- end -}}

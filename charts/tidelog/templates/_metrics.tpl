@@ -48,6 +48,6 @@ matchExpressions:
 
 {{- define "tidelog.validate.metrics" -}}
 {{- if and .Values.metrics.serviceMonitor.enabled .Values.metrics.podMonitor.enabled -}}
-{{- fail "metrics.serviceMonitor.enabled, metrics.podMonitor.enabled: choose one of the two, or everything is scraped twice" -}}
+{{- fail "metrics.serviceMonitor.enabled, metrics.podMonitor.enabled: enable only one of the two, because both would scrape everything twice" -}}
 {{- end -}}
 {{- end -}}

@@ -280,29 +280,29 @@ spec:
 {{- $names := list -}}
 {{- range $pipeline.archives -}}
 {{- if has .name $names -}}
-{{- fail (printf "pipeline.archives: %s is there twice; each has a table and a checkpoint of its name" .name) -}}
+{{- fail (printf "pipeline.archives: the name %s is used twice, but each archive has a table and a checkpoint of its name" .name) -}}
 {{- end -}}
 {{- $names = append $names .name -}}
 {{- if eq (empty .topics) (empty .pattern) -}}
-{{- fail (printf "pipeline.archives: %s needs topics, or a pattern of their names, and not both" .name) -}}
+{{- fail (printf "pipeline.archives: %s needs either topics or a pattern of their names" .name) -}}
 {{- end -}}
 {{- if and .schedule .every -}}
-{{- fail (printf "pipeline.archives: %s has a schedule, so it archives what there is and ends; take out `every`" .name) -}}
+{{- fail (printf "pipeline.archives: %s has a schedule, with which a run ends when everything is archived; remove `every`" .name) -}}
 {{- end -}}
 {{- end -}}
 {{- if not $names -}}
-{{- fail "pipeline.archives: pipeline.enabled is true, so say what is to be archived, such as [{name: flights, topics: [flights]}]" -}}
+{{- fail "pipeline.archives: is empty, but pipeline.enabled is true; add an archive such as {name: flights, topics: [flights]}" -}}
 {{- end -}}
 {{- $first := int .Values.brokers.firstId -}}
 {{- $last := sub (add $first (int .Values.brokers.replicas)) 1 -}}
 {{- range $pipeline.segments.brokers -}}
 {{- if or (lt (int .) $first) (gt (int .) (int $last)) -}}
-{{- fail (printf "pipeline.segments.brokers: there is no broker %d, their ids are %d to %d" (int .) $first (int $last)) -}}
+{{- fail (printf "pipeline.segments.brokers: there is no broker %d; the ids are %d to %d" (int .) $first (int $last)) -}}
 {{- end -}}
 {{- end -}}
 {{- range $name := list "spark.master" "spark.kubernetes.namespace" "spark.kubernetes.executor.podTemplateFile" "spark.driver.port" "spark.blockManager.port" -}}
 {{- if hasKey $pipeline.sparkConf $name -}}
-{{- fail (printf "pipeline.sparkConf: %s is set by the chart, take it out" $name) -}}
+{{- fail (printf "pipeline.sparkConf: the chart sets %s; remove it" $name) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

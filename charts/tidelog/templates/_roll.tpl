@@ -85,9 +85,9 @@ template:
 {{- define "tidelog.validate.operations" -}}
 {{- $roll := .Values.roll -}}
 {{- if and $roll.enabled (not .Values.rbac.create) (not $roll.serviceAccountName) -}}
-{{- fail "roll.serviceAccountName: rbac.create is false, so name a service account that may do what templates/roll/rbac.yaml lists, or set roll.enabled to false" -}}
+{{- fail "roll.serviceAccountName: is empty, but rbac.create is false; name a service account with the permissions of templates/roll/rbac.yaml, or set roll.enabled to false" -}}
 {{- end -}}
 {{- if and .Values.scaleIn.drain (not $roll.enabled) -}}
-{{- fail "scaleIn.drain: the hooks do it, and roll.enabled is false; empty brokers with 'tidelog rebalance --without ID --execute' before you take them away" -}}
+{{- fail "scaleIn.drain: the hooks drain brokers, but roll.enabled is false; run 'tidelog rebalance --without ID --execute' before you remove brokers" -}}
 {{- end -}}
 {{- end -}}

@@ -77,16 +77,16 @@ Names in the certificate of etcd's members. A member that is called looks the ca
 {{- if eq .name "tls" -}}{{- $hadTls = true -}}{{- end -}}
 {{- end -}}
 {{- if ne $hadTls (eq (include "tidelog.tls.enabled" $) "true") -}}
-{{- fail (printf "tls.mode: this release was installed %s TLS and can't change that: services with and without it would not understand each other; install anew" (ternary "with" "without" $hadTls)) -}}
+{{- fail (printf "tls.mode: this release was installed %s TLS, which cannot be changed, because services with and without TLS cannot connect to each other; install a new release" (ternary "with" "without" $hadTls)) -}}
 {{- end -}}
 {{- end -}}
 {{- if eq .Values.tls.mode "secret" -}}
 {{- if not .Values.tls.secret.services -}}
-{{- fail "tls.secret.services: with tls.mode=secret name the Secret with ca.crt, tls.crt and tls.key of the services" -}}
+{{- fail "tls.secret.services: is empty, but tls.mode is secret; name the Secret with ca.crt, tls.crt and tls.key of the services" -}}
 {{- end -}}
 {{- if .Values.etcd.bundled -}}
 {{- if not (and .Values.tls.secret.etcdServer .Values.tls.secret.etcdClient) -}}
-{{- fail "tls.secret.etcdServer, tls.secret.etcdClient: with tls.mode=secret and the bundled etcd name the Secrets of its members and of its clients" -}}
+{{- fail "tls.secret.etcdServer, tls.secret.etcdClient: tls.mode is secret and etcd is bundled; name the Secrets of its members and of its clients" -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}

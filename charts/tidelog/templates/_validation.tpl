@@ -1,5 +1,5 @@
 {{/*
-What the schema can't say: values that only make sense together. Each check fails with one sentence that names the
+Checks of values that depend on each other, which the schema cannot express. Each check fails with one sentence that names the
 value and what to do. Included once, by templates/configmap.yaml; other parts define theirs in their own files.
 */}}
 {{- define "tidelog.validate" -}}
@@ -7,7 +7,7 @@ value and what to do. Included once, by templates/configmap.yaml; other parts de
 {{- include "tidelog.validate.settings" . -}}
 {{- include "tidelog.validate.external" . -}}
 {{- if and .Values.tracing.enabled (not .Values.tracing.endpoint) -}}
-{{- fail "tracing.endpoint: where are traces to be sent? Set it to your collector, such as http://otel-collector.observability:4317" -}}
+{{- fail "tracing.endpoint: is empty, but tracing is enabled; set it to the address of your collector, such as http://otel-collector.observability:4317" -}}
 {{- end -}}
 {{- include "tidelog.validate.etcd" . -}}
 {{- include "tidelog.validate.operations" . -}}
@@ -17,36 +17,34 @@ value and what to do. Included once, by templates/configmap.yaml; other parts de
 {{/* Names of StatefulSets end in labels of 63 characters: room for "-broker-2147480000-" and a hash of ten. */}}
 {{- define "tidelog.validate.names" -}}
 {{- if contains "." (include "tidelog.fullname" .) -}}
-{{- fail (printf "fullnameOverride: %q has a dot; names of services may have letters, digits and '-' only" (include "tidelog.fullname" .)) -}}
+{{- fail (printf "fullnameOverride: %q contains a dot, but names of Services contain only letters, digits and '-'" (include "tidelog.fullname" .)) -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Settings that the chart makes itself: what a user gave for them would be silently overridden. */}}
+{{/* Settings that the chart sets itself. It refuses a user's value, because it would silently override it. */}}
 {{- define "tidelog.chartsOwnSettings" -}}
-listeners: listeners.external adds a listener for clients outside
-advertised.listeners: listeners.external says what clients outside are told
-listener.security.protocol.map: listeners.external adds a listener for clients outside
-inter.broker.listener.name: brokers talk over a listener of their own, REPLICATION
-node.id: brokers.firstId says where ids begin
-broker.id: brokers.firstId says where ids begin
+listeners: listeners.external adds a listener for clients outside the cluster
+advertised.listeners: listeners.external sets the addresses that clients outside the cluster receive
+listener.security.protocol.map: listeners.external adds a listener for clients outside the cluster
+inter.broker.listener.name: brokers use a listener of their own, REPLICATION
+node.id: brokers.firstId sets the first id
+broker.id: brokers.firstId sets the first id
 log.dirs: each broker has one volume, see brokers.storage
 log.dir: each broker has one volume, see brokers.storage
-tidelog.shutdown.timeout.ms: terminationGracePeriodSeconds says how long a stop may take
-tidelog.tracing.otlp.endpoint: tracing does this
-tidelog.tracing.otlp.ca.file: tracing does this
-tidelog.tracing.sampling.ratio: tracing does this
+tidelog.shutdown.timeout.ms: terminationGracePeriodSeconds sets how long a stop may take
+tidelog.tracing.otlp.endpoint: tracing sets it
+tidelog.tracing.otlp.ca.file: tracing sets it
+tidelog.tracing.sampling.ratio: tracing sets it
 tidelog.metrics.listener: it is always 9404
 tidelog.rpc.listener: it is always 9095
 tidelog.rpc.advertised.address: it is the broker's service
-tidelog.session.listener: it is always 9096
-tidelog.session.advertised.address: it is the broker's service
-tidelog.etcd.endpoints: etcd.external names an etcd of your own
-tidelog.rpc.tls.ca.file: tls does this
-tidelog.rpc.tls.cert.file: tls does this
-tidelog.rpc.tls.key.file: tls does this
-tidelog.etcd.tls.ca.file: tls and etcd.external do this
-tidelog.etcd.tls.cert.file: tls and etcd.external do this
-tidelog.etcd.tls.key.file: tls and etcd.external do this
+tidelog.etcd.endpoints: etcd.external names an external etcd
+tidelog.rpc.tls.ca.file: tls sets it
+tidelog.rpc.tls.cert.file: tls sets it
+tidelog.rpc.tls.key.file: tls sets it
+tidelog.etcd.tls.ca.file: tls and etcd.external set it
+tidelog.etcd.tls.cert.file: tls and etcd.external set it
+tidelog.etcd.tls.key.file: tls and etcd.external set it
 {{- end -}}
 
 {{- define "tidelog.validate.settings" -}}
@@ -55,17 +53,17 @@ tidelog.etcd.tls.key.file: tls and etcd.external do this
 {{- range $place, $settings := $places -}}
 {{- range $name, $_ := $settings -}}
 {{- if hasKey $own $name -}}
-{{- fail (printf "%s: %s is set by the chart, take it out: %s" $place $name (get $own $name)) -}}
+{{- fail (printf "%s: the chart sets %s; remove it: %s" $place $name (get $own $name)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
 {{- if and .Values.brokers.rack.enabled (or (hasKey .Values.settings "broker.rack") (hasKey .Values.brokers.settings "broker.rack")) -}}
-{{- fail "settings: broker.rack comes from the nodes; set brokers.rack.enabled to false to give your own" -}}
+{{- fail "settings: broker.rack is the zone of the node; set brokers.rack.enabled to false to set another value" -}}
 {{- end -}}
 {{- $settings := include "tidelog.settings" (dict "root" . "own" .Values.brokers.settings) | fromYaml -}}
 {{- range $name := list "default.replication.factor" "offsets.topic.replication.factor" "transaction.state.log.replication.factor" -}}
 {{- if gt (int (get $settings $name)) (int $.Values.brokers.replicas) -}}
-{{- fail (printf "settings: %s is %d, but there are %d brokers (brokers.replicas): such a topic could not be made" $name (int (get $settings $name)) (int $.Values.brokers.replicas)) -}}
+{{- fail (printf "settings: %s is %d, but there are only %d brokers (brokers.replicas), so no such topic could be created" $name (int (get $settings $name)) (int $.Values.brokers.replicas)) -}}
 {{- end -}}
 {{- end -}}
 {{- end -}}
@@ -77,12 +75,12 @@ tidelog.etcd.tls.key.file: tls and etcd.external do this
 {{- $last := sub (add $first (int .Values.brokers.replicas)) 1 -}}
 {{- range $external.brokers -}}
 {{- if or (lt (int .id) $first) (gt (int .id) (int $last)) -}}
-{{- fail (printf "listeners.external.brokers: there is no broker %d, their ids are %d to %d" (int .id) $first (int $last)) -}}
+{{- fail (printf "listeners.external.brokers: there is no broker %d; the ids are %d to %d" (int .id) $first (int $last)) -}}
 {{- end -}}
 {{- end -}}
 {{- $ids := list -}}{{- range $external.brokers -}}{{- $ids = append $ids (int .id) -}}{{- end -}}
 {{- if ne (len $ids) (len (uniq $ids)) -}}
-{{- fail "listeners.external.brokers: a broker is there twice" -}}
+{{- fail "listeners.external.brokers: an id is used twice" -}}
 {{- end -}}
 {{- $nodePorts := list -}}
 {{- if and (eq $external.type "NodePort") $external.nodePorts.bootstrap -}}
@@ -94,13 +92,13 @@ tidelog.etcd.tls.key.file: tls and etcd.external do this
 {{- $host := include "tidelog.externalHost" $broker -}}
 {{- $address := printf "%s:%s" $host (include "tidelog.externalPort" $broker) -}}
 {{- if and (has $address $told) (not (include "tidelog.externalIsDiscovered" $broker)) -}}
-{{- fail (printf "listeners.external: clients would be told %s of two brokers; put {id} into host, or set firstPort or single brokers' ports" $address) -}}
+{{- fail (printf "listeners.external: two brokers would have the address %s; add {id} to host, or set firstPort or the ports of single brokers" $address) -}}
 {{- end -}}
 {{- $told = append $told $address -}}
 {{- if eq $external.type "NodePort" -}}
 {{- $nodePort := int (include "tidelog.externalNodePort" $broker) -}}
 {{- if has $nodePort $nodePorts -}}
-{{- fail (printf "listeners.external: node port %d is taken twice; change listeners.external.nodePorts or the brokers' nodePort" $nodePort) -}}
+{{- fail (printf "listeners.external: node port %d is used twice; change listeners.external.nodePorts or the brokers' nodePort" $nodePort) -}}
 {{- end -}}
 {{- $nodePorts = append $nodePorts $nodePort -}}
 {{- end -}}

@@ -1,8 +1,9 @@
-"""What needs the node: processes killed and frozen, traffic between pods dropped.
+"""Actions that need access to the node: they kill and freeze processes, and drop traffic between pods.
 
-A privileged pod on each node concerned does them. It uses the release's own image (Python is in it) and the
-node's iptables. It has a namespace of its own, as the release's may forbid such pods; `remove_agents` deletes
-it. What was frozen goes on and what was dropped flows again before an action returns, whatever happens.
+A privileged pod on each affected node performs them. The pod uses the release's own image (which contains
+Python) and the node's iptables. It runs in a separate namespace, because the release's may forbid such pods,
+and `remove_agents` deletes it. Before an action returns, frozen processes continue and dropped traffic flows
+again, even if the action fails.
 """
 
 from __future__ import annotations
@@ -65,8 +66,8 @@ elif have:
 
 
 def signal_pods(release: Release, pods: list[Pod], name: str) -> float:
-    """All processes of the pods are sent the signal; returns when, by this machine's monotonic clock (as well
-    as the nodes' clocks agree with its own).
+    """Sends the signal to all processes of the pods. Returns the time on this machine's monotonic clock, as
+    accurately as the nodes' clocks agree with it.
     """
     before_s = time.monotonic()
     at_s = []
@@ -80,7 +81,7 @@ def signal_pods(release: Release, pods: list[Pod], name: str) -> float:
 def freeze_pod(
     namespace: str, release: str, role: str, seconds: float = 15, topic: str = "chaos-log"
 ) -> list[Event]:
-    """Every process of one pod of the role stands still for so long (SIGSTOP)."""
+    """Freezes every process of one pod of the role for that long (SIGSTOP)."""
     found = Release(namespace, release)
     (pod,) = pods_of(found, role, 1, topic)
     try:
@@ -94,7 +95,7 @@ def freeze_pod(
 def partition_brokers(
     namespace: str, release: str, role: str = "leader", seconds: float = 20, topic: str = "chaos-log"
 ) -> list[Event]:
-    """One broker hears no other broker, nor is heard by one; clients, controllers and etcd reach it."""
+    """Cuts one broker off from all other brokers, while clients, controllers and etcd still reach it."""
     found = Release(namespace, release)
     (pod,) = pods_of(found, role, 1, topic)
     others = [other for other in found.pods("broker") if other.name != pod.name]
@@ -104,7 +105,7 @@ def partition_brokers(
 def partition_from_etcd(
     namespace: str, release: str, role: str = "leader", seconds: float = 20, topic: str = "chaos-log"
 ) -> list[Event]:
-    """One pod does not reach etcd; everything else does."""
+    """Cuts one pod off from etcd, while all other connections work."""
     found = Release(namespace, release)
     (pod,) = pods_of(found, role, 1, topic)
     return _partitioned(found, "partition-etcd", role, pod, found.pods("etcd"), float(seconds))
@@ -130,7 +131,7 @@ def _partitioned(
 
 
 def heal_partitions(namespace: str, release: str) -> bool:
-    """For rollbacks, should an action have been ended from outside."""
+    """Removes all partitions. It is for rollbacks of actions that were interrupted."""
     for pod in json.loads(kubectl(AGENTS, "get", "pods", "-o", "json"))["items"]:
         if pod["status"].get("phase") == "Running":
             _run(pod["metadata"]["name"], IPTABLES_PROGRAM, CHAIN)
@@ -147,7 +148,7 @@ def _run(agent: str, program: str, *arguments: str) -> str:
 
 
 def _agent(release: Release, node: str) -> str:
-    """The name of the agent on this node, which is started if there is none."""
+    """Returns the name of the agent on this node, and starts one if there is none."""
     name = f"agent-{node}"
     if _phase(name) == "Running":
         return name
@@ -160,7 +161,7 @@ def _agent(release: Release, node: str) -> str:
 
 
 def _phase(agent: str) -> str:
-    """Empty if there is no such pod, or it is going away."""
+    """Returns the pod's phase, or an empty text if there is no such pod or it is terminating."""
     try:
         pod = json.loads(read(f"api/v1/namespaces/{AGENTS}/pods/{agent}"))
     except ActivityFailed:

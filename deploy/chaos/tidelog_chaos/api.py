@@ -1,5 +1,5 @@
-"""Reading from the API server through one `kubectl proxy`: a kubectl for each question costs too much CPU,
-which a small machine under load does not have to spare.
+"""Reads from the API server through one `kubectl proxy`. A kubectl process for each question would cost too
+much CPU on a small machine under load.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _proxies: list[tuple[subprocess.Popen[str], str]] = []
 
 
 def read(path: str) -> str:
-    """What a GET answers; ActivityFailed if it is an error or there is no answer."""
+    """Returns the answer to a GET. Raises ActivityFailed if it is an error or there is no answer."""
     try:
         with urllib.request.urlopen(f"{_address()}/{path}", timeout=READ_TIMEOUT_S) as answer:
             text: str = answer.read().decode()
@@ -34,13 +34,13 @@ def read(path: str) -> str:
 
 
 def listed(namespace: str, kind: str, labels: str) -> list[dict[str, Any]]:
-    """Objects of one of `PATHS`."""
+    """Returns the objects of one of `PATHS`."""
     path = f"{PATHS[kind]}/namespaces/{namespace}/{kind}?labelSelector={urllib.parse.quote(labels)}"
     for pause_s in AGAIN_S:
         try:
             return _items(path)
         except ActivityFailed:
-            time.sleep(pause_s)  # an API server under load fails now and then
+            time.sleep(pause_s)  # an API server under load sometimes fails
     return _items(path)
 
 
@@ -50,7 +50,7 @@ def _items(path: str) -> list[dict[str, Any]]:
 
 
 def _address() -> str:
-    """Of the proxy, which is started if none runs, and ends with this process."""
+    """Returns the address of the proxy, which is started if necessary and ends with this process."""
     if _proxies and _proxies[-1][0].poll() is None:
         return _proxies[-1][1]
     try:

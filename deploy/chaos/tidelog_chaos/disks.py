@@ -1,4 +1,4 @@
-"""Actions: a broker's volume full for a while."""
+"""Actions that fill a broker's volume for a limited time."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ FREE_PROGRAM = f"import pathlib; pathlib.Path({BALLAST!r}).unlink(missing_ok=Tru
 def fill_volume(
     namespace: str, release: str, role: str = "follower", seconds: float = 20, topic: str = "chaos-log"
 ) -> list[Event]:
-    """To the last byte, for so long. Refuses where more is free than on a volume made for experiments: then
-    it may be the node's own disk.
+    """Fills the volume to the last byte for that long. It refuses volumes with more free space than those
+    made for experiments, because such a volume may be the node's own disk.
     """
     found = Release(namespace, release)
     (pod,) = pods_of(found, role, 1, topic)

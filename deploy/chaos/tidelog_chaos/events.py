@@ -1,4 +1,4 @@
-"""What actions did, for reports."""
+"""Records of actions, for reports."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Event = dict[str, Any]
 
 
 def event(action: str, role: str, target: str, at_s: float | None = None, **more: Any) -> Event:
-    """It happened at `at_s` (monotonic), or now."""
+    """Records an event that happened at `at_s` (monotonic), or now."""
     now_s = time.monotonic()
     at_s = now_s if at_s is None else at_s
     found = {

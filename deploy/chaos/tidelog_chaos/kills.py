@@ -1,7 +1,8 @@
-"""Actions: pods killed, without a word to their processes before.
+"""Actions that kill pods without a warning to their processes.
 
-Kubernetes has no such thing: a pod deleted with force still gets SIGTERM and a second or two, in which a
-broker hands over what it leads. So an agent on the node sends SIGKILL first; then the pod is deleted.
+Kubernetes has no such operation: a pod that is deleted with force still gets SIGTERM and a second or two, in
+which a broker hands over its leaders. Therefore an agent on the node sends SIGKILL first, and then the pod is
+deleted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tidelog_chaos.targets import pods_of
 def kill_pods(
     namespace: str, release: str, role: str, count: int = 1, topic: str = "chaos-log"
 ) -> list[Event]:
-    """`count` pods of the role at once."""
+    """Kills `count` pods of the role at once."""
     found = Release(namespace, release)
     pods = pods_of(found, role, int(count), topic)
     events = _kill(found, role, pods)
@@ -35,7 +36,9 @@ def _kill(release: Release, role: str, pods: list[Pod]) -> list[Event]:
 def rolling_kills(
     namespace: str, release: str, components: str = "broker", whole_within_s: float = 120
 ) -> list[Event]:
-    """Every pod of these components (by commas), one after the other, each when all is whole again."""
+    """Kills every pod of these components (separated by commas), one after the other, each when the release
+    is whole again.
+    """
     found = Release(namespace, release)
     events: list[Event] = []
     for component in components.split(","):
@@ -49,7 +52,7 @@ def rolling_kills(
 def delete_claim(
     namespace: str, release: str, role: str = "follower", topic: str = "chaos-log"
 ) -> list[Event]:
-    """A broker loses its disk: the claim is deleted and its pod killed; both come back, empty."""
+    """Deletes a broker's claim and kills its pod, so that the broker loses its disk. Both come back empty."""
     found = Release(namespace, release)
     (pod,) = pods_of(found, role, 1, topic)
     claims = _claims(found, pod)
@@ -65,7 +68,9 @@ def _claims(release: Release, pod: Pod) -> list[str]:
 
 
 def _await_gone(release: Release, pod: Pod) -> None:
-    """Until another pod has its place: only then is what was whole before not seen as whole after."""
+    """Waits until another pod has replaced it. Otherwise the old state could be mistaken for the recovered
+    one.
+    """
 
     def still() -> list[str]:
         return [other.name for other in release.pods(pod.component) if other.uid == pod.uid]

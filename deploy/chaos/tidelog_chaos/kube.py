@@ -1,4 +1,4 @@
-"""kubectl, and what a release of the chart consists of."""
+"""kubectl, and the parts of a release of the chart."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFFICE = "kafka_controller_kafkacontroller_activecontrollercount"
 
 
 def kubectl(namespace: str, *arguments: str, given: str = "", timeout_s: float = COMMAND_TIMEOUT_S) -> str:
-    """What it printed; ActivityFailed with what it complained of."""
+    """Returns kubectl's output. Raises ActivityFailed with its error."""
     try:
         done = subprocess.run(
             ["kubectl", "--namespace", namespace, *arguments],
@@ -50,7 +50,7 @@ class Pod:
 
 
 class Release:
-    """A release by its name and namespace."""
+    """A release, by its name and namespace."""
 
     def __init__(self, namespace: str, release: str) -> None:
         self.namespace, self.name = namespace, release
@@ -62,7 +62,7 @@ class Release:
         return api.listed(self.namespace, kind, labels)
 
     def pods(self, component: str = "") -> list[Pod]:
-        """Those that serve and are not going away, by name."""
+        """Returns the pods by name that serve and are not terminating."""
         found = [
             _pod(item)
             for item in self.get("pods", component)
@@ -76,8 +76,8 @@ class Release:
         return self.get("statefulsets") + self.get("deployments")
 
     def metrics(self, pod: str) -> dict[str, float]:
-        """Samples without labels; {} if it does not answer. The API server asks for us: nothing else need
-        reach the pod.
+        """Returns the samples without labels, or {} if the pod does not answer. The API server forwards the
+        request, so no other route to the pod is needed.
         """
         try:
             said = api.read(f"api/v1/namespaces/{self.namespace}/pods/{pod}:{METRICS_PORT}/proxy/metrics")
@@ -89,14 +89,16 @@ class Release:
         return {name: float(value) for name, value, *_ in samples}
 
     def active_controller(self) -> str:
-        """Its pod; ActivityFailed if none says that it is in office."""
+        """Returns the pod of the active controller. Raises ActivityFailed if no pod says that it is
+        active.
+        """
         for pod in self.pods("controller"):
             if self.metrics(pod.name).get(OFFICE) == 1:
                 return pod.name
         raise ActivityFailed("no controller says that it is in office")
 
     def replicas(self, topic: str) -> dict[int, tuple[int, list[int]]]:
-        """Partition -> leader (or -1), replicas: as the first broker says that answers."""
+        """Returns partition -> leader (or -1) and replicas, from the first broker that answers."""
         for pod in self.pods("broker"):
             command = ["exec", pod.name, "-c", "broker", "--", "tidelog", "topic", "describe", topic]
             try:
@@ -131,7 +133,7 @@ def _pod(item: dict[str, Any]) -> Pod:
 
 
 def await_none(wrong: Callable[[], Sequence[str]], timeout_s: float, what: str) -> None:
-    """Until nothing is wrong; else ActivityFailed with what still is."""
+    """Waits until nothing is wrong. Raises ActivityFailed with the remaining problems."""
     deadline_s = time.monotonic() + timeout_s
     while True:
         try:

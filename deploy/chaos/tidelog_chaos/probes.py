@@ -1,4 +1,4 @@
-"""Probes: is the release whole, is the load served?"""
+"""Probes for the health of the release and of the load."""
 
 from __future__ import annotations
 
@@ -19,18 +19,20 @@ STATUS_FILE = "status.json"
 
 
 def is_whole(namespace: str, release: str, within_s: float = 120) -> bool:
-    """Every pod is ready, every replica in sync, every partition led, one controller in office."""
+    """Returns True if every pod is ready, every replica in sync, every partition has a leader, and one
+    controller is active.
+    """
     found = Release(namespace, release)
     await_none(lambda: lacking(found), float(within_s), "not whole")
     return True
 
 
 def lacking(release: Release) -> list[str]:
-    """What keeps the release from being whole."""
+    """Returns what the release lacks."""
     wrong = []
     serving = Counter(pod.component for pod in release.pods() if pod.is_ready)
     for item in release.workloads():
-        # A pod that was just deleted still counts for its owner's status, but it is not there.
+        # A pod that was just deleted is still counted in its owner's status, but it no longer exists.
         component = item["metadata"].get("labels", {}).get("app.kubernetes.io/component", "")
         serving[component] -= item["spec"].get("replicas", 1)
         wanted = item["spec"].get("replicas", 1)
@@ -54,8 +56,8 @@ def lacking(release: Release) -> list[str]:
 
 
 def load_is_served(within_s: float = 60, silence_s: float = 5, directory: str = "") -> bool:
-    """Within this time every partition of the load acknowledges, none having been silent for longer than
-    `silence_s`, and no client was told what it must never be told. True if no load is watched.
+    """Returns True if, within this time, every partition of the load acknowledges, no partition was silent
+    for longer than `silence_s`, and no client got a forbidden error. Returns True if no load is observed.
     """
     where = directory or os.environ.get(LOAD_DIRECTORY, "")
     if not where:

@@ -1,4 +1,4 @@
-"""Which pods a role means: the decision apart from asking the cluster."""
+"""Chooses the pods of a role. The choice is separate from the queries to the cluster."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ Replicas = dict[int, tuple[int, list[int]]]
 
 
 def pods_of(release: Release, role: str, count: int, topic: str) -> list[Pod]:
-    """`count` different pods of this role. `leader` and `follower` are of one partition of the topic."""
+    """Returns `count` different pods of this role. `leader` and `follower` refer to one partition of the
+    topic.
+    """
     if role in ("leader", "follower"):
         return brokers_of(release.replicas(topic), release.pods("broker"), role, count)
     if role in ("controller", "standby-controller"):
@@ -38,7 +40,7 @@ def pods_of(release: Release, role: str, count: int, topic: str) -> list[Pod]:
 
 
 def brokers_of(replicas: Replicas, pods: list[Pod], role: str, count: int) -> list[Pod]:
-    """Of a partition chosen by chance: its leader first, or its followers only."""
+    """Returns brokers of a random partition: its leader first, or only its followers."""
     led = {partition: found for partition, found in replicas.items() if found[0] >= 0}
     if not led:
         raise ActivityFailed("no partition has a leader")

@@ -1,4 +1,4 @@
-"""Actions: etcd away, upgrades, brokers that join and leave."""
+"""Actions on etcd, upgrades, and brokers that join and leave."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HELM_TIMEOUT_S = 600
 
 
 def stop_etcd(namespace: str, release: str, seconds: float = 120) -> list[Event]:
-    """All members are scaled away for so long."""
+    """Scales all etcd members to zero for that long."""
     found = Release(namespace, release)
     sets = found.get("statefulsets", "etcd")
     if not sets:
@@ -38,7 +38,7 @@ def stop_etcd(namespace: str, release: str, seconds: float = 120) -> list[Event]
 
 
 def start_etcd(namespace: str, release: str) -> bool:
-    """What `stop_etcd` scaled away comes back."""
+    """Restores the members that `stop_etcd` removed."""
     for item in Release(namespace, release).get("statefulsets", "etcd"):
         members = item["metadata"].get("annotations", {}).get(WAS)
         if members and not item["spec"]["replicas"]:
@@ -47,7 +47,7 @@ def start_etcd(namespace: str, release: str) -> bool:
 
 
 def upgrade(namespace: str, release: str) -> list[Event]:
-    """To the image TIDELOG_CHAOS_UPGRADE_TAG; without it every pod is only annotated anew, and so rolled."""
+    """Upgrades to the image TIDELOG_CHAOS_UPGRADE_TAG. Without it, an annotation makes every pod roll."""
     tag = os.environ.get(UPGRADE_TAG, "")
     stamp = f"at-{int(time.time())}"
     values = [f"{part}.podAnnotations.tidelog\\.io/chaos={stamp}" for part in ("brokers", "controllers")]
@@ -60,7 +60,9 @@ def upgrade(namespace: str, release: str) -> list[Event]:
 
 
 def scale_brokers(namespace: str, release: str, replicas: int) -> list[Event]:
-    """By values, as a user does; brokers that go are drained first. Returns when as many as asked serve."""
+    """Scales the brokers by chart values, as a user does. Brokers that leave are drained first. It returns
+    when the requested number serves.
+    """
     at_s = time.monotonic()
     _helm_upgrade(namespace, release, [f"brokers.replicas={replicas}", "scaleIn.drain=true"])
     found = Release(namespace, release)
@@ -74,13 +76,13 @@ def scale_brokers(namespace: str, release: str, replicas: int) -> list[Event]:
 
 
 def rebalance(namespace: str, release: str, throttle_bytes: int = 20_000_000) -> list[Event]:
-    """Replicas move to brokers that joined, throttled; returns when they are there."""
+    """Moves replicas to brokers that joined, with a throttle. It returns when the replicas have moved."""
     at_s = time.monotonic()
     command = ["tidelog", "rebalance", "--execute", "--throttle", str(throttle_bytes), "--timeout", "300"]
     tried: list[str] = []
 
     def refused() -> list[str]:
-        """It goes on where it was: a name that was not resolved, a node too busy to answer, are no end."""
+        """Returns True if the load's errors are refusals. Unresolved names and busy nodes do not count."""
         pods = [pod for pod in Release(namespace, release).pods("broker") if pod.is_ready]
         tried.append(pods[len(tried) % len(pods)].name)
         kubectl(namespace, "exec", tried[-1], "-c", "broker", "--", *command, timeout_s=360)

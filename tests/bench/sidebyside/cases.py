@@ -175,7 +175,7 @@ COORDINATED_CASES = (
     Case(
         "rebalance-50",
         "groups",
-        "a group of 50 comes together; one more comes",
+        "a group of 50 forms; one more member joins",
         (Metric("first_s", "s to stable", 1.0, True), Metric("again_s", "s to stable again", 1.0, True)),
         {"case": "rebalance", "members": 50, "rounds": 3},
     ),

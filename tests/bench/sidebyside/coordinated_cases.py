@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 from confluent_kafka import Producer
+
 from tidelog.model.errors import ErrorCode
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -210,7 +211,7 @@ async def _stable(members: list[Member], tasks: list[asyncio.Task[None]], began:
 
 
 def rebalance(bootstrap: str, topic: str, members: int, rounds: int) -> dict[str, float]:
-    """A group comes together, then one more member comes: seconds until all have their assignment."""
+    """Forms a group, then adds one member, and returns the seconds until all members have an assignment."""
     return asyncio.run(_rebalance(bootstrap, members, rounds))
 
 

@@ -1,4 +1,4 @@
-"""Medians, ratios and their spread, as a table on the terminal and as docs/benchmarks.md."""
+"""Reports medians, ratios and their spread, on the terminal and as a page of docs/."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .cases import OTHERS_PREFIX, Case, Metric, Sample
 
 SIDES = ("tidelog", "Kafka")
 Samples = Mapping[str, Mapping[str, Sequence[Sample]]]
-"""case name -> side -> one sample a round."""
+"""Samples by case name and side, one for each round."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Row:
 
 
 def rows_of(cases: Iterable[Case], samples: Samples) -> list[Row]:
-    """Ratios are taken round by round: what disturbs one round disturbs both sides of it."""
+    """Returns a row for each metric. Ratios are per round: a disturbance affects both sides of a round."""
     rows = []
     for case in cases:
         if not samples.get(case.name):
@@ -53,7 +53,7 @@ def rows_of(cases: Iterable[Case], samples: Samples) -> list[Row]:
 
 
 def other_memory(samples: Samples) -> dict[str, float]:
-    """Name of a process beside the brokers -> the greatest MB (PSS) it was seen with; ours only."""
+    """Returns the largest MB (PSS) of each of tidelog's processes other than brokers."""
     found: dict[str, float] = {}
     for sides in samples.values():
         for sample in sides.get(SIDES[0], ()):
@@ -109,54 +109,77 @@ def _markdown_table(rows: Iterable[Row]) -> list[str]:
 INTRODUCTION = """\
 # Benchmarks
 
-Written by `make bench`: Apache Kafka and tidelog on one machine, the same librdkafka clients, one case
-after the other, first one side and then the other. Figures are medians; a ratio is tidelog / Kafka, taken
-round by round: its median, and the least and greatest as its spread. All with acks=all, on one broker.
-Every case runs in a client process of its own; broker CPU is the user and system time of the broker's
-process. Memory is the greatest PSS seen after a case of the round. Both brokers run in sessions of their
-own, as services do: Linux shares the cores out among sessions before it does among threads.
-Three brokers with three replicas: [benchmarks-replicated.md](benchmarks-replicated.md).
+`make bench` writes this page. It compares Apache Kafka and tidelog, one broker each, on one machine, with the
+same librdkafka clients. It runs one case at a time, first against one side and then against the other. All
+cases use acks=all.
 
-There are two tables, as a JVM's age matters. Neither alone is the whole truth.
+- A figure is the median of all rounds.
+- A ratio is tidelog / Kafka within one round. The table shows the median of the ratios, and the smallest and
+  largest ratio as the spread.
+- Every case runs in a client process of its own.
+- Broker CPU is the user and system time of the broker's process.
+- Memory is the largest PSS after a case of the round.
+- Both brokers run in sessions of their own, as services do, because Linux divides the cores among sessions
+  before it divides them among threads.
+
+[Benchmarks of three brokers](benchmarks-replicated.md) have three replicas.
+
+There are two tables, because a JVM compiles Kafka's code while it runs: one with a cold JVM and one with a
+warm JVM. Read both.
 """
 COORDINATED_INTRODUCTION = """\
 # Benchmarks of groups and transactions
 
-`make bench BENCH_ARGS=--coordinated`: three brokers each, three replicas, `min.insync.replicas` 2, clients
-and brokers on one machine. Groups are driven by a bare client, the same for both sides, transactions by
-librdkafka. Internal topics have ten partitions and a group's first rebalance doesn't wait
-(`group.initial.rebalance.delay.ms=0`), on both sides.
+`make bench BENCH_ARGS=--coordinated` writes this page. Each side has three brokers, three replicas and
+`min.insync.replicas` 2. Clients and brokers run on one machine. A minimal client, the same for both sides,
+drives the groups; librdkafka drives the transactions. On both sides, internal topics have ten partitions, and
+the first rebalance of a group does not wait (`group.initial.rebalance.delay.ms=0`).
+
+There are two tables, because a JVM compiles Kafka's code while it runs: one with a cold JVM and one with a
+warm JVM. Read both.
 """
 REPLICATED_INTRODUCTION = """\
 # Benchmarks of three brokers
 
-Written by `make bench BENCH_ARGS="--replicated"`: three brokers of Apache Kafka and three of tidelog on one
-machine, with the client; the same librdkafka cases, one after the other, first one side and then the other.
-Three replicas, acks=all, `min.insync.replicas` 2. Figures are medians; a ratio is tidelog / Kafka, taken
-round by round: its median, and the least and greatest as its spread. CPU is the user and system time of all
-the cluster's processes: controllers, coordinator and etcd, too. Memory is the summed PSS of the brokers,
-the greatest seen after a case of the round. All processes run in sessions of their own on both sides.
+`make bench BENCH_ARGS="--replicated"` writes this page. It compares three brokers of Apache Kafka and three
+of tidelog on one machine, with the client on the same machine and the same librdkafka cases. It runs one case
+at a time, first against one side and then against the other. All cases use three replicas, acks=all and
+`min.insync.replicas` 2.
 
-Kafka's brokers are also its controllers, with a quorum of three; tidelog's controllers are processes of
-their own, and its etcd has one member here.
+- A figure is the median of all rounds.
+- A ratio is tidelog / Kafka within one round. The table shows the median of the ratios, and the smallest and
+  largest ratio as the spread.
+- CPU is the user and system time of all processes of the cluster, including controllers, coordinator and
+  etcd.
+- Memory is the summed PSS of the brokers, the largest sum after a case of the round.
+- All processes of both sides run in sessions of their own.
+
+Kafka's brokers are also its controllers, with a quorum of three. tidelog's controllers are separate
+processes, and its etcd has one member here.
+
+There are two tables, because a JVM compiles Kafka's code while it runs: one with a cold JVM and one with a
+warm JVM. Read both.
 """
-YOUNG = """\
-{rounds} rounds; each starts both sides anew and warms each up by one case. Kafka's JVM
-still compiles here: part of its CPU time is its compiler's, and this table favours tidelog.
+COLD_JVM = """\
+{rounds} rounds. Each round starts both sides and warms each up with one case. Kafka's JVM is still compiling
+its code, and a part of its CPU time is the compiler's, so this table favours tidelog.
 """
-GOING_ON = """\
-{rounds} more rounds against the brokers of the last one: nearer to a Kafka that serves for days.
+WARM_JVM = """\
+{rounds} more rounds with the brokers of the last round. This is closer to a Kafka that has been running
+for days.
 """
 HOW_TO_RUN = """\
 ## Run it
 
     make bench                              # needs Java 17, Maven, gcc, shared/peer and an idle machine
     make bench BENCH_ARGS="--replicated"    # three brokers each, three replicas; also needs etcd
+    make bench BENCH_ARGS="--coordinated"   # groups and transactions; also needs etcd
     make bench BENCH_ARGS="--quick"         # few rounds of shorter cases, writes nothing
     make bench BENCH_ARGS="--only latency"  # also produce, consume, sync, start; writes nothing
 
-Before a produce case as much page cache as it needs is written and freed: in a virtual machine a page that
-the host has to find first costs ten times as much, and would hit one side or the other by chance.
+Before a produce case, the benchmark writes and frees as much page cache as the case needs. In a virtual
+machine, a page that the host has to allocate first costs ten times as much, which would affect one side or
+the other at random.
 """
 
 
@@ -169,21 +192,21 @@ def markdown(
     beside_brokers: Mapping[str, float],
     facts: Sequence[tuple[str, str]],
 ) -> str:
-    """The page; `beside_brokers`: name of a process -> its MB."""
+    """Returns the page. `beside_brokers` contains the MB of each process other than brokers."""
     parts = [
         introduction,
-        f"## Young brokers: {reached(fresh)}\n",
-        YOUNG.format(rounds=rounds),
+        f"## Cold JVM: {reached(fresh)}\n",
+        COLD_JVM.format(rounds=rounds),
         *_markdown_table(fresh),
     ]
     if warm:
         parts += [
-            f"## Brokers that go on: {reached(warm)}\n",
-            GOING_ON.format(rounds=warm_rounds),
+            f"## Warm JVM: {reached(warm)}\n",
+            WARM_JVM.format(rounds=warm_rounds),
             *_markdown_table(warm),
         ]
     if beside_brokers:
-        parts += ["## Memory beside the brokers\n", "| process of tidelog | MB (PSS) |", "|---|---|"]
+        parts += ["## Memory of the other processes\n", "| process of tidelog | MB (PSS) |", "|---|---|"]
         parts += [f"| {name} | {figure(value)} |" for name, value in sorted(beside_brokers.items())] + [""]
     parts += ["## Machine", "", "| | |", "|---|---|", *(f"| {name} | {value} |" for name, value in facts), ""]
     return "\n".join([*parts, HOW_TO_RUN])

@@ -1,1 +1,1 @@
-"""What `make e2e` runs; not part of `make test`."""
+"""The suites of `make e2e`, which are not part of `make test`."""

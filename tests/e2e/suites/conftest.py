@@ -1,6 +1,6 @@
 """The release that the suites share, on the cluster that `python -m e2e` names in the environment.
 
-Figures and the sum of kills, anomalies and gaps go to the file OUTCOME names.
+Figures and the sum of kills, anomalies and gaps go to the file that OUTCOME names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNINSTALL_TIMEOUT_S: Final = 120.0
 OUTSIDE: Final = {
     "listeners.external.enabled": "true",
     "listeners.external.type": "NodePort",
-    "listeners.external.nodePorts.bootstrap": "30494",  # other than those of releases someone tries beside
+    "listeners.external.nodePorts.bootstrap": "30494",  # not those of other releases
     "listeners.external.nodePorts.firstBroker": "30495",
 }
 LOG_LINES: Final = "15"
@@ -31,13 +31,13 @@ LOG_LINES: Final = "15"
 
 @pytest.fixture(scope="session")
 def slowness() -> float:
-    """What time limits are multiplied by: CI's machine may be slower than the lab's."""
+    """The factor for time limits, because CI's machine may be slower than the lab's."""
     return float(os.environ.get(SLOWNESS, "1"))
 
 
 @pytest.fixture(scope="session")
 def kubectl() -> Iterator[Kubectl]:
-    """A namespace of our own, in which pods must keep to the restricted standard."""
+    """A namespace of the suites' own, in which pods must satisfy the restricted standard."""
     found = Kubectl({}, os.environ[NAMESPACE])
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     found.apply(
@@ -57,8 +57,8 @@ def outcome() -> Iterator[Outcome]:
 
 @pytest.fixture(scope="session")
 def release(kubectl: Kubectl, outcome: Outcome, slowness: float) -> Iterator[Release]:
-    """Installed once for all suites, with listeners for the clients here, outside of the cluster. In the full
-    run it is the previous version: the first suite upgrades it.
+    """The release that all suites share, with listeners for the clients outside the cluster. In the full run
+    it is the previous version, which the first suite upgrades.
     """
     if PREVIOUS_ROOT in os.environ:
         root, tag = Path(os.environ[PREVIOUS_ROOT]), os.environ[PREVIOUS_TAG]
@@ -76,7 +76,7 @@ def release(kubectl: Kubectl, outcome: Outcome, slowness: float) -> Iterator[Rel
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test's report ends with the cluster's state and the pods' last words."""
+    """Ends the report of a failed test with the cluster's state and the ends of the pods' logs."""
     report = yield
     if report.failed and NAMESPACE in os.environ:
         report.sections += _state_of(Kubectl({}, os.environ[NAMESPACE]))

@@ -1,7 +1,7 @@
 """Chaos Toolkit's experiments on the release, one after the other, under a load of every kind of client.
 
-All kinds but the full volume, which needs volumes made for it (`make chaos`), and upgrades, which have a
-suite of their own. The report is left in build/chaos-e2e.
+The suite leaves out the full volume, which needs special volumes (`make chaos`), and upgrades, which have
+their own suite. The report is in build/chaos-e2e.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import os
 from chaoslab.__main__ import OTHERS, schedule
 from chaoslab.report import line
 from chaoslab.run import ROOT, RunPlan, run
-
 from e2e.outcome import Outcome
 from e2e.release import Release
 

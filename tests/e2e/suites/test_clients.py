@@ -1,13 +1,15 @@
-"""Clients outside of the cluster by node ports, and inside by the bootstrap service's name."""
+"""Clients connect from outside the cluster by node ports, and from inside by the name of the bootstrap
+service.
+"""
 
 from __future__ import annotations
 
 import uuid
 
-from brokerlab.clients import create_topic
-from clusterlab.load import read_all
 from confluent_kafka import Consumer, Producer
 
+from brokerlab.clients import create_topic
+from clusterlab.load import read_all
 from e2e.release import Release
 
 RECORDS = 300
@@ -72,7 +74,7 @@ def test_a_transaction_from_outside_is_seen_whole(release: Release) -> None:
 
 
 def test_a_client_inside_writes_what_one_outside_reads(release: Release, slowness: float) -> None:
-    """From another pod, which knows brokers by the names that only the cluster's DNS has."""
+    """The inner client is another pod, which knows brokers by names that only the cluster's DNS has."""
     topic = f"inside-{uuid.uuid4().hex[:8]}"
     create_topic(release.bootstrap, topic, partitions=3, replication_factor=3)
     arguments = [

@@ -1,4 +1,6 @@
-"""helm install: ready soon, `helm test` content, every pod as restricted as it says."""
+"""After helm install, pods are ready soon, `helm test` passes, and every pod is as restricted as it
+claims.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def test_helm_test_produces_consumes_and_commits(release: Release, slowness: flo
 
 
 def test_no_container_was_started_twice(release: Release) -> None:
-    """What crashes while it starts, and is content the second time, is a fault all the same."""
+    """A container that crashes at its first start and works at the second is a fault."""
     restarts = {
         pod["metadata"]["name"]: status["restartCount"]
         for pod in release.kubectl.get("pods", "-l", f"app.kubernetes.io/instance={release.name}")

@@ -1,5 +1,5 @@
-"""A topic archived by Spark on this cluster while its driver, its executors and a broker are killed: the
-table has what was acknowledged, once, in order, unchanged, by the judge of what consumers were shown.
+"""Spark on this cluster archives a topic while its driver, its executors and a broker are killed. The table
+must contain every acknowledged record once, in order and unchanged.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 import pytest
+from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
 from brokerlab.clients import admin_client, create_topic, end_offset
 from clusterlab.history import Read, read_of
 from clusterlab.load import Load, LoadPlan
 from clusterlab.verdict import judge
-from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
-
 from e2e.kubectl import KubectlError, await_none
 from e2e.outcome import Outcome
 from e2e.release import Release
@@ -49,7 +49,7 @@ VALUES: Final = {
     "pipeline.segments.brokers[0]": "0",
 }
 
-# Without Spark, so what is read does not depend on who wrote it: the files that the table's log names.
+# The result is read without Spark, from the files that the table's log names, independently of its writer.
 READ_TABLE: Final = """
 import json, pathlib, sys
 import pyarrow.parquet
@@ -72,7 +72,7 @@ for file in files:
 
 @pytest.fixture(scope="module")
 def archive(release: Release, slowness: float) -> Iterator[Release]:
-    """The release with an archive of the topic, switched on by an upgrade, off again afterwards."""
+    """The release with an archive of the topic, which an upgrade switches on and later off again."""
     create_topic(release.bootstrap, TOPIC, PARTITIONS, {"min.insync.replicas": "2"}, replication_factor=3)
     release.change({**VALUES, "pipeline.image.tag": os.environ[TAG]}, CHANGE_TIMEOUT_S * slowness)
     yield release
@@ -80,7 +80,7 @@ def archive(release: Release, slowness: float) -> Iterator[Release]:
 
 
 def archived_ends(release: Release) -> dict[int, int]:
-    """By partition, what the archive's consumer group has committed."""
+    """Returns the committed offset of the archive's consumer group by partition."""
     asked = ConsumerGroupTopicPartitions(ARCHIVE, [TopicPartition(TOPIC, p) for p in range(PARTITIONS)])
     found = admin_client(release.bootstrap).list_consumer_group_offsets([asked])[ARCHIVE]
     return {place.partition: place.offset for place in found.result(ASK_TIMEOUT_S).topic_partitions}
@@ -95,7 +95,7 @@ def await_archived(release: Release, ends: Mapping[int, int], timeout_s: float) 
 
 
 def driver(release: Release) -> str:
-    """Of the archive that goes on; a scheduled one's are pods of a job."""
+    """Returns the driver of the continuous archive. The drivers of a scheduled one are pods of a job."""
     found = release.kubectl.pods("pipeline-driver", release.name)
     (name,) = (pod for pod in found if pod.endswith(f"-{ARCHIVE}-0"))
     return name
@@ -123,7 +123,9 @@ def rows_of_table(release: Release) -> list[Read]:
 
 
 def verify(release: Release, archive: str, timeout_s: float, *arguments: str) -> str:
-    """What `tidelog pipeline verify` says of an archive, in a pod like the driver's: it has the volumes."""
+    """Runs `tidelog pipeline verify` of an archive in a pod with the driver's volumes and returns its
+    output.
+    """
     labels = f"app.kubernetes.io/instance={release.name},app.kubernetes.io/component=pipeline-driver"
     (found,) = release.kubectl.get("statefulsets", "-l", labels)
     spec: dict[str, Any] = found["spec"]["template"]["spec"]
@@ -140,7 +142,7 @@ def verify(release: Release, archive: str, timeout_s: float, *arguments: str) ->
 
 
 def await_planned(release: Release, timeout_s: float) -> None:
-    """Until the scheduled archive's first batch is under way."""
+    """Waits until the scheduled archive's first batch has been planned."""
 
     def lacking() -> list[str]:
         try:
@@ -196,7 +198,9 @@ def test_nothing_lost_or_doubled_when_driver_and_executors_are_killed(
 def test_a_scheduled_archive_takes_all_there_is_and_ends(
     archive: Release, outcome: Outcome, slowness: float
 ) -> None:
-    """Its job is started by hand: New Year is far away. Its driver is killed in the midst of the batch."""
+    """The test starts the job by hand, because its schedule is New Year, and kills its driver in the middle
+    of the batch.
+    """
     kubectl = archive.kubectl
     kubectl.run("create", "job", "now", f"--from=cronjob/{archive.name}-tidelog-pipeline-{SCHEDULED}")
     timeout_s = STARTS_S * slowness

@@ -1,7 +1,7 @@
-"""Pods killed under load: what was acknowledged is there, once, in order.
+"""Pods are killed under load, and every acknowledged record must be there, once and in order.
 
-The short run kills a leader, the controller in office and a coordinator; the full one every pod in turn, and
-in the end all of them at the same time.
+The short run kills a leader, the active controller and a coordinator. The full run kills every pod in turn,
+and finally all of them at the same time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from collections.abc import Callable
 from brokerlab.clients import create_topic
 from clusterlab.load import Load, LoadPlan, read_all
 from clusterlab.verdict import judge
-
 from e2e.outcome import Outcome
 from e2e.release import Release
 
@@ -63,7 +62,7 @@ def _loaded_kills(
 
 
 def test_three_pods_killed_under_load(release: Release, outcome: Outcome, slowness: float) -> None:
-    """The leader of a partition, the controller in office, a coordinator."""
+    """The victims are the leader of a partition, the active controller and a coordinator."""
     topic = "three-kills"
     _loaded_kills(
         release,
@@ -81,7 +80,7 @@ def test_three_pods_killed_under_load(release: Release, outcome: Outcome, slowne
 def test_data_is_there_after_every_pod_was_killed(
     release: Release, outcome: Outcome, slowness: float
 ) -> None:
-    """One after the other, then all of them at the same moment."""
+    """The pods are killed one after the other, then all of them at the same moment."""
 
     def one(component: str, place: int) -> Callable[[], list[str]]:
         return lambda: [release.kubectl.pods(component, release.name)[place]]

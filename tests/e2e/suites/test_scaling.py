@@ -1,4 +1,4 @@
-"""More brokers, fewer brokers, larger volumes, by values alone and under a load that must not notice."""
+"""More brokers, fewer brokers and larger volumes, by values alone and under a load that must not notice."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from brokerlab.clients import create_topic
 from click.testing import CliRunner
+
+from brokerlab.clients import create_topic
 from clusterlab.load import Load, LoadPlan, read_all
 from clusterlab.verdict import judge
-from tidelog.cli.main import main
-
 from e2e.outcome import Outcome
 from e2e.release import HelmError, Release
+from tidelog.cli.main import main
 
 PARTITIONS = 6
 UPGRADE_TIMEOUT_S = 300.0
@@ -29,7 +29,7 @@ def timeout_s(slowness: float) -> float:
 
 @pytest.fixture
 def as_before(release: Release, timeout_s: float) -> Iterator[None]:
-    """The release has its three brokers again for what comes after."""
+    """Restores the three brokers for the following suites."""
     yield
     release.change({"brokers.replicas": "3", "scaleIn.drain": "true"}, timeout_s)
 
@@ -78,7 +78,7 @@ def test_out_and_in_again(release: Release, outcome: Outcome, timeout_s: float, 
 
 
 def test_volumes_that_can_not_grow_are_refused_with_the_reason(release: Release, timeout_s: float) -> None:
-    """The lab's storage class, as kind's, can't."""
+    """The storage class of the lab, like kind's, cannot grow volumes."""
     classes = [found for found in release.kubectl.get("storageclasses") if found.get("allowVolumeExpansion")]
     if classes:
         pytest.skip("the storage classes here can grow volumes")

@@ -9,7 +9,6 @@ from pathlib import Path
 from brokerlab.clients import create_topic
 from clusterlab.load import Load, LoadPlan, read_all
 from clusterlab.verdict import judge
-
 from e2e.outcome import Outcome
 from e2e.release import ROOT, Release
 from e2e.settings import PREVIOUS_ROOT, PREVIOUS_TAG, TAG
@@ -37,7 +36,9 @@ def _images(release: Release) -> set[str]:
 def test_an_upgrade_and_a_rollback_that_no_producer_notices(
     release: Release, outcome: Outcome, slowness: float
 ) -> None:
-    """Installed from the previous chart and image, the release ends at the current ones: three rolls."""
+    """The release is installed from the previous chart and image and ends at the current ones, after three
+    rolls.
+    """
     topic, previous, current = "upgrade", os.environ[PREVIOUS_TAG], os.environ[TAG]
     before = Path(os.environ[PREVIOUS_ROOT])
     create_topic(release.bootstrap, topic, PARTITIONS, {"min.insync.replicas": "2"}, replication_factor=3)

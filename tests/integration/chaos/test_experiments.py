@@ -1,4 +1,6 @@
-"""The experiments are ones that Chaos Toolkit takes, and what they name can be called as they say."""
+"""The experiments are valid for Chaos Toolkit, and the functions that they name can be called with their
+arguments.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from chaoslab.run import CHAOS, EXPERIMENTS
 from chaoslib.experiment import ensure_experiment_is_valid
 from chaoslib.loader import load_experiment
+
+from chaoslab.run import CHAOS, EXPERIMENTS
 
 
 @pytest.fixture(autouse=True)

@@ -1,8 +1,9 @@
-"""How long a fault was felt, worked out from acknowledgements and samples."""
+"""The duration of a fault's impact, computed from acknowledgements and samples."""
 
 from __future__ import annotations
 
 import pytest
+
 from chaoslab.__main__ import KILLS, OTHERS, schedule
 from chaoslab.history import ACKNOWLEDGED, History, Send
 from chaoslab.recovery import Acknowledgements, by_kind, faults_of, kills_in, whole_isr_s
@@ -12,7 +13,7 @@ TICK_S = 0.1
 
 
 def acknowledgements(pauses: dict[int, tuple[float, float]], until_s: float = 60.0) -> Acknowledgements:
-    """Two partitions that acknowledge every `TICK_S`; what was sent in their pause comes after it."""
+    """Returns acknowledgements of two partitions every `TICK_S`; those sent during a pause follow it."""
     history = History()
     for partition in (0, 1):
         from_s, to_s = pauses.get(partition, (-1.0, -1.0))

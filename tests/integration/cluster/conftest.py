@@ -1,8 +1,9 @@
 """Clusters of real processes for these tests.
 
-`new_cluster` starts one of the test's own. `cluster` is a module's, with the default settings; with
-TIDELOG_TEST_CLUSTER=kafka it is three brokers of Apache Kafka, so that load, checker and limits can be tried
-against them. Figures are printed (`pytest -rP`), and written to the file that TIDELOG_FIGURES names.
+`new_cluster` starts a cluster for one test. The tests of a module share `cluster`, which has the default
+settings. With TIDELOG_TEST_CLUSTER=kafka, `cluster` is three brokers of Apache Kafka, so that load, checker
+and limits can be verified against them. Measurements are printed (`pytest -rP`) and appended to the file that
+TIDELOG_FIGURES names.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+
 from brokerlab.clients import create_topic
 from brokerlab.kafka_jars import KafkaUnavailableError, find_jars
 from clusterlab.kafka_cluster import KafkaCluster
@@ -23,7 +25,7 @@ from clusterlab.topic_view import await_view
 WHICH_CLUSTER = "TIDELOG_TEST_CLUSTER"
 FIGURES_FILE = "TIDELOG_FIGURES"
 AS_PEER = {"default.replication.factor": "3"}
-"""What shared/peer sets for its brokers, too: topics made on demand have three replicas."""
+"""A setting that shared/peer uses, too: automatically created topics have three replicas."""
 Cluster = TidelogCluster | KafkaCluster
 _running: list[Cluster] = []
 
@@ -32,7 +34,7 @@ _running: list[Cluster] = []
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test's report ends with the logs of the clusters that ran."""
+    """Adds the logs of the running clusters to the report of a failed test."""
     report = yield
     if report.failed:
         for cluster in _running:
@@ -67,7 +69,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.fixture
 def tidelog_cluster(cluster: Cluster) -> TidelogCluster:
-    """The module's cluster, for tests of what Kafka does not have."""
+    """Returns the module's cluster, for tests of features that Kafka does not have."""
     if not isinstance(cluster, TidelogCluster):
         pytest.skip("Apache Kafka has neither etcd nor controllers apart")
     return cluster
@@ -75,7 +77,7 @@ def tidelog_cluster(cluster: Cluster) -> TidelogCluster:
 
 @pytest.fixture
 def new_cluster(tmp_path: Path) -> Iterator[Callable[..., TidelogCluster]]:
-    """new_cluster(brokers=3, controllers=1, settings={...}, start=True) -> a cluster of the test's own."""
+    """Returns new_cluster(brokers=3, controllers=1, settings={...}, start=True), which starts a cluster."""
     if os.environ.get(WHICH_CLUSTER):
         pytest.skip(f"starts its own cluster, {WHICH_CLUSTER} names another kind")
     own: list[TidelogCluster] = []
@@ -95,7 +97,9 @@ def new_cluster(tmp_path: Path) -> Iterator[Callable[..., TidelogCluster]]:
 
 @pytest.fixture
 def new_replicated_topic() -> Callable[..., str]:
-    """new_replicated_topic(cluster, partitions, **configs) -> RF 3, min ISR 2, every replica in sync."""
+    """Returns new_replicated_topic(cluster, partitions, **configs): three replicas, min ISR 2,
+    all in sync.
+    """
 
     def create(cluster: Cluster, partitions: int, **configs: object) -> str:
         name = f"t-{uuid.uuid4().hex[:8]}"
@@ -118,7 +122,7 @@ def new_replicated_topic() -> Callable[..., str]:
 def tell(
     record_property: Callable[[str, object], None], request: pytest.FixtureRequest
 ) -> Callable[..., None]:
-    """tell(name, value, unit): a figure that was measured."""
+    """Returns tell(name, value, unit), which records a measurement."""
 
     def say(name: str, value: float, unit: str = "s") -> None:
         record_property(name, value)

@@ -1,4 +1,4 @@
-"""Processes that may not start, or have to wait, or find damage: each says so and harms nobody."""
+"""Processes that must not start, have to wait or find damage: each reports the reason and causes no harm."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
 from brokerlab.broker_process import tidelog_command
 from brokerlab.clients import create_topic
 from clusterlab import processes
@@ -24,7 +25,7 @@ from clusterlab.verdict import judge
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 PARTITIONS = 3
 SESSION_S = 6.0
-# DESIGN section 8: a start whose id is held waits for session time-out + 5 s, and is refused only then.
+# A start whose id is held waits for the session time-out + 5 s. Only then is it refused.
 REFUSAL_LIMIT_S = SESSION_S + 5.0 + 6.0
 
 
@@ -36,8 +37,8 @@ def config_path(cluster: TidelogCluster, name: str) -> Path:
 def service(
     command: list[str], config: Path, changes: Mapping[str, str | None], log: Path
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The process that `command` started, with another configuration: `config` with `changes` (None: without
-    that line).
+    """Runs `command` with the configuration `config` and these `changes`. A change to None
+    removes the line.
     """
     lines = [line for line in config.read_text().splitlines() if line.split("=")[0] not in changes]
     changed = log.with_suffix(".properties")
@@ -124,7 +125,7 @@ def test_data_directory_of_another_cluster_or_broker(
 
 
 def test_etcd_unreachable_at_the_start(tidelog_cluster: TidelogCluster) -> None:
-    """A broker and a controller wait and say so; they serve once etcd is there."""
+    """A broker and a controller wait, report the reason, and serve once etcd is available."""
     cluster = tidelog_cluster
     cluster.signal("broker-3", signal.SIGTERM)
     processes.await_end(cluster.pid("broker-3"))
@@ -148,7 +149,7 @@ def test_etcd_unreachable_at_the_start(tidelog_cluster: TidelogCluster) -> None:
 
 
 def start_apart(cluster: TidelogCluster, name: str) -> subprocess.Popen[bytes]:
-    """`tidelog cluster start NAME`, without waiting for it."""
+    """Runs `tidelog cluster start NAME` without waiting for it."""
     return subprocess.Popen(
         [*tidelog_command(), "cluster", "start", name, "--data-dir", str(cluster.data_dir)],
         stdin=subprocess.DEVNULL,
@@ -192,7 +193,7 @@ def test_corrupt_checkpoints_are_rebuilt(
 def test_recover_without_etcd(
     new_cluster: Callable[..., TidelogCluster], new_replicated_topic: Callable[..., str]
 ) -> None:
-    """etcd's data is gone for good, all logs are there: topics and records come back."""
+    """etcd's data is lost, and all logs exist: topics and records come back."""
     cluster = new_cluster(controllers=1)
     create_topic(cluster.bootstrap, "kept", PARTITIONS, {"min.insync.replicas": "2"}, replication_factor=3)
     with Load(cluster.bootstrap, LoadPlan("kept", PARTITIONS)) as load:

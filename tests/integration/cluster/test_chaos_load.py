@@ -1,5 +1,5 @@
-"""The load of chaos runs on processes of this machine: what clients are told while two of them are killed
-is sound, and the report says for how long they noticed.
+"""The load of the chaos experiments with processes of this machine. While two of them are killed, all
+responses to clients are sound, and the report names the duration of the impact.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from chaoslab.checker import judge
 from chaoslab.load import ChaosLoad, ChaosPlan
 from chaoslab.load_process import HISTORY_FILE, VERDICT_FILE, write_verdict

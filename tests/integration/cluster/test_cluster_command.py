@@ -1,4 +1,4 @@
-"""`tidelog cluster`: what it starts, says, stops; and what it refuses."""
+"""`tidelog cluster`: the processes that it starts and stops, its output, and its errors."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from brokerlab.broker_process import tidelog_command
 from brokerlab.clients import create_topic
 from brokerlab.raw_client import RawClient
@@ -27,7 +28,7 @@ SESSION_S = 6.0
 
 
 def brokers_of(address: str) -> dict[int, tuple[str, str | None]]:
-    """What a broker tells clients: id -> (address, rack)."""
+    """Returns the brokers that a broker reports to clients: id -> (address, rack)."""
     with RawClient(address) as client:
         answer = client.call(
             "metadata",
@@ -40,7 +41,7 @@ def brokers_of(address: str) -> dict[int, tuple[str, str | None]]:
 
 
 def status(cluster: TidelogCluster) -> dict[str, list[str]]:
-    """Rows by name: pid, alive, address, role."""
+    """Returns the rows of the status by name: pid, alive, address, role."""
     lines = cluster.command("status").split("\n\n")[0].splitlines()
     assert lines[0] == "name\tpid\talive\taddress\trole"
     return {cells[0]: cells[1:] for cells in (line.split("\t") for line in lines[1:])}
@@ -72,7 +73,7 @@ def test_status_names_roles(tidelog_cluster: TidelogCluster) -> None:
     assert {name: int(row[0]) for name, row in rows.items()} == tidelog_cluster.pids()
     assert {row[1] for row in rows.values()} == {"yes"}
     controllers = sorted(row[3].split(",")[0] for name, row in rows.items() if name.startswith("controller"))
-    assert controllers == ["in office", "stands by"]
+    assert controllers == ["active", "standby"]
     assert rows["coordinator-1"][3] == "registered"
     assert re.fullmatch(r"leads \d+, follows \d+", rows["broker-2"][3])
     coordinator = tidelog_cluster.etcd().get("/coordinators/group/ids/1")
@@ -83,7 +84,7 @@ def test_kill_shows_and_start_brings_back(tidelog_cluster: TidelogCluster) -> No
     cluster = tidelog_cluster
     cluster.command("kill", "broker-3")
     assert status(cluster)["broker-3"][:2] == ["", "no"]
-    with pytest.raises(ClusterCommandError, match="broker-3 does not run"):
+    with pytest.raises(ClusterCommandError, match="broker-3 is not running"):
         cluster.command("kill", "broker-3")
     before = cluster.etcd().get("/brokers/ids/3")
     began_s = time.monotonic()
@@ -92,14 +93,15 @@ def test_kill_shows_and_start_brings_back(tidelog_cluster: TidelogCluster) -> No
     after = cluster.etcd().get("/brokers/ids/3")
     assert before is not None and after is not None
     assert after.create_revision > before.create_revision, "another life"
-    with pytest.raises(ClusterCommandError, match="runs already"):
+    with pytest.raises(ClusterCommandError, match="is already running"):
         cluster.command("start", "broker-3")
-    with pytest.raises(ClusterCommandError, match="there is no broker-9"):
+    with pytest.raises(ClusterCommandError, match="has no process broker-9"):
         cluster.command("kill", "broker-9")
-    with pytest.raises(ClusterCommandError, match="no such signal"):
+    with pytest.raises(ClusterCommandError, match="unknown signal"):
         cluster.command("kill", "broker-3", "--signal", "NONSENSE")
 
 
+@pytest.mark.slow
 def test_a_broker_that_was_frozen_for_long_registers_anew(tidelog_cluster: TidelogCluster) -> None:
     cluster = tidelog_cluster
     before = cluster.etcd().get("/brokers/ids/2")
@@ -169,7 +171,7 @@ def test_down_stops_all_and_up_goes_on(new_cluster: Callable[..., TidelogCluster
     said = cluster.command("up")
     assert said.splitlines()[-1] == f"ready: {cluster.bootstrap}", "what isn't given is as it was"
     assert sorted(brokers_of(cluster.address(1))) == [1, 2]
-    with pytest.raises(ClusterCommandError, match="a cluster runs there already"):
+    with pytest.raises(ClusterCommandError, match="a cluster is already running there"):
         cluster.command("up")
 
 
@@ -223,11 +225,12 @@ def test_a_port_in_use_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["broker", "controller", "group-coordinator"])
+@pytest.mark.slow
 def test_each_service_waits_for_etcd_and_stops_at_once(name: str, tmp_path: Path) -> None:
     config = tmp_path / "server.properties"
     config.write_text(f"node.id=1\nlog.dirs={tmp_path / 'data'}\nlisteners=PLAINTEXT://127.0.0.1:0\n")
     with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # not listening: connections are refused
+        nobody.bind(("127.0.0.1", 0))  # no process listens here, so connections are refused
         environment = {"TIDELOG_ETCD_ENDPOINTS": f"http://127.0.0.1:{nobody.getsockname()[1]}"}
         with (tmp_path / "log").open("wb") as log:
             process = subprocess.Popen(
@@ -269,10 +272,11 @@ def test_pids_file_is_as_documented(tidelog_cluster: TidelogCluster) -> None:
     assert all(isinstance(pid, int) for pid in found.values())
 
 
+@pytest.mark.slow
 def test_brokers_keep_their_partitions_from_an_etcd_that_was_emptied(
     new_cluster: Callable[..., TidelogCluster],
 ) -> None:
-    """Its controller would know no topics, and have them all set aside."""
+    """A controller with an empty etcd knows no topics and would have the brokers set all partitions aside."""
     cluster = new_cluster(brokers=2, controllers=1)
     create_topic(cluster.bootstrap, "kept", 2, replication_factor=2)
     cluster.kill("etcd-1")
@@ -297,6 +301,7 @@ def test_brokers_keep_their_partitions_from_an_etcd_that_was_emptied(
     assert [(t.name, len(t.partitions)) for t in answer.topics] == [("kept", 2)]
 
 
+@pytest.mark.slow
 def test_a_broker_with_data_does_not_make_a_cluster_of_an_empty_etcd(
     new_cluster: Callable[..., TidelogCluster],
 ) -> None:
@@ -305,8 +310,8 @@ def test_a_broker_with_data_does_not_make_a_cluster_of_an_empty_etcd(
     shutil.rmtree(cluster.data_dir / "etcd-1")
     with pytest.raises(ClusterCommandError, match="broker-1 ended instead of starting") as caught:
         cluster.command("up")
-    # Whoever is first, the controller with a new cluster or the broker with its old one: it doesn't serve.
+    # Either the controller creates a new cluster or the broker restores its own: the broker does not serve.
     said = str(caught.value)
     assert re.search(
-        r"belongs to cluster \S+, but etcd knows no cluster|has cluster\.id=\S+ in its meta\.properties", said
+        r"belongs to cluster \S+, but etcd holds no cluster|has cluster\.id=\S+ in its meta\.properties", said
     )

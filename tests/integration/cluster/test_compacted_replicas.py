@@ -1,4 +1,4 @@
-"""Three replicas compact each for itself; one that lost its disk copies what is left of a compacted log."""
+"""Three replicas compact independently. A replica that lost its disk copies the rest of a compacted log."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable
 
 import pytest
-from brokerlab.clients import create_topic, new_consumer, new_producer
-from clusterlab.tidelog_cluster import TidelogCluster
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient
+
+from brokerlab.clients import create_topic, new_consumer, new_producer
+from clusterlab.tidelog_cluster import TidelogCluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
 KEYS = 100

@@ -1,5 +1,5 @@
-"""A group of the consumer protocol while coordinators and brokers are killed: members stay members, nothing
-is left unread.
+"""A group of the consumer protocol while coordinators and brokers are killed: all members stay, and no record
+remains unread.
 """
 
 from __future__ import annotations
@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from brokerlab.clients import produce_values
 from clusterlab.tidelog_cluster import TidelogCluster
 from grouplab.group_members import MemberProcess, await_true
@@ -35,7 +36,7 @@ SETTINGS = {
     "broker.session.timeout.ms": "6000",
     "group.consumer.heartbeat.interval.ms": "500",
     "group.consumer.min.heartbeat.interval.ms": "500",
-    # Longer than any take-over: who lives stays a member.
+    # Longer than any failover, so that live members stay in the group.
     "group.consumer.session.timeout.ms": "45000",
 }
 
@@ -68,7 +69,7 @@ def produce(cluster: TidelogCluster, topic: str) -> None:
 
 
 def coordinator(cluster: TidelogCluster) -> Coordinator:
-    """Where the group's shard is led. Raises ClientError."""
+    """Returns the leader of the group's shard. Raises ClientError."""
     host, _, port = cluster.live_addresses()[0].rpartition(":")
     with BrokerConnection(Address(host, int(port))) as connection:
         request = FindCoordinatorRequest(coordinator_keys=[GROUP])

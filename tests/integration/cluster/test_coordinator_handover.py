@@ -1,6 +1,4 @@
-"""Coordinators that end: who takes their shards over, how long groups are without one, that nothing of what
-was committed is lost.
-"""
+"""Coordinators that stop or die: another one takes over their shards within limits, and no commit is lost."""
 
 from __future__ import annotations
 
@@ -12,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+
 from brokerlab.clients import create_topic
 from clusterlab.tidelog_cluster import TidelogCluster
 from tidelog.client.address import Address
@@ -39,11 +38,11 @@ SESSION_MS = 6_000
 HAND_OVER_LIMIT_S = 2.0
 TAKE_OVER_LIMIT_S = 1.5 * SESSION_MS / 1000
 SLACK_S = 4.0
-"""What a busy CI machine may take on top; the figures are told."""
+"""The additional time that a busy CI machine may take; the measurements are recorded."""
 
 
 class Committer(threading.Thread):
-    """Commits 1, 2, 3, ... for one group, one after the other, whatever it takes."""
+    """Commits 1, 2, 3, ... for one group, and repeats each commit until it succeeds."""
 
     def __init__(self, bootstrap: str, group: str) -> None:
         super().__init__(name=f"commits of {group}")
@@ -103,7 +102,9 @@ class Committer(threading.Thread):
 
 @contextmanager
 def committing(cluster: TidelogCluster) -> Iterator[list[Committer]]:
-    """Load on every group; afterwards each still has what was acknowledged, or what was under way."""
+    """Runs a load on every group and then checks that each has its acknowledged offset or the one in
+    progress.
+    """
     committers = [Committer(cluster.bootstrap, group) for group in GROUPS]
     for committer in committers:
         committer.start()

@@ -1,5 +1,5 @@
-"""etcd killed, frozen, away for a minute: brokers go on with the in-sync replicas they have, nothing changes
-until it is back, and then all is picked up.
+"""etcd is killed, frozen or stopped for a minute: the brokers continue with their in-sync replicas. Nothing
+changes until etcd is back, and then all changes are made.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+
 from clusterlab.load import LoadPlan
 from clusterlab.scrutiny import loaded
 from clusterlab.tidelog_cluster import TidelogCluster
@@ -29,7 +30,7 @@ def topic(tidelog_cluster: TidelogCluster, new_replicated_topic: Callable[..., s
 
 
 def states(cluster: TidelogCluster, topic: str) -> dict[str, tuple[object, ...]]:
-    """Leader, epoch and in-sync replicas in etcd, without the controller's epoch."""
+    """Returns leader, epoch and in-sync replicas in etcd, without the controller's epoch."""
     return {
         found.key: (found.json["leader"], found.json["leader_epoch"], sorted(found.json["isr"]))
         for found in cluster.etcd().keys(f"/brokers/topics/{topic}/partitions/")
@@ -37,7 +38,7 @@ def states(cluster: TidelogCluster, topic: str) -> dict[str, tuple[object, ...]]
 
 
 def test_etcd_killed_and_back_soon(tidelog_cluster: TidelogCluster, topic: str, tell: Tell) -> None:
-    """Back within the session: no lease ends, so nothing changes at all."""
+    """etcd is back within the session, so no lease ends and nothing changes."""
     before = states(tidelog_cluster, topic)
     with loaded(tidelog_cluster, LoadPlan(topic, PARTITIONS)) as load:
         time.sleep(1)
@@ -66,7 +67,7 @@ def test_etcd_frozen_longer_than_every_session(
 
 
 def test_etcd_away_for_long(tidelog_cluster: TidelogCluster, topic: str, tell: Tell) -> None:
-    """Written and read all the time; no in-sync replica leaves, no leader changes."""
+    """Writes and reads continue; no in-sync replica leaves, and no leader changes."""
     cluster = tidelog_cluster
     before = states(cluster, topic)
     view_before = topic_view(cluster.bootstrap.split(",")[0], topic)
@@ -92,7 +93,7 @@ def test_etcd_away_for_long(tidelog_cluster: TidelogCluster, topic: str, tell: T
 
 
 def test_broker_that_dies_while_etcd_is_away(tidelog_cluster: TidelogCluster, topic: str, tell: Tell) -> None:
-    """acks=all waits, as the dead follower can't leave the ISR; etcd's return ends the wait."""
+    """acks=all waits because the dead follower cannot leave the ISR, until etcd returns."""
     cluster = tidelog_cluster
     victim = topic_view(cluster.bootstrap.split(",")[0], topic)[0].leader
     with loaded(cluster, LoadPlan(topic, PARTITIONS, records_per_s=300)) as load:

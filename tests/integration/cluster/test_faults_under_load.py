@@ -1,8 +1,7 @@
-"""Processes killed and frozen under idempotent acks=all load: what was acknowledged is read exactly once and
-in order, replicas agree, clients go on by themselves.
+"""Processes are killed and frozen under an idempotent load with acks=all.
 
-Every broker leads some of the partitions and follows on the others, so each fault is one of a leader and of a
-follower at once.
+Each acknowledged record is read exactly once and in order, the replicas agree, and clients recover on their
+own. Every broker leads some partitions and follows in the others, so each fault hits a leader and a follower.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+
 from clusterlab import processes
 from clusterlab.kafka_cluster import KafkaCluster
 from clusterlab.load import Load, LoadPlan
@@ -19,7 +19,7 @@ from clusterlab.scrutiny import loaded
 from clusterlab.tidelog_cluster import TidelogCluster
 from clusterlab.topic_view import view_of_any
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 Cluster = TidelogCluster | KafkaCluster
 Tell = Callable[..., None]
 PARTITIONS = 6
@@ -48,13 +48,13 @@ def a_leader(cluster: Cluster, topic: str) -> int:
 
 
 def assert_within(cluster: Cluster, measured_s: float, limit_s: float) -> None:
-    """The limits are ours; Apache Kafka's figures are only told."""
+    """Checks a limit of tidelog. Apache Kafka's measurements are only recorded."""
     assert measured_s <= limit_s or cluster.name != "tidelog"
 
 
 def tell_waits(tell: Tell, what: str, load: Load, led: list[int], signalled_s: float) -> float:
-    """The longest wait, among the partitions led, from the signal to the acknowledgement of a record that was
-    sent after it.
+    """Returns the longest wait, among the partitions led, from the signal to the acknowledgement of a record
+    that was sent after it.
     """
     load.await_acknowledged(range(PARTITIONS), GO_ON_S)
     waits = {p: load.first_acknowledged_s(p, signalled_s) - signalled_s for p in range(PARTITIONS)}
@@ -77,6 +77,7 @@ def test_sigkill_of_a_broker(cluster: Cluster, topic: str, tell: Tell) -> None:
     assert_within(cluster, wait_s, KILL_LIMIT_S)
 
 
+@pytest.mark.slow
 def test_sigterm_of_a_broker(cluster: Cluster, topic: str, tell: Tell) -> None:
     victim = a_leader(cluster, topic)
     led = led_by(cluster, topic, victim)
@@ -93,6 +94,7 @@ def test_sigterm_of_a_broker(cluster: Cluster, topic: str, tell: Tell) -> None:
 
 
 @pytest.mark.parametrize("frozen_s", [3.0, 9.0], ids=["shorter-than-session", "longer-than-session"])
+@pytest.mark.slow
 def test_freeze_of_a_broker(cluster: Cluster, topic: str, tell: Tell, frozen_s: float) -> None:
     victim = a_leader(cluster, topic)
     with loaded(cluster, LoadPlan(topic, PARTITIONS)) as load:
@@ -107,10 +109,13 @@ def test_freeze_of_a_broker(cluster: Cluster, topic: str, tell: Tell, frozen_s: 
         time.sleep(AFTER_S)
 
 
+@pytest.mark.slow
 def test_sigkill_of_the_active_controller_and_then_of_a_broker(
     tidelog_cluster: TidelogCluster, topic: str, tell: Tell
 ) -> None:
-    """The controller's death alone disturbs nobody; the next one finds out about the broker's."""
+    """The controller's death alone has no effect on clients. The next controller detects the
+    broker's death.
+    """
     cluster = tidelog_cluster
     victim = a_leader(cluster, topic)
     led = led_by(cluster, topic, victim)
@@ -134,8 +139,11 @@ def test_sigkill_of_the_active_controller_and_then_of_a_broker(
     assert int(after.value) > int(epoch.value)
 
 
+@pytest.mark.slow
 def test_freeze_of_the_active_controller(tidelog_cluster: TidelogCluster, topic: str, tell: Tell) -> None:
-    """Frozen for longer than its session: another takes over, and the old one does no harm when it wakes."""
+    """The controller is frozen for longer than its session: another one takes over, and the old one does no
+    harm.
+    """
     cluster = tidelog_cluster
     with loaded(cluster, LoadPlan(topic, PARTITIONS)) as load:
         time.sleep(BEFORE_S)
@@ -152,8 +160,9 @@ def test_freeze_of_the_active_controller(tidelog_cluster: TidelogCluster, topic:
     assert max(silences) < TERM_LIMIT_S
 
 
+@pytest.mark.slow
 def test_sigkill_of_all_brokers_at_once(cluster: Cluster, topic: str, tell: Tell) -> None:
-    """Processes die, the machine does not: nothing is lost, whoever comes back first."""
+    """The processes die and the machine does not: nothing is lost in any order of restart."""
     names = list(cluster.addresses)
     with loaded(cluster, LoadPlan(topic, PARTITIONS)) as load:
         time.sleep(BEFORE_S)
@@ -171,10 +180,11 @@ def test_sigkill_of_all_brokers_at_once(cluster: Cluster, topic: str, tell: Tell
         )
 
 
+@pytest.mark.slow
 def test_leader_killed_while_a_follower_is_frozen(cluster: Cluster, topic: str, tell: Tell) -> None:
-    """One broker of three is left: it must not acknowledge alone, and none of the others loses anything.
+    """One broker of three remains: it must not acknowledge alone, and no other broker loses a record.
 
-    What the killed leader had before is another matter: it is in the ISR until its session ends.
+    Records that the killed leader stored before are different: it is in the ISR until its session ends.
     """
     leader, frozen, left = view_of_any(cluster.live_addresses(), topic)[0].replicas
     with loaded(cluster, LoadPlan(topic, PARTITIONS)) as load:

@@ -1,17 +1,18 @@
-"""The checker itself: sound histories pass, every planted fault is named."""
+"""The checker itself: sound histories pass, and it names every planted fault."""
 
 from __future__ import annotations
 
 import pytest
-from clusterlab import verdict
-from clusterlab.history import ACKNOWLEDGED, NO_PLACE, UNKNOWN, History, Read, Sent, read_of, value_of
-from clusterlab.verdict import judge
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clusterlab import verdict
+from clusterlab.history import ACKNOWLEDGED, NO_PLACE, UNKNOWN, History, Read, Sent, read_of, value_of
+from clusterlab.verdict import judge
+
 PARTITIONS = 3
 Plan = list[tuple[int, str, bool]]
-"""(key's index, outcome, whether it was stored: an acknowledged record always is)."""
+"""The key's index, the outcome and whether the record was stored; an acknowledged record always is."""
 
 
 @st.composite

@@ -1,5 +1,5 @@
-"""A follower that stops fetching leaves the ISR and comes back: in etcd, in Metadata, in metrics, with the
-notification keys written and removed.
+"""A follower that stops fetching leaves the ISR and comes back: in etcd, in Metadata and in metrics, and
+notification keys are written and removed.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import pytest
+
 from clusterlab.etcd_gateway import EtcdChange, EtcdWatch
 from clusterlab.load import LoadPlan
 from clusterlab.metrics import EXPANDS, METRICS_LISTENER, SHRINKS, UNDER_REPLICATED, metrics_url, unlabelled
@@ -21,11 +22,11 @@ from tidelog.model.topics import GROUP_METADATA_TOPIC
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 PARTITIONS = 3
 LAG_TIME_MAX_S = 2.0
-# Long: a frozen follower must not be taken for dead, it is the leader who has to notice.
+# Long, since the leader has to detect the frozen follower before its session ends.
 SESSION_S = 30
-# Found at the second check of half the time each, then written; the machine may be busy.
+# The second check, after half of the time each, detects it; a busy machine needs longer.
 SHRINK_LIMIT_S = 1.5 * LAG_TIME_MAX_S + 3.0
-# 2.5 s a tick, and quiet for 5 s or 60 s since the last publication.
+# A tick every 2.5 s, and no publication for 5 s or 60 s before.
 PROPAGATION_LIMIT_S = 15.0
 REMOVAL_S = 1.0
 NOTIFICATIONS = "/isr_change_notification/isr_change_"
@@ -49,8 +50,8 @@ def await_isr_in_etcd(
 
 
 def await_group_topic(cluster: TidelogCluster, timeout_s: float) -> None:
-    """The load's readers make it by naming a group, and a partition is not to be born between two readings of
-    the counters.
+    """Waits until the load's readers have created the group topic, so that no partition appears between two
+    readings of the counters.
     """
     deadline_s = time.monotonic() + timeout_s
     while not cluster.etcd().keys(f"/brokers/topics/{GROUP_METADATA_TOPIC}/partitions/"):
@@ -59,8 +60,8 @@ def await_group_topic(cluster: TidelogCluster, timeout_s: float) -> None:
 
 
 def partitions_without(cluster: TidelogCluster, follower: int) -> int:
-    """Of all topics: a partition of the group topic leaves it out, too, but only once something was appended
-    there; a follower is level with a leader that is idle.
+    """Returns the partitions of all topics whose ISR lacks the broker. A partition of the group topic loses
+    it only after an append, since a follower of an idle leader stays in sync.
     """
     states = [found.json for found in cluster.etcd().keys("/brokers/topics/") if found.key.endswith("/state")]
     return sum(follower not in state["isr"] for state in states)
@@ -76,7 +77,7 @@ def notified_partitions(changes: list[EtcdChange]) -> set[tuple[str, int]]:
 
 
 def await_notified(watch: EtcdWatch, partitions: set[tuple[str, int]], since: int) -> float:
-    """Until all of them stand in notifications written after the first `since` changes; when that was."""
+    """Waits until notifications after the first `since` changes name all of them, and returns the time."""
     deadline_s = time.monotonic() + PROPAGATION_LIMIT_S
     while not partitions <= notified_partitions(watch.changes[since:]):
         assert time.monotonic() < deadline_s, f"{partitions} not among {watch.changes[since:]}"
@@ -91,7 +92,9 @@ def counters(urls: Mapping[int, str], broker_ids: set[int], name: str) -> float:
 def await_counter(
     urls: Mapping[int, str], broker_ids: set[int], name: str, wanted: Callable[[], float]
 ) -> None:
-    """What is counted, and what is wanted, may still be changing: one partition comes after the other."""
+    """Waits for a counter. Both it and the wanted value may still change, as one partition
+    follows another.
+    """
     deadline_s = time.monotonic() + SHRINK_LIMIT_S
     while (found := counters(urls, broker_ids, name)) != (goal := wanted()):
         assert time.monotonic() < deadline_s, f"{name}: {found}, not {goal}"

@@ -1,5 +1,5 @@
 """Apache Kafka's own tools against three brokers: the script's checks with three replicas, reassignment with
-a throttle, leader election, under-replicated partitions, replica verification, log directories.
+a throttle, leader election, under-replicated partitions, replica verification and log directories.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from brokerlab.clients import create_topic, produce_values
 from brokerlab.kafka_jars import JavaTools
 from brokerlab.tools_check import EXPECTED, SCRIPT, run_checks
@@ -82,7 +83,7 @@ def test_reassignment_with_a_throttle(
     assert "is completed" in said.lower() or "is complete" in said.lower()
     configs = java.check("kafka.admin.ConfigCommand", *server, "--describe", "--entity-type", "brokers")
     assert "throttled.rate" not in configs
-    # The first second's allowance comes on top.
+    # The quota of the first second is added.
     assert took_s >= 0.7 * MOVED_BYTES / THROTTLE_BYTES_PER_S - 1, "the throttle held nothing back"
 
 

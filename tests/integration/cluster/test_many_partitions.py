@@ -1,10 +1,11 @@
-"""A tenth of tests/bench/many_partitions.py's two thousand, with the same limits."""
+"""A tenth of the two thousand partitions of tests/bench/many_partitions.py, with the same limits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
+
 from clusterlab.many_partitions import Limits, measure
 from clusterlab.tidelog_cluster import TidelogCluster
 
@@ -12,7 +13,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180
 PARTITIONS = 200
 TOPICS = 4
 IDLE_S = 5.0
-# Other tests run beside this one.
+# Other tests run at the same time.
 LIMITS = Limits(create_s=20.0, settle_s=10.0, idle_cpu_percent=25.0, memory_mb=150.0)
 
 

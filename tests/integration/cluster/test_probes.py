@@ -1,4 +1,4 @@
-"""What Kubernetes' probes are told of the three services' processes."""
+"""The responses of the three services to Kubernetes' probes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
+
 from brokerlab.broker_process import tidelog_command
 from brokerlab.clients import create_topic
 from clusterlab.load import LoadPlan
@@ -20,8 +21,8 @@ from clusterlab.tidelog_cluster import TidelogCluster
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 READY_TIMEOUT_S = 20.0
 CAUGHT_UP_LIMIT_S = 4.0
-"""From a killed broker's `ready:` line to its readiness. Kafka's quiet of 5 s, before the controller is told
-of an ISR, is not in it.
+"""The time from a killed broker's `ready:` line to its readiness, without the 5 s that a leader waits before
+it reports an ISR change.
 """
 
 

@@ -1,7 +1,7 @@
-"""Brokers, a controller and etcd killed and frozen by chance, several at a time, under load.
+"""Brokers, a controller and etcd are killed and frozen at random, several at a time, under load.
 
-FAULT_SEED and FAULT_SECONDS choose another run; a failure names its seed and what was done. (Processes and
-clients have their own timing: a seed repeats what is done, not what comes of it.)
+FAULT_SEED and FAULT_SECONDS change the run. A failure names its seed and the faults. Processes and clients
+have their own timing, so a seed repeats the faults but not their outcome.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import random
 from collections.abc import Callable
 
 import pytest
+
 from clusterlab.load import LoadPlan
 from clusterlab.random_faults import RandomFaults
 from clusterlab.scrutiny import loaded

@@ -1,4 +1,6 @@
-"""Reassigning replicas: wrong targets get Kafka's errors, right ones are carried out under load."""
+"""Reassignments of replicas: wrong targets receive Kafka's errors, and correct ones are
+completed under load.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import uuid
 from collections.abc import Callable, Sequence
 
 import pytest
+
 from brokerlab.clients import create_topic
 from brokerlab.raw_client import RawClient
 from clusterlab.kafka_cluster import KafkaCluster
@@ -26,7 +29,7 @@ TIMEOUT_MS = 30_000
 def reassign(
     cluster: Cluster, topic: str, targets: dict[int, Sequence[int] | None]
 ) -> tuple[int, dict[int, int]]:
-    """(error of all, error of each partition); a target of None cancels."""
+    """Returns the error of the request and the error of each partition. A target of None cancels."""
     with RawClient(cluster.address(1)) as client:
         answer = client.call(
             "alter_partition_reassignments",

@@ -1,4 +1,4 @@
-"""`tidelog rebalance` on a cluster of processes: shown, carried out under load, throttled, cancelled."""
+"""`tidelog rebalance` on a cluster of processes: shown, executed under load, throttled, cancelled."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from brokerlab.clients import create_topic, new_producer
 from click.testing import CliRunner, Result
+
+from brokerlab.clients import create_topic, new_producer
 from clusterlab.load import LoadPlan
 from clusterlab.scrutiny import loaded
 from clusterlab.tidelog_cluster import TidelogCluster
@@ -38,7 +39,7 @@ def rebalance(cluster: TidelogCluster, *arguments: str) -> Result:
 
 
 def topic_on_two(cluster: TidelogCluster, partitions: int) -> str:
-    """All of it on brokers 1 and 2, as if 3 had come later."""
+    """Creates a topic on brokers 1 and 2 only, as if broker 3 had joined later."""
     name = f"t-{uuid.uuid4().hex[:8]}"
     assignment = ",".join(["1:2", "2:1"] * (partitions // 2))
     arguments = ["topic", "create", name, "--replica-assignment", assignment]
@@ -68,7 +69,9 @@ def test_a_new_broker_gets_its_share_under_load_and_gives_it_back(three: Tidelog
         assert replicas_on(three, topic) == {1: 6, 2: 6, 3: 0}
         done = rebalance(three, "--topic", topic, "--execute")
         assert done.exit_code == 0, done.output
-        assert "4 replicas are copied" in done.stderr, "12 replicas on 3 brokers, and no more moved than that"
+        assert "The plan copies 4 replicas" in done.stderr, (
+            "12 replicas on 3 brokers, and no more moved than that"
+        )
         assert replicas_on(three, topic) == {1: 4, 2: 4, 3: 4}
         assert "All replicas are where they should be" in rebalance(three, "--topic", topic).stdout
         emptied = rebalance(three, "--topic", topic, "--without", "3", "--execute")
@@ -88,7 +91,7 @@ def test_a_plan_is_written_as_kafkas_tool_reads_it(three: TidelogCluster, tmp_pa
 
 @pytest.fixture
 def big_topic(three: TidelogCluster) -> str:
-    """About 1.5 MB in each of two partitions."""
+    """Creates a topic with about 1.5 MB in each of two partitions."""
     topic = topic_on_two(three, 2)
     client = new_producer(three.bootstrap, linger_ms=50)
     for index in range(3000):
@@ -103,19 +106,19 @@ def test_copying_is_throttled_and_the_throttle_goes_with_its_end(
     began_s = time.monotonic()
     started = rebalance(three, "--topic", big_topic, "--execute", "--throttle", "300000", "--timeout", "0.5")
     assert started.exit_code == 1, started.output
-    assert "what was started goes on" in started.stderr
+    assert "Started moves continue" in started.stderr
     assert dynamic_settings(three, ResourceType.BROKER, "3").keys() >= {LEADER_RATE, FOLLOWER_RATE}
     assert dynamic_settings(three, ResourceType.TOPIC, big_topic)[LEADER_REPLICAS]
     under_way = rebalance(three, "--verify")
-    assert (under_way.exit_code, "the throttle stays" in under_way.stderr) == (1, True), under_way.output
+    assert (under_way.exit_code, "the throttle remains" in under_way.stderr) == (1, True), under_way.output
     again = rebalance(three, "--topic", big_topic, "--execute")
-    assert "are moving already" in again.stderr
+    assert "are already moving" in again.stderr
     while (verified := rebalance(three, "--verify")).exit_code:
         assert time.monotonic() - began_s < 60
         time.sleep(0.2)
     tell("1.5 MB at 0.3 MB/s", time.monotonic() - began_s)
     assert time.monotonic() - began_s > 2, "it was throttled"
-    assert "throttles removed" in verified.stdout
+    assert "throttles were removed" in verified.stdout
     assert dynamic_settings(three, ResourceType.BROKER, "3") == {}
     assert LEADER_REPLICAS not in dynamic_settings(three, ResourceType.TOPIC, big_topic)
 
@@ -124,7 +127,7 @@ def test_what_is_under_way_can_be_cancelled(three: TidelogCluster, big_topic: st
     rebalance(three, "--topic", big_topic, "--execute", "--throttle", "1000", "--timeout", "0.2")
     cancelled = rebalance(three, "--cancel")
     assert cancelled.exit_code == 0, cancelled.output
-    assert "moves cancelled" in cancelled.stdout
+    assert "moves were cancelled" in cancelled.stdout
     with Cluster(three.bootstrap) as client:
         assert list_reassignments(client) == {}
     assert replicas_on(three, big_topic) == {1: 2, 2: 2, 3: 0}
@@ -135,5 +138,5 @@ def test_what_can_not_be_is_one_line(three: TidelogCluster) -> None:
     create_topic(three.bootstrap, f"t-{uuid.uuid4().hex[:8]}", 1, replication_factor=3)
     refused = rebalance(three, "--without", "3")
     assert refused.exit_code == 1
-    assert "has 3 replicas, and only 2 brokers would be left" in refused.stderr
+    assert "has 3 replicas, but only 2 brokers would remain" in refused.stderr
     assert "--without x" in rebalance(three, "--without", "x").stderr

@@ -1,5 +1,5 @@
-"""A disk that takes 3 s for each fsync: what needs no fsync goes on, and the broker stays registered (DESIGN
-section 8: the loop never waits for a disk).
+"""On a disk that takes 3 s for each fsync, requests without fsync continue and the broker stays registered,
+because the event loop never waits for a disk.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import KafkaError, Message, Producer
+
 from brokerlab.clients import create_topic
 from clusterlab.tidelog_cluster import TidelogCluster
-from confluent_kafka import KafkaError, Message, Producer
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(120)]
 FSYNC_S = 3.0
@@ -21,7 +22,7 @@ LOAD_S = 12.0
 SESSION_MS = 2000
 MOST_LATENCY_S = 1.0
 VALUE = b"x" * 4096
-"""So that segments of 1 MiB roll meanwhile."""
+"""A size at which segments of 1 MiB roll during the test."""
 SLOW_FSYNC = """\
 import os, time
 def slowed(sync):
@@ -34,7 +35,7 @@ os.fsync, os.fdatasync = slowed(os.fsync), slowed(os.fdatasync)
 
 
 def produce_for(bootstrap: str, topic: str, seconds: float) -> list[float]:
-    """One message at a time; how long each took."""
+    """Produces one message at a time and returns the duration of each."""
     producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0})
     latencies_s: list[float] = []
     failed: list[KafkaError] = []

@@ -1,4 +1,4 @@
-"""Processes that are to stop while what they would need for it is away; and one that stands still."""
+"""Processes that stop while a service that they need is away, and a process that is frozen."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from brokerlab.clients import create_topic
 from clusterlab.tidelog_cluster import TidelogCluster
 from tidelog.client.address import Address
@@ -22,7 +23,7 @@ from tidelog.wire.messages.offset_fetch import (
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 SESSION_MS = 20_000
-"""How long a broker would wait for a controller that is there and slow; far above the limits below."""
+"""The time that a broker would wait for a slow controller, far above the limits below."""
 STOP_LIMIT_S = 8.0
 HANGING_FSYNC = """\
 import os, time
@@ -50,7 +51,7 @@ def test_without_a_controller_a_broker_flushes_and_goes(
     cluster = new_cluster(brokers=2, controllers=1, settings={"broker.session.timeout.ms": str(SESSION_MS)})
     create_topic(cluster.bootstrap, "t", 2, replication_factor=2)
     directory = cluster.log_dir(2)
-    cluster.kill("controller-1")  # its lease has the office for long
+    cluster.kill("controller-1")  # its lease keeps the office for long
     cluster.signal("broker-2", signal.SIGTERM)
     tell("SIGTERM of a broker without a controller", until_gone(cluster, "broker-2", STOP_LIMIT_S))
     assert (directory / ".kafka_cleanshutdown").exists()

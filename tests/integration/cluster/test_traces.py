@@ -1,4 +1,6 @@
-"""A trace across the services of a cluster: who waits for followers, what controller and coordinator do."""
+"""A trace across the services of a cluster: the wait for followers, the work of controller and
+coordinator.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Consumer, TopicPartition
+
 from brokerlab.clients import CLIENT_TIMEOUT_S, create_topic, new_producer
 from clusterlab.tidelog_cluster import TidelogCluster
-from confluent_kafka import Consumer, TopicPartition
 from metricslab.otlp_collector import CollectedSpan, OtlpCollector
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +42,7 @@ def bootstrap(cluster: TidelogCluster) -> str:
 
 
 def with_children(collector: OtlpCollector, name: str, *wanted: str) -> list[CollectedSpan]:
-    """The children of a root span of this name that has all of `wanted` among them."""
+    """Returns the children of a root span of this name that include all of `wanted`."""
 
     def look(_: list[CollectedSpan]) -> list[CollectedSpan] | None:
         for root in collector.roots(name):

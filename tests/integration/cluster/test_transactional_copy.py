@@ -1,8 +1,8 @@
-"""Exactly once through librdkafka while brokers, coordinators, controllers and the copiers themselves are
-killed: the copy equals the original, in each partition, record for record.
+"""A transactional copy is exact while brokers, coordinators, controllers and copiers are killed.
 
-TRANSACTIONAL_COPY_MESSAGES (the full proof: 100000), TRANSACTION_MESSAGES (750) and FAULT_SEED choose another
-run.
+In each partition, the copy has the same records in the same order as the original. The short run belongs to
+`make test`. TRANSACTIONAL_COPY_MESSAGES (the full proof: 100000), TRANSACTION_MESSAGES (750) and FAULT_SEED
+change the long run.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from confluent_kafka import Producer
+
 from brokerlab.kafka_jars import JavaTools
 from clusterlab.tidelog_cluster import TidelogCluster
-from confluent_kafka import Producer
 from transactionlab.copying import Copiers, CopyFaults, read_all
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1_800)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(1_800)]
+FEW_MESSAGES, FEW_FAULTS = 1_500, 2
 MESSAGES = int(os.environ.get("TRANSACTIONAL_COPY_MESSAGES", "6000"))
 TRANSACTION_MESSAGES = int(os.environ.get("TRANSACTION_MESSAGES", "150"))
 SEED = int(os.environ.get("FAULT_SEED", "20240607"))
@@ -35,11 +37,11 @@ SETTINGS = {
 }
 
 
-def written(bootstrap: str, topic: str, partitions: int) -> dict[int, list[bytes]]:
-    """The original."""
+def written(bootstrap: str, topic: str, partitions: int, messages: int) -> dict[int, list[bytes]]:
+    """Writes the original and returns its values by partition."""
     producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "linger.ms": 20})
     values: dict[int, list[bytes]] = {partition: [] for partition in range(partitions)}
-    for number in range(MESSAGES):
+    for number in range(messages):
         value = b"message %d" % number
         values[number % partitions].append(value)
         producer.produce(topic, value, partition=number % partitions)
@@ -50,17 +52,22 @@ def written(bootstrap: str, topic: str, partitions: int) -> dict[int, list[bytes
 
 
 def copy_under_faults(
-    cluster: TidelogCluster, copiers: Copiers, start: Callable[[], None], partitions: int
+    cluster: TidelogCluster,
+    copiers: Copiers,
+    start: Callable[[], None],
+    partitions: int,
+    messages: int = MESSAGES,
+    most_faults: int = MOST_FAULTS,
 ) -> None:
-    original = written(cluster.bootstrap, copiers.source, partitions)
+    original = written(cluster.bootstrap, copiers.source, partitions, messages)
     faults = CopyFaults(cluster, copiers, random.Random(SEED))
     began_s = time.monotonic()
     start()
     try:
-        while (copied := copiers.copied(partitions)) < MESSAGES:
+        while (copied := copiers.copied(partitions)) < messages:
             elapsed_s = time.monotonic() - began_s
-            assert elapsed_s < LIMIT_S, f"{copied} of {MESSAGES} copied after {elapsed_s:.0f} s"
-            if copied and len(faults.done) < MOST_FAULTS:
+            assert elapsed_s < LIMIT_S, f"{copied} of {messages} copied after {elapsed_s:.0f} s"
+            if copied and len(faults.done) < most_faults:
                 faults.strike()
             else:
                 time.sleep(0.3)
@@ -75,7 +82,7 @@ def copy_under_faults(
         copiers.stop()
         print(f"seed {SEED}: {', '.join(faults.done)}; {copiers.restarts} restarts of copiers")
     aborted = sum(map(len, everything.values())) - sum(map(len, copy.values()))
-    print(f"{MESSAGES} messages in {time.monotonic() - began_s:.0f} s; {aborted} in aborted transactions")
+    print(f"{messages} messages in {time.monotonic() - began_s:.0f} s; {aborted} in aborted transactions")
     for partition, values in original.items():
         assert copy[partition] == values, f"seed {SEED}: partition {partition} differs"
     assert faults.done
@@ -86,15 +93,34 @@ def faulty_cluster(new_cluster: Callable[..., TidelogCluster]) -> TidelogCluster
     return new_cluster(brokers=3, controllers=2, settings=SETTINGS, options=["--coordinators", "2"])
 
 
+@pytest.mark.parametrize(
+    ("messages", "most_faults"),
+    [
+        pytest.param(FEW_MESSAGES, FEW_FAULTS, id="short"),
+        pytest.param(MESSAGES, MOST_FAULTS, id="long", marks=pytest.mark.slow),
+    ],
+)
 def test_the_copy_is_exact_whatever_is_killed(
-    faulty_cluster: TidelogCluster, new_replicated_topic: Callable[..., str], tmp_path: Path
+    faulty_cluster: TidelogCluster,
+    new_replicated_topic: Callable[..., str],
+    tmp_path: Path,
+    messages: int,
+    most_faults: int,
 ) -> None:
     source, target = (new_replicated_topic(faulty_cluster, 3) for _ in range(2))
     copiers = Copiers(faulty_cluster.bootstrap, source, target, tmp_path, 2)
-    copy_under_faults(faulty_cluster, copiers, lambda: copiers.start(TRANSACTION_MESSAGES, PAUSE_S), 3)
+    copy_under_faults(
+        faulty_cluster,
+        copiers,
+        lambda: copiers.start(TRANSACTION_MESSAGES, PAUSE_S),
+        3,
+        messages,
+        most_faults,
+    )
 
 
 @pytest.mark.java
+@pytest.mark.slow
 def test_the_copy_by_kafkas_own_copier_is_exact(
     faulty_cluster: TidelogCluster,
     new_replicated_topic: Callable[..., str],
@@ -103,6 +129,6 @@ def test_the_copy_by_kafkas_own_copier_is_exact(
 ) -> None:
     source, target = (new_replicated_topic(faulty_cluster, 2) for _ in range(2))
     copiers = Copiers(faulty_cluster.bootstrap, source, target, tmp_path, 2)
-    # Small transactions, for it doesn't pause between them: it would be done before the first fault.
+    # Kafka's copier does not pause between transactions. Small ones keep it busy until the first fault.
     size = max(TRANSACTION_MESSAGES // 10, 1)
     copy_under_faults(faulty_cluster, copiers, lambda: copiers.start_java(java, size), 2)

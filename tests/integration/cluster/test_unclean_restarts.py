@@ -1,4 +1,4 @@
-"""All brokers die at once, and come back with less than they had: nothing that was acknowledged is lost."""
+"""All brokers die at once and come back with less data: no acknowledged record is lost."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from brokerlab.clients import create_topic
 from clusterlab.load import Load, LoadPlan, read_all
 from clusterlab.tidelog_cluster import TidelogCluster
@@ -22,7 +23,7 @@ CHECKPOINT_S = 5.0  # replica.high.watermark.checkpoint.interval.ms
 
 
 def loaded_and_killed(cluster: TidelogCluster) -> Load:
-    """A load that ended, with its high watermarks written down; then SIGKILL to every broker."""
+    """Runs a load, waits until its high watermarks are on disk and kills every broker."""
     create_topic(cluster.bootstrap, TOPIC, PARTITIONS, {"min.insync.replicas": "2"}, replication_factor=3)
     with Load(cluster.bootstrap, LoadPlan(TOPIC, PARTITIONS)) as load:
         load.await_acknowledged(range(PARTITIONS), 20)
@@ -46,7 +47,7 @@ def expect_all_there(cluster: TidelogCluster, load: Load) -> None:
 
 
 def set_boot_id(log_dir: Path, boot_id: str) -> None:
-    """As if the machine had gone down with the broker."""
+    """Changes the boot id, as if the machine had crashed with the broker."""
     meta = log_dir / "meta.properties"
     lines = meta.read_text().splitlines()
     changed = [
@@ -57,7 +58,7 @@ def set_boot_id(log_dir: Path, boot_id: str) -> None:
 
 
 def test_all_machines_go_down_at_once(new_cluster: Callable[..., TidelogCluster]) -> None:
-    """No log can be trusted more than another; the last leader's is the one to go on with."""
+    """All logs are equally uncertain, so the last leader's log counts."""
     cluster = new_cluster(controllers=1)
     load = loaded_and_killed(cluster)
     for broker_id in BROKERS:
@@ -72,7 +73,7 @@ def test_all_machines_go_down_at_once(new_cluster: Callable[..., TidelogCluster]
 def test_a_broker_that_lost_records_does_not_lead(
     new_cluster: Callable[..., TidelogCluster], seconds_dead: float
 ) -> None:
-    """Broker 1 comes back first, with half of its logs: in sync by the book, but it says what it lost."""
+    """Broker 1, which is in the ISR, comes back first with half of its logs, and reports its loss."""
     cluster = new_cluster(controllers=1)
     load = loaded_and_killed(cluster)
     for partition in range(PARTITIONS):

@@ -1,1 +1,0 @@
-"""What every service runs on: settings, timers, purgatory, logs, metrics."""

@@ -1,1 +1,0 @@
-"""The subcommands of `tidelog pipeline`, one module each; Spark is imported when one runs."""

@@ -1,1 +1,0 @@
-"""The completeness ledger: what each commit of a table took from the log, kept in the commit itself."""

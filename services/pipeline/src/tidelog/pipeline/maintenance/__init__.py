@@ -1,1 +1,0 @@
-"""Tables kept in shape: small files made into large ones, files nobody reads removed."""

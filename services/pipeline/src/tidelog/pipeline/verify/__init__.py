@@ -1,1 +1,0 @@
-"""Table, ledger and log reconciled: nothing lost, nothing doubled, each hole explained."""

@@ -1,0 +1,1 @@
+"""tidelog: Kafka's log on Kubernetes, in Python."""

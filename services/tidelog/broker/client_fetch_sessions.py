@@ -1,0 +1,240 @@
+"""The incremental fetch sessions of clients (KIP-227): the broker remembers what a client fetches, so each
+request and each response names only what changed.
+
+Pure: the caller passes the time and random session ids. The semantics and limits are those of Kafka's
+`FetchSession` and `FetchSessionCache`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.fetch_session import (
+    FINAL_EPOCH,
+    FIRST_INCREMENTAL_EPOCH,
+    FIRST_VERSION_WITH_TOPIC_IDS,
+    INITIAL_EPOCH,
+    NO_SESSION,
+    next_epoch,
+)
+from tidelog.model.instants import WallMs
+
+if TYPE_CHECKING:
+    from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, ForgottenTopic
+
+MIN_EVICTION_MS: Final = 120_000
+"""A session that was used within this time is evicted only in favor of a larger one."""
+UNKNOWN_OFFSET: Final = -1
+
+
+class ClientPartitionKey(NamedTuple):
+    """Names a partition by topic name up to v12, and by topic id from v13 on; the other field is empty."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+
+
+class ClientFetchPosition:
+    """A partition that a client fetches, and the offsets in the last response about it."""
+
+    __slots__ = (
+        "current_leader_epoch",
+        "fetch_offset",
+        "key",
+        "last_fetched_epoch",
+        "max_bytes",
+        "told_high_watermark",
+        "told_log_start_offset",
+    )
+
+    def __init__(self, key: ClientPartitionKey, wanted: FetchPartition) -> None:
+        self.key = key
+        self.told_high_watermark = UNKNOWN_OFFSET
+        self.told_log_start_offset = UNKNOWN_OFFSET
+        self.update(wanted)
+
+    def update(self, wanted: FetchPartition) -> None:
+        """Takes the position from a request."""
+        self.fetch_offset = wanted.fetch_offset
+        self.max_bytes = wanted.partition_max_bytes
+        self.current_leader_epoch = wanted.current_leader_epoch
+        self.last_fetched_epoch = wanted.last_fetched_epoch
+
+    def is_news(self, error: int, high_watermark: int, log_start_offset: int, has_more: bool) -> bool:
+        """Returns whether an incremental response must name this partition, and remembers what it says.
+        `has_more` means that it has records, or another reason to be named.
+        """
+        news = (
+            has_more
+            or error != 0
+            or high_watermark != self.told_high_watermark
+            or log_start_offset != self.told_log_start_offset
+        )
+        if error:
+            self.told_high_watermark = UNKNOWN_OFFSET  # names it again after the error
+        else:
+            self.told_high_watermark = high_watermark
+        self.told_log_start_offset = log_start_offset
+        return news
+
+
+class ClientFetchSession:
+    """The session of one client."""
+
+    __slots__ = ("created_ms", "epoch", "last_used_ms", "partitions", "session_id", "uses_topic_ids")
+
+    def __init__(
+        self,
+        session_id: int,
+        partitions: dict[ClientPartitionKey, ClientFetchPosition],
+        uses_topic_ids: bool,
+        now_ms: WallMs,
+    ) -> None:
+        self.session_id = session_id
+        self.partitions = partitions
+        self.uses_topic_ids = uses_topic_ids
+        self.epoch = FIRST_INCREMENTAL_EPOCH
+        self.created_ms = self.last_used_ms = now_ms
+
+    def move_to_end(self, key: ClientPartitionKey) -> None:
+        """Moves a partition that received records behind the others, so that none starves.
+
+        Does nothing if a later request has removed the partition while this one waited.
+        """
+        partition = self.partitions.pop(key, None)
+        if partition is not None:
+            self.partitions[key] = partition
+
+
+class FetchPlan(NamedTuple):
+    """The positions that one Fetch request reads. Without a session the response names all of them, with an
+    incremental session only those with news.
+    """
+
+    partitions: list[ClientFetchPosition]
+    session: ClientFetchSession | None
+    is_incremental: bool
+
+
+class ClientFetchSessions:
+    """At most `slots` sessions (`max.incremental.fetch.session.cache.slots`). If no slot is free, a client is
+    served without a session.
+    """
+
+    def __init__(self, slots: int, new_session_id: Callable[[], int]) -> None:
+        self._slots = slots
+        self._new_session_id = new_session_id
+        self._sessions: dict[int, ClientFetchSession] = {}  # least recently used first
+        self.evicted_total = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    @property
+    def partition_count(self) -> int:
+        return sum(len(session.partitions) for session in tuple(self._sessions.values()))
+
+    def plan(self, request: FetchRequest, api_version: int, now_ms: WallMs) -> FetchPlan:
+        """Returns the plan of a request.
+
+        Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
+        FETCH_SESSION_TOPIC_ID_ERROR.
+        """
+        uses_topic_ids = api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+        if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
+            self._sessions.pop(request.session_id, None)
+            partitions = {part.key: part for part in _wanted(request, uses_topic_ids)}
+            session = None
+            if request.session_epoch == INITIAL_EPOCH and partitions:
+                session = self._try_create(partitions, uses_topic_ids, now_ms)
+            return FetchPlan(list(partitions.values()), session, is_incremental=False)
+        return self._continue(request, uses_topic_ids, now_ms)
+
+    def _continue(self, request: FetchRequest, uses_topic_ids: bool, now_ms: WallMs) -> FetchPlan:
+        session = self._sessions.get(request.session_id)
+        if session is None:
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+        if session.epoch != request.session_epoch:
+            raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+        if session.uses_topic_ids != uses_topic_ids:
+            raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        for wanted in _wanted(request, uses_topic_ids):
+            known = session.partitions.get(wanted.key)
+            if known is None:
+                session.partitions[wanted.key] = wanted
+            else:
+                known.fetch_offset = wanted.fetch_offset
+                known.max_bytes = wanted.max_bytes
+                known.current_leader_epoch = wanted.current_leader_epoch
+                known.last_fetched_epoch = wanted.last_fetched_epoch
+        for key in _forgotten(request.forgotten_topics_data, uses_topic_ids):
+            session.partitions.pop(key, None)
+        del self._sessions[session.session_id]
+        if not session.partitions:
+            return FetchPlan([], None, is_incremental=True)
+        self._sessions[session.session_id] = session
+        session.last_used_ms = now_ms
+        session.epoch = next_epoch(session.epoch)
+        return FetchPlan(list(session.partitions.values()), session, is_incremental=True)
+
+    def _try_create(
+        self, partitions: dict[ClientPartitionKey, ClientFetchPosition], uses_topic_ids: bool, now_ms: WallMs
+    ) -> ClientFetchSession | None:
+        if len(self._sessions) >= self._slots and not self._evict_for(len(partitions), now_ms):
+            return None
+        session_id = self._new_session_id()
+        while session_id == NO_SESSION or session_id in self._sessions:
+            session_id = self._new_session_id()
+        session = ClientFetchSession(session_id, partitions, uses_topic_ids, now_ms)
+        self._sessions[session_id] = session
+        return session
+
+    def _evict_for(self, size: int, now_ms: WallMs) -> bool:
+        """Evicts the least recently used session if it is stale, else the smallest one that is old and
+        smaller than `size`. Returns whether a slot is free now.
+        """
+        if not self._sessions:
+            return False
+        oldest = next(iter(self._sessions.values()))
+        if now_ms - oldest.last_used_ms > MIN_EVICTION_MS:
+            del self._sessions[oldest.session_id]
+            self.evicted_total += 1
+            return True
+        evictable = [
+            session
+            for session in self._sessions.values()
+            if now_ms - session.created_ms > MIN_EVICTION_MS and len(session.partitions) < size
+        ]
+        if not evictable:
+            return False
+        smallest = min(evictable, key=lambda session: len(session.partitions))
+        del self._sessions[smallest.session_id]
+        self.evicted_total += 1
+        return True
+
+
+_NO_TOPIC_ID = uuid.UUID(int=0)
+
+
+def _wanted(request: FetchRequest, uses_topic_ids: bool) -> Iterator[ClientFetchPosition]:
+    for topic in request.topics:
+        for part in topic.partitions:
+            key = (
+                ClientPartitionKey("", topic.topic_id, part.partition)
+                if uses_topic_ids
+                else ClientPartitionKey(topic.topic, _NO_TOPIC_ID, part.partition)
+            )
+            yield ClientFetchPosition(key, part)
+
+
+def _forgotten(topics: Iterable[ForgottenTopic], uses_topic_ids: bool) -> Iterator[ClientPartitionKey]:
+    for topic in topics:
+        for partition in topic.partitions:
+            if uses_topic_ids:
+                yield ClientPartitionKey("", topic.topic_id, partition)
+            else:
+                yield ClientPartitionKey(topic.topic, _NO_TOPIC_ID, partition)

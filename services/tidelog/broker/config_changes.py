@@ -1,0 +1,119 @@
+"""What of AlterConfigs and IncrementalAlterConfigs the broker that is asked refuses itself, before the
+controller sees it.
+
+As in Kafka, whose broker checks what only it knows (its own settings) and the form of the request; the
+controller checks the rest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Protocol
+
+from tidelog.broker.config_resources import ALL_BROKERS, ResourceType, check_broker_name, unserved_resource
+from tidelog.broker.log_levels import check_level
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.settings.dynamic_settings import validate_broker_overrides
+
+if TYPE_CHECKING:
+    from tidelog.settings.broker_settings import BrokerSettings
+
+SET: Final = 0
+DELETE: Final = 1
+APPEND: Final = 2
+SUBTRACT: Final = 3
+
+
+class Change(Protocol):
+    """A setting's new value; the part of the two requests' `AlterableConfig` that is common."""
+
+    name: str
+    value: str | None
+
+
+class Resource(Protocol):
+    """The part of the two requests' `AlterConfigsResource` that is common."""
+
+    resource_type: int
+    resource_name: str
+
+    @property
+    def configs(self) -> Sequence[Change]: ...
+
+
+def refusals(
+    settings: BrokerSettings, resources: Sequence[Resource], *, is_incremental: bool
+) -> dict[int, KafkaError]:
+    """Index of a resource -> why it is refused."""
+    times_named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    refused = {}
+    for index, resource in enumerate(resources):
+        try:
+            if times_named[resource.resource_type, resource.resource_name] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once")
+            _check(settings, resource, is_incremental)
+        except KafkaError as error:
+            refused[index] = error
+    return refused
+
+
+def _check(settings: BrokerSettings, resource: Resource, is_incremental: bool) -> None:
+    names = Counter(change.name for change in resource.configs)
+    if len(names) < len(resource.configs):
+        twice = ", ".join(name for name, times in names.items() if times > 1)
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Settings are named more than once: {twice}")
+    nulls = [
+        change.name for change in resource.configs if change.value is None and _operation(change) != DELETE
+    ]
+    if nulls:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for: {', '.join(nulls)}")
+    for change in resource.configs:
+        if _operation(change) not in (SET, DELETE, APPEND, SUBTRACT):
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Unknown operation {_operation(change)} for {change.name}"
+            )
+    if resource.resource_type == ResourceType.BROKER:
+        _check_broker(settings, resource, is_incremental)
+    elif resource.resource_type == ResourceType.BROKER_LOGGER and is_incremental:
+        check_broker_name(resource.resource_name, settings.node_id)
+        for change in resource.configs:
+            _check_log_level(change)
+    elif resource.resource_type != ResourceType.TOPIC:
+        raise unserved_resource(resource.resource_type)
+
+
+def _check_log_level(change: Change) -> None:
+    if _operation(change) not in (SET, DELETE):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, "Log levels are set, they can't be added to or taken from"
+        )
+    check_level(change.name, change.value or "" if _operation(change) == SET else "INFO")
+    if _operation(change) == DELETE:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The root logger always has a level")
+
+
+def _operation(change: Change) -> int:
+    """What AlterConfigs, which has no operations, asks for is SET."""
+    operation: int = getattr(change, "config_operation", SET)
+    return operation
+
+
+def _check_broker(settings: BrokerSettings, resource: Resource, is_incremental: bool) -> None:
+    """What would be in force must go together with what this broker was started with."""
+    is_own = resource.resource_name != ALL_BROKERS
+    if is_own:
+        check_broker_name(resource.resource_name, settings.node_id)
+    layers = settings.layers
+    overrides: dict[str, str | None] = {}
+    if is_incremental:
+        overrides |= layers.dynamic if is_own else layers.dynamic_default
+    for change in resource.configs:
+        operation = _operation(change)
+        if operation == DELETE:
+            overrides.pop(change.name, None)
+        elif (
+            operation == SET
+        ):  # lists that are added to or taken from are looked at by the controller, which changes them
+            overrides[change.name] = change.value
+    validate_broker_overrides(overrides, per_broker=is_own, broker=settings)

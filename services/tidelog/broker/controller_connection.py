@@ -1,0 +1,80 @@
+"""The broker's connection to the controller: forwarded requests, producer ids and controlled shutdown."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+from tidelog.broker.identity import BrokerIdentity
+from tidelog.broker.request import RequestContext
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest, ProducerIdBlock
+
+Answer = TypeVar("Answer")
+_UNREACHABLE: Final = "The controller can't be reached; whether the change was made is unknown"
+
+
+class ControllerConnection:
+    """Calls the active controller in this broker's name. Its methods raise what `ControllerApi` raises:
+    KafkaError, and ConnectionError if no controller can be reached.
+    """
+
+    def __init__(self, api: ControllerApi, identity: BrokerIdentity) -> None:
+        self.api = api
+        self._identity = identity
+        self._next_producer_id = 0
+        self._producer_ids_left = 0
+        self._refilling = asyncio.Lock()
+
+    @property
+    def id_for_clients(self) -> int:
+        """The broker to which clients send admin requests. Every broker forwards these, so it is this one."""
+        return self._identity.broker_id
+
+    async def forward(self, api_key: int, request: Any, context: RequestContext) -> Any:
+        """Returns the controller's answer to a client's request."""
+        forwarded = ForwardedRequest(
+            context.api_version, request, client_id=context.client_id, host=context.host
+        )
+        return await self.api.handle(api_key, forwarded)
+
+    async def forward_or_refuse(
+        self,
+        api_key: int,
+        request: Any,
+        context: RequestContext,
+        refuse: Callable[[ErrorCode, str | None], Answer],
+    ) -> Answer:
+        """Returns the controller's answer, or what `refuse` makes of the error code and message if the
+        controller refuses the whole request or can't be reached. Clients may retry after that code.
+        """
+        try:
+            answer: Answer = await self.forward(api_key, request, context)
+        except KafkaError as error:
+            return refuse(error.code, error.message)
+        except ConnectionError:
+            return refuse(ErrorCode.NOT_CONTROLLER, _UNREACHABLE)
+        return answer
+
+    async def next_producer_id(self) -> int:
+        """Returns a producer id that nobody else gets. A restart loses the rest of a block, as in Kafka."""
+        async with self._refilling:
+            if not self._producer_ids_left:
+                block = await self.allocate_producer_ids()
+                self._next_producer_id, self._producer_ids_left = block.first, block.count
+            producer_id = self._next_producer_id
+            self._next_producer_id += 1
+            self._producer_ids_left -= 1
+            return producer_id
+
+    async def allocate_producer_ids(self) -> ProducerIdBlock:
+        """Returns a block of producer ids that nobody else gets."""
+        identity = self._identity
+        return await self.api.allocate_producer_ids(identity.broker_id, identity.broker_epoch)
+
+    async def controlled_shutdown(self) -> tuple[TopicPartition, ...]:
+        """Asks the controller to move leadership away from this broker. Returns the partitions that stay."""
+        identity = self._identity
+        return await self.api.controlled_shutdown(identity.broker_id, identity.broker_epoch)

@@ -1,0 +1,321 @@
+"""One coordinator's hold on the partition of one shard, at the broker that leads it.
+
+Through its attachment the owner of a shard reads the whole log, appends to it and learns how far it is
+replicated. The attachment also keeps the clients' requests that the owner has to answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections import deque
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from tidelog.broker.hosted_partitions import HostedPartitions
+from tidelog.broker.replica import Replica
+from tidelog.model.coordinator_shards import ShardId
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import WallMs
+from tidelog.rpc.coordinator_session import (
+    AppendToShard,
+    ReadShard,
+    SessionLine,
+    ShardAttached,
+    ShardCommitted,
+    ShardRecords,
+)
+
+MAX_READ_BYTES: Final = 8 * 1024 * 1024
+"""The size of one answer to ReadShard, unless a single batch is larger."""
+MAX_UNTAKEN_BYTES: Final = 16 * 1024 * 1024
+"""The size of all answers that their readers may not have received yet."""
+MAX_WAITING_READS: Final = 10_000
+
+_log = structlog.get_logger(__name__)
+
+
+# -- requests on their way to a coordinator
+
+
+class Asker(NamedTuple):
+    """The client of a request, as the coordinator learns it."""
+
+    principal: str = "User:ANONYMOUS"
+    client_id: str | None = None
+    host: str = ""
+    traceparent: str = ""
+
+
+class PassedOnRequest(NamedTuple):
+    """A request to a coordinator. `body` is as the client sent it, without its header."""
+
+    api_key: int
+    api_version: int
+    body: bytes
+    asker: Asker = Asker()
+
+
+OnAnswered = Callable[[bytes | None, ErrorCode], None]
+"""Receives the body of the response, or None and the error code that says why there is no response."""
+
+
+class Call:
+    """A request that was passed on. The coordinator answers it, or this broker refuses it when the
+    coordinator is lost, whichever comes first.
+    """
+
+    __slots__ = ("_on_answered", "attachment", "request")
+
+    def __init__(self, request: PassedOnRequest, on_answered: OnAnswered) -> None:
+        self.request = request
+        self.attachment: Attachment | None = None
+        """The call is refused when this attachment ends."""
+        self._on_answered: OnAnswered | None = on_answered
+
+    def answered(self, body: bytes | None, error: ErrorCode) -> None:
+        """Passes the first answer on and ignores all others."""
+        on_answered, self._on_answered = self._on_answered, None
+        if on_answered is not None:
+            on_answered(body, error)
+
+    def abandon(self) -> None:
+        """Drops the answer, because its client has gone. The coordinator does not learn of this: until it
+        answers, the call counts towards its session's limits.
+        """
+        self._on_answered = None
+
+
+# -- attachments
+
+
+class AttachedSession(Protocol):
+    """The session that an attachment belongs to. `CoordinatorSession` implements it."""
+
+    line: SessionLine
+    serving: dict[ShardId, int]
+    """The shards that the session's coordinator serves, with their shard epochs."""
+
+    def pass_on(self, shard: ShardId, call: Call, attachment: Attachment | None) -> ErrorCode:
+        """Sends the call's request to the coordinator. Returns NONE, or why the request was not sent."""
+        ...
+
+    def finish(self, request_id: int, body: bytes | None, error: ErrorCode) -> None:
+        """Ends a call with its answer."""
+        ...
+
+    def lose(self, attachment: Attachment, error: ErrorCode, message: str = "") -> None:
+        """Ends the attachment and tells the coordinator why."""
+        ...
+
+
+class Attachment:
+    """The hold of one owner on one shard's partition, valid for one leader epoch of the partition."""
+
+    __slots__ = (
+        "_held",
+        "_held_count",
+        "_hosted",
+        "_told_high_watermark",
+        "calls",
+        "is_ended",
+        "leader_epoch",
+        "number",
+        "replica",
+        "session",
+        "shard",
+        "shard_epoch",
+        "untaken_bytes",
+    )
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        session: AttachedSession,
+        number: int,
+        shard: ShardId,
+        shard_epoch: int,
+        replica: Replica,
+    ) -> None:
+        self._hosted = hosted
+        self.session = session
+        self.number = number
+        self.shard = shard
+        self.shard_epoch = shard_epoch
+        self.replica = replica
+        self.leader_epoch = replica.core.leader_epoch
+        self.is_ended = False
+        self.calls: dict[int, Call] = {}
+        """Clients' requests, by request id, that the owner has not answered or whose answers are held."""
+        self.untaken_bytes = 0
+        """The size of the records that were read for the owner and that it may not have received yet."""
+        self._held: list[tuple[int, int, int, bytes]] = []
+        self._held_count = 0
+        self._told_high_watermark = -1
+
+    @property
+    def held_count(self) -> int:
+        """The number of answers that wait until their records are replicated. Any thread may read it."""
+        return len(self._held)
+
+    def begin(self) -> None:
+        """Tells the owner where the log begins and ends."""
+        core = self.replica.core
+        self._told_high_watermark = core.high_watermark
+        self.session.line.send(
+            ShardAttached(
+                self.number,
+                self.leader_epoch,
+                core.log_start_offset,
+                core.log_end_offset,
+                core.high_watermark,
+            )
+        )
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the owner has loaded the shard and decides its requests."""
+        return self.session.serving.get(self.shard) == self.shard_epoch
+
+    def problem(self) -> ErrorCode:
+        """Returns why the attachment cannot be used any more, or NONE. Its replica must still be hosted and
+        lead in the same leader epoch.
+        """
+        replica = self.replica
+        if self._hosted.find(self.shard.topic_partition) is not replica or not replica.core.is_leader:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if replica.core.leader_epoch != self.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        return ErrorCode.NONE
+
+    def append(self, item: AppendToShard, now_ms: WallMs) -> None:
+        """Appends the owner's records. Raises KafkaError; the caller then ends the attachment."""
+        problem = self.problem()
+        if problem:
+            raise KafkaError(problem)
+        self.replica.append_for_shard(
+            memoryview(item.batches), item.leader_epoch, item.expected_offset, now_ms
+        )
+
+    def high_watermark_advanced(self) -> None:
+        """Tells the owner the new high watermark and releases the answers that waited for it. The caller
+        makes sure that the replica still leads.
+        """
+        high_watermark = self.replica.core.high_watermark
+        if high_watermark == self._told_high_watermark:
+            return
+        self._told_high_watermark = high_watermark
+        self.session.line.send(ShardCommitted(self.number, high_watermark))
+        held = self._held
+        while held and held[0][0] <= high_watermark:
+            _, _, request_id, body = heapq.heappop(held)
+            self.session.finish(request_id, body, ErrorCode.NONE)
+
+    def hold(self, request_id: int, call: Call, body: bytes, offset: int) -> None:
+        """Keeps the answer until the high watermark has reached `offset`."""
+        if self.problem():  # The records that this broker has at `offset` may be another leader's.
+            self.session.finish(request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            return
+        if self.replica.core.high_watermark >= offset:
+            self.session.finish(request_id, body, ErrorCode.NONE)
+            return
+        if call.attachment is not self:
+            if call.attachment is not None:
+                call.attachment.calls.pop(request_id, None)
+            call.attachment = self
+            self.calls[request_id] = call
+        self._held_count += 1
+        heapq.heappush(self._held, (offset, self._held_count, request_id, body))
+
+    def end(self, refusal: ErrorCode) -> None:
+        """Refuses the calls that the owner has not answered and those whose answers are held. The caller
+        tells the owner.
+        """
+        self.is_ended = True
+        self._held.clear()
+        for request_id in tuple(self.calls):
+            self.session.finish(request_id, None, refusal)
+
+
+# -- reads
+
+
+class ShardReads:
+    """Reads shards for the owners of one session, several at a time, in the order of their requests.
+
+    A coordinator that starts loads hundreds of shards at once. The limits keep the session from being closed
+    because too many bytes are unsent.
+    """
+
+    def __init__(self, session: AttachedSession) -> None:
+        self._session = session
+        self._waiting: deque[tuple[Attachment, ReadShard]] = deque()
+        self._untaken_bytes = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def ask(self, attachment: Attachment, item: ReadShard) -> None:
+        """Answers later, because the pages may be on the disk only. Raises KafkaError if too many wait."""
+        if len(self._waiting) >= MAX_WAITING_READS:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"more than {MAX_WAITING_READS} reads at a time")
+        self._waiting.append((attachment, item))
+        self.taken(attachment)
+
+    def taken(self, attachment: Attachment) -> None:
+        """Frees the room of the records that were read for this attachment. Its owner has received them,
+        since it appends or reads on, or it does not want them any more.
+        """
+        self._count(attachment, 0)
+        self._start_reads()
+
+    def _count(self, attachment: Attachment, untaken_bytes: int) -> None:
+        self._untaken_bytes += untaken_bytes - attachment.untaken_bytes
+        attachment.untaken_bytes = untaken_bytes
+
+    def _start_reads(self) -> None:
+        while self._waiting and self._untaken_bytes < MAX_UNTAKEN_BYTES:
+            attachment, item = self._waiting.popleft()
+            if attachment.is_ended:
+                continue
+            reserved = max(1, min(item.max_bytes, MAX_READ_BYTES))
+            self._count(attachment, attachment.untaken_bytes + reserved)
+            task = asyncio.get_running_loop().create_task(
+                self._read(attachment, item.from_offset, reserved), name=f"read-{attachment.shard}"
+            )
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _read(self, attachment: Attachment, from_offset: int, max_bytes: int) -> None:
+        try:
+            answer = await _records(attachment, from_offset, max_bytes)
+        except KafkaError as error:
+            self._session.lose(attachment, error.code, str(error))
+        except OSError as error:
+            self._session.lose(attachment, ErrorCode.KAFKA_STORAGE_ERROR, str(error))
+        except Exception:  # noqa: BLE001 - a bug: the shard is loaded again, the session continues
+            _log.exception("a shard cannot be read", shard=str(attachment.shard))
+            self._session.lose(attachment, ErrorCode.UNKNOWN_SERVER_ERROR)
+        else:
+            if not attachment.is_ended:
+                self._count(attachment, len(answer.records))
+                self._session.line.send(answer)
+        self._start_reads()
+
+
+async def _records(attachment: Attachment, from_offset: int, max_bytes: int) -> ShardRecords:
+    problem = attachment.problem()
+    if problem:
+        raise KafkaError(problem)
+    replica, number = attachment.replica, attachment.number
+    log_end_offset = replica.core.log_end_offset
+    found = replica.read_for_follower(from_offset, max_bytes, at_least_one_batch=True)
+    if found is None:
+        return ShardRecords(number, from_offset, max(from_offset, log_end_offset), log_end_offset, b"")
+    try:
+        records = await asyncio.to_thread(found.read)
+        if len(records) != found.length:
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, "the segment is shorter than its index says")
+        return ShardRecords(number, from_offset, found.next_offset, log_end_offset, records)
+    finally:
+        found.release()

@@ -1,0 +1,516 @@
+"""The coordinators' sessions at this broker, and the way of requests to them.
+
+A client's request goes to the coordinator that is attached, at this broker, to the partition of the request's
+shard, and that serves the shard. The answer of an owner is therefore from the time when it owned the shard:
+an owner that has lost the shard has also lost its attachment at the leader (docs/adr/0014).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Sequence
+from functools import lru_cache
+from typing import Final
+
+import structlog
+
+from tidelog.broker.controller_connection import ControllerConnection
+from tidelog.broker.coordination.attachment import Attachment, Call, ShardReads
+from tidelog.broker.coordination.internal_topics import InternalTopics
+from tidelog.broker.coordination.markers import MarkerWriter
+from tidelog.broker.coordination.offset_positions import OffsetPositions
+from tidelog.broker.coordination.verification import Verification
+from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.hosted_partitions import HostedPartitions
+from tidelog.broker.identity import BrokerIdentity
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.coordinator_session import (
+    AnswerRequest,
+    AppendToShard,
+    AskOffsets,
+    AskProducerIds,
+    AttachShard,
+    DetachShard,
+    ForwardedToShard,
+    FromBroker,
+    Hello,
+    Item,
+    MarkersWritten,
+    OffsetsTold,
+    ProducerIdsTold,
+    ReadShard,
+    ServeShards,
+    SessionLine,
+    ShardLost,
+    Welcome,
+    WriteMarkers,
+)
+from tidelog.timing.clock import Clock
+from tidelog.timing.purgatory import Purgatory
+from tidelog.timing.timer import Timer
+
+MAX_SESSIONS: Final = 100
+MAX_CALLS: Final = 50_000
+"""The requests that one coordinator has not answered, including parked JoinGroups. Requests above this limit
+are refused with a retriable error.
+"""
+MAX_CALL_BYTES: Final = 64 * 1024 * 1024
+"""The size of the bodies of these requests. They are kept because a refusal repeats parts of its request."""
+MAX_QUESTIONS: Final = 1_000
+"""The requests of one coordinator (markers, producer ids, offsets) that this broker works on at a time."""
+
+_log = structlog.get_logger(__name__)
+_shard_for = lru_cache(maxsize=16_384)(shard_for)
+
+
+class _ProtocolError(Exception):
+    """The coordinator broke the protocol of the session, which ends."""
+
+
+class CoordinatorSession:
+    """The broker's end of one coordinator's session. It is a `SessionEnd`."""
+
+    def __init__(self, coordination: Coordination, line: SessionLine) -> None:
+        self._coordination = coordination
+        self.line = line
+        self.coordinator_id: int | None = None
+        """None until the coordinator has sent Hello."""
+        self.serving: dict[ShardId, int] = {}
+        """The shards that this coordinator serves, with their shard epochs."""
+        self.attachments: dict[int, Attachment] = {}
+        self.calls: dict[int, Call] = {}
+        self.is_closed = False
+        self._call_bytes = 0
+        self._next_request_id = 0
+        self._reads = ShardReads(self)
+        self._questions: set[asyncio.Task[None]] = set()
+        self._marker_writes = 0
+
+    # -- SessionEnd
+
+    def received(self, items: Sequence[Item]) -> None:
+        for item in items:
+            if self.is_closed:
+                return
+            try:
+                self._take(item)
+            except _ProtocolError as error:
+                _log.error(
+                    "a coordinator broke the session's protocol; the session is closed",
+                    coordinator_id=self.coordinator_id,
+                    reason=str(error),
+                )
+                self.end()
+            except Exception:  # noqa: BLE001 - a bug: this session ends, the broker continues
+                _log.exception(
+                    "an item of a coordinator's session failed; the session is closed",
+                    coordinator_id=self.coordinator_id,
+                    item=type(item).__name__,
+                )
+                self.end()
+
+    def closed(self) -> None:
+        if not self.is_closed:
+            self._shut(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+
+    # -- calls and attachments
+
+    def pass_on(self, shard: ShardId, call: Call, attachment: Attachment | None) -> ErrorCode:
+        """Sends the call's request to the coordinator. Returns NONE, or why the request was not sent."""
+        request = call.request
+        if len(self.calls) >= MAX_CALLS or self._call_bytes + len(request.body) > MAX_CALL_BYTES:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        request_id = self._next_request_id
+        self._next_request_id += 1
+        self.calls[request_id] = call
+        self._call_bytes += len(request.body)
+        if attachment is not None:
+            call.attachment = attachment
+            attachment.calls[request_id] = call
+        self.line.send(
+            ForwardedToShard(
+                request_id,
+                shard,
+                request.api_key,
+                request.api_version,
+                request.body,
+                *request.asker,
+            )
+        )
+        return ErrorCode.NONE
+
+    def finish(self, request_id: int, body: bytes | None, error: ErrorCode) -> None:
+        """Ends the call with its answer. Does nothing if the call has ended before."""
+        call = self.calls.pop(request_id, None)
+        if call is None:
+            return
+        self._call_bytes -= len(call.request.body)
+        if call.attachment is not None:
+            call.attachment.calls.pop(request_id, None)
+        call.answered(body, error)
+
+    def lose(self, attachment: Attachment, error: ErrorCode, message: str = "") -> None:
+        """Ends the attachment and tells the coordinator why. Does nothing if it has ended before."""
+        if attachment.is_ended:
+            return
+        self.line.send(ShardLost(attachment.number, error, message))
+        self._end_attachment(attachment)
+
+    def end(self, refusal: ErrorCode = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS) -> None:
+        """Closes the session and refuses its calls with `refusal`."""
+        if not self.is_closed:
+            self._shut(refusal)
+            self.line.close()
+
+    # -- the coordinator's items
+
+    def _take(self, item: Item) -> None:
+        if self.coordinator_id is None:
+            if type(item) is not Hello:
+                raise _ProtocolError(f"{type(item).__name__} before Hello")
+            self.coordinator_id = item.coordinator_id
+            self._coordination.greeted(self)
+            identity = self._coordination.identity
+            self.line.send(Welcome(identity.broker_id, identity.broker_epoch))
+            return
+        match item:
+            case AnswerRequest():
+                self._take_answer(item)
+            case AppendToShard():
+                self._take_append(item)
+            case ReadShard():
+                self._take_read(item)
+            case AttachShard():
+                self._take_attach(item)
+            case DetachShard():
+                self._take_detach(item)
+            case ServeShards():
+                self.serving = {served.shard: served.shard_epoch for served in item.shards}
+                self._coordination.serving_changed()
+            case WriteMarkers():
+                self._take_markers(item)
+            case AskProducerIds():
+                self._work_on(self._tell_producer_ids(item.call_id))
+            case AskOffsets():
+                self._work_on(self._tell_offsets(item))
+            case _:
+                raise _ProtocolError(
+                    f"{type(item).__name__} is not an item for a broker, or the session has begun"
+                )
+
+    def _take_answer(self, item: AnswerRequest) -> None:
+        call = self.calls.get(item.request_id)
+        if call is None:
+            return  # It was refused meanwhile.
+        if item.body is None:
+            self.finish(item.request_id, None, item.error or ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        elif item.hold is None:
+            self.finish(item.request_id, item.body, ErrorCode.NONE)
+        else:
+            attachment = self.attachments.get(item.hold.attachment)
+            if attachment is None:
+                self.finish(item.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            else:
+                attachment.hold(item.request_id, call, item.body, item.hold.offset)
+
+    def _take_append(self, item: AppendToShard) -> None:
+        attachment = self.attachments.get(item.attachment)
+        if attachment is None:
+            return  # The attachment has ended, and its owner does not know yet.
+        if attachment.untaken_bytes:
+            self._reads.taken(attachment)
+        try:
+            attachment.append(item, self._coordination.clock.wall_ms())
+        except KafkaError as error:
+            _log.warning(
+                "an append of a coordinator is refused; its attachment ends",
+                shard=str(attachment.shard),
+                reason=str(error),
+            )
+            self.lose(attachment, error.code, str(error))
+
+    def _take_read(self, item: ReadShard) -> None:
+        attachment = self.attachments.get(item.attachment)
+        if attachment is not None:
+            try:
+                self._reads.ask(attachment, item)
+            except KafkaError as error:
+                self.lose(attachment, error.code, str(error))
+
+    def _take_attach(self, item: AttachShard) -> None:
+        if item.attachment in self.attachments:
+            raise _ProtocolError(f"attachment {item.attachment} exists already")
+        try:
+            attachment = self._coordination.attach(self, item)
+        except KafkaError as error:
+            self.line.send(ShardLost(item.attachment, error.code, str(error)))
+            return
+        self.attachments[item.attachment] = attachment
+        attachment.begin()
+
+    def _take_detach(self, item: DetachShard) -> None:
+        attachment = self.attachments.get(item.attachment)
+        if attachment is not None:
+            self._end_attachment(attachment)
+
+    def _take_markers(self, item: WriteMarkers) -> None:
+        if self._marker_writes >= MAX_QUESTIONS:
+            busy = tuple((ErrorCode.NOT_ENOUGH_REPLICAS,) * len(m.partitions) for m in item.markers)
+            self.line.send(MarkersWritten(item.call_id, busy))
+            return
+        self._marker_writes += 1
+
+        def on_written(errors: tuple[tuple[ErrorCode, ...], ...]) -> None:
+            self._marker_writes -= 1
+            self._tell(MarkersWritten(item.call_id, errors))
+
+        self._coordination.markers.write(item.markers, on_written)
+
+    async def _tell_producer_ids(self, call_id: int) -> None:
+        first, count = 0, 0
+        try:
+            block = await self._coordination.controller.allocate_producer_ids()
+            first, count = block.first, block.count
+        except (KafkaError, ConnectionError) as error:
+            _log.warning("the controller gave no producer ids for a coordinator", reason=str(error))
+        self._tell(ProducerIdsTold(call_id, first, count))
+
+    async def _tell_offsets(self, item: AskOffsets) -> None:
+        self._tell(OffsetsTold(item.call_id, await self._coordination.offsets.positions(item.positions)))
+
+    def _work_on(self, question: Coroutine[object, None, None]) -> None:
+        if len(self._questions) >= MAX_QUESTIONS:
+            question.close()
+            raise _ProtocolError(f"more than {MAX_QUESTIONS} questions at a time")
+        task = asyncio.get_running_loop().create_task(question)
+        self._questions.add(task)
+        task.add_done_callback(self._answered)
+
+    def _answered(self, task: asyncio.Task[None]) -> None:
+        self._questions.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None:  # a bug: the coordinator would wait for an answer forever
+            _log.error(
+                "answering a coordinator failed; its session is closed",
+                coordinator_id=self.coordinator_id,
+                exc_info=error,
+            )
+            self.end()
+
+    def _tell(self, item: FromBroker) -> None:
+        if not self.is_closed:
+            self.line.send(item)
+
+    # -- ends
+
+    def _end_attachment(self, attachment: Attachment) -> None:
+        del self.attachments[attachment.number]
+        self._coordination.detached(attachment)
+        attachment.end(self._coordination.refusal(attachment.shard))
+        self._reads.taken(attachment)
+
+    def _shut(self, refusal: ErrorCode) -> None:
+        self.is_closed = True
+        self.serving = {}
+        self._coordination.forget(self)
+        for attachment in tuple(self.attachments.values()):
+            self._end_attachment(attachment)
+        for request_id in tuple(self.calls):
+            self.finish(request_id, None, refusal)
+        for question in self._questions:
+            question.cancel()
+
+
+class Coordination:
+    """Accepts coordinators' sessions and passes requests on to the coordinators. It is a `SessionAcceptor`
+    and a `PartitionObserver`.
+    """
+
+    def __init__(
+        self,
+        identity: BrokerIdentity,
+        settings: CurrentSettings,
+        metadata: MetadataView,
+        hosted: HostedPartitions,
+        controller: ControllerConnection,
+        waiting_produce: Purgatory[TopicPartition],
+        clock: Clock,
+        timer: Timer,
+    ) -> None:
+        self.identity = identity
+        self.controller = controller
+        self.clock = clock
+        self.markers = MarkerWriter(hosted, waiting_produce, clock, timer, self.pass_on)
+        self.offsets = OffsetPositions(hosted)
+        self.topics = InternalTopics(settings, metadata, controller.api)
+        self.verification = Verification(self.ask_transaction_owner, timer)
+        self._metadata = metadata
+        self._hosted = hosted
+        self._sessions: dict[CoordinatorSession, None] = {}
+        self._attached: dict[ShardId, Attachment] = {}
+        self._attached_partitions: dict[TopicPartition, Attachment] = {}
+        self._highest_epochs: dict[ShardId, int] = {}
+        self._serving: dict[ShardId, CoordinatorSession] = {}
+        self._is_stopped = False
+        self._serving_changed = asyncio.Event()
+
+    # -- sessions
+
+    def accept(self, line: SessionLine) -> CoordinatorSession:
+        session = CoordinatorSession(self, line)
+        if self._is_stopped or len(self._sessions) >= MAX_SESSIONS:
+            _log.warning("a coordinator's session is refused: too many are open, or the broker stops")
+            session.end()
+        else:
+            self._sessions[session] = None
+        return session
+
+    def greeted(self, session: CoordinatorSession) -> None:
+        """Ends the sessions that the same coordinator had before: their connections are dead."""
+        for other in tuple(self._sessions):
+            if other is not session and other.coordinator_id == session.coordinator_id:
+                other.end()
+
+    def forget(self, session: CoordinatorSession) -> None:
+        """Removes a session that has ended."""
+        self._sessions.pop(session, None)
+        self.serving_changed()
+
+    def serving_changed(self) -> None:
+        """Finds the coordinator that serves each shard: the one with the highest shard epoch, and of equal
+        ones the one with the latest session.
+        """
+        serving: dict[ShardId, tuple[int, CoordinatorSession]] = {}
+        for session in self._sessions:
+            for shard, epoch in session.serving.items():
+                known = serving.get(shard)
+                if known is None or epoch >= known[0]:
+                    serving[shard] = epoch, session
+        self._serving = {shard: session for shard, (_, session) in serving.items()}
+        self._serving_changed.set()
+        self._serving_changed = asyncio.Event()
+
+    async def until_served(self, shards: Collection[ShardId], timeout_ms: int) -> None:
+        """Returns when coordinators serve all of `shards`, wherever these are led, or after `timeout_ms`."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not all(shard in self._serving for shard in shards):
+                    await self._serving_changed.wait()
+        except TimeoutError:
+            return
+
+    def attachment_counts(self) -> dict[str, tuple[int, int]]:
+        """Returns, by kind of shard, how many attachments there are and how many answers wait until their
+        records are replicated. Any thread may call it.
+        """
+        attached = tuple(self._attached.values())
+        return {
+            kind.value: (
+                sum(attachment.shard.kind is kind for attachment in attached),
+                sum(attachment.held_count for attachment in attached if attachment.shard.kind is kind),
+            )
+            for kind in ShardKind
+        }
+
+    def stop(self) -> None:
+        """Ends all sessions and refuses their calls, so that clients look for the next leader. No further
+        session is accepted.
+        """
+        self._is_stopped = True
+        for session in tuple(self._sessions):
+            session.end(ErrorCode.NOT_COORDINATOR)
+
+    # -- attachments
+
+    def attach(self, session: CoordinatorSession, item: AttachShard) -> Attachment:
+        """Returns a new attachment. Raises KafkaError if this broker does not lead the partition or the shard
+        has a newer owner.
+        """
+        shard = item.shard
+        topic_partition = shard.topic_partition
+        replica = self._hosted.leader_replica(*topic_partition)
+        highest = self._highest_epochs.get(shard, -1)
+        if item.shard_epoch < highest:
+            raise KafkaError(
+                ErrorCode.COORDINATOR_NOT_AVAILABLE,
+                f"{shard} has an owner with shard epoch {highest}; {item.shard_epoch} is older",
+            )
+        before = self._attached.get(shard)
+        if before is not None:
+            before.session.lose(
+                before, ErrorCode.COORDINATOR_NOT_AVAILABLE, "another coordinator has attached to the shard"
+            )
+        self._highest_epochs[shard] = item.shard_epoch
+        attachment = Attachment(self._hosted, session, item.attachment, shard, item.shard_epoch, replica)
+        self._attached[shard] = attachment
+        self._attached_partitions[topic_partition] = attachment
+        return attachment
+
+    def detached(self, attachment: Attachment) -> None:
+        """Removes an attachment that has ended."""
+        if self._attached.get(attachment.shard) is attachment:
+            del self._attached[attachment.shard]
+            del self._attached_partitions[attachment.shard.topic_partition]
+
+    # -- PartitionObserver
+
+    def high_watermark_advanced(self, topic_partition: TopicPartition) -> None:
+        attachment = self._attached_partitions.get(topic_partition)
+        if attachment is not None and not attachment.problem():
+            attachment.high_watermark_advanced()
+
+    def leadership_changed(self, topic_partition: TopicPartition) -> None:
+        attachment = self._attached_partitions.get(topic_partition)
+        if attachment is not None:
+            problem = attachment.problem()
+            if problem:
+                attachment.session.lose(attachment, problem)
+
+    # -- requests
+
+    def shard_of(self, kind: ShardKind, name: str) -> ShardId | None:
+        """Returns the shard of a group or transactional id, or None if the internal topic does not exist."""
+        topic = self._metadata.topics.get(kind.topic)
+        if topic is None or not topic.partitions:
+            return None
+        return _shard_for(kind, name, len(topic.partitions))
+
+    def led_shards(self, kind: ShardKind) -> list[ShardId]:
+        """Returns the shards whose partitions this broker leads."""
+        topic = self._metadata.topics.get(kind.topic)
+        if topic is None:
+            return []
+        shards = [ShardId(kind, state.partition) for state in topic.partitions]
+        return [shard for shard in shards if self.refusal(shard) is not ErrorCode.NOT_COORDINATOR]
+
+    def pass_on(self, shard: ShardId | None, call: Call) -> ErrorCode:
+        """Passes a client's request on to the owner of the shard. Returns NONE, or why there is no owner."""
+        if shard is None:
+            return ErrorCode.NOT_COORDINATOR
+        attachment = self._attached.get(shard)
+        if attachment is None or not attachment.is_serving:
+            return self.refusal(shard)
+        return attachment.session.pass_on(shard, call, attachment)
+
+    def ask_transaction_owner(self, transactional_id: str, call: Call) -> ErrorCode:
+        """Passes a request of this broker on to the coordinator of a transaction, wherever the partition of
+        its shard is led. Returns NONE, or why there is no coordinator.
+        """
+        shard = self.shard_of(ShardKind.TRANSACTION, transactional_id)
+        session = None if shard is None else self._serving.get(shard)
+        if shard is None or session is None:
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return session.pass_on(shard, call, None)
+
+    def refusal(self, shard: ShardId) -> ErrorCode:
+        """Returns the error for a shard that no owner serves: to try again, or to look for another broker."""
+        topic_partition = shard.topic_partition
+        if self._hosted.is_settling(topic_partition):  # The broker knows in a moment whether it leads.
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        replica = self._hosted.replicas.get(topic_partition)
+        if replica is None or not replica.core.is_leader or self._is_stopped:
+            return ErrorCode.NOT_COORDINATOR
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

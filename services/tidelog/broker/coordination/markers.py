@@ -1,0 +1,183 @@
+"""Writes transaction markers to the partitions that this broker leads (WriteTxnMarkers, KIP-98, KIP-890).
+
+Markers for `__consumer_offsets` are passed on to the owners of the shards, because only an owner writes to
+its shard's partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, TypeAlias
+
+import structlog
+
+from tidelog.broker.coordination.attachment import Call, PassedOnRequest
+from tidelog.broker.hosted_partitions import HostedPartitions
+from tidelog.broker.replica import Replica
+from tidelog.model.coordinator_shards import ShardId, ShardKind
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import WallMs
+from tidelog.model.topics import GROUP_METADATA_TOPIC, TopicPartition
+from tidelog.records.control import EndTransactionMarker
+from tidelog.rpc.coordinator_session import Marker
+from tidelog.timing.clock import Clock
+from tidelog.timing.purgatory import DelayedOperation, Purgatory
+from tidelog.timing.timer import Timer
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+
+TIMEOUT_MS: Final = 30_000
+"""How long markers wait for their replication. After that the coordinator sends them again."""
+_VERSION: Final = 2
+_AWAY: Final = (
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR,
+)
+
+Errors: TypeAlias = tuple[tuple[ErrorCode, ...], ...]
+Place: TypeAlias = tuple[int, int]
+"""The index of a marker, and the index of one of its partitions."""
+
+_log = structlog.get_logger(__name__)
+
+
+class MarkerWriter:
+    """Writes markers for the coordinators' sessions and for the WriteTxnMarkers API."""
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        waiting_produce: Purgatory[TopicPartition],
+        clock: Clock,
+        timer: Timer,
+        pass_on: Callable[[ShardId, Call], ErrorCode],
+    ) -> None:
+        self._hosted = hosted
+        self._waiting_produce = waiting_produce
+        self._clock = clock
+        self._timer = timer
+        self._pass_on = pass_on
+
+    def write(self, markers: Sequence[Marker], on_written: Callable[[Errors], None]) -> None:
+        """Writes `markers`. Calls `on_written` with an error code for each partition of each marker when all
+        of them are replicated or have failed. This may happen before `write` returns.
+        """
+        write = _MarkerWrite(markers, on_written)
+        now_ms = self._clock.wall_ms()
+        for at, marker in enumerate(markers):
+            for part, topic_partition in enumerate(marker.partitions):
+                if topic_partition.topic == GROUP_METADATA_TOPIC:
+                    shard = ShardId(ShardKind.GROUP, topic_partition.partition)
+                    self._ask_owner(write, (at, part), marker, shard)
+                else:
+                    self._append(write, (at, part), marker, topic_partition, now_ms)
+        waits_for = [waiting[0].topic_partition for waiting in write.unreplicated.values()]
+        write.is_watched = True
+        self._waiting_produce.watch(write, waits_for, self._timer.monotonic_ms() + TIMEOUT_MS)
+
+    def _append(
+        self, write: _MarkerWrite, place: Place, marker: Marker, partition: TopicPartition, now_ms: WallMs
+    ) -> None:
+        try:
+            replica = self._hosted.leader_replica(*partition)
+            appended = replica.append_marker(
+                marker.producer_id,
+                marker.producer_epoch,
+                EndTransactionMarker(marker.is_commit, marker.coordinator_epoch),
+                marker.transaction_version,
+                now_ms,
+            )
+        except KafkaError as error:
+            _log.info("a transaction marker is refused", partition=str(partition), reason=str(error))
+            write.errors[place[0]][place[1]] = error.code
+            return
+        write.unreplicated[place] = replica, replica.core.leader_epoch, appended.required_offset
+
+    def _ask_owner(self, write: _MarkerWrite, place: Place, marker: Marker, shard: ShardId) -> None:
+        """Passes one marker on to the shard's owner, because one decision of an owner writes one marker."""
+        at, part = place
+
+        def on_answered(body: bytes | None, error: ErrorCode) -> None:
+            write.unanswered.discard(place)
+            if write.is_done:
+                return  # The write has timed out.
+            code = error if body is None else _code_in(body)
+            # As in Kafka, coordinators that send markers expect errors of partitions only.
+            write.errors[at][part] = ErrorCode.NOT_LEADER_OR_FOLLOWER if code in _AWAY else code
+            if write.is_watched and write.try_complete():
+                self._waiting_produce.complete(write)
+
+        body = b"".join(
+            codec.request_encoder(ApiKey.WRITE_TXN_MARKERS, _VERSION)(
+                WriteTxnMarkersRequest([_for_shard(marker, shard)])
+            )
+        )
+        write.unanswered.add(place)
+        call = Call(PassedOnRequest(ApiKey.WRITE_TXN_MARKERS, _VERSION, body), on_answered)
+        refused = self._pass_on(shard, call)
+        if refused:
+            call.answered(None, refused)
+
+
+def _code_in(body: bytes) -> ErrorCode:
+    answer: WriteTxnMarkersResponse = codec.response_decoder(ApiKey.WRITE_TXN_MARKERS, _VERSION)(body, 0)[0]
+    return ErrorCode(answer.markers[0].topics[0].partitions[0].error_code)
+
+
+def _for_shard(marker: Marker, shard: ShardId) -> WritableTxnMarker:
+    return WritableTxnMarker(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        transaction_result=marker.is_commit,
+        topics=[WritableTxnMarkerTopic(GROUP_METADATA_TOPIC, [shard.partition])],
+        coordinator_epoch=marker.coordinator_epoch,
+        transaction_version=marker.transaction_version,
+    )
+
+
+class _MarkerWrite(DelayedOperation):
+    """Markers that are not replicated yet, or that the shards' owners have not answered yet."""
+
+    __slots__ = ("_on_written", "errors", "is_watched", "markers", "unanswered", "unreplicated")
+
+    def __init__(self, markers: Sequence[Marker], on_written: Callable[[Errors], None]) -> None:
+        super().__init__()
+        self.markers = markers
+        self.errors = [[ErrorCode.NONE] * len(marker.partitions) for marker in markers]
+        self.unreplicated: dict[Place, tuple[Replica, int, int]] = {}
+        """For each place, the replica, its leader epoch and the high watermark at which the marker counts."""
+        self.unanswered: set[Place] = set()
+        self.is_watched = False
+        self._on_written = on_written
+
+    def try_complete(self) -> bool:
+        for place, (replica, leader_epoch, required_offset) in tuple(self.unreplicated.items()):
+            core = replica.core
+            if not core.is_leader or core.leader_epoch != leader_epoch:
+                self._settle(place, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            elif core.is_acknowledged(required_offset):
+                under_min_isr = core.is_under_min_isr
+                self._settle(
+                    place, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if under_min_isr else ErrorCode.NONE
+                )
+        return not self.unreplicated and not self.unanswered
+
+    def _settle(self, place: Place, error: ErrorCode) -> None:
+        del self.unreplicated[place]
+        self.errors[place[0]][place[1]] = error
+
+    def on_expire(self) -> None:
+        for place in tuple(self.unreplicated):
+            self._settle(place, ErrorCode.REQUEST_TIMED_OUT)
+        for at, part in self.unanswered:
+            self.errors[at][part] = ErrorCode.REQUEST_TIMED_OUT
+
+    def on_complete(self) -> None:
+        self._on_written(tuple(map(tuple, self.errors)))

@@ -1,0 +1,54 @@
+"""The settings that are in force now. AlterConfigs changes some of them while the broker runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.setting import SettingError
+from tidelog.settings.topic_settings import TopicSettings
+
+_log = structlog.get_logger(__name__)
+
+
+class CurrentSettings:
+    """Holds the broker's settings. Read `broker` at each use, and never keep it: a change replaces it."""
+
+    __slots__ = ("_observers", "broker")
+
+    def __init__(self, broker: BrokerSettings) -> None:
+        self.broker = broker
+        self._observers: list[Callable[[BrokerSettings], None]] = []
+
+    def observe(self, observer: Callable[[BrokerSettings], None]) -> None:
+        """Registers `observer`, which is called with the new settings after each change."""
+        self._observers.append(observer)
+
+    def topic(self, overrides: Mapping[str, str]) -> TopicSettings:
+        """Returns the settings of a topic with these overrides."""
+        return TopicSettings.resolve(self.broker, overrides)
+
+    def replace(self, settings: BrokerSettings) -> None:
+        """Puts `settings` in force and calls the observers."""
+        self.broker = settings
+        for observer in self._observers:
+            observer(settings)
+
+    def apply(self, configs: Mapping[str, Mapping[str, str]]) -> None:
+        """Puts the cluster's broker configs in force; the keys are broker ids and DEFAULT_BROKER_ENTITY.
+
+        Settings that only take effect at the start keep their old values. If the configs contradict the
+        settings with which this broker was started, none of them is applied.
+        """
+        try:
+            changed = self.broker.with_dynamic(
+                dynamic_default=configs.get(DEFAULT_BROKER_ENTITY, {}),
+                dynamic=configs.get(str(self.broker.node_id), {}),
+            )
+        except SettingError as error:
+            _log.error("dynamic settings are not applied", setting=error.name, reason=str(error))
+            return
+        self.replace(changed)

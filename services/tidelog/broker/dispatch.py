@@ -1,0 +1,149 @@
+"""From a frame to its handler and from the handler's answer to bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+import structlog
+
+from tidelog.broker.connection import ClosedByProtocolError, Connection
+from tidelog.broker.handlers import SERVED_APIS, api_versions
+from tidelog.broker.request import (
+    NO_REPLY,
+    PARKED,
+    EncodedBody,
+    Handling,
+    Reply,
+    RequestContext,
+    RequestSteps,
+    Route,
+    Unanswered,
+)
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.headers import decode_request_header
+
+if TYPE_CHECKING:
+    from tidelog.broker.handlers.wiring import HandlerWiring
+    from tidelog.metrics.telemetry import Telemetry
+
+MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
+"""Of anything but Produce: decoding makes objects of up to 28 times the bytes, and blocks the loop for 0.3
+s a MiB at the worst.
+"""
+
+STOP_TIMEOUT_MS: Final = 1_000
+"""How long a stop waits for requests in work; those may wait for a controller that isn't there."""
+
+_log = structlog.get_logger(__name__)
+
+
+class _ApiVersionsFallback(Route):
+    """ApiVersions in a version nobody knows: its body isn't read, the answer is v0 (KIP-511)."""
+
+    __slots__ = ()
+
+    def __init__(self, telemetry: Telemetry) -> None:
+        handling = Handling(lambda *_: api_versions.unsupported_version())
+        super().__init__(ApiKey.API_VERSIONS, 0, handling, telemetry)
+        self.decode = lambda frame, position: (None, position)
+
+
+class RequestObserver(Protocol):
+    """Chooses the requests that are observed."""
+
+    def begin(
+        self, connection: Connection, context: RequestContext, message: object, size_bytes: int
+    ) -> RequestSteps | None:
+        """Returns the observer of this request's steps, or None."""
+        ...
+
+
+class Dispatcher:
+    """The table of routes of one broker."""
+
+    def __init__(
+        self, handlers: HandlerWiring, telemetry: Telemetry, observer: RequestObserver | None = None
+    ) -> None:
+        self._handlers = handlers
+        self._observer = observer
+        self._telemetry = telemetry
+        self._routes: dict[tuple[int, int], Route] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> None:
+        """Start the request in `frame`. Raises what closes the connection: MalformedMessageError,
+        ClosedByProtocolError.
+        """
+        api_key, version, correlation_id, client_id, position = decode_request_header(frame, 0)
+        route = self._routes.get((api_key, version)) or self._new_route(connection, api_key, version)
+        if len(frame) > MAX_REQUEST_BYTES and not route.keeps_frame:
+            raise ClosedByProtocolError(f"a {route.api_key.name} request of {len(frame)} bytes")
+        body = frame if route.keeps_frame else bytes(frame)
+        message, _ = route.decode(body, position)
+        context = RequestContext(connection, route, correlation_id, client_id, connection.last_active)
+        if self._observer is not None:
+            context.steps = steps = self._observer.begin(connection, context, message, len(frame))
+            if steps is not None:
+                with steps.handling():
+                    self._handle(connection, context, message)
+                return
+        self._handle(connection, context, message)
+
+    def _handle(self, connection: Connection, context: RequestContext, message: Any) -> None:
+        route, steps = context.route, context.steps
+        answer = route.handle(message, context)
+        if answer is PARKED:
+            return
+        if answer is NO_REPLY:
+            route.telemetry.observe(monotonic() - context.started_at, 0)
+            if steps is not None:
+                steps.ended()
+            return
+        if type(answer) is not EncodedBody and isinstance(answer, Coroutine):
+            if steps is not None:
+                steps.wait_began("handler")
+            context.park()
+            connection.start_barrier()
+            task = connection.loop.create_task(self._run(answer, connection, context))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        if steps is not None:
+            steps.answered(answer)
+        connection.answer_now(context, context.route.encode_answer(context, answer))
+
+    async def _run(
+        self, answer: Coroutine[Any, Any, Reply], connection: Connection, context: RequestContext
+    ) -> None:
+        try:
+            reply = await answer
+            if not isinstance(reply, Unanswered):  # else it waits on, but holds nobody back any longer
+                context.reply(reply)
+        except Exception as error:  # noqa: BLE001 - a bug: this request's connection ends, nothing else is hurt
+            _log.error("a request failed", api=context.route.api_key.name, exc_info=error)
+            connection.close()
+        finally:
+            connection.end_barrier()
+
+    def _new_route(self, connection: Connection, api_key: int, version: int) -> Route:
+        served = SERVED_APIS.get(api_key)
+        if served is None:
+            raise ClosedByProtocolError(f"API key {api_key} is not served")
+        name = ApiKey(api_key).name
+        if api_key == ApiKey.API_VERSIONS and version > served.max_version:
+            return _ApiVersionsFallback(self._telemetry)
+        if not served.min_version <= version <= served.max_version:
+            raise ClosedByProtocolError(
+                f"{name} v{version} is not served, v{served.min_version} to v{served.max_version} are"
+            )
+        route = Route(ApiKey(api_key), version, self._handlers.handling(api_key), self._telemetry)
+        self._routes[api_key, version] = route
+        return route
+
+    async def stop(self) -> None:
+        """Wait for requests that are being handled."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_MS / 1000)

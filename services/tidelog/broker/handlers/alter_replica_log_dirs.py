@@ -1,0 +1,59 @@
+"""AlterReplicaLogDirs v1 and v2: replicas can't move, as there is one data directory; to ask for what is
+so already is no error.
+
+Another directory than this broker's is answered LOG_DIR_NOT_FOUND, as by an Apache Kafka broker that
+hasn't got it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDirPartitionResult,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirsResponse,
+    AlterReplicaLogDirTopicResult,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.hosted_partitions import HostedPartitions
+    from tidelog.broker.log.log_directory import LogDirectory
+    from tidelog.broker.request import RequestContext
+
+
+class AlterReplicaLogDirsHandler:
+    """Answers AlterReplicaLogDirs."""
+
+    def __init__(self, hosted: HostedPartitions, log_directory: LogDirectory) -> None:
+        self._hosted = hosted
+        self._log_directory = log_directory
+
+    def handle(
+        self, request: AlterReplicaLogDirsRequest, context: RequestContext
+    ) -> AlterReplicaLogDirsResponse:
+        own_path = str(self._log_directory.path)
+        return AlterReplicaLogDirsResponse(
+            results=[
+                AlterReplicaLogDirTopicResult(
+                    topic.name,
+                    [
+                        AlterReplicaLogDirPartitionResult(
+                            index, self._error(wanted.path == own_path, topic.name, index)
+                        )
+                        for index in topic.partitions
+                    ],
+                )
+                for wanted in request.dirs
+                for topic in wanted.topics
+            ]
+        )
+
+    def _error(self, is_own_path: bool, topic: str, partition: int) -> ErrorCode:
+        if not is_own_path:
+            return ErrorCode.LOG_DIR_NOT_FOUND
+        if TopicPartition(topic, partition) not in self._hosted.replicas:
+            return self._hosted.no_replica_error(topic, partition).code
+        return ErrorCode.NONE

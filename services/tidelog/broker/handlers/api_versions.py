@@ -1,0 +1,68 @@
+"""ApiVersions v0 to v4: exactly what is served, plus the features an ordinary Kafka broker names.
+
+A version that isn't served is answered in v0 with UNSUPPORTED_VERSION and the same table (KIP-511); the
+dispatcher sends those here too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from tidelog.broker.features import FINALIZED_FEATURES_EPOCH, SUPPORTED_FEATURES
+from tidelog.broker.handlers import SERVED_APIS
+from tidelog.model.errors import ErrorCode
+from tidelog.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.request import RequestContext
+
+_SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
+_FIRST_VERSION_WITH_SOFTWARE = 3
+_FIRST_VERSION_WITH_ZERO_MIN_FEATURE = 4
+
+
+def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
+    if context.api_version >= _FIRST_VERSION_WITH_SOFTWARE and not (
+        _SOFTWARE.fullmatch(request.client_software_name)
+        and _SOFTWARE.fullmatch(request.client_software_version)
+    ):
+        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+    response = ApiVersionsResponse(api_keys=served_versions())
+    # Before v4 clients choke on a feature whose least version is 0 (KAFKA-17011), so Kafka leaves those out.
+    response.supported_features = [
+        SupportedFeatureKey(name=feature.name, min_version=feature.min_level, max_version=feature.max_level)
+        for feature in SUPPORTED_FEATURES
+        if feature.min_level > 0 or context.api_version >= _FIRST_VERSION_WITH_ZERO_MIN_FEATURE
+    ]
+    response.finalized_features_epoch = FINALIZED_FEATURES_EPOCH
+    response.finalized_features = [
+        FinalizedFeatureKey(
+            name=feature.name, max_version_level=feature.level, min_version_level=feature.level
+        )
+        for feature in SUPPORTED_FEATURES
+        if feature.level > 0
+    ]
+    return response
+
+
+def unsupported_version() -> ApiVersionsResponse:
+    """For a version nobody knows: to be encoded in v0."""
+    return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=served_versions())
+
+
+def served_versions() -> list[ApiVersion]:
+    return [
+        ApiVersion(
+            api_key=key,
+            min_version=served.min_version if served.advertised_min is None else served.advertised_min,
+            max_version=served.max_version,
+        )
+        for key, served in SERVED_APIS.items()
+    ]

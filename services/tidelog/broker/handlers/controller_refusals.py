@@ -1,0 +1,93 @@
+"""The responses to forwarded requests when the controller refuses the whole request or can't be reached.
+
+Kafka's responses have no common place for such an error: some have one for the whole request, others one for
+each item that the request names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from tidelog.model.errors import ErrorCode
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+
+_FIRST_DELETE_TOPICS_WITH_TOPIC_ID: Final = 6
+
+
+def controller_refusal(api_key: int, version: int, request: Any, code: ErrorCode, message: str | None) -> Any:
+    """Returns the response to `request` that carries the error; its class depends on the API."""
+    refuse = _REFUSALS.get(api_key)
+    if refuse is not None:
+        return refuse(version, request, code, message)
+    return codec.response_class(api_key)(error_code=code, error_message=message)
+
+
+# The message classes are imported at first use, as those of all APIs. `request` is one of them, hence Any.
+
+
+def _create_partitions(version: int, request: Any, code: ErrorCode, message: str | None) -> object:
+    from tidelog.wire.messages.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
+
+    return CreatePartitionsResponse(
+        results=[CreatePartitionsTopicResult(topic.name, code, message) for topic in request.topics]
+    )
+
+
+def _delete_topics(version: int, request: Any, code: ErrorCode, message: str | None) -> object:
+    from tidelog.wire.messages.delete_topics import (
+        DeletableTopicResult,
+        DeleteTopicsResponse,
+        DeleteTopicState,
+    )
+
+    topics = request.topics
+    if version < _FIRST_DELETE_TOPICS_WITH_TOPIC_ID:
+        topics = [DeleteTopicState(name=name) for name in request.topic_names]
+    return DeleteTopicsResponse(
+        responses=[DeletableTopicResult(topic.name, topic.topic_id, code, message) for topic in topics]
+    )
+
+
+def _elect_leaders(version: int, request: Any, code: ErrorCode, message: str | None) -> object:
+    from tidelog.wire.messages.elect_leaders import (
+        ElectLeadersResponse,
+        PartitionResult,
+        ReplicaElectionResult,
+    )
+
+    # Version 0 has no error of the whole request, only those of its partitions.
+    return ElectLeadersResponse(
+        error_code=code,
+        replica_election_results=[
+            ReplicaElectionResult(
+                topic.topic, [PartitionResult(partition, code, message) for partition in topic.partitions]
+            )
+            for topic in request.topic_partitions or ()
+        ],
+    )
+
+
+def _alter_client_quotas(version: int, request: Any, code: ErrorCode, message: str | None) -> object:
+    from tidelog.wire.messages.alter_client_quotas import AlterClientQuotasResponse, ResponseEntryData
+
+    return AlterClientQuotasResponse(
+        entries=[ResponseEntryData(code, message, entry.entity) for entry in request.entries]
+    )
+
+
+def _describe_client_quotas(version: int, request: Any, code: ErrorCode, message: str | None) -> object:
+    from tidelog.wire.messages.describe_client_quotas import DescribeClientQuotasResponse
+
+    return DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
+
+
+_REFUSALS: Final[dict[int, Callable[[int, Any, ErrorCode, str | None], object]]] = {
+    ApiKey.CREATE_PARTITIONS: _create_partitions,
+    ApiKey.DELETE_TOPICS: _delete_topics,
+    ApiKey.ELECT_LEADERS: _elect_leaders,
+    ApiKey.ALTER_CLIENT_QUOTAS: _alter_client_quotas,
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: _describe_client_quotas,
+}
+"""All other responses have `error_code` and `error_message`."""

@@ -1,0 +1,68 @@
+"""CreateTopics v2 to v7: the controller decides and places, this broker passes on.
+
+From v5 the answer tells a new topic's settings, which this broker adds as DescribeConfigs would tell them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from tidelog.model.errors import ErrorCode
+from tidelog.settings.setting_description import describe_topic
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.create_topics import (
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.controller_connection import ControllerConnection
+    from tidelog.broker.current_settings import CurrentSettings
+    from tidelog.broker.request import RequestContext
+
+_FIRST_VERSION_WITH_CONFIGS = 5
+
+
+class CreateTopicsHandler:
+    """Answers CreateTopics."""
+
+    def __init__(self, settings: CurrentSettings, controller: ControllerConnection) -> None:
+        self._settings = settings
+        self._controller = controller
+
+    async def handle(self, request: CreateTopicsRequest, context: RequestContext) -> CreateTopicsResponse:
+        def refuse(code: ErrorCode, message: str | None) -> CreateTopicsResponse:
+            return CreateTopicsResponse(
+                topics=[
+                    CreatableTopicResult(name=topic.name, error_code=code, error_message=message)
+                    for topic in request.topics
+                ]
+            )
+
+        response = await self._controller.forward_or_refuse(ApiKey.CREATE_TOPICS, request, context, refuse)
+        if context.api_version >= _FIRST_VERSION_WITH_CONFIGS:
+            overrides = {
+                topic.name: {
+                    config.name: config.value for config in topic.configs if config.value is not None
+                }
+                for topic in request.topics
+            }
+            for topic in response.topics:
+                if topic.error_code == ErrorCode.NONE:
+                    topic.configs = self._configs(overrides[topic.name])
+        return response
+
+    def _configs(self, overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
+        return [
+            CreatableTopicConfigs(
+                name=described.name,
+                value=described.value,
+                read_only=described.is_read_only,
+                config_source=described.source,
+                is_sensitive=described.is_sensitive,
+            )
+            for described in sorted(describe_topic(self._settings.broker, overrides))
+        ]

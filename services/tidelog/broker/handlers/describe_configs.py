@@ -1,0 +1,156 @@
+"""DescribeConfigs v1 to v4: settings of topics, of this broker or of all brokers (a broker without a
+name), with source, synonyms and (v3) type and text.
+
+Another broker's settings are refused, as only that broker knows them. A broker's loggers (BROKER_LOGGER)
+are one, `root`. Deviation: groups and client metrics, whose settings aren't
+supported yet, are refused with INVALID_REQUEST.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.broker.config_resources import ALL_BROKERS, ResourceType, check_broker_name, unserved_resource
+from tidelog.broker.log_levels import ROOT_LOGGER, current_level
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import topic_name_problem
+from tidelog.settings.setting_description import (
+    SettingDescription,
+    describe_broker,
+    describe_cluster_default,
+    describe_topic,
+)
+from tidelog.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResponse,
+    DescribeConfigsResult,
+    DescribeConfigsSynonym,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.current_settings import CurrentSettings
+    from tidelog.broker.metadata_view import MetadataView
+    from tidelog.broker.request import RequestContext
+    from tidelog.settings.broker_settings import BrokerSettings
+
+RESOURCES_IN_A_TURN: Final = 50
+_DYNAMIC_BROKER_LOGGER_CONFIG: Final = 6
+
+
+class DescribeConfigsHandler:
+    """Answers DescribeConfigs."""
+
+    def __init__(self, settings: CurrentSettings, metadata: MetadataView) -> None:
+        self._settings = settings
+        self._metadata = metadata
+
+    def handle(
+        self, request: DescribeConfigsRequest, context: RequestContext
+    ) -> DescribeConfigsResponse | Coroutine[Any, Any, DescribeConfigsResponse]:
+        description = _Description(self._settings.broker, self._metadata, request)
+        if len(request.resources) > RESOURCES_IN_A_TURN:
+            return _describe_in_turns(description)
+        return DescribeConfigsResponse(
+            results=[description.result(resource) for resource in request.resources]
+        )
+
+
+async def _describe_in_turns(description: _Description) -> DescribeConfigsResponse:
+    """Kafka's tools ask for the settings of all topics at once; other clients are served meanwhile."""
+    results = []
+    for number, resource in enumerate(description.request.resources, 1):
+        results.append(description.result(resource))
+        if number % RESOURCES_IN_A_TURN == 0:
+            await asyncio.sleep(0)
+    return DescribeConfigsResponse(results=results)
+
+
+class _Description:
+    """One request's answers. Topics with the same settings of their own share one description."""
+
+    def __init__(
+        self, settings: BrokerSettings, metadata: MetadataView, request: DescribeConfigsRequest
+    ) -> None:
+        self.request = request
+        self._settings = settings
+        self._metadata = metadata
+        self._topics: dict[tuple[object, ...], list[DescribeConfigsResourceResult]] = {}
+
+    def result(self, resource: DescribeConfigsResource) -> DescribeConfigsResult:
+        result = DescribeConfigsResult(
+            error_message=None, resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        try:
+            result.configs = self._configs(resource)
+        except KafkaError as error:
+            result.error_code = error.code
+            result.error_message = error.message
+        return result
+
+    def _configs(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
+        names = resource.configuration_keys or None  # an empty list, too, stands for all
+        settings, own_id = self._settings, self._settings.node_id
+        match resource.resource_type:
+            case ResourceType.TOPIC:
+                return self._topic(resource.resource_name, names)
+            case ResourceType.BROKER if resource.resource_name == ALL_BROKERS:
+                return self._described(describe_cluster_default(settings, names))
+            case ResourceType.BROKER:
+                check_broker_name(resource.resource_name, own_id)
+                return self._described(describe_broker(settings, names))
+            case ResourceType.BROKER_LOGGER:
+                check_broker_name(resource.resource_name, own_id)
+                return _loggers(names)
+            case _:
+                raise unserved_resource(resource.resource_type)
+
+    def _topic(self, name: str, names: Collection[str] | None) -> list[DescribeConfigsResourceResult]:
+        problem = topic_name_problem(name)
+        if problem is not None:
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+        state = self._metadata.topics.get(name)
+        if state is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        key = (frozenset(state.configs.items()), names and tuple(names))
+        known = self._topics.get(key)
+        if known is None:
+            described = describe_topic(self._settings, state.configs, names)
+            known = self._topics[key] = self._described(described)
+        return known
+
+    def _described(self, descriptions: Iterable[SettingDescription]) -> list[DescribeConfigsResourceResult]:
+        return [_config(description, self.request) for description in descriptions]
+
+
+def _config(
+    description: SettingDescription, request: DescribeConfigsRequest
+) -> DescribeConfigsResourceResult:
+    result = DescribeConfigsResourceResult(
+        name=description.name,
+        value=description.value,
+        read_only=description.is_read_only,
+        config_source=description.source,
+        is_sensitive=description.is_sensitive,
+        config_type=description.type,
+        documentation=description.doc if request.include_documentation else None,
+    )
+    if request.include_synonyms:
+        result.synonyms = [
+            DescribeConfigsSynonym(synonym.name, synonym.value, synonym.source)
+            for synonym in description.synonyms
+        ]
+    return result
+
+
+def _loggers(names: Collection[str] | None) -> list[DescribeConfigsResourceResult]:
+    if names is not None and ROOT_LOGGER not in names:
+        return []
+    return [
+        DescribeConfigsResourceResult(
+            name=ROOT_LOGGER, value=current_level(), config_source=_DYNAMIC_BROKER_LOGGER_CONFIG
+        )
+    ]

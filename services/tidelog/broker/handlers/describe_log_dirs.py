@@ -1,0 +1,83 @@
+"""DescribeLogDirs v1 to v5: the size of each partition on this broker's disk, and how much the disk holds
+(v4) in bytes.
+
+There is one data directory and replicas don't move between directories: no lag, no future replicas,
+nothing cordoned.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import structlog
+
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.describe_log_dirs import (
+    DescribeLogDirsPartition,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+    DescribeLogDirsResult,
+    DescribeLogDirsTopic,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.hosted_partitions import HostedPartitions
+    from tidelog.broker.log.log_directory import LogDirectory
+    from tidelog.broker.request import RequestContext
+
+_log = structlog.get_logger(__name__)
+
+
+class DescribeLogDirsHandler:
+    """Answers DescribeLogDirs."""
+
+    def __init__(self, hosted: HostedPartitions, log_directory: LogDirectory) -> None:
+        self._hosted = hosted
+        self._log_directory = log_directory
+
+    def handle(self, request: DescribeLogDirsRequest, context: RequestContext) -> DescribeLogDirsResponse:
+        path = str(self._log_directory.path)
+        try:
+            disk = os.statvfs(path)
+        except OSError as error:
+            _log.warning("the data directory can't be asked for its size", path=path, error=str(error))
+            return DescribeLogDirsResponse(
+                results=[DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, path)]
+            )
+        topics = [
+            DescribeLogDirsTopic(name=name, partitions=partitions)
+            for name, partitions in self._partitions(request).items()
+        ]
+        return DescribeLogDirsResponse(
+            results=[
+                DescribeLogDirsResult(
+                    log_dir=path,
+                    topics=topics,
+                    total_bytes=disk.f_blocks * disk.f_frsize,
+                    usable_bytes=disk.f_bavail * disk.f_frsize,
+                )
+            ]
+        )
+
+    def _partitions(self, request: DescribeLogDirsRequest) -> dict[str, list[DescribeLogDirsPartition]]:
+        """Those asked for that are here; what is elsewhere or unknown is left out."""
+        replicas = self._hosted.replicas
+        if request.topics is None:
+            wanted = sorted(replicas)
+        else:
+            asked = (
+                TopicPartition(topic.topic, index) for topic in request.topics for index in topic.partitions
+            )
+            wanted = [
+                topic_partition for topic_partition in dict.fromkeys(asked) if topic_partition in replicas
+            ]
+        found: defaultdict[str, list[DescribeLogDirsPartition]] = defaultdict(list)
+        for topic_partition in wanted:
+            size = replicas[topic_partition].log.size_bytes
+            found[topic_partition.topic].append(
+                DescribeLogDirsPartition(partition_index=topic_partition.partition, partition_size=size)
+            )
+        return found

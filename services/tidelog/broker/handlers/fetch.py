@@ -1,0 +1,503 @@
+"""Fetch v4 to v18: batches from the log as ranges of files, with incremental sessions and long polling.
+
+A response waits until `min_bytes` are available or `max_wait_ms` has passed. Small ranges are read into the
+response, larger ones leave by sendfile. `follower_fetch.py` handles a follower's fetch (replica id >= 0).
+
+From v11 on, a client may also fetch from a follower, up to the high watermark that this follower knows, and a
+leader may name the replica that is closest to the client (KIP-392, `closest_replica.py`). A follower that
+does not have the requested offset yet responds with OFFSET_NOT_AVAILABLE, so that the client retries.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+import structlog
+
+from tidelog.broker.client_fetch_sessions import ClientFetchPosition, ClientFetchSessions, FetchPlan
+from tidelog.broker.closest_replica import closest_replica
+from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.hosted_partitions import HostedPartitions
+from tidelog.broker.log.segment import FileRange
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.partition.core import PartitionCore
+from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.replica import Replica
+from tidelog.broker.replication.fetch_wire import (
+    FETCH_VERSION,
+    FollowerRequest,
+    decode_request,
+    follower_request,
+)
+from tidelog.broker.request import PARKED, Answer, DelayedRequest, RequestContext
+from tidelog.broker.socket_io import is_resident
+from tidelog.broker.waiting_requests import WaitingRequests
+from tidelog.metrics.telemetry import Telemetry, TopicTraffic
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.fetch_session import FIRST_VERSION_WITH_TOPIC_IDS, NO_SESSION
+from tidelog.model.topics import TopicPartition
+from tidelog.timing.clock import Clock
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.fetch import (
+    AbortedTransaction,
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+)
+
+UNKNOWN_OFFSET: Final = -1
+NO_REPLICA: Final = -1
+FIRST_VERSION_FROM_FOLLOWERS: Final = 11
+INLINE_RANGE_BYTES: Final = 32 * 1024
+"""A range up to this size is read into the response if it is in the page cache, which is cheaper than a
+sendfile of its own.
+"""
+INLINE_RESPONSE_BYTES: Final = 64 * 1024
+"""The most bytes that are read into one response. Beyond it even small ranges leave by sendfile, so that
+waiting responses hold little memory.
+"""
+MOVED: Final = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+)
+"""The errors that come with the leader that this broker knows (KIP-951)."""
+
+_log = structlog.get_logger(__name__)
+
+
+class FollowerFetchHandler(Protocol):
+    """Handles the fetches of followers."""
+
+    def handle(self, request: FollowerRequest, context: RequestContext) -> Answer: ...
+
+
+def decoder(version: int) -> codec.Decoder:
+    """Returns the decoder of a version. The version that brokers use yields a FollowerRequest for a
+    follower's.
+    """
+    return decode_request if version == FETCH_VERSION else codec.request_decoder(ApiKey.FETCH, version)
+
+
+class FetchHandler:
+    """Answers Fetch, with the parts of the broker that it needs."""
+
+    __slots__ = ("clock", "followers", "hosted", "metadata", "sessions", "settings", "telemetry", "waiting")
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        metadata: MetadataView,
+        sessions: ClientFetchSessions,
+        waiting: WaitingRequests,
+        settings: CurrentSettings,
+        telemetry: Telemetry,
+        clock: Clock,
+        followers: FollowerFetchHandler,
+    ) -> None:
+        self.hosted = hosted
+        self.metadata = metadata
+        self.sessions = sessions
+        self.waiting = waiting
+        self.settings = settings
+        self.telemetry = telemetry
+        self.clock = clock
+        self.followers = followers
+
+    def handle(self, request: FetchRequest | FollowerRequest, context: RequestContext) -> Answer:
+        if isinstance(request, FollowerRequest):
+            return self.followers.handle(request, context)
+        state = request.replica_state
+        if (request.replica_id if state is None else state.replica_id) >= 0:
+            has_topic_ids = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
+            return self.followers.handle(follower_request(request, has_topic_ids=has_topic_ids), context)
+        try:
+            plan = self.sessions.plan(request, context.api_version, self.clock.wall_ms())
+        except KafkaError as error:
+            return FetchResponse(error_code=error.code, session_id=NO_SESSION)
+        fetch = Fetch(self, request, context, plan)
+        reads = fetch.read()
+        if fetch.is_complete(reads):
+            return fetch.response(reads)
+        reads.release()
+        fetch.park()
+        return PARKED
+
+
+class PartitionRead:
+    """The result for one partition: an error, the point where the reader's log diverges, a replica that is
+    closer to the client, or a range (None if there is nothing to read) with the offsets that belong to it.
+    """
+
+    __slots__ = (
+        "aborted",
+        "diverging",
+        "error",
+        "high_watermark",
+        "last_stable_offset",
+        "log_start_offset",
+        "position",
+        "preferred_replica",
+        "range",
+        "traffic",
+    )
+
+    def __init__(self, position: ClientFetchPosition) -> None:
+        self.position = position
+        self.error = ErrorCode.NONE
+        self.diverging: EpochEndOffset | None = None
+        self.preferred_replica = NO_REPLICA
+        self.high_watermark = UNKNOWN_OFFSET
+        self.last_stable_offset = UNKNOWN_OFFSET
+        self.log_start_offset = UNKNOWN_OFFSET
+        self.range: FileRange | None = None
+        self.aborted: list[AbortedTransaction] | None = None
+        """The transactions whose records a read_committed client skips."""
+        self.traffic: TopicTraffic | None = None
+
+
+class Reads:
+    """The results for all partitions of one fetch. A range keeps its file open until it is sent or
+    released.
+    """
+
+    __slots__ = ("bytes", "is_urgent", "partitions")
+
+    def __init__(self) -> None:
+        self.partitions: list[PartitionRead] = []
+        self.bytes = 0
+        self.is_urgent = False
+        """Whether the response must leave at once for another reason than records."""
+
+    def release(self) -> None:
+        """Releases the files of all ranges."""
+        for read in self.partitions:
+            if read.range is not None:
+                read.range.release()
+
+
+class Fetch:
+    """One Fetch request of a client: reads, decides whether the result is complete, and builds the
+    response.
+    """
+
+    __slots__ = ("_context", "_handler", "_plan", "_request")
+
+    def __init__(
+        self, handler: FetchHandler, request: FetchRequest, context: RequestContext, plan: FetchPlan
+    ) -> None:
+        self._handler = handler
+        self._request = request
+        self._context = context
+        self._plan = plan
+
+    # -- waiting
+
+    def park(self) -> None:
+        """Waits until the result is complete or `max_wait_ms` has passed."""
+        waiting, operation = self._handler.waiting, DelayedFetch(self, self._context)
+        self._context.park(on_abandoned=lambda: waiting.fetch.cancel(operation))
+        deadline_ms = waiting.timer.monotonic_ms() + self._request.max_wait_ms
+        waiting.fetch.watch(operation, self._topic_partitions(), deadline_ms)
+
+    def is_complete(self, reads: Reads) -> bool:
+        """Returns whether the response need not wait."""
+        request = self._request
+        return (
+            reads.bytes >= request.min_bytes
+            or request.max_wait_ms <= 0
+            or reads.is_urgent
+            or not reads.partitions
+        )
+
+    def may_complete(self) -> bool:
+        """Returns whether the wait may end. Leaves no file open."""
+        if self._request.min_bytes <= 1:  # the usual case: nothing was there when the request was parked
+            return any(self._has_news(position) for position in self._plan.partitions)
+        reads = self._read()
+        reads.release()
+        return self.is_complete(reads)
+
+    def _has_news(self, position: ClientFetchPosition) -> bool:
+        try:
+            core = self._replica(position).core
+        except KafkaError:
+            return True
+        is_readable = position.fetch_offset < core.read_limit(self._request.isolation_level)
+        return is_readable or self._refusal(core, position) != ErrorCode.NONE
+
+    def _topic_partitions(self) -> list[TopicPartition]:
+        names = self._handler.metadata.topic_names
+        return [
+            TopicPartition(key.topic or names.get(key.topic_id, ""), key.partition)
+            for key in (position.key for position in self._plan.partitions)
+        ]
+
+    # -- reading
+
+    def read(self) -> Reads:
+        """Reads what is available, up to the limits of the request."""
+        steps = self._context.steps
+        if steps is None:
+            return self._read()
+        steps.read_began([topic_partition.topic for topic_partition in self._topic_partitions()])
+        reads = self._read()
+        steps.read_ended(reads.bytes, len(reads.partitions))
+        return reads
+
+    def _read(self) -> Reads:
+        reads = Reads()
+        left = min(self._request.max_bytes, self._handler.settings.broker.fetch_max_bytes)
+        for position in self._plan.partitions:
+            read = PartitionRead(position)
+            reads.partitions.append(read)
+            try:
+                replica = self._replica(position)
+                self._read_partition(replica, read, left, at_least_one_batch=not reads.bytes)
+                if read.preferred_replica != NO_REPLICA or read.diverging is not None:
+                    reads.is_urgent = True
+            except KafkaError as error:
+                read.error = error.code
+                reads.is_urgent = True
+                self._handler.telemetry.fetch_failed(position.key.topic or None, error.code)
+                continue
+            if read.range is not None:
+                size = len(read.range)
+                reads.bytes += size
+                left = max(left - size, 0)
+        return reads
+
+    def _replica(self, position: ClientFetchPosition) -> Replica:
+        key, handler = position.key, self._handler
+        topic = key.topic or handler.metadata.topic_names.get(key.topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        replica = handler.hosted.replicas.get(TopicPartition(topic, key.partition))
+        if replica is None:
+            raise handler.hosted.no_replica_error(topic, key.partition)
+        return replica
+
+    def _read_partition(
+        self, replica: Replica, read: PartitionRead, left: int, *, at_least_one_batch: bool
+    ) -> None:
+        core, position = replica.core, read.position
+        read.traffic = replica.traffic
+        error = self._refusal(core, position)
+        if error:
+            raise KafkaError(error)
+        rack = self._request.rack_id
+        if rack and core.is_leader:
+            closest = closest_replica(
+                self._handler.settings.broker,
+                self._handler.metadata,
+                core,
+                rack,
+                position.fetch_offset,
+                self._context.listener_name,
+            )
+            read.preferred_replica = NO_REPLICA if closest is None else closest
+        if position.last_fetched_epoch >= 0:
+            diverging = core.diverging_epoch(position.last_fetched_epoch, position.fetch_offset)
+            read.diverging = None if diverging is None else EpochEndOffset(*diverging)
+        max_bytes = min(left, position.max_bytes)
+        is_elsewhere = read.preferred_replica != NO_REPLICA or read.diverging is not None
+        file_range = None
+        if not is_elsewhere and (max_bytes > 0 or at_least_one_batch):
+            file_range = replica.read(
+                position.fetch_offset,
+                max(max_bytes, 0),
+                self._request.isolation_level,
+                at_least_one_batch=at_least_one_batch,
+            )
+        if self._request.isolation_level:
+            read.aborted = _aborted_within(replica, position.fetch_offset, file_range)
+        read.range = file_range
+        read.high_watermark = core.high_watermark
+        read.last_stable_offset = core.last_stable_offset
+        read.log_start_offset = core.log_start_offset
+
+    def _refusal(self, core: PartitionCore, position: ClientFetchPosition) -> ErrorCode:
+        """Returns the error if the partition cannot be read here, else NONE."""
+        error = core.leadership_error(position.current_leader_epoch)
+        if (
+            error != ErrorCode.NOT_LEADER_OR_FOLLOWER
+            or not core.is_follower
+            or self._context.api_version < FIRST_VERSION_FROM_FOLLOWERS
+        ):
+            return error
+        # A thread that truncates the log must be alone with it.
+        is_whole = core.fetch_state is not FetchState.TRUNCATING
+        is_here = is_whole and position.fetch_offset <= core.log_end_offset
+        return ErrorCode.NONE if is_here else ErrorCode.OFFSET_NOT_AVAILABLE
+
+    # -- the response
+
+    def response(self, reads: Reads) -> FetchResponse:
+        """Returns the response with what was read, and takes over the ranges of `reads`."""
+        session, is_incremental = self._plan.session, self._plan.is_incremental
+        topics = ResponseTopics()
+        for read in reads.partitions:
+            position, file_range = read.position, read.range
+            has_more = (
+                file_range is not None or read.diverging is not None or read.preferred_replica != NO_REPLICA
+            )
+            news = position.is_news(read.error, read.high_watermark, read.log_start_offset, has_more)
+            if is_incremental and not news:
+                continue
+            key = position.key
+            if file_range is not None:
+                if read.traffic is not None:
+                    read.traffic.fetch_requests += 1
+                    read.traffic.bytes_out += file_range.length
+                if session is not None:
+                    session.move_to_end(key)
+            topics.add(key.topic, key.topic_id, self._partition_data(read), file_range)
+        self._handler.telemetry.fetched(reads.bytes)
+        response = FetchResponse(
+            session_id=NO_SESSION if session is None else session.session_id, responses=topics.topics
+        )
+        if reads.is_urgent:
+            response.node_endpoints = self._node_endpoints(response.responses)
+        return response
+
+    def _partition_data(self, read: PartitionRead) -> PartitionData:
+        key = read.position.key
+        data = PartitionData(
+            partition_index=key.partition,
+            error_code=read.error,
+            high_watermark=read.high_watermark,
+            last_stable_offset=read.last_stable_offset,
+            log_start_offset=read.log_start_offset,
+            diverging_epoch=read.diverging,
+            aborted_transactions=read.aborted,
+            preferred_read_replica=read.preferred_replica,
+            records=b"",
+        )
+        if read.error in MOVED:
+            topic = key.topic or self._handler.metadata.topic_names.get(key.topic_id, "")
+            data.current_leader = current_leader(self._handler.hosted, topic, key.partition)
+        return data
+
+    def _node_endpoints(self, topics: Iterable[FetchableTopicResponse]) -> list[NodeEndpoint]:
+        """Returns the addresses of the leaders that the response names, so that a client need not ask for
+        them.
+        """
+        leaders = {
+            partition.current_leader.leader_id
+            for topic in topics
+            for partition in topic.partitions
+            if partition.current_leader
+        }
+        return [
+            NodeEndpoint(node.broker_id, endpoint.host, endpoint.port, node.rack)
+            for node, endpoint in self._handler.metadata.nodes(leaders, self._context.listener_name)
+        ]
+
+
+def _aborted_within(
+    replica: Replica, fetch_offset: int, file_range: FileRange | None
+) -> list[AbortedTransaction]:
+    if file_range is None:
+        return []
+    try:
+        found = replica.log.aborted_transactions(fetch_offset, file_range.next_offset)
+    except KafkaError:
+        file_range.release()
+        raise
+    return [AbortedTransaction(entry.producer_id, entry.first_offset) for entry in found]
+
+
+class DelayedFetch(DelayedRequest):
+    """A long poll. It completes when `min_bytes` can be read, an error occurs, or `max_wait_ms` has
+    passed.
+    """
+
+    __slots__ = ("_fetch",)
+
+    def __init__(self, fetch: Fetch, context: RequestContext) -> None:
+        super().__init__(context)
+        self._fetch = fetch
+
+    def try_complete(self) -> bool:
+        return self._fetch.may_complete()
+
+    def on_complete(self) -> None:
+        reads = self._fetch.read()
+        try:
+            self.context.reply(self._fetch.response(reads))
+        except BaseException:
+            reads.release()
+            raise
+
+
+# -- the parts of a response, which responses to followers have, too
+
+
+class InlineRecords:
+    """Decides for each range of one response whether it is read into the response or leaves by sendfile."""
+
+    __slots__ = ("_left_bytes",)
+
+    def __init__(self) -> None:
+        self._left_bytes = INLINE_RESPONSE_BYTES
+
+    def take(self, file_range: FileRange) -> bytes | FileRange | None:
+        """Returns the bytes of a small range, which it releases, or the range itself for sendfile. Returns
+        None if the range cannot be read (KAFKA_STORAGE_ERROR).
+        """
+        size = file_range.length
+        if (
+            size > INLINE_RANGE_BYTES
+            or size > self._left_bytes
+            or not is_resident(file_range.fileno(), file_range.position + size - 1)
+        ):
+            return file_range
+        self._left_bytes -= size
+        try:
+            return file_range.read()
+        except OSError as error:
+            _log.error("records cannot be read", range=repr(file_range), reason=str(error))
+            return None
+        finally:
+            file_range.release()
+
+
+class ResponseTopics:
+    """Groups the partitions of a response by topic."""
+
+    __slots__ = ("_records", "_topics")
+
+    def __init__(self) -> None:
+        self._topics: dict[object, FetchableTopicResponse] = {}
+        self._records = InlineRecords()
+
+    @property
+    def topics(self) -> list[FetchableTopicResponse]:
+        return list(self._topics.values())
+
+    def add(self, topic: str, topic_id: uuid.UUID, data: PartitionData, file_range: FileRange | None) -> None:
+        """Adds a partition and its records. The topic has a name or an id, as in the request."""
+        if file_range is not None:
+            records = self._records.take(file_range)
+            if records is None:
+                data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            else:
+                data.records = records  # of a FileRange, the encoder needs only len()
+        key: object = topic or topic_id.int
+        in_response = self._topics.get(key)
+        if in_response is None:
+            in_response = self._topics[key] = FetchableTopicResponse(topic, topic_id, [])
+        in_response.partitions.append(data)
+
+
+def current_leader(hosted: HostedPartitions, topic: str, partition: int) -> LeaderIdAndEpoch | None:
+    """Returns the leader for a client that asked the wrong broker, None if this broker does not know it."""
+    known = hosted.leader_of(topic, partition)
+    return None if known is None else LeaderIdAndEpoch(*known)

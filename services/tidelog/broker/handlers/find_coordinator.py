@@ -1,0 +1,94 @@
+"""FindCoordinator v0 to v6: the broker that leads the partition of a group's or transactional id's shard; it
+passes requests on to whoever owns the shard. From v4 on for several names at once.
+
+The internal topic is made at the first request and waited for, where Kafka answers
+COORDINATOR_NOT_AVAILABLE meanwhile. There are no share groups: INVALID_REQUEST, as from Kafka without them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.model.coordinator_shards import ShardKind
+from tidelog.model.errors import ErrorCode
+from tidelog.wire.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordination.coordination import Coordination
+    from tidelog.broker.hosted_partitions import HostedPartitions
+    from tidelog.broker.metadata_view import MetadataView
+    from tidelog.broker.request import RequestContext
+
+FIRST_CLAIM_MS: Final = 2_000
+"""How long the answer waits for a coordinator of a new topic's shards."""
+_FIRST_VERSION_WITH_KEYS: Final = 4
+_NO_NODE: Final = -1
+_KINDS: Final = {0: ShardKind.GROUP, 1: ShardKind.TRANSACTION}
+_MESSAGES: Final = {
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
+    ErrorCode.INVALID_REQUEST: "There are no coordinators of this key type.",
+}
+
+
+class FindCoordinatorHandler:
+    """Answers FindCoordinator."""
+
+    def __init__(self, metadata: MetadataView, hosted: HostedPartitions, coordination: Coordination) -> None:
+        self._metadata = metadata
+        self._hosted = hosted
+        self._coordination = coordination
+
+    def handle(
+        self, request: FindCoordinatorRequest, context: RequestContext
+    ) -> FindCoordinatorResponse | Coroutine[Any, Any, FindCoordinatorResponse]:
+        kind = _KINDS.get(request.key_type)
+        if kind is not None and not self._coordination.topics.exists(kind):
+            return self._make_then_answer(request, context, kind)
+        return self._answer(request, context, kind)
+
+    async def _make_then_answer(
+        self, request: FindCoordinatorRequest, context: RequestContext, kind: ShardKind
+    ) -> FindCoordinatorResponse:
+        coordination = self._coordination
+        await coordination.topics.make(kind)
+        keys = request.coordinator_keys or [request.key]
+        shards = {shard for key in keys if (shard := coordination.shard_of(kind, key)) is not None}
+        # A client that comes while its shard is being claimed would have to wait longer than this takes.
+        await coordination.until_served(shards, FIRST_CLAIM_MS)
+        return self._answer(request, context, kind)
+
+    def _answer(
+        self, request: FindCoordinatorRequest, context: RequestContext, kind: ShardKind | None
+    ) -> FindCoordinatorResponse:
+        if context.api_version >= _FIRST_VERSION_WITH_KEYS:
+            return FindCoordinatorResponse(
+                coordinators=[self._find(kind, key, context) for key in request.coordinator_keys]
+            )
+        found = self._find(kind, request.key, context)
+        return FindCoordinatorResponse(
+            error_code=found.error_code,
+            error_message=found.error_message,
+            node_id=found.node_id,
+            host=found.host,
+            port=found.port,
+        )
+
+    def _find(self, kind: ShardKind | None, key: str, context: RequestContext) -> Coordinator:
+        if kind is None:
+            return _refused(key, ErrorCode.INVALID_REQUEST)
+        shard = self._coordination.shard_of(kind, key)
+        leader = None if shard is None else self._hosted.leader_of(*shard.topic_partition)
+        node = None if leader is None else self._metadata.node(leader[0], context.listener_name)
+        if node is None:
+            return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        known, endpoint = node
+        return Coordinator(key, known.broker_id, endpoint.host, endpoint.port)
+
+
+def _refused(key: str, code: ErrorCode) -> Coordinator:
+    return Coordinator(key, _NO_NODE, "", _NO_NODE, code, _MESSAGES[code])

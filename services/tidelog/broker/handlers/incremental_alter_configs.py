@@ -1,0 +1,79 @@
+"""IncrementalAlterConfigs v0 and v1: single settings of topics and brokers set, taken back, added to or taken
+from (lists); and the level of this broker's root logger.
+
+This broker checks its own settings (only it takes changes of them) and passes on; the controller checks
+topics' and stores. Deviations: a broker setting that Kafka doesn't know is refused, where Kafka keeps it;
+groups and client metrics have no settings yet; there is one logger, root.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from tidelog.broker.config_changes import refusals
+from tidelog.broker.config_resources import ResourceType
+from tidelog.broker.log_levels import set_level
+from tidelog.model.errors import ErrorCode
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.incremental_alter_configs import (
+    AlterConfigsResource,
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.controller_connection import ControllerConnection
+    from tidelog.broker.current_settings import CurrentSettings
+    from tidelog.broker.request import RequestContext
+
+
+class IncrementalAlterConfigsHandler:
+    """Answers IncrementalAlterConfigs."""
+
+    def __init__(self, settings: CurrentSettings, controller: ControllerConnection) -> None:
+        self._settings = settings
+        self._controller = controller
+
+    async def handle(
+        self, request: IncrementalAlterConfigsRequest, context: RequestContext
+    ) -> IncrementalAlterConfigsResponse:
+        refused = refusals(self._settings.broker, request.resources, is_incremental=True)
+        answers = [
+            _answer(resource, error.code, error.message)
+            for resource, error in ((request.resources[index], error) for index, error in refused.items())
+        ]
+        accepted = [resource for index, resource in enumerate(request.resources) if index not in refused]
+        passed_on = [
+            resource for resource in accepted if resource.resource_type != ResourceType.BROKER_LOGGER
+        ]
+        for resource in accepted:
+            if resource.resource_type == ResourceType.BROKER_LOGGER:
+                if not request.validate_only:
+                    _set_log_levels(resource)
+                answers.append(_answer(resource, ErrorCode.NONE, None))
+
+        def refuse(code: ErrorCode, message: str | None) -> IncrementalAlterConfigsResponse:
+            responses = [_answer(resource, code, message) for resource in passed_on]
+            return IncrementalAlterConfigsResponse(responses=responses)
+
+        if passed_on:
+            rest = dataclasses.replace(request, resources=passed_on)
+            response = await self._controller.forward_or_refuse(
+                ApiKey.INCREMENTAL_ALTER_CONFIGS, rest, context, refuse
+            )
+            answers += response.responses
+        return IncrementalAlterConfigsResponse(responses=answers)
+
+
+def _set_log_levels(resource: AlterConfigsResource) -> None:
+    for change in resource.configs:
+        assert change.value is not None  # `refusals` saw to it
+        set_level(change.value)
+
+
+def _answer(
+    resource: AlterConfigsResource, code: ErrorCode, message: str | None
+) -> AlterConfigsResourceResponse:
+    return AlterConfigsResourceResponse(code, message, resource.resource_type, resource.resource_name)

@@ -1,0 +1,51 @@
+"""ListConfigResources v0 and v1: what has settings: topics, brokers and their loggers (KIP-1142).
+
+Version 0 was ListClientMetricsResources and names client metrics only, of which there are none yet, nor
+groups with settings of their own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.config_resources import ResourceType
+from tidelog.model.errors import ErrorCode
+from tidelog.wire.messages.list_config_resources import (
+    ConfigResource,
+    ListConfigResourcesRequest,
+    ListConfigResourcesResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.metadata_view import MetadataView
+    from tidelog.broker.request import RequestContext
+
+_FIRST_VERSION_WITH_TYPES = 1
+
+
+class ListConfigResourcesHandler:
+    """Answers ListConfigResources."""
+
+    def __init__(self, metadata: MetadataView) -> None:
+        self._metadata = metadata
+
+    def handle(
+        self, request: ListConfigResourcesRequest, context: RequestContext
+    ) -> ListConfigResourcesResponse:
+        if context.api_version < _FIRST_VERSION_WITH_TYPES:
+            return ListConfigResourcesResponse()
+        known = [int(kind) for kind in ResourceType]
+        wanted = set(request.resource_types) or set(known)
+        if not wanted.issubset(known):
+            return ListConfigResourcesResponse(error_code=ErrorCode.UNSUPPORTED_VERSION)
+        brokers = [str(known.broker_id) for known, _ in self._metadata.endpoints(context.listener_name)]
+        names = {
+            ResourceType.TOPIC: list(self._metadata.topics),
+            ResourceType.BROKER: brokers,
+            ResourceType.BROKER_LOGGER: brokers,
+        }
+        return ListConfigResourcesResponse(
+            config_resources=[
+                ConfigResource(name, kind) for kind in names if kind in wanted for name in names[kind]
+            ]
+        )

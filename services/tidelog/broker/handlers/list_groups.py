@@ -1,0 +1,39 @@
+"""ListGroups v0 to v5: the groups of all shards whose partitions this broker leads, by state and type if
+asked.
+
+One shard that is being loaded is told as the error of the whole answer, beside what the others have, as in
+Kafka: the list would not be complete.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.coordination.batched import ask_all_shards
+from tidelog.broker.coordination.forwarding import WholeRequest
+from tidelog.model.coordinator_shards import ShardKind
+from tidelog.model.errors import ErrorCode
+from tidelog.wire.messages.list_groups import ListGroupsResponse
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordination.coordination import Coordination
+    from tidelog.broker.request import RequestContext
+
+
+class ListGroupsHandler:
+    """Answers ListGroups."""
+
+    def __init__(self, coordination: Coordination) -> None:
+        self._coordination = coordination
+
+    async def handle(self, request: WholeRequest, context: RequestContext) -> ListGroupsResponse:
+        listed = ListGroupsResponse()
+        for answer, error in await ask_all_shards(self._coordination, ShardKind.GROUP, request.body, context):
+            if answer is None:
+                failed = error
+            else:
+                failed = ErrorCode(answer.error_code)
+                listed.groups += answer.groups
+            if failed and failed is not ErrorCode.NOT_COORDINATOR:  # another broker tells of those
+                listed.error_code = failed
+        return listed

@@ -1,0 +1,132 @@
+"""ListOffsets v1 to v11: earliest (-2), latest (-1), max timestamp (-3), earliest local (-4), latest tiered
+(-5), earliest pending upload (-6), or a time.
+
+There is no tiered storage: -4 is the earliest offset, -5 and -6 have no answer (offset -1), as in Kafka
+with it switched off.
+
+Clients see the log up to the high watermark, followers (replica id >= 0) all of it. A new leader whose high
+watermark has not reached the start of its epoch does not know yet what was acknowledged: a client that asks
+for the latest offset, or for a time it finds nothing for, is told OFFSET_NOT_AVAILABLE (before v5
+LEADER_NOT_AVAILABLE) and comes again (KIP-207).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopicResponse,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.hosted_partitions import HostedPartitions
+    from tidelog.broker.request import RequestContext
+
+LATEST: Final = -1
+EARLIEST: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL: Final = -4
+LATEST_TIERED: Final = -5
+EARLIEST_PENDING_UPLOAD: Final = -6
+DEBUGGING_REPLICA_ID: Final = -2
+"""Followers also answer requests with this replica id."""
+_FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE: Final = 5
+_FIRST_VERSION_OF: Final = {
+    MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
+
+
+class ListOffsetsHandler:
+    """Answers ListOffsets."""
+
+    def __init__(self, hosted: HostedPartitions) -> None:
+        self._hosted = hosted
+
+    def handle(
+        self, request: ListOffsetsRequest, context: RequestContext
+    ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
+        if any(_reads_disk(part.timestamp) for topic in request.topics for part in topic.partitions):
+            return asyncio.to_thread(self._answer, request, context)
+        return self._answer(request, context)
+
+    def _answer(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+        """Reads only, so it may run in a thread beside the event loop."""
+        asked = Counter(
+            (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
+        )
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for part in topic.partitions:
+                try:
+                    if asked[topic.name, part.partition_index] > 1:
+                        raise KafkaError(ErrorCode.INVALID_REQUEST, "a partition is named twice")
+                    partitions.append(self._lookup(topic.name, part, request, context.api_version))
+                except KafkaError as error:
+                    partitions.append(
+                        ListOffsetsPartitionResponse(
+                            partition_index=part.partition_index, error_code=error.code
+                        )
+                    )
+            topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
+        return ListOffsetsResponse(topics=topics)
+
+    def _lookup(
+        self, topic: str, asked: ListOffsetsPartition, request: ListOffsetsRequest, version: int
+    ) -> ListOffsetsPartitionResponse:
+        timestamp = asked.timestamp
+        if timestamp < EARLIEST_PENDING_UPLOAD or version < _FIRST_VERSION_OF.get(timestamp, 0):
+            raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+        replica = self._hosted.replica(topic, asked.partition_index)
+        core, log = replica.core, replica.log
+        error = core.leadership_error(asked.current_leader_epoch)
+        is_debugging = request.replica_id == DEBUGGING_REPLICA_ID
+        if error and not (is_debugging and error == ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            raise KafkaError(error)
+        answer = ListOffsetsPartitionResponse(partition_index=asked.partition_index)
+        is_follower = request.replica_id >= 0
+        limit = core.log_end_offset if is_follower else core.read_limit(request.isolation_level)
+        is_limit_known = is_follower or core.is_high_watermark_known
+        if timestamp == LATEST:
+            if not is_limit_known:
+                raise _not_available(version)
+            answer.offset, answer.leader_epoch = limit, core.leader_epochs.epoch_for_offset(limit)
+        elif timestamp in (EARLIEST, EARLIEST_LOCAL):
+            answer.offset = core.log_start_offset
+            answer.leader_epoch = core.leader_epochs.epoch_for_offset(answer.offset)
+        elif timestamp not in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
+            found = (
+                log.max_timestamp_offset()
+                if timestamp == MAX_TIMESTAMP
+                else log.offset_for_timestamp(timestamp)
+            )
+            if found is not None and found.offset < limit:
+                answer.offset, answer.timestamp, answer.leader_epoch = (
+                    found.offset,
+                    found.timestamp,
+                    found.leader_epoch,
+                )
+            elif not is_limit_known:
+                raise _not_available(version)
+        return answer
+
+
+def _reads_disk(timestamp: int) -> bool:
+    return timestamp >= 0 or timestamp == MAX_TIMESTAMP
+
+
+def _not_available(version: int) -> KafkaError:
+    if version < _FIRST_VERSION_WITH_OFFSET_NOT_AVAILABLE:
+        return KafkaError(ErrorCode.LEADER_NOT_AVAILABLE)
+    return KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)

@@ -1,0 +1,193 @@
+"""Metadata v0 to v13: brokers and topics, by name or topic id; makes unknown topics where
+`auto.create.topics.enable` lets it.
+
+Encoded answers are kept until the cluster's metadata changes. Deviation: a topic that is made on demand
+is answered at once as it now is, where Kafka answers LEADER_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION
+and lets the client ask again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any
+
+from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from tidelog.broker.coordination.internal_topics import internal_topic
+from tidelog.broker.metadata_answers import MetadataAnswers
+from tidelog.broker.request import EncodedBody
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import INTERNAL_TOPICS, ZERO_TOPIC_ID, topic_name_problem
+from tidelog.rpc.broker_commands import NO_LEADER, PartitionState, TopicState
+from tidelog.rpc.controller_api import ForwardedRequest
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
+from tidelog.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.controller_connection import ControllerConnection
+    from tidelog.broker.current_settings import CurrentSettings
+    from tidelog.broker.metadata_view import MetadataView
+    from tidelog.broker.request import RequestContext
+
+_FIRST_VERSION_WITH_AUTO_CREATE_FLAG = 4
+_FIRST_VERSION_WITH_NULL_FOR_ALL = 1
+_CREATE_TIMEOUT_MS = 15_000
+
+
+class MetadataHandler:
+    """Answers Metadata."""
+
+    def __init__(
+        self, settings: CurrentSettings, metadata: MetadataView, controller: ControllerConnection
+    ) -> None:
+        self._settings = settings
+        self._metadata = metadata
+        self._controller = controller
+        self._answers = MetadataAnswers()
+
+    def handle(
+        self, request: MetadataRequest, context: RequestContext
+    ) -> MetadataResponse | EncodedBody | Coroutine[Any, Any, MetadataResponse]:
+        key = _cache_key(request, context)
+        cached = self._answers.get(key, self._metadata.version)
+        if cached is not None:
+            return cached
+        missing = self._topics_to_create(request, context)
+        if missing:
+            return self._create_then_answer(request, context, missing)
+        response = self._answer(request, context)
+        body = EncodedBody(context.route.encode(response))
+        self._answers.put(key, self._metadata.version, body)
+        return body
+
+    def _topics_to_create(self, request: MetadataRequest, context: RequestContext) -> list[str]:
+        allowed = (
+            request.allow_auto_topic_creation or context.api_version < _FIRST_VERSION_WITH_AUTO_CREATE_FLAG
+        )
+        if not allowed or not self._settings.broker.auto_create_topics_enable:
+            return []
+        return [
+            topic.name
+            for topic in _wanted(request, context.api_version) or ()
+            if topic.name is not None
+            and topic.name not in self._metadata.topics
+            and topic_name_problem(topic.name) is None
+        ]
+
+    async def _create_then_answer(
+        self, request: MetadataRequest, context: RequestContext, names: list[str]
+    ) -> MetadataResponse:
+        creation = CreateTopicsRequest(
+            topics=[self._creatable(name) for name in dict.fromkeys(names)],
+            timeout_ms=_CREATE_TIMEOUT_MS,
+        )
+        # In a version of that API's own: it is encoded on its way to the controller.
+        _, version = CreateTopicsRequest.VERSIONS
+        forwarded = ForwardedRequest(version, creation, client_id=context.client_id, host=context.host)
+        errors: dict[str, int] = {}
+        try:
+            created: CreateTopicsResponse = await self._controller.api.handle(ApiKey.CREATE_TOPICS, forwarded)
+            errors = {result.name: result.error_code for result in created.topics if result.error_code}
+        except (KafkaError, ConnectionError):
+            errors = dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)  # the client asks again
+        response = self._answer(request, context)
+        for topic in response.topics:
+            if topic.error_code and topic.name in errors:
+                known = errors[topic.name]
+                retry = known in (ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER)
+                topic.error_code = ErrorCode.LEADER_NOT_AVAILABLE if retry else known
+        return response
+
+    def _creatable(self, name: str) -> CreatableTopic:
+        if name in INTERNAL_TOPICS:
+            return internal_topic(name, self._settings.broker, len(self._metadata.brokers))
+        return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+
+    def _answer(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+        metadata = self._metadata
+        wanted = _wanted(request, context.api_version)
+        with_operations = request.include_topic_authorized_operations
+        if wanted is None:
+            topics = [self._topic(state, with_operations) for state in metadata.topics.values()]
+        else:
+            topics = [self._wanted_topic(topic, with_operations) for topic in wanted]
+        return MetadataResponse(
+            brokers=[
+                MetadataResponseBroker(
+                    node_id=known.broker_id, host=endpoint.host, port=endpoint.port, rack=known.rack
+                )
+                for known, endpoint in metadata.endpoints(context.listener_name)
+            ],
+            cluster_id=metadata.cluster_id,
+            controller_id=self._controller.id_for_clients,
+            topics=topics,
+            cluster_authorized_operations=CLUSTER_OPERATIONS
+            if request.include_cluster_authorized_operations
+            else NOT_ASKED,
+        )
+
+    def _wanted_topic(self, wanted: MetadataRequestTopic, with_operations: bool) -> MetadataResponseTopic:
+        name = wanted.name
+        if name is None:
+            name = self._metadata.topic_names.get(wanted.topic_id)
+            if name is None:
+                code = (
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    if wanted.topic_id == ZERO_TOPIC_ID
+                    else ErrorCode.UNKNOWN_TOPIC_ID
+                )
+                return MetadataResponseTopic(error_code=code, name=None, topic_id=wanted.topic_id)
+        state = self._metadata.topics.get(name)
+        if state is not None:
+            return self._topic(state, with_operations)
+        code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        if topic_name_problem(name) is not None:
+            code = ErrorCode.INVALID_TOPIC_EXCEPTION
+        return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
+
+    def _topic(self, state: TopicState, with_operations: bool) -> MetadataResponseTopic:
+        return MetadataResponseTopic(
+            name=state.name,
+            topic_id=state.topic_id,
+            is_internal=state.name in INTERNAL_TOPICS,
+            partitions=[self._partition(partition) for partition in state.partitions],
+            topic_authorized_operations=TOPIC_OPERATIONS if with_operations else NOT_ASKED,
+        )
+
+    def _partition(self, state: PartitionState) -> MetadataResponsePartition:
+        is_led = state.leader != NO_LEADER and state.leader in self._metadata.brokers
+        return MetadataResponsePartition(
+            error_code=ErrorCode.NONE if is_led else ErrorCode.LEADER_NOT_AVAILABLE,
+            partition_index=state.partition,
+            leader_id=state.leader if is_led else NO_LEADER,
+            leader_epoch=state.leader_epoch,
+            replica_nodes=list(state.replicas),
+            isr_nodes=list(state.isr),
+            offline_replicas=self._metadata.offline_replicas(state),
+        )
+
+
+def _cache_key(request: MetadataRequest, context: RequestContext) -> tuple[object, ...]:
+    topics = request.topics
+    return (
+        context.api_version,
+        context.listener_name,
+        None if topics is None else tuple((topic.topic_id, topic.name) for topic in topics),
+        request.allow_auto_topic_creation,
+        request.include_topic_authorized_operations,
+        request.include_cluster_authorized_operations,
+    )
+
+
+def _wanted(request: MetadataRequest, version: int) -> list[MetadataRequestTopic] | None:
+    """None: all topics. Version 0 says that with an empty list."""
+    if version < _FIRST_VERSION_WITH_NULL_FOR_ALL and not request.topics:
+        return None
+    return request.topics

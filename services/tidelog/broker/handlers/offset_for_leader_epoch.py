@@ -1,0 +1,63 @@
+"""OffsetForLeaderEpoch v2 to v4: where a leader epoch ends in this log (KIP-101, KIP-320); consumers find
+out so whether the log was truncated.
+
+Followers ask so before they take anything from a new leader (SPEC C8). Only the leader answers, except to
+replica id -2, the debugging one. An epoch that this log does not know, and -1, are answered (-1, -1) without
+an error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog.broker.handlers.list_offsets import DEBUGGING_REPLICA_ID
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderPartition,
+    OffsetForLeaderTopicResult,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.hosted_partitions import HostedPartitions
+    from tidelog.broker.request import RequestContext
+
+
+class OffsetForLeaderEpochHandler:
+    """Answers OffsetForLeaderEpoch."""
+
+    def __init__(self, hosted: HostedPartitions) -> None:
+        self._hosted = hosted
+
+    def handle(
+        self, request: OffsetForLeaderEpochRequest, context: RequestContext
+    ) -> OffsetForLeaderEpochResponse:
+        is_debugging = request.replica_id == DEBUGGING_REPLICA_ID
+        return OffsetForLeaderEpochResponse(
+            topics=[
+                OffsetForLeaderTopicResult(
+                    topic.topic,
+                    [
+                        self._end_offset(topic.topic, part, is_debugging=is_debugging)
+                        for part in topic.partitions
+                    ],
+                )
+                for topic in request.topics
+            ]
+        )
+
+    def _end_offset(
+        self, topic: str, asked: OffsetForLeaderPartition, *, is_debugging: bool
+    ) -> EpochEndOffset:
+        replica = self._hosted.replicas.get(TopicPartition(topic, asked.partition))
+        if replica is None:
+            return EpochEndOffset(self._hosted.no_replica_error(topic, asked.partition).code, asked.partition)
+        core = replica.core
+        error_code = core.leadership_error(asked.current_leader_epoch)
+        if error_code and not (is_debugging and error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER):
+            return EpochEndOffset(error_code, asked.partition)
+        epoch, end_offset = core.epoch_end(asked.leader_epoch)
+        return EpochEndOffset(ErrorCode.NONE, asked.partition, epoch, end_offset)

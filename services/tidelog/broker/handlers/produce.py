@@ -1,0 +1,536 @@
+"""Produce v3 to v13: appends each partition's batch, and responds when `acks` is met.
+
+acks=0 has no response. An error then closes the connection, as in Kafka, so that the client refreshes its
+metadata. acks=all waits in the purgatory until the high watermark has passed the batch. If `flush.messages`
+requires it, the response also waits for the disk, except with acks=0. UNKNOWN_SERVER_ERROR is never sent,
+because clients would send the batch again.
+
+A transactional request may have to wait for its coordinator first (`transaction_verification.py`). Later
+requests of the connection then wait until its batches are appended; in Kafka they wait for its response.
+Transactional batches in a request without a transactional id are refused with
+TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
+
+`OneBatch` is what producers send most: v9 to v13, one batch, no transaction. From one such request to the
+next, only the correlation id changes before the records. Therefore those bytes are decoded once and
+recognised afterwards, and the response is one `pack` after known bytes. docs/adr/0002 says what this saves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Callable, Iterator
+from typing import ClassVar, Final, TypeAlias
+from uuid import UUID
+
+from tidelog.broker.connection import ClosedByProtocolError
+from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.handlers.transaction_verification import (
+    TransactionalBatch,
+    TransactionCoordinator,
+    TransactionVerification,
+    transactional_header,
+)
+from tidelog.broker.hosted_partitions import HostedPartitions
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.partition.append_validation import RecordValidationError
+from tidelog.broker.partition.verifications import NOT_IN_ONE
+from tidelog.broker.replica import Replica
+from tidelog.broker.request import (
+    NO_REPLY,
+    PARKED,
+    Answer,
+    DelayedRequest,
+    EncodedBody,
+    Reply,
+    RequestContext,
+)
+from tidelog.broker.waiting_requests import WaitingRequests
+from tidelog.metrics.telemetry import Telemetry
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
+from tidelog.timing.clock import Clock
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+    TopicProduceResponse,
+)
+from tidelog.wire.primitives import MAX_UVARINT_BYTES, read_long_uvarint
+
+ACKS_ALL: Final = -1
+ADMIN_CLIENT_ID: Final = "__admin_client"
+"""A client with this id may write to internal topics, as in Kafka. Their owners then load them again."""
+Pending: TypeAlias = "tuple[Replica, int, PartitionProduceResponse]"
+"""A replica, the offset that its high watermark must reach, and the response that waits for it."""
+_VALID_ACKS: Final = (0, 1, ACKS_ALL)
+_FIRST_VERSION_WITH_TOPIC_ID: Final = 13
+_MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+
+# -- requests with one batch and no transaction, decoded by their first bytes
+
+MAX_KNOWN_PREFIXES: Final = 10_000
+"""The request prefixes that a version's decoder remembers. Each pair of partition and `acks` has its own."""
+_FIRST_FLEXIBLE_VERSION: Final = 9
+_NO_TAGS: Final = (
+    b"\0\0\0"  # the tagged fields of the partition, its topic and the request, which end a request
+)
+_NULL: Final = 0
+_ONE: Final = 2
+"""The encoded length of an array with one element."""
+_TOPICS_AT: Final = 7  # after a null transactional id, acks and the timeout
+_ID_BYTES: Final = 16
+_PARTITIONS_BYTES: Final = 5  # the number of partitions, and the index of the first
+
+# index, error, base offset, append time, start offset; then no record errors, no message, and the tagged
+# fields of three structures with the throttle time before the last
+_pack_response = struct.Struct(">ihqqqB8x").pack
+_NO_RECORD_ERRORS: Final = 1
+
+
+class RequestPrefix:
+    """Everything in a request before its records."""
+
+    __slots__ = ("acks", "index", "name", "response_prefix", "timeout_ms", "topic_id")
+
+    def __init__(self, request: ProduceRequest, topic_bytes: bytes) -> None:
+        (topic,) = request.topic_data
+        (partition,) = topic.partition_data
+        self.acks = request.acks
+        self.timeout_ms = request.timeout_ms
+        self.name = topic.name
+        self.topic_id = topic.topic_id
+        self.index = partition.index
+        self.response_prefix = bytes((_ONE, *topic_bytes, _ONE))
+
+
+class OneBatch:
+    """A ProduceRequest, its only TopicProduceData and its only PartitionProduceData in one object."""
+
+    __slots__ = ("acks", "index", "prefix", "records", "timeout_ms")
+    transactional_id: ClassVar[None] = None
+
+    def __init__(self, prefix: RequestPrefix, records: memoryview) -> None:
+        self.prefix = prefix
+        self.records = records
+        self.acks = prefix.acks
+        self.timeout_ms = prefix.timeout_ms
+        self.index = prefix.index
+
+    @property
+    def name(self) -> str:
+        return self.prefix.name
+
+    @property
+    def topic_id(self) -> UUID:
+        return self.prefix.topic_id
+
+    @property
+    def topic_data(self) -> list[TopicProduceData]:
+        return [TopicProduceData(self.name, self.topic_id, [PartitionProduceData(self.index, self.records)])]
+
+    def encoded_response(self, response: PartitionProduceResponse) -> bytes:
+        """Returns the body of the response to a batch that was appended."""
+        return self.prefix.response_prefix + _pack_response(
+            response.index,
+            response.error_code,
+            response.base_offset,
+            response.log_append_time_ms,
+            response.log_start_offset,
+            _NO_RECORD_ERRORS,
+        )
+
+
+Decode = Callable[[memoryview, int], tuple[ProduceRequest | OneBatch, int]]
+
+
+def decoder(version: int) -> Decode:
+    """Returns a decoder for every Produce request of the version. It raises what `codec.request_decoder`
+    raises.
+    """
+    decode_any = codec.request_decoder(ApiKey.PRODUCE, version)
+    if version < _FIRST_FLEXIBLE_VERSION:
+        return decode_any
+    has_id = version >= _FIRST_VERSION_WITH_TOPIC_ID
+    known: dict[bytes, RequestPrefix] = {}
+
+    def decode(frame: memoryview, position: int) -> tuple[ProduceRequest | OneBatch, int]:
+        end = len(frame)
+        topic_at = position + _TOPICS_AT + 1
+        if end < topic_at + _ID_BYTES or frame[position] != _NULL:
+            return decode_any(frame, position)
+        # A compact string's length counts itself.
+        records_at = topic_at + (_ID_BYTES if has_id else frame[topic_at]) + _PARTITIONS_BYTES
+        if records_at + MAX_UVARINT_BYTES >= end:
+            return decode_any(frame, position)
+        prefix = known.get(key := bytes(frame[position:records_at]))
+        if prefix is None:
+            request, after = decode_any(frame, position)
+            if key[_TOPICS_AT] == key[-_PARTITIONS_BYTES] == _ONE and (has_id or frame[topic_at] < 128):
+                if len(known) == MAX_KNOWN_PREFIXES:
+                    known.clear()
+                known[key] = RequestPrefix(request, key[_TOPICS_AT + 1 : -_PARTITIONS_BYTES])
+            return request, after
+        length = frame[records_at]
+        first = records_at + 1
+        if length >= 128:
+            length, first = read_long_uvarint(frame, first, length)
+        after = first + length - 1
+        if length == _NULL or after + len(_NO_TAGS) != end or bytes(frame[after:]) != _NO_TAGS:
+            return decode_any(frame, position)
+        return OneBatch(prefix, frame[first:after]), end
+
+    return decode
+
+
+# -- every request
+
+
+class ProduceHandler:
+    """Answers Produce, with the parts of the broker that it needs."""
+
+    __slots__ = ("clock", "coordinator", "hosted", "metadata", "settings", "telemetry", "waiting")
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        metadata: MetadataView,
+        waiting: WaitingRequests,
+        coordinator: TransactionCoordinator,
+        settings: CurrentSettings,
+        telemetry: Telemetry,
+        clock: Clock,
+    ) -> None:
+        self.hosted = hosted
+        self.metadata = metadata
+        self.waiting = waiting
+        self.coordinator = coordinator
+        self.settings = settings
+        self.telemetry = telemetry
+        self.clock = clock
+
+    def handle(self, request: ProduceRequest | OneBatch, context: RequestContext) -> Answer:
+        produce = Produce(self, request, context)
+        if request.transactional_id:  # not of an empty id, with which transactional batches are refused
+            return produce.respond_in_transaction(request.transactional_id)
+        return produce.respond()
+
+
+class Produce:
+    """One Produce request: appends its batches and collects what the response must wait for."""
+
+    __slots__ = (
+        "_acks",
+        "_context",
+        "_failed",
+        "_handler",
+        "_leaders",
+        "_now_ms",
+        "_request",
+        "_unflushed",
+        "_verification",
+        "_waiting",
+    )
+
+    def __init__(
+        self, handler: ProduceHandler, request: ProduceRequest | OneBatch, context: RequestContext
+    ) -> None:
+        self._handler = handler
+        self._request = request
+        self._context = context
+        self._acks = request.acks
+        self._now_ms = handler.clock.wall_ms()
+        self._waiting: list[Pending] = []
+        self._unflushed: list[tuple[Replica, PartitionProduceResponse]] = []
+        self._failed: PartitionProduceResponse | None = None
+        self._leaders: set[int] = set()
+        """The leaders that the response names."""
+        self._verification: TransactionVerification | None = None
+        """Only of a request with a transactional id."""
+
+    # -- the stages of a request
+
+    def respond(self) -> Answer:
+        """Appends the batches. Returns the response, PARKED or NO_REPLY."""
+        request = self._request
+        if type(request) is not OneBatch:
+            return self._respond_with(self._append_all())
+        appended = self._append(self._topic_name(request), request)
+        if self._acks == 0 or self._failed is not None or self._unflushed:
+            return self._respond_with(_response_to_one(request, appended))
+        if not self._waiting:
+            return EncodedBody((request.encoded_response(appended),))
+        self._park(lambda: self._response_after_wait(request, appended))
+        return PARKED
+
+    def respond_in_transaction(self, transactional_id: str) -> Answer:
+        """Does what `respond` does, and returns a coroutine if the coordinator must be asked before."""
+        self._verification = verification = TransactionVerification(
+            transactional_id,
+            self._context.api_version,
+            list(self._transactional_batches()),
+            self._now_ms,
+            is_enabled=self._handler.settings.broker.transaction_partition_verification_enable,
+        )
+        if not verification.is_pending:
+            return self.respond()
+        if self._acks == 0:
+            raise ClosedByProtocolError("a transactional request with acks=0 must be verified first")
+        # The buffer that holds the request is reused while the coordinator is asked.
+        for topic in self._request.topic_data:
+            for data in topic.partition_data:
+                if data.records is not None:
+                    data.records = memoryview(bytearray(data.records))
+        return self._respond_when_verified(verification)
+
+    async def _respond_when_verified(self, verification: TransactionVerification) -> Reply:
+        await verification.ask(self._handler.coordinator, self._request.timeout_ms)
+        response = self._append_all()
+        if self._unflushed or not self._waiting:
+            return await self._acknowledged(response)
+        self._wait_in_place(response)
+        return PARKED
+
+    def _transactional_batches(self) -> Iterator[TransactionalBatch]:
+        for topic in self._request.topic_data:
+            name = self._topic_name(topic)
+            for data in topic.partition_data:
+                header = transactional_header(data.records)  # type: ignore[arg-type]  # the decoder leaves views
+                if header is None:
+                    continue
+                try:
+                    yield TransactionalBatch(self._replica(name, data.index), header)
+                except KafkaError:  # the append fails with the same error and reports it
+                    continue
+
+    def _respond_with(self, response: ProduceResponse) -> Answer:
+        if self._acks == 0:
+            if self._failed is not None:
+                error = ErrorCode(self._failed.error_code).name
+                raise ClosedByProtocolError(f"acks=0 failed on partition {self._failed.index}: {error}")
+            return NO_REPLY
+        if self._unflushed:
+            return self._acknowledged(response)
+        if not self._waiting:
+            return self._with_leaders(response)
+        self._park(lambda: self._with_leaders(response))
+        return PARKED
+
+    def _response_after_wait(
+        self, request: OneBatch, appended: PartitionProduceResponse
+    ) -> ProduceResponse | EncodedBody:
+        if appended.error_code:
+            return self._with_leaders(_response_to_one(request, appended))
+        return EncodedBody((request.encoded_response(appended),))
+
+    async def _acknowledged(self, response: ProduceResponse) -> ProduceResponse:
+        """Returns the response once it may be sent.
+
+        With `flush.messages`, what was appended is on the disk before it is acknowledged. A leader that has
+        become a follower in the meantime may have truncated it.
+        """
+        epochs = [replica.core.leader_epoch for replica, _, _ in self._waiting]
+        for replica, answer in self._unflushed:
+            try:
+                await asyncio.to_thread(replica.storage.flush, None, now_ms=self._now_ms)
+            except KafkaError as error:
+                answer.error_code = error.code
+        for (replica, _, answer), epoch in zip(self._waiting, epochs, strict=True):
+            if replica.core.leader_epoch != epoch:
+                answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                self.add_current_leader(answer, replica.topic_partition.topic)
+        self._waiting = [entry for entry in self._waiting if not entry[2].error_code]
+        if self._waiting:
+            acknowledged = self._context.connection.loop.create_future()
+            self._watch(
+                DelayedProduce(self, self._context, self._waiting, lambda: acknowledged.set_result(None))
+            )
+            await acknowledged
+        return self._with_leaders(response)
+
+    # -- the append
+
+    def _append_all(self) -> ProduceResponse:
+        topics = []
+        for topic in self._request.topic_data:
+            name = self._topic_name(topic)
+            answers = [self._append(name, data) for data in topic.partition_data]
+            topics.append(
+                TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
+            )
+        return ProduceResponse(responses=topics)
+
+    def _append(self, topic: str | None, data: PartitionProduceData | OneBatch) -> PartitionProduceResponse:
+        steps = self._context.steps
+        if steps is None:
+            return self._append_batch(topic, data)
+        steps.append_began(topic, data.index, data.records)
+        answer = self._append_batch(topic, data)
+        steps.append_ended(answer.error_code, answer.base_offset)
+        return answer
+
+    def _append_batch(
+        self, topic: str | None, data: PartitionProduceData | OneBatch
+    ) -> PartitionProduceResponse:
+        answer = PartitionProduceResponse(data.index)
+        verification = self._verification
+        try:
+            replica = self._replica(topic, data.index)
+            if self._acks not in _VALID_ACKS:
+                raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
+            if topic in INTERNAL_TOPICS and self._context.client_id != ADMIN_CLIENT_ID:
+                raise KafkaError(
+                    ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}"
+                )
+            if data.records is None:
+                raise KafkaError(ErrorCode.INVALID_RECORD, f"Partition {data.index} has no batch")
+            guard = NOT_IN_ONE if verification is None else verification.guard_of(replica.topic_partition)
+            appended = replica.append(
+                data.records,  # type: ignore[arg-type]  # Produce's decoder leaves memoryviews
+                self._acks,
+                self._context.api_version,
+                self._now_ms,
+                guard,
+            )
+        except KafkaError as error:
+            self._refuse(answer, topic, error)
+            return answer
+        answer.base_offset = appended.base_offset
+        answer.log_append_time_ms = appended.log_append_time_ms
+        answer.log_start_offset = replica.core.log_start_offset
+        if self._acks == ACKS_ALL and not replica.core.is_acknowledged(appended.required_offset):
+            self._waiting.append((replica, appended.required_offset, answer))
+        if replica.storage.is_flush_due_by_messages:
+            self._unflushed.append((replica, answer))
+        return answer
+
+    def _refuse(self, answer: PartitionProduceResponse, topic: str | None, error: KafkaError) -> None:
+        answer.error_code = error.code
+        answer.error_message = error.message
+        answer.record_errors = [
+            BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=message)
+            for index, message in (error.record_errors if isinstance(error, RecordValidationError) else ())
+        ]
+        answer.base_offset = -1
+        answer.log_start_offset = -1
+        self._failed = answer
+        self._handler.telemetry.produce_failed(topic, error.code)
+        if error.code in _MOVED and topic is not None:
+            self.add_current_leader(answer, topic)
+
+    def _topic_name(self, topic: TopicProduceData | OneBatch) -> str | None:
+        if self._context.api_version >= _FIRST_VERSION_WITH_TOPIC_ID:
+            return self._handler.metadata.topic_names.get(topic.topic_id)
+        return topic.name
+
+    def _replica(self, topic: str | None, partition: int) -> Replica:
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        topic_partition, hosted = TopicPartition(topic, partition), self._handler.hosted
+        replica = hosted.replicas.get(topic_partition) or hosted.find(topic_partition)
+        if replica is None:
+            raise hosted.no_replica_error(topic, partition)
+        return replica
+
+    # -- leaders in the response (KIP-951), so that a client at the wrong broker need not ask for them
+
+    def add_current_leader(self, answer: PartitionProduceResponse, topic: str) -> None:
+        """Names the partition's leader in its response, as far as this broker knows it."""
+        known = self._handler.hosted.leader_of(topic, answer.index)
+        if known is not None:
+            answer.current_leader = LeaderIdAndEpoch(*known)
+            self._leaders.add(known[0])
+
+    def _with_leaders(self, response: ProduceResponse) -> ProduceResponse:
+        """Adds the addresses of the leaders that the response names."""
+        if self._leaders:
+            response.node_endpoints = [
+                NodeEndpoint(node.broker_id, endpoint.host, endpoint.port, node.rack)
+                for node, endpoint in self._handler.metadata.nodes(self._leaders, self._context.listener_name)
+            ]
+        return response
+
+    # -- waiting for acks=all
+
+    def _park(self, response: Callable[[], ProduceResponse | EncodedBody]) -> None:
+        operation = DelayedProduce(
+            self, self._context, self._waiting, lambda: self._context.reply(response())
+        )
+        self._context.park(on_abandoned=lambda: self._handler.waiting.produce.cancel(operation))
+        self._watch(operation)
+
+    def _wait_in_place(self, response: ProduceResponse) -> None:
+        """Does what `_park` does for a coroutine, whose request has its place in the order of responses
+        already.
+        """
+        operation = DelayedProduce(
+            self, self._context, self._waiting, lambda: self._context.reply(self._with_leaders(response))
+        )
+
+        def give_up() -> None:
+            self._handler.waiting.produce.cancel(operation)
+
+        self._context.on_abandoned = give_up
+        self._watch(operation)
+
+    def _watch(self, operation: DelayedProduce) -> None:
+        if self._context.steps is not None:
+            self._context.steps.wait_began("replication wait")
+        self._handler.waiting.produce.watch(
+            operation,
+            [replica.topic_partition for replica, _, _ in self._waiting],
+            self._handler.waiting.timer.monotonic_ms() + max(self._request.timeout_ms, 0),
+        )
+
+
+def _response_to_one(request: OneBatch, appended: PartitionProduceResponse) -> ProduceResponse:
+    return ProduceResponse([TopicProduceResponse(request.name, request.topic_id, [appended])])
+
+
+class DelayedProduce(DelayedRequest):
+    """A request with acks=all. It completes when each partition's high watermark has passed its batch, or
+    with REQUEST_TIMED_OUT.
+    """
+
+    __slots__ = ("_on_acknowledged", "_pending", "_produce")
+
+    def __init__(
+        self,
+        produce: Produce,
+        context: RequestContext,
+        pending: list[Pending],
+        on_acknowledged: Callable[[], None],
+    ) -> None:
+        super().__init__(context)
+        self._produce = produce
+        self._pending = pending
+        self._on_acknowledged = on_acknowledged
+
+    def try_complete(self) -> bool:
+        still = []
+        for entry in self._pending:
+            replica, required_offset, answer = entry
+            core = replica.core
+            if not core.is_leader:
+                answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+                self._produce.add_current_leader(answer, replica.topic_partition.topic)
+            elif not core.is_acknowledged(required_offset):
+                still.append(entry)
+            elif core.is_under_min_isr:
+                answer.error_code = ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        self._pending = still
+        return not still
+
+    def on_expire(self) -> None:
+        for _, _, answer in self._pending:
+            answer.error_code = ErrorCode.REQUEST_TIMED_OUT
+
+    def on_complete(self) -> None:
+        self._on_acknowledged()

@@ -1,0 +1,79 @@
+"""TxnOffsetCommit v0 to v5: offsets that count once their transaction is committed. Decided by the group's
+coordinator.
+
+Before the first of a transaction the transaction's coordinator is asked whether the group's partition takes
+part in it; from v5 on the question adds the partition, as the client then sends no AddOffsetsToTxn (KIP-890).
+Else nobody would write the marker that ends them. While it can't say, the client is told
+COORDINATOR_LOAD_IN_PROGRESS, which all clients know to try again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tidelog.broker.coordination.forwarding import WholeRequest, client_call, forward_body
+from tidelog.broker.request import PARKED
+from tidelog.model.coordinator_shards import ShardKind
+from tidelog.model.errors import ErrorCode
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordination.coordination import Coordination
+    from tidelog.broker.current_settings import CurrentSettings
+    from tidelog.broker.hosted_partitions import HostedPartitions
+    from tidelog.broker.request import Answer, RequestContext
+
+FIRST_VERSION_THAT_ADDS: Final = 5
+_FOR_NOW: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+    }
+)
+
+
+class TxnOffsetCommitHandler:
+    """Answers TxnOffsetCommit."""
+
+    def __init__(
+        self, settings: CurrentSettings, hosted: HostedPartitions, coordination: Coordination
+    ) -> None:
+        self._settings = settings
+        self._hosted = hosted
+        self._coordination = coordination
+
+    def handle(self, request: WholeRequest, context: RequestContext) -> Answer:
+        message, body = request.message, request.body
+        adds = context.api_version >= FIRST_VERSION_THAT_ADDS
+        coordination = self._coordination
+        shard = coordination.shard_of(ShardKind.GROUP, message.group_id)
+        replica = None if shard is None else self._hosted.replicas.get(shard.topic_partition)
+        is_asked_for = adds or self._settings.broker.transaction_partition_verification_enable
+        if (
+            shard is None
+            or replica is None
+            or not is_asked_for
+            or coordination.refusal(shard) is ErrorCode.NOT_COORDINATOR
+            or replica.core.producers.has_open_transaction(message.producer_id, message.producer_epoch)
+        ):
+            return forward_body(self._coordination, ShardKind.GROUP, message.group_id, body, context)
+        call = client_call(body, context)
+        context.park(on_abandoned=call.abandon)
+
+        def on_told(error: ErrorCode) -> None:
+            if not error:
+                error = coordination.pass_on(shard, call)
+            elif error in _FOR_NOW:
+                error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            if error:
+                call.answered(None, error)
+
+        coordination.verification.add_one(
+            message.transactional_id,
+            message.producer_id,
+            message.producer_epoch,
+            shard.topic_partition,
+            verify_only=not adds,
+            on_told=on_told,
+        )
+        return PARKED

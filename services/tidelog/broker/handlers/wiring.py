@@ -1,0 +1,348 @@
+"""Constructs the handler of each API from the objects that it needs, at the first request of the API.
+
+Each handler's module is imported then, so a broker holds only the code of the APIs that its clients use.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+
+from tidelog.broker.handlers import SERVED_APIS, TO_CONTROLLER, ToShard
+from tidelog.broker.request import Answer, DecoderOfVersion, Handler, Handling, RequestContext
+from tidelog.model.errors import ErrorCode
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from tidelog.broker.client_fetch_sessions import ClientFetchSessions
+    from tidelog.broker.controller_connection import ControllerConnection
+    from tidelog.broker.coordination.coordination import Coordination
+    from tidelog.broker.coordination.forwarding import NamedRequest, WholeRequest
+    from tidelog.broker.current_settings import CurrentSettings
+    from tidelog.broker.hosted_partitions import HostedPartitions
+    from tidelog.broker.log.log_directory import LogDirectory
+    from tidelog.broker.metadata_view import MetadataView
+    from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
+    from tidelog.broker.replication.throttle import LeaderThrottle
+    from tidelog.broker.waiting_requests import WaitingRequests
+    from tidelog.metrics.telemetry import Telemetry
+    from tidelog.timing.clock import Clock
+    from tidelog.timing.timer import Timer
+
+
+class HandlerObjects(Protocol):
+    """The objects of one broker that handlers use. Each handler gets only those that it needs."""
+
+    @property
+    def hosted(self) -> HostedPartitions: ...
+    @property
+    def metadata(self) -> MetadataView: ...
+    @property
+    def waiting(self) -> WaitingRequests: ...
+    @property
+    def coordination(self) -> Coordination: ...
+    @property
+    def current_settings(self) -> CurrentSettings: ...
+    @property
+    def telemetry(self) -> Telemetry: ...
+    @property
+    def clock(self) -> Clock: ...
+    @property
+    def timer(self) -> Timer: ...
+    @property
+    def follower_fetch_sessions(self) -> FollowerFetchSessions: ...
+    @property
+    def fetch_sessions(self) -> ClientFetchSessions: ...
+    @property
+    def leader_throttle(self) -> LeaderThrottle: ...
+    @property
+    def controller_connection(self) -> ControllerConnection: ...
+    @property
+    def log_directory(self) -> LogDirectory: ...
+
+
+class HandlerWiring:
+    """The handlers of one broker, by API."""
+
+    def __init__(self, parts: HandlerObjects) -> None:
+        self._parts = parts
+        self._handlings: dict[int, Handling] = {}
+
+    def handling(self, api_key: int) -> Handling:
+        """Returns how an API of SERVED_APIS is handled."""
+        handling = self._handlings.get(api_key)
+        if handling is None:
+            handling = self._handlings[api_key] = self._wire(api_key)
+        return handling
+
+    def _wire(self, api_key: int) -> Handling:
+        answered = SERVED_APIS[api_key].answered
+        if answered is TO_CONTROLLER:
+            return Handling(partial(_forward_to_controller, self._parts.controller_connection))
+        if isinstance(answered, ToShard):
+            return _to_shard(self._parts.coordination, api_key, answered)
+        wire = _WITH_OBJECTS.get(api_key)
+        if wire is not None:
+            return wire(self._parts)
+        module = importlib.import_module(f"tidelog.broker.handlers.{ApiKey(api_key).name.lower()}")
+        return Handling(module.handle)
+
+
+async def _forward_to_controller(
+    controller: ControllerConnection, request: Any, context: RequestContext
+) -> Any:
+    from tidelog.broker.handlers.controller_refusals import controller_refusal
+
+    api_key, version = int(context.route.api_key), context.api_version
+
+    def refuse(code: ErrorCode, message: str | None) -> Any:
+        return controller_refusal(api_key, version, request, code, message)
+
+    return await controller.forward_or_refuse(api_key, request, context, refuse)
+
+
+_DESCRIBED: Final = frozenset({ApiKey.DESCRIBE_GROUPS, ApiKey.CONSUMER_GROUP_DESCRIBE})
+"""The APIs whose answers the broker completes with the operations that the client may do."""
+
+
+def _to_shard(coordination: Coordination, api_key: int, to: ToShard) -> Handling:
+    from tidelog.broker.coordination.batched import forward_batched, forward_described
+    from tidelog.broker.coordination.forwarding import (
+        NamedRequest,
+        forward_named,
+        named_decoder,
+        whole_decoder,
+    )
+
+    kind, batched_from = to.kind, to.batched_from
+    if batched_from is None:
+        return Handling(partial(forward_named, coordination, kind), partial(named_decoder, api_key))
+    forward_several = forward_described if api_key in _DESCRIBED else forward_batched
+
+    def decoder(version: int) -> codec.Decoder:
+        make = named_decoder if version < batched_from else whole_decoder
+        return make(api_key, version)
+
+    def handle(request: NamedRequest | WholeRequest, context: RequestContext) -> Answer:
+        if isinstance(request, NamedRequest):
+            return forward_named(coordination, kind, request, context)
+        return forward_several(coordination, request, context)
+
+    return Handling(handle, decoder)
+
+
+def _keeping_body(api_key: int, handle: Handler) -> Handling:
+    """For handlers that may pass the request's body on to a coordinator."""
+    from tidelog.broker.coordination.forwarding import whole_decoder
+
+    return Handling(handle, partial(whole_decoder, api_key))
+
+
+# -- the APIs that this broker answers itself, with the objects that their handlers need
+
+
+def _produce(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers import produce
+
+    handler = produce.ProduceHandler(
+        parts.hosted,
+        parts.metadata,
+        parts.waiting,
+        parts.coordination.verification,
+        parts.current_settings,
+        parts.telemetry,
+        parts.clock,
+    )
+    return Handling(handler.handle, cast(DecoderOfVersion, produce.decoder))
+
+
+def _fetch(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers import fetch
+    from tidelog.broker.handlers.follower_fetch import FollowerFetches
+
+    followers = FollowerFetches(
+        parts.hosted,
+        parts.metadata,
+        parts.follower_fetch_sessions,
+        parts.leader_throttle,
+        parts.current_settings,
+        parts.telemetry,
+        parts.clock,
+        parts.timer,
+    )
+    handler = fetch.FetchHandler(
+        parts.hosted,
+        parts.metadata,
+        parts.fetch_sessions,
+        parts.waiting,
+        parts.current_settings,
+        parts.telemetry,
+        parts.clock,
+        followers,
+    )
+    return Handling(handler.handle, fetch.decoder)
+
+
+def _list_offsets(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.list_offsets import ListOffsetsHandler
+
+    return Handling(ListOffsetsHandler(parts.hosted).handle)
+
+
+def _metadata(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.metadata import MetadataHandler
+
+    handler = MetadataHandler(parts.current_settings, parts.metadata, parts.controller_connection)
+    return Handling(handler.handle)
+
+
+def _find_coordinator(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.find_coordinator import FindCoordinatorHandler
+
+    return Handling(FindCoordinatorHandler(parts.metadata, parts.hosted, parts.coordination).handle)
+
+
+def _list_groups(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.list_groups import ListGroupsHandler
+
+    return _keeping_body(ApiKey.LIST_GROUPS, ListGroupsHandler(parts.coordination).handle)
+
+
+def _create_topics(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.create_topics import CreateTopicsHandler
+
+    return Handling(CreateTopicsHandler(parts.current_settings, parts.controller_connection).handle)
+
+
+def _delete_records(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.delete_records import DeleteRecordsHandler
+
+    handler = DeleteRecordsHandler(
+        parts.metadata, parts.hosted, parts.waiting, parts.log_directory, parts.timer
+    )
+    return Handling(handler.handle)
+
+
+def _init_producer_id(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.init_producer_id import InitProducerIdHandler
+
+    handler = InitProducerIdHandler(parts.controller_connection, parts.coordination)
+    return _keeping_body(ApiKey.INIT_PRODUCER_ID, handler.handle)
+
+
+def _offset_for_leader_epoch(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.offset_for_leader_epoch import OffsetForLeaderEpochHandler
+
+    return Handling(OffsetForLeaderEpochHandler(parts.hosted).handle)
+
+
+def _write_txn_markers(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.write_txn_markers import WriteTxnMarkersHandler
+
+    return Handling(WriteTxnMarkersHandler(parts.coordination).handle)
+
+
+def _txn_offset_commit(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.txn_offset_commit import TxnOffsetCommitHandler
+
+    handler = TxnOffsetCommitHandler(parts.current_settings, parts.hosted, parts.coordination)
+    return _keeping_body(ApiKey.TXN_OFFSET_COMMIT, handler.handle)
+
+
+def _describe_configs(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.describe_configs import DescribeConfigsHandler
+
+    return Handling(DescribeConfigsHandler(parts.current_settings, parts.metadata).handle)
+
+
+def _alter_configs(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.alter_configs import AlterConfigsHandler
+
+    return Handling(AlterConfigsHandler(parts.current_settings, parts.controller_connection).handle)
+
+
+def _incremental_alter_configs(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.incremental_alter_configs import IncrementalAlterConfigsHandler
+
+    handler = IncrementalAlterConfigsHandler(parts.current_settings, parts.controller_connection)
+    return Handling(handler.handle)
+
+
+def _alter_replica_log_dirs(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.alter_replica_log_dirs import AlterReplicaLogDirsHandler
+
+    return Handling(AlterReplicaLogDirsHandler(parts.hosted, parts.log_directory).handle)
+
+
+def _describe_log_dirs(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.describe_log_dirs import DescribeLogDirsHandler
+
+    return Handling(DescribeLogDirsHandler(parts.hosted, parts.log_directory).handle)
+
+
+def _describe_quorum(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.describe_quorum import DescribeQuorumHandler
+
+    handler = DescribeQuorumHandler(parts.metadata, parts.controller_connection, parts.clock)
+    return Handling(handler.handle)
+
+
+def _describe_cluster(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.describe_cluster import DescribeClusterHandler
+
+    return Handling(DescribeClusterHandler(parts.metadata, parts.controller_connection).handle)
+
+
+def _describe_producers(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.describe_producers import DescribeProducersHandler
+
+    return Handling(DescribeProducersHandler(parts.hosted).handle)
+
+
+def _list_transactions(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.list_transactions import ListTransactionsHandler
+
+    return _keeping_body(ApiKey.LIST_TRANSACTIONS, ListTransactionsHandler(parts.coordination).handle)
+
+
+def _list_config_resources(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.list_config_resources import ListConfigResourcesHandler
+
+    return Handling(ListConfigResourcesHandler(parts.metadata).handle)
+
+
+def _describe_topic_partitions(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.describe_topic_partitions import DescribeTopicPartitionsHandler
+
+    return Handling(DescribeTopicPartitionsHandler(parts.current_settings, parts.metadata).handle)
+
+
+_WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
+    ApiKey.PRODUCE: _produce,
+    ApiKey.FETCH: _fetch,
+    ApiKey.LIST_OFFSETS: _list_offsets,
+    ApiKey.METADATA: _metadata,
+    ApiKey.FIND_COORDINATOR: _find_coordinator,
+    ApiKey.LIST_GROUPS: _list_groups,
+    ApiKey.CREATE_TOPICS: _create_topics,
+    ApiKey.DELETE_RECORDS: _delete_records,
+    ApiKey.INIT_PRODUCER_ID: _init_producer_id,
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: _offset_for_leader_epoch,
+    ApiKey.WRITE_TXN_MARKERS: _write_txn_markers,
+    ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
+    ApiKey.DESCRIBE_CONFIGS: _describe_configs,
+    ApiKey.ALTER_CONFIGS: _alter_configs,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
+    ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
+    ApiKey.DESCRIBE_LOG_DIRS: _describe_log_dirs,
+    ApiKey.DESCRIBE_QUORUM: _describe_quorum,
+    ApiKey.DESCRIBE_CLUSTER: _describe_cluster,
+    ApiKey.DESCRIBE_PRODUCERS: _describe_producers,
+    ApiKey.LIST_TRANSACTIONS: _list_transactions,
+    ApiKey.LIST_CONFIG_RESOURCES: _list_config_resources,
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
+}
+"""The handlers of all other APIs are functions that need no object."""

@@ -1,0 +1,219 @@
+"""Opens, closes, deletes and sets aside the replicas of this broker, and gives them their roles. Disk work
+runs in a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Collection, Mapping
+
+import structlog
+
+from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.hosted_partitions import HostedPartitions, Role
+from tidelog.broker.hosting_state import HostingState
+from tidelog.broker.identity import BrokerIdentity
+from tidelog.broker.log.errors import CorruptFileError, LogStorageError
+from tidelog.broker.log.log_directory import LogDirectory
+from tidelog.broker.log_cleaner import LogCleaner
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.partition.core import PartitionCore
+from tidelog.broker.replica import IsrChanges, Replica
+from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
+from tidelog.broker.topic_rules import log_config
+from tidelog.broker.waiting_requests import WaitingRequests
+from tidelog.metrics.telemetry import Telemetry
+from tidelog.model.errors import KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.timing.clock import Clock
+
+_log = structlog.get_logger(__name__)
+
+
+class Hosting:
+    """Takes each hosted partition through its states. Two calls for one partition must not overlap;
+    `CommandReceiver` sees to that.
+    """
+
+    def __init__(
+        self,
+        identity: BrokerIdentity,
+        settings: CurrentSettings,
+        metadata: MetadataView,
+        hosted: HostedPartitions,
+        waiting: WaitingRequests,
+        isr: IsrChanges,
+        fetchers: ReplicaFetchers,
+        log_cleaner: LogCleaner,
+        log_directory: LogDirectory,
+        telemetry: Telemetry,
+        clock: Clock,
+    ) -> None:
+        self._identity = identity
+        self._settings = settings
+        self._metadata = metadata
+        self._hosted = hosted
+        self._waiting = waiting
+        self.isr = isr
+        """Receives the ISR changes of replicas. A test may replace it before it hosts a partition."""
+        self._fetchers = fetchers
+        self._log_cleaner = log_cleaner
+        self._log_directory = log_directory
+        self._telemetry = telemetry
+        self._clock = clock
+
+    async def take_role(self, role: Role) -> None:
+        """Makes a replica lead or follow; opens it first if need be. Raises KafkaError if the log can't be
+        opened or the role not be written to disk. The partition is FAILED then.
+        """
+        state, topic_partition = role.state, TopicPartition(role.state.topic, role.state.partition)
+        try:
+            replica = await self._settled_replica(topic_partition, role)
+        except BaseException as error:
+            self._hosted.fail(role)
+            if isinstance(error, KafkaError):
+                await self._fetchers.forget(topic_partition)
+                await self._close_log(topic_partition)
+            raise
+        self._metadata.learn_id(state.topic_id, state.topic)
+        self._fetchers.role_changed(replica)
+
+    async def _settled_replica(self, topic_partition: TopicPartition, role: Role) -> Replica:
+        state, hosted = role.state, self._hosted
+        replica = hosted.replicas.get(topic_partition)
+        if replica is not None and replica.topic_id != state.topic_id:
+            # The topic was deleted and created again.
+            self._metadata.forget_id(replica.topic_id)
+            await self.close(topic_partition, delete=True)
+            replica = None
+        if replica is None:
+            replica = await self._open(topic_partition, state.topic_id, role.overrides)
+        hosted.settle(topic_partition, replica)
+        await replica.lead_or_follow(state, self._clock.monotonic_ms())
+        hosted.settled(topic_partition)
+        return replica
+
+    async def _open(
+        self, topic_partition: TopicPartition, topic_id: uuid.UUID, overrides: Mapping[str, str]
+    ) -> Replica:
+        """Creates or recovers the log. Raises LogStorageError."""
+        machine = self._hosted.open(topic_partition)
+        settings = self._settings.topic(overrides)
+        directory = self._log_directory
+        storage, producers, leader_epochs = await asyncio.to_thread(
+            directory.open_partition,
+            topic_partition,
+            topic_id,
+            log_config(settings),
+            now_ms=self._clock.wall_ms(),
+        )
+        broker_settings = self._settings.broker
+        max_lag = broker_settings.replica_lag_max_messages
+        core = PartitionCore(
+            self._identity.broker_id,
+            producers,
+            leader_epochs,
+            log_start_offset=storage.log.log_start_offset,
+            log_end_offset=storage.log.log_end_offset,
+            high_watermark=directory.high_watermarks.get(topic_partition, 0),
+            min_in_sync_replicas=settings.min_insync_replicas,
+            replica_lag_time_max_ms=broker_settings.replica_lag_time_max_ms,
+            replica_lag_max_messages=max_lag if max_lag >= 0 else None,
+        )
+        storage.flush_times = self._telemetry.log_flushes
+        traffic = self._telemetry.topic(topic_partition.topic)
+        return Replica(
+            topic_partition,
+            topic_id,
+            core,
+            storage,
+            settings,
+            traffic,
+            machine,
+            self._waiting,
+            self.isr,
+            self._fetchers,
+        )
+
+    async def close(self, topic_partition: TopicPartition, *, delete: bool) -> None:
+        """Stops hosting the partition. With `delete`, its files go after `file.delete.delay.ms`. Raises
+        LogStorageError.
+        """
+        replica = self._hosted.close(topic_partition)
+        if replica is None:
+            return
+        await self._fetchers.forget(topic_partition)
+        await self._log_cleaner.forget(topic_partition)
+        replica.resign(self._clock.monotonic_ms())
+        self._waiting.leadership_changed(topic_partition)
+        if not any(hosted.topic == topic_partition.topic for hosted in self._hosted.replicas):
+            self._telemetry.forget_topic(topic_partition.topic)
+        directory = self._log_directory
+        if delete:
+            await asyncio.to_thread(directory.delete_partition, topic_partition, self._clock.wall_ms())
+        else:
+            snapshot = replica.core.producers.snapshot()
+            await asyncio.to_thread(directory.close_partition, topic_partition, snapshot)
+            directory.high_watermarks[topic_partition] = replica.core.high_watermark
+
+    async def stop_replica(
+        self, topic_partition: TopicPartition, topic_id: uuid.UUID | None, *, delete: bool
+    ) -> None:
+        """Stops hosting the partition if it is one of this topic id (None: of any). The files of a replica
+        that failed are deleted too. Raises LogStorageError.
+        """
+        if self._hosted.state(topic_partition) is HostingState.FAILED:
+            self._hosted.close(topic_partition)
+        replica = self._hosted.replicas.get(topic_partition)
+        if replica is None:
+            if delete and topic_id is not None:
+                await self._delete_unhosted(topic_partition, topic_id)
+        elif topic_id in (None, replica.topic_id):
+            await self.close(topic_partition, delete=delete)
+
+    async def _delete_unhosted(self, topic_partition: TopicPartition, topic_id: uuid.UUID) -> None:
+        """Deletes the files of a replica that failed before its topic was deleted. Raises LogStorageError."""
+        directory = self._log_directory
+        try:
+            found_id = await asyncio.to_thread(directory.topic_id_on_disk, topic_partition)
+        except (OSError, CorruptFileError) as error:
+            raise LogStorageError(f"{topic_partition} can't be deleted: {error}") from error
+        if found_id == topic_id:
+            await asyncio.to_thread(directory.delete_partition, topic_partition, self._clock.wall_ms())
+
+    async def _close_log(self, topic_partition: TopicPartition) -> None:
+        """Closes the files of a replica that failed, so that they can be opened again."""
+        try:
+            await asyncio.to_thread(self._log_directory.close_partition, topic_partition)
+        except KafkaError as error:
+            _log.error("failed replica can't be closed", partition=str(topic_partition), reason=str(error))
+
+    async def keep_only(self, expected: Collection[TopicPartition]) -> None:
+        """Closes the replicas that the controller does not know and renames their directories. They are kept,
+        because data is never deleted on a guess.
+        """
+        self._hosted.close_failed(except_for=expected)
+        for topic_partition in [known for known in self._hosted.replicas if known not in expected]:
+            await self.close(topic_partition, delete=False)
+        strays = await asyncio.to_thread(self._log_directory.remove_strays, expected)
+        for stray in strays:
+            _log.warning("partition unknown to the controller is set aside", partition=str(stray))
+
+    async def close_all(self) -> None:
+        """Ends a broker cleanly: flushes and checkpoints the logs, writes the marker of a clean shutdown and
+        unlocks the directory. Raises LogStorageError.
+        """
+        await self._fetchers.stop()
+        await self._log_cleaner.stop()
+        self._hosted.close_failed()
+        snapshots: dict[TopicPartition, bytes] = {}
+        for topic_partition, replica in list(self._hosted.replicas.items()):
+            self._log_directory.high_watermarks[topic_partition] = replica.core.high_watermark
+            snapshots[topic_partition] = replica.core.producers.snapshot()
+            self._hosted.close(topic_partition)
+        await asyncio.to_thread(
+            self._log_directory.close,
+            broker_epoch=self._identity.broker_epoch,
+            producer_snapshots=snapshots,
+        )

@@ -1,0 +1,215 @@
+"""Listening sockets, and the limits on connections: in total, per address, per second, and how long they may
+be idle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from time import monotonic
+from typing import TYPE_CHECKING, NamedTuple
+
+import structlog
+
+from tidelog.broker.connection import Connection, Dispatch
+from tidelog.broker.socket_io import BufferPool, Turn
+from tidelog.broker.socket_protocol import SocketProtocol
+from tidelog.model.brokers import Endpoint
+
+if TYPE_CHECKING:
+    from tidelog.broker.current_settings import CurrentSettings
+    from tidelog.metrics.telemetry import Telemetry
+    from tidelog.timing.timer import Timer
+
+IDLE_CHECKS_PER_TIMEOUT = 10
+"""A connection is closed at most a tenth of `connections.max.idle.ms` late."""
+MIN_BACKLOG = 1024
+"""Lets a thousand clients reconnect at once. With Kafka's default of 50 they wait for SYN retries."""
+
+_log = structlog.get_logger(__name__)
+
+
+class ConnectionRate:
+    """Limits connections to `max.connection.creation.rate` per second, with bursts of one second's worth."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next = 0.0  # when the latest connection would have come at an even rate
+
+    def delay_s(self, rate: int, now: float) -> float:
+        """Returns how many seconds one more connection has to wait."""
+        self._next = max(self._next, now - 1) + 1 / rate
+        return max(self._next - now, 0.0)
+
+
+class ConnectionLimits:
+    """Applies `max.connections`, `max.connections.per.ip` and `max.connection.creation.rate`, which are
+    dynamic settings, to all listeners of a broker.
+
+    Deviation: a connection above `max.connections` is closed; Kafka leaves it waiting until another ends.
+    """
+
+    def __init__(self, settings: CurrentSettings) -> None:
+        self._current = settings
+        self._settings = settings.broker
+        self._overrides = settings.broker.connection_limits_per_ip()
+        self._rate = ConnectionRate()
+        self.per_host: Counter[str] = Counter()
+        self.total = 0
+
+    def admit(self, host: str) -> str | None:
+        """Counts a connection from `host`. Returns the limit that it exceeds, or None."""
+        settings = self._current.broker
+        if settings is not self._settings:
+            self._settings, self._overrides = settings, settings.connection_limits_per_ip()
+        self.total += 1
+        self.per_host[host] += 1
+        if self.total > settings.max_connections:
+            return f"max.connections is {settings.max_connections}"
+        limit = self._overrides.get(host, settings.max_connections_per_ip)
+        if self.per_host[host] > limit:
+            return f"max.connections.per.ip is {limit} for {host}"
+        if not settings.max_connection_creation_rate:
+            return "max.connection.creation.rate is 0"
+        return None
+
+    def delay_s(self, now: float) -> float:
+        """Returns how many seconds a connection that was admitted at `now` (of the monotonic clock) has to
+        wait before it is served.
+        """
+        return self._rate.delay_s(self._settings.max_connection_creation_rate, now)
+
+    def forget(self, host: str) -> None:
+        self.total -= 1
+        self.per_host[host] -= 1
+        if not self.per_host[host]:
+            del self.per_host[host]
+
+
+class ConnectionLoad(NamedTuple):
+    """The unfinished work of a listener's connections at one moment."""
+
+    unanswered_requests: int
+    with_unsent_answers: int
+    unsent_bytes: int
+    held_back: int
+
+
+class Listener:
+    """Accepts the connections of one of `listeners` and keeps them."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        settings: CurrentSettings,
+        telemetry: Telemetry,
+        timer: Timer,
+        dispatch: Dispatch,
+        limits: ConnectionLimits,
+    ) -> None:
+        self.name = endpoint.listener_name
+        self.loop = asyncio.get_running_loop()
+        self.buffer_pool = BufferPool()
+        self.turn = Turn(self.loop)
+        self.max_request_bytes = settings.broker.socket_request_max_bytes
+        self.max_in_flight_requests = settings.broker.tidelog_connection_max_in_flight_requests
+        self.port = endpoint.port
+        self._host = endpoint.host
+        self._settings = settings
+        self._telemetry = telemetry
+        self._timer = timer
+        self._dispatch = dispatch
+        self._limits = limits
+        self._connections: set[Connection] = set()
+        self._socket: socket.socket | None = None
+        self._server: asyncio.Server | None = None
+
+    def bind(self) -> None:
+        """Binds the address without listening yet. Port 0 binds a free port, which `port` shows afterwards.
+        Raises OSError.
+        """
+        settings = self._settings.broker
+        is_ipv6 = ":" in self._host
+        bound = socket.socket(socket.AF_INET6 if is_ipv6 else socket.AF_INET, socket.SOCK_STREAM)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Accepted sockets inherit these. A small send buffer keeps sendfile's data in the CPU's cache.
+            if settings.socket_send_buffer_bytes > 0:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.socket_send_buffer_bytes)
+            bound.bind((self._host or "0.0.0.0", self.port))
+        except OSError as error:
+            bound.close()
+            raise OSError(
+                error.errno, f"{self.name} can't listen on {self._host}:{self.port}: {error.strerror}"
+            ) from error
+        self.port = bound.getsockname()[1]
+        self._socket = bound
+
+    async def serve(self) -> None:
+        """Starts to accept connections."""
+        assert self._socket is not None, "bind comes first"
+        backlog = max(self._settings.broker.socket_listen_backlog_size, MIN_BACKLOG)
+        self._server = await self.loop.create_server(
+            lambda: SocketProtocol(Connection(self, self._dispatch)), sock=self._socket, backlog=backlog
+        )
+        self._watch_idle()
+
+    def load(self) -> ConnectionLoad:
+        """Returns what the connections have in progress. Any thread may call it."""
+        unanswered = with_unsent = unsent_bytes = held_back = 0
+        for connection in tuple(self._connections):
+            unanswered += connection.unanswered_count
+            unsent = connection.unsent_bytes
+            with_unsent += unsent > 0
+            unsent_bytes += unsent
+            held_back += connection.is_held_back
+        return ConnectionLoad(unanswered, with_unsent, unsent_bytes, held_back)
+
+    def admit(self, connection: Connection) -> bool:
+        """Counts the connection and returns whether it may stay. A connection above the rate is held back."""
+        self._connections.add(connection)
+        self._telemetry.connection_opened(self.name)
+        broken = self._limits.admit(connection.peer_host)
+        if broken is not None:
+            _log.warning(
+                "connection refused", peer=f"{connection.peer_host}:{connection.peer_port}", reason=broken
+            )
+            return False
+        delay_s = self._limits.delay_s(monotonic())
+        if delay_s:
+            connection.hold_back()
+            self.loop.call_later(delay_s, connection.end_barrier)
+        return True
+
+    def forget(self, connection: Connection) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self._limits.forget(connection.peer_host)
+            self._telemetry.connection_closed(self.name)
+
+    def stop_accepting(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        elif self._socket is not None:
+            self._socket.close()
+
+    def close(self) -> None:
+        self.stop_accepting()
+        for connection in list(self._connections):
+            connection.close()
+
+    def _watch_idle(self) -> None:
+        max_idle_ms = self._settings.broker.connections_max_idle_ms
+        if max_idle_ms < 0:
+            return
+        oldest = monotonic() - max_idle_ms / 1000
+        for connection in list(self._connections):
+            if connection.is_idle_since(oldest):
+                _log.debug("idle connection closed", peer=f"{connection.peer_host}:{connection.peer_port}")
+                connection.close()
+        self._timer.add(
+            self._watch_idle,
+            self._timer.monotonic_ms() + max(max_idle_ms // IDLE_CHECKS_PER_TIMEOUT, 1),
+        )

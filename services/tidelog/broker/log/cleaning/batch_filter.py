@@ -1,0 +1,363 @@
+"""Which batches and records of a log stay: a chunk of whole batches in, what is left of it out.
+
+Source: Kafka's `Cleaner.cleanInto`, `MemoryRecords.filterTo`; KIP-534 (a batch with tombstones or a marker
+that is no longer needed gets the time from which they may go as its base timestamp). One deliberate
+difference: a batch that lost records keeps its base timestamp, so that the records left are copied as they
+are; Kafka takes the first one's. The records say the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from tidelog.broker.log.cleaning.aborted_transactions import TransactionProgress
+from tidelog.broker.log.cleaning.cleaning_job import CleaningJob
+from tidelog.broker.log.cleaning.offset_map import (
+    LONG_BATCH_LENGTH,
+    MAX_RAW_KEY_BYTES,
+    SHORT_BATCH_LENGTH,
+    ZEROS,
+    OffsetMap,
+    follow_marker,
+    key_place,
+    short_key,
+)
+from tidelog.records.batch import (
+    BATCH_HEADER_BYTES,
+    COMPRESSION_MASK,
+    CONTROL_BIT,
+    CRC_COVERS_FROM,
+    CRC_OFFSET,
+    CURRENT_MAGIC,
+    LOG_OVERHEAD_BYTES,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+)
+from tidelog.records.compression import compress, decompress
+from tidelog.records.record import CorruptRecordError
+from tidelog.records.varint import append_varint, continue_varint
+
+DELETE_HORIZON_BIT: Final = 0x40
+"""The base timestamp is the time from which the batch's tombstones, or its marker, may go."""
+_SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+# base offset, batch length, magic, attributes, last offset delta, max timestamp, producer id, record count
+_DECIDING: Final = struct.Struct(">qi4xb4xhi8xqq6xi")
+_CRC: Final = struct.Struct(">I")
+
+
+KeptBatch = tuple[int, int, int]
+"""For the indexes: size in the output, last offset, max timestamp."""
+
+
+class _KeptRecord(NamedTuple):
+    """`body[start:end]` is the whole record, `rest` where its offset delta begins."""
+
+    start: int
+    end: int
+    timestamp_delta: int
+    rest: int
+    is_tombstone: bool
+
+
+class BatchFilter:
+    """One for a whole job: it follows the transactions from segment to segment."""
+
+    def __init__(self, job: CleaningJob, offset_map: OffsetMap, progress: TransactionProgress) -> None:
+        self._map = offset_map
+        self._progress = progress
+        self._now_ms = job.now_ms
+        self._horizon_ms = job.now_ms + job.delete_retention_ms
+        self._end_offset = job.first_uncleanable_offset
+        self._last_records = {record.producer_id: record for record in job.last_records}
+        self.output: list[bytes | memoryview] = []
+        self.kept: list[KeptBatch] = []
+        self.records_read = self.records_kept = 0
+
+    def take(self, chunk: bytes) -> int:
+        """Fill `output` and `kept` from `chunk`; how many bytes of whole batches it held.
+
+        A batch of one plain record below the end of the map is decided in place, without its key: those are
+        what the cost of cleaning small batches lies in. Raises ValueError for damage.
+        """
+        self.output.clear()
+        self.kept.clear()
+        output, kept, view = self.output, self.kept, memoryview(chunk)
+        newest, first, last_of = self._map.newest, self._map.first_offset, self._last_records
+        limit = min(self._map.latest_offset, self._end_offset - 2) if newest is not None else -1
+        at, last_start, end = 0, len(chunk) - BATCH_HEADER_BYTES, len(chunk)
+        unkept = 0  # where what is kept as it is, and not yet in the output, begins
+        read = kept_records = 0
+        unpack = _DECIDING.unpack_from
+        while at <= last_start:
+            base_offset, length, magic, attributes, delta, max_timestamp, producer_id, count = unpack(
+                chunk, at
+            )
+            stop = at + length + LOG_OVERHEAD_BYTES
+            if stop > end or magic != CURRENT_MAGIC or length < 49:
+                break
+            read += count
+            if (
+                count == 1
+                and not delta
+                and first <= base_offset <= limit
+                and not attributes & _SPECIAL
+                and (producer_id < 0 or producer_id not in last_of)
+            ):
+                if not newest[base_offset - first]:  # type: ignore[index]
+                    if unkept < at:
+                        output.append(view[unkept:at])
+                    at = unkept = stop
+                    continue
+                place = at + BATCH_HEADER_BYTES + (4 if length < SHORT_BATCH_LENGTH else 5)
+                if length > LONG_BATCH_LENGTH or chunk[place - 4] > 127 or chunk[place - 3 : place] != ZEROS:
+                    place = key_place(chunk, at)
+                size = chunk[place]
+                place += 1
+                if size > 127:
+                    size, place = continue_varint(chunk, place, size)
+                if chunk[place + (size >> 1)] != 1:  # not a tombstone: the length of the value is not -1
+                    kept.append((stop - at, base_offset, max_timestamp))
+                    kept_records += 1
+                    at = stop
+                    continue
+            changed = self._filter(chunk, at, stop, BatchHeader._make(_HEADER.unpack_from(chunk, at)))
+            if changed is not None:
+                if unkept < at:
+                    output.append(view[unkept:at])
+                if changed:
+                    output.append(changed)
+                unkept = stop
+            at = stop
+        if unkept < at:
+            output.append(view[unkept:at])
+        self.records_read += read
+        self.records_kept += kept_records
+        return at
+
+    def _filter(self, chunk: bytes, at: int, stop: int, header: BatchHeader) -> bytes | None:
+        """None: the batch stays as it is. Else what is left of it, perhaps nothing."""
+        is_control = header.is_control
+        if is_control:
+            is_needless = follow_marker(
+                chunk,
+                at,
+                header.base_offset,
+                header.attributes,
+                header.producer_id,
+                header.record_count,
+                self._progress,
+            )
+            has_horizon = header.attributes & DELETE_HORIZON_BIT
+            drops_records = bool(is_needless and has_horizon and header.base_timestamp <= self._now_ms)
+        else:
+            is_needless = header.is_transactional and self._progress.is_aborted(
+                header.producer_id, header.last_offset
+            )
+            drops_records = is_needless
+        stays_empty = header.last_offset + 1 == self._end_offset or self._is_last_of_producer(header)
+        kept: list[_KeptRecord] = []
+        body, place = chunk, at + BATCH_HEADER_BYTES
+        if not drops_records and header.record_count:
+            codec = header.attributes & COMPRESSION_MASK
+            if codec and self._is_wholly_superseded(header):
+                pass
+            else:
+                if codec:
+                    body, place = bytes(decompress(codec, chunk[place:stop])), 0
+                limit = len(body) if codec else stop
+                kept = self._kept_records(body, place, limit, header)
+        if not kept:
+            if not stays_empty:
+                return b""
+            self.kept.append((BATCH_HEADER_BYTES, header.last_offset, header.max_timestamp))
+            return _empty_batch(header)
+        self.records_kept += len(kept)
+        needs_horizon = not header.attributes & DELETE_HORIZON_BIT and (
+            (is_control and is_needless) or any(record.is_tombstone for record in kept)
+        )
+        if len(kept) == header.record_count and not needs_horizon:
+            self.kept.append((stop - at, header.last_offset, header.max_timestamp))
+            return None
+        return self._rebuilt(body, header, kept, self._horizon_ms if needs_horizon else None)
+
+    def _is_wholly_superseded(self, header: BatchHeader) -> bool:
+        """Without a look at its records, by the marks alone."""
+        newest, first = self._map.newest, self._map.first_offset
+        if newest is None or header.base_offset < first or header.last_offset > self._map.latest_offset:
+            return False
+        if header.is_control:
+            return False
+        return newest.find(1, header.base_offset - first, header.last_offset - first + 1) < 0
+
+    def _is_last_of_producer(self, header: BatchHeader) -> bool:
+        """Its batch stays, if need be empty, so that the producer's sequence or epoch is not forgotten."""
+        last = self._last_records.get(header.producer_id)
+        if last is None or header.producer_id < 0:
+            return False
+        if last.last_data_offset >= 0:
+            return header.last_offset == last.last_data_offset
+        return header.is_control and header.producer_epoch == last.producer_epoch
+
+    def _kept_records(self, body: bytes, place: int, limit: int, header: BatchHeader) -> list[_KeptRecord]:
+        try:
+            if header.is_control:
+                kept, place = self._all_records(body, place, header)
+            elif self._is_wholly_superseded(header):
+                return []
+            else:
+                kept, place = self._newest_records(body, place, header)
+        except (IndexError, ValueError) as error:
+            raise CorruptRecordError(f"batch at offset {header.base_offset}: {error}") from error
+        if place != limit:
+            raise CorruptRecordError(f"batch at offset {header.base_offset}: {limit - place} bytes are left")
+        return kept
+
+    def _newest_records(self, body: bytes, place: int, header: BatchHeader) -> tuple[list[_KeptRecord], int]:
+        kept = []
+        offset_map = self._map
+        newest, first, latest = offset_map.newest, offset_map.first_offset, offset_map.latest_offset
+        has_marks = newest is not None and header.base_offset >= first and header.last_offset <= latest
+        is_dense = header.record_count == header.last_offset_delta + 1
+        keeps_tombstones = not (
+            header.attributes & DELETE_HORIZON_BIT and header.base_timestamp <= self._now_ms
+        )
+        find, base_offset = offset_map.entries.get, header.base_offset
+        marked = (
+            newest[base_offset - first : base_offset - first + header.last_offset_delta + 1]  # type: ignore[index]
+            if has_marks
+            else b""
+        )
+        for number in range(header.record_count):
+            start = place
+            size = body[place]
+            place += 1
+            if size > 127:
+                byte = body[place]
+                if byte > 127:
+                    size, place = continue_varint(body, place, size)
+                else:
+                    size += (byte << 7) - 128
+                    place += 1
+            end = place + (size >> 1)
+            if has_marks and is_dense and not marked[number]:
+                place = end
+                continue
+            place += 1
+            zigzag = body[place]
+            place += 1
+            if zigzag > 127:
+                zigzag, place = continue_varint(body, place, zigzag)
+            rest = place
+            delta = body[place]
+            place += 1
+            if delta > 127:
+                delta, place = continue_varint(body, place, delta)
+            delta >>= 1
+            size = body[place]
+            place += 1
+            if size > 127:
+                size, place = continue_varint(body, place, size)
+            has_key = not size & 1
+            size = size >> 1 if has_key else 0
+            offset = base_offset + delta
+            is_tombstone = body[place + size] == 1
+            if offset > latest:
+                is_kept = True
+            elif not has_key or (is_tombstone and not keeps_tombstones):
+                is_kept = False
+            elif has_marks:
+                is_kept = bool(marked[delta])
+            else:
+                key = body[place : place + size]
+                is_kept = find(key if size <= MAX_RAW_KEY_BYTES else short_key(key), -1) <= offset
+            if is_kept:
+                kept.append(_KeptRecord(start, end, (zigzag >> 1) ^ -(zigzag & 1), rest, is_tombstone))
+            place = end
+        return kept, place
+
+    def _all_records(self, body: bytes, place: int, header: BatchHeader) -> tuple[list[_KeptRecord], int]:
+        """Of a control batch: there are no tombstones among them."""
+        kept = []
+        for _ in range(header.record_count):
+            start = place
+            size = body[place]
+            place += 1
+            if size > 127:
+                size, place = continue_varint(body, place, size)
+            end = place + (size >> 1)
+            place += 1
+            zigzag = body[place]
+            place += 1
+            if zigzag > 127:
+                zigzag, place = continue_varint(body, place, zigzag)
+            kept.append(_KeptRecord(start, end, (zigzag >> 1) ^ -(zigzag & 1), place, is_tombstone=False))
+            place = end
+        return kept, place
+
+    def _rebuilt(
+        self, body: bytes, header: BatchHeader, kept: list[_KeptRecord], horizon_ms: int | None
+    ) -> bytes:
+        """The batch with the records that stay. Its offsets and its last sequence remain what they were."""
+        attributes, base_timestamp = header.attributes, header.base_timestamp
+        if horizon_ms is None:
+            records = b"".join([body[record.start : record.end] for record in kept])
+        else:
+            attributes |= DELETE_HORIZON_BIT
+            records = _with_base_timestamp(body, kept, base_timestamp, horizon_ms)
+            base_timestamp = horizon_ms
+        max_timestamp = header.max_timestamp
+        if not attributes & TIMESTAMP_TYPE_BIT:
+            max_timestamp = header.base_timestamp + max(record.timestamp_delta for record in kept)
+        data = compress(attributes & COMPRESSION_MASK, records) if attributes & COMPRESSION_MASK else records
+        batch = _packed(
+            header._replace(
+                batch_length=BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES + len(data),
+                attributes=attributes,
+                base_timestamp=base_timestamp,
+                max_timestamp=max_timestamp,
+                record_count=len(kept),
+            ),
+            bytes(data),
+        )
+        self.kept.append((len(batch), header.last_offset, max_timestamp))
+        return batch
+
+
+def _with_base_timestamp(body: bytes, kept: list[_KeptRecord], old_ms: int, new_ms: int) -> bytes:
+    """The records anew, their timestamps counted from `new_ms`."""
+    output = bytearray()
+    for record in kept:
+        timestamp = bytearray()
+        append_varint(timestamp, old_ms + record.timestamp_delta - new_ms)
+        append_varint(output, 1 + len(timestamp) + record.end - record.rest)
+        output.append(0)  # attributes
+        output += timestamp
+        output += body[record.rest : record.end]
+    return bytes(output)
+
+
+def _empty_batch(header: BatchHeader) -> bytes:
+    """What is left of a batch that stays for its offsets and its sequence."""
+    attributes = header.attributes & (TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
+    return _packed(
+        header._replace(
+            batch_length=BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES,
+            attributes=attributes,
+            base_timestamp=NO_TIMESTAMP,
+            record_count=0,
+        ),
+        b"",
+    )
+
+
+def _packed(header: BatchHeader, records: bytes) -> bytes:
+    batch = bytearray(_HEADER.pack(*header))
+    batch += records
+    _CRC.pack_into(batch, CRC_OFFSET, crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
+    return bytes(batch)

@@ -1,0 +1,104 @@
+"""Putting a cleaned segment in the place of its sources while the log is in use.
+
+The loop does nothing but exchange the objects; files are opened before and renamed after it in a thread.
+Until its files have their names the new segment keeps them open, so that nobody looks for it by name; those
+who send from the old ones keep theirs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from tidelog.broker.log.cleaning.cleaning_job import CleanedSegment
+from tidelog.broker.log.cleaning.swap_files import (
+    SWAP_SUFFIX,
+    announce_swap,
+    call_swap_off,
+    finish_swap,
+    remove_snapshots,
+)
+from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.partition_log import PartitionLog
+from tidelog.broker.log.segment import Segment
+from tidelog.model.instants import WallMs
+
+
+class SegmentSwap:
+    """`announce`, `install` and `finish` in this order; `install` belongs to the event loop, the others to
+    any thread. Nothing else may truncate or close the log meanwhile.
+    """
+
+    def __init__(self, storage: PartitionLog, sources: Sequence[Segment], cleaned: CleanedSegment) -> None:
+        self._storage = storage
+        self._sources = sources
+        self._cleaned = cleaned
+        self._segment = self._new_segment()
+
+    def _new_segment(self) -> Segment:
+        log, cleaned = self._storage.log, self._cleaned
+        segment = Segment(
+            log.directory,
+            cleaned.base_offset,
+            log.open_segments,
+            size_bytes=cleaned.size_bytes,
+            created_ms=self._sources[-1].created_ms,
+        )
+        segment.next_offset = cleaned.next_offset
+        segment.max_timestamp = cleaned.max_timestamp
+        segment.offset_of_max_timestamp = cleaned.offset_of_max_timestamp
+        segment.first_timestamp = cleaned.first_timestamp
+        segment.last_append_ms = self._sources[-1].last_append_ms
+        segment.is_moving = True
+        return segment
+
+    def announce(self) -> None:
+        """Raises LogStorageError, the log then as it was."""
+        directory, cleaned, segment = self._storage.log.directory, self._cleaned, self._segment
+        try:
+            announce_swap(directory, cleaned.base_offset)
+            index, times = segment.offset_index, segment.time_index
+            index.opened_at(index.path + SWAP_SUFFIX, cleaned.offset_index_entries)
+            times.opened_at(times.path + SWAP_SUFFIX, cleaned.time_index_entries)
+            times.load_last()
+            aborted = segment.transaction_index
+            aborted.opened_with(Path(aborted.path + SWAP_SUFFIX).read_bytes())
+            segment.fd = os.open(segment.path + SWAP_SUFFIX, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            self.call_off()
+            raise LogStorageError(f"{segment.path} can't be swapped in: {error}") from error
+
+    def install(self) -> bool:
+        """False if the sources are no longer the log's: `call_off` then."""
+        segment, log = self._segment, self._storage.log
+        segment.references += 1  # so that it stays open
+        if not log.replace_segments(self._sources, segment):
+            segment.references -= 1
+            return False
+        log.open_segments.opened(segment)
+        self._storage.is_swapping = True
+        return True
+
+    def call_off(self) -> None:
+        """Raises OSError."""
+        self._segment.close_descriptors()
+        call_swap_off(self._storage.log.directory, self._cleaned.base_offset)
+
+    def finish(self) -> None:
+        """Raises LogStorageError: the log can be used, but its files get their names at the next start."""
+        directory = self._storage.log.directory
+        try:
+            for segment in self._sources:
+                segment.rename_deleted()
+            finish_swap(directory, self._cleaned.base_offset)
+            remove_snapshots(directory, [segment.base_offset for segment in self._sources[1:]])
+        except OSError as error:
+            raise LogStorageError(f"{self._segment.path} can't be swapped in: {error}") from error
+
+    def finished(self, now_ms: WallMs) -> None:
+        """On the event loop, after `finish`."""
+        self._segment.is_moving = False
+        self._storage.is_swapping = False
+        self._storage.segments_replaced(self._sources, now_ms)
+        self._segment.release()

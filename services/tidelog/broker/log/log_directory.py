@@ -1,0 +1,433 @@
+"""A data directory: whose it is, the partitions in it, the checkpoints of all of them, and how the last run
+ended.
+
+Functions that touch the disk may run in a thread (all but `open` and `close` beside the event loop; one
+call at a time for a partition).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from tidelog.broker.log.checkpoint_file import (
+    CLEANER_OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offsets,
+    write_offsets,
+)
+from tidelog.broker.log.clean_shutdown import (
+    UNKNOWN_BROKER_EPOCH,
+    take_clean_shutdown_marker,
+    write_clean_shutdown_marker,
+)
+from tidelog.broker.log.directory_lock import DirectoryLock
+from tidelog.broker.log.errors import CorruptFileError, LogStorageError
+from tidelog.broker.log.log_config import LogConfig
+from tidelog.broker.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from tidelog.broker.log.partition_directory import (
+    DELETED_DIRECTORY_SUFFIX,
+    LOG_SUFFIX,
+    parse_partition_directory_name,
+    partition_directory_name,
+    renamed_directory_name,
+)
+from tidelog.broker.log.partition_log import NEVER_CLEANED, OpenedLog, PartitionLog
+from tidelog.broker.log.partition_metadata import encode_uuid, read_topic_id, write_topic_id
+from tidelog.broker.log.previous_life import Life, is_log_suspect, life_of, read_boot_id, with_life
+from tidelog.broker.log.segment import OpenSegments
+from tidelog.model.instants import WallMs
+from tidelog.model.topics import TopicPartition
+
+NOT_OF_BROKERS: Final = frozenset({"__cluster_metadata"})
+"""Apache Kafka's controllers keep their own log beside the brokers' partitions."""
+STRAY_DIRECTORY_SUFFIX: Final = "-stray"
+CLOSING_THREADS: Final = 8
+"""A stop waits for fsyncs, which a file system does many at a time."""
+
+_log = structlog.get_logger(__name__)
+
+
+class LogDirectory:
+    """Made by `open`. `was_clean` says whether the last run closed everything; `previous_broker_epoch` which
+    run that was (-1: unknown).
+    """
+
+    def __init__(
+        self, path: Path, lock: DirectoryLock, meta: MetaProperties, clean_epoch: int | None
+    ) -> None:
+        self.path = path
+        self.meta = meta
+        self.is_suspect = is_log_suspect(life_of(meta), clean_epoch, read_boot_id())
+        """Whether the ends of logs may be gone: an unclean stop, and the machine went down with it."""
+        self.has_untold_damage = False
+        """The controller has still to act on what was found; a clean stop does not make it good."""
+        self.was_clean = clean_epoch is not None
+        self.previous_broker_epoch = UNKNOWN_BROKER_EPOCH if clean_epoch is None else clean_epoch
+        self.partitions: dict[TopicPartition, PartitionLog] = {}
+        self.open_segments = OpenSegments()
+        self._lock = lock
+        self._recovery_points = _read_or_start_over(path / RECOVERY_POINT_CHECKPOINT)
+        self._log_start_offsets = _read_or_start_over(path / LOG_START_OFFSET_CHECKPOINT)
+        self._clean_offsets = _read_or_start_over(path / CLEANER_OFFSET_CHECKPOINT)
+        self.high_watermarks = _read_or_start_over(path / HIGH_WATERMARK_CHECKPOINT)
+        self._checkpoint_lock = threading.Lock()
+        self._deleted: list[tuple[int, int, Path]] = []  # (time of deletion, delay, directory to remove)
+        # Not opened since the last run, which left them as they were: they may need recovery.
+        self._unopened = set(self.topic_partitions_on_disk())
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        cluster_id: str,
+        node_id: int,
+        new_directory_id: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> LogDirectory:
+        """Lock the directory (made if absent) and read what the last run left.
+
+        Raises LogDirectoryInUseError; CorruptFileError, also if it belongs to another cluster or node;
+        OSError.
+        """
+        directory = Path(path)
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = DirectoryLock(directory)
+        try:
+            meta = read_meta_properties(directory)
+            if meta is None:
+                meta = MetaProperties(cluster_id, node_id, encode_uuid(new_directory_id()))
+                write_meta_properties(directory, meta)
+            for name, expected, found in (
+                ("cluster.id", cluster_id, meta.cluster_id),
+                ("node.id", str(node_id), str(meta.node_id)),
+            ):
+                if expected != found:
+                    raise CorruptFileError(
+                        f"{directory} has {name}={found} in its meta.properties, not {expected}"
+                    )
+            log_directory = cls(directory, lock, meta, take_clean_shutdown_marker(directory))
+            log_directory._find_deleted()
+        except BaseException:
+            lock.release()
+            raise
+        return log_directory
+
+    def _find_deleted(self) -> None:
+        """Partitions whose deletion the last run did not finish."""
+        for entry in self.path.iterdir():
+            if entry.name.endswith(DELETED_DIRECTORY_SUFFIX) and entry.is_dir():
+                self._deleted.append((0, 0, entry))
+
+    # -- partitions
+
+    def topic_partitions_on_disk(self) -> list[TopicPartition]:
+        """All partitions that have a directory here, open or not, sorted. One without a segment only looks
+        like a partition ("backup-20240101").
+        """
+        found = (
+            (entry, parse_partition_directory_name(entry.name))
+            for entry in self.path.iterdir()
+            if entry.is_dir()
+        )
+        return sorted(
+            partition
+            for entry, partition in found
+            if partition is not None
+            and partition.topic not in NOT_OF_BROKERS
+            and any(entry.glob(f"*{LOG_SUFFIX}"))
+        )
+
+    def topic_id_on_disk(self, topic_partition: TopicPartition) -> uuid.UUID | None:
+        """From `partition.metadata`; None without one. Raises CorruptFileError, OSError."""
+        return read_topic_id(self._path_of(topic_partition))
+
+    def open_partition(
+        self,
+        topic_partition: TopicPartition,
+        topic_id: uuid.UUID,
+        config: LogConfig,
+        *,
+        now_ms: WallMs,
+        new_unique: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> OpenedLog:
+        """Opens the partition's log, which is created or recovered if necessary.
+
+        A directory of a deleted topic with the same name (and another id) is set aside first. Raises
+        LogStorageError.
+        """
+        directory = self._path_of(topic_partition)
+        try:
+            if directory.exists():
+                found_id = read_topic_id(directory)
+                if found_id is not None and found_id != topic_id:
+                    self._set_aside(topic_partition, new_unique())
+                    found_id = None
+            else:
+                found_id = None
+            is_new = not directory.exists()
+            if is_new:
+                self._forget_checkpoints(topic_partition)
+                directory.mkdir()
+            if found_id is None:
+                write_topic_id(directory, topic_id)
+        except (OSError, CorruptFileError) as error:
+            raise LogStorageError(f"{directory} cannot be opened: {error}") from error
+        opened = PartitionLog.open(
+            directory,
+            config,
+            now_ms=now_ms,
+            recovery_point=self._recovery_points.get(topic_partition, 0),
+            log_start_offset=self._log_start_offsets.get(topic_partition, 0),
+            clean_shutdown=is_new or self.was_clean or topic_partition not in self._unopened,
+            open_segments=self.open_segments,
+        )
+        storage = opened.storage
+        storage.clean_offset = self._clean_offsets.get(topic_partition, NEVER_CLEANED)
+        if storage.clean_offset > storage.log.log_end_offset:
+            storage.clean_offset = NEVER_CLEANED
+        if storage.cut_at_opening is not None:
+            _log.warning(
+                "recovery has cut the log", partition=str(topic_partition), where=storage.cut_at_opening
+            )
+        self._unopened.discard(topic_partition)
+        self.partitions[topic_partition] = storage
+        return opened
+
+    def recover_partition(
+        self, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig, *, now_ms: WallMs
+    ) -> PartitionLog:
+        """Recovers a log ahead of time, so that it counts as clean when it is opened.
+
+        The result tells what recovery found; the caller must not use it for anything else. Raises
+        LogStorageError.
+        """
+        storage = self.open_partition(topic_partition, topic_id, config, now_ms=now_ms).storage
+        del self.partitions[topic_partition]
+        return storage
+
+    def close_partition(
+        self, topic_partition: TopicPartition, producer_snapshot: bytes | None = None
+    ) -> None:
+        """Flushes and closes a log; its files remain. Raises LogStorageError.
+
+        `producer_snapshot` describes the producers at the log end (see `PartitionLog.close`).
+        """
+        storage = self.partitions.pop(topic_partition, None)
+        if storage is not None:
+            self._unopened.add(topic_partition)
+            storage.close(producer_snapshot)
+            self._unopened.discard(topic_partition)
+            self._note_checkpoints(topic_partition, storage)
+
+    def delete_partition(
+        self,
+        topic_partition: TopicPartition,
+        now_ms: WallMs,
+        *,
+        new_unique: Callable[[], uuid.UUID] = uuid.uuid4,
+    ) -> None:
+        """Gone at once under its name; its files follow after `file.delete.delay.ms`
+        (`remove_deleted_partitions`).
+
+        Raises LogStorageError.
+        """
+        storage = self.partitions.pop(topic_partition, None)
+        directory = self._path_of(topic_partition)
+        target = self.path / renamed_directory_name(topic_partition, new_unique(), DELETED_DIRECTORY_SUFFIX)
+        delay_ms = 0
+        if storage is not None:
+            storage.mark_deleted(str(target))
+            delay_ms = storage.log.config.file_delete_delay_ms
+        elif directory.exists():
+            _rename(directory, target)
+        self._unopened.discard(topic_partition)
+        self._deleted.append((now_ms, delay_ms, target))
+        self._forget_checkpoints(topic_partition)
+
+    def remove_deleted_partitions(self, now_ms: WallMs) -> int:
+        """Remove the files of partitions whose delay is over; how many partitions. Raises LogStorageError."""
+        due = [deleted for deleted in list(self._deleted) if now_ms - deleted[0] >= deleted[1]]
+        for deleted in due:
+            try:
+                if deleted[2].exists():
+                    shutil.rmtree(deleted[2])
+            except OSError as error:
+                raise LogStorageError(f"{deleted[2]} can't be removed: {error}") from error
+            self._deleted.remove(deleted)
+        return len(due)
+
+    def remove_strays(
+        self, expected: Collection[TopicPartition], *, new_unique: Callable[[], uuid.UUID] = uuid.uuid4
+    ) -> list[TopicPartition]:
+        """Set aside (as `...-stray`, kept) the partitions on disk that are neither open nor expected; which.
+        Raises LogStorageError.
+        """
+        strays = [
+            stray
+            for stray in self.topic_partitions_on_disk()
+            if stray not in expected and stray not in self.partitions
+        ]
+        for stray in strays:
+            self._set_aside(stray, new_unique())
+        return strays
+
+    def _set_aside(self, topic_partition: TopicPartition, unique: uuid.UUID) -> None:
+        name = renamed_directory_name(topic_partition, unique, STRAY_DIRECTORY_SUFFIX)
+        _rename(self._path_of(topic_partition), self.path / name)
+        self._unopened.discard(topic_partition)
+        self._forget_checkpoints(topic_partition)
+
+    def _path_of(self, topic_partition: TopicPartition) -> Path:
+        return self.path / partition_directory_name(topic_partition)
+
+    def remember(self, life: Life) -> None:
+        """Keep in `meta.properties` what the next start has to know of this one. Raises OSError."""
+        with self._checkpoint_lock:
+            self._remember(life)
+
+    def remember_lost_tail(self, topic_partition: TopicPartition) -> None:
+        """At once, since the recovery that found it has cut the log: no later one will find it. Raises
+        OSError.
+        """
+        with self._checkpoint_lock:
+            life = life_of(self.meta)
+            if topic_partition not in life.lost_tails:
+                self._remember(life._replace(lost_tails=(*life.lost_tails, topic_partition)))
+
+    def _remember(self, life: Life) -> None:
+        self.meta = with_life(self.meta, life)
+        write_meta_properties(self.path, self.meta)
+
+    # -- checkpoints
+
+    def _note_checkpoints(self, topic_partition: TopicPartition, storage: PartitionLog) -> None:
+        self._recovery_points[topic_partition] = storage.recovery_point
+        self._log_start_offsets[topic_partition] = storage.log.log_start_offset
+        self._note_clean_offset(topic_partition, storage)
+
+    def _note_clean_offset(self, topic_partition: TopicPartition, storage: PartitionLog) -> None:
+        if storage.clean_offset >= 0:
+            self._clean_offsets[topic_partition] = storage.clean_offset
+        else:
+            self._clean_offsets.pop(topic_partition, None)
+
+    def _forget_checkpoints(self, topic_partition: TopicPartition) -> None:
+        for offsets in (
+            self._recovery_points,
+            self._log_start_offsets,
+            self._clean_offsets,
+            self.high_watermarks,
+        ):
+            offsets.pop(topic_partition, None)
+
+    def checkpoint_recovery_points(self) -> None:
+        """Raises LogStorageError, as the others do."""
+        for topic_partition, storage in list(self.partitions.items()):
+            self._recovery_points[topic_partition] = storage.recovery_point
+        self._write(RECOVERY_POINT_CHECKPOINT, self._recovery_points)
+
+    def checkpoint_log_start_offsets(self) -> None:
+        for topic_partition, storage in list(self.partitions.items()):
+            self._log_start_offsets[topic_partition] = storage.log.log_start_offset
+        self._write(LOG_START_OFFSET_CHECKPOINT, self._log_start_offsets)
+
+    def checkpoint_clean_offsets(self) -> None:
+        """Up to where each compacted log is clean; nothing is written if that was never the case."""
+        for topic_partition, storage in list(self.partitions.items()):
+            self._note_clean_offset(topic_partition, storage)
+        if self._clean_offsets or (self.path / CLEANER_OFFSET_CHECKPOINT).exists():
+            self._write(CLEANER_OFFSET_CHECKPOINT, self._clean_offsets)
+
+    def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
+        """`high_watermarks` of the open partitions; what is known of others stays."""
+        self.high_watermarks.update(high_watermarks)
+        self._write(HIGH_WATERMARK_CHECKPOINT, self.high_watermarks)
+
+    def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        try:
+            with self._checkpoint_lock:
+                write_offsets(self.path / name, dict(offsets))
+        except OSError as error:
+            raise LogStorageError(f"{self.path / name} can't be written: {error}") from error
+
+    # -- the end
+
+    def close(
+        self,
+        *,
+        broker_epoch: int = UNKNOWN_BROKER_EPOCH,
+        producer_snapshots: Mapping[TopicPartition, bytes] | None = None,
+    ) -> None:
+        """Closes all partitions, writes the checkpoints and the clean-shutdown marker, and unlocks.
+
+        It writes no marker if a partition failed to close, if one still needs recovery since an unclean stop,
+        or if the controller does not know yet that logs are suspect. Raises LogStorageError.
+        """
+        snapshots = producer_snapshots or {}
+
+        failures: list[str] = []
+        try:
+            with ThreadPoolExecutor(CLOSING_THREADS) as threads:
+                closed = threads.map(
+                    lambda open_one: self._problem_of_closing(open_one, snapshots.get(open_one)),
+                    list(self.partitions),
+                )
+                failures += [problem for problem in closed if problem is not None]
+            self.checkpoint_recovery_points()
+            self.checkpoint_log_start_offsets()
+            self.checkpoint_clean_offsets()
+            self.checkpoint_high_watermarks({})
+            if not failures and not self.has_untold_damage and (self.was_clean or not self._unopened):
+                is_unregistered = broker_epoch == UNKNOWN_BROKER_EPOCH  # so this life changed nothing
+                epoch = self.previous_broker_epoch if is_unregistered else broker_epoch
+                write_clean_shutdown_marker(self.path, epoch)
+        except OSError as error:
+            failures.append(str(error))
+        finally:
+            self._lock.release()
+        if failures:
+            raise LogStorageError("; ".join(failures))
+
+    def _problem_of_closing(
+        self, topic_partition: TopicPartition, producer_snapshot: bytes | None
+    ) -> str | None:
+        try:
+            self.close_partition(topic_partition, producer_snapshot)
+        except LogStorageError as error:
+            return str(error)
+        return None
+
+    def abandon(self) -> None:
+        """Closes the files, unlocks and writes nothing, as if the process had died."""
+        for storage in self.partitions.values():
+            storage.log.close_files()
+        self._lock.release()
+
+
+def _read_or_start_over(path: Path) -> dict[TopicPartition, int]:
+    """A checkpoint that can't be read counts as absent: logs are recovered from their beginning, high
+    watermarks are found again, as Kafka does. It is written anew soon. Raises OSError.
+    """
+    try:
+        return read_offsets(path)
+    except CorruptFileError as error:
+        _log.warning("a checkpoint is rebuilt", reason=str(error))
+        return {}
+
+
+def _rename(source: Path, target: Path) -> None:
+    try:
+        source.rename(target)
+    except OSError as error:
+        raise LogStorageError(f"{source} can't be renamed: {error}") from error

@@ -1,0 +1,60 @@
+"""Which segments of a log are to go; no I/O. Source: Kafka's `UnifiedLog.deleteOldSegments`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tidelog.broker.log.log_config import LogConfig
+from tidelog.broker.log.segment import Segment
+from tidelog.model.instants import WallMs
+
+
+def segments_to_delete(
+    segments: Sequence[Segment],
+    config: LogConfig,
+    *,
+    log_size_bytes: int,
+    log_start_offset: int,
+    high_watermark: int,
+    now_ms: WallMs,
+) -> int:
+    """How many segments go, from the oldest on. An empty active segment stays; a full count means: roll
+    first.
+
+    Rules in Kafka's order, each going on where the one before stopped: log start offset,
+    `retention.bytes`, `retention.ms`.
+    """
+    deletable = _count_while(
+        segments,
+        0,
+        lambda at: segments[at].next_offset <= high_watermark and not _is_empty_active(segments, at),
+    )
+    count = _count_while(
+        segments[:deletable],
+        0,
+        lambda at: at + 1 < len(segments) and segments[at + 1].base_offset <= log_start_offset,
+    )
+    if not config.is_delete_policy:
+        return count
+    if config.retention_bytes >= 0:
+        surplus_bytes = log_size_bytes - config.retention_bytes - sum(s.size_bytes for s in segments[:count])
+        while count < deletable and surplus_bytes >= segments[count].size_bytes:
+            surplus_bytes -= segments[count].size_bytes
+            count += 1
+    if config.retention_ms >= 0:
+        count = _count_while(
+            segments[:deletable],
+            count,
+            lambda at: now_ms - segments[at].largest_timestamp > config.retention_ms,
+        )
+    return count
+
+
+def _count_while(segments: Sequence[Segment], start: int, holds: Callable[[int], bool]) -> int:
+    while start < len(segments) and holds(start):
+        start += 1
+    return start
+
+
+def _is_empty_active(segments: Sequence[Segment], at: int) -> bool:
+    return at == len(segments) - 1 and not segments[at].size_bytes

@@ -1,0 +1,292 @@
+"""The two sparse indexes beside a segment: `.index` (by offset) and `.timeindex` (by timestamp).
+
+Entries have a fixed size, both columns rise, and entries are only appended. The newest entries are also in
+memory (a window of at most 2 x SPILL_ENTRIES); older ones are searched in the file. So an index costs a few
+KB, however large its segment is. The file can lack up to SPILL_ENTRIES entries; after a crash, recovery
+builds it from the segment.
+
+One thread (the event loop) appends, looks up and truncates. Other threads may call `spill` and `reader`.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from bisect import bisect_left, bisect_right
+from functools import partial
+from typing import ClassVar, Final, Self
+
+from tidelog.broker.log.partition_directory import (
+    OFFSET_INDEX_SUFFIX,
+    TIME_INDEX_SUFFIX,
+    PartitionDirectory,
+)
+from tidelog.records.batch import NO_TIMESTAMP
+
+SPILL_ENTRIES: Final = 512
+_NOT_OPEN: Final = -1
+_SLOTS_TRIED_FROM_HINT: Final = 512
+_ROWS: Final = range(_SLOTS_TRIED_FROM_HINT)
+_POSITION: Final = struct.Struct(">4xi")
+
+
+class IndexFile:
+    """The common part of both indexes. A slot is the number of an entry, counted from 0.
+
+    Methods raise OSError if the disk fails.
+    """
+
+    ENTRY: ClassVar[struct.Struct]
+    SUFFIX: ClassVar[str]
+    __slots__ = ("_base_offset", "_directory", "_fd", "_persisted", "_window", "entry_count")
+
+    def __init__(self, directory: PartitionDirectory, base_offset: int) -> None:
+        self._directory = directory
+        self._base_offset = base_offset
+        self._fd = _NOT_OPEN
+        self._persisted = 0
+        self._window: tuple[int, bytearray] = (0, bytearray())  # slot of its first entry, packed entries
+        self.entry_count = 0
+
+    @property
+    def path(self) -> str:
+        """The path of the index file."""
+        return self._directory.file(self._base_offset, self.SUFFIX)
+
+    def create(self) -> None:
+        """Creates an empty file, or empties the one that exists."""
+        os.close(os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644))
+
+    def opened_with(self, entry_count: int) -> None:
+        """Takes the file as it is; `entry_count` is the number of its entries."""
+        self._persisted = self.entry_count = entry_count
+        self._window = (entry_count, bytearray())
+
+    # -- reading
+
+    def entry(self, slot: int) -> tuple[int, int]:
+        """Returns both columns of an entry."""
+        start, window = self._window
+        size = self.ENTRY.size
+        if slot >= start:
+            first, second = self.ENTRY.unpack_from(window, (slot - start) * size)
+        else:
+            first, second = self.ENTRY.unpack(os.pread(self._open(), size, slot * size))
+        return first, second
+
+    def packed(self, slot: int, count: int) -> bytes:
+        """Returns up to `count` entries from `slot` in the file's format.
+
+        The result has fewer if the entries are partly in the file and partly in memory.
+        """
+        start, window = self._window
+        size = self.ENTRY.size
+        if slot >= start:
+            return bytes(window[(slot - start) * size : (slot - start + count) * size])
+        return os.pread(self._open(), min(count, start - slot) * size, slot * size)
+
+    def _first_column(self, slot: int) -> int:
+        return self.entry(slot)[0]
+
+    def _second_column(self, slot: int) -> int:
+        return self.entry(slot)[1]
+
+    def slot_at_or_below(self, value: int) -> int:
+        """Returns the last slot whose first column is at most `value`, -1 if there is none."""
+        start = self._window[0]
+        count = self.entry_count
+        if start < count and self._first_column(start) <= value:
+            return bisect_right(range(count), value, lo=start, key=self._first_column) - 1
+        return bisect_right(range(min(start, count)), value, key=self._first_column) - 1
+
+    def last_two_rise(self) -> bool:
+        """Returns False if the last two entries are not in order, as zeros after a crash are not."""
+        count = self.entry_count
+        return count < 2 or self._first_column(count - 1) > self._first_column(count - 2)
+
+    def reader(self) -> Self:
+        """Returns a copy of the present entries, with a separate descriptor, for lookups in another thread.
+
+        The caller closes it.
+        """
+        copy = type(self)(self._directory, self._base_offset)
+        # Read the count before the window: entries that a newer window lacks are in the file.
+        copy.entry_count = self.entry_count
+        copy._window = self._window
+        with self._directory.lock:
+            if self._fd != _NOT_OPEN:  # after a cleaning, the name may belong to another file
+                copy._fd = os.dup(self._fd)
+        return copy
+
+    def opened_at(self, path: str, entry_count: int) -> None:
+        """Opens a complete file that has the name `path` for now. It stays open when it is renamed."""
+        self.opened_with(entry_count)
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def _open(self) -> int:
+        if self._fd == _NOT_OPEN:
+            self._fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+        return self._fd
+
+    def close(self) -> None:
+        """Closes the file descriptor; the next lookup that needs the file opens it again."""
+        if self._fd != _NOT_OPEN:
+            os.close(self._fd)
+            self._fd = _NOT_OPEN
+
+    # -- writing
+
+    def _append(self, first: int, second: int) -> None:
+        start, window = self._window
+        window += self.ENTRY.pack(first, second)
+        self.entry_count = count = self.entry_count + 1
+        if count - start >= 2 * SPILL_ENTRIES and count % SPILL_ENTRIES == 0:
+            try:
+                self.spill()
+            except OSError:
+                return  # the disk is full: the entries stay in memory, and the next flush or roll reports it
+            self._window = (count - SPILL_ENTRIES, window[-SPILL_ENTRIES * self.ENTRY.size :])
+
+    def spill(self) -> None:
+        """Writes the entries that the file does not have yet."""
+        with self._directory.lock:
+            start, window = self._window
+            first, count = self._persisted, self.entry_count
+            if first == count:
+                return
+            size = self.ENTRY.size
+            entries = bytes(window[(first - start) * size : (count - start) * size])
+            fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                written = os.pwrite(fd, entries, first * size)
+            finally:
+                os.close(fd)
+            self._persisted = first + written // size
+            if written != len(entries):
+                raise OSError(f"{self.path}: {written} of {len(entries)} bytes written")
+
+    def keep(self, entry_count: int) -> None:
+        """Removes the entries from slot `entry_count` to the end."""
+        with self._directory.lock:
+            start, window = self._window
+            if entry_count >= self.entry_count:
+                return
+            if entry_count < self._persisted:
+                os.truncate(self.path, entry_count * self.ENTRY.size)
+                self._persisted = entry_count
+            if entry_count <= start:
+                self._window = (entry_count, bytearray())
+            else:
+                self._window = (start, window[: (entry_count - start) * self.ENTRY.size])
+            self.entry_count = entry_count
+
+    def keep_below(self, value: int) -> None:
+        """Removes the entries whose first column is at least `value`."""
+        self.keep(bisect_left(range(self.entry_count), value, key=self._first_column))
+
+    def reset(self) -> None:
+        """Removes all entries and empties the file (recovery)."""
+        with self._directory.lock:
+            self.create()
+            self._persisted, self._window, self.entry_count = 0, (0, bytearray()), 0
+
+
+class OffsetIndex(IndexFile):
+    """`.index`: for some batches, the offset of the last record and the position of the batch.
+
+    An entry has 8 bytes: the offset less the segment's base offset, and the position. Methods take and
+    return absolute offsets.
+    """
+
+    ENTRY: ClassVar[struct.Struct] = struct.Struct(">ii")
+    SUFFIX: ClassVar[str] = OFFSET_INDEX_SUFFIX
+    __slots__ = ()
+
+    def append(self, last_offset: int, position: int) -> None:
+        """Adds the entry of the batch at `position`."""
+        self._append(last_offset - self._base_offset, position)
+
+    def position_for(self, offset: int) -> tuple[int, int]:
+        """Returns (slot, position) of the greatest entry at or below `offset`; (-1, 0) if there is none."""
+        slot = self.slot_at_or_below(offset - self._base_offset)
+        return (slot, self.entry(slot)[1]) if slot >= 0 else (-1, 0)
+
+    def place_at_or_below(self, position: int, hint_slot: int) -> tuple[int, int]:
+        """Returns (slot, position) of the last entry whose position is at most `position`, (-1, 0) if none.
+
+        The search is short if the entry is near `hint_slot`, where a sequential reader was last.
+        """
+        low, high = max(0, hint_slot), self.entry_count
+        block = self.packed(low, _SLOTS_TRIED_FROM_HINT)
+        rows = len(block) // self.ENTRY.size
+        if rows and _position_in(block, 0) <= position:
+            row = bisect_right(_ROWS, position, hi=rows, key=partial(_position_in, block)) - 1
+            low += row
+            if row + 1 < rows or low + 1 == high:
+                return low, _position_in(block, row)
+        else:
+            low = 0
+        slot = bisect_right(range(high), position, lo=low, key=self._second_column) - 1
+        return (slot, self.entry(slot)[1]) if slot >= 0 else (-1, 0)
+
+    def last_position(self) -> int:
+        """Returns the position in the last entry, 0 without entries."""
+        return self.entry(self.entry_count - 1)[1] if self.entry_count else 0
+
+
+def _position_in(block: bytes, row: int) -> int:
+    position: int = _POSITION.unpack_from(block, row * 8)[0]
+    return position
+
+
+class TimeIndex(IndexFile):
+    """`.timeindex`: the greatest timestamp so far and the last offset of the batch that has it.
+
+    An entry has 12 bytes: the timestamp in milliseconds, and the offset less the segment's base offset.
+    Methods take and return absolute offsets.
+    """
+
+    ENTRY: ClassVar[struct.Struct] = struct.Struct(">qi")
+    SUFFIX: ClassVar[str] = TIME_INDEX_SUFFIX
+    __slots__ = ("last_timestamp",)
+
+    def __init__(self, directory: PartitionDirectory, base_offset: int) -> None:
+        super().__init__(directory, base_offset)
+        self.last_timestamp = NO_TIMESTAMP  # of the last entry; see `load_last`
+
+    def append_if_later(self, timestamp: int, offset: int) -> bool:
+        """Adds an entry, and returns True, if `timestamp` is greater than that of the last entry."""
+        if timestamp <= self.last_timestamp:
+            return False
+        self._append(timestamp, offset - self._base_offset)
+        self.last_timestamp = timestamp
+        return True
+
+    def last(self) -> tuple[int, int]:
+        """Returns (timestamp, offset) of the last entry, (-1, base offset) without entries."""
+        if not self.entry_count:
+            return NO_TIMESTAMP, self._base_offset
+        timestamp, relative_offset = self.entry(self.entry_count - 1)
+        return timestamp, self._base_offset + relative_offset
+
+    def load_last(self) -> None:
+        """Reads the last timestamp. Needed before the first append to an index that had entries."""
+        self.last_timestamp = self.last()[0]
+
+    def offset_for(self, timestamp: int) -> int:
+        """Returns the offset of the last entry at or below `timestamp`.
+
+        All batches before this offset are older than `timestamp`.
+        """
+        slot = self.slot_at_or_below(timestamp)
+        return self._base_offset + (self.entry(slot)[1] if slot >= 0 else 0)
+
+    def keep_offsets_below(self, offset: int) -> None:
+        """Removes the entries of batches at or above `offset`."""
+        self.keep(bisect_left(range(self.entry_count), offset - self._base_offset, key=self._second_column))
+        self.load_last()
+
+    def reset(self) -> None:
+        """Removes all entries and empties the file (recovery)."""
+        super().reset()
+        self.last_timestamp = NO_TIMESTAMP

@@ -1,0 +1,263 @@
+"""Everything that this broker follows: the fetchers, one per leader and shard (`num.replica.fetchers`), the
+partitions that move between them as roles change, and the work on logs that needs a thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from functools import partial
+from typing import Protocol
+
+import structlog
+
+from tidelog.broker.partition.events import AskEpochEnd, RestartLogAt, TruncateTo
+from tidelog.broker.replica import Replica
+from tidelog.broker.replication.follower.followed_partition import (
+    FetcherKey,
+    FollowedPartition,
+    FollowerContext,
+)
+from tidelog.broker.replication.follower.leader_fetcher import LeaderFetcher
+from tidelog.broker.replication.throttle import UNLIMITED, ReplicationThrottle
+from tidelog.broker.socket_io import BufferPool
+from tidelog.model.brokers import Endpoint
+from tidelog.model.errors import KafkaError
+from tidelog.model.instants import MonotonicMs
+from tidelog.model.topics import TopicPartition
+
+_log = structlog.get_logger(__name__)
+
+
+class BrokerTraffic(Protocol):
+    """The counter of replicated bytes."""
+
+    replication_bytes_in: int
+
+
+class ReplicaFetchers:
+    """Learns of each role by `role_changed`, and of each replica that is closed by `forget`."""
+
+    def __init__(self, context: FollowerContext, traffic: BrokerTraffic) -> None:
+        self._context = context
+        self._traffic = traffic
+        self.buffer_pool = BufferPool()
+        self.throttle = ReplicationThrottle(now_ms=MonotonicMs(0))
+        self._fetchers: dict[FetcherKey, LeaderFetcher] = {}
+        self._followed: dict[TopicPartition, FollowedPartition] = {}
+        self._work: set[tuple[TopicPartition, asyncio.Task[None]]] = set()
+        self._closing: set[asyncio.Task[None]] = set()
+        self._is_stopped = False
+
+    # -- what is followed
+
+    def role_changed(self, replica: Replica) -> None:
+        """Starts, continues or stops following after a LeaderAndIsr. Does nothing if the role is the same."""
+        topic_partition, core = replica.topic_partition, replica.core
+        known = self._followed.get(topic_partition)
+        if known is not None:
+            if (
+                known.replica is replica
+                and known.leader_epoch == core.leader_epoch
+                and known.leader_id == core.leader
+            ):
+                return
+            self._leave(known)
+        if core.is_follower and not self._is_stopped:
+            fetcher_key, fetcher = self._fetcher_of(replica)
+            max_bytes = self._context.settings.broker.replica_fetch_max_bytes
+            followed = FollowedPartition(replica, fetcher_key, max_bytes)
+            self._followed[topic_partition] = followed
+            fetcher.followed_count += 1
+            fetcher.resume(followed)
+
+    async def forget(self, topic_partition: TopicPartition) -> None:
+        """Stops following a replica that is about to be closed. On return, no thread uses its log."""
+        known = self._followed.get(topic_partition)
+        if known is not None:
+            self._leave(known)
+        work = [task for worked_on, task in self._work if worked_on == topic_partition]
+        if work:
+            await asyncio.wait(work)
+
+    def is_followed(self, replica: Replica) -> bool:
+        followed = self._followed.get(replica.topic_partition)
+        return followed is not None and followed.replica is replica
+
+    def resume(self, replica: Replica) -> None:
+        followed = self._followed.get(replica.topic_partition)
+        if followed is not None and followed.replica is replica:
+            self._resume(followed)
+
+    def _resume(self, followed: FollowedPartition) -> None:
+        fetcher = self._fetchers.get(followed.fetcher_key)
+        if fetcher is not None:
+            fetcher.resume(followed)
+
+    def brokers_changed(self) -> None:
+        """Has the fetchers connect again to leaders whose address or broker epoch changed."""
+        for fetcher in self._fetchers.values():
+            fetcher.brokers_changed()
+
+    async def stop(self) -> None:
+        """Stops fetching. Returns when no log is being truncated."""
+        self._is_stopped = True
+        for followed in list(self._followed.values()):
+            self._leave(followed)
+        await asyncio.gather(*(fetcher.stop() for fetcher in self._fetchers.values()))
+        self._fetchers.clear()
+        under_way = self._closing | {task for _, task in self._work}
+        if under_way:
+            await asyncio.wait(under_way)
+
+    def _leave(self, followed: FollowedPartition) -> None:
+        followed.is_stopped = True
+        fetcher, topic_partition = self._fetchers[followed.fetcher_key], followed.replica.topic_partition
+        fetcher.leave(followed)
+        fetcher.followed_count -= 1
+        fetcher.questions.forget(topic_partition, followed.leader_epoch)
+        del self._followed[topic_partition]
+        if fetcher.is_idle:
+            del self._fetchers[followed.fetcher_key]
+            closing = asyncio.create_task(fetcher.stop())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    def _fetcher_of(self, replica: Replica) -> tuple[FetcherKey, LeaderFetcher]:
+        """Returns the fetcher for the replica's current leader, a new one if necessary."""
+        topic, partition = replica.topic_partition
+        shard = (zlib.crc32(topic.encode()) + partition) % self._context.settings.broker.num_replica_fetchers
+        key = FetcherKey(replica.core.leader, shard)
+        fetcher = self._fetchers.get(key)
+        if fetcher is None:
+            fetcher = self._fetchers[key] = LeaderFetcher(self, self._context, replica.core.leader)
+        return key, fetcher
+
+    def endpoint_of(self, leader_id: int) -> Endpoint | None:
+        registration = self._context.metadata.brokers.get(leader_id)
+        if registration is None:
+            return None
+        plan = self._context.settings.broker.listener_plan()
+        return registration.endpoint(plan.inter_broker_listener_name)
+
+    # -- effects of the partition core
+
+    def ask_epoch_end(self, replica: Replica, question: AskEpochEnd) -> None:
+        """Asks the leader until it answers or another broker leads."""
+        if not self._is_stopped:
+            _, fetcher = self._fetcher_of(replica)
+            fetcher.questions.ask_epoch_end(replica, question)
+
+    def cut_log(self, replica: Replica, cut: TruncateTo | RestartLogAt, leader_epoch: int) -> None:
+        """Starts to truncate the log in a thread."""
+        self._start(replica, self._cut_log(replica, cut, leader_epoch))
+
+    async def _cut_log(self, replica: Replica, cut: TruncateTo | RestartLogAt, leader_epoch: int) -> None:
+        _log.info(
+            "log is truncated because the leader's differs",
+            partition=str(replica.topic_partition),
+            offset=cut.offset,
+            log_end_offset=replica.core.log_end_offset,
+            whole=type(cut) is RestartLogAt,
+        )
+        while self.is_followed(replica) and replica.core.leader_epoch == leader_epoch:
+            try:
+                await replica.cut_log(cut, leader_epoch, self._context.clock.wall_ms())
+            except KafkaError as error:
+                _log.error(
+                    "log cannot be truncated", partition=str(replica.topic_partition), reason=str(error)
+                )
+                await asyncio.sleep(self._context.settings.broker.replica_fetch_backoff_ms / 1000)
+            else:
+                break
+        self.resume(replica)
+
+    def flush_epochs(self, followed: FollowedPartition) -> None:
+        """Flushes the leader-epoch checkpoint before records of a new leader epoch are appended. They are
+        fetched again afterwards.
+        """
+        self._start(followed.replica, self._flushed(followed, followed.replica.flush_leader_epochs))
+
+    def flush_log(self, followed: FollowedPartition) -> None:
+        """Flushes what was appended before the leader learns that it is here."""
+        storage, now_ms = followed.replica.storage, self._context.clock.wall_ms()
+        self._start(
+            followed.replica,
+            self._flushed(followed, lambda: asyncio.to_thread(storage.flush, None, now_ms=now_ms)),
+        )
+
+    async def _flushed(self, followed: FollowedPartition, flush: Callable[[], Awaitable[None]]) -> None:
+        """Flushes, and fetches again after a success."""
+        while not followed.is_stopped:
+            try:
+                await flush()
+            except KafkaError as error:
+                partition, reason = str(followed.replica.topic_partition), str(error)
+                _log.error("followed partition cannot be flushed", partition=partition, reason=reason)
+                pause_ms = followed.backoff_ms(self._context.settings.broker.replica_fetch_backoff_ms)
+                await asyncio.sleep(pause_ms / 1000)
+            else:
+                self._resume(followed)
+                return
+
+    def _start(self, replica: Replica, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        entry = replica.topic_partition, task
+        self._work.add(entry)
+        task.add_done_callback(lambda _: self._ended(entry))
+
+    def _ended(self, entry: tuple[TopicPartition, asyncio.Task[None]]) -> None:
+        self._work.discard(entry)
+        topic_partition, task = entry
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("replication failed", partition=str(topic_partition), exc_info=error)
+
+    # -- the throttle and the metrics
+
+    def received(self, followed: FollowedPartition, size_bytes: int) -> None:
+        """Counts batches that were appended. Throttled replicas may have to wait afterwards."""
+        self._traffic.replication_bytes_in += size_bytes
+        throttle = self.throttle
+        rate = self._context.settings.broker.follower_replication_throttled_rate
+        if rate == UNLIMITED and not throttle.is_limited:
+            return
+        now_ms = self._context.timer.monotonic_ms()
+        throttle.set_rate(rate, now_ms)
+        if throttle.is_limited and followed.is_throttled:
+            throttle.spend(size_bytes, now_ms)
+            if throttle.is_exceeded(now_ms):
+                self._hold_back_throttled(now_ms)
+
+    def _hold_back_throttled(self, now_ms: MonotonicMs) -> None:
+        """Pauses the throttled partitions that lag. As in Kafka, a partition without lag is not paused, so
+        that it stays in the ISR.
+        """
+        deadline_ms = now_ms + self.throttle.wait_ms(now_ms)
+        for followed in list(self._followed.values()):
+            if followed.is_fetched and followed.lag > 0 and followed.is_throttled:
+                self._fetchers[followed.fetcher_key].leave(followed)
+                self._context.timer.add(partial(self._resume_throttled, followed), deadline_ms)
+
+    def _resume_throttled(self, followed: FollowedPartition) -> None:
+        timer = self._context.timer
+        now_ms = timer.monotonic_ms()
+        self.throttle.set_rate(self._context.settings.broker.follower_replication_throttled_rate, now_ms)
+        wait_ms = self.throttle.wait_ms(now_ms) if followed.is_throttled else 0
+        if not wait_ms:
+            self._resume(followed)
+        elif not followed.is_stopped:
+            timer.add(partial(self._resume_throttled, followed), now_ms + wait_ms)
+
+    def lags(self) -> Iterator[tuple[TopicPartition, int, int]]:
+        """Yields each partition, its leader, and the records that it lacks up to the leader's high watermark.
+        Skips partitions that have received no response yet. Any thread may call it.
+        """
+        for followed in list(self._followed.values()):
+            if followed.lag >= 0:
+                yield followed.replica.topic_partition, followed.leader_id, followed.lag
+
+    @property
+    def failed_count(self) -> int:
+        """The number of partitions that fail again and again. Any thread may read it."""
+        return sum(followed.is_failing for followed in list(self._followed.values()))

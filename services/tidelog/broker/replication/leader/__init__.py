@@ -1,0 +1,1 @@
+"""The leader's side of replication: what followers fetch, and the ISR."""

@@ -1,0 +1,283 @@
+"""What a handler knows of the request it answers, and the ways to answer it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractContextManager
+from enum import Enum
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+
+from tidelog.timing.purgatory import DelayedOperation
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.headers import SIZE_BYTES, response_begin
+
+if TYPE_CHECKING:
+    from tidelog.broker.socket_io import Chunk
+    from tidelog.metrics.telemetry import Telemetry
+    from tidelog.wire.schema import Buffer, Message
+
+
+class Unanswered(Enum):
+    """The results of handlers that return no answer."""
+
+    PARKED = "parked"
+    NO_REPLY = "no reply"
+
+
+PARKED: Final = Unanswered.PARKED
+"""Returned by a handler that called `park()`: the answer comes later, by `reply()`."""
+NO_REPLY: Final = Unanswered.NO_REPLY
+"""Returned by a handler whose request wants no answer (Produce with acks=0)."""
+
+
+class RequestSource:
+    """The connection that a request came from, as far as the request uses it. `Connection` implements it."""
+
+    __slots__ = ("is_closed", "last_active", "listener_name", "loop", "peer_host")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, listener_name: str) -> None:
+        self.loop = loop
+        self.listener_name = listener_name
+        self.peer_host = ""
+        self.is_closed = False
+        self.last_active = monotonic()
+
+    def wait_for(self, context: RequestContext) -> None:
+        """Keeps the place of a request that is answered later."""
+        raise NotImplementedError
+
+    def answer_later(self, context: RequestContext, chunks: Sequence[Chunk]) -> None:
+        """Sends the answer of a request that waited, once all answers before it are sent."""
+        raise NotImplementedError
+
+    def at_end_of_turn(self, call: Callable[[], None]) -> None:
+        """Calls `call` when every socket that was readable has been read, before the answers are sent."""
+        raise NotImplementedError
+
+    def refuse(self, reason: str) -> None:
+        """Closes a connection whose client broke the protocol, and logs the reason."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Closes the connection."""
+        raise NotImplementedError
+
+
+class RequestSteps(Protocol):
+    """Observes the steps of one request: what is handled, appended or read, waited for and answered. A
+    request has an observer only if it is traced. Code that reports a step first checks for None, and
+    otherwise pays nothing.
+    """
+
+    @property
+    def traceparent(self) -> str:
+        """The trace's id for the services that the request is passed on to (W3C Trace Context)."""
+        ...
+
+    def handling(self) -> AbstractContextManager[None]:
+        """Returns the context in which the handler runs. An exception in it ends the request."""
+        ...
+
+    def append_began(self, topic: str | None, partition: int, records: Buffer | None) -> None: ...
+
+    def append_ended(self, error_code: int, base_offset: int) -> None: ...
+
+    def read_began(self, topics: Iterable[str]) -> None: ...
+
+    def read_ended(self, size_bytes: int, partition_count: int) -> None: ...
+
+    def wait_began(self, name: str) -> None:
+        """The request waits for something with a name of its own. The wait lasts until the next step
+        begins.
+        """
+        ...
+
+    def parked(self) -> None:
+        """The request waits for what its API usually waits for, unless a wait has begun already."""
+        ...
+
+    def answered(self, message: Message | EncodedBody) -> None:
+        """The response is about to be encoded and sent."""
+        ...
+
+    def abandoned(self) -> None:
+        """The connection ended before the response."""
+        ...
+
+    def ended(self) -> None:
+        """The request ended without a response."""
+        ...
+
+
+class RequestContext:
+    """One request on its way: its header's facts and its place in the connection's order of answers."""
+
+    __slots__ = (
+        "answer_bytes",
+        "api_version",
+        "chunks",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "on_abandoned",
+        "parked_at",
+        "route",
+        "started_at",
+        "steps",
+    )
+
+    def __init__(
+        self,
+        connection: RequestSource,
+        route: Route,
+        correlation_id: int,
+        client_id: str | None,
+        started_at: float,
+    ) -> None:
+        self.connection = connection
+        self.route = route
+        self.api_version = route.version
+        self.correlation_id = correlation_id
+        self.client_id = client_id
+        self.answer_bytes: int  # known when it is encoded
+        self.started_at = started_at  # seconds of the monotonic clock, when its bytes arrived
+        self.chunks: Sequence[Chunk] | None = None
+        self.on_abandoned: Callable[[], object] | None = None
+        self.parked_at: float  # known when it is parked
+        self.steps: RequestSteps | None = None
+
+    @property
+    def listener_name(self) -> str:
+        return self.connection.listener_name
+
+    @property
+    def traceparent(self) -> str:
+        """The trace that services learn to which the request is passed on; empty if it is not traced."""
+        return "" if self.steps is None else self.steps.traceparent
+
+    @property
+    def host(self) -> str:
+        return self.connection.peer_host
+
+    def park(self, on_abandoned: Callable[[], object] | None = None) -> Unanswered:
+        """Keep the place in the order of answers; `on_abandoned` is called if the connection ends before
+        the answer.
+        """
+        if self.steps is not None:
+            self.steps.parked()
+        self.on_abandoned = on_abandoned
+        self.parked_at = monotonic()
+        self.connection.wait_for(self)
+        return PARKED
+
+    def reply(self, message: Message | EncodedBody) -> None:
+        """Answer a parked request."""
+        self.on_abandoned = None
+        if self.steps is not None:
+            self.steps.answered(message)
+        if not self.connection.is_closed:
+            self.route.telemetry.waits.took(monotonic() - self.parked_at)
+            self.connection.answer_later(self, self.route.encode_answer(self, message))
+
+    def abandon(self) -> None:
+        """The connection is gone."""
+        if self.on_abandoned is not None:
+            self.on_abandoned()
+            self.on_abandoned = None
+        if self.steps is not None:
+            self.steps.abandoned()
+
+
+class DelayedRequest(DelayedOperation):
+    """A parked request in a purgatory."""
+
+    __slots__ = ("context",)
+
+    def __init__(self, context: RequestContext) -> None:
+        super().__init__()
+        self.context = context
+
+
+class EncodedBody:
+    """An answer whose body is encoded already."""
+
+    __slots__ = ("chunks",)
+
+    def __init__(self, chunks: Sequence[Chunk]) -> None:
+        self.chunks = chunks
+
+
+Reply: TypeAlias = "Message | EncodedBody | Unanswered"
+"""A response, encoded or not, or the reason why there is none now."""
+Answer: TypeAlias = "Reply | Coroutine[Any, Any, Reply]"
+"""A handler's result. A coroutine holds back the later requests of the connection until it returns."""
+Handler: TypeAlias = "Callable[[Any, RequestContext], Answer]"
+"""Its first argument is a request of the handler's own API, which a table of handlers can't express."""
+
+
+DecoderOfVersion: TypeAlias = Callable[[int], codec.Decoder]
+
+
+class Handling(NamedTuple):
+    """An API's handler, and its own decoder by version if the usual one does not fit."""
+
+    handle: Handler
+    decoder: DecoderOfVersion | None = None
+
+
+class Route:
+    """How one version of one API is decoded, handled and encoded; made at its first request."""
+
+    __slots__ = (
+        "_begin",
+        "_handling",
+        "api_key",
+        "decode",
+        "encode",
+        "handle",
+        "keeps_frame",
+        "telemetry",
+        "version",
+    )
+
+    def __init__(
+        self,
+        api_key: ApiKey,
+        version: int,
+        handling: Handling,
+        telemetry: Telemetry,
+    ) -> None:
+        self.api_key = api_key
+        self.version = version
+        self._handling = handling
+        self.handle = handling.handle
+        self.keeps_frame = (
+            api_key == ApiKey.PRODUCE
+        )  # its handler is done with the records before the buffer is used again
+        self.decode = (
+            codec.request_decoder(api_key, version) if handling.decoder is None else handling.decoder(version)
+        )
+        self.encode = codec.response_encoder(api_key, version)
+        self._begin = response_begin(api_key, version)
+        self.telemetry = telemetry.request_metrics(api_key.name_in_kafka, version)
+
+    def counted_as(self, name: str, telemetry: Telemetry) -> Route:
+        """The same under another name in the metrics."""
+        route = Route(self.api_key, self.version, self._handling, telemetry)
+        route.telemetry = telemetry.request_metrics(name, self.version)
+        return route
+
+    def encode_answer(self, context: RequestContext, message: Message | EncodedBody) -> list[Chunk]:
+        """The whole frame: size, header, body."""
+        chunks: list[Chunk] = list(message.chunks) if type(message) is EncodedBody else self.encode(message)
+        first = chunks[0]
+        assert type(first) is bytes
+        begin = self._begin
+        size = begin.size - SIZE_BYTES + (len(first) if len(chunks) == 1 else sum(map(len, chunks)))
+        context.answer_bytes = size
+        chunks[0] = begin.pack(size, context.correlation_id) + first
+        self.telemetry.observe(monotonic() - context.started_at, size)
+        return chunks

@@ -1,0 +1,100 @@
+"""The requests that wait for a partition to change, and the changes that complete them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import structlog
+
+from tidelog.broker.closest_replica import is_rack_aware
+from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
+from tidelog.broker.request import DelayedRequest
+from tidelog.model.topics import TopicPartition
+from tidelog.timing.purgatory import DelayedOperation, Purgatory
+from tidelog.timing.timer import Timer
+
+_log = structlog.get_logger(__name__)
+
+
+class PartitionObserver(Protocol):
+    """Learns of changes to partitions besides the waiting requests: the coordinators' attachments."""
+
+    def high_watermark_advanced(self, topic_partition: TopicPartition) -> None: ...
+
+    def leadership_changed(self, topic_partition: TopicPartition) -> None:
+        """The partition may have another leader or leader epoch, or this broker no longer hosts it."""
+        ...
+
+    def stop(self) -> None:
+        """The broker stops: whatever waits is answered now."""
+        ...
+
+
+class WaitingRequests:
+    """Producers that wait for acks=all, consumers and followers that wait for records, and DeleteRecords
+    requests that wait for all replicas.
+    """
+
+    def __init__(
+        self, settings: CurrentSettings, timer: Timer, follower_fetch_sessions: FollowerFetchSessions
+    ) -> None:
+        self._settings = settings
+        self._follower_fetch_sessions = follower_fetch_sessions
+        self._observers: list[PartitionObserver] = []
+        self.timer = timer
+        self.produce: Purgatory[TopicPartition] = Purgatory("Produce", timer, _operation_failed)
+        self.fetch: Purgatory[TopicPartition] = Purgatory("Fetch", timer, _operation_failed)
+        self.delete_records: Purgatory[TopicPartition] = Purgatory("DeleteRecords", timer, _operation_failed)
+
+    def observe(self, observer: PartitionObserver) -> None:
+        """Registers `observer` for the changes to all partitions."""
+        self._observers.append(observer)
+
+    def high_watermark_advanced(self, topic_partition: TopicPartition) -> None:
+        """Completes fetches that wait for records and produce requests with acks=all."""
+        self.fetch.check_and_complete(topic_partition)
+        self.produce.check_and_complete(topic_partition)
+        sessions = self._follower_fetch_sessions
+        if topic_partition in sessions.fetched:
+            is_urgent = is_rack_aware(self._settings.broker.replica_selector_class)
+            sessions.high_watermark_advanced(topic_partition, is_urgent=is_urgent)
+        for observer in self._observers:
+            observer.high_watermark_advanced(topic_partition)
+
+    def log_end_advanced(self, topic_partition: TopicPartition) -> None:
+        """Completes followers' fetches: the leader appended records."""
+        self._follower_fetch_sessions.log_end_advanced(topic_partition)
+
+    def log_start_advanced(self, topic_partition: TopicPartition) -> None:
+        """Completes followers' fetches: the leader's log begins at a later offset."""
+        self._follower_fetch_sessions.log_end_advanced(topic_partition)
+
+    def low_watermark_advanced(self, topic_partition: TopicPartition) -> None:
+        """Completes DeleteRecords requests that wait for all replicas."""
+        self.delete_records.check_and_complete(topic_partition)
+
+    def leadership_changed(self, topic_partition: TopicPartition) -> None:
+        """Has each request that waits for this partition check again whether it can still be answered: the
+        partition may have another leader or leader epoch, or this broker no longer hosts it.
+        """
+        for observer in self._observers:
+            observer.leadership_changed(topic_partition)
+        self.high_watermark_advanced(topic_partition)
+        self.delete_records.check_and_complete(topic_partition)
+        self._follower_fetch_sessions.log_end_advanced(topic_partition)
+
+    def answer_all(self) -> None:
+        """Answers every waiting request with what there is, because the broker stops."""
+        for purgatory in (self.fetch, self.produce, self.delete_records):
+            purgatory.expire_all()
+        self._follower_fetch_sessions.end_all()
+        for observer in self._observers:
+            observer.stop()
+
+
+def _operation_failed(operation: DelayedOperation, error: Exception) -> None:
+    """Closes the connection: the answer will never come, so no later request may be answered either."""
+    _log.error("a waiting request failed", operation=type(operation).__name__, exc_info=error)
+    if isinstance(operation, DelayedRequest):
+        operation.context.connection.close()

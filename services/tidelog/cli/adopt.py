@@ -1,0 +1,107 @@
+"""Adopts topics that are in the data directory but not in the metadata.
+
+Apache Kafka wrote the directory, or the metadata was lost. The names and ids come from the partitions'
+directories and their `partition.metadata`. The topics' settings were stored elsewhere and are lost, so the
+defaults apply, except that the internal topics are compacted.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from tidelog.broker.log.errors import CorruptFileError
+from tidelog.broker.log.partition_metadata import read_topic_id
+from tidelog.cli.log_survey import (
+    NO_EPOCH,
+    greatest_producer_id,
+    latest_leader_epoch,
+    partition_directories,
+)
+from tidelog.metadata import keys
+from tidelog.metadata.entries import (
+    PartitionStateEntry,
+    ProducerIdBlockEntry,
+    TopicConfigEntry,
+    TopicEntry,
+    decode_entry,
+)
+from tidelog.metadata.store import MAX_TXN_OPERATIONS, Compare, MetadataStore, Put
+from tidelog.model.topics import INTERNAL_TOPICS
+
+NO_CONTROLLER_EPOCH: Final = 0
+PRODUCER_IDS_SKIPPED: Final = 1_000_000
+"""How many ids above the greatest one in any producer snapshot may be in use by later batches."""
+
+_log = structlog.get_logger(__name__)
+
+
+async def adopt_topics(store: MetadataStore, log_dir: Path, node_id: int) -> None:
+    """Writes the topics of `log_dir` into `store`, except those whose names the store knows.
+
+    Raises OSError, CorruptFileError, StoreError.
+    """
+    known = {item.key for item in (await store.list_prefix(keys.TOPICS)).items}
+    found = {
+        topic: partitions
+        for topic, partitions in sorted(_topics_on_disk(log_dir).items())
+        if keys.topic(topic) not in known
+    }
+    if found:
+        await _skip_producer_ids(
+            store, [path for partitions in found.values() for path in partitions.values()]
+        )
+    for topic, partitions in found.items():
+        await _adopt(store, topic, partitions, node_id)
+        _log.info("topic adopted from the data directory", topic=topic, partitions=len(partitions))
+
+
+async def _skip_producer_ids(store: MetadataStore, directories: Iterable[Path]) -> None:
+    """Raises the next producer id, so that no new producer gets an id that the logs already contain."""
+    known = await store.get(keys.PRODUCER_ID_BLOCK)
+    block = None if known is None else decode_entry(known.key, known.value)
+    next_id = block.first + block.count if isinstance(block, ProducerIdBlockEntry) else 0
+    greatest = max((greatest_producer_id(directory) for directory in directories), default=-1)
+    if (
+        greatest + 1 >= next_id
+    ):  # also without a snapshot, because batches may be newer than the last snapshot
+        entry = ProducerIdBlockEntry(-1, greatest + 1, PRODUCER_IDS_SKIPPED)
+        await store.txn([], [Put(entry.key, entry.encode())])
+
+
+def _topics_on_disk(log_dir: Path) -> dict[str, dict[int, Path]]:
+    topics: dict[str, dict[int, Path]] = {}
+    for found, directory in partition_directories(log_dir).items():
+        topics.setdefault(found.topic, {})[found.partition] = directory
+    return topics
+
+
+async def _adopt(store: MetadataStore, topic: str, partitions: Mapping[int, Path], node_id: int) -> None:
+    """Writes a topic. The topic's own key comes last, so that an interrupted adoption is repeated."""
+    ids = {found for found in map(read_topic_id, partitions.values()) if found is not None}
+    if len(ids) > 1:
+        raise CorruptFileError(
+            f"the partitions of topic {topic} have different topic ids: {sorted(map(str, ids))}"
+        )
+    topic_id = ids.pop() if ids else uuid.uuid4()
+    count = max(partitions) + 1
+    entries: list[PartitionStateEntry | TopicConfigEntry | TopicEntry] = [
+        PartitionStateEntry(
+            topic, index, node_id, _next_epoch(partitions.get(index)), (node_id,), NO_CONTROLLER_EPOCH
+        )
+        for index in range(count)
+    ]
+    if topic in INTERNAL_TOPICS:
+        entries.append(TopicConfigEntry(topic, {"cleanup.policy": "compact"}))
+    entries.append(TopicEntry(topic, topic_id, tuple((node_id,) for _ in range(count))))
+    for start in range(0, len(entries), MAX_TXN_OPERATIONS):
+        puts = [Put(entry.key, entry.encode()) for entry in entries[start : start + MAX_TXN_OPERATIONS]]
+        await store.txn([Compare.absent(keys.topic(topic))], puts)
+
+
+def _next_epoch(directory: Path | None) -> int:
+    return (NO_EPOCH if directory is None else latest_leader_epoch(directory)) + 1

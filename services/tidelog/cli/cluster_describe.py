@@ -1,0 +1,40 @@
+"""`tidelog cluster describe`: shows the brokers, the controller, and the APIs that a broker serves."""
+
+from __future__ import annotations
+
+import click
+
+from tidelog.cli.output import is_terminal, print_heading, print_table
+from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
+from tidelog.wire.api_keys import find_api_spec
+
+
+@click.command("describe", cls=ToolCommand)
+@click.option("--api-versions", is_flag=True, help="Show the APIs and versions that a broker serves.")
+@cluster_options
+def command(api_versions: bool, bootstrap_server: str, request_timeout_ms: int) -> None:
+    """Show the cluster id, the brokers and the controller."""
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        if api_versions:
+            served = sorted(cluster.any_broker().served.items())
+            rows = [
+                (
+                    key,
+                    spec.name if (spec := find_api_spec(key)) else "",
+                    versions.min_version,
+                    versions.max_version,
+                )
+                for key, versions in served
+            ]
+            print_table(("#key", "API", "#from", "#to"), rows)
+            return
+        view = cluster.describe()
+    if is_terminal():
+        print_heading(view.cluster_id or "", "  cluster id")
+    print_table(
+        ("#broker", "address", "rack", ""),
+        [
+            (b.broker_id, b.address, b.rack, "controller" if b.broker_id == view.controller_id else "")
+            for b in view.brokers
+        ],
+    )

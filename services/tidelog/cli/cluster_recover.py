@@ -1,0 +1,228 @@
+"""`tidelog cluster recover`: rebuilds etcd's lost contents from the brokers' logs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import uuid
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+
+from tidelog.broker.log.directory_lock import DirectoryLock
+from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
+from tidelog.broker.log.meta_properties import MetaProperties, read_meta_properties
+from tidelog.cli.local_cluster.cluster import STOP_TIMEOUT_S, LocalCluster
+from tidelog.cli.local_cluster.plan import BROKER, ETCD
+from tidelog.cli.log_survey import FoundReplica, greatest_producer_id, partition_directories, survey
+from tidelog.cli.output import note, say
+from tidelog.cli.rebuilt_metadata import RebuiltTopic, rebuild_topics
+from tidelog.cli.service_options import service_options, settings_from
+from tidelog.cli.service_process import etcd_options
+from tidelog.cli.tool_command import ToolCommand, ToolError
+from tidelog.metadata import keys
+from tidelog.metadata.cluster_identity import ensure_cluster_id
+from tidelog.metadata.entries import Entry, ProducerIdBlockEntry
+from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
+from tidelog.metadata.etcd.options import EtcdOptions
+from tidelog.metadata.store import MAX_TXN_BYTES, MAX_TXN_OPERATIONS, Delete, MetadataStore, Put, StoreError
+
+PRODUCER_IDS_SKIPPED: Final = 1_000_000
+"""How many ids above the greatest one in any producer snapshot may be in use by later batches."""
+SURVEY_THREADS: Final = 8
+UNDER_WAY: Final = "/tidelog/recovering"
+"""The key that exists while the store is filled, so that an interrupted recovery can be repeated."""
+_LEFTOVERS: Final = frozenset({keys.CONTROLLER_EPOCH, UNDER_WAY})
+"""The keys that an empty store may hold: an epoch that only grows."""
+
+
+class Survey(NamedTuple):
+    """The contents of all directories."""
+
+    cluster_id: str
+    replicas: dict[int, list[FoundReplica]]
+    greatest_producer_id: int
+
+
+@click.command(cls=ToolCommand, short_help="Rebuild a lost etcd from the brokers' directories.")
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The --data-dir of 'tidelog cluster up'.",
+)
+@click.option(
+    "--log-dir",
+    "log_dirs",
+    multiple=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The log.dirs of a broker of any other cluster. Repeat the option for every broker.",
+)
+@service_options
+def command(
+    data_dir: Path | None,
+    log_dirs: tuple[Path, ...],
+    configs: tuple[Path, ...],
+    assignments: tuple[str, ...],
+) -> None:
+    """Rebuild etcd's contents from the brokers' directories.
+
+    etcd must be empty, and brokers and controllers must be stopped. The command restores topics with their
+    ids, partitions and replicas; all records remain. The settings of topics and brokers existed only in etcd
+    and are lost. With --log-dir, the setting tidelog.etcd.endpoints names the etcd (in --config, the
+    environment or --set).
+    """
+    if (data_dir is None) == (not log_dirs):
+        raise click.UsageError("Give either --data-dir or --log-dir.")
+    with contextlib.ExitStack() as stack:
+        if data_dir is not None:
+            cluster = _stopped_cluster(data_dir)
+            log_dirs = tuple(cluster.directory / m.name for m in cluster.plan.members if m.kind == BROKER)
+            stack.enter_context(_etcd_of(cluster))
+            options = cluster.etcd_options()
+            next_step = f"'tidelog cluster up --data-dir {data_dir}' starts it"
+        else:
+            options = etcd_options(settings_from(configs, assignments))
+            next_step = "start its brokers and controllers now"
+        try:
+            with _locked(log_dirs):
+                found = survey_directories(log_dirs)
+                topics = asyncio.run(_recover(options, found))
+        except (CorruptFileError, LogDirectoryInUseError, OSError, StoreError) as error:
+            raise ToolError(str(error)) from error
+    _tell(topics)
+    say(f"Cluster {found.cluster_id} is restored in etcd; {next_step}.")
+
+
+def _stopped_cluster(data_dir: Path) -> LocalCluster:
+    cluster = LocalCluster.open(data_dir)
+    running = [name for name in cluster.running() if not name.startswith(ETCD)]
+    if running:
+        raise ToolError(
+            f"these processes are running: {', '.join(running)}; 'tidelog cluster down' stops them"
+        )
+    return cluster
+
+
+@contextlib.contextmanager
+def _etcd_of(cluster: LocalCluster) -> Iterator[None]:
+    """Runs the cluster's etcd. Stops it at the end, unless it was running before."""
+    member = cluster.member("etcd-1")
+    was_running = cluster.processes.pid(member.name) is not None
+    if not was_running:
+        cluster.spawn(member)
+    try:
+        cluster.wait_until_serving([member])
+        yield
+    finally:
+        if not was_running:
+            cluster.processes.stop([member.name], STOP_TIMEOUT_S)
+
+
+@contextlib.contextmanager
+def _locked(log_dirs: Sequence[Path]) -> Iterator[None]:
+    """Holds the locks of the directories, so that no broker can use them."""
+    with contextlib.ExitStack() as stack:
+        for log_dir in log_dirs:
+            if log_dir.is_dir():
+                stack.callback(DirectoryLock(log_dir).release)
+        yield
+
+
+async def _recover(options: EtcdOptions, found: Survey) -> list[RebuiltTopic]:
+    store = EtcdMetadataStore(options)
+    try:
+        return await recover(store, found)
+    finally:
+        await store.close()
+
+
+def survey_directories(log_dirs: Sequence[Path]) -> Survey:
+    """Reads all directories.
+
+    Raises ToolError if they belong to different clusters, CorruptFileError, OSError.
+    """
+    metas = {log_dir: meta for log_dir in log_dirs if (meta := read_meta_properties(log_dir)) is not None}
+    if not metas:
+        raise ToolError(f"none of these directories exists: {', '.join(map(str, log_dirs))}")
+    cluster_id = _one_cluster(metas)
+    replicas: dict[int, list[FoundReplica]] = {}
+    greatest = -1
+    with ThreadPoolExecutor(SURVEY_THREADS) as threads:
+        for log_dir, meta in metas.items():
+            if meta.node_id in replicas:
+                raise ToolError(
+                    f"{log_dir}: broker {meta.node_id} has another directory; give only one of them"
+                )
+            directories = partition_directories(log_dir)
+            replicas[meta.node_id] = list(threads.map(lambda item: survey(*item), directories.items()))
+            greatest = max(greatest, *threads.map(greatest_producer_id, directories.values()), -1)
+    return Survey(cluster_id, replicas, greatest)
+
+
+def _one_cluster(metas: dict[Path, MetaProperties]) -> str:
+    by_id = {meta.cluster_id: log_dir for log_dir, meta in metas.items()}
+    if len(by_id) > 1:
+        named = ", ".join(f"{log_dir} to {cluster_id}" for cluster_id, log_dir in by_id.items())
+        raise ToolError(f"the directories belong to different clusters: {named}; give those of one cluster")
+    return next(iter(by_id))
+
+
+async def recover(store: MetadataStore, found: Survey) -> list[RebuiltTopic]:
+    """Fills the store. Raises ToolError if the store is not empty, StoreError."""
+    items = (await store.list_prefix(keys.EVERYTHING)).items
+    is_under_way = any(item.key == UNDER_WAY for item in items)
+    others = [item.key for item in items if item.key not in _LEFTOVERS]
+    if others and not is_under_way:
+        raise ToolError(
+            f"etcd is not empty: it holds {len(others)} keys ({others[0]}, ...). Nothing was changed. "
+            "If you do not need its contents, stop etcd and move its data away"
+        )
+    topics = rebuild_topics(found.replicas, new_topic_id=uuid.uuid4())
+    await store.txn([], [Put(UNDER_WAY, found.cluster_id.encode())])
+    entries: list[Entry] = [
+        ProducerIdBlockEntry(-1, found.greatest_producer_id + 1, PRODUCER_IDS_SKIPPED),
+        *(state for topic in topics for state in topic.states),
+        *(topic.config for topic in topics if topic.config is not None),
+        *(topic.entry for topic in topics),
+    ]
+    for batch in _batches([Put(entry.key, entry.encode()) for entry in entries]):
+        await store.txn([], batch)
+    await ensure_cluster_id(store, found.cluster_id)
+    await store.txn([], [Delete(UNDER_WAY)])
+    return topics
+
+
+def _batches(puts: Sequence[Put]) -> Iterator[list[Put]]:
+    """Returns the puts in batches that fit into one transaction."""
+    batch: list[Put] = []
+    size_bytes = 0
+    for put in puts:
+        put_bytes = len(put.key) + len(put.value)
+        if len(batch) == MAX_TXN_OPERATIONS or (batch and size_bytes + put_bytes > MAX_TXN_BYTES):
+            yield batch
+            batch, size_bytes = [], 0
+        batch.append(put)
+        size_bytes += put_bytes
+    if batch:
+        yield batch
+
+
+def _tell(topics: Sequence[RebuiltTopic]) -> None:
+    for topic in topics:
+        replicas = max(map(len, topic.entry.assignments))
+        click.echo(f"{topic.entry.name}: {len(topic.states)} partitions, {replicas} replicas")
+        behind = sum(
+            len(state.isr) < len(assignment)
+            for state, assignment in zip(topic.states, topic.entry.assignments, strict=True)
+        )
+        if behind:
+            note(f"  {behind} partitions have replicas that must catch up")
+        for index in topic.missing:
+            note(f"  partition {index} is in no directory and will be empty")
+        if topic.left_out:
+            note(f"  brokers {topic.left_out} hold another topic with the same name, which is ignored")

@@ -1,0 +1,245 @@
+"""`tidelog consume`: prints a topic's records to standard output without a group (kafka-console-consumer)."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO, Final
+
+import click
+
+from tidelog.cli.output import note
+from tidelog.cli.tool_command import (
+    ToolCommand,
+    ToolError,
+    chosen_topic,
+    cluster_options,
+    connect,
+    topic_option,
+)
+from tidelog.client.admin import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    list_offsets,
+)
+from tidelog.client.cluster import Cluster, Topic
+from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
+from tidelog.client.fetch_loop import DEFAULT_MAX_WAIT_MS, FetchedRecords, FetchLoop
+from tidelog.records.record import Record
+
+_STARTS: Final[Mapping[str, int]] = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
+_ISOLATION_LEVELS: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFormat:
+    """The parts of a record to print, and their separators. The order is that of Kafka's formatter."""
+
+    prints_timestamp: bool = False
+    prints_partition: bool = False
+    prints_offset: bool = False
+    prints_headers: bool = False
+    prints_key: bool = False
+    prints_value: bool = True
+    key_separator: str = "\t"
+    line_separator: str = "\n"
+    null_literal: str = "null"
+    timestamp_type: str = "CreateTime"
+
+    def line_of(self, record: Record, partition: int) -> bytes:
+        null = self.null_literal.encode()
+        parts: list[bytes] = []
+        if self.prints_timestamp:
+            text = "NO_TIMESTAMP" if record.timestamp < 0 else f"{self.timestamp_type}:{record.timestamp}"
+            parts.append(text.encode())
+        if self.prints_partition:
+            parts.append(f"Partition:{partition}".encode())
+        if self.prints_offset:
+            parts.append(f"Offset:{record.offset}".encode())
+        if self.prints_headers:
+            headers = b",".join(
+                name.encode() + b":" + (null if value is None else value) for name, value in record.headers
+            )
+            parts.append(headers or b"NO_HEADERS")
+        if self.prints_key:
+            parts.append(null if record.key is None else record.key)
+        if self.prints_value:
+            parts.append(null if record.value is None else record.value)
+        return self.key_separator.encode().join(parts) + self.line_separator.encode()
+
+
+_FORMAT_PROPERTIES: Final[Mapping[str, str]] = {
+    "print.timestamp": "prints_timestamp",
+    "print.partition": "prints_partition",
+    "print.offset": "prints_offset",
+    "print.headers": "prints_headers",
+    "print.key": "prints_key",
+    "print.value": "prints_value",
+    "key.separator": "key_separator",
+    "line.separator": "line_separator",
+    "null.literal": "null_literal",
+}
+
+
+def with_properties(given: RecordFormat, properties: tuple[str, ...]) -> RecordFormat:
+    """Applies properties of Kafka's tool, such as `print.key=true`. Raises ToolError."""
+    for text in properties:
+        name, equals, value = text.partition("=")
+        field = _FORMAT_PROPERTIES.get(name)
+        if not equals or field is None:
+            raise ToolError(
+                f"--property {text}: expected one of {', '.join(_FORMAT_PROPERTIES)}, as in print.key=true"
+            )
+        if name.startswith("print."):
+            if value not in ("true", "false"):
+                raise ToolError(f"--property {text}: expected true or false")
+            change: dict[str, Any] = {field: value == "true"}
+        else:
+            change = {field: value}
+        given = replace(given, **change)
+    return given
+
+
+@click.command(cls=ToolCommand)
+@topic_option
+@click.option("--from-beginning", is_flag=True, help="Start at the first record instead of the end.")
+@click.option("--partition", type=click.IntRange(min=0), help="Read only this partition.")
+@click.option(
+    "--offset",
+    metavar="OFFSET",
+    help="Start at earliest, latest, an offset, or -N for N records before the end (with --partition).",
+)
+@click.option("--max-messages", type=click.IntRange(min=1), help="Stop after this number of records.")
+@click.option("--timeout-ms", type=click.IntRange(min=1), help="Stop when no record arrives for this time.")
+@click.option(
+    "--isolation-level",
+    type=click.Choice(list(_ISOLATION_LEVELS)),
+    default="read_uncommitted",
+    show_default=True,
+)
+@click.option("--print-key", "prints_key", is_flag=True)
+@click.option("--print-offset", "prints_offset", is_flag=True)
+@click.option("--print-partition", "prints_partition", is_flag=True)
+@click.option("--print-timestamp", "prints_timestamp", is_flag=True)
+@click.option("--print-headers", "prints_headers", is_flag=True)
+@click.option(
+    "--key-separator",
+    default="\t",
+    show_default="a tab",
+    metavar="TEXT",
+    help="Separator between the parts of a record.",
+)
+@click.option(
+    "--property",
+    "--formatter-property",
+    "properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="A formatter property of Kafka's tool, such as print.timestamp=true. Repeatable.",
+)
+@cluster_options
+def command(
+    topic_name: str | None,
+    topic_option: str | None,
+    from_beginning: bool,
+    partition: int | None,
+    offset: str | None,
+    max_messages: int | None,
+    timeout_ms: int | None,
+    isolation_level: str,
+    key_separator: str,
+    properties: tuple[str, ...],
+    bootstrap_server: str,
+    request_timeout_ms: int,
+    **prints: Any,
+) -> None:
+    """Print a topic's records as they arrive. Press Ctrl-C to stop."""
+    name = chosen_topic(topic_name, topic_option)
+    record_format = with_properties(RecordFormat(key_separator=key_separator, **prints), properties)
+    if from_beginning and offset:
+        raise click.UsageError("Give either --from-beginning or --offset.")
+    start = "earliest" if from_beginning else offset or "latest"
+    if start not in _STARTS and partition is None:
+        raise click.UsageError(
+            "--offset OFFSET requires --partition, because each partition has its own offsets."
+        )
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        topic = cluster.topic(name)
+        positions = starting_positions(cluster, topic, partition, start)
+        if record_format.prints_timestamp:
+            record_format = replace(record_format, timestamp_type=_timestamp_type(cluster, name))
+        loop = FetchLoop(cluster, topic, positions, isolation_level=_ISOLATION_LEVELS[isolation_level])
+        printer = _RecordPrinter(record_format, sys.stdout.buffer, max_messages)
+        with contextlib.suppress(KeyboardInterrupt):
+            _print_until_done(loop, printer, timeout_ms)
+    note(f"{printer.printed} records read from {name}.")
+
+
+def _timestamp_type(cluster: Cluster, topic: str) -> str:
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (entry,) = describe_configs(cluster, resource, ["message.timestamp.type"])
+    return entry.value or "CreateTime"
+
+
+def starting_positions(cluster: Cluster, topic: Topic, partition: int | None, start: str) -> dict[int, int]:
+    """Returns the first offset to read of each partition. Raises ToolError, KafkaError, ClientError."""
+    if partition is not None and partition >= len(topic.partitions):
+        raise ToolError(
+            f"topic '{topic.name}' has partitions 0 to {len(topic.partitions) - 1}, not {partition}"
+        )
+    wanted = None if partition is None else [partition]
+    if start in _STARTS:
+        found = list_offsets(cluster, topic, _STARTS[start], partitions=wanted)
+        return {index: at.offset for index, at in found.items()}
+    try:
+        number = int(start)
+    except ValueError as error:
+        raise ToolError(f"--offset {start}: expected earliest, latest or a number") from error
+    assert partition is not None
+    if number >= 0:
+        return {partition: number}
+    ends = list_offsets(cluster, topic, LATEST_TIMESTAMP, partitions=wanted)
+    starts = list_offsets(cluster, topic, EARLIEST_TIMESTAMP, partitions=wanted)
+    return {partition: max(starts[partition].offset, ends[partition].offset + number)}
+
+
+class _RecordPrinter:
+    def __init__(self, record_format: RecordFormat, output: BinaryIO, max_messages: int | None) -> None:
+        self._format = record_format
+        self._output = output
+        self._max_messages = max_messages
+        self.printed = 0
+
+    @property
+    def is_done(self) -> bool:
+        return self.printed == self._max_messages
+
+    def take(self, fetched: FetchedRecords) -> None:
+        left = None if self._max_messages is None else self._max_messages - self.printed
+        records = fetched.records[:left]
+        self._output.write(b"".join(self._format.line_of(record, fetched.partition) for record in records))
+        self.printed += len(records)
+
+    def flush(self) -> None:
+        self._output.flush()
+
+
+def _print_until_done(loop: FetchLoop, printer: _RecordPrinter, timeout_ms: int | None) -> None:
+    """Prints records until enough are printed, or until none arrives for `timeout_ms`."""
+    wait_ms = DEFAULT_MAX_WAIT_MS if timeout_ms is None else min(DEFAULT_MAX_WAIT_MS, timeout_ms)
+    last_seen_s = time.monotonic()
+    while not printer.is_done:
+        fetched = loop.poll(wait_ms)
+        for rows in fetched:
+            printer.take(rows)
+        printer.flush()
+        now_s = time.monotonic()
+        if fetched:
+            last_seen_s = now_s
+        elif timeout_ms is not None and (now_s - last_seen_s) * 1000 >= timeout_ms:
+            return

@@ -1,0 +1,155 @@
+"""`tidelog etcd`: commands for operators of etcd, for images without etcd's own tools."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import json
+from pathlib import Path
+
+import click
+
+from tidelog.cli.service_options import fail, service_options, settings_from
+from tidelog.cli.service_process import etcd_options
+from tidelog.metadata.etcd.options import EtcdOptions
+from tidelog.metadata.etcd.rejoining import Peers, cluster_state, has_data
+from tidelog.metadata.etcd.snapshots import BrokenSnapshotError, expired_names, save_snapshot
+from tidelog.metadata.store import StoreError
+from tidelog.model.json_object import JsonObject
+
+DEFAULT_TIMEOUT_S = 120
+DEFAULT_JOIN_TIMEOUT_S = 60
+
+
+@click.group()
+def command() -> None:
+    """Back up etcd, and prepare its members."""
+
+
+@command.command("snapshot")
+@click.option(
+    "--output-dir",
+    type=click.Path(file_okay=False, exists=True, path_type=Path),
+    required=True,
+    help="Directory for snapshots, which are named etcd-YYYYMMDD-HHMMSS.db.",
+)
+@click.option(
+    "--keep",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Remove all but the newest N snapshots. By default all snapshots are kept.",
+)
+@click.option(
+    "--timeout-s",
+    type=click.IntRange(min=1),
+    default=DEFAULT_TIMEOUT_S,
+    show_default=True,
+    help="Seconds until the command gives up.",
+)
+@service_options
+def snapshot(
+    output_dir: Path,
+    keep: int | None,
+    timeout_s: int,
+    configs: tuple[Path, ...],
+    assignments: tuple[str, ...],
+) -> None:
+    """Copy the store of one member into a file, and verify the file's checksum.
+
+    The tidelog.etcd.* settings name the etcd cluster. `etcdutl snapshot restore` reads the file.
+    """
+    options = etcd_options(settings_from(configs, assignments))
+    now = datetime.datetime.now(datetime.UTC)
+    path = output_dir / f"etcd-{now:%Y%m%d-%H%M%S}.db"
+    _save(options, path, timeout_s)
+    if keep is not None:
+        _remove_expired(output_dir, keep)
+
+
+def _save(options: EtcdOptions, path: Path, timeout_s: int) -> None:
+    try:
+        saved = asyncio.run(save_snapshot(options, path, timeout_s))
+    except TimeoutError:
+        fail(f"no snapshot from {','.join(options.endpoints)} within {timeout_s} s; increase --timeout-s")
+    except (StoreError, BrokenSnapshotError, OSError) as error:
+        fail(f"the snapshot failed: {error}")
+    click.echo(
+        f"{saved.path}: {saved.size_bytes} bytes from {saved.endpoint}, revision {saved.revision} or later"
+    )
+
+
+def _remove_expired(directory: Path, keep: int) -> None:
+    try:
+        for name in expired_names((entry.name for entry in directory.iterdir()), keep):
+            (directory / name).unlink(missing_ok=True)
+            click.echo(f"{directory / name}: removed")
+    except OSError as error:
+        fail(f"old snapshots could not be removed: {error}")
+
+
+@command.command("join")
+@click.option(
+    "--member-config",
+    "source",
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    required=True,
+    help="The member's configuration file for etcd, in JSON.",
+)
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    required=True,
+    help="Output file: the configuration with the correct initial-cluster-state.",
+)
+@click.option(
+    "--timeout-s",
+    type=click.IntRange(min=1),
+    default=DEFAULT_JOIN_TIMEOUT_S,
+    show_default=True,
+    help="Seconds until the command gives up.",
+)
+@service_options
+def join(
+    source: Path, output: Path, timeout_s: int, configs: tuple[Path, ...], assignments: tuple[str, ...]
+) -> None:
+    """Prepare the start of a member.
+
+    If the member has lost its data, the command removes the member from the cluster and adds it again. The
+    other members, tidelog.etcd.endpoints, must then have a majority. If none of them answers, the command
+    assumes that the cluster starts for the first time. Members must have fixed names.
+    """
+    options = etcd_options(settings_from(configs, assignments))
+    config = _member_config(source)
+    if not has_data(Path(config["data-dir"])):
+        try:
+            state = asyncio.run(cluster_state(options, _peers_of(config), timeout_s))
+        except StoreError as error:
+            fail(f"the cluster did not add this member again within {timeout_s} s: {error}")
+        config["initial-cluster-state"] = state
+        click.echo(f"{config['name']}: has no data; starts as a member of a cluster whose state is {state}")
+    try:
+        output.write_text(json.dumps(config), "utf-8")
+    except OSError as error:
+        fail(f"--output {output}: {error.strerror}")
+
+
+def _member_config(source: Path) -> JsonObject:
+    wanted = ("name", "data-dir", "initial-advertise-peer-urls", "initial-cluster")
+    try:
+        config = json.loads(source.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        fail(f"--member-config {source}: {error}")
+    if not isinstance(config, dict) or not all(isinstance(config.get(name), str) for name in wanted):
+        fail(f"--member-config {source}: expected an object with {', '.join(wanted)}")
+    return config
+
+
+def _peers_of(config: JsonObject) -> Peers:
+    files = config.get("peer-transport-security", {})
+    return Peers(
+        config["initial-advertise-peer-urls"],
+        tuple(member.partition("=")[2] for member in config["initial-cluster"].split(",")),
+        ca_file=files.get("trusted-ca-file", ""),
+        cert_file=files.get("cert-file", ""),
+        key_file=files.get("key-file", ""),
+    )

@@ -1,0 +1,120 @@
+"""`tidelog group`: lists, describes and deletes groups (kafka-consumer-groups)."""
+
+from __future__ import annotations
+
+import click
+
+from tidelog.cli.output import print_heading, print_table, say
+from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
+from tidelog.client.admin import LATEST_TIMESTAMP, list_offsets
+from tidelog.client.cluster import Cluster
+from tidelog.client.coordinators import (
+    Group,
+    committed_offsets,
+    delete_group,
+    describe_group,
+    list_groups,
+)
+from tidelog.model.topics import TopicPartition
+
+_STATES = click.option(
+    "--state", "states", multiple=True, metavar="STATE", help="Show only groups in this state. Repeatable."
+)
+_TYPES = click.option(
+    "--type",
+    "types",
+    multiple=True,
+    type=click.Choice(["classic", "consumer"]),
+    help="Show only groups of this type. Repeatable.",
+)
+
+
+@click.group()
+def command() -> None:
+    """List, describe and delete consumer groups."""
+
+
+@command.command("list", cls=ToolCommand)
+@_STATES
+@_TYPES
+@cluster_options
+def list_them(
+    states: tuple[str, ...], types: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int
+) -> None:
+    """List groups with their types and states."""
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        groups = list_groups(cluster, list(states), list(types))
+    print_table(
+        ("group", "type", "protocol type", "state"),
+        [(group.group_id, group.group_type, group.protocol_type, group.state) for group in groups],
+    )
+
+
+@command.command("describe", cls=ToolCommand)
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@click.option("--members", is_flag=True, help="Show members and their partitions instead of offsets.")
+@cluster_options
+def describe(names: tuple[str, ...], members: bool, bootstrap_server: str, request_timeout_ms: int) -> None:
+    """Show the committed offsets and lag of groups, or their members."""
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        for name in names:
+            group = describe_group(cluster, name)
+            epoch = "" if group.epoch is None else f", epoch {group.epoch}"
+            assignor = f", {group.assignor}" if group.assignor else ""
+            print_heading(
+                name, f"  {group.group_type}, {group.state}{epoch}{assignor}, {len(group.members)} members"
+            )
+            if members:
+                _print_members(group)
+            else:
+                _print_offsets(cluster, group)
+
+
+def _print_members(group: Group) -> None:
+    print_table(
+        ("member", "instance", "client", "host", "#partitions", "assignment"),
+        [
+            (
+                member.member_id,
+                member.instance_id,
+                member.client_id,
+                member.host,
+                len(member.partitions),
+                " ".join(f"{topic}-{partition}" for topic, partition in sorted(member.partitions)),
+            )
+            for member in group.members
+        ],
+    )
+
+
+def _print_offsets(cluster: Cluster, group: Group) -> None:
+    committed = committed_offsets(cluster, group.group_id)
+    owners = {partition: member for member in group.members for partition in member.partitions}
+    partitions = sorted({*committed, *owners})
+    ends = _log_ends(cluster, {partition.topic for partition in partitions})
+    rows = []
+    for partition in partitions:
+        offset, end, owner = committed.get(partition), ends.get(partition), owners.get(partition)
+        lag = None if offset is None or end is None else max(0, end - offset)
+        rows.append((*partition, offset, end, lag, owner and owner.member_id, owner and owner.host))
+    print_table(("topic", "#partition", "#committed", "#log end", "#lag", "member", "host"), rows)
+
+
+def _log_ends(cluster: Cluster, topics: set[str]) -> dict[TopicPartition, int]:
+    """Returns the log end offsets of the topics that exist."""
+    return {
+        TopicPartition(name, index): found.offset
+        for name in cluster.topics(sorted(topics))
+        for index, found in list_offsets(cluster, cluster.topic(name), LATEST_TIMESTAMP).items()
+    }
+
+
+@command.command("delete", cls=ToolCommand)
+@click.argument("names", metavar="GROUP...", nargs=-1, required=True)
+@cluster_options
+def delete(names: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
+    """Delete groups and their offsets. The groups must have no members."""
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        for name in names:
+            delete_group(cluster, name)
+            say(f"Group {name} deleted.")

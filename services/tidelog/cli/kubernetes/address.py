@@ -1,0 +1,86 @@
+"""`tidelog kubernetes address`: writes a load balancer's address to a properties file for the broker.
+
+The address is unknown until the load balancer exists, seconds to minutes after its service was created. The
+broker's pod therefore waits for the address in an init container, and receives it with the other advertised
+listeners.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+import click
+
+from tidelog.cli.kubernetes.api_server import NotFoundError
+from tidelog.cli.kubernetes.object_reader import read_object
+from tidelog.cli.output import say
+from tidelog.cli.tool_command import ToolCommand, ToolError
+from tidelog.model.json_object import JsonObject
+
+POLL_S: Final = 2.0
+PLACE: Final = "{address}"
+"""The placeholder for the address in --listeners."""
+
+
+def address_in(ingress: Iterable[JsonObject]) -> str | None:
+    """Returns the first host name or IP address of `status.loadBalancer.ingress`, with IPv6 in brackets."""
+    for point in ingress:
+        if point.get("hostname"):
+            return str(point["hostname"])
+        if ip := point.get("ip"):
+            is_v6 = isinstance(ipaddress.ip_address(ip), ipaddress.IPv6Address)
+            return f"[{ip}]" if is_v6 else str(ip)
+    return None
+
+
+@click.command(cls=ToolCommand, short_help="Write a load balancer's address to a properties file.")
+@click.option("--service", required=True, help="The service of the load balancer.")
+@click.option(
+    "--namespace",
+    "-n",
+    required=True,
+    envvar="POD_NAMESPACE",
+    show_envvar=True,
+    help="The service's namespace.",
+)
+@click.option(
+    "--listeners",
+    required=True,
+    metavar="LISTENERS",
+    help=f"The advertised listeners, with {PLACE} for the address: INTERNAL://a:9092,EXTERNAL://{PLACE}:9094",
+)
+@click.option(
+    "--output",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Output file with `advertised.listeners=...`, for 'tidelog broker --config FILE'.",
+)
+def command(service: str, namespace: str, listeners: str, output: Path) -> None:
+    """Wait until the service has an address, and write the advertised listeners."""
+    if PLACE not in listeners:
+        raise ToolError(f"--listeners {listeners}: {PLACE} is missing")
+    is_told = False
+    while (address := _address_of(service, namespace)) is None:
+        if not is_told:
+            say(f"waiting: service {service} has no address from a load balancer yet")
+            is_told = True
+        time.sleep(POLL_S)
+    text = f"advertised.listeners={listeners.replace(PLACE, address)}\n"
+    try:
+        output.write_text(text, "utf-8")
+    except OSError as error:
+        raise ToolError(f"--output {output}: {error.strerror}") from error
+    say(text.strip())
+
+
+def _address_of(service: str, namespace: str) -> str | None:
+    try:
+        found = read_object("service", service, namespace)
+    except NotFoundError as error:
+        raise ToolError(f"--service {service}: no such service in namespace {namespace}") from error
+    return address_in(found.get("status", {}).get("loadBalancer", {}).get("ingress") or ())

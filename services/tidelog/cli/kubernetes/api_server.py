@@ -1,0 +1,107 @@
+"""Calls of the API server by the official client, with a pod's service account or with the kubeconfig.
+
+Every call has a timeout, and is repeated for a while if the server is unavailable or asks the client to wait,
+because Jobs and init containers run while nodes and control planes are replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias, TypeVar
+
+from tidelog.cli.tool_command import ToolError
+
+CALL_TIMEOUT_S: Final = 10.0
+RETRY_FOR_S: Final = 60.0
+RETRY_BACKOFF_S: Final = 1.0
+RETRIED_STATUS: Final = (0, 408, 409, 429, 500, 502, 503, 504)
+_NOT_FOUND: Final = 404
+_FORBIDDEN: Final = (401, 403)
+
+T = TypeVar("T")
+
+KubeObject: TypeAlias = Any
+"""An object of the `kubernetes` package, which has no types."""
+
+
+class NotFoundError(Exception):
+    """The object does not exist."""
+
+
+class ApiServer:
+    """The client and its errors. The modules that use it have the typed interfaces."""
+
+    def __init__(self, client: KubeObject, *, retry_for_s: float = RETRY_FOR_S) -> None:
+        from kubernetes import client as api
+
+        self._api = api
+        self.core = api.CoreV1Api(client)
+        self.apps = api.AppsV1Api(client)
+        self.batch = api.BatchV1Api(client)
+        self.storage = api.StorageV1Api(client)
+        self._retry_for_s = retry_for_s
+
+    @classmethod
+    def connect(cls, *, retry_for_s: float = RETRY_FOR_S) -> ApiServer:
+        """Returns a connected client. Raises ToolError without a service account or kubeconfig."""
+        try:
+            from kubernetes import client, config
+        except ImportError as error:
+            raise ToolError(
+                "this command requires the extra 'kubernetes'; run pip install 'tidelog[kubernetes]'"
+            ) from error
+        settings = client.Configuration()
+        settings.retries = False  # `call` retries, and reports when it gives up
+        try:
+            config.load_incluster_config(settings)  # type: ignore[no-untyped-call]
+        except config.ConfigException:
+            try:
+                # The client reads KUBECONFIG only when it is imported.
+                file = os.environ.get("KUBECONFIG") or None
+                config.load_kube_config(file, client_configuration=settings)  # type: ignore[no-untyped-call]
+            except (config.ConfigException, OSError) as error:
+                raise ToolError(
+                    "neither a pod's service account nor a kubeconfig was found "
+                    f"({' '.join(str(error).split()).rstrip('.')}); set KUBECONFIG"
+                ) from error
+        return cls(client.ApiClient(settings), retry_for_s=retry_for_s)
+
+    def call(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+        """Calls a function of the client. Raises NotFoundError, ToolError with the API server's message."""
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        give_up_s = time.monotonic() + self._retry_for_s
+        while True:
+            try:
+                return function(*arguments, _request_timeout=CALL_TIMEOUT_S, **options)
+            except ApiException as error:
+                if error.status == _NOT_FOUND:
+                    raise NotFoundError(_reason_of(error)) from error
+                if error.status not in RETRIED_STATUS or time.monotonic() > give_up_s:
+                    raise ToolError(f"the API server: {_reason_of(error)}") from error
+            except HTTPError as error:
+                if time.monotonic() > give_up_s:
+                    raise ToolError(f"the API server does not answer: {error}") from error
+            time.sleep(RETRY_BACKOFF_S)
+
+
+def _reason_of(error: KubeObject) -> str:
+    """Returns the message of the Status object, or else the HTTP status."""
+    try:
+        message = str(json.loads(error.body)["message"])
+    except (TypeError, ValueError, KeyError):
+        message = f"{error.status} {error.reason}"
+    return with_next_step(message, error.status)
+
+
+def with_next_step(message: str, status: int) -> str:
+    """Returns the API server's message. If access is denied, the next step is added."""
+    if (
+        status in _FORBIDDEN and " cannot " in f" {message} "
+    ):  # otherwise an admission plug-in has denied the request
+        return f"{message}; the chart's value rbac.create=true grants this permission"
+    return message

@@ -1,0 +1,195 @@
+"""`tidelog kubernetes roll` and `wait-ready`: replace pods in a safe order after an upgrade (ADR 0018).
+
+The order is: etcd, which Kubernetes rolls by itself; controllers, the active one last; coordinators; brokers
+one by one (`roll_order`). The command reads all progress from the cluster, so an interrupted roll can be
+started again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import click
+
+from tidelog.cli.kubernetes.cluster_look import look_at_cluster
+from tidelog.cli.kubernetes.release import CONTROLLER, ETCD, GROUP_COORDINATOR, Release
+from tidelog.cli.kubernetes.release_options import open_release, release_options
+from tidelog.cli.kubernetes.roll_order import Finished, ReleaseView, Replace, Wait, next_step
+from tidelog.cli.kubernetes.rollout import DELETION_COST, Workload, cost_changes, pending
+from tidelog.cli.output import say
+from tidelog.cli.tool_command import BOOTSTRAP_VARIABLE, ToolCommand, ToolError, sentence_of
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError
+from tidelog.client.reassignments import elect_preferred_leaders
+from tidelog.model.errors import KafkaError
+
+LOOK_INTERVAL_S: Final = 1.0
+ASK_TIMEOUT_S: Final = 5.0
+DEFAULT_TIMEOUT_S: Final = 1800.0
+_SECONDS = click.FloatRange(min=0, min_open=True)
+
+bootstrap_option = click.option(
+    "--bootstrap-server",
+    required=True,
+    envvar=BOOTSTRAP_VARIABLE,
+    show_envvar=True,
+    metavar="HOST:PORT[,...]",
+    help="One or more brokers of the release.",
+)
+timeout_option = click.option(
+    "--timeout",
+    "timeout_s",
+    type=_SECONDS,
+    default=DEFAULT_TIMEOUT_S,
+    show_default=True,
+    help="Seconds until the command gives up.",
+)
+
+
+class Progress:
+    """Reports each reason for waiting once, and enforces the timeout."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._began_s = self._looked_s = time.monotonic()
+        self._timeout_s = timeout_s
+        self._said = ""
+
+    def tell(self, text: str) -> None:
+        elapsed_s = time.monotonic() - self._began_s
+        say(f"{elapsed_s:6.1f} s  {text}")
+        self._said = ""
+
+    def wait(self, reason: str) -> None:
+        """Waits a moment before the next check. Raises ToolError at the timeout."""
+        if time.monotonic() - self._began_s > self._timeout_s:
+            raise ToolError(f"not finished after {self._timeout_s:g} s: {reason}")
+        if reason != self._said:
+            self.tell(f"waiting: {reason}")
+            self._said = reason
+        time.sleep(max(LOOK_INTERVAL_S, time.monotonic() - self._looked_s))
+        self._looked_s = time.monotonic()
+
+
+@click.command(cls=ToolCommand, short_help="Replace pods in a safe order.")
+@release_options
+@bootstrap_option
+@timeout_option
+def command(release: str, namespace: str, bootstrap_server: str, timeout_s: float) -> None:
+    """Update every pod of a release to the current revision.
+
+    Brokers are replaced one at a time, and only if no partition falls below its minimum of in-sync replicas.
+    """
+    found = open_release(release, namespace)
+    progress = Progress(timeout_s)
+    wait_for(lambda: found.members(ETCD), progress)
+    roll_deployments(found, CONTROLLER, progress)
+    roll_deployments(found, GROUP_COORDINATOR, progress)
+    count = roll_brokers(found, bootstrap_server, progress)
+    if count:
+        _give_back_leaders(bootstrap_server, progress)
+    progress.tell(f"rolled: {count} brokers replaced, all replicas are in sync")
+
+
+@click.command(cls=ToolCommand, short_help="Wait until a release is ready.")
+@release_options
+@bootstrap_option
+@timeout_option
+def wait_ready(release: str, namespace: str, bootstrap_server: str, timeout_s: float) -> None:
+    """Wait until every pod has the current revision and is ready, and all replicas are in sync.
+
+    The command changes nothing.
+    """
+    found = open_release(release, namespace)
+    progress = Progress(timeout_s)
+    for component in (ETCD, CONTROLLER, GROUP_COORDINATOR):
+        wait_for(partial(_workloads, found, component), progress)
+    while not isinstance(step := look(found, bootstrap_server), Finished):
+        reason = step.reason if isinstance(step, Wait) else f"{step.broker.name} has another revision"
+        progress.wait(reason)
+    progress.tell("ready: all replicas are in sync")
+
+
+def _workloads(release: Release, component: str) -> list[Workload]:
+    return [*release.members(component), *release.deployments(component)]
+
+
+def roll_deployments(release: Release, component: str, progress: Progress) -> None:
+    """Lets Kubernetes roll the Deployments. The active controller is replaced last."""
+    for workload in release.deployments(component):
+        _mark_active(release, component)
+        if workload.is_paused:
+            release.pause(workload.name, False)
+            progress.tell(f"deployment {workload.name} is resumed")
+
+    def deployments() -> Sequence[Workload]:
+        found = release.deployments(component)
+        if any(pending(workload) for workload in found):
+            _mark_active(release, component)
+        return found
+
+    wait_for(deployments, progress)
+
+
+def _mark_active(release: Release, component: str) -> None:
+    """Marks the active controller. The caller repeats this, because another pod may become active."""
+    if component == CONTROLLER:
+        for pod, cost in cost_changes(release.controller_pods()).items():
+            release.annotate_pod(pod, DELETION_COST, cost)
+
+
+def wait_for(workloads: Callable[[], Sequence[Workload]], progress: Progress) -> None:
+    """Waits until Kubernetes has updated all of them to the current revision."""
+    while reason := next(filter(None, map(pending, workloads())), ""):
+        progress.wait(reason)
+
+
+def roll_brokers(release: Release, bootstrap_server: str, progress: Progress) -> int:
+    """Replaces outdated brokers, and returns how many."""
+    count = 0
+    while True:
+        step = look(release, bootstrap_server)
+        if isinstance(step, Finished):
+            return count
+        if isinstance(step, Wait):
+            progress.wait(step.reason)
+            continue
+        _tell_replacement(step, progress)
+        release.delete_pod(step.broker.name, step.broker.uid)
+        count += 1
+
+
+def look(release: Release, bootstrap_server: str) -> Finished | Wait | Replace:
+    """Reads pods and partitions once, and returns the next step."""
+    brokers = release.brokers()
+    if any(broker.is_terminating or not broker.uid for broker in brokers):
+        return next_step(ReleaseView(brokers))  # the state of the partitions does not matter
+    try:
+        with Cluster(bootstrap_server, client_id="tidelog-roll", timeout_s=ASK_TIMEOUT_S) as cluster:
+            live, partitions = look_at_cluster(cluster)
+    except (ClientError, KafkaError) as error:
+        return next_step(ReleaseView(brokers, silence=str(error)))
+    return next_step(ReleaseView(brokers, live, partitions))
+
+
+def _tell_replacement(step: Replace, progress: Progress) -> None:
+    if step.interrupted:
+        names = ", ".join(str(partition) for partition in step.interrupted[:5])
+        progress.tell(
+            f"{len(step.interrupted)} partitions need broker {step.broker.broker_id} ({names}); "
+            "their clients wait until the broker is back"
+        )
+    progress.tell(f"replacing {step.broker.name}")
+
+
+def _give_back_leaders(bootstrap_server: str, progress: Progress) -> None:
+    """Elects the preferred leaders, because each broker lost its leaders when it stopped."""
+    try:
+        with Cluster(bootstrap_server, client_id="tidelog-roll") as cluster:
+            progress.tell(
+                f"{elect_preferred_leaders(cluster)} partitions are led by their preferred leaders again"
+            )
+    except (ClientError, KafkaError) as error:
+        progress.tell(f"the preferred leaders were not elected: {sentence_of(error)}")

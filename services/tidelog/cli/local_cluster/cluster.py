@@ -1,0 +1,175 @@
+"""A local cluster: its directory, its start and its stop.
+
+DIR/cluster.json        the plan: number and ports of the processes
+DIR/pids.json           the pid of each started process
+DIR/config/NAME.properties   the settings of each service
+DIR/logs/NAME.log       the output of each process
+DIR/broker-1, ...       the brokers' logs;  DIR/etcd-1: etcd's data
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Final
+
+from tidelog.cli.etcd_binary import EtcdNotFoundError, find_etcd
+from tidelog.cli.local_cluster import readiness
+from tidelog.cli.local_cluster.plan import (
+    BROKER,
+    COMMANDS,
+    CONFIG_DIRECTORY,
+    CONTROLLER,
+    COORDINATOR,
+    ETCD,
+    LOGS_DIRECTORY,
+    PLAN_FILE,
+    ClusterPlan,
+    Member,
+    PlanError,
+    encode_properties,
+)
+from tidelog.cli.local_cluster.processes import ProcessTable, tail
+from tidelog.cli.output import note
+from tidelog.cli.tool_command import ToolError
+from tidelog.metadata.etcd.options import EtcdOptions
+
+START_TIMEOUT_S: Final = 90.0
+STOP_TIMEOUT_S: Final = 30.0
+POLL_S: Final = 0.05
+_STOP_ORDER: Final = (BROKER, COORDINATOR, CONTROLLER, ETCD)
+"""The order of the stop. Brokers are first, because they hand over to the other processes."""
+
+
+class LocalCluster:
+    """A local cluster, made by `create` or `open`. Expected failures print the log and raise ToolError."""
+
+    def __init__(self, directory: Path, plan: ClusterPlan) -> None:
+        self.directory = directory
+        self.plan = plan
+        self.processes = ProcessTable(directory)
+        self._log_starts: dict[str, int] = {}
+
+    @classmethod
+    def create(cls, directory: Path, plan: ClusterPlan) -> LocalCluster:
+        """Writes the plan and the configuration without starting anything."""
+        cluster = cls(directory.absolute(), plan)
+        configs = cluster.directory / CONFIG_DIRECTORY
+        configs.mkdir(parents=True, exist_ok=True)
+        for member in plan.members:
+            if member.kind != ETCD:
+                text = encode_properties(plan.properties(member, cluster.directory))
+                cluster._config_path(member).write_text(text, "utf-8")
+        (cluster.directory / PLAN_FILE).write_text(plan.encode() + "\n")
+        return cluster
+
+    @classmethod
+    def open(cls, directory: Path) -> LocalCluster:
+        directory = directory.absolute()
+        try:
+            text = (directory / PLAN_FILE).read_text()
+        except (FileNotFoundError, NotADirectoryError):
+            raise ToolError(
+                f"--data-dir {directory}: no cluster exists here; 'tidelog cluster up' creates one"
+            ) from None
+        try:
+            return cls(directory, ClusterPlan.decode(text))
+        except PlanError as error:
+            raise ToolError(f"--data-dir {directory}: {error}") from error
+
+    def member(self, name: str) -> Member:
+        try:
+            return self.plan.member(name)
+        except PlanError as error:
+            raise ToolError(str(error)) from error
+
+    def running(self) -> list[str]:
+        return [member.name for member in self.plan.members if self.processes.pid(member.name) is not None]
+
+    def log_path(self, name: str) -> Path:
+        return self.directory / LOGS_DIRECTORY / f"{name}.log"
+
+    def _config_path(self, member: Member) -> Path:
+        return self.directory / CONFIG_DIRECTORY / f"{member.name}.properties"
+
+    def etcd_options(self) -> EtcdOptions:
+        """The options with which the members connect to etcd."""
+        return EtcdOptions((self.plan.etcd_url,), prefix=self.plan.settings.get("tidelog.etcd.prefix", ""))
+
+    # -- starting
+
+    def spawn(self, member: Member) -> None:
+        log_path = self.log_path(member.name)
+        self._log_starts[member.name] = log_path.stat().st_size if log_path.exists() else 0
+        self.processes.spawn(member.name, self._command(member), log_path)
+
+    def _command(self, member: Member) -> list[str]:
+        if member.kind == ETCD:
+            try:
+                return [str(find_etcd().path), *self.plan.etcd_arguments(self.directory)]
+            except EtcdNotFoundError as error:
+                raise ToolError(str(error)) from error
+        service = [sys.executable, "-m", "tidelog.cli.main", COMMANDS[member.kind]]
+        return [*service, "--config", str(self._config_path(member))]
+
+    def wait_until_serving(self, members: Iterable[Member], timeout_s: float = START_TIMEOUT_S) -> None:
+        """Waits until the members serve.
+
+        Raises ToolError, after printing the end of the log, if one of them ends or at the timeout.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        waited_for = list(members)
+        while waited_for := [member for member in waited_for if not self._serves(member)]:
+            for member in waited_for:
+                if self.processes.pid(member.name) is None:
+                    raise self._failure(member.name, "ended instead of starting")
+            if time.monotonic() >= deadline_s:
+                name = waited_for[0].name
+                raise self._failure(name, f"does not serve after {timeout_s:g} s")
+            time.sleep(POLL_S)
+
+    def _serves(self, member: Member) -> bool:
+        if member.kind == ETCD:
+            return readiness.etcd_serves(self.plan.etcd_address)
+        return readiness.has_said_ready(self.log_path(member.name), self._log_starts.get(member.name, 0))
+
+    def wait_until_brokers_know_each_other(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Waits until every broker returns all brokers in its Metadata. Raises ToolError."""
+        expected = set(self.plan.broker_ids)
+
+        def all_known(broker_id: int) -> bool:
+            return expected <= readiness.brokers_known_to(self.plan.broker_address(broker_id))
+
+        self._wait_for(all_known, self.plan.broker_ids, timeout_s)
+
+    def _wait_for(self, holds: Callable[[int], bool], broker_ids: Iterable[int], timeout_s: float) -> None:
+        deadline_s = time.monotonic() + timeout_s
+        left = list(broker_ids)
+        while left := [broker_id for broker_id in left if not holds(broker_id)]:
+            name = Member(BROKER, left[0]).name
+            if self.processes.pid(name) is None:
+                raise self._failure(name, "ended instead of starting")
+            if time.monotonic() >= deadline_s:
+                raise self._failure(name, "does not know the other brokers")
+            time.sleep(POLL_S)
+
+    def _failure(self, name: str, what: str) -> ToolError:
+        path = self.log_path(name)
+        note(tail(path))
+        return ToolError(f"{name} {what}; above is the end of {path}")
+
+    # -- stopping
+
+    def stop_all(self, timeout_s: float = STOP_TIMEOUT_S) -> list[str]:
+        """Stops all processes, kind by kind, by SIGTERM, and after `timeout_s` by SIGKILL.
+
+        Returns the names of the processes that were killed.
+        """
+        killed: list[str] = []
+        for kind in _STOP_ORDER:
+            names = [member.name for member in self.plan.members if member.kind == kind]
+            killed += self.processes.stop([name for name in names if self.processes.pid(name)], timeout_s)
+        self.processes.forget_all()
+        return killed

@@ -1,0 +1,222 @@
+"""The plan of a local cluster: its processes, their ports and their settings. No I/O.
+
+Brokers listen for clients on `base_port`, `base_port + 1`, and so on. etcd and the brokers' own listeners use
+free ports that the caller has found. `cluster.json` holds all of them, so that a process restarts with the
+same ports.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from tidelog.model.json_object import JsonObject
+
+HOST: Final = "127.0.0.1"
+PLAN_FILE: Final = "cluster.json"
+CONFIG_DIRECTORY: Final = "config"
+LOGS_DIRECTORY: Final = "logs"
+INTER_BROKER_LISTENER: Final = "REPLICATION"
+MAX_INTERNAL_REPLICATION: Final = 3
+MAX_INTERNAL_MIN_ISR: Final = 2
+_VERSION: Final = 1
+_ESCAPES: Final[Mapping[str, str]] = {
+    "\\": "\\\\",
+    "\n": "\\n",
+    "\r": "\\r",
+    "\t": "\\t",
+    "\f": "\\f",
+}
+
+
+class PlanError(Exception):
+    """A cluster.json that can't be read, or a name that the plan does not contain."""
+
+
+class Member(NamedTuple):
+    """One process, such as `broker-1`. `number` is its id within its kind."""
+
+    kind: str
+    number: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.number}"
+
+
+BROKER, CONTROLLER, COORDINATOR, ETCD = "broker", "controller", "coordinator", "etcd"
+COMMANDS: Final[Mapping[str, str]] = {
+    BROKER: "broker",
+    CONTROLLER: "controller",
+    COORDINATOR: "group-coordinator",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterPlan:
+    """The processes, ports and settings of a cluster.
+
+    `internal_ports` holds etcd's two ports and, if clients connect to other ports, one port for each broker.
+    """
+
+    brokers: int
+    controllers: int
+    coordinators: int
+    base_port: int
+    internal_ports: tuple[int, ...]
+    first_id: int = 1
+    advertised_base_port: int | None = None
+    rack_prefix: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def internal_port_count(brokers: int, *, has_own_listener: bool) -> int:
+        return 2 + (brokers if has_own_listener else 0)
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """The processes in the order in which they start."""
+        return (
+            Member(ETCD, 1),
+            *(Member(CONTROLLER, number) for number in range(1, self.controllers + 1)),
+            *(Member(COORDINATOR, number) for number in range(1, self.coordinators + 1)),
+            *(Member(BROKER, number) for number in self.broker_ids),
+        )
+
+    @property
+    def broker_ids(self) -> range:
+        return range(self.first_id, self.first_id + self.brokers)
+
+    def member(self, name: str) -> Member:
+        """Returns a process by its name. Raises PlanError."""
+        for member in self.members:
+            if member.name == name:
+                return member
+        names = ", ".join(member.name for member in self.members)
+        raise PlanError(f"the cluster has no process {name}; its processes are {names}")
+
+    # -- addresses
+
+    @property
+    def etcd_address(self) -> str:
+        return f"{HOST}:{self.internal_ports[0]}"
+
+    @property
+    def etcd_url(self) -> str:
+        return f"http://{self.etcd_address}"
+
+    @property
+    def etcd_peer_url(self) -> str:
+        return f"http://{HOST}:{self.internal_ports[1]}"
+
+    def broker_address(self, broker_id: int) -> str:
+        """Returns the address on which the broker listens for clients."""
+        return f"{HOST}:{self.base_port + broker_id - self.first_id}"
+
+    def advertised_address(self, broker_id: int) -> str:
+        """Returns the address that the broker advertises to clients."""
+        base = self.base_port if self.advertised_base_port is None else self.advertised_base_port
+        return f"{HOST}:{base + broker_id - self.first_id}"
+
+    def address(self, member: Member) -> str:
+        """Returns the address of a process for its clients; empty if it has no fixed address."""
+        if member.kind == BROKER:
+            return self.broker_address(member.number)
+        return self.etcd_address if member.kind == ETCD else ""
+
+    # -- the configuration of each process
+
+    def etcd_arguments(self, directory: Path) -> list[str]:
+        """Returns the arguments of a single etcd (3.4 or later), which compacts every five minutes."""
+        return [
+            "--name=etcd-1",
+            f"--data-dir={directory / 'etcd-1'}",
+            f"--listen-client-urls={self.etcd_url}",
+            f"--advertise-client-urls={self.etcd_url}",
+            f"--listen-peer-urls={self.etcd_peer_url}",
+            f"--initial-advertise-peer-urls={self.etcd_peer_url}",
+            f"--initial-cluster=etcd-1={self.etcd_peer_url}",
+            "--auto-compaction-mode=periodic",
+            "--auto-compaction-retention=5m",
+            "--logger=zap",
+            "--log-outputs=stderr",
+        ]
+
+    def properties(self, member: Member, directory: Path) -> dict[str, str]:
+        """Returns the settings of a service's process by name."""
+        replicas = min(MAX_INTERNAL_REPLICATION, self.brokers)
+        properties = {
+            "node.id": str(member.number),
+            "tidelog.etcd.endpoints": self.etcd_url,
+            "tidelog.rpc.listener": f"{HOST}:0",
+            "tidelog.log.format": "text",
+            "offsets.topic.replication.factor": str(replicas),
+            "transaction.state.log.replication.factor": str(replicas),
+            "transaction.state.log.min.isr": str(min(MAX_INTERNAL_MIN_ISR, self.brokers)),
+        }
+        if member.kind == BROKER:
+            properties |= self._broker_properties(member.number, directory / member.name)
+        return properties | dict(self.settings)
+
+    def _broker_properties(self, broker_id: int, log_dir: Path) -> dict[str, str]:
+        properties = {
+            "log.dirs": str(log_dir),
+            "listeners": f"PLAINTEXT://{self.broker_address(broker_id)}",
+            "advertised.listeners": f"PLAINTEXT://{self.advertised_address(broker_id)}",
+        }
+        if self.advertised_base_port is not None:
+            # A proxy between clients and brokers is not between the brokers.
+            own = f"{HOST}:{self.internal_ports[2 + broker_id - self.first_id]}"
+            properties["listeners"] += f",{INTER_BROKER_LISTENER}://{own}"
+            properties["advertised.listeners"] += f",{INTER_BROKER_LISTENER}://{own}"
+            properties["listener.security.protocol.map"] = (
+                f"PLAINTEXT:PLAINTEXT,{INTER_BROKER_LISTENER}:PLAINTEXT"
+            )
+            properties["inter.broker.listener.name"] = INTER_BROKER_LISTENER
+        if self.rack_prefix is not None:
+            properties["broker.rack"] = f"{self.rack_prefix}{broker_id}"
+        return properties
+
+    # -- cluster.json
+
+    def encode(self) -> str:
+        return json.dumps(
+            {
+                "version": _VERSION,
+                "brokers": self.brokers,
+                "controllers": self.controllers,
+                "coordinators": self.coordinators,
+                "base_port": self.base_port,
+                "internal_ports": self.internal_ports,
+                "first_id": self.first_id,
+                "advertised_base_port": self.advertised_base_port,
+                "rack_prefix": self.rack_prefix,
+                "settings": dict(self.settings),
+            },
+            indent=2,
+        )
+
+    @classmethod
+    def decode(cls, text: str) -> ClusterPlan:
+        """Raises PlanError."""
+        try:
+            value: JsonObject = json.loads(text)
+            if value.pop("version") != _VERSION:
+                raise PlanError(f"{PLAN_FILE} has a version that this release of tidelog does not support")
+            value["internal_ports"] = tuple(value["internal_ports"])
+            return cls(**value)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise PlanError(f"{PLAN_FILE} can't be read: {error!r}") from error
+
+
+def encode_properties(properties: Mapping[str, str]) -> str:
+    """Encodes settings as a properties file that decodes to the same settings."""
+    return "".join(f"{name}={_escaped(value)}\n" for name, value in sorted(properties.items()))
+
+
+def _escaped(value: str) -> str:
+    text = "".join(_ESCAPES.get(character, character) for character in value)
+    return "\\" + text if text.startswith(" ") else text

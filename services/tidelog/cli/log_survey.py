@@ -1,0 +1,120 @@
+"""Finds out what a data directory contains, without changing or recovering anything."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from pathlib import Path
+from typing import NamedTuple
+
+import structlog
+
+from tidelog.broker.log.batch_scan import scan_headers
+from tidelog.broker.log.errors import CorruptFileError, TornLogError
+from tidelog.broker.log.log_directory import NOT_OF_BROKERS
+from tidelog.broker.log.partition_directory import (
+    LEADER_EPOCHS_FILE,
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    PartitionDirectory,
+    parse_partition_directory_name,
+)
+from tidelog.broker.log.partition_metadata import read_topic_id
+from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
+from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
+from tidelog.model.topics import TopicPartition
+
+NO_EPOCH = -1
+
+_log = structlog.get_logger(__name__)
+
+
+class LogEnd(NamedTuple):
+    """The end of a replica's log. A greater value is further ahead. The epoch is that of the last batch."""
+
+    leader_epoch: int
+    log_end_offset: int
+
+
+class FoundReplica(NamedTuple):
+    """A replica on disk. `topic_id` is None if the machine crashed before the id was written."""
+
+    topic_partition: TopicPartition
+    topic_id: uuid.UUID | None
+    end: LogEnd
+    latest_epoch: int  # the greatest known leader epoch, even if it has no batch
+
+
+def partition_directories(log_dir: Path) -> dict[TopicPartition, Path]:
+    """Returns the directories of all partitions, except those that are set aside or being deleted."""
+    found: dict[TopicPartition, Path] = {}
+    if not log_dir.is_dir():
+        return found
+    for entry in log_dir.iterdir():
+        partition = parse_partition_directory_name(entry.name)
+        if partition is None or partition.topic in NOT_OF_BROKERS or not entry.is_dir():
+            continue
+        if any(
+            entry.glob(f"*{LOG_SUFFIX}")
+        ):  # otherwise the name only looks like a partition's: "backup-20240101"
+            found[partition] = entry
+    return found
+
+
+def survey(topic_partition: TopicPartition, directory: Path) -> FoundReplica:
+    """Returns the replica in a partition's directory. Raises OSError, CorruptFileError."""
+    end = log_end(directory)
+    try:
+        latest_epoch = latest_leader_epoch(directory)
+    except CorruptFileError as error:
+        _log.warning("leader epochs are taken from the log", reason=str(error))
+        latest_epoch = NO_EPOCH
+    return FoundReplica(topic_partition, read_topic_id(directory), end, max(end.leader_epoch, latest_epoch))
+
+
+def log_end(directory: Path) -> LogEnd:
+    """Returns the end of the log that recovery would leave: after the last valid batch. Raises OSError."""
+    place = PartitionDirectory(os.fspath(directory))
+    bases = place.offsets_of(LOG_SUFFIX)
+    offset, leader_epoch = (bases[-1] if bases else 0), NO_EPOCH
+    for base_offset in reversed(bases):  # the last segment may still be empty
+        with Path(place.file(base_offset, LOG_SUFFIX)).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            try:
+                for _, header, _ in scan_headers(file.fileno(), 0, size, min_offset=base_offset):
+                    leader_epoch, offset = header.partition_leader_epoch, header.last_offset + 1
+            except TornLogError as error:
+                _log.warning("the log ends in a torn batch", file=file.name, reason=str(error))
+        if leader_epoch != NO_EPOCH:
+            return LogEnd(leader_epoch, offset)
+    return LogEnd(NO_EPOCH, offset)
+
+
+def latest_leader_epoch(directory: Path) -> int:
+    """Returns the newest epoch of the leader-epoch checkpoint; NO_EPOCH if the file does not exist.
+
+    Raises CorruptFileError, OSError.
+    """
+    path = directory / LEADER_EPOCHS_FILE
+    try:
+        return LeaderEpochs.decode(path.read_bytes()).latest_epoch
+    except FileNotFoundError:
+        return NO_EPOCH
+    except CorruptLeaderEpochsError as error:
+        raise CorruptFileError(f"{path}: {error}") from error
+
+
+def greatest_producer_id(directory: Path) -> int:
+    """Returns the greatest producer id in the snapshots, or -1.
+
+    Unreadable snapshots are skipped, because the broker rebuilds them when it opens the log.
+    """
+    greatest = -1
+    for snapshot in directory.glob(f"*{SNAPSHOT_SUFFIX}"):
+        try:
+            entries = decode_snapshot(snapshot.read_bytes())
+        except CorruptSnapshotError as error:
+            _log.warning("producer snapshot skipped", file=str(snapshot), reason=str(error))
+            continue
+        greatest = max(greatest, *(entry.producer_id for entry in entries), -1)
+    return greatest

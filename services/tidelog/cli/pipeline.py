@@ -1,0 +1,51 @@
+"""`tidelog pipeline`: copies topics into tables with Spark, and proves that the tables are complete."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from tidelog.cli.lazy_group import LazyGroup
+from tidelog.cli.tool_command import fail
+from tidelog.client.errors import ClientError
+from tidelog.model.errors import KafkaError
+from tidelog.pipeline.errors import PipelineError
+from tidelog.pipeline.task_errors import sentence_of, spark_errors
+
+_COMMANDS: Final = {
+    "archive": "tidelog.pipeline.commands.archive:command",
+    "analytics": "tidelog.pipeline.commands.analytics:command",
+    "check-history": "tidelog.pipeline.commands.check_history:command",
+    "connect-server": "tidelog.pipeline.commands.connect_server:command",
+    "export-segments": "tidelog.pipeline.commands.export_segments:command",
+    "jars": "tidelog.pipeline.commands.jars:command",
+    "maintain": "tidelog.pipeline.commands.maintain:command",
+    "quarantine": "tidelog.pipeline.commands.quarantine:command",
+    "verify": "tidelog.pipeline.commands.verify:command",
+    "scrape": "tidelog.pipeline.commands.scrape:command",
+}
+
+
+class PipelineGroup(LazyGroup):
+    """A group whose expected failures become one line on standard error and exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (PipelineError, ClientError, KafkaError) as error:
+            fail(str(error))
+        except spark_errors() as error:
+            sentence = sentence_of(error)
+            if sentence is None:
+                raise
+            fail(sentence)
+        except ModuleNotFoundError as error:
+            if (error.name or "").split(".")[0] not in ("pyspark", "pyarrow", "numpy", "pandas", "py4j"):
+                raise
+            fail("Spark is not installed; run pip install 'tidelog[pipeline]'")
+
+
+@click.group(cls=PipelineGroup, places=_COMMANDS)
+def command() -> None:
+    """Copy topics into tables with Spark, and prove that the tables are complete."""

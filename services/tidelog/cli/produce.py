@@ -1,0 +1,141 @@
+"""`tidelog produce`: sends lines from standard input to a topic (kafka-console-producer)."""
+
+from __future__ import annotations
+
+import io
+import select
+import sys
+import time
+from typing import Final, cast
+
+import click
+
+from tidelog.cli.line_records import LineFormat, LineSplitter
+from tidelog.cli.output import note
+from tidelog.cli.record_batcher import RecordBatcher
+from tidelog.cli.tool_command import (
+    ToolCommand,
+    ToolError,
+    chosen_topic,
+    cluster_options,
+    connect,
+    parse_assignments,
+    topic_option,
+)
+from tidelog.client.batch_sender import ACKS_ALL, ACKS_LEADER, ACKS_NONE, BatchSender
+from tidelog.client.cluster import Cluster, Topic
+from tidelog.records.compression import Compression
+
+CHUNK_BYTES: Final = 1 << 16
+MAX_LINE_BYTES: Final = 64 * 1024 * 1024
+_ACKS: Final = {"all": ACKS_ALL, "-1": ACKS_ALL, "1": ACKS_LEADER, "0": ACKS_NONE}
+_CODECS: Final = [codec.name.lower() for codec in Compression]
+
+
+@click.command(cls=ToolCommand)
+@topic_option
+@click.option("--parse-key", is_flag=True, help="Each line consists of key, separator and value.")
+@click.option(
+    "--key-separator",
+    default="\t",
+    show_default="a tab",
+    metavar="TEXT",
+    help="Separator between key and value.",
+)
+@click.option("--parse-headers", is_flag=True, help="Each line begins with headers NAME:VALUE,... and a tab.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Add this header to every record. Repeatable.",
+)
+@click.option("--null-marker", metavar="TEXT", help="Send null for a key or value that equals this text.")
+@click.option(
+    "--partition", type=click.IntRange(min=0), help="Send all records to this partition, whatever their keys."
+)
+@click.option(
+    "--acks",
+    type=click.Choice(list(_ACKS)),
+    default="all",
+    show_default=True,
+    help="Replicas that must have a record before it is acknowledged.",
+)
+@click.option(
+    "--compression-codec",
+    "--compression",
+    "codec",
+    type=click.Choice(_CODECS),
+    default="none",
+    show_default=True,
+    help="Compression of the batches.",
+)
+@click.option(
+    "--batch-size", type=click.IntRange(min=1), default=16384, show_default=True, help="Bytes of a batch."
+)
+@cluster_options
+def command(
+    topic_name: str | None,
+    topic_option: str | None,
+    parse_key: bool,
+    key_separator: str,
+    parse_headers: bool,
+    headers: tuple[str, ...],
+    null_marker: str | None,
+    partition: int | None,
+    acks: str,
+    codec: str,
+    batch_size: int,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Send each line of standard input as a record. Batches are sent when no more input is waiting."""
+    name = chosen_topic(topic_name, topic_option)
+    if not key_separator:
+        raise ToolError("--key-separator: expected at least one character")
+    constant = tuple((key, value.encode()) for key, value in parse_assignments("--header", headers).items())
+    line_format = LineFormat(
+        parse_key, key_separator, parse_headers, null_marker=null_marker, headers=constant
+    )
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        topic = _existing_or_created(cluster, name)
+        if partition is not None and partition >= len(topic.partitions):
+            raise ToolError(
+                f"topic '{name}' has partitions 0 to {len(topic.partitions) - 1}, not {partition}"
+            )
+        sender = BatchSender(cluster, topic, acks=_ACKS[acks], compression=Compression[codec.upper()])
+        batcher = RecordBatcher(sender, batch_bytes=batch_size, partition=partition)
+        if sys.stdin.isatty():
+            note(f"Each line becomes a record of topic {name}. Press Ctrl-D to finish.")
+        _send_lines(batcher, line_format)
+    note(f"{batcher.sent_records} records sent to {name}.")
+
+
+def _existing_or_created(cluster: Cluster, name: str) -> Topic:
+    """Returns the topic, and notes if the broker has created it, because the name may be a typing error."""
+    is_new = name not in cluster.topics([name])
+    topic = cluster.topic(name, creates=True)
+    if is_new:
+        note(f"Topic {name} did not exist; the broker created it with {len(topic.partitions)} partitions.")
+    return topic
+
+
+def _send_lines(batcher: RecordBatcher, line_format: LineFormat) -> None:
+    # Unbuffered, so that select reports all waiting input.
+    source = cast(io.RawIOBase, cast(io.BufferedReader, sys.stdin.buffer).raw)
+    splitter = LineSplitter(MAX_LINE_BYTES)
+    line_number = 0
+    while True:
+        try:
+            chunk = source.read(CHUNK_BYTES)
+        except KeyboardInterrupt:
+            chunk = b""
+        now_ms = time.time_ns() // 1_000_000
+        for line in splitter.lines(chunk):
+            line_number += 1
+            batcher.add(line_format.record_of(line, now_ms, line_number))
+        if not chunk:
+            batcher.flush()
+            return
+        if not select.select([source], [], [], 0)[0]:
+            batcher.flush()

@@ -1,0 +1,124 @@
+"""The common part of all tools: the broker's address, and errors as one line with the next step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final, NoReturn, TypeVar
+
+import click
+
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import AdvertisedUnreachableError, BadAddressError, ClientError, UnreachableError
+from tidelog.model.errors import ErrorCode, KafkaError
+
+DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
+BOOTSTRAP_VARIABLE: Final = "TIDELOG_BOOTSTRAP_SERVER"
+DEFAULT_TIMEOUT_MS: Final = 30_000
+
+_NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "'tidelog topic list' shows the existing topics",
+    ErrorCode.TOPIC_ALREADY_EXISTS: "--if-not-exists accepts an existing topic",
+    ErrorCode.INVALID_REPLICATION_FACTOR: "'tidelog cluster describe' shows the brokers",
+    ErrorCode.INVALID_CONFIG: "'tidelog config describe --all' shows all settings and their values",
+    ErrorCode.MESSAGE_TOO_LARGE: "send smaller batches (--batch-size) or raise the topic's max.message.bytes",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "'tidelog offsets' shows the existing offsets",
+    ErrorCode.BROKER_NOT_AVAILABLE: "'tidelog cluster describe' shows the brokers",
+    ErrorCode.NOT_ENOUGH_REPLICAS: "'tidelog topic describe' shows which replicas are in sync",
+}
+_REACH_STEP: Final = (
+    "check that a broker is running there ('tidelog dev' starts one), "
+    "or name another broker with --bootstrap-server"
+)
+_ADVERTISED_STEP: Final = "set the broker's advertised.listeners to an address that this machine can reach"
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class ToolError(Exception):
+    """The reason why a tool can't do its task: one sentence, with the next step."""
+
+
+class ToolCommand(click.Command):
+    """A subcommand whose expected failures become one line on standard error, with exit code 1."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except (ToolError, ClientError, KafkaError) as error:
+            fail(sentence_of(error))
+
+
+def sentence_of(error: ToolError | ClientError | KafkaError) -> str:
+    """Returns one line that says what happened and, if known, what to do next."""
+    text = " ".join(str(error).split()).rstrip(".")
+    step: str | None = None
+    if isinstance(error, KafkaError):
+        step = _NEXT_STEPS.get(error.code)
+    elif isinstance(error, AdvertisedUnreachableError):
+        step = _ADVERTISED_STEP
+    elif isinstance(error, UnreachableError):
+        step = _REACH_STEP
+    elif isinstance(error, BadAddressError):
+        text = f"--bootstrap-server: {text}"
+    return f"{text}; {step}" if step else text
+
+
+def fail(reason: str) -> NoReturn:
+    click.echo(f"tidelog: {reason}", err=True)
+    raise click.exceptions.Exit(1)
+
+
+def cluster_options(command: F) -> F:
+    """Adds --bootstrap-server and --request-timeout-ms."""
+    command = click.option(
+        "--request-timeout-ms",
+        type=click.IntRange(min=1),
+        default=DEFAULT_TIMEOUT_MS,
+        show_default=True,
+        help="Milliseconds to wait for a broker's response.",
+    )(command)
+    return click.option(
+        "--bootstrap-server",
+        default=DEFAULT_BOOTSTRAP,
+        show_default=True,
+        envvar=BOOTSTRAP_VARIABLE,
+        show_envvar=True,
+        metavar="HOST:PORT[,...]",
+        help="One or more brokers to connect to.",
+    )(command)
+
+
+def connect(bootstrap_server: str, request_timeout_ms: int) -> Cluster:
+    return Cluster(bootstrap_server, client_id="tidelog-cli", timeout_s=request_timeout_ms / 1000)
+
+
+def topic_option(command: F) -> F:
+    """Adds the topic as an argument and as --topic, as in Kafka's tools.
+
+    The parameters are `topic_name` and `topic_option`.
+    """
+    command = click.option(
+        "--topic", "topic_option", metavar="TOPIC", help="The topic, instead of the argument."
+    )(command)
+    return click.argument("topic_name", metavar="[TOPIC]", required=False)(command)
+
+
+def chosen_topic(topic_name: str | None, topic_option: str | None) -> str:
+    """Returns the topic that was given in one of the two ways. Raises click.UsageError."""
+    if topic_name and topic_option and topic_name != topic_option:
+        raise click.UsageError(f"Give only one topic: '{topic_name}' or '{topic_option}'.")
+    chosen = topic_name or topic_option
+    if not chosen:
+        raise click.UsageError("Give the topic's name, or --topic TOPIC.")
+    return chosen
+
+
+def parse_assignments(option: str, assignments: tuple[str, ...]) -> dict[str, str]:
+    """Parses `name=value` pairs. Raises ToolError that names the invalid pair."""
+    pairs: dict[str, str] = {}
+    for assignment in assignments:
+        name, equals, value = assignment.partition("=")
+        if not equals or not name.strip():
+            raise ToolError(f"{option} {assignment}: expected NAME=VALUE")
+        pairs[name.strip()] = value.strip()
+    return pairs

@@ -1,0 +1,254 @@
+"""`tidelog topic`: lists, creates, describes, alters and deletes topics (kafka-topics)."""
+
+from __future__ import annotations
+
+import click
+
+from tidelog.cli.output import is_terminal, print_heading, print_table, say
+from tidelog.cli.tool_command import (
+    ToolCommand,
+    ToolError,
+    chosen_topic,
+    cluster_options,
+    connect,
+    parse_assignments,
+    topic_option,
+)
+from tidelog.client.admin import BROKER_DEFAULT, create_partitions, create_topic, delete_topic
+from tidelog.client.cluster import NO_LEADER, Cluster, Partition, Topic
+from tidelog.client.configs import ConfigResource, ResourceType, describe_configs
+from tidelog.metadata.entries import encode_uuid
+from tidelog.model.errors import ErrorCode, KafkaError
+
+
+@click.group()
+def command() -> None:
+    """List, create, describe, alter and delete topics."""
+
+
+@command.command("list", cls=ToolCommand)
+@click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
+@cluster_options
+def list_topics(exclude_internal: bool, bootstrap_server: str, request_timeout_ms: int) -> None:
+    """List the names of all topics, one in each line."""
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        for topic in cluster.topics().values():
+            if not (exclude_internal and topic.is_internal):
+                click.echo(topic.name)
+
+
+@command.command("create", cls=ToolCommand)
+@topic_option
+@click.option(
+    "--partitions",
+    type=click.IntRange(min=1),
+    help="Number of partitions. The default is the broker's num.partitions.",
+)
+@click.option(
+    "--replication-factor",
+    type=click.IntRange(min=1),
+    help="Replicas of each partition. The default is the broker's default.replication.factor.",
+)
+@click.option(
+    "--replica-assignment",
+    metavar="ID:ID,...",
+    help="Brokers of each partition, the preferred leader first: `1:2,2:1` means two partitions.",
+)
+@click.option(
+    "--config", "configs", multiple=True, metavar="NAME=VALUE", help="Set a setting of the topic. Repeatable."
+)
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic already exists.")
+@click.option("--validate-only", is_flag=True, help="Only check whether the topic can be created.")
+@cluster_options
+def create(
+    topic_name: str | None,
+    topic_option: str | None,
+    partitions: int | None,
+    replication_factor: int | None,
+    replica_assignment: str | None,
+    configs: tuple[str, ...],
+    if_not_exists: bool,
+    validate_only: bool,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Create a topic."""
+    name = chosen_topic(topic_name, topic_option)
+    if replica_assignment and (partitions or replication_factor):
+        raise click.UsageError(
+            "--replica-assignment can't be combined with --partitions or --replication-factor."
+        )
+    assignment = _parse_replica_assignment(replica_assignment) if replica_assignment else None
+    settings = parse_assignments("--config", configs)
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        try:
+            created = create_topic(
+                cluster,
+                name,
+                num_partitions=partitions or BROKER_DEFAULT,
+                replication_factor=replication_factor or BROKER_DEFAULT,
+                assignment=assignment,
+                configs=settings,
+                validate_only=validate_only,
+            )
+        except KafkaError as error:
+            if if_not_exists and error.code is ErrorCode.TOPIC_ALREADY_EXISTS:
+                say(f"Topic {name} already exists.")
+                return
+            raise
+    done = "could be created" if validate_only else "created"
+    counts = ""
+    if created.num_partitions > 0:
+        counts = f": {created.num_partitions} partitions, replication factor {created.replication_factor}"
+    say(f"Topic {name} {done}{counts}.")
+
+
+def _parse_replica_assignment(text: str) -> dict[int, list[int]]:
+    try:
+        return {
+            index: [int(broker_id) for broker_id in part.split(":")]
+            for index, part in enumerate(text.split(","))
+        }
+    except ValueError as error:
+        raise ToolError(
+            f"--replica-assignment {text}: expected broker ids, with `:` between replicas "
+            "and `,` between partitions"
+        ) from error
+
+
+@command.command("describe", cls=ToolCommand)
+@click.argument("names", metavar="[TOPIC]...", nargs=-1)
+@click.option(
+    "--topic",
+    "more_names",
+    metavar="TOPIC",
+    multiple=True,
+    help="A topic, instead of the arguments. Repeatable.",
+)
+@click.option("--exclude-internal", is_flag=True, help="Leave out internal topics.")
+@click.option(
+    "--under-replicated-partitions",
+    is_flag=True,
+    help="Show only partitions with replicas that are not in sync.",
+)
+@click.option("--unavailable-partitions", is_flag=True, help="Show only partitions without a leader.")
+@cluster_options
+def describe(
+    names: tuple[str, ...],
+    more_names: tuple[str, ...],
+    exclude_internal: bool,
+    under_replicated_partitions: bool,
+    unavailable_partitions: bool,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Show the partitions, leaders, replicas and settings of topics. The default is all topics."""
+    wanted = [name for part in (*names, *more_names) for name in part.split(",")]
+    only_partitions = under_replicated_partitions or unavailable_partitions
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        topics = cluster.topics(wanted or None)
+        for name in wanted:
+            if name not in topics:
+                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
+        for topic in topics.values():
+            if exclude_internal and topic.is_internal:
+                continue
+            shown = [
+                partition
+                for partition in topic.partitions
+                if not only_partitions
+                or (under_replicated_partitions and len(partition.isr) < len(partition.replicas))
+                or (unavailable_partitions and partition.leader == NO_LEADER)
+            ]
+            if not only_partitions:
+                _show_topic(topic, _overrides(cluster, topic.name))
+            if shown:
+                _show_partitions(topic, shown)
+
+
+def _overrides(cluster: Cluster, name: str) -> str:
+    """Returns the settings that differ from the brokers' defaults, as `a=b,c=d`."""
+    entries = describe_configs(cluster, ConfigResource(ResourceType.TOPIC, name))
+    return ",".join(f"{entry.name}={entry.value}" for entry in entries if entry.is_dynamic)
+
+
+def _show_topic(topic: Topic, configs: str) -> None:
+    replication_factor = len(topic.partitions[0].replicas) if topic.partitions else 0
+    if is_terminal():
+        print_heading(
+            topic.name,
+            f"  id {encode_uuid(topic.topic_id)}, {len(topic.partitions)} partitions, "
+            f"replication factor {replication_factor}{', ' + configs if configs else ''}",
+        )
+        return
+    click.echo(
+        f"Topic: {topic.name}\tTopicId: {encode_uuid(topic.topic_id)}\t"
+        f"PartitionCount: {len(topic.partitions)}\tReplicationFactor: {replication_factor}\t"
+        f"Configs: {configs}"
+    )
+
+
+def _show_partitions(topic: Topic, partitions: list[Partition]) -> None:
+    if is_terminal():
+        rows = [
+            (p.index, _leader(p), _ids(p.replicas), _ids(p.isr), _ids(p.offline_replicas)) for p in partitions
+        ]
+        print_table(("#partition", "#leader", "replicas", "in sync", "offline"), rows)
+        return
+    for p in partitions:
+        click.echo(
+            f"\tTopic: {topic.name}\tPartition: {p.index}\tLeader: {_leader(p)}\t"
+            f"Replicas: {_ids(p.replicas)}\tIsr: {_ids(p.isr)}"
+        )
+
+
+def _leader(partition: Partition) -> str:
+    return "none" if partition.leader == NO_LEADER else str(partition.leader)
+
+
+def _ids(broker_ids: tuple[int, ...]) -> str:
+    return ",".join(map(str, broker_ids))
+
+
+@command.command("alter", cls=ToolCommand)
+@topic_option
+@click.option(
+    "--partitions", type=click.IntRange(min=1), required=True, help="The new total number of partitions."
+)
+@cluster_options
+def alter(
+    topic_name: str | None,
+    topic_option: str | None,
+    partitions: int,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Add partitions to a topic. To change settings, use `tidelog config alter`."""
+    name = chosen_topic(topic_name, topic_option)
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        create_partitions(cluster, name, partitions)
+    say(f"Topic {name} now has {partitions} partitions. Keys may map to other partitions than before.")
+
+
+@command.command("delete", cls=ToolCommand)
+@topic_option
+@click.option("--if-exists", is_flag=True, help="Succeed if the topic does not exist.")
+@cluster_options
+def delete(
+    topic_name: str | None,
+    topic_option: str | None,
+    if_exists: bool,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Delete a topic and all its data."""
+    name = chosen_topic(topic_name, topic_option)
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        try:
+            delete_topic(cluster, name)
+        except KafkaError as error:
+            if if_exists and error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                say(f"Topic {name} does not exist.")
+                return
+            raise
+    say(f"Topic {name} deleted.")

@@ -1,0 +1,67 @@
+"""`tidelog transactions`: lists and describes transactions (kafka-transactions)."""
+
+from __future__ import annotations
+
+import time
+
+import click
+
+from tidelog.cli.output import print_heading, print_table
+from tidelog.cli.tool_command import ToolCommand, cluster_options, connect
+from tidelog.client.coordinators import describe_transaction, list_transactions
+
+_NOT_BEGUN = -1
+
+
+@click.group()
+def command() -> None:
+    """List and describe transactions."""
+
+
+@command.command("list", cls=ToolCommand)
+@click.option(
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    help="Show only transactions in this state. Repeatable.",
+)
+@click.option(
+    "--running-longer-than-ms",
+    type=click.IntRange(min=0),
+    help="Show only transactions that have been open for longer than this time.",
+)
+@cluster_options
+def list_them(
+    states: tuple[str, ...],
+    running_longer_than_ms: int | None,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """List transactional ids with their producers and states."""
+    duration_ms = _NOT_BEGUN if running_longer_than_ms is None else running_longer_than_ms
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        found = list_transactions(cluster, list(states), duration_ms)
+    print_table(
+        ("transactional id", "#coordinator", "#producer id", "state"),
+        [(row.transactional_id, row.coordinator_id, row.producer_id, row.state) for row in found],
+    )
+
+
+@command.command("describe", cls=ToolCommand)
+@click.argument("names", metavar="TRANSACTIONAL_ID...", nargs=-1, required=True)
+@cluster_options
+def describe(names: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
+    """Show the state, age and partitions of transactional ids."""
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        for name in names:
+            found = describe_transaction(cluster, name)
+            is_open = found.start_time_ms >= 0
+            age_ms = max(0, int(time.time() * 1000) - found.start_time_ms)
+            since = f", begun {age_ms} ms ago" if is_open else ""
+            print_heading(
+                name,
+                f"  {found.state}{since}, producer {found.producer_id} epoch {found.producer_epoch},"
+                f" timeout {found.timeout_ms} ms",
+            )
+            print_table(("topic", "#partition"), sorted(found.partitions))

@@ -1,0 +1,1 @@
+"""A small synchronous Kafka client, which the command line uses."""

@@ -1,0 +1,185 @@
+"""Typed calls about topics and offsets, one function each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from tidelog.client.answers import error_of, raise_on_topic_error
+from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster, Topic
+from tidelog.model.errors import ErrorCode
+from tidelog.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopic,
+)
+from tidelog.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicsResponse, DeleteTopicState
+from tidelog.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsPartitionResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+
+BROKER_DEFAULT: Final = -1
+LATEST_TIMESTAMP: Final = -1
+EARLIEST_TIMESTAMP: Final = -2
+MAX_TIMESTAMP: Final = -3
+EARLIEST_LOCAL_TIMESTAMP: Final = -4
+LATEST_TIERED_TIMESTAMP: Final = -5
+EARLIEST_PENDING_UPLOAD_TIMESTAMP: Final = -6
+UNKNOWN_OFFSET: Final = -1
+READ_UNCOMMITTED: Final = 0
+READ_COMMITTED: Final = 1
+
+_CONSUMER: Final = -1
+_LIST_OFFSETS_SINCE: Final[Mapping[int, int]] = {
+    MAX_TIMESTAMP: 7,  # KIP-734
+    EARLIEST_LOCAL_TIMESTAMP: 8,  # KIP-405
+    LATEST_TIERED_TIMESTAMP: 9,  # KIP-1005
+    EARLIEST_PENDING_UPLOAD_TIMESTAMP: 11,  # KIP-1023
+}
+"""The first version that supports each special timestamp. Older ones would interpret it as a real time.
+
+Source: Kafka's ListOffsetsRequest.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """A created topic. A number is -1 if the broker does not return it (before CreateTopics version 5)."""
+
+    name: str
+    num_partitions: int
+    replication_factor: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetAt:
+    """The offset of a time.
+
+    `offset` is -1 if no record is that late. `timestamp` is in milliseconds since 1970, or -1 if the request
+    named no real time.
+    """
+
+    offset: int
+    timestamp: int
+    leader_epoch: int
+
+
+def create_topic(
+    cluster: Cluster,
+    name: str,
+    *,
+    num_partitions: int = BROKER_DEFAULT,
+    replication_factor: int = BROKER_DEFAULT,
+    assignment: Mapping[int, list[int]] | None = None,
+    configs: Mapping[str, str] | None = None,
+    validate_only: bool = False,
+) -> CreatedTopic:
+    """Creates a topic.
+
+    `assignment` replaces the two numbers. It maps each partition to its brokers, the preferred leader first.
+    Raises KafkaError (TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, ...), ClientError.
+    """
+    topic = CreatableTopic(
+        name,
+        BROKER_DEFAULT if assignment else num_partitions,
+        BROKER_DEFAULT if assignment else replication_factor,
+        [CreatableReplicaAssignment(index, ids) for index, ids in sorted((assignment or {}).items())],
+        [CreatableTopicConfig(key, value) for key, value in (configs or {}).items()],
+    )
+    timeout_ms = int(cluster.timeout_s * 1000)
+    request = CreateTopicsRequest([topic], timeout_ms, validate_only)
+    uses_defaults = not assignment and BROKER_DEFAULT in (num_partitions, replication_factor)
+    answer = cluster.controller().call(
+        request, CreateTopicsResponse, at_least=4 if uses_defaults else 1, wait_ms=timeout_ms
+    )
+    result = answer.topics[0]
+    raise_on_topic_error(result.error_code, name, result.error_message)
+    return CreatedTopic(name, result.num_partitions, result.replication_factor)
+
+
+def delete_topic(cluster: Cluster, name: str) -> None:
+    """Deletes a topic.
+
+    Raises KafkaError (UNKNOWN_TOPIC_OR_PARTITION, TOPIC_DELETION_DISABLED, ...), ClientError.
+    """
+    timeout_ms = int(cluster.timeout_s * 1000)
+    request = DeleteTopicsRequest([DeleteTopicState(name)], [name], timeout_ms)
+    answer = cluster.controller().call(request, DeleteTopicsResponse, wait_ms=timeout_ms)
+    result = answer.responses[0]
+    raise_on_topic_error(result.error_code, name, result.error_message)
+
+
+def create_partitions(cluster: Cluster, name: str, total_count: int) -> None:
+    """Increases the number of partitions to `total_count`.
+
+    Raises KafkaError (INVALID_PARTITIONS, ...), ClientError.
+    """
+    timeout_ms = int(cluster.timeout_s * 1000)
+    request = CreatePartitionsRequest([CreatePartitionsTopic(name, total_count, None)], timeout_ms)
+    answer = cluster.controller().call(request, CreatePartitionsResponse, wait_ms=timeout_ms)
+    result = answer.results[0]
+    raise_on_topic_error(result.error_code, name, result.error_message)
+
+
+def list_offsets(
+    cluster: Cluster,
+    topic: Topic,
+    timestamp: int,
+    *,
+    partitions: list[int] | None = None,
+    isolation_level: int = READ_UNCOMMITTED,
+) -> dict[int, OffsetAt]:
+    """Returns for each partition the first offset at or after `timestamp`, which may be a special timestamp.
+
+    If a leader moves, the call is retried until the cluster's timeout. Raises KafkaError, ClientError.
+    """
+    wanted = {p.index for p in topic.partitions} if partitions is None else set(partitions)
+    found: dict[int, OffsetAt] = {}
+    deadline_s = time.monotonic() + cluster.timeout_s
+    while True:
+        failed: ListOffsetsPartitionResponse | None = None
+        for leader, indexes in _by_leader(topic, wanted - found.keys()).items():
+            for row in _ask_offsets(cluster, leader, topic.name, indexes, timestamp, isolation_level):
+                if row.error_code == ErrorCode.NONE:
+                    found[row.partition_index] = OffsetAt(row.offset, row.timestamp, row.leader_epoch)
+                else:
+                    failed = row
+        if failed is None:
+            return dict(sorted(found.items()))
+        error = error_of(failed.error_code, f"topic '{topic.name}' partition {failed.partition_index}")
+        if not error.is_retriable or time.monotonic() > deadline_s:
+            raise error
+        time.sleep(RETRY_BACKOFF_S)
+        topic = cluster.topic(topic.name)
+
+
+def _by_leader(topic: Topic, wanted: set[int]) -> dict[int, list[int]]:
+    groups: dict[int, list[int]] = {}
+    for partition in topic.partitions:
+        if partition.index in wanted:
+            groups.setdefault(partition.leader, []).append(partition.index)
+    return groups
+
+
+def _ask_offsets(
+    cluster: Cluster, leader: int, topic: str, indexes: list[int], timestamp: int, isolation_level: int
+) -> list[ListOffsetsPartitionResponse]:
+    rows = [ListOffsetsPartition(index, timestamp=timestamp) for index in indexes]
+    timeout_ms = int(cluster.timeout_s * 1000)
+    request = ListOffsetsRequest(_CONSUMER, isolation_level, [ListOffsetsTopic(topic, rows)], timeout_ms)
+    since = _LIST_OFFSETS_SINCE.get(timestamp, 2 if isolation_level else 1)
+    answer = cluster.broker(leader).call(request, ListOffsetsResponse, at_least=since)
+    return answer.topics[0].partitions

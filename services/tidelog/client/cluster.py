@@ -1,0 +1,224 @@
+"""Connections to the brokers of a cluster, and the locations of its topics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+from uuid import UUID
+
+from tidelog.client.address import Address, parse_bootstrap
+from tidelog.client.answers import error_of, topic_error_of
+from tidelog.client.connection import DEFAULT_TIMEOUT_S, BrokerConnection
+from tidelog.client.errors import AdvertisedUnreachableError, ClientError, UnreachableError
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataRequestTopic,
+    MetadataResponse,
+    MetadataResponseTopic,
+)
+
+NO_LEADER: Final = -1
+RETRY_BACKOFF_S: Final = 0.1
+CREATION_WAIT_S: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    broker_id: int
+    address: Address
+    rack: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition. `leader` is -1 if the partition has none."""
+
+    index: int
+    leader: int
+    leader_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+    offline_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic. `partitions` are in the order of their indexes."""
+
+    name: str
+    topic_id: UUID
+    is_internal: bool
+    partitions: tuple[Partition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    cluster_id: str | None
+    controller_id: int
+    brokers: tuple[Broker, ...]
+
+
+class Cluster:
+    """A client of one cluster, which opens connections on demand. It is not thread-safe.
+
+    ClientError means that no response arrived; KafkaError means that the response is an error.
+    """
+
+    def __init__(
+        self, bootstrap: str, *, client_id: str = "tidelog", timeout_s: float = DEFAULT_TIMEOUT_S
+    ) -> None:
+        """Connects to the first address that answers.
+
+        `timeout_s` limits a connection attempt, the wait for each response, and all retries of one call.
+        """
+        self._bootstrap = parse_bootstrap(bootstrap)
+        self._client_id = client_id
+        self.timeout_s = timeout_s
+        self._connections: dict[int, BrokerConnection] = {}
+        self._brokers: dict[int, Broker] = {}
+        self._seed = self._connect_first()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        self._seed.close()
+
+    def any_broker(self) -> BrokerConnection:
+        """Returns a connection for requests that any broker can answer."""
+        if self._seed.is_closed:
+            self._seed = self._connect_first()
+        return self._seed
+
+    def broker(self, broker_id: int) -> BrokerConnection:
+        """Returns the connection to a broker. Raises KafkaError BROKER_NOT_AVAILABLE, ClientError."""
+        connection = self._connections.get(broker_id)
+        if connection is not None and not connection.is_closed:
+            return connection
+        if broker_id not in self._brokers:
+            self.describe()
+        broker = self._brokers.get(broker_id)
+        if broker is None:
+            raise KafkaError(ErrorCode.BROKER_NOT_AVAILABLE, f"the cluster has no live broker {broker_id}")
+        try:
+            connection = self._connect(broker.address)
+        except UnreachableError as error:
+            raise AdvertisedUnreachableError(
+                f"broker {broker_id} advertises {broker.address}, which can't be reached: {error}"
+            ) from error
+        self._connections[broker_id] = connection
+        return connection
+
+    def controller(self) -> BrokerConnection:
+        """Returns a connection for the controller's requests: to the broker in Metadata, or else to any."""
+        controller_id = self.describe().controller_id
+        return self.broker(controller_id) if controller_id in self._brokers else self.any_broker()
+
+    def describe(self) -> ClusterView:
+        """Returns the current brokers and controller."""
+        answer = self._ask(())
+        return ClusterView(answer.cluster_id, answer.controller_id, tuple(self._brokers.values()))
+
+    def topics(self, names: Iterable[str] | None = None, *, seen_by: int | None = None) -> dict[str, Topic]:
+        """Returns the existing ones of the named topics, by name; `names` None means all topics.
+
+        The request goes to the broker `seen_by`, or to any broker. It never creates topics.
+        """
+        answer = self._ask(None if names is None else tuple(names), asked=seen_by)
+        found: dict[str, Topic] = {}
+        for topic in answer.topics:
+            code = topic.error_code
+            if code in (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID):
+                continue
+            if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+                raise topic_error_of(code, topic.name or "")
+            found[topic.name or ""] = _topic_of(topic)
+        return dict(sorted(found.items()))
+
+    def topic(self, name: str, *, creates: bool = False) -> Topic:
+        """Returns a topic when all its partitions have leaders, and waits for them until the timeout.
+
+        With `creates`, a broker with auto.create.topics.enable creates a missing topic. Raises KafkaError
+        UNKNOWN_TOPIC_OR_PARTITION if the topic does not exist, LEADER_NOT_AVAILABLE at the timeout.
+        """
+        began_s = time.monotonic()
+        while True:
+            topic = self._ask((name,), creates=creates).topics[0]
+            code = topic.error_code
+            waited_s = time.monotonic() - began_s
+            if creates and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and waited_s < CREATION_WAIT_S:
+                time.sleep(RETRY_BACKOFF_S)  # Kafka also returns this error while it creates the topic
+                continue
+            if code not in (ErrorCode.NONE, ErrorCode.LEADER_NOT_AVAILABLE):
+                raise topic_error_of(code, name)
+            found = _topic_of(topic)
+            if found.partitions and all(p.leader != NO_LEADER for p in found.partitions):
+                return found
+            if waited_s > self.timeout_s:
+                raise KafkaError(
+                    ErrorCode.LEADER_NOT_AVAILABLE, f"topic '{name}' has partitions without a leader"
+                )
+            time.sleep(RETRY_BACKOFF_S)
+
+    # -- connections and metadata
+
+    def _connect(self, address: Address) -> BrokerConnection:
+        return BrokerConnection(address, client_id=self._client_id, timeout_s=self.timeout_s)
+
+    def _connect_first(self) -> BrokerConnection:
+        failures: list[ClientError] = []
+        for address in self._bootstrap:
+            try:
+                return self._connect(address)
+            except ClientError as error:
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        raise UnreachableError("no broker answers: " + "; ".join(map(str, failures)))
+
+    def _ask(
+        self, names: tuple[str, ...] | None, *, creates: bool = False, asked: int | None = None
+    ) -> MetadataResponse:
+        topics = None if names is None else [MetadataRequestTopic(name=name) for name in names]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=creates)
+        # Before version 4, a Metadata request could always create the topic.
+        connection = self.any_broker() if asked is None else self.broker(asked)
+        answer = connection.call(request, MetadataResponse, at_least=4)
+        if answer.error_code:
+            raise error_of(answer.error_code, "metadata")
+        self._brokers = {
+            row.node_id: Broker(row.node_id, Address(row.host, row.port), row.rack)
+            for row in sorted(answer.brokers, key=lambda row: row.node_id)
+        }
+        return answer
+
+
+def _topic_of(topic: MetadataResponseTopic) -> Topic:
+    return Topic(
+        topic.name or "",
+        topic.topic_id,
+        topic.is_internal,
+        tuple(
+            Partition(
+                row.partition_index,
+                row.leader_id,
+                row.leader_epoch,
+                tuple(row.replica_nodes),
+                tuple(row.isr_nodes),
+                tuple(row.offline_replicas),
+            )
+            for row in sorted(topic.partitions, key=lambda row: row.partition_index)
+        ),
+    )

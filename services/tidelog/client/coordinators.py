@@ -1,0 +1,287 @@
+"""Reads and deletes groups, and reads transactions."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+from tidelog.client.answers import raise_on_error
+from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster
+from tidelog.client.connection import BrokerConnection
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+)
+from tidelog.wire.messages.delete_groups import DeleteGroupsRequest, DeleteGroupsResponse
+from tidelog.wire.messages.describe_groups import DescribeGroupsRequest, DescribeGroupsResponse
+from tidelog.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+)
+from tidelog.wire.messages.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from tidelog.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
+from tidelog.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+from tidelog.wire.messages.offset_fetch import (
+    OffsetFetchRequest,
+    OffsetFetchRequestGroup,
+    OffsetFetchResponse,
+)
+
+GROUP: Final = 0
+TRANSACTION: Final = 1
+"""The types of coordinators in FindCoordinator."""
+NO_OFFSET: Final = -1
+CONSUMER_PROTOCOL: Final = "consumer"
+"""The protocol type of classic consumer groups, and the group type of KIP-848."""
+DEAD: Final = "Dead"
+
+_INT16: Final = struct.Struct(">h")
+_INT32: Final = struct.Struct(">i")
+_LAST_OFFSET_FETCH_BY_NAME: Final = 9
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    group_id: str
+    group_type: str
+    protocol_type: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMember:
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    host: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group. `epoch` is None for a classic group, because its description has no generation."""
+
+    group_id: str
+    group_type: str
+    state: str
+    assignor: str
+    epoch: int | None
+    members: tuple[GroupMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedTransaction:
+    transactional_id: str
+    producer_id: int
+    state: str
+    coordinator_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    state: str
+    timeout_ms: int
+    start_time_ms: int
+    partitions: tuple[TopicPartition, ...]
+
+
+def list_groups(cluster: Cluster, states: list[str], types: list[str]) -> list[ListedGroup]:
+    """Returns the groups of all brokers, filtered by states and types if any are given."""
+    found: dict[str, ListedGroup] = {}
+    least = 5 if types else 4 if states else 0
+    for broker in cluster.describe().brokers:
+
+        def ask(broker_id: int = broker.broker_id) -> ListGroupsResponse:
+            request = ListGroupsRequest(states, types)
+            answer = cluster.broker(broker_id).call(request, ListGroupsResponse, at_least=least)
+            raise_on_error(answer.error_code, f"groups of broker {broker_id}")
+            return answer
+
+        for row in until_loaded(cluster, ask).groups:
+            found[row.group_id] = ListedGroup(
+                row.group_id, row.group_type, row.protocol_type, row.group_state
+            )
+    return [found[group_id] for group_id in sorted(found)]
+
+
+def describe_group(cluster: Cluster, group_id: str) -> Group:
+    """Returns a group. Raises KafkaError GROUP_ID_NOT_FOUND."""
+
+    def ask() -> Group:
+        coordinator = coordinator_of(cluster, GROUP, group_id)
+        described = _describe_of_kip_848(coordinator, group_id)
+        return described or _describe_classic(coordinator, group_id)
+
+    return until_loaded(cluster, ask)
+
+
+def _describe_of_kip_848(coordinator: BrokerConnection, group_id: str) -> Group | None:
+    """Returns a KIP-848 group, or None if the group is of another kind or the broker does not support it."""
+    try:
+        answer = coordinator.call(ConsumerGroupDescribeRequest([group_id]), ConsumerGroupDescribeResponse)
+    except KafkaError as error:
+        if error.code is ErrorCode.UNSUPPORTED_VERSION:
+            return None
+        raise
+    row = answer.groups[0]
+    if row.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        return None
+    raise_on_error(row.error_code, f"group '{group_id}'", row.error_message)
+    members = [
+        GroupMember(
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            tuple(
+                TopicPartition(topic.topic_name, index)
+                for topic in member.assignment.topic_partitions
+                for index in topic.partitions
+            ),
+        )
+        for member in row.members
+    ]
+    return Group(group_id, "consumer", row.group_state, row.assignor_name, row.group_epoch, tuple(members))
+
+
+def _describe_classic(coordinator: BrokerConnection, group_id: str) -> Group:
+    row = coordinator.call(DescribeGroupsRequest([group_id]), DescribeGroupsResponse).groups[0]
+    if row.group_state == DEAD or row.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"group '{group_id}' does not exist")
+    raise_on_error(row.error_code, f"group '{group_id}'", row.error_message)
+    members = [
+        GroupMember(
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            assigned_partitions(bytes(member.member_assignment))
+            if row.protocol_type == CONSUMER_PROTOCOL
+            else (),
+        )
+        for member in row.members
+    ]
+    return Group(group_id, "classic", row.group_state, row.protocol_data, None, tuple(members))
+
+
+def committed_offsets(cluster: Cluster, group_id: str) -> dict[TopicPartition, int]:
+    """Returns all offsets that the group has committed."""
+
+    def ask() -> dict[TopicPartition, int]:
+        coordinator = coordinator_of(cluster, GROUP, group_id)
+        request = OffsetFetchRequest(groups=[OffsetFetchRequestGroup(group_id, topics=None)])
+        answer = coordinator.call(
+            request, OffsetFetchResponse, at_least=8, at_most=_LAST_OFFSET_FETCH_BY_NAME
+        )
+        found = answer.groups[0]
+        raise_on_error(found.error_code, f"group '{group_id}'")
+        return {
+            TopicPartition(topic.name, partition.partition_index): partition.committed_offset
+            for topic in found.topics
+            for partition in topic.partitions
+            if not partition.error_code and partition.committed_offset != NO_OFFSET
+        }
+
+    return until_loaded(cluster, ask)
+
+
+def delete_group(cluster: Cluster, group_id: str) -> None:
+    """Deletes a group and its offsets. Raises KafkaError: NON_EMPTY_GROUP, GROUP_ID_NOT_FOUND."""
+
+    def ask() -> None:
+        coordinator = coordinator_of(cluster, GROUP, group_id)
+        answer = coordinator.call(DeleteGroupsRequest([group_id]), DeleteGroupsResponse)
+        raise_on_error(answer.results[0].error_code, f"group '{group_id}'")
+
+    until_loaded(cluster, ask)
+
+
+def list_transactions(cluster: Cluster, states: list[str], least_duration_ms: int) -> list[ListedTransaction]:
+    """Returns the transactions of all brokers that have been open for `least_duration_ms`; -1 means all."""
+    found: list[ListedTransaction] = []
+    least = 1 if least_duration_ms >= 0 else 0
+    for broker in cluster.describe().brokers:
+
+        def ask(broker_id: int = broker.broker_id) -> ListTransactionsResponse:
+            request = ListTransactionsRequest(states, [], least_duration_ms)
+            answer = cluster.broker(broker_id).call(request, ListTransactionsResponse, at_least=least)
+            raise_on_error(answer.error_code, f"transactions of broker {broker_id}")
+            return answer
+
+        found += [
+            ListedTransaction(row.transactional_id, row.producer_id, row.transaction_state, broker.broker_id)
+            for row in until_loaded(cluster, ask).transaction_states
+        ]
+    return sorted(found, key=lambda row: row.transactional_id)
+
+
+def describe_transaction(cluster: Cluster, transactional_id: str) -> Transaction:
+    """Returns a transaction. Raises KafkaError TRANSACTIONAL_ID_NOT_FOUND."""
+
+    def ask() -> Transaction:
+        coordinator = coordinator_of(cluster, TRANSACTION, transactional_id)
+        request = DescribeTransactionsRequest([transactional_id])
+        row = coordinator.call(request, DescribeTransactionsResponse).transaction_states[0]
+        raise_on_error(row.error_code, f"transactional id '{transactional_id}'")
+        return Transaction(
+            transactional_id,
+            row.producer_id,
+            row.producer_epoch,
+            row.transaction_state,
+            row.transaction_timeout_ms,
+            row.transaction_start_time_ms,
+            tuple(TopicPartition(topic.topic, index) for topic in row.topics for index in topic.partitions),
+        )
+
+    return until_loaded(cluster, ask)
+
+
+def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
+    """Decodes a classic member's ConsumerProtocolAssignment. Returns nothing if it is malformed."""
+    found: list[TopicPartition] = []
+    try:
+        (topics,) = _INT32.unpack_from(assignment, _INT16.size)
+        position = _INT16.size + _INT32.size
+        for _ in range(topics):
+            (length,) = _INT16.unpack_from(assignment, position)
+            position += _INT16.size
+            name = assignment[position : position + length].decode()
+            position += length
+            (count,) = _INT32.unpack_from(assignment, position)
+            position += _INT32.size
+            for _ in range(count):
+                found.append(TopicPartition(name, *_INT32.unpack_from(assignment, position)))
+                position += _INT32.size
+    except (struct.error, UnicodeDecodeError):
+        return ()
+    return tuple(found)
+
+
+def coordinator_of(cluster: Cluster, kind: int, key: str) -> BrokerConnection:
+    """Returns a connection to the broker that FindCoordinator names. Raises KafkaError, ClientError."""
+    request = FindCoordinatorRequest(key, kind, [key])
+    answer: Any = cluster.any_broker().call(request, FindCoordinatorResponse)
+    found = answer.coordinators[0] if answer.coordinators else answer
+    raise_on_error(found.error_code, f"coordinator of '{key}'", found.error_message)
+    return cluster.broker(found.node_id)
+
+
+def until_loaded(cluster: Cluster, ask: Callable[[], R]) -> R:
+    """Repeats a call while the coordinator moves or loads, until the cluster's timeout."""
+    deadline_s = time.monotonic() + cluster.timeout_s
+    while True:
+        try:
+            return ask()
+        except KafkaError as error:
+            if not error.is_retriable or time.monotonic() > deadline_s:
+                raise
+        time.sleep(RETRY_BACKOFF_S)

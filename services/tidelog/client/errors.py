@@ -1,0 +1,35 @@
+"""The exceptions of calls without a response. An error in a response is `tidelog.model.errors.KafkaError`."""
+
+from __future__ import annotations
+
+
+class ClientError(Exception):
+    """No usable response. The message is one sentence that names the broker and, if known, the next step."""
+
+
+class BadAddressError(ClientError):
+    """The bootstrap string is not a list of HOST:PORT."""
+
+
+class UnreachableError(ClientError):
+    """The connection failed."""
+
+
+class AdvertisedUnreachableError(UnreachableError):
+    """A broker answers, but not at the address that it advertises to clients."""
+
+
+class ConnectionLostError(ClientError):
+    """The connection ended before the response arrived."""
+
+
+class NoAnswerError(ClientError):
+    """The response did not arrive in time."""
+
+
+class NotKafkaError(ClientError):
+    """The server is not a Kafka broker, or it requires TLS."""
+
+
+class UnsupportedApiError(ClientError):
+    """The broker does not serve the API, or not in a version that supports the call."""

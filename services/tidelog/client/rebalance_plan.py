@@ -1,0 +1,276 @@
+"""Plans the distribution of replicas with the fewest moves. No I/O.
+
+The goals, in this order, are:
+
+1. no replica on a leaving broker;
+2. each partition on as many racks as possible;
+3. the replicas of each topic, and so all replicas, evenly distributed over the brokers;
+4. evenly distributed preferred leaders, which changes only the order of replicas and moves no data.
+
+Each step changes the current assignment as little as possible. A balanced cluster therefore has an empty
+plan, and new brokers receive only their share.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+PartitionKey = tuple[str, int]
+"""(topic, partition)"""
+Assignment = Mapping[PartitionKey, tuple[int, ...]]
+
+
+class PlanError(Exception):
+    """The goals can't be met. The message is one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A partition that gets other replicas, or another order of replicas."""
+
+    topic: str
+    partition: int
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+
+    @property
+    def adding(self) -> tuple[int, ...]:
+        return tuple(broker for broker in self.after if broker not in self.before)
+
+    @property
+    def removing(self) -> tuple[int, ...]:
+        return tuple(broker for broker in self.before if broker not in self.after)
+
+
+@dataclass(slots=True)
+class _Board:
+    """The assignment while it changes, and the number of replicas of each broker."""
+
+    racks: Mapping[int, str | None]
+    replicas: dict[PartitionKey, list[int]]
+    total: Counter[int] = field(default_factory=Counter)
+    of_topic: dict[str, Counter[int]] = field(default_factory=dict)
+
+    def count(self, topic: str, broker: int, by: int) -> None:
+        self.total[broker] += by
+        self.of_topic.setdefault(topic, Counter())[broker] += by
+
+    def exchange(self, key: PartitionKey, old: int, new: int) -> None:
+        """Replaces `old` by `new` in the same position, so that the preferred leader remains if possible."""
+        members = self.replicas[key]
+        members[members.index(old)] = new
+        self.count(key[0], old, -1)
+        self.count(key[0], new, +1)
+
+    def load(self, topic: str, broker: int) -> tuple[int, int, int]:
+        return self.of_topic.setdefault(topic, Counter())[broker], self.total[broker], broker
+
+    def rack_count(self, members: Iterable[int]) -> int:
+        """Returns the number of racks of these brokers. A broker without a rack counts as one rack."""
+        return len({self.racks.get(b) or f"\0{b}" for b in members})
+
+
+def plan_moves(
+    current: Assignment,
+    racks: Mapping[int, str | None],
+    leaving: Collection[int] = (),
+    *,
+    evens_out: bool = True,
+) -> list[Move]:
+    """Returns the moves.
+
+    `racks` maps the live brokers to their racks. Replicas move to brokers that are not `leaving`. Without
+    `evens_out`, only replicas on leaving brokers move. Raises PlanError if a partition has more replicas than
+    remaining brokers, or has a replica on a dead broker that is not leaving.
+    """
+    staying = {broker: rack for broker, rack in sorted(racks.items()) if broker not in leaving}
+    if not staying:
+        raise PlanError("no broker would remain")
+    held = {broker for replicas in current.values() for broker in replicas}
+    dead = ",".join(map(str, sorted(held - racks.keys() - set(leaving))))
+    if dead:
+        raise PlanError(
+            f"brokers {dead} hold replicas but are not alive; --without {dead} moves these replicas"
+        )
+    for (topic, partition), replicas in sorted(current.items()):
+        if len(replicas) > len(staying):
+            raise PlanError(
+                f"{topic}-{partition} has {len(replicas)} replicas, "
+                f"but only {len(staying)} brokers would remain"
+            )
+    board = _Board(staying, {key: list(replicas) for key, replicas in sorted(current.items())})
+    for (topic, _), members in board.replicas.items():
+        for broker in members:
+            board.count(topic, broker, +1)
+    _leave(board)
+    if evens_out:
+        _spread_over_racks(board)
+        _even_out(board)
+    _even_leaders(board)
+    return [
+        Move(topic, partition, tuple(current[topic, partition]), tuple(members))
+        for (topic, partition), members in board.replicas.items()
+        if tuple(members) != tuple(current[topic, partition])
+    ]
+
+
+def _leave(board: _Board) -> None:
+    """Moves replicas off leaving brokers, to the brokers with the fewest replicas of the topic.
+
+    Racks that the partition does not use yet are preferred.
+    """
+    for key, members in board.replicas.items():
+        for broker in [broker for broker in members if broker not in board.racks]:
+            others = [b for b in members if b != broker]
+            board.exchange(key, broker, _best_place(board, key[0], others))
+
+
+def _best_place(board: _Board, topic: str, others: Sequence[int]) -> int:
+    free = [broker for broker in board.racks if broker not in others]
+    return min(free, key=lambda b: (-board.rack_count([*others, b]), board.load(topic, b)))
+
+
+def _spread_over_racks(board: _Board) -> None:
+    """Moves replicas, one by one, to racks that their partitions do not use yet."""
+    rack_total = board.rack_count(board.racks)
+    for key, members in board.replicas.items():
+        possible = min(len(members), rack_total)
+        while board.rack_count(members) < possible:
+            doubled = [
+                broker
+                for broker in members
+                if board.rack_count([b for b in members if b != broker]) == board.rack_count(members)
+            ]
+            # Followers move before leaders, and from brokers with many replicas first.
+            old = max(doubled, key=lambda b: (members.index(b) > 0, board.load(key[0], b)))
+            board.exchange(key, old, _best_place(board, key[0], [b for b in members if b != old]))
+
+
+def _even_out(board: _Board) -> None:
+    """Moves replicas, one by one, from brokers with more replicas of the topic, or with more replicas in all.
+
+    The loop ends, because each exchange lowers the sum of the squares of the topic's counts, or keeps it and
+    lowers that of all counts.
+    """
+    by_topic: dict[str, list[PartitionKey]] = {}
+    for key in board.replicas:
+        by_topic.setdefault(key[0], []).append(key)
+    is_changed = True
+    while is_changed:
+        is_changed = False
+        for topic, keys in by_topic.items():
+            while _exchange_one(board, topic, keys):
+                is_changed = True
+
+
+def _exchange_one(board: _Board, topic: str, keys: Sequence[PartitionKey]) -> bool:
+    order = sorted(board.racks, key=lambda b: board.load(topic, b))
+    for new in order:
+        for old in reversed(order):
+            if not _is_better(board, topic, old, new):
+                continue
+            key = _movable(board, keys, old, new)
+            if key is not None:
+                board.exchange(key, old, new)
+                return True
+    return False
+
+
+def _is_better(board: _Board, topic: str, old: int, new: int) -> bool:
+    more_of_topic = board.of_topic[topic][old] - board.of_topic[topic][new]
+    return more_of_topic >= 2 or (more_of_topic == 1 and board.total[old] - board.total[new] >= 2)
+
+
+def _movable(board: _Board, keys: Sequence[PartitionKey], old: int, new: int) -> PartitionKey | None:
+    """Returns a partition that can replace `old` by `new` without losing a rack. Followers are preferred."""
+    found: PartitionKey | None = None
+    for key in keys:
+        members = board.replicas[key]
+        if old not in members or new in members:
+            continue
+        if board.rack_count([new if b == old else b for b in members]) < board.rack_count(members):
+            continue
+        if members[0] != old:
+            return key
+        found = found or key
+    return found
+
+
+def _even_leaders(board: _Board) -> None:
+    """Moves preferred leaders along chains of partitions.
+
+    The result is optimal when no chain connects two brokers whose numbers of leaders differ by two or more.
+    """
+    while True:
+        leads = Counter(dict.fromkeys(board.racks, 0))
+        leads.update(members[0] for members in board.replicas.values())
+        for start in sorted(leads, key=lambda b: (-leads[b], b)):
+            chain = _chain(board, start, leads)
+            if chain:
+                for key, leader in chain:
+                    members = board.replicas[key]
+                    members.remove(leader)
+                    members.insert(0, leader)
+                break
+        else:
+            return
+
+
+def _chain(board: _Board, start: int, leads: Counter[int]) -> list[tuple[PartitionKey, int]]:
+    """Returns the shortest chain of partitions and new leaders that moves one leader away from `start`.
+
+    The chain ends at a broker with at least two leaders fewer.
+    """
+    led: dict[int, list[PartitionKey]] = {}
+    for key, members in board.replicas.items():
+        led.setdefault(members[0], []).append(key)
+    came_by: dict[int, tuple[PartitionKey, int]] = {}
+    waiting = deque([start])
+    while waiting:
+        leader = waiting.popleft()
+        for key in led.get(leader, ()):
+            for follower in board.replicas[key][1:]:
+                if follower == start or follower in came_by:
+                    continue
+                came_by[follower] = (key, leader)
+                if leads[follower] <= leads[start] - 2:
+                    return _walked_back(came_by, start, follower)
+                waiting.append(follower)
+    return []
+
+
+def _walked_back(
+    came_by: Mapping[int, tuple[PartitionKey, int]], start: int, end: int
+) -> list[tuple[PartitionKey, int]]:
+    chain = []
+    while end != start:
+        key, leader = came_by[end]
+        chain.append((key, end))
+        end = leader
+    return chain
+
+
+def replica_counts(assignment: Assignment, brokers: Iterable[int]) -> dict[int, tuple[int, int]]:
+    """Returns the number of replicas and of preferred leaders of each broker."""
+    counts = {broker: [0, 0] for broker in brokers}
+    for replicas in assignment.values():
+        for place, broker in enumerate(replicas):
+            entry = counts.setdefault(broker, [0, 0])
+            entry[0] += 1
+            entry[1] += place == 0
+    return {broker: (entry[0], entry[1]) for broker, entry in sorted(counts.items())}
+
+
+def after_moves(current: Assignment, moves: Iterable[Move]) -> dict[PartitionKey, tuple[int, ...]]:
+    return {**current, **{(move.topic, move.partition): move.after for move in moves}}
+
+
+def plan_json(moves: Sequence[Move]) -> str:
+    """Encodes the plan in the format of Kafka's tool."""
+    rows = [
+        {"topic": move.topic, "partition": move.partition, "replicas": list(move.after)} for move in moves
+    ]
+    return json.dumps({"version": 1, "partitions": rows}, indent=1) + "\n"

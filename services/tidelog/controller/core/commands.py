@@ -1,0 +1,163 @@
+"""Which commands a change calls for, broker by broker."""
+
+from __future__ import annotations
+
+import uuid
+from typing import NamedTuple
+
+from tidelog.controller.core.state import ChangeSet, ClusterState
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import (
+    DeletedTopic,
+    LeaderAndIsr,
+    PartitionState,
+    StopReplica,
+    UpdateMetadata,
+)
+
+Command = StopReplica | LeaderAndIsr | UpdateMetadata
+
+
+def commands_for(
+    state: ClusterState, changes: ChangeSet, controller_id: int, controller_epoch: int
+) -> dict[int, list[Command]]:
+    """Broker id -> its commands in the order to send them; only brokers that are alive.
+
+    A broker that was just born is told everything: its own partitions (so that it finds its strays), then all
+    metadata. All that has changed goes in one command of each kind, however many partitions.
+    """
+    term = _Term(controller_id, controller_epoch)
+    commands: dict[int, list[Command]] = {broker_id: [] for broker_id in sorted(state.brokers)}
+    born = changes.born & state.brokers.keys()
+    if born:
+        metadata = _full_metadata(state, term)
+        for broker_id in sorted(born):
+            commands[broker_id] += [_all_partitions_of(state, broker_id, term), metadata]
+    others = state.brokers.keys() - born
+    if others and not changes.is_empty:
+        orders: list[dict[int, Command]] = [
+            *_stops(state, changes, term),
+            _changed_partitions(state, changes, term),
+        ]
+        update = _metadata(state, changes, term)
+        for broker_id in sorted(others):
+            commands[broker_id] += [order[broker_id] for order in orders if broker_id in order]
+            commands[broker_id].append(update)
+    return {broker_id: told for broker_id, told in commands.items() if told}
+
+
+def full_commands(
+    state: ClusterState, broker_id: int, controller_id: int, controller_epoch: int
+) -> list[Command]:
+    """Everything that a broker has to know."""
+    term = _Term(controller_id, controller_epoch)
+    return [_all_partitions_of(state, broker_id, term), _full_metadata(state, term)]
+
+
+class _Term(NamedTuple):
+    controller_id: int
+    controller_epoch: int
+
+
+def _all_partitions_of(state: ClusterState, broker_id: int, term: _Term) -> LeaderAndIsr:
+    partitions: list[PartitionState] = []
+    configs = {}
+    for name, topic in state.topics.items():
+        if any(broker_id in replicas for replicas in topic.assignments):
+            partitions += [p for p in state.topic_state(name).partitions if broker_id in p.replicas]
+            configs[name] = state.configs_of(name)
+    return LeaderAndIsr(*term, tuple(partitions), configs, is_full=True)
+
+
+def _changed_partitions(state: ClusterState, changes: ChangeSet, term: _Term) -> dict[int, Command]:
+    of_broker: dict[int, list[PartitionState]] = {}
+    for topic_name, index in sorted(changes.partitions):
+        topic = state.topics.get(topic_name)
+        if topic is None or index >= len(topic.assignments):
+            continue
+        partition = state.partition_state(topic, index)
+        if partition is None:
+            continue
+        if (topic_name, index) in changes.new_partitions:
+            partition = partition._replace(is_new=True)
+        for broker_id in partition.replicas:
+            if broker_id not in state.stopping or broker_id in partition.isr:
+                of_broker.setdefault(broker_id, []).append(partition)
+    return {
+        broker_id: LeaderAndIsr(
+            *term,
+            tuple(partitions),
+            {name: state.configs_of(name) for name in dict.fromkeys(p.topic for p in partitions)},
+        )
+        for broker_id, partitions in of_broker.items()
+    }
+
+
+def _stops(state: ClusterState, changes: ChangeSet, term: _Term) -> list[dict[int, Command]]:
+    """Replicas to delete, and those that a broker on its way out shall only stop: it is in no ISR of theirs
+    any more and must not fetch its way back.
+    """
+    deleted = _Stops()
+    for topic in changes.deleted_topics:
+        for index, replicas in enumerate(topic.assignments):
+            for broker_id in replicas:
+                deleted.add(broker_id, topic.name, index, topic.topic_id)
+    for removed in sorted(changes.removed_replicas):
+        current = state.topics.get(removed.topic)
+        if current is None or current.topic_id != removed.topic_id:
+            continue
+        if removed.broker_id not in current.assignments[removed.partition]:
+            deleted.add(removed.broker_id, removed.topic, removed.partition, removed.topic_id)
+    stopped = _Stops()
+    for name, index in sorted(changes.partitions) if state.stopping else ():
+        current = state.topics.get(name)
+        stored = state.partitions.get(name, {}).get(index)
+        if current is None or stored is None or index >= len(current.assignments):
+            continue
+        for broker_id in state.stopping.intersection(current.assignments[index]):
+            if broker_id not in stored.state.isr:
+                stopped.add(broker_id, name, index, current.topic_id)
+    return [deleted.commands(term, delete=True), stopped.commands(term, delete=False)]
+
+
+class _Stops:
+    def __init__(self) -> None:
+        self._partitions: dict[int, list[TopicPartition]] = {}
+        self._topic_ids: dict[str, uuid.UUID] = {}
+
+    def add(self, broker_id: int, topic: str, partition: int, topic_id: uuid.UUID) -> None:
+        self._partitions.setdefault(broker_id, []).append(TopicPartition(topic, partition))
+        self._topic_ids[topic] = topic_id
+
+    def commands(self, term: _Term, *, delete: bool) -> dict[int, Command]:
+        return {
+            broker_id: StopReplica(
+                *term,
+                tuple(partitions),
+                {name: self._topic_ids[name] for name in dict.fromkeys(p.topic for p in partitions)},
+                delete=delete,
+            )
+            for broker_id, partitions in self._partitions.items()
+        }
+
+
+def _full_metadata(state: ClusterState, term: _Term) -> UpdateMetadata:
+    return UpdateMetadata(
+        *term,
+        brokers=tuple(state.brokers[broker_id] for broker_id in sorted(state.brokers)),
+        topics=tuple(state.topic_state(name) for name in state.topics),
+        broker_configs=dict(state.broker_configs),
+        feature_levels=state.feature_levels,
+        is_full=True,
+    )
+
+
+def _metadata(state: ClusterState, changes: ChangeSet, term: _Term) -> UpdateMetadata:
+    return UpdateMetadata(
+        *term,
+        brokers=tuple(state.brokers[broker_id] for broker_id in sorted(state.brokers)),
+        topics=tuple(state.topic_state(name) for name in sorted(changes.topics & state.topics.keys())),
+        deleted_topics=tuple(DeletedTopic(topic.name, topic.topic_id) for topic in changes.deleted_topics),
+        broker_configs=dict(state.broker_configs) if changes.broker_configs else None,
+        feature_levels=state.feature_levels if changes.features else None,
+    )

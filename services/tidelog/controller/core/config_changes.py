@@ -1,0 +1,233 @@
+"""AlterConfigs and IncrementalAlterConfigs (KIP-339) of topics and brokers.
+
+Loggers, which live in one process, are the broker's own to answer; client metrics and groups have no
+settings here yet. Unlike Kafka, which takes settings of topics it doesn't know in some modes, an unknown
+topic is always refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from tidelog.controller.core.decision import Context, Decision, Erase, Record, Write
+from tidelog.controller.core.state import ClusterState
+from tidelog.metadata.entries import BrokerConfigEntry, TopicConfigEntry
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import topic_name_problem
+from tidelog.wire.messages import alter_configs as full
+from tidelog.wire.messages import incremental_alter_configs as incremental
+
+MAX_CONFIG_VALUE_CHARS: Final = 32_767
+
+
+class ResourceType(IntEnum):
+    """Kafka's `ConfigResource.Type`."""
+
+    TOPIC = 2
+    BROKER = 4
+    BROKER_LOGGER = 8
+    CLIENT_METRICS = 16
+    GROUP = 32
+
+
+class ConfigOperation(IntEnum):
+    """Kafka's `AlterConfigOp.OpType`."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+Overrides = Mapping[str, str]
+
+
+class _Change(NamedTuple):
+    """One resource of a request: `replace` makes the overrides that hold afterwards from those that held
+    before.
+    """
+
+    kind: int
+    name: str
+    setting_names: tuple[str, ...]
+    replace: Callable[[Overrides], dict[str, str | None]]
+
+
+class _Outcome(NamedTuple):
+    code: ErrorCode
+    message: str | None
+    records: tuple[Record, ...]
+
+
+def alter_configs(
+    state: ClusterState, context: Context, request: full.AlterConfigsRequest, api_version: int
+) -> Decision[full.AlterConfigsResponse]:
+    """Each resource's settings become exactly those that are named; a null value stands for none."""
+
+    def change(resource: full.AlterConfigsResource) -> _Change:
+        after = {config.name: config.value for config in resource.configs if config.value is not None}
+        names = tuple(config.name for config in resource.configs)
+        return _Change(resource.resource_type, resource.resource_name, names, lambda before: dict(after))
+
+    changes = [change(resource) for resource in request.resources]
+    outcomes = _alter_all(state, context, changes)
+    responses = [
+        full.AlterConfigsResourceResponse(outcome.code, outcome.message, change.kind, change.name)
+        for change, outcome in zip(changes, outcomes, strict=True)
+    ]
+    records = () if request.validate_only else tuple(r for outcome in outcomes for r in outcome.records)
+    return Decision(records, full.AlterConfigsResponse(responses=responses))
+
+
+def incremental_alter_configs(
+    state: ClusterState,
+    context: Context,
+    request: incremental.IncrementalAlterConfigsRequest,
+    api_version: int,
+) -> Decision[incremental.IncrementalAlterConfigsResponse]:
+    """Each resource's settings are changed one by one: SET, DELETE, APPEND, SUBTRACT."""
+
+    def change(resource: incremental.AlterConfigsResource) -> _Change:
+        names = tuple(config.name for config in resource.configs)
+        return _Change(
+            resource.resource_type,
+            resource.resource_name,
+            names,
+            lambda before: _changed(context, resource, before),
+        )
+
+    changes = [change(resource) for resource in request.resources]
+    outcomes = _alter_all(state, context, changes)
+    responses = [
+        incremental.AlterConfigsResourceResponse(outcome.code, outcome.message, change.kind, change.name)
+        for change, outcome in zip(changes, outcomes, strict=True)
+    ]
+    records = () if request.validate_only else tuple(r for outcome in outcomes for r in outcome.records)
+    return Decision(records, incremental.IncrementalAlterConfigsResponse(responses=responses))
+
+
+def _alter_all(state: ClusterState, context: Context, changes: Sequence[_Change]) -> list[_Outcome]:
+    given = Counter((change.kind, change.name) for change in changes)
+    outcomes = []
+    for change in changes:
+        try:
+            if given[(change.kind, change.name)] > 1:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")
+            if len(set(change.setting_names)) != len(change.setting_names):
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys.")
+            records = _records_of(state, context, change)
+            outcomes.append(_Outcome(ErrorCode.NONE, None, records))
+        except KafkaError as error:
+            outcomes.append(_Outcome(error.code, error.message, ()))
+    return outcomes
+
+
+def _records_of(state: ClusterState, context: Context, change: _Change) -> tuple[Record, ...]:
+    if change.kind == ResourceType.TOPIC:
+        return _topic_records(state, context, change)
+    if change.kind == ResourceType.BROKER:
+        return _broker_records(state, context, change)
+    names = {int(kind): kind.name for kind in ResourceType}
+    raise KafkaError(
+        ErrorCode.INVALID_REQUEST,
+        f"Settings of resource type {names.get(change.kind, change.kind)} can't be changed here.",
+    )
+
+
+def _topic_records(state: ClusterState, context: Context, change: _Change) -> tuple[Record, ...]:
+    problem = topic_name_problem(change.name)
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, problem)
+    if change.name not in state.topics:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{change.name}' does not exist.")
+    before = state.configs_of(change.name)
+    after = change.replace(before)
+    context.rules.settings.validate_topic(after)
+    entry = TopicConfigEntry(change.name, _without_none(after))
+    if entry.configs == before:
+        return ()
+    return (Write(entry) if entry.configs else Erase(entry.key),)
+
+
+def _broker_records(state: ClusterState, context: Context, change: _Change) -> tuple[Record, ...]:
+    name = change.name
+    if name and not (name.isascii() and name.isdigit()):
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST, f"Unable to parse broker name '{name}' as a base 10 number."
+        )
+    before = state.broker_configs.get(name, {})
+    after = change.replace(before)
+    context.rules.settings.validate_broker(name, after)
+    entry = BrokerConfigEntry(name, _without_none(after))
+    if entry.configs == before:
+        return ()
+    return (Write(entry) if entry.configs else Erase(entry.key),)
+
+
+def _changed(
+    context: Context, resource: incremental.AlterConfigsResource, before: Overrides
+) -> dict[str, str | None]:
+    """`before` with each operation done."""
+    after: dict[str, str | None] = dict(before)
+    settings = context.rules.settings
+    list_default = (
+        settings.topic_list_default
+        if resource.resource_type == ResourceType.TOPIC
+        else settings.broker_list_default
+    )
+    for config in resource.configs:
+        operation = config.config_operation
+        if operation == ConfigOperation.DELETE:
+            after.pop(config.name, None)
+            continue
+        if operation not in ConfigOperation.__members__.values():
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown operation type {operation}.")
+        if config.value is None:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST, f"Null value not supported for {config.name} with this operation."
+            )
+        if len(config.value) > MAX_CONFIG_VALUE_CHARS:
+            raise KafkaError(
+                ErrorCode.INVALID_CONFIG,
+                f"The value of {config.name} is longer than {MAX_CONFIG_VALUE_CHARS} characters.",
+            )
+        if operation == ConfigOperation.SET:
+            after[config.name] = config.value
+        else:
+            after[config.name] = _edited_list(
+                ConfigOperation(operation), config.name, after.get(config.name), config.value, list_default
+            )
+    return after
+
+
+def _edited_list(
+    operation: ConfigOperation,
+    name: str,
+    current: str | None,
+    value: str,
+    list_default: Callable[[str], str | None],
+) -> str:
+    default = list_default(name)
+    if default is None:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"Can't {operation.name} to key {name} because its type is not LIST.",
+        )
+    elements = _split(default if current is None else current)
+    changed = _split(value)
+    if operation == ConfigOperation.APPEND:
+        elements += [element for element in dict.fromkeys(changed) if element not in elements]
+    else:
+        elements = [element for element in elements if element not in changed]
+    return ",".join(elements)
+
+
+def _split(text: str) -> list[str]:
+    return [element.strip() for element in text.split(",") if element.strip()]
+
+
+def _without_none(overrides: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: value for name, value in overrides.items() if value is not None}

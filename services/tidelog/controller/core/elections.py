@@ -1,0 +1,363 @@
+"""Elections of partition leaders: after brokers come and go, for preferred leaders, and by ElectLeaders.
+
+The sources are KIP-966 (eligible leader replicas, ELR), KIP-903 (brokers that registered again) and, for
+ElectLeaders, KIP-183 and KIP-460. There is one difference from KIP-966: if all members of the ISR are dead,
+the last ISR is kept, so the ISR is not empty as long as one of its logs can be trusted.
+
+Leadership moves back to the preferred leaders (the first replicas) when too many partitions are led by
+others. The rule is that of Kafka's controller before KRaft, which had
+`leader.imbalance.per.broker.percentage`: it looks at each broker and at the partitions that the broker is
+preferred for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+from enum import IntEnum
+from typing import NamedTuple
+
+from tidelog.controller.core.decision import Context, Decision, Record, Write
+from tidelog.controller.core.state import ClusterState, StoredPartition
+from tidelog.metadata.entries import PartitionStateEntry, SettledSuspectEntry
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition, effective_min_in_sync_replicas
+from tidelog.rpc.broker_commands import NO_LEADER
+from tidelog.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    PartitionResult,
+    ReplicaElectionResult,
+)
+
+
+class RollCall(NamedTuple):
+    """Sets of broker ids, the first three each a part of `alive`. `failed` are there and can't serve this
+    replica: as good as dead, only that they go on trying.
+
+    `steady` have been there since before the partition's state was written: a broker that was born again
+    since then is a death and a birth (KIP-903). `stopping` go down of their own accord and are elected
+    nowhere. `suspect` may have lost the end of this log, and no longer belong to its ISR or ELR.
+    """
+
+    alive: frozenset[int]
+    steady: frozenset[int]
+    stopping: frozenset[int]
+    suspect: frozenset[int]
+    failed: frozenset[int]
+
+    def is_untouched(self, before: PartitionStateEntry) -> bool:
+        """Nothing that has befallen a broker calls for another state."""
+        return not before.elr and before.leader in self.steady and self.steady.issuperset(before.isr)
+
+
+def call_roll(state: ClusterState, replicas: tuple[int, ...], stored: StoredPartition) -> RollCall:
+    before = stored.state
+    partition = TopicPartition(before.topic, before.partition)
+    alive, steady, stopping, suspect, failed = [], [], [], [], []
+    for replica in {*replicas, *before.isr, *before.elr}:
+        broker = state.brokers.get(replica)
+        if broker is None:
+            continue
+        is_suspect = replica in state.unsettled_suspects and (
+            broker.is_log_suspect or partition in broker.suspect_partitions
+        )
+        if is_suspect:  # also one that can't serve: it may be able to later
+            suspect.append(replica)
+        if partition in state.failed_replicas.get(replica, ()):
+            failed.append(replica)
+            continue
+        alive.append(replica)
+        if replica in state.stopping:
+            stopping.append(replica)
+        if not is_suspect and broker.broker_epoch < stored.mod_revision:
+            steady.append(replica)
+    return RollCall(
+        frozenset(alive), frozenset(steady), frozenset(stopping), frozenset(suspect), frozenset(failed)
+    )
+
+
+def effective_min_isr(state: ClusterState, context: Context, topic: str, replica_count: int) -> int:
+    """No more than there are replicas."""
+    least = context.rules.settings.min_in_sync_replicas(state.configs_of(topic))
+    return effective_min_in_sync_replicas(least, replica_count)
+
+
+def eligible_after(
+    before: PartitionStateEntry, isr: tuple[int, ...], excluded: Container[int], min_isr: int
+) -> tuple[int, ...]:
+    """The ELR that goes with `isr`: while it is below its minimum the high watermark stands, so whoever
+    leaves then still has all that was acknowledged.
+    """
+    if len(isr) >= min_isr:
+        return ()
+    members = {*before.isr, *before.elr} - set(isr)
+    return tuple(sorted(member for member in members if member not in excluded))
+
+
+def next_state(
+    state: ClusterState,
+    context: Context,
+    replicas: tuple[int, ...],
+    stored: StoredPartition,
+    *,
+    unclean: bool | None = None,
+    is_new_epoch: bool = False,
+) -> PartitionStateEntry | None:
+    """What a partition's state has to be by now; None if it is that already.
+
+    A leader that is alive, in its life and in the ISR stays. `unclean`: whether a replica that may lack
+    acknowledged records may lead for want of another; None leaves it to `unclean.leader.election.enable`.
+    `is_new_epoch`: the leader epoch grows in any case, for the replicas changed.
+    """
+    before = stored.state
+    roll = call_roll(state, replicas, stored)
+    if not is_new_epoch and roll.is_untouched(before):
+        return None
+    members = set(replicas) - roll.suspect
+    isr = tuple(replica for replica in before.isr if replica in members)
+    elr = tuple(replica for replica in before.elr if replica in members)
+    last_known = _last_known_leader(before, isr)
+    keeps = before.leader in isr and before.leader in roll.steady
+    leader = before.leader if keeps else _elect(replicas, isr, elr, last_known, roll)
+    if leader == NO_LEADER:
+        if unclean is None:
+            unclean = context.rules.settings.is_unclean_election_allowed(state.configs_of(before.topic))
+        if unclean:
+            leader = _first(replicas, roll.alive - roll.suspect - roll.stopping)
+            leader = leader if leader != NO_LEADER else _first(replicas, roll.alive - roll.stopping)
+    if leader == NO_LEADER and before.leader in roll.failed and before.leader in isr and not is_new_epoch:
+        # Nobody does better; it leads as soon as its disk lets it. Logs in doubt go all the same.
+        if (isr, elr) == (before.isr, before.elr):
+            return None
+        return before._replace(isr=isr, elr=elr, controller_epoch=context.controller_epoch)
+    if leader != NO_LEADER:
+        is_lossless = leader in isr or leader in elr
+        isr = _isr_after(leader, isr, roll)
+        last_known = NO_LEADER
+    else:
+        is_lossless = True
+    min_isr = effective_min_isr(state, context, before.topic, len(replicas))
+    gone = {replica for replica in (*before.isr, *before.elr) if replica not in members}
+    after = before._replace(
+        leader=leader,
+        isr=isr,
+        elr=eligible_after(before, isr, gone, min_isr) if is_lossless else (),
+        last_known_leader=last_known,
+    )
+    is_reborn = leader != NO_LEADER and not keeps
+    if is_new_epoch or is_reborn or leader != before.leader:
+        after = after._replace(leader_epoch=before.leader_epoch + 1)
+    if after == before:
+        return None
+    return after._replace(controller_epoch=context.controller_epoch)
+
+
+def is_cluster_returning(state: ClusterState) -> bool:
+    """Every broker that is there registered after the last partition state was written, and others are still
+    missing: the whole cluster was off, or cut off from the metadata store, and comes back one by one.
+
+    Waiting for the others a moment spares each partition an ISR of one and a second election.
+    """
+    if not state.brokers:
+        return False
+    first_epoch = min(broker.broker_epoch for broker in state.brokers.values())
+    expected: set[int] = set()
+    for _, _, stored in state.all_partitions():
+        if stored.mod_revision > first_epoch:
+            return False
+        expected.update(stored.state.isr)
+    return not expected <= state.brokers.keys()
+
+
+def settle_partitions(state: ClusterState, context: Context) -> Decision[None]:
+    """After brokers came or went: new leaders where they are needed, the dead out of ISRs that go on
+    without them, logs in doubt out of ISR and ELR.
+
+    A leader whose registration is newer than the partition's state was reborn since it was chosen. (Every
+    state names the broker epoch of its leader among its compares, so none can be written in ignorance of a
+    rebirth.)
+
+    With no broker alive nothing is written: nobody could lead and nobody could be told, and a whole cluster
+    that restarts is spared a write for each partition.
+    """
+    if not state.brokers:
+        return Decision((), None)
+    records: list[Record] = []
+    for topic, partition, stored in state.all_partitions():
+        entry = next_state(state, context, topic.assignments[partition], stored)
+        if entry is not None:
+            records.append(Write(entry, stored.mod_revision))
+    # Last, when their logs count nowhere any more: from then on they may earn their way back.
+    records += [
+        Write(SettledSuspectEntry(broker_id, state.brokers[broker_id].broker_epoch))
+        for broker_id in sorted(state.unsettled_suspects)
+    ]
+    return Decision(tuple(records), None)
+
+
+def _elect(
+    replicas: tuple[int, ...],
+    isr: tuple[int, ...],
+    elr: tuple[int, ...],
+    last_known: int,
+    roll: RollCall,
+) -> int:
+    """The first in the replicas' order: of the ISR, rather one that never went away; then of the ELR; when
+    both are empty the last one known to have led.
+    """
+    for members, present in ((isr, roll.steady), (isr, roll.alive), (elr, roll.alive)):
+        leader = _first(replicas, {m for m in members if m in present} - roll.stopping)
+        if leader != NO_LEADER:
+            return leader
+    if not isr and not elr and last_known in replicas and last_known in roll.alive - roll.stopping:
+        return last_known
+    return NO_LEADER
+
+
+def _first(replicas: tuple[int, ...], candidates: Container[int]) -> int:
+    return next((replica for replica in replicas if replica in candidates), NO_LEADER)
+
+
+def _isr_after(leader: int, isr: tuple[int, ...], roll: RollCall) -> tuple[int, ...]:
+    """Those who were there all along; the reborn too, when there is nobody else (a cluster that was off)."""
+    if leader not in isr:
+        return (leader,)
+    present = roll.steady if leader in roll.steady else roll.alive
+    return tuple(replica for replica in isr if replica in present)
+
+
+def _last_known_leader(before: PartitionStateEntry, isr: tuple[int, ...]) -> int:
+    """Who is to be waited for if nobody may lead: who led last or, should the ISR have come to nothing, one
+    of those who were in it to the end.
+    """
+    last = before.leader if before.leader != NO_LEADER else before.last_known_leader
+    if before.isr and not isr and last not in before.isr:
+        return before.isr[0]
+    return last
+
+
+def led_by_preferred(
+    state: ClusterState, context: Context, replicas: tuple[int, ...], stored: StoredPartition
+) -> PartitionStateEntry | None:
+    """The state with the first replica as leader, at the next leader epoch; None if it can't lead (it is
+    dead, reborn, on its way out or not in the ISR) or leads already.
+    """
+    before, preferred = stored.state, replicas[0]
+    roll = call_roll(state, replicas, stored)
+    if before.leader == preferred or preferred not in before.isr:
+        return None
+    if preferred not in roll.steady or preferred in roll.stopping:
+        return None
+    return before._replace(
+        leader=preferred,
+        leader_epoch=before.leader_epoch + 1,
+        controller_epoch=context.controller_epoch,
+        last_known_leader=NO_LEADER,
+    )
+
+
+def balance_leaders(state: ClusterState, context: Context) -> Decision[int]:
+    """Answers how many partitions change leaders. Those under reassignment are left alone."""
+    if not context.rules.auto_leader_rebalance_enable:
+        return Decision((), 0)
+    preferred_count: dict[int, int] = {}
+    strayed: dict[int, list[tuple[tuple[int, ...], StoredPartition]]] = {}
+    for topic, partition, stored in state.all_partitions():
+        replicas = topic.assignments[partition]
+        preferred = replicas[0]
+        preferred_count[preferred] = preferred_count.get(preferred, 0) + 1
+        is_moving = partition in topic.adding or partition in topic.removing
+        if stored.state.leader != preferred and not is_moving:
+            strayed.setdefault(preferred, []).append((replicas, stored))
+    records: list[Record] = []
+    for broker_id in sorted(strayed):
+        share = len(strayed[broker_id]) * 100 / preferred_count[broker_id]
+        if share <= context.rules.leader_imbalance_per_broker_percentage:
+            continue
+        for replicas, stored in strayed[broker_id]:
+            entry = led_by_preferred(state, context, replicas, stored)
+            if entry is not None:
+                records.append(Write(entry, stored.mod_revision))
+    return Decision(tuple(records), len(records))
+
+
+class ElectionType(IntEnum):
+    """Kafka's `ElectionType`; version 0 of the request means PREFERRED."""
+
+    PREFERRED = 0
+    UNCLEAN = 1
+
+
+def elect_leaders(
+    state: ClusterState, context: Context, request: ElectLeadersRequest, api_version: int
+) -> Decision[ElectLeadersResponse]:
+    """Without `topic_partitions`: of every partition there is; those that need none are then left out of
+    the answer.
+    """
+    if request.election_type not in ElectionType.__members__.values():
+        return Decision((), ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
+    unclean = request.election_type == ElectionType.UNCLEAN
+    records: list[Record] = []
+    results: list[ReplicaElectionResult] = []
+    for name, partitions in _wanted(state, request):
+        partition_results = []
+        for partition in partitions:
+            try:
+                records.append(_elect_requested(state, context, name, partition, unclean=unclean))
+                partition_results.append(PartitionResult(partition, ErrorCode.NONE, None))
+            except KafkaError as error:
+                if request.topic_partitions is None and error.code is ErrorCode.ELECTION_NOT_NEEDED:
+                    continue
+                partition_results.append(PartitionResult(partition, error.code, error.message))
+        if partition_results:
+            results.append(ReplicaElectionResult(name, partition_results))
+    return Decision(tuple(records), ElectLeadersResponse(replica_election_results=results))
+
+
+def _wanted(state: ClusterState, request: ElectLeadersRequest) -> Iterable[tuple[str, Iterable[int]]]:
+    if request.topic_partitions is None:
+        return [(name, range(len(topic.assignments))) for name, topic in state.topics.items()]
+    return [(topic.topic, dict.fromkeys(topic.partitions)) for topic in request.topic_partitions]
+
+
+def _elect_requested(
+    state: ClusterState, context: Context, name: str, partition: int, *, unclean: bool
+) -> Record:
+    topic = state.topics.get(name)
+    stored = state.partitions.get(name, {}).get(partition)
+    if topic is None or stored is None:
+        raise KafkaError(
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no partition {partition} of topic '{name}'."
+        )
+    replicas = topic.assignments[partition]
+    if unclean:
+        entry = _elect_any(state, context, replicas, stored)
+    else:
+        entry = _elect_preferred(state, context, replicas, stored)
+    return Write(entry, stored.mod_revision)
+
+
+def _elect_any(
+    state: ClusterState, context: Context, replicas: tuple[int, ...], stored: StoredPartition
+) -> PartitionStateEntry:
+    if stored.state.leader != NO_LEADER:
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The partition has a leader.")
+    entry = next_state(state, context, replicas, stored, unclean=True)
+    if entry is None or entry.leader == NO_LEADER:
+        raise KafkaError(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, "No replica of the partition is alive.")
+    return entry
+
+
+def _elect_preferred(
+    state: ClusterState, context: Context, replicas: tuple[int, ...], stored: StoredPartition
+) -> PartitionStateEntry:
+    preferred = replicas[0]
+    if stored.state.leader == preferred:
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The preferred leader leads already.")
+    entry = led_by_preferred(state, context, replicas, stored)
+    if entry is None:
+        raise KafkaError(
+            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+            f"The preferred leader {preferred} is not alive or not in the ISR.",
+        )
+    return entry

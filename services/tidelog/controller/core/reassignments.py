@@ -1,0 +1,217 @@
+"""AlterPartitionReassignments and ListPartitionReassignments (KIP-455, KIP-860).
+
+While a partition moves, its replicas are the target's followed by those that are to go; `adding` are those
+of the target that it didn't have when the move began, `removing` those that it had and the target hasn't.
+The leader epoch grows whenever the set of replicas changes: a leader that knows the old set can then write
+no ISR any more, and the fetches of replicas that went no longer count. `advance_reassignments` ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tidelog.controller.core.decision import Context, Decision, Record, Write
+from tidelog.controller.core.elections import next_state
+from tidelog.controller.core.state import ClusterState
+from tidelog.controller.core.topics import check_replicas
+from tidelog.metadata.entries import TopicEntry
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.rpc.broker_commands import NO_LEADER
+from tidelog.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignablePartitionResponse,
+    ReassignableTopicResponse,
+)
+from tidelog.wire.messages.list_partition_reassignments import (
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    OngoingPartitionReassignment,
+    OngoingTopicReassignment,
+)
+
+
+class Placement(NamedTuple):
+    """The replicas of one partition, and what of them is on its way in or out."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...] = ()
+    removing: tuple[int, ...] = ()
+
+    @property
+    def origin(self) -> tuple[int, ...]:
+        """What it had before the reassignment, which a cancellation brings back."""
+        return tuple(replica for replica in self.replicas if replica not in self.adding)
+
+    @property
+    def target(self) -> tuple[int, ...]:
+        return tuple(replica for replica in self.replicas if replica not in self.removing)
+
+    @property
+    def is_moving(self) -> bool:
+        return bool(self.adding or self.removing)
+
+
+def placement_of(topic: TopicEntry, partition: int) -> Placement:
+    return Placement(
+        topic.assignments[partition], topic.adding.get(partition, ()), topic.removing.get(partition, ())
+    )
+
+
+def with_placement(topic: TopicEntry, partition: int, placement: Placement) -> TopicEntry:
+    assignments = list(topic.assignments)
+    assignments[partition] = placement.replicas
+    return topic._replace(
+        assignments=tuple(assignments),
+        adding=_with(topic.adding, partition, placement.adding),
+        removing=_with(topic.removing, partition, placement.removing),
+    )
+
+
+def alter_partition_reassignments(
+    state: ClusterState, context: Context, request: AlterPartitionReassignmentsRequest, api_version: int
+) -> Decision[AlterPartitionReassignmentsResponse]:
+    """Each partition for itself: refusals stand in the answer beside those that are taken up."""
+    states: dict[tuple[str, int], Record] = {}
+    changed: dict[str, TopicEntry] = {}
+    done: set[tuple[str, int]] = set()
+    responses = []
+    for wanted in request.topics:
+        results = []
+        for target in wanted.partitions:
+            code, message = ErrorCode.NONE, None
+            where = (wanted.name, target.partition_index)
+            try:
+                if where in done:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, "The partition is given more than once.")
+                topic = changed.get(wanted.name) or state.topics.get(wanted.name)
+                after = _placement_after(state, topic, target, request.allow_replication_factor_change)
+                assert topic is not None, "checked"
+                record = _state_after(state, context, topic, target.partition_index, after)
+                changed[wanted.name] = with_placement(topic, target.partition_index, after)
+                if record is not None:
+                    states[where] = record
+                done.add(where)
+            except KafkaError as error:
+                code, message = error.code, error.message
+            results.append(ReassignablePartitionResponse(target.partition_index, code, message))
+        responses.append(ReassignableTopicResponse(wanted.name, results))
+    # A topic's key comes last: cut off before it, a partition has a new epoch and is otherwise as it was.
+    topics = [Write(topic) for name, topic in changed.items() if topic != state.topics[name]]
+    return Decision(
+        (*states.values(), *topics),
+        AlterPartitionReassignmentsResponse(
+            allow_replication_factor_change=request.allow_replication_factor_change,
+            error_message=None,
+            responses=responses,
+        ),
+    )
+
+
+def list_partition_reassignments(
+    state: ClusterState, context: Context, request: ListPartitionReassignmentsRequest, api_version: int
+) -> Decision[ListPartitionReassignmentsResponse]:
+    wanted = (
+        None
+        if request.topics is None
+        else {topic.name: set(topic.partition_indexes) for topic in request.topics}
+    )
+    topics = []
+    for name in sorted(state.reassigning):
+        topic = state.topics[name]
+        if wanted is not None and name not in wanted:
+            continue
+        ongoing = [
+            OngoingPartitionReassignment(
+                partition_index=index,
+                replicas=list(topic.assignments[index]),
+                adding_replicas=list(topic.adding.get(index, ())),
+                removing_replicas=list(topic.removing.get(index, ())),
+            )
+            for index in sorted({*topic.adding, *topic.removing})
+            if wanted is None or index in wanted[name]
+        ]
+        if ongoing:
+            topics.append(OngoingTopicReassignment(name, ongoing))
+    return Decision((), ListPartitionReassignmentsResponse(error_message=None, topics=topics))
+
+
+def advance_reassignments(state: ClusterState, context: Context) -> Decision[int]:
+    """Ends those whose whole target is in sync; answers how many. The leader moves if it isn't part of the
+    target.
+
+    States first, then the topic: cut off in between, the move still goes on, and ends at the next look.
+    """
+    records: list[Record] = []
+    count = 0
+    for name in sorted(state.reassigning):
+        topic = after = state.topics[name]
+        for partition in sorted({*topic.adding, *topic.removing}):
+            stored = state.partitions.get(name, {}).get(partition)
+            placement = placement_of(topic, partition)
+            target = placement.target
+            if stored is None or not set(target) <= set(stored.state.isr):
+                continue
+            if placement.removing:
+                entry = next_state(state, context, target, stored, unclean=False, is_new_epoch=True)
+                if entry is None or entry.leader == NO_LEADER:
+                    continue
+                records.append(Write(entry, stored.mod_revision))
+            after = with_placement(after, partition, Placement(target))
+            count += 1
+        if after != topic:
+            records.append(Write(after))
+    return Decision(tuple(records), count)
+
+
+def _placement_after(
+    state: ClusterState, topic: TopicEntry | None, target: ReassignablePartition, allow_factor_change: bool
+) -> Placement:
+    index = target.partition_index
+    if topic is None or not 0 <= index < len(topic.assignments):
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "The topic or partition does not exist.")
+    current = placement_of(topic, index)
+    if target.replicas is None:
+        if not current.is_moving:
+            raise KafkaError(ErrorCode.NO_REASSIGNMENT_IN_PROGRESS, "No reassignment is in progress.")
+        return Placement(current.origin)
+    wanted = check_replicas(state, target.replicas, len(target.replicas), already=current.replicas)
+    if len(wanted) != len(current.target) and not allow_factor_change:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"The replication factor is changed from {len(current.target)} to {len(wanted)}",
+        )
+    origin = current.origin
+    removing = tuple(replica for replica in origin if replica not in wanted)
+    adding = tuple(replica for replica in wanted if replica not in origin)
+    return Placement(wanted + removing, adding, removing)
+
+
+def _state_after(
+    state: ClusterState, context: Context, topic: TopicEntry, partition: int, after: Placement
+) -> Record | None:
+    """The partition's state with other replicas; None if they are the same as before. Raises
+    KafkaError(INVALID_REPLICA_ASSIGNMENT) where those that are left would lose what was acknowledged.
+    """
+    stored = state.partitions.get(topic.name, {}).get(partition)
+    if stored is None or set(after.replicas) == set(topic.assignments[partition]):
+        return None
+    before = stored.state
+    entry = next_state(state, context, after.replicas, stored, unclean=False, is_new_epoch=True)
+    is_stranded = bool(before.isr) and not set(before.isr) & set(after.replicas)
+    if entry is None or is_stranded or (entry.leader == NO_LEADER and before.leader != NO_LEADER):
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+            f"Unable to revert partition assignment for {topic.name}-{partition} because it would require an "
+            "unclean leader election.",
+        )
+    return Write(entry, stored.mod_revision)
+
+
+def _with(
+    replicas: Mapping[int, tuple[int, ...]], partition: int, of_partition: tuple[int, ...]
+) -> Mapping[int, tuple[int, ...]]:
+    others = {index: kept for index, kept in replicas.items() if index != partition}
+    return {**others, partition: of_partition} if of_partition else others

@@ -1,0 +1,472 @@
+"""The cluster as the keys in the metadata store describe it, and the changes that applying a key makes to it.
+
+The state holds the keys' values in a form in which decisions can look things up. Only `apply` and the
+functions beside it change the state: from the store's listing, its watch, and the controller's own writes.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from tidelog.metadata import keys
+from tidelog.metadata.entries import (
+    BrokerConfigEntry,
+    BrokerEntry,
+    ClientQuotaEntry,
+    Entry,
+    FeaturesEntry,
+    IsrChangeEntry,
+    PartitionStateEntry,
+    ProducerIdBlockEntry,
+    SettledSuspectEntry,
+    TopicConfigEntry,
+    TopicEntry,
+    decode_entry,
+)
+from tidelog.model.brokers import BrokerRegistration
+from tidelog.model.features import DEFAULT_FEATURE_LEVELS
+from tidelog.model.topics import TopicPartition, collision_key
+from tidelog.rpc.broker_commands import NO_LEADER, PartitionState, TopicState
+
+
+class RemovedReplica(NamedTuple):
+    """A broker that is no longer to have a replica of a partition that goes on existing."""
+
+    topic: str
+    topic_id: uuid.UUID
+    partition: int
+    broker_id: int
+
+
+@dataclass(slots=True)
+class ChangeSet:
+    """Filled by `ClusterState.apply`; names may be of topics that are gone by now."""
+
+    # What clients are to be told: topics to be sent in UpdateMetadata.
+    topics: set[str] = field(default_factory=set)
+    # What replicas are to be told: partitions to be sent in LeaderAndIsr.
+    partitions: set[tuple[str, int]] = field(default_factory=set)
+    new_partitions: set[tuple[str, int]] = field(default_factory=set)
+    # Whose state changed in any way, an ISR written by its leader included.
+    touched_partitions: set[tuple[str, int]] = field(default_factory=set)
+    removed_replicas: set[RemovedReplica] = field(default_factory=set)
+    deleted_topics: list[TopicEntry] = field(default_factory=list)
+    # Brokers that registered, and that went; a reborn one is in both. `brokers`: one changed what it says
+    # of itself.
+    born: set[int] = field(default_factory=set)
+    died: set[int] = field(default_factory=set)
+    stopping: set[int] = field(default_factory=set)
+    # Brokers that can't serve replicas of theirs, or can again.
+    replicas_failed: bool = False
+    brokers: bool = False
+    topic_configs: bool = False
+    broker_configs: bool = False
+    features: bool = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Nobody has to be told anything."""
+        return not (
+            self.topics
+            or self.partitions
+            or self.removed_replicas
+            or self.deleted_topics
+            or self.born
+            or self.died
+            or self.brokers
+            or self.broker_configs
+            or self.features
+        )
+
+    @property
+    def calls_for_a_look_at_moves(self) -> bool:
+        """Whether reassignments may have come to their ends, or begun."""
+        return bool(self.born or self.touched_partitions or self.topics)
+
+    @property
+    def calls_for_elections(self) -> bool:
+        """Whether partitions may want another leader, ISR or ELR by now."""
+        return bool(
+            self.born or self.died or self.replicas_failed or self.topic_configs or self.broker_configs
+        )
+
+
+_NO_CONFIGS: Mapping[str, str] = {}
+
+
+class StoredPartition(NamedTuple):
+    """A partition's state and the mod_revision it stands at."""
+
+    state: PartitionStateEntry
+    mod_revision: int
+
+
+class ClusterState:
+    """Built from a listing of the store, then kept by the records written and the changes watched.
+
+    The same change may come twice, by the answer to a transaction and by the watch, in either order: what is
+    older than what is known of its key is passed over.
+    """
+
+    def __init__(self) -> None:
+        # mod_revision by key, of the keys that are there; and the revision at which a key was last known to
+        # be gone, until the watch has come that far.
+        self.revisions: dict[str, int] = {}
+        self._gone_at: dict[str, int] = {}
+        self.brokers: dict[int, BrokerRegistration] = {}
+        self.topics: dict[str, TopicEntry] = {}
+        self.topic_names: dict[uuid.UUID, str] = {}
+        self.partitions: dict[str, dict[int, StoredPartition]] = {}
+        self.topic_configs: dict[str, Mapping[str, str]] = {}
+        self.broker_configs: dict[str, Mapping[str, str]] = {}
+        self.quotas: dict[str, ClientQuotaEntry] = {}
+        self.isr_changes: dict[str, int] = {}
+        self.feature_levels: Mapping[str, int] = DEFAULT_FEATURE_LEVELS
+        self.next_producer_id = 0
+        # Brokers that are to be taken out of ISRs and ELRs because of what they said when they registered.
+        self.unsettled_suspects: set[int] = set()
+        # Brokers on their way out: they lead what they lead, and nothing more.
+        self.stopping: set[int] = set()
+        # Replicas that a broker could not open or write. While that is so, it is as good as dead there.
+        self.failed_replicas: dict[int, frozenset[TopicPartition]] = {}
+        # Topics with partitions under reassignment.
+        self.reassigning: set[str] = set()
+        self._settled_suspects: dict[int, int] = {}
+        self._names_by_collision_key: dict[str, set[str]] = {}
+        self._topic_states: dict[str, TopicState] = {}
+
+    # Reading
+
+    def topics_colliding_with(self, name: str) -> list[str]:
+        """Other topics whose metrics would have the same name, in order."""
+        return sorted(self._names_by_collision_key.get(collision_key(name), set()) - {name})
+
+    def revision_of(self, key: str) -> int:
+        """mod_revision of the key, 0 where there is none."""
+        return self.revisions.get(key, 0)
+
+    @property
+    def brokers_to_place_on(self) -> list[BrokerRegistration]:
+        """Those that stay, in order of id."""
+        return [self.brokers[broker_id] for broker_id in sorted(self.brokers.keys() - self.stopping)]
+
+    def configs_of(self, topic: str) -> Mapping[str, str]:
+        return self.topic_configs.get(topic, _NO_CONFIGS)
+
+    def all_partitions(self) -> Iterator[tuple[TopicEntry, int, StoredPartition]]:
+        """Every partition of a topic that exists and whose state is written."""
+        for name, topic in self.topics.items():
+            stored = self.partitions.get(name, {})
+            for partition in range(len(topic.assignments)):
+                if partition in stored:
+                    yield topic, partition, stored[partition]
+
+    def partition_state(self, topic: TopicEntry, partition: int) -> PartitionState | None:
+        """As brokers are told it; None while its state isn't written."""
+        stored = self.partitions.get(topic.name, {}).get(partition)
+        if stored is None:
+            return None
+        state = stored.state
+        return PartitionState(
+            topic=topic.name,
+            topic_id=topic.topic_id,
+            partition=partition,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=state.isr,
+            replicas=topic.assignments[partition],
+            controller_epoch=state.controller_epoch,
+            partition_epoch=stored.mod_revision,
+            elr=state.elr,
+            last_known_elr=(state.last_known_leader,) if state.last_known_leader >= 0 else (),
+            adding_replicas=topic.adding.get(partition, ()),
+            removing_replicas=topic.removing.get(partition, ()),
+        )
+
+    def topic_state(self, name: str) -> TopicState:
+        """The whole topic as brokers are told it; kept until something of it changes."""
+        known = self._topic_states.get(name)
+        if known is None:
+            topic = self.topics[name]
+            partitions = (self.partition_state(topic, index) for index in range(len(topic.assignments)))
+            known = self._topic_states[name] = TopicState(
+                name, topic.topic_id, tuple(p for p in partitions if p is not None), self.configs_of(name)
+            )
+        return known
+
+    # Changing
+
+    def load(self, items: Iterable[tuple[str, bytes, int, int]]) -> None:
+        """Start from (key, value, create_revision, mod_revision) of everything there is."""
+        ignored = ChangeSet()
+        for key, value, create_revision, mod_revision in items:
+            entry = decode_entry(key, value)
+            if entry is not None:
+                self.apply(entry, create_revision, mod_revision, ignored)
+
+    def apply(
+        self,
+        entry: Entry,
+        create_revision: int,
+        mod_revision: int,
+        changes: ChangeSet,
+        *,
+        is_own: bool = False,
+    ) -> None:
+        """`entry` now stands at its key. What this means for others is noted in `changes`.
+
+        `is_own`: this controller wrote it. A partition's ISR is written by its leader too, and who is told
+        of that is another matter (`IsrChangeEntry`).
+        """
+        key = entry.key
+        if max(self.revisions.get(key, 0), self._gone_at.get(key, 0)) >= mod_revision:
+            return
+        self.revisions[key] = mod_revision
+        match entry:
+            case PartitionStateEntry():
+                self._apply_partition(entry, mod_revision, changes, is_own=is_own)
+            case TopicEntry():
+                self._apply_topic(entry, changes)
+            case TopicConfigEntry(topic, configs):
+                self.topic_configs[topic] = configs
+                changes.topic_configs = True
+                self._topic_changed(topic, changes)
+            case BrokerEntry():
+                self._apply_broker(_registration(entry, create_revision), changes)
+            case BrokerConfigEntry(entity, configs):
+                self.broker_configs[entity] = configs
+                changes.broker_configs = True
+            case ClientQuotaEntry():
+                self.quotas[key] = entry
+            case ProducerIdBlockEntry():
+                self.next_producer_id = entry.first + entry.count
+            case FeaturesEntry(levels):
+                self.feature_levels = levels
+                changes.features = True
+            case IsrChangeEntry(_, partitions):
+                self.isr_changes[key] = mod_revision
+                changes.topics.update(partition.topic for partition in partitions)
+            case SettledSuspectEntry(broker_id, broker_epoch):
+                self._settled_suspects[broker_id] = broker_epoch
+                self._judge_suspect(broker_id)
+            case _:
+                pass  # the election's own keys
+
+    def apply_removal(self, key: str, revision: int, changes: ChangeSet) -> None:
+        """`key` is gone, or was at `revision`."""
+        if self.revisions.get(key, 0) >= revision:
+            return
+        self._gone_at[key] = revision
+        if self.revisions.pop(key, None) is None:
+            return
+        partition_key = keys.parse_partition_state(key)
+        if partition_key is not None:
+            self._remove_partition(partition_key, changes)
+        elif key.startswith(keys.TOPICS):
+            self._remove_topic(key[len(keys.TOPICS) :], changes)
+        elif key.startswith(keys.TOPIC_CONFIGS):
+            topic = key[len(keys.TOPIC_CONFIGS) :]
+            self.topic_configs.pop(topic, None)
+            changes.topic_configs = True
+            self._topic_changed(topic, changes)
+        elif key.startswith(keys.BROKER_IDS):
+            self._remove_broker(int(key[len(keys.BROKER_IDS) :]), changes)
+        elif key.startswith(keys.BROKER_CONFIGS):
+            entity = key[len(keys.BROKER_CONFIGS) :]
+            self.broker_configs.pop("" if entity == keys.DEFAULT_ENTITY_NAME else entity, None)
+            changes.broker_configs = True
+        elif key == keys.FEATURES:
+            self.feature_levels = DEFAULT_FEATURE_LEVELS
+            changes.features = True
+        else:
+            self.quotas.pop(key, None)
+            self.isr_changes.pop(key, None)
+
+    def forget_gone(self, watched_revision: int) -> None:
+        """The watch has come this far: nothing older is still to come."""
+        for key in [key for key, revision in self._gone_at.items() if revision <= watched_revision]:
+            del self._gone_at[key]
+
+    def note_shutdown(self, broker_id: int, broker_epoch: int, changes: ChangeSet) -> None:
+        broker = self.brokers.get(broker_id)
+        if broker is not None and broker.broker_epoch == broker_epoch:
+            self.stopping.add(broker_id)
+            changes.stopping.add(broker_id)
+
+    def note_replicas(
+        self,
+        broker_id: int,
+        broker_epoch: int,
+        failed: Collection[TopicPartition],
+        served: Collection[TopicPartition],
+        changes: ChangeSet,
+    ) -> None:
+        """What became of replicas that a life of a broker was told to lead or to follow with."""
+        broker = self.brokers.get(broker_id)
+        if broker is None or broker.broker_epoch != broker_epoch:
+            return
+        before = self.failed_replicas.get(broker_id, frozenset())
+        after = (before - frozenset(served)) | frozenset(failed)
+        if after != before:
+            self.failed_replicas[broker_id] = after
+            changes.replicas_failed = True
+
+    def _apply_partition(
+        self, entry: PartitionStateEntry, mod_revision: int, changes: ChangeSet, *, is_own: bool
+    ) -> None:
+        stored = self.partitions.setdefault(entry.topic, {})
+        before = stored.get(entry.partition)
+        stored[entry.partition] = StoredPartition(entry, mod_revision)
+        self._topic_states.pop(entry.topic, None)
+        partition = (entry.topic, entry.partition)
+        changes.touched_partitions.add(partition)
+        if not is_own and self.failed_replicas:
+            known = before.state.isr if before is not None else ()
+            self._serve_again(entry, {entry.leader, *entry.isr} - (set(known) - {entry.leader}))
+        if before is None:
+            changes.new_partitions.add(partition)
+        elif not is_own and (before.state.leader, before.state.leader_epoch) == (
+            entry.leader,
+            entry.leader_epoch,
+        ):
+            return  # the leader's own change: it says itself when others are to be told
+        changes.partitions.add(partition)
+        changes.topics.add(entry.topic)
+
+    def _serve_again(self, entry: PartitionStateEntry, broker_ids: Iterable[int]) -> None:
+        """A leader that changes the ISR serves, and so do those that it takes in."""
+        for broker_id in broker_ids:
+            failed = self.failed_replicas.get(broker_id)
+            if failed is not None:
+                self.failed_replicas[broker_id] = failed - {TopicPartition(entry.topic, entry.partition)}
+
+    def _apply_topic(self, entry: TopicEntry, changes: ChangeSet) -> None:
+        before = self.topics.get(entry.name)
+        if before is not None and before.topic_id != entry.topic_id:
+            self._remove_topic(entry.name, changes)
+            before = None
+        if before is None:
+            self.topic_names[entry.topic_id] = entry.name
+            self._names_by_collision_key.setdefault(collision_key(entry.name), set()).add(entry.name)
+        else:
+            for partition, replicas in enumerate(entry.assignments[: len(before.assignments)]):
+                if replicas != before.assignments[partition]:
+                    changes.partitions.add((entry.name, partition))
+                    changes.removed_replicas |= {
+                        RemovedReplica(entry.name, entry.topic_id, partition, broker_id)
+                        for broker_id in before.assignments[partition]
+                        if broker_id not in replicas
+                    }
+        self.topics[entry.name] = entry
+        if entry.adding or entry.removing:
+            self.reassigning.add(entry.name)
+        else:
+            self.reassigning.discard(entry.name)
+        self._topic_changed(entry.name, changes)
+
+    def _apply_broker(self, broker: BrokerRegistration, changes: ChangeSet) -> None:
+        broker_id = broker.broker_id
+        before = self.brokers.get(broker_id)
+        self.brokers[broker_id] = broker
+        if before is None:
+            changes.born.add(broker_id)
+        elif before.broker_epoch != broker.broker_epoch:
+            self._end_life(broker_id)
+            changes.died.add(broker_id)
+            changes.born.add(broker_id)
+        elif before != broker:
+            changes.brokers = True
+        self._judge_suspect(broker_id)
+
+    def _judge_suspect(self, broker_id: int) -> None:
+        broker = self.brokers.get(broker_id)
+        is_suspect = broker is not None and (broker.is_log_suspect or bool(broker.suspect_partitions))
+        if is_suspect and broker is not None and self._settled_suspects.get(broker_id) != broker.broker_epoch:
+            self.unsettled_suspects.add(broker_id)
+        else:
+            self.unsettled_suspects.discard(broker_id)
+
+    def _remove_broker(self, broker_id: int, changes: ChangeSet) -> None:
+        self._end_life(broker_id)
+        if self.brokers.pop(broker_id, None) is not None:
+            changes.died.add(broker_id)
+            changes.born.discard(broker_id)
+        self._judge_suspect(broker_id)
+
+    def _end_life(self, broker_id: int) -> None:
+        self.stopping.discard(broker_id)
+        self.failed_replicas.pop(broker_id, None)
+
+    def _remove_partition(self, partition: TopicPartition, changes: ChangeSet) -> None:
+        stored = self.partitions.get(partition.topic)
+        if stored is None:
+            return
+        stored.pop(partition.partition, None)
+        if not stored:
+            del self.partitions[partition.topic]
+        for noted in (changes.partitions, changes.new_partitions, changes.touched_partitions):
+            noted.discard(partition)
+        self._topic_changed(partition.topic, changes)
+
+    def _remove_topic(self, name: str, changes: ChangeSet) -> None:
+        topic = self.topics.pop(name, None)
+        if topic is None:
+            return
+        del self.topic_names[topic.topic_id]
+        key = collision_key(name)
+        self._names_by_collision_key[key].discard(name)
+        if not self._names_by_collision_key[key]:
+            del self._names_by_collision_key[key]
+        self.reassigning.discard(name)
+        changes.deleted_topics.append(topic)
+        self._topic_changed(name, changes)
+
+    def _topic_changed(self, name: str, changes: ChangeSet) -> None:
+        self._topic_states.pop(name, None)
+        changes.topics.add(name)
+
+
+def _registration(entry: BrokerEntry, broker_epoch: int) -> BrokerRegistration:
+    return BrokerRegistration(
+        entry.broker_id,
+        broker_epoch,
+        entry.endpoints,
+        entry.rack,
+        entry.rpc_address,
+        entry.is_log_suspect,
+        entry.suspect_partitions,
+    )
+
+
+class Census(NamedTuple):
+    """`partition_counts` by topic. `preferred_replica_imbalance_count`: partitions led by another than their
+    first replica; `reassigning_partition_count`: those on their way to other brokers.
+    """
+
+    partition_counts: dict[str, int]
+    offline_partition_count: int
+    preferred_replica_imbalance_count: int
+    reassigning_partition_count: int
+
+
+def take_census(state: ClusterState) -> Census:
+    """Walks every partition. It may be called from any thread: it walks copies."""
+    brokers = set(state.brokers)
+    offline = imbalanced = reassigning = 0
+    counts: dict[str, int] = {}
+    for topic in list(state.topics.values()):
+        counts[topic.name] = len(topic.assignments)
+        reassigning += len(topic.adding.keys() | topic.removing.keys())
+        stored = dict(state.partitions.get(topic.name, {}))
+        for index, replicas in enumerate(topic.assignments):
+            if index not in stored:
+                continue
+            leader = stored[index].state.leader
+            if leader == NO_LEADER or leader not in brokers:
+                offline += 1
+            if leader != replicas[0]:
+                imbalanced += 1
+    return Census(counts, offline, imbalanced, reassigning)

@@ -1,0 +1,341 @@
+"""The controller as a service: it stands for election, serves while it is in office, and stands again."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from functools import cache, partial
+from importlib import import_module
+from typing import Any, Final
+
+import structlog
+
+from tidelog.controller.core.decision import Context, Decision
+from tidelog.controller.core.state import ClusterState
+from tidelog.controller.election import Office, resign, take_office, until_office_is_vacant
+from tidelog.controller.environment import RandomChance
+from tidelog.controller.metrics import ControllerCounts, Overview
+from tidelog.controller.record_writer import DeposedError
+from tidelog.controller.runner import MAX_PROPAGATION_WAIT_MS, Decide, Term
+from tidelog.metadata.lease_keeper import KeptLease, start_lease_keeper
+from tidelog.metadata.store import (
+    KeyValue,
+    LeaseNotFoundError,
+    MetadataStore,
+    StoreError,
+    StoreUnavailableError,
+)
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.model.trace_context import traced_step
+from tidelog.rpc.broker_commands import BrokerChannels
+from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.timing.clock import Clock, SystemClock
+from tidelog.wire.api_keys import ApiKey
+
+_CORE: Final = "tidelog.controller.core."
+_DECISIONS: Final = {
+    ApiKey.CREATE_TOPICS: ("topics", "create_topics"),
+    ApiKey.DELETE_TOPICS: ("topics", "delete_topics"),
+    ApiKey.CREATE_PARTITIONS: ("topics", "create_partitions"),
+    ApiKey.ALTER_CONFIGS: ("config_changes", "alter_configs"),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: ("config_changes", "incremental_alter_configs"),
+    ApiKey.ELECT_LEADERS: ("elections", "elect_leaders"),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: ("reassignments", "alter_partition_reassignments"),
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: ("reassignments", "list_partition_reassignments"),
+    ApiKey.UPDATE_FEATURES: ("feature_updates", "update_features"),
+    ApiKey.ALTER_CLIENT_QUOTAS: ("client_quotas", "alter_client_quotas"),
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: ("client_quotas", "describe_client_quotas"),
+}
+
+# A client that gives no time at all is still better served by brokers that know.
+MIN_PROPAGATION_WAIT_MS: Final = 1000
+
+DecideRequest = Callable[[ClusterState, Context, Any, int], Decision[Any]]
+
+
+def decision_for(api_key: int, request: ForwardedRequest) -> tuple[Decide[Any], int]:
+    """(the decision, how long in ms its answer may wait for brokers); raises
+    KafkaError(UNSUPPORTED_VERSION).
+    """
+    decide = _decision(api_key)
+    timeout_ms: int = getattr(request.message, "timeout_ms", MAX_PROPAGATION_WAIT_MS)
+    wait_ms = max(MIN_PROPAGATION_WAIT_MS, min(timeout_ms, MAX_PROPAGATION_WAIT_MS))
+    return partial(_decide, decide, request), wait_ms
+
+
+def _decide(
+    decide: DecideRequest, request: ForwardedRequest, state: ClusterState, context: Context
+) -> Decision[Any]:
+    return decide(state, context, request.message, request.api_version)
+
+
+@cache
+def _decision(api_key: int) -> DecideRequest:
+    found = _DECISIONS.get(ApiKey(api_key)) if api_key in ApiKey.__members__.values() else None
+    if found is None:
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The controller doesn't serve API {api_key}.")
+    module, name = found
+    decide: DecideRequest = getattr(import_module(_CORE + module), name)
+    return decide
+
+
+RETRY_MS: Final = 500
+# Terms that end as soon as they begin must not chase each other.
+AFTER_OFFICE_MS: Final = 100
+# How long a broker that stops waits for the others to take over: bounded, for one of them may be dead too.
+SHUTDOWN_WAIT_MS: Final = 2000
+
+_log = structlog.get_logger(__name__)
+
+
+class Controller:
+    """`ControllerApi` over a metadata store; in one process with the broker or alone.
+
+        controller = await Controller.start(store, channels, settings)
+        reply = await controller.handle(ApiKey.CREATE_TOPICS, ForwardedRequest(7, CreateTopicsRequest(...)))
+        await controller.stop()
+
+    `start` returns when this controller is in office and has read the store, or when it stands by for
+    another; then every call is refused with NOT_CONTROLLER. Brokers may register before or after: each is
+    sent everything (full LeaderAndIsr, then full UpdateMetadata) as soon as its `/brokers/ids/<id>` is there,
+    over `channels.channel(registration)`, so a broker's channel must be attached before it registers.
+    `settings` give node.id (a number among controllers; brokers have their own), num.partitions,
+    default.replication.factor, delete.topic.enable, leader.imbalance.*, the session's timeouts and the
+    defaults of topics. `rpc_address` ("host:port") is where brokers call this controller when it is in
+    office, "" in one process with them.
+    `counts` and `overview` are for metrics.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        channels: BrokerChannels,
+        settings: BrokerSettings,
+        clock: Clock,
+        chance: RandomChance,
+        rpc_address: str = "",
+    ) -> None:
+        self._store = store
+        self._channels = channels
+        self._settings = settings
+        self._clock = clock
+        self._chance = chance
+        self._rpc_address = rpc_address
+        self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        """Done, with the reason, if this controller can't go on."""
+        self.counts = ControllerCounts()
+        self._lease: KeptLease | None = None
+        self._lease_lost = asyncio.Event()
+        self._leases_lost = 0
+        self._term: Term | None = None
+        self._term_under_way: Term | None = None
+        self._decided = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    @classmethod
+    async def start(
+        cls,
+        store: MetadataStore,
+        channels: BrokerChannels,
+        settings: BrokerSettings,
+        *,
+        clock: Clock | None = None,
+        randomness: random.Random | None = None,
+        rpc_address: str = "",
+    ) -> Controller:
+        """Raises what keeps a controller from working at all: StoreUnavailableError, InvalidEntryError. Later
+        it waits for a store that is away, for as long as that takes.
+        """
+        chance = RandomChance(randomness or random.SystemRandom())
+        controller = cls(store, channels, settings, clock or SystemClock(), chance, rpc_address)
+        controller._task = asyncio.create_task(controller._run(), name="controller")
+        controller._task.add_done_callback(controller._note_failure)
+        decided = asyncio.create_task(controller._decided.wait())
+        await asyncio.wait([controller._task, decided], return_when=asyncio.FIRST_COMPLETED)
+        if controller._task.done():
+            decided.cancel()
+            task = controller._task
+            await controller.stop()  # or its lease would hold an office that nobody serves
+            await task
+        return controller
+
+    async def stop(self) -> None:
+        """Give up the office and the lease. Safe to call twice; requests under way fail with
+        NOT_CONTROLLER.
+        """
+        if self._task is None:
+            return
+        task, self._task = self._task, None
+        task.cancel()
+        await asyncio.wait([task])
+        if self._lease is not None:
+            await self._lease.stop()
+
+    @property
+    def is_active(self) -> bool:
+        """In office, as far as it knows."""
+        return self._term is not None
+
+    def why_not_ready(self) -> str | None:
+        """None in office, or standing by with a lease to take it with."""
+        if self.is_active:
+            return None
+        if self._task is None or self._lease is None or self._lease_lost.is_set():
+            return "without a lease"
+        if self._term_under_way is not None:
+            return "taking office"
+        return None if self._decided.is_set() else "standing for office"
+
+    def overview(self) -> Overview:
+        """The cluster as it stands, for metrics; from any thread."""
+        term = self._term
+        return Overview() if term is None else term.overview()
+
+    @property
+    def lease_renewed_s(self) -> float | None:
+        """When the lease was last renewed, by the monotonic clock. Any thread, as the next."""
+        lease = self._lease
+        return None if lease is None else lease.renewed_s
+
+    @property
+    def leases_lost(self) -> int:
+        return self._leases_lost
+
+    @property
+    def controller_epoch(self) -> int | None:
+        """Of the term under way."""
+        return self._term.controller_epoch if self._term is not None else None
+
+    async def handle(self, api_key: int, request: ForwardedRequest) -> Any:
+        decide, wait_ms = decision_for(api_key, request)
+        with traced_step("decide and write"):
+            return await self._active_term().submit(decide, wait_ms)
+
+    async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
+        from tidelog.controller.core.broker_requests import allocate_producer_ids
+
+        decide = partial(allocate_producer_ids, broker_id=broker_id, broker_epoch=broker_epoch)
+        return await self._active_term().submit(decide)
+
+    async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> tuple[TopicPartition, ...]:
+        from tidelog.controller.core.broker_requests import controlled_shutdown
+
+        decide = partial(controlled_shutdown, broker_id=broker_id, broker_epoch=broker_epoch)
+        return await self._active_term().submit(decide, SHUTDOWN_WAIT_MS, not_waited_for=broker_id)
+
+    def _active_term(self) -> Term:
+        if self._term is None:
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
+        return self._term
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._hold_office(await self._elected())
+            except LeaseNotFoundError:
+                self._lease_lost.set()
+            except DeposedError as error:
+                _log.warning("no longer the controller", reason=str(error))
+                await asyncio.sleep(AFTER_OFFICE_MS / 1000)
+            except StoreError as error:
+                if not self._decided.is_set():
+                    raise
+                _log.warning("the controller starts over", reason=str(error))
+                await asyncio.sleep(RETRY_MS / 1000)
+            except Exception:
+                # A fault in the term. It must not hold the office and do nothing: another may do better.
+                if not self._decided.is_set():
+                    raise
+                _log.exception("the controller has failed and starts over")
+                await asyncio.sleep(RETRY_MS / 1000)
+
+    async def _elected(self) -> Office:
+        while True:
+            if self._lease is None or self._lease_lost.is_set():
+                await self._renew_lease()
+            assert self._lease is not None, "just granted"
+            outcome = await take_office(
+                self._store, self._settings.node_id, self._lease.lease, self._rpc_address
+            )
+            if isinstance(outcome, Office):
+                return outcome
+            self._decided.set()
+            await self._until_vacant_or_lease_lost(outcome)
+
+    async def _until_vacant_or_lease_lost(self, holder: KeyValue) -> None:
+        """One that stands by needs its lease at the moment when the office is vacant, not later."""
+        vacant = asyncio.ensure_future(until_office_is_vacant(self._store, holder))
+        lost = asyncio.ensure_future(self._lease_lost.wait())
+        try:
+            await asyncio.wait([vacant, lost], return_when=asyncio.FIRST_COMPLETED)
+            if vacant.done():
+                await vacant
+        finally:
+            vacant.cancel()
+            lost.cancel()
+            await asyncio.wait([vacant, lost])
+
+    async def _renew_lease(self) -> None:
+        if self._lease is not None:
+            await self._lease.stop(revoke=False)
+        self._lease_lost.clear()
+        self._lease = await start_lease_keeper(
+            self._store,
+            ttl_ms=self._settings.broker_session_timeout_ms,
+            interval_ms=self._settings.broker_heartbeat_interval_ms,
+            on_lost=self._on_lease_lost,
+        )
+
+    def _on_lease_lost(self) -> None:
+        self._leases_lost += 1
+        self._lease_lost.set()
+        if self._term_under_way is not None:
+            self._term_under_way.depose("the controller's lease has ended")
+
+    async def _hold_office(self, office: Office) -> None:
+        term = Term(
+            self._store,
+            self._channels,
+            self._settings,
+            office,
+            controller_id=self._settings.node_id,
+            clock=self._clock,
+            chance=self._chance,
+            counts=self.counts,
+        )
+        self._term_under_way = term
+        is_failed = True
+        try:
+            await term.begin()
+            _log.info("in office as controller", controller_epoch=office.controller_epoch)
+            self._term = term
+            self.counts.is_active = True
+            self._decided.set()
+            await term.serve()
+        except StoreUnavailableError:
+            is_failed = False  # still in office, for all that is known
+            raise
+        finally:
+            self._term = self._term_under_way = None
+            self.counts.is_active = False
+            term.end()
+            if is_failed:
+                await self._resign(office)
+
+    async def _resign(self, office: Office) -> None:
+        """A term that is over never comes back under its epoch, also where the key is still there."""
+        try:
+            await resign(self._store, office)
+        except StoreUnavailableError as error:
+            _log.warning("the office is not given up yet", reason=str(error))
+
+    def _note_failure(self, task: asyncio.Task[None]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        _log.error("the controller has failed", exc_info=error)
+        if isinstance(error, Exception) and not self.failed.done():
+            self.failed.set_result(error)

@@ -1,0 +1,349 @@
+"""The consumer groups of a shard: ConsumerGroupHeartbeat v0-1 and ConsumerGroupDescribe v0-1 (KIP-848).
+
+A member's first heartbeat creates the group, or takes over a classic group. Every change of members,
+subscriptions or topics increases the group epoch. The next heartbeat of any member computes the target
+assignment of that epoch. Each member then reaches its target by its own heartbeats.
+
+Unlike Kafka, the heartbeat itself computes target assignments and resolves regular expressions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Final
+from uuid import UUID
+
+from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
+from tidelog.group_coordinator.groups.consumer.classic_members import (
+    ClassicMembers,
+    from_classic,
+    remove_members,
+    take_over,
+)
+from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup, changed_topics
+from tidelog.group_coordinator.groups.consumer.group_changes import (
+    REBALANCE_TIMER,
+    TIMER_OWNER,
+    GroupChanges,
+    default_assignor,
+)
+from tidelog.group_coordinator.groups.consumer.member import (
+    JOIN_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    Assignment,
+    Member,
+    MemberState,
+    from_message,
+    to_message,
+)
+from tidelog.group_coordinator.groups.consumer.membership import (
+    check_request,
+    check_room,
+    check_static,
+    find_member,
+    is_leaving,
+    unknown_member,
+)
+from tidelog.group_coordinator.groups.consumer.records import read_record
+from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
+from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey, answer
+from tidelog.group_coordinator.shard_core import (
+    ClusterImage,
+    Decision,
+    ReplayedRecord,
+    Reply,
+    SetTimer,
+    ShardRequest,
+)
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import WallMs
+from tidelog.wire.messages import consumer_group_describe as describing
+from tidelog.wire.messages.consumer_group_describe import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    DescribedGroup,
+)
+from tidelog.wire.messages.consumer_group_heartbeat import Assignment as AssignmentMessage
+from tidelog.wire.messages.consumer_group_heartbeat import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+REGEX_INTERVAL_MS: Final = 1_000
+"""The minimum time between two resolutions of all regular expressions (Kafka: 10 s, in another thread)."""
+_REGEX_TIMER: Final = "regex"
+_CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
+
+
+class ConsumerGroups:
+    """The handler of requests for consumer groups. Every request is answered by its own decision."""
+
+    def __init__(self, groups: Groups, classic: ClassicGroups) -> None:
+        self.classic_members = ClassicMembers(groups, classic)
+        self._groups = groups
+        self._classic = classic
+
+    # -- heartbeats
+
+    def heartbeat(self, request: ShardRequest[ConsumerGroupHeartbeatRequest], now_ms: WallMs) -> Decision:
+        message = request.message
+        try:
+            if GroupKind.CONSUMER not in self._groups.settings.group_coordinator_rebalance_protocols:
+                raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
+            check_request(message, request.api_version, self._groups.settings.group_consumer_assignors)
+            if is_leaving(message.member_epoch):
+                return self._leave(request, now_ms)
+            return self._join_or_update(request, now_ms)
+        except KafkaError as error:
+            refusal = ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+            return answer(request, refusal)
+
+    def _join_or_update(
+        self, request: ShardRequest[ConsumerGroupHeartbeatRequest], now_ms: WallMs
+    ) -> Decision:
+        groups, message = self._groups, request.message
+        reported = None if message.topic_partitions is None else from_message(message.topic_partitions)
+        group, takes_over = self._group_for(message)
+        member_id = message.member_id or groups.new_member_uuid()
+        check_room(group, member_id, groups.settings.group_consumer_max_size)
+        found = find_member(group, member_id, message.instance_id, message.member_epoch, reported)
+        wanted = _with_request(found.member, request)
+        compiled = {}
+        if wanted.topic_regex and wanted.topic_regex not in group.regexes:
+            compiled[wanted.topic_regex] = TopicRegex(wanted.topic_regex)
+        # All checks have passed. From here on the state changes.
+        decision = Decision()
+        changes = GroupChanges(groups, group, decision, now_ms)
+        if takes_over:
+            take_over(self._classic, groups.by_id[group.group_id], group, decision, now_ms)
+            for other in group.members.values():
+                changes.extend_session(other)
+        groups.by_id[group.group_id] = group
+        if found.replaced is not None:
+            changes.replace_static_member(found.replaced, found.member)
+        member = changes.update_member(found.member, wanted, reported, compiled)
+        changes.extend_session(member)
+        response = self._response(message, found.member, member, reported)
+        decision.replies.append(Reply(request.reply_to, response))
+        return decision
+
+    def _group_for(self, message: ConsumerGroupHeartbeatRequest) -> tuple[ConsumerGroup, bool]:
+        """Returns the group, and whether it replaces a classic group. A new group is not in `by_id` yet."""
+        known = self._groups.by_id.get(message.group_id)
+        if isinstance(known, ConsumerGroup):
+            return known, False
+        if message.member_epoch != JOIN_EPOCH:
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {message.group_id} not found.")
+        if known is None:
+            return ConsumerGroup(message.group_id), False
+        return from_classic(self._groups, known), True
+
+    def _response(
+        self,
+        message: ConsumerGroupHeartbeatRequest,
+        before: Member,
+        member: Member,
+        reported: Assignment | None,
+    ) -> ConsumerGroupHeartbeatResponse:
+        """Returns the response, with the assignment if it changed or if the request was complete."""
+        is_full = (
+            message.rebalance_timeout_ms != -1
+            and (message.subscribed_topic_names is not None or message.subscribed_topic_regex is not None)
+            and reported is not None
+        )
+        has_assignment = message.member_epoch == JOIN_EPOCH or is_full or member.owned != before.owned
+        return ConsumerGroupHeartbeatResponse(
+            member_id=member.member_id,
+            member_epoch=member.member_epoch,
+            heartbeat_interval_ms=self._groups.settings.group_consumer_heartbeat_interval_ms,
+            assignment=AssignmentMessage(to_message(TopicPartitions, member.owned))
+            if has_assignment
+            else None,
+        )
+
+    def _leave(self, request: ShardRequest[ConsumerGroupHeartbeatRequest], now_ms: WallMs) -> Decision:
+        message = request.message
+        group = self._groups.by_id.get(message.group_id)
+        if not isinstance(group, ConsumerGroup):
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Consumer group {message.group_id} not found.")
+        if message.instance_id is None:
+            member = group.members.get(message.member_id)
+            if member is None:
+                raise unknown_member(group, message.member_id)
+        else:
+            member = check_static(
+                group.static_member(message.instance_id), message.member_id, message.instance_id
+            )
+        decision = Decision()
+        if message.member_epoch == STATIC_LEAVE_EPOCH:
+            # The static member keeps its partitions until it rejoins or its session ends.
+            changes = GroupChanges(self._groups, group, decision, now_ms)
+            changes.put_current_assignment(replace(member, member_epoch=STATIC_LEAVE_EPOCH, revoking={}))
+            changes.cancel_timer(REBALANCE_TIMER, member.member_id)
+        else:
+            remove_members(self._groups, self._classic, group, [member], decision, now_ms)
+        response = ConsumerGroupHeartbeatResponse(
+            member_id=member.member_id, member_epoch=message.member_epoch
+        )
+        decision.replies.append(Reply(request.reply_to, response))
+        return decision
+
+    # -- describing
+
+    def describe(self, request: ShardRequest[ConsumerGroupDescribeRequest], now_ms: WallMs) -> Decision:
+        groups = [_described(self._groups, group_id) for group_id in request.message.group_ids]
+        return answer(request, ConsumerGroupDescribeResponse(groups=groups))
+
+    # -- the shard
+
+    def replay(self, record: ReplayedRecord) -> None:
+        """Applies a record of kind 3 to 8 or 16. Raises MalformedMessageError, UnsupportedVersionError.
+
+        Only the tombstone of the group itself deletes the group.
+        """
+        key, value = read_record(record)
+        by_id = self._groups.by_id
+        known = by_id.get(key.group_id)
+        group = known if isinstance(known, ConsumerGroup) else None
+        if value is not None:
+            if group is None:
+                group = by_id[key.group_id] = ConsumerGroup(key.group_id)
+            group.apply_record(key, value)
+        elif group is not None and not group.apply_tombstone(key):
+            del by_id[key.group_id]
+
+    def activate(self, now_ms: WallMs) -> Decision:
+        """Starts a full session for every member, and the full timeout of every revocation."""
+        decision = Decision()
+        for group in self._all():
+            changes = GroupChanges(self._groups, group, decision, now_ms)
+            for member in group.members.values():
+                changes.extend_session(member)
+                if member.classic is None and member.state is MemberState.UNREVOKED_PARTITIONS:
+                    changes.set_timer(REBALANCE_TIMER, member.member_id, member.rebalance_timeout_ms)
+        return decision
+
+    def image_changed(self, before: ClusterImage) -> Decision:
+        """Marks the groups whose topics changed. The next heartbeat of a member decides what follows."""
+        decision = Decision()
+        groups = self._all()
+        changed = changed_topics(before, self._groups.image) if groups else frozenset()
+        if not changed:
+            return decision
+        names_changed = before.topics.keys() != self._groups.image.topics.keys()
+        for group in groups:
+            if not changed.isdisjoint(group.subscribed_names()):
+                group.topics_changed = True
+            is_pending = group.regexes_are_due or group.is_regex_timer_running
+            if names_changed and group.regexes and not is_pending:
+                group.is_regex_timer_running = True
+                key = TimerKey(TIMER_OWNER, _REGEX_TIMER, group.group_id)
+                decision.timers.append(SetTimer(key, REGEX_INTERVAL_MS))
+        return decision
+
+    def timer_fired(self, key: TimerKey, now_ms: WallMs) -> Decision:
+        """Removes a member whose session ended or which exceeded its rebalance timeout."""
+        decision = Decision()
+        group = self._groups.by_id.get(key.group_id)
+        if not isinstance(group, ConsumerGroup):
+            return decision
+        if key.kind == _REGEX_TIMER:
+            group.is_regex_timer_running = False
+            group.regexes_are_due = True
+            return decision
+        member = group.members.get(key.member_id)
+        if member is not None and (
+            key.kind != REBALANCE_TIMER or member.state is MemberState.UNREVOKED_PARTITIONS
+        ):
+            remove_members(self._groups, self._classic, group, [member], decision, now_ms)
+        return decision
+
+    def _all(self) -> list[ConsumerGroup]:
+        return [group for group in self._groups.by_id.values() if isinstance(group, ConsumerGroup)]
+
+
+def _with_request(member: Member, request: ShardRequest[ConsumerGroupHeartbeatRequest]) -> Member:
+    """Returns the member with the fields of a heartbeat. Fields that the request omits keep their values.
+
+    The member speaks the consumer protocol from now on, whichever protocol it spoke before.
+    """
+    message = request.message
+    names, regex = message.subscribed_topic_names, message.subscribed_topic_regex
+    timeout_ms = message.rebalance_timeout_ms
+    return replace(
+        member,
+        instance_id=member.instance_id if message.instance_id is None else message.instance_id,
+        rack_id=member.rack_id if message.rack_id is None else message.rack_id,
+        client_id=request.client_id or "",
+        client_host=f"/{request.host}",  # Java prints addresses with a slash
+        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
+        topic_names=member.topic_names if names is None else frozenset(names),
+        topic_regex=member.topic_regex if regex is None else regex,
+        server_assignor=member.server_assignor
+        if message.server_assignor is None
+        else message.server_assignor,
+        classic=None,
+    )
+
+
+# -- ConsumerGroupDescribe
+
+
+def _described(groups: Groups, group_id: str) -> DescribedGroup:
+    if not group_id:
+        return DescribedGroup(error_code=ErrorCode.INVALID_GROUP_ID, group_id=group_id)
+    group = groups.by_id.get(group_id)
+    if not isinstance(group, ConsumerGroup):
+        reason = "not found" if group is None else "is not a consumer group"
+        return DescribedGroup(
+            error_code=ErrorCode.GROUP_ID_NOT_FOUND,
+            error_message=f"Group {group_id} {reason}.",
+            group_id=group_id,
+        )
+    return DescribedGroup(
+        group_id=group_id,
+        group_state=group.state,
+        group_epoch=group.epoch,
+        assignment_epoch=group.assignment_epoch,
+        assignor_name=group.preferred_assignor(default_assignor(groups.settings.group_consumer_assignors)),
+        members=[_described_member(groups, group, member) for member in group.members.values()],
+    )
+
+
+def _described_member(groups: Groups, group: ConsumerGroup, member: Member) -> describing.Member:
+    return describing.Member(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        rack_id=member.rack_id,
+        member_epoch=member.member_epoch,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        subscribed_topic_names=sorted(member.topic_names),
+        subscribed_topic_regex=member.topic_regex or None,
+        assignment=_described_assignment(groups, _held(member)),
+        target_assignment=_described_assignment(groups, group.target_of(member.member_id)),
+        member_type=_CONSUMER_MEMBER if member.classic is None else _CLASSIC_MEMBER,
+    )
+
+
+def _held(member: Member) -> dict[UUID, set[int]]:
+    """Returns the partitions that the member holds, including those that it has to give up."""
+    held: dict[UUID, set[int]] = {}
+    for owned in (member.owned, member.revoking):
+        for topic_id, partitions in owned.items():
+            held.setdefault(topic_id, set()).update(partitions)
+    return held
+
+
+def _described_assignment(groups: Groups, partitions: Mapping[UUID, Iterable[int]]) -> describing.Assignment:
+    """Returns an assignment without deleted topics, which have no name anymore."""
+    names = groups.image.topic_names
+    return describing.Assignment(
+        [
+            describing.TopicPartitions(topic_id, names[topic_id], sorted(found))
+            for topic_id, found in sorted(partitions.items())
+            if topic_id in names
+        ]
+    )

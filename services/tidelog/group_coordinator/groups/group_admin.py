@@ -1,0 +1,87 @@
+"""DescribeGroups, ListGroups, DeleteGroups, and the expiry of offsets and groups."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup, ClassicState
+from tidelog.group_coordinator.groups.shared import Groups, answer
+from tidelog.group_coordinator.shard_core import Decision, Reply, ShardRequest
+from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import WallMs
+from tidelog.wire.messages.delete_groups import (
+    DeletableGroupResult,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+)
+from tidelog.wire.messages.describe_groups import (
+    DescribedGroup,
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+)
+from tidelog.wire.messages.list_groups import ListedGroup, ListGroupsRequest, ListGroupsResponse
+
+ABSENT_IS_ERROR_FROM: Final = 6
+"""The version of DescribeGroups that answers GROUP_ID_NOT_FOUND for an absent group (KIP-1043)."""
+
+
+class GroupAdmin:
+    """The requests of administrators about groups of either kind."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+
+    def describe(self, request: ShardRequest[DescribeGroupsRequest], now_ms: WallMs) -> Decision:
+        return answer(
+            request,
+            DescribeGroupsResponse(
+                groups=[self._described(group_id, request.api_version) for group_id in request.message.groups]
+            ),
+        )
+
+    def _described(self, group_id: str, version: int) -> DescribedGroup:
+        """Describes a classic group. A group of another kind counts as absent."""
+        group = self._groups.by_id.get(group_id)
+        if isinstance(group, ClassicGroup):
+            return group.described()
+        absent = DescribedGroup(group_id=group_id, group_state=ClassicState.DEAD)
+        if version >= ABSENT_IS_ERROR_FROM:
+            absent.error_code = ErrorCode.GROUP_ID_NOT_FOUND
+            reason = "not found" if group is None else "is not a classic group"
+            absent.error_message = f"Group {group_id} {reason}."
+        return absent
+
+    def list(self, request: ShardRequest[ListGroupsRequest], now_ms: WallMs) -> Decision:
+        """Lists groups, filtered by state (KIP-518) and type (KIP-848). The filters ignore case."""
+        states = {state.lower() for state in request.message.states_filter}
+        types = {kind.lower() for kind in request.message.types_filter}
+
+        def is_requested(group: ListedGroup) -> bool:
+            return (not states or group.group_state.lower() in states) and (
+                not types or group.group_type.lower() in types
+            )
+
+        listed = (group.listed() for group in self._groups.by_id.values())
+        return answer(request, ListGroupsResponse(groups=[group for group in listed if is_requested(group)]))
+
+    def delete(self, request: ShardRequest[DeleteGroupsRequest], now_ms: WallMs) -> Decision:
+        decision = Decision()
+        results = []
+        for group_id in request.message.groups_names:
+            group = self._groups.by_id.get(group_id)
+            error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_delete()
+            if group is not None and error is ErrorCode.NONE:
+                self._groups.delete(group, decision)
+            results.append(DeletableGroupResult(group_id=group_id, error_code=error))
+        decision.replies.append(Reply(request.reply_to, DeleteGroupsResponse(results=results)))
+        return decision
+
+    def expire(self, now_ms: WallMs) -> Decision:
+        """Deletes offsets whose retention time is over, then groups without members and offsets."""
+        decision = Decision()
+        offsets = self._groups.offsets
+        for group in list(self._groups.by_id.values()):
+            offsets.expire(group, now_ms, decision)
+            if not group.has_members() and not offsets.has_offsets(group.group_id):
+                self._groups.delete(group, decision)
+        return decision

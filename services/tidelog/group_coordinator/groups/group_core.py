@@ -1,0 +1,180 @@
+"""The core of one group shard: dispatches requests, records and timers to the objects that handle them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Final, Protocol
+
+from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
+from tidelog.group_coordinator.groups.consumer.consumer_groups import ConsumerGroups
+from tidelog.group_coordinator.groups.group_admin import GroupAdmin
+from tidelog.group_coordinator.groups.offsets.group_offsets import GroupOffsets
+from tidelog.group_coordinator.groups.shared import (
+    ApiHandler,
+    GroupKind,
+    Groups,
+    TimerKey,
+    TimerOwner,
+    answer,
+    as_timer_key,
+    merge,
+)
+from tidelog.group_coordinator.shard_core import (
+    ClusterImage,
+    Decision,
+    Effect,
+    Producer,
+    ReplayedRecord,
+    Reply,
+    SetTimer,
+    ShardRequest,
+    UnknownRecordError,
+)
+from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import WallMs
+from tidelog.settings.coordinator_settings import CoordinatorSettings
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_kind
+from tidelog.wire.messages.join_group import JoinGroupRequest
+from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
+
+_OFFSET_KINDS: Final = (0, 1)
+_CLASSIC_KIND: Final = 2
+_CONSUMER_KINDS: Final = (3, 4, 5, 6, 7, 8, 16)
+_PROTOCOL_NAMED_FROM: Final = 5
+"""The version from which a SyncGroup must name the protocol of its generation (KIP-559)."""
+_EXPIRY_TIMER: Final = TimerKey("expiry", "check")
+
+
+class _NamesGroup(Protocol):
+    """A request for one group."""
+
+    group_id: str
+
+
+class GroupCore:
+    """A ShardCore. `new_member_uuid` returns texts in the format of Kafka's `Uuid.randomUuid`."""
+
+    def __init__(self, settings: CoordinatorSettings, new_member_uuid: Callable[[], str]) -> None:
+        self.groups = groups = Groups(settings, new_member_uuid)
+        self.offsets = offsets = GroupOffsets(groups)
+        self.classic = classic = ClassicGroups(groups)
+        self.consumer = consumer = ConsumerGroups(groups, classic)
+        groups.offsets = offsets
+        groups.new_simple_group = classic.new_simple_group
+        members = consumer.classic_members
+        admin = GroupAdmin(groups)
+        self._handlers: dict[int, ApiHandler] = {
+            ApiKey.JOIN_GROUP: self._join,
+            ApiKey.SYNC_GROUP: self._with_protocol(self._by_kind(classic.sync, members.sync)),
+            ApiKey.HEARTBEAT: self._by_kind(classic.heartbeat, members.heartbeat),
+            ApiKey.LEAVE_GROUP: self._by_kind(classic.leave, members.leave),
+            ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer.heartbeat,
+            ApiKey.CONSUMER_GROUP_DESCRIBE: consumer.describe,
+            ApiKey.OFFSET_COMMIT: offsets.commit,
+            ApiKey.OFFSET_FETCH: offsets.fetch,
+            ApiKey.OFFSET_DELETE: offsets.delete,
+            ApiKey.TXN_OFFSET_COMMIT: offsets.commit_in_transaction,
+            ApiKey.WRITE_TXN_MARKERS: offsets.end_transactions,
+            ApiKey.DESCRIBE_GROUPS: admin.describe,
+            ApiKey.LIST_GROUPS: admin.list,
+            ApiKey.DELETE_GROUPS: admin.delete,
+        }
+        self._admin = admin
+        self._timer_owners: dict[str, TimerOwner] = {"classic": classic, "consumer": consumer}
+
+    def _join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> Decision:
+        """Joins a classic group, or a consumer group as a classic member.
+
+        A JoinGroup turns a consumer group without members into a classic group. The group's offsets remain.
+        """
+        group = self.groups.by_id.get(request.message.group_id)
+        if group is None or group.kind is GroupKind.CLASSIC:
+            return self.classic.join(request, now_ms)
+        if group.has_members():
+            return self.consumer.classic_members.join(request, now_ms)
+        decision = Decision(records=group.end())
+        self.groups.new_simple_group(group.group_id, now_ms)
+        merge(decision, self.classic.join(request, now_ms))
+        return decision
+
+    @staticmethod
+    def _with_protocol(handler: ApiHandler) -> ApiHandler:
+        """Wraps the handler of SyncGroup so that requests without a required protocol name are rejected."""
+
+        def checked(request: ShardRequest[SyncGroupRequest], now_ms: WallMs) -> Decision:
+            message = request.message
+            names_protocol = message.protocol_type and message.protocol_name
+            if request.api_version < _PROTOCOL_NAMED_FROM or names_protocol:
+                return handler(request, now_ms)
+            return answer(request, SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
+
+        return checked
+
+    def _by_kind(self, classic: ApiHandler, consumer: ApiHandler) -> ApiHandler:
+        """Returns a handler that chooses by the kind of the request's group."""
+
+        def handler(request: ShardRequest[_NamesGroup], now_ms: WallMs) -> Decision:
+            group = self.groups.by_id.get(request.message.group_id)
+            if group is not None and group.kind is GroupKind.CONSUMER:
+                return consumer(request, now_ms)
+            return classic(request, now_ms)
+
+        return handler
+
+    # -- loading
+
+    def replay(self, record: ReplayedRecord, offset: int) -> None:
+        try:
+            kind = record_kind(record.key)
+            if kind in _OFFSET_KINDS:
+                self.offsets.replay(kind, record, offset)
+            elif kind == _CLASSIC_KIND:
+                self.classic.replay(record)
+            elif kind in _CONSUMER_KINDS:
+                self.consumer.replay(record)
+            else:
+                raise UnknownRecordError(f"unknown record kind {kind}")
+        except (MalformedMessageError, UnsupportedVersionError) as error:
+            raise UnknownRecordError(str(error)) from error
+
+    def replay_marker(self, producer: Producer, is_commit: bool) -> None:
+        self.offsets.replay_marker(producer, is_commit)
+
+    def activate(self, image: ClusterImage, now_ms: WallMs) -> Decision:
+        self.groups.image = image
+        decision = Decision()
+        merge(decision, self.classic.activate(now_ms))
+        merge(decision, self.consumer.activate(now_ms))
+        self.offsets.activate(now_ms)
+        decision.timers.append(self._next_expiry())
+        return decision
+
+    # -- serving
+
+    def handle(self, request: ShardRequest[object], now_ms: WallMs) -> Decision:
+        return self._handlers[request.api_key](request, now_ms)
+
+    def timer_fired(self, key: Hashable, now_ms: WallMs) -> Decision:
+        timer = as_timer_key(key)
+        if timer == _EXPIRY_TIMER:
+            decision = self._admin.expire(now_ms)
+            decision.timers.append(self._next_expiry())
+            return decision
+        return self._timer_owners[timer.owner].timer_fired(timer, now_ms)
+
+    def _next_expiry(self) -> SetTimer:
+        return SetTimer(_EXPIRY_TIMER, self.groups.settings.offsets_retention_check_interval_ms)
+
+    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> Decision:
+        """Returns an empty decision, because a group shard has no effects."""
+        return Decision()
+
+    def image_changed(self, image: ClusterImage, now_ms: WallMs) -> Decision:
+        before, self.groups.image = self.groups.image, image
+        decision = self.consumer.image_changed(before)
+        merge(decision, self.offsets.image_changed(before))
+        return decision
+
+    def deactivate(self) -> list[Reply]:
+        return self.classic.deactivate()

@@ -1,0 +1,377 @@
+"""OffsetCommit, TxnOffsetCommit, OffsetFetch, OffsetDelete, the markers of transactions, and expiry.
+
+Source: Kafka's `OffsetMetadataManager`; KIP-98 (transactions), KIP-211 (expiry), KIP-447 (transactional
+commits by members), KIP-848.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, TypeAlias
+from uuid import UUID
+
+from tidelog.group_coordinator.groups.offsets.fetching import OffsetFetching
+from tidelog.group_coordinator.groups.offsets.offset_table import (
+    CommittedOffset,
+    GroupPartition,
+    OffsetTable,
+    offset_record,
+    read_record,
+)
+from tidelog.group_coordinator.groups.shared import Group, Groups, OffsetCommitter, answer
+from tidelog.group_coordinator.shard_core import (
+    ClusterImage,
+    Decision,
+    EndMarker,
+    Producer,
+    ReplayedRecord,
+    Reply,
+    ShardRequest,
+)
+from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import WallMs
+from tidelog.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitResponse,
+    OffsetCommitResponsePartition,
+    OffsetCommitResponseTopic,
+)
+from tidelog.wire.messages.offset_delete import (
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetDeleteResponsePartition,
+    OffsetDeleteResponseTopic,
+)
+from tidelog.wire.messages.offset_fetch import OffsetFetchRequest
+from tidelog.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+from tidelog.wire.messages.write_txn_markers import (
+    WritableTxnMarker,
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from tidelog.wire.schema import ZERO_UUID
+
+_FIRST_VERSION_BY_TOPIC_ID: Final = 10
+_FIRST_VERSION_OF_MEMBER_EPOCHS: Final = 9
+_BUMPING_VERSION: Final = 2
+"""The `transaction.version` from which each end of a transaction raises the epoch (KIP-890)."""
+
+CommitRequest: TypeAlias = OffsetCommitRequest | TxnOffsetCommitRequest
+
+
+class GroupOffsets:
+    """The committed offsets of all groups of a shard."""
+
+    def __init__(self, groups: Groups) -> None:
+        self._groups = groups
+        self._table = OffsetTable()
+
+    # -- committing
+
+    def commit(self, request: ShardRequest[OffsetCommitRequest], now_ms: WallMs) -> Decision:
+        decision = Decision()
+        message = request.message
+        committer = OffsetCommitter(
+            message.member_id,
+            message.group_instance_id,
+            message.generation_id_or_member_epoch,
+            request.api_key,
+            request.api_version,
+            is_transactional=False,
+        )
+        error = _check_commit(self._groups, message.group_id, committer, decision, now_ms)
+        if request.api_version >= _FIRST_VERSION_BY_TOPIC_ID:
+            names = self._groups.image.topic_names
+            topics = [
+                _Topic(names.get(topic.topic_id), topic.topic_id, topic.partitions)
+                for topic in message.topics
+            ]
+        else:
+            topics = [_Topic(topic.name, ZERO_UUID, topic.partitions) for topic in message.topics]
+        expire_ms = now_ms + message.retention_time_ms if message.retention_time_ms >= 0 else -1
+        found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, expire_ms)
+        for key, committed in found.commits:
+            self._decide(key, committed, decision, now_ms)
+        response = OffsetCommitResponse(
+            topics=[
+                OffsetCommitResponseTopic(
+                    topic.name or "",
+                    topic.topic_id,
+                    [OffsetCommitResponsePartition(index, error) for index, error in errors],
+                )
+                for topic, errors in found.results
+            ]
+        )
+        decision.replies.append(Reply(request.reply_to, response))
+        return decision
+
+    def commit_in_transaction(
+        self, request: ShardRequest[TxnOffsetCommitRequest], now_ms: WallMs
+    ) -> Decision:
+        """Decides on a TxnOffsetCommit.
+
+        The broker has verified with the transaction's coordinator that the transaction is open. A producer
+        epoch older than the newest known one is rejected, as the append would be.
+        """
+        decision = Decision()
+        message = request.message
+        committer = OffsetCommitter(
+            message.member_id,
+            message.group_instance_id,
+            message.generation_id,
+            request.api_key,
+            request.api_version,
+            is_transactional=True,
+        )
+        producer = Producer(message.producer_id, message.producer_epoch)
+        if producer.producer_epoch < self._table.newest_epoch(producer.producer_id):
+            error = ErrorCode.INVALID_PRODUCER_EPOCH
+        else:
+            error = _check_commit(self._groups, message.group_id, committer, decision, now_ms)
+        topics = [_Topic(topic.name, ZERO_UUID, topic.partitions) for topic in message.topics]
+        found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, -1)
+        if found.commits:
+            decision.transaction = producer
+        for key, committed in found.commits:
+            decision.records.append(offset_record(key, committed))
+            self._table.apply(key, committed, producer, now_ms)
+        response = TxnOffsetCommitResponse(
+            topics=[
+                TxnOffsetCommitResponseTopic(
+                    topic.name or "",
+                    [TxnOffsetCommitResponsePartition(index, error) for index, error in errors],
+                )
+                for topic, errors in found.results
+            ]
+        )
+        decision.replies.append(Reply(request.reply_to, response))
+        return decision
+
+    # -- the other requests
+
+    def fetch(self, request: ShardRequest[OffsetFetchRequest], now_ms: WallMs) -> Decision:
+        return answer(request, OffsetFetching(self._groups, self._table, request).response())
+
+    def delete(self, request: ShardRequest[OffsetDeleteRequest], now_ms: WallMs) -> Decision:
+        message = request.message
+        group = self._groups.by_id.get(message.group_id)
+        error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_offset_delete()
+        if group is None or error is not ErrorCode.NONE:
+            return answer(request, OffsetDeleteResponse(error_code=error))
+        decision = Decision()
+        topics = []
+        for topic in message.topics:
+            is_subscribed = group.is_subscribed_to(topic.name)
+            topic_error = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC if is_subscribed else ErrorCode.NONE
+            results = []
+            for partition in topic.partitions:
+                key = GroupPartition(message.group_id, topic.name, partition.partition_index)
+                if not is_subscribed and (self._table.get(key) or self._table.is_unstable(key)):
+                    self._decide(key, None, decision, now_ms)
+                results.append(OffsetDeleteResponsePartition(partition.partition_index, topic_error))
+            topics.append(OffsetDeleteResponseTopic(topic.name, results))
+        decision.replies.append(Reply(request.reply_to, OffsetDeleteResponse(topics=topics)))
+        return decision
+
+    # -- the ends of transactions
+
+    def end_transactions(self, request: ShardRequest[WriteTxnMarkersRequest], now_ms: WallMs) -> Decision:
+        """Decides on WriteTxnMarkers for the shard's own partition, whose only writer is the shard."""
+        decision = Decision()
+        results = []
+        for marker in request.message.markers:
+            error = self._end_transaction(marker, decision, now_ms)
+            topics = [
+                WritableTxnMarkerTopicResult(
+                    topic.name,
+                    [WritableTxnMarkerPartitionResult(index, error) for index in topic.partition_indexes],
+                )
+                for topic in marker.topics
+            ]
+            results.append(WritableTxnMarkerResult(marker.producer_id, topics))
+        decision.replies.append(Reply(request.reply_to, WriteTxnMarkersResponse(results)))
+        return decision
+
+    def _end_transaction(self, marker: WritableTxnMarker, decision: Decision, now_ms: WallMs) -> ErrorCode:
+        """Decides on one marker.
+
+        A marker is written if it ends a transaction or has a newer epoch, so that late requests of the older
+        epoch are rejected. A repeated marker changes nothing.
+        """
+        producer = Producer(marker.producer_id, marker.producer_epoch)
+        known_epoch = self._table.newest_epoch(producer.producer_id)
+        is_open = self._table.has_open_transaction(producer.producer_id)
+        bumps = marker.transaction_version >= _BUMPING_VERSION
+        if producer.producer_epoch < known_epoch or (
+            producer.producer_epoch == known_epoch and is_open and bumps
+        ):
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        if marker.coordinator_epoch < self._table.newest_coordinator_epoch(producer.producer_id):
+            return ErrorCode.TRANSACTION_COORDINATOR_FENCED
+        if not is_open and producer.producer_epoch == known_epoch:
+            return ErrorCode.NONE
+        if decision.marker is not None:
+            # A decision holds one marker. The error makes the transaction's coordinator retry the others.
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        decision.marker = EndMarker(producer, marker.transaction_result, marker.coordinator_epoch)
+        self._table.end(producer, marker.transaction_result, now_ms, marker.coordinator_epoch)
+        return ErrorCode.NONE
+
+    # -- the interface toward groups
+
+    def has_offsets(self, group_id: str) -> bool:
+        return bool(self._table.of_group(group_id) or self._table.open_keys(group_id))
+
+    def delete_group(self, group_id: str, decision: Decision) -> None:
+        committed = {GroupPartition(group_id, *partition) for partition in self._table.of_group(group_id)}
+        self._delete(committed.union(self._table.open_keys(group_id)), decision)
+
+    def expire(self, group: Group, now_ms: WallMs, decision: Decision) -> None:
+        retention_ms = self._groups.settings.offsets_retention_minutes * 60_000
+        expired = set()
+        for (topic, partition), entry in self._table.of_group(group.group_id).items():
+            key = GroupPartition(group.group_id, topic, partition)
+            since_ms = group.offsets_expire_from(topic, entry.committed.commit_timestamp_ms)
+            if since_ms is None or self._table.is_unstable(key):
+                continue
+            own_limit_ms = entry.committed.expire_timestamp_ms
+            if (own_limit_ms if own_limit_ms >= 0 else since_ms + retention_ms) <= now_ms:
+                expired.add(key)
+        self._delete(expired, decision)
+        self._table.forget_producers(now_ms)
+
+    def committed_offsets(self) -> Iterator[tuple[GroupPartition, CommittedOffset]]:
+        """Returns all committed offsets, for the lag metrics."""
+        return self._table.all()
+
+    # -- the shard
+
+    def replay(self, kind: int, record: ReplayedRecord, offset: int) -> None:
+        """Applies a record of kind 0 or 1. Raises MalformedMessageError, UnsupportedVersionError."""
+        key, committed = read_record(kind, record)
+        self._table.apply(key, committed, record.transaction, record.timestamp_ms, offset)
+
+    def replay_marker(self, producer: Producer, is_commit: bool) -> None:
+        self._table.end(producer, is_commit, WallMs(-1))
+
+    def activate(self, now_ms: WallMs) -> None:
+        """Adds the groups that have offsets but no record of their own."""
+        for group_id in sorted(self._table.group_ids() - self._groups.by_id.keys()):
+            self._groups.new_simple_group(group_id, now_ms)
+        self._table.date_producers(now_ms)
+
+    def image_changed(self, before: ClusterImage) -> Decision:
+        """Deletes the offsets of deleted topics."""
+        after = self._groups.image
+        deleted = {
+            name
+            for name, topic in before.topics.items()
+            if name not in after.topics or after.topics[name].topic_id != topic.topic_id
+        }
+        decision = Decision()
+        if deleted:
+            self._delete(self._table.keys_of_topics(deleted), decision)
+        return decision
+
+    # -- state
+
+    def _delete(self, keys: Iterable[GroupPartition], decision: Decision) -> None:
+        for key in sorted(keys):
+            self._decide(key, None, decision, WallMs(-1))
+
+    def _decide(
+        self, key: GroupPartition, committed: CommittedOffset | None, decision: Decision, now_ms: WallMs
+    ) -> None:
+        decision.records.append(offset_record(key, committed))
+        self._table.apply(key, committed, None, now_ms)
+
+
+# -- the rules of commits
+
+
+class _Topic(NamedTuple):
+    """A topic of a commit request. The name is None if no topic has this id."""
+
+    name: str | None
+    topic_id: UUID
+    partitions: Sequence[OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition]
+
+
+class _CommitResult(NamedTuple):
+    """The offsets to commit, and the error of each requested partition."""
+
+    commits: list[tuple[GroupPartition, CommittedOffset]]
+    results: list[tuple[_Topic, list[tuple[int, ErrorCode]]]]
+
+
+def _check_commit(
+    groups: Groups, group_id: str, committer: OffsetCommitter, decision: Decision, now_ms: WallMs
+) -> ErrorCode:
+    """Returns whether the client may commit. A commit without a generation creates an absent group."""
+    group = groups.by_id.get(group_id)
+    if group is None:
+        if committer.generation_or_epoch < 0:
+            groups.new_simple_group(group_id, now_ms)
+            return ErrorCode.NONE
+        if committer.is_transactional or committer.api_version < _FIRST_VERSION_OF_MEMBER_EPOCHS:
+            return ErrorCode.ILLEGAL_GENERATION
+        return ErrorCode.GROUP_ID_NOT_FOUND
+    return group.check_commit(committer, decision)
+
+
+def _decide_commit(
+    groups: Groups,
+    group_id: str,
+    committer: OffsetCommitter,
+    topics: list[_Topic],
+    error: ErrorCode,
+    now_ms: WallMs,
+    expire_ms: int,
+) -> _CommitResult:
+    """Checks each partition. An `error` other than NONE rejects all of them."""
+    max_metadata_length = groups.settings.offset_metadata_max_bytes
+    known_topics = groups.image.topics
+    group = groups.by_id.get(group_id)
+    check_partition = None if group is None else group.partition_commit_check(committer)
+    found = _CommitResult([], [])
+    for topic in topics:
+        errors: list[tuple[int, ErrorCode]] = []
+        found.results.append((topic, errors))
+        name = topic.name
+        known = None if name is None else known_topics.get(name)
+        partition_count = 0 if known is None else known.partition_count
+        for partition in topic.partitions:
+            index = partition.partition_index
+            metadata = partition.committed_metadata or ""
+            refused = error
+            if refused is ErrorCode.NONE:
+                if name is None:
+                    refused = ErrorCode.UNKNOWN_TOPIC_ID
+                elif known is None or not 0 <= index < partition_count:
+                    refused = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                elif len(metadata) > max_metadata_length:
+                    refused = ErrorCode.OFFSET_METADATA_TOO_LARGE
+                elif check_partition is not None:
+                    refused = check_partition(known.topic_id, index)
+            errors.append((index, refused))
+            if refused is ErrorCode.NONE and name is not None:
+                committed = CommittedOffset(
+                    partition.committed_offset,
+                    partition.committed_leader_epoch,
+                    metadata,
+                    now_ms,
+                    expire_ms,
+                    topic.topic_id,
+                )
+                found.commits.append((GroupPartition(group_id, name, index), committed))
+    return found

@@ -1,0 +1,176 @@
+"""The types that classic groups, consumer groups and committed offsets of one shard share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from enum import StrEnum
+from typing import Any, Final, NamedTuple, Protocol
+from uuid import UUID
+
+from tidelog.group_coordinator.shard_core import (
+    ClusterImage,
+    CoordinatorRecord,
+    Decision,
+    Reply,
+    ShardRequest,
+)
+from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import WallMs
+from tidelog.settings.coordinator_settings import CoordinatorSettings
+from tidelog.wire.messages.list_groups import ListedGroup
+
+NO_IMAGE: Final = ClusterImage(0, {}, {})
+CONSUMER_PROTOCOL_TYPE: Final = "consumer"
+"""The protocol type of consumers, in classic groups as in KIP-848 groups."""
+
+
+class GroupKind(StrEnum):
+    """The type of a group, named as in ListGroups."""
+
+    CLASSIC = "classic"
+    CONSUMER = "consumer"
+
+
+class TimerKey(NamedTuple):
+    """The key of any timer of a group shard. `owner` names the object that handles the timer."""
+
+    owner: str
+    """"classic", "consumer" or "expiry"."""
+    kind: str
+    group_id: str = ""
+    member_id: str = ""
+
+
+class OffsetCommitter(NamedTuple):
+    """The client that commits offsets, as OffsetCommit and TxnOffsetCommit describe it."""
+
+    member_id: str
+    group_instance_id: str | None
+    generation_or_epoch: int
+    api_key: int
+    api_version: int
+    is_transactional: bool
+
+
+class Group(Protocol):
+    """The interface of a group of either kind toward the rest of its shard."""
+
+    group_id: str
+
+    @property
+    def kind(self) -> GroupKind: ...
+
+    def check_commit(self, committer: OffsetCommitter, decision: Decision) -> ErrorCode:
+        """Returns whether this client may commit. A commit extends the session of a classic member."""
+        ...
+
+    def partition_commit_check(self, committer: OffsetCommitter) -> Callable[[UUID, int], ErrorCode] | None:
+        """Returns a check of each (topic id, partition) to commit, or None if `check_commit` is enough."""
+        ...
+
+    def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
+        """Returns whether this client may fetch offsets."""
+        ...
+
+    def check_offset_delete(self) -> ErrorCode:
+        """Returns whether offsets may be deleted, except for topics that `is_subscribed_to` names."""
+        ...
+
+    def check_delete(self) -> ErrorCode:
+        """Returns whether the group may be deleted."""
+        ...
+
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Returns whether a member subscribes to the topic."""
+        ...
+
+    def offsets_expire_from(self, topic: str, commit_timestamp_ms: WallMs) -> WallMs | None:
+        """Returns when the retention time of an offset of this topic began, or None if it has not."""
+        ...
+
+    def end(self) -> list[CoordinatorRecord]:
+        """Makes the group Dead and returns the tombstones that delete it. They do not delete its offsets."""
+        ...
+
+    def has_members(self) -> bool: ...
+
+    def member_count(self) -> int: ...
+
+    @property
+    def generation_or_epoch(self) -> int:
+        """The number that each rebalance increases."""
+        ...
+
+    def listed(self) -> ListedGroup:
+        """Returns the group's entry in ListGroups."""
+        ...
+
+
+class OffsetsOfGroups(Protocol):
+    """The interface of the committed offsets toward the groups."""
+
+    def has_offsets(self, group_id: str) -> bool:
+        """Returns whether the group has committed offsets or pending offsets of a transaction."""
+        ...
+
+    def delete_group(self, group_id: str, decision: Decision) -> None:
+        """Deletes all offsets of a group, committed and pending."""
+        ...
+
+    def expire(self, group: Group, now_ms: WallMs, decision: Decision) -> None:
+        """Deletes the group's offsets whose retention time is over."""
+        ...
+
+
+class Groups:
+    """All groups of one shard."""
+
+    def __init__(self, settings: CoordinatorSettings, new_member_uuid: Callable[[], str]) -> None:
+        self.settings = settings
+        self.new_member_uuid = new_member_uuid
+        self.by_id: dict[str, Group] = {}
+        self.image = NO_IMAGE
+        self.offsets: OffsetsOfGroups
+        """The committed offsets of all groups. GroupCore sets this attribute."""
+        self.new_simple_group: Callable[[str, WallMs | None], Group]
+        """Adds a group without members for offsets that a client commits without joining.
+
+        The time is None while the shard loads. No record describes such a group; it lives as long as its
+        offsets. GroupCore sets this attribute.
+        """
+
+    def delete(self, group: Group, decision: Decision) -> None:
+        """Deletes a group without members, and all its offsets."""
+        self.offsets.delete_group(group.group_id, decision)
+        decision.records += group.end()
+        del self.by_id[group.group_id]
+
+
+def answer(request: ShardRequest[object], message: Any) -> Decision:
+    """Returns a decision that consists of one reply. `message` is the response dataclass (see Reply)."""
+    return Decision(replies=[Reply(request.reply_to, message)])
+
+
+class ApiHandler(Protocol):
+    """The handler of one API. The request's type depends on the key under which GroupCore stores it."""
+
+    def __call__(self, request: ShardRequest[Any], now_ms: WallMs) -> Decision: ...
+
+
+class TimerOwner(Protocol):
+    def timer_fired(self, key: TimerKey, now_ms: WallMs) -> Decision: ...
+
+
+def merge(into: Decision, more: Decision) -> None:
+    """Adds `more` to `into`. Neither decision may be transactional."""
+    into.records += more.records
+    into.replies += more.replies
+    into.timers += more.timers
+    into.effects += more.effects
+
+
+def as_timer_key(key: Hashable) -> TimerKey:
+    """Returns `key` if it is a timer of a group shard. Raises TypeError otherwise."""
+    if not isinstance(key, TimerKey):
+        raise TypeError(f"{key!r} is not a timer key of a group shard")
+    return key

@@ -1,0 +1,241 @@
+"""The metrics of a group coordinator: the lag of its groups, its shards, its transactions.
+
+Lag has the names of kafka_exporter (`kafka_consumergroup_lag`) and of kafka-lag-exporter
+(`kafka_consumergroup_group_lag`, with seconds), so that dashboards for either continue to work.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from tidelog.metrics.families import Families
+
+
+class GroupLag(NamedTuple):
+    """The lag of a group in one partition.
+
+    `lag_seconds` is the age of the first unread record, or 0 if the group has read all records.
+    `expires_seconds` is the time until retention may delete that record, or None if no record can expire.
+    """
+
+    group: str
+    topic: str
+    partition: int
+    committed_offset: int
+    lag: int
+    lag_seconds: float
+    expires_seconds: float | None = None
+
+
+class GroupSummary(NamedTuple):
+    """The state of one group. `generation` is the group epoch if the group is not classic."""
+
+    group: str
+    protocol: str
+    state: str
+    members: int
+    generation: int
+
+
+class TransactionsSummary(NamedTuple):
+    """The number of transactions by state.
+
+    `oldest_open_ms` is when the oldest open transaction began, and `oldest_ending_ms` is when the oldest
+    ending transaction was decided (wall clock). Each is None if there is none.
+    """
+
+    counts: Mapping[str, int] = {}
+    oldest_open_ms: int | None = None
+    oldest_ending_ms: int | None = None
+
+
+class ShardLoads(NamedTuple):
+    """The loads of the shards of one kind since the start."""
+
+    kind: str
+    loaded: int
+    longest_ms: int
+    lost: int
+
+
+class CoordinatorView(Protocol):
+    """The part of a coordinator that its metrics show. Its values are replaced as a whole, never changed."""
+
+    @property
+    def lags(self) -> Sequence[GroupLag]: ...
+
+    @property
+    def groups(self) -> Sequence[GroupSummary]: ...
+
+    @property
+    def transactions(self) -> TransactionsSummary: ...
+
+    @property
+    def shard_counts(self) -> Mapping[tuple[str, str], int]:
+        """The number of shards by kind and state."""
+        ...
+
+    @property
+    def shard_loads(self) -> Sequence[ShardLoads]: ...
+
+    @property
+    def broker_session_count(self) -> int: ...
+
+    @property
+    def ended_transactions(self) -> tuple[int, int]:
+        """The numbers of committed and of aborted transactions."""
+        ...
+
+    @property
+    def ending_transaction_count(self) -> int: ...
+
+    def now_ms(self) -> int:
+        """Returns the wall clock's time."""
+        ...
+
+
+_CLASSIC_STATES: Final = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Dead")
+_CONSUMER_STATES: Final = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
+_PROTOCOLS: Final = ("classic", "consumer")
+
+
+class CoordinatorMetrics:
+    """The collector of a coordinator's metrics."""
+
+    def __init__(self, view: CoordinatorView) -> None:
+        self._view = view
+
+    def collect(self, families: Families) -> None:
+        """Adds the current samples."""
+        _add_coordinator(families, self._view)
+
+
+def _add_coordinator(families: Families, view: CoordinatorView) -> None:
+    lags, groups = view.lags, view.groups
+    _add_partitions(families, lags)
+    _add_groups(families, lags)
+    _add_group_summaries(families, groups)
+    prefix = "kafka_coordinator_group_groupmetadatamanager"
+    families.gauge(f"{prefix}_numgroups", "Groups of this coordinator", len(groups))
+    families.gauge(f"{prefix}_numoffsets", "Committed offsets of this coordinator's groups", len(lags))
+    for state in _CLASSIC_STATES:
+        count = sum(group.state == state for group in groups)
+        families.gauge(f"{prefix}_numgroups{state.lower()}", f"Groups in the state {state}", count)
+    prefix = "kafka_server_group_coordinator_metrics"
+    for protocol in _PROTOCOLS:
+        count = sum(group.protocol == protocol for group in groups)
+        families.gauge(f"{prefix}_group_count", "Groups by protocol", count, protocol=protocol)
+    for state in _CONSUMER_STATES:
+        count = sum(group.protocol == "consumer" and group.state == state for group in groups)
+        doc = "Groups of the consumer protocol by state"
+        families.gauge(f"{prefix}_consumer_group_count", doc, count, state=state.lower())
+    _add_shards(families, view)
+    _add_transactions(families, view)
+
+
+def _add_group_summaries(families: Families, groups: Sequence[GroupSummary]) -> None:
+    for group in sorted(groups):
+        families.gauge(
+            "kafka_consumergroup_members", "Members of a group", group.members, consumergroup=group.group
+        )
+        labels = {"consumergroup": group.group, "protocol": group.protocol, "state": group.state}
+        families.gauge("tidelog_consumergroup_info", "Protocol and state of a group", 1, **labels)
+        doc = "Generation or group epoch; each rebalance increments it"
+        name = "tidelog_consumergroup_generation"
+        families.gauge(name, doc, group.generation, consumergroup=group.group)
+
+
+def _add_shards(families: Families, view: CoordinatorView) -> None:
+    for (kind, state), count in sorted(view.shard_counts.items()):
+        families.gauge(
+            "tidelog_coordinator_shards", "Shards that this coordinator owns", count, kind=kind, state=state
+        )
+    for loads in view.shard_loads:
+        prefix, kind = "tidelog_coordinator", loads.kind
+        families.counter(f"{prefix}_loads", "Shards loaded", loads.loaded, kind=kind)
+        longest_s = loads.longest_ms / 1000
+        families.gauge(
+            f"{prefix}_load_seconds_max", "The longest load of a shard so far", longest_s, kind=kind
+        )
+        families.counter(f"{prefix}_shards_lost", "Shards dropped from memory", loads.lost, kind=kind)
+    sessions = view.broker_session_count
+    families.gauge(
+        "tidelog_coordinator_broker_sessions", "Brokers that this coordinator has a session with", sessions
+    )
+
+
+def _add_transactions(families: Families, view: CoordinatorView) -> None:
+    summary = view.transactions
+    for state, count in sorted(summary.counts.items()):
+        doc = "Transactional ids by their transaction's state"
+        families.gauge("tidelog_transactions", doc, count, state=state)
+    for name, doc, since_ms in (
+        ("open", "Age of the oldest open transaction; 0 without one", summary.oldest_open_ms),
+        (
+            "ending",
+            "Time since the oldest transaction with unwritten markers was decided; 0 without one",
+            summary.oldest_ending_ms,
+        ),
+    ):
+        age_s = 0.0 if since_ms is None else max(0, view.now_ms() - since_ms) / 1000
+        families.gauge(f"tidelog_transactions_oldest_{name}_seconds", doc, age_s)
+    for outcome, count in zip(("committed", "aborted"), view.ended_transactions, strict=True):
+        families.counter("tidelog_transactions_ended", "Transactions decided", count, outcome=outcome)
+    doc = "Decided transactions whose markers are not all written"
+    families.gauge("tidelog_transactions_ending", doc, view.ending_transaction_count)
+
+
+def _add_partitions(families: Families, lags: Sequence[GroupLag]) -> None:
+    records, seconds, offset = (
+        "Records between the committed offset and the last readable one",
+        "Age of the first unread record",
+        "Committed offset",
+    )
+    for lag in lags:
+        labels = {"consumergroup": lag.group, "topic": lag.topic, "partition": str(lag.partition)}
+        families.gauge("kafka_consumergroup_lag", records, lag.lag, **labels)
+        families.gauge("kafka_consumergroup_lag_seconds", seconds, lag.lag_seconds, **labels)
+        if lag.expires_seconds is not None:
+            doc = "Time until retention may delete the first unread record"
+            name = "tidelog_consumergroup_unread_expires_seconds"
+            families.gauge(name, doc, lag.expires_seconds, **labels)
+        families.gauge("kafka_consumergroup_current_offset", offset, lag.committed_offset, **labels)
+        labels = {"group": lag.group, "topic": lag.topic, "partition": str(lag.partition)}
+        families.gauge("kafka_consumergroup_group_lag", records, lag.lag, **labels)
+        families.gauge("kafka_consumergroup_group_lag_seconds", seconds, lag.lag_seconds, **labels)
+        families.gauge("kafka_consumergroup_group_offset", offset, lag.committed_offset, **labels)
+
+
+def _add_groups(families: Families, lags: Sequence[GroupLag]) -> None:
+    by_topic: dict[tuple[str, str], list[GroupLag]] = defaultdict(list)
+    by_group: dict[str, list[GroupLag]] = defaultdict(list)
+    for lag in lags:
+        by_topic[lag.group, lag.topic].append(lag)
+        by_group[lag.group].append(lag)
+    for (group, topic), of_topic in sorted(by_topic.items()):
+        families.gauge(
+            "kafka_consumergroup_lag_sum",
+            "Lag over all partitions of a topic",
+            sum(lag.lag for lag in of_topic),
+            consumergroup=group,
+            topic=topic,
+        )
+        families.gauge(
+            "kafka_consumergroup_current_offset_sum",
+            "Committed offsets over all partitions of a topic",
+            sum(lag.committed_offset for lag in of_topic),
+            consumergroup=group,
+            topic=topic,
+        )
+    for group, of_group in sorted(by_group.items()):
+        prefix = "kafka_consumergroup_group"
+        total, most = sum(lag.lag for lag in of_group), max(lag.lag for lag in of_group)
+        oldest = max(lag.lag_seconds for lag in of_group)
+        families.gauge(f"{prefix}_sum_lag", "Lag over all partitions of a group", total, group=group)
+        families.gauge(f"{prefix}_max_lag", "Greatest lag of a group's partitions", most, group=group)
+        families.gauge(
+            f"{prefix}_max_lag_seconds", "Age of a group's oldest unread record", oldest, group=group
+        )

@@ -1,0 +1,203 @@
+"""The contract between the coordinator's runtime and the cores of its shards.
+
+A core makes decisions in memory, on its newest state. It does no I/O and reads no clock. The runtime loads a
+core by replaying the shard's log and passes requests to it one at a time. The runtime appends the records of
+each decision. It releases replies and effects only after everything that the shard has appended so far is
+replicated. If an append fails, the runtime discards the core and loads a new one.
+
+A core knows one clock, the wall clock, whose time goes into records. Timers are durations, which the runtime
+measures on its monotonic clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from uuid import UUID
+
+from tidelog.model.instants import WallMs
+from tidelog.model.topics import TopicPartition
+
+M_co = TypeVar("M_co", covariant=True)
+
+
+class CoordinatorRecord(NamedTuple):
+    """One record of the shard's partition, in Kafka's format. A record whose value is None is a tombstone."""
+
+    key: bytes
+    value: bytes | None
+
+
+class Producer(NamedTuple):
+    """The producer id and epoch of a transaction."""
+
+    producer_id: int
+    producer_epoch: int
+
+
+class ShardRequest(NamedTuple, Generic[M_co]):
+    """A client's request, as its broker forwarded it.
+
+    `reply_to` belongs to the runtime; a core keeps it until it has replied. `message` is the request's
+    dataclass in tidelog.wire.messages. The reply is the response's dataclass of the same API.
+    """
+
+    reply_to: Hashable
+    api_key: int
+    api_version: int
+    message: M_co
+    principal: str = "User:ANONYMOUS"
+    client_id: str | None = None
+    host: str = ""
+
+
+class Reply(NamedTuple):
+    """The response to one request."""
+
+    reply_to: Hashable
+    message: Any
+    """A response dataclass: the generated classes have no common base, and the runtime only encodes them."""
+
+
+class EndMarker(NamedTuple):
+    """A control batch for the shard's own partition, which ends a transaction's pending offsets."""
+
+    producer: Producer
+    is_commit: bool
+    coordinator_epoch: int
+
+
+class SetTimer(NamedTuple):
+    """Starts a timer: `timer_fired(key)` follows after `delay_ms`. It replaces the timer of the same key."""
+
+    key: Hashable
+    delay_ms: int
+
+
+class CancelTimer(NamedTuple):
+    """Stops the timer of this key, if one is running."""
+
+    key: Hashable
+
+
+class EndTransaction(NamedTuple):
+    """An effect that writes a transaction's marker to each of its partitions.
+
+    The runtime begins when the decision is committed, finds the leaders, and retries until every leader has
+    written the marker. A partition of a deleted topic counts as written. Then it calls
+    `effect_done(self, None)`.
+    """
+
+    transactional_id: str
+    producer: Producer
+    is_commit: bool
+    coordinator_epoch: int
+    transaction_version: int
+    partitions: tuple[TopicPartition, ...]
+
+
+class AllocateProducerId(NamedTuple):
+    """An effect that obtains a producer id and calls `effect_done(self, producer_id)`.
+
+    The runtime begins at once. The outcome is None if no producer id is available; the core then replies with
+    a retriable error.
+    """
+
+    token: Hashable
+
+
+Effect: TypeAlias = EndTransaction | AllocateProducerId
+
+
+@dataclass(slots=True)
+class Decision:
+    """Everything that follows from one event. The core has already applied `records` and `marker`."""
+
+    records: list[CoordinatorRecord] = field(default_factory=list)
+    transaction: Producer | None = None
+    """The producer whose transactional batch holds `records`; None if the batch is not transactional."""
+    marker: EndMarker | None = None
+    """The control batch to append after `records`."""
+    replies: list[Reply] = field(default_factory=list)
+    timers: list[SetTimer | CancelTimer] = field(default_factory=list)
+    effects: list[Effect] = field(default_factory=list)
+
+
+class ReplayedRecord(NamedTuple):
+    """A record that the runtime read from the shard's log."""
+
+    key: bytes
+    value: bytes | None
+    timestamp_ms: WallMs
+    transaction: Producer | None
+    """The producer of the record's batch; None if the batch is not transactional."""
+
+
+class TopicImage(NamedTuple):
+    """A topic in the coordinator's view of the cluster."""
+
+    topic_id: UUID
+    name: str
+    partition_count: int
+    racks: tuple[frozenset[str], ...] = ()
+    """For each partition, the racks of its replicas."""
+
+
+class ClusterImage(NamedTuple):
+    """The coordinator's view of the cluster's topics. `version` grows with each change."""
+
+    version: int
+    topics: Mapping[str, TopicImage]
+    topic_names: Mapping[UUID, str]
+
+
+class ShardCore(Protocol):
+    """The core of one shard.
+
+    A core answers a request that it can't serve with Kafka's error code. It raises nothing because of what
+    clients send.
+    """
+
+    def replay(self, record: ReplayedRecord, offset: int) -> None:
+        """Applies a record of the log while the shard loads.
+
+        Raises UnknownRecordError for a record that the core can't read. The caller logs and skips it.
+        """
+        ...
+
+    def replay_marker(self, producer: Producer, is_commit: bool) -> None:
+        """Applies a marker of the shard's own partition while the shard loads."""
+        ...
+
+    def activate(self, image: ClusterImage, now_ms: WallMs) -> Decision:
+        """Starts timers and resumes unfinished work after the whole log is loaded."""
+        ...
+
+    def handle(self, request: ShardRequest[object], now_ms: WallMs) -> Decision:
+        """Decides on a client's request."""
+        ...
+
+    def timer_fired(self, key: Hashable, now_ms: WallMs) -> Decision:
+        """Decides what follows from the end of a timer."""
+        ...
+
+    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> Decision:
+        """Decides what follows from the end of an effect."""
+        ...
+
+    def image_changed(self, image: ClusterImage, now_ms: WallMs) -> Decision:
+        """Decides what follows from a change of the cluster's topics."""
+        ...
+
+    def deactivate(self) -> list[Reply]:
+        """Returns a NOT_COORDINATOR reply to every open request, because the shard moves elsewhere."""
+        ...
+
+
+class UnknownRecordError(ValueError):
+    """A record's key or value has a type or version that this coordinator does not know."""
+
+
+class IllegalTransitionError(RuntimeError):
+    """A group or transaction would enter a state that its table of transitions does not allow."""

@@ -1,0 +1,286 @@
+"""Shards claimed in the metadata store.
+
+Whose a shard is, is what its `owner` key says, as this process has last seen it: a claim counts when the
+watch shows it, a lost one likewise. A transaction of unknown outcome needs no thought therefore. Nothing
+rests on the keys but who tries: what an owner may write is decided by its shard epoch, which each claim
+raises by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NamedTuple
+
+import structlog
+
+from tidelog.group_coordinator.shards.shares import plan_shares
+from tidelog.group_coordinator.shards.store_follower import StoreFollower
+from tidelog.metadata.coordinators import (
+    COORDINATORS,
+    CoordinatorEntry,
+    decode_coordinator,
+    decode_epoch,
+    decode_owner,
+    encode_epoch,
+    encode_owner,
+    parse_shard_key,
+    shard_epoch,
+    shard_owner,
+)
+from tidelog.metadata.entries import InvalidEntryError
+from tidelog.metadata.store import (
+    Compare,
+    Delete,
+    LeaseNotFoundError,
+    Listing,
+    MetadataStore,
+    Operation,
+    Put,
+    StoreUnavailableError,
+    WatchBatch,
+)
+from tidelog.model.coordinator_shards import ShardId, ShardKind
+
+CLAIMS_IN_TXN: Final = 32
+RETRY_MS: Final = 200
+
+_log = structlog.get_logger(__name__)
+
+
+class _Owner(NamedTuple):
+    coordinator_id: int
+    lease: int
+    create_revision: int
+
+
+class _Epoch(NamedTuple):
+    epoch: int
+    mod_revision: int
+
+
+_NO_EPOCH: Final = _Epoch(0, 0)
+
+
+class Claims:
+    """`start`, then `lease_taken` with each lease; `on_claimed` and `on_lost` tell what changes,
+    `on_surplus` which shard another is to have: `release` it when it is drained.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        coordinator_id: int,
+        *,
+        shard_count: Callable[[ShardKind], int],
+        on_claimed: Callable[[ShardId, int], None],
+        on_lost: Callable[[ShardId], None],
+        on_surplus: Callable[[ShardId], None],
+    ) -> None:
+        self._store = store
+        self._id = coordinator_id
+        self._shard_count = shard_count
+        self._on_claimed = on_claimed
+        self._on_lost = on_lost
+        self._on_surplus = on_surplus
+        self._follower = StoreFollower(
+            store, COORDINATORS, on_listing=self._on_listing, on_batch=self._on_batch
+        )
+        self._lease = 0
+        self._is_leaving = False
+        self._live: dict[str, set[int]] = {kind.value: set() for kind in ShardKind}
+        self._owners: dict[ShardId, _Owner] = {}
+        self._epochs: dict[ShardId, _Epoch] = {}
+        self._revision = 0
+        self._settled: dict[ShardId, int] = {}
+        """Revisions that have to be seen before a shard is claimed (or released) again."""
+        self._mine: dict[ShardId, int] = {}
+        self._least_epochs: dict[ShardId, int] = {}
+        self._changed = asyncio.Event()
+        self._balancing: asyncio.Task[None] | None = None
+
+    @property
+    def mine(self) -> dict[ShardId, int]:
+        """Shard epochs of what is owned."""
+        return self._mine
+
+    async def start(self) -> None:
+        """Raises StoreUnavailableError."""
+        await self._follower.start()
+        self._balancing = asyncio.create_task(self._balance(), name="shard-claims")
+
+    async def lease_taken(self, lease: int) -> None:
+        """From now on claims are made under this one; those under another are lost."""
+        self._lease = lease
+        entry = CoordinatorEntry(ShardKind.TRANSACTION.value, self._id)
+        await self._store.txn([], [Put(entry.key, entry.encode(), lease)])
+        self._compare_owned()
+
+    def shards_changed(self) -> None:
+        """There may be more of them."""
+        self._changed.set()
+
+    def outbid(self, shard: ShardId, epoch: int) -> None:
+        """The shard's log has a claim of that epoch: the next one must be above. So it goes on where the
+        metadata store was rebuilt and knows no epochs.
+        """
+        self._least_epochs[shard] = epoch
+
+    async def leave(self) -> None:
+        """The others share out what this one has; it claims nothing more. Shards stay until `release`."""
+        self._is_leaving = True
+        if not self._lease:
+            return  # who is registered under this id is another process
+        gone: list[Operation] = [Delete(CoordinatorEntry(kind.value, self._id).key) for kind in ShardKind]
+        await self._store.txn([], gone)
+
+    async def release(self, shards: Iterable[ShardId]) -> None:
+        """Nothing of them is used any more. Raises StoreUnavailableError."""
+        owned = [(shard, self._owners[shard]) for shard in shards if self._is_mine(shard)]
+        for at in range(0, len(owned), CLAIMS_IN_TXN):
+            chunk = owned[at : at + CLAIMS_IN_TXN]
+            compares = [Compare.create_revision(shard_owner(s), o.create_revision) for s, o in chunk]
+            result = await self._store.txn(compares, [Delete(shard_owner(shard)) for shard, _ in chunk])
+            for shard, _ in chunk:
+                self._settled[shard] = result.revision
+
+    async def stop(self) -> None:
+        if self._balancing is not None:
+            self._balancing.cancel()
+            await asyncio.wait([self._balancing])
+        await self._follower.stop()
+
+    # -- what the store says
+
+    def _on_listing(self, listing: Listing) -> None:
+        for live in self._live.values():
+            live.clear()
+        self._owners.clear()
+        self._epochs.clear()
+        for item in listing.items:
+            self._take(item.key, item.value, item.create_revision, item.mod_revision, item.lease)
+        self._seen(listing.revision)
+
+    def _on_batch(self, batch: WatchBatch) -> None:
+        for event in batch.events:
+            self._take(event.key, event.value, event.create_revision, event.mod_revision, event.lease)
+        self._seen(batch.revision)
+
+    def _take(
+        self, key: str, value: bytes | None, create_revision: int, mod_revision: int, lease: int
+    ) -> None:
+        try:
+            parsed = parse_shard_key(key)
+            if parsed is None:
+                self._take_coordinator(key, value)
+            elif not parsed.is_owner:
+                epoch = 0 if value is None else decode_epoch(key, value)
+                self._epochs[parsed.shard] = _Epoch(epoch, 0 if value is None else mod_revision)
+            elif value is None:
+                self._owners.pop(parsed.shard, None)
+            else:
+                self._owners[parsed.shard] = _Owner(decode_owner(key, value), lease, create_revision)
+        except InvalidEntryError as error:
+            _log.warning("a key is not what it should be", reason=str(error))
+
+    def _take_coordinator(self, key: str, value: bytes | None) -> None:
+        match key.split("/"):
+            case [_, _, kind, "ids", number] if kind in self._live and number.isdecimal():
+                live = self._live[kind]
+            case _:
+                return
+        if value is None:
+            live.discard(int(number))
+        else:
+            live.add(decode_coordinator(key, value).coordinator_id)
+
+    def _seen(self, revision: int) -> None:
+        self._revision = revision
+        self._compare_owned()
+        self._changed.set()
+
+    def _is_mine(self, shard: ShardId) -> bool:
+        owner = self._owners.get(shard)
+        return owner is not None and owner.coordinator_id == self._id and owner.lease == self._lease
+
+    def _compare_owned(self) -> None:
+        mine = {shard: self._epochs[shard].epoch for shard in self._owners if self._is_mine(shard)}
+        before, self._mine = self._mine, mine
+        for shard, epoch in before.items():
+            if mine.get(shard) != epoch:
+                self._on_lost(shard)
+        for shard, epoch in mine.items():
+            if before.get(shard) != epoch:
+                self._on_claimed(shard, epoch)
+
+    # -- what this coordinator wants
+
+    def why_incomplete(self) -> str | None:
+        """None if it is registered and all of its share is claimed, by what the store has shown."""
+        missing = total = 0
+        for kind in ShardKind:
+            if not self._lease or self._id not in self._live[kind.value]:
+                return "not registered"
+            wanted = self._wanted(kind)
+            total += len(wanted)
+            missing += sum(shard not in self._mine for shard in wanted)
+        return f"{missing} of its {total} shards are not claimed yet" if missing else None
+
+    def _wanted(self, kind: ShardKind) -> list[ShardId]:
+        """Its fair share."""
+        count = self._shard_count(kind)
+        owners = {s.partition: o.coordinator_id for s, o in self._owners.items() if s.kind is kind}
+        shares = plan_shares(self._live[kind.value], owners, count)
+        return [ShardId(kind, number) for number in range(count) if shares[number] == self._id]
+
+    async def _balance(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            try:
+                for kind in ShardKind:
+                    await self._balance_kind(kind)
+            except LeaseNotFoundError:
+                continue  # the next lease comes with a change
+            except StoreUnavailableError as error:
+                _log.warning("shards can't be claimed yet", reason=str(error))
+                await asyncio.sleep(RETRY_MS / 1000)
+                self._changed.set()
+            except Exception:  # noqa: BLE001 - a bug must not end it: nobody would claim any more
+                _log.exception("sharing out shards failed")
+                await asyncio.sleep(RETRY_MS / 1000)
+
+    async def _balance_kind(self, kind: ShardKind) -> None:
+        live = self._live[kind.value]
+        if self._is_leaving or not self._lease or self._id not in live:
+            return  # without a lease it may still be the life before that is registered
+        wanted = self._wanted(kind)
+        free = [s for s in wanted if s not in self._owners and self._is_settled(s)]
+        for at in range(0, len(free), CLAIMS_IN_TXN):
+            await self._claim(free[at : at + CLAIMS_IN_TXN])
+        kept = set(wanted)
+        for shard in list(self._mine):
+            if shard.kind is kind and shard not in kept:  # also if its topic was deleted
+                self._on_surplus(shard)
+
+    def _is_settled(self, shard: ShardId) -> bool:
+        return self._settled.get(shard, 0) <= self._revision
+
+    async def _claim(self, shards: Sequence[ShardId]) -> None:
+        """All of them in one transaction; if one of them is somebody's by now, each by itself."""
+        compares: list[Compare] = []
+        puts: list[Operation] = []
+        for shard in shards:
+            known = self._epochs.get(shard, _NO_EPOCH)
+            compares.append(Compare.absent(shard_owner(shard)))
+            compares.append(Compare.mod_revision(shard_epoch(shard), known.mod_revision))
+            puts.append(Put(shard_owner(shard), encode_owner(self._id), self._lease))
+            epoch = max(known.epoch, self._least_epochs.get(shard, 0)) + 1
+            puts.append(Put(shard_epoch(shard), encode_epoch(epoch)))
+        result = await self._store.txn(compares, puts)
+        if result.succeeded or len(shards) == 1:
+            for shard in shards:
+                self._settled[shard] = result.revision
+            return
+        for shard in shards:
+            await self._claim([shard])

@@ -1,0 +1,506 @@
+"""One claimed shard: attach, load, claim, serve, lose, begin again.
+
+    waiting ─attach─► attaching ─► loading ─► claiming ─► serving
+       ▲                  │           │           │          │ ─release─► draining ─► closed
+       └──────────────────┴───lost────┴───────────┴──────────┘
+
+Pure but for what it is given: items go out through the line of the session it is attached over, everything
+else through its outlets. The core decides on the newest state; a reply names the offset up to which the
+shard has appended, and the broker that asked holds it until the high watermark is there. So nobody is told
+what could still be lost. Whatever goes wrong with the log ends the attachment, and with it the core's memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable
+from enum import Enum
+from functools import cache
+from typing import Any, Final, NamedTuple, Protocol
+
+import structlog
+
+from tidelog.group_coordinator.shard_core import (
+    AllocateProducerId,
+    CancelTimer,
+    ClusterImage,
+    CoordinatorRecord,
+    Decision,
+    Effect,
+    EndTransaction,
+    SetTimer,
+    ShardCore,
+    ShardRequest,
+)
+from tidelog.group_coordinator.shards.batch_writer import BatchWriter
+from tidelog.group_coordinator.shards.claim_record import CLAIM_KEY, ShardClaim, encode_claim
+from tidelog.group_coordinator.shards.replaying import Replay
+from tidelog.model.coordinator_shards import ShardId
+from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.rpc.coordinator_session import (
+    AnswerRequest,
+    AppendToShard,
+    AttachShard,
+    DetachShard,
+    ForwardedToShard,
+    Hold,
+    ReadShard,
+    SessionLine,
+    ShardAttached,
+    ShardRecords,
+)
+from tidelog.wire.codec import Decoder, Encoder, MalformedMessageError, request_decoder, response_encoder
+from tidelog.wire.malformed import UnsupportedVersionError
+
+LOAD_BYTES: Final = 512 * 1024
+"""Read at a time: as much as is replayed without the loop standing still for long."""
+
+_log = structlog.get_logger(__name__)
+
+
+def _nothing() -> None:
+    return
+
+
+@cache
+def _codecs(api_key: int, api_version: int) -> tuple[Decoder, Encoder]:
+    return request_decoder(api_key, api_version), response_encoder(api_key, api_version)
+
+
+class ShardState(Enum):
+    WAITING = "waiting"
+    ATTACHING = "attaching"
+    LOADING = "loading"
+    CLAIMING = "claiming"
+    SERVING = "serving"
+    DRAINING = "draining"
+    CLOSED = "closed"
+
+
+class Cancellable(Protocol):
+    def cancel(self) -> bool: ...
+
+
+class ShardOutlets(Protocol):
+    """What a shard has done beside sending."""
+
+    def started_serving(self, shard: Shard, load_ms: int) -> None: ...
+
+    def detached(self, attachment: int, core: ShardCore | None) -> None:
+        """An attachment is over, and with it the core's memory."""
+        ...
+
+    def lost(self, shard: Shard, *, was_attached: bool) -> None:
+        """It is waiting again, from whatever state."""
+        ...
+
+    def deposed(self, shard: Shard, newer_epoch: int) -> None:
+        """It has read a claim newer than its own, and is closed."""
+        ...
+
+    def drained(self, shard: Shard) -> None:
+        """Released, and closed."""
+        ...
+
+    def has_pending(self, shard: Shard) -> None:
+        """`flush` is to be called at the end of the turn."""
+        ...
+
+    def call_after(self, callback: Callable[[], None], delay_ms: int) -> Cancellable: ...
+
+    def end_transaction(self, shard: Shard, effect: EndTransaction) -> None: ...
+
+    def allocate_producer_id(self, shard: Shard, effect: AllocateProducerId) -> None: ...
+
+    def now_ms(self) -> WallMs:
+        """The wall clock."""
+        ...
+
+    def monotonic_ms(self) -> MonotonicMs:
+        """The clock of timers."""
+        ...
+
+    def image(self) -> ClusterImage: ...
+
+
+class Asker:
+    """Who asked, and how the answer is to be written: the `reply_to` of a request."""
+
+    __slots__ = ("encoder", "line", "request_id")
+
+    def __init__(self, line: SessionLine, request_id: int, encoder: Encoder) -> None:
+        self.line = line
+        self.request_id = request_id
+        self.encoder = encoder
+
+
+class _Timer:
+    """A running timer of the core, which fires at `fires_ms` and is due at `deadline_ms`, never earlier."""
+
+    __slots__ = ("deadline_ms", "fires_ms", "handle")
+
+    def __init__(self, handle: Cancellable, deadline_ms: MonotonicMs) -> None:
+        self.handle = handle
+        self.fires_ms = deadline_ms
+        self.deadline_ms = deadline_ms
+
+
+class _Held(NamedTuple):
+    """Let out here, not by the broker, when the high watermark has reached `offset`."""
+
+    offset: int
+    release: Callable[[], None]
+    refuse: Callable[[], None] = _nothing
+
+
+class Shard:
+    """Its methods are told what happened; none of them raises."""
+
+    def __init__(
+        self,
+        shard_id: ShardId,
+        shard_epoch: int,
+        coordinator_id: int,
+        make_core: Callable[[ShardId, int], ShardCore],
+        outlets: ShardOutlets,
+    ) -> None:
+        self.shard_id = shard_id
+        self.shard_epoch = shard_epoch
+        self.state = ShardState.WAITING
+        self.attachment = -1
+        self.line: SessionLine | None = None
+        self.core: ShardCore | None = None
+        self.leader_epoch = -1
+        self.log_end_offset = -1
+        """With what is not sent yet."""
+        self.high_watermark = -1
+        self.attempts = 0
+        """Since it served last."""
+        self._coordinator_id = coordinator_id
+        self._make_core = make_core
+        self._outlets = outlets
+        self._replay: Replay | None = None
+        self._writer = BatchWriter()
+        self._answers: list[tuple[SessionLine, AnswerRequest]] = []
+        self._held: deque[_Held] = deque()
+        self._timers: dict[Hashable, _Timer] = {}
+        self._image_version = -1
+        self._load_began_ms = 0
+
+    # -- the attachment
+
+    def attach(self, line: SessionLine, attachment: int) -> None:
+        """Over the session of the broker that should lead the partition."""
+        self.state = ShardState.ATTACHING
+        self.line, self.attachment, self.leader_epoch = line, attachment, -1
+        self.attempts += 1
+        line.send(AttachShard(attachment, self.shard_id, self.shard_epoch))
+
+    def attached(self, item: ShardAttached) -> None:
+        if self.state is not ShardState.ATTACHING:
+            return
+        self.leader_epoch = item.leader_epoch
+        self.high_watermark = item.high_watermark
+        self.log_end_offset = item.log_start_offset
+        self.core = self._make_core(self.shard_id, self.shard_epoch)
+        self._replay = Replay(self.shard_id, self.core)
+        self._load_began_ms = self._outlets.now_ms()
+        self.state = ShardState.LOADING
+        if item.log_start_offset >= item.log_end_offset:
+            self.log_end_offset = item.log_end_offset
+            self._claim()
+        else:
+            self._read_on()
+
+    def records_read(self, item: ShardRecords) -> None:
+        if self.state is not ShardState.LOADING or self._replay is None:
+            return
+        from_offset, is_end = self.log_end_offset, not item.records or item.next_offset >= item.log_end_offset
+        self.log_end_offset = max(item.next_offset, from_offset)
+        if not is_end:
+            self._read_on()  # fetched while these are replayed
+        try:
+            self._replay.read(item.records, from_offset)
+            if is_end:
+                self._replay.finish()
+        except Exception:  # noqa: BLE001 - whatever is wrong, this shard can't be served
+            _log.exception("a shard can't be loaded", shard=str(self.shard_id), from_offset=from_offset)
+            self.lose("its log can't be read")
+            return
+        claim = self._replay.newest_claim
+        if claim is not None and claim.shard_epoch > self.shard_epoch:
+            _log.warning(
+                "deposed: a newer owner has claimed the shard",
+                shard=str(self.shard_id),
+                shard_epoch=self.shard_epoch,
+                newer_epoch=claim.shard_epoch,
+                newer_owner=claim.coordinator_id,
+            )
+            self._close()
+            self._outlets.deposed(self, claim.shard_epoch)
+        elif is_end:
+            self._claim()
+
+    def committed(self, high_watermark: int) -> None:
+        self.high_watermark = max(self.high_watermark, high_watermark)
+        if self.state is ShardState.CLAIMING and self.high_watermark >= self.log_end_offset:
+            self._serve()
+        held = self._held
+        while held and held[0].offset <= self.high_watermark:
+            held.popleft().release()
+        if self.state is ShardState.DRAINING and self.high_watermark >= self.log_end_offset:
+            self._close()
+            self._outlets.drained(self)
+
+    def lose(self, reason: str, *, told: bool = False) -> None:
+        """The attachment is over; `told`: the broker knows. What the core knew is dropped."""
+        if self.state in (ShardState.WAITING, ShardState.CLOSED):
+            return
+        is_draining = self.state is ShardState.DRAINING
+        was_attached = self.state is not ShardState.ATTACHING
+        if self.state is not ShardState.ATTACHING or not told:
+            _log.info("a shard is lost", shard=str(self.shard_id), state=self.state.value, reason=reason)
+        self._drop(told=told)
+        if is_draining:
+            self.state = ShardState.CLOSED
+            self._outlets.drained(self)
+        else:
+            self.state = ShardState.WAITING
+            self._outlets.lost(self, was_attached=was_attached)
+
+    def release(self) -> None:
+        """Give it up in good order: take nothing more, let out what is decided, detach."""
+        if self.state in (ShardState.DRAINING, ShardState.CLOSED):
+            return
+        if self.state is not ShardState.SERVING:
+            self._close()
+            self._outlets.drained(self)
+            return
+        self.flush()
+        self.state = ShardState.DRAINING
+        self._refuse_owed()
+        self.committed(self.high_watermark)
+
+    def close(self) -> None:
+        """At once."""
+        if self.state is not ShardState.CLOSED:
+            self._close()
+
+    # -- what the core decides
+
+    def request(self, item: ForwardedToShard, line: SessionLine) -> None:
+        if self.state is not ShardState.SERVING:
+            line.send(AnswerRequest(item.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+            return
+        api_key, api_version = item.api_key, item.api_version
+        try:
+            decoder, encoder = _codecs(api_key, api_version)
+            message, _ = decoder(item.body, 0)
+        except (MalformedMessageError, UnsupportedVersionError) as error:
+            _log.warning("a forwarded request can't be read", api_key=api_key, reason=str(error))
+            line.send(AnswerRequest(item.request_id, None, ErrorCode.INVALID_REQUEST))
+            return
+        asker = Asker(line, item.request_id, encoder)
+        request = ShardRequest(
+            asker, api_key, api_version, message, item.principal, item.client_id, item.host
+        )
+        now_ms = self._outlets.now_ms()
+        core = self.core
+        assert core is not None  # it serves
+        try:
+            decision = core.handle(request, now_ms)
+        except Exception:  # noqa: BLE001 - a bug: the shard is loaded anew, the others go on
+            _log.exception("a shard's core failed", shard=str(self.shard_id), api_key=api_key)
+            line.send(AnswerRequest(item.request_id, None, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+            self.lose("its core failed")
+            return
+        self._carry_out(decision, now_ms)
+
+    def effect_done(self, core: ShardCore, effect: Effect, outcome: int | None) -> None:
+        """Of an effect of `core`; if that has been dropped meanwhile, nothing happens."""
+        if core is self.core and self.state is ShardState.SERVING:
+            self._decide(lambda now_ms: core.effect_done(effect, outcome, now_ms))
+
+    def image_changed(self, image: ClusterImage) -> None:
+        core = self.core
+        if core is not None and self.state is ShardState.SERVING and image.version != self._image_version:
+            self._image_version = image.version
+            self._decide(lambda now_ms: core.image_changed(image, now_ms))
+
+    def flush(self) -> None:
+        """Send what was decided in this turn: one append, then the answers that wait for it."""
+        line = self.line
+        writer = self._writer
+        count = writer.count
+        if count and line is not None:
+            line.send(
+                AppendToShard(self.attachment, self.leader_epoch, self.log_end_offset - count, writer.take())
+            )
+        if self._answers:
+            answers, self._answers = self._answers, []
+            for to, answer in answers:
+                to.send(answer)
+
+    # -- within
+
+    def _read_on(self) -> None:
+        assert self.line is not None
+        self.line.send(ReadShard(self.attachment, self.log_end_offset, LOAD_BYTES))
+
+    def _claim(self) -> None:
+        claim = ShardClaim(self.shard_epoch, self._coordinator_id)
+        self.state = ShardState.CLAIMING
+        self._append([CoordinatorRecord(CLAIM_KEY, encode_claim(claim))])
+        self.flush()
+
+    def _append(self, records: list[CoordinatorRecord]) -> None:
+        self._writer.add(records, None, self._outlets.now_ms())
+        self.log_end_offset += len(records)
+
+    def _serve(self) -> None:
+        core, replay = self.core, self._replay
+        assert core is not None
+        assert replay is not None
+        self._replay = None
+        self.state = ShardState.SERVING
+        self.attempts = 0
+        image = self._outlets.image()
+        self._image_version = image.version
+        load_ms = self._outlets.now_ms() - self._load_began_ms
+        _log.debug(
+            "a shard is served",
+            shard=str(self.shard_id),
+            shard_epoch=self.shard_epoch,
+            leader_epoch=self.leader_epoch,
+            records=replay.record_count,
+            load_ms=load_ms,
+        )
+        self._outlets.started_serving(self, load_ms)
+        self._decide(lambda now_ms: core.activate(image, now_ms))
+
+    def _decide(self, event: Callable[[WallMs], Decision]) -> None:
+        now_ms = self._outlets.now_ms()
+        try:
+            decision = event(now_ms)
+        except Exception:  # noqa: BLE001 - a bug: the shard is loaded anew, the others go on
+            _log.exception("a shard's core failed", shard=str(self.shard_id))
+            self.lose("its core failed")
+            return
+        self._carry_out(decision, now_ms)
+
+    def _carry_out(self, decision: Decision, now_ms: WallMs) -> None:
+        writer = self._writer
+        if decision.records or decision.marker is not None:
+            if not writer.count:
+                self._outlets.has_pending(self)
+            before = writer.count
+            if decision.records:
+                writer.add(decision.records, decision.transaction, now_ms)
+            if decision.marker is not None:
+                writer.add_marker(decision.marker, now_ms)
+            self.log_end_offset += writer.count - before
+        for reply in decision.replies:
+            self._answer(reply.reply_to, reply.message)
+        for timer in decision.timers:
+            self._set_timer(timer)
+        for effect in decision.effects:
+            self._take_effect(effect)
+
+    def _answer(self, asker: Any, message: Any) -> None:
+        line: SessionLine = asker.line
+        body = b"".join(asker.encoder(message))
+        offset = self.log_end_offset
+        if self.high_watermark >= offset:
+            line.send(AnswerRequest(asker.request_id, body))
+        elif line is not self.line:  # of a broker that doesn't know how far this partition is replicated
+            answer = AnswerRequest(asker.request_id, body)
+            refusal = AnswerRequest(asker.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            self._held.append(_Held(offset, lambda: line.send(answer), lambda: line.send(refusal)))
+        else:
+            answer = AnswerRequest(asker.request_id, body, ErrorCode.NONE, Hold(self.attachment, offset))
+            if self._writer.count:
+                self._answers.append((line, answer))
+            else:
+                line.send(answer)
+
+    def _set_timer(self, timer: SetTimer | CancelTimer) -> None:
+        """Starts or stops a timer of the core.
+
+        Every heartbeat and commit moves the deadline of a session. A running timer that would fire too early
+        therefore continues, and starts again when it fires.
+        """
+        key = timer.key
+        known = self._timers.get(key)
+        if isinstance(timer, CancelTimer):
+            if known is not None:
+                del self._timers[key]
+                known.handle.cancel()
+            return
+        deadline_ms = MonotonicMs(self._outlets.monotonic_ms() + timer.delay_ms)
+        if known is not None:
+            if known.fires_ms <= deadline_ms:
+                known.deadline_ms = deadline_ms
+                return
+            known.handle.cancel()
+        self._start_timer(key, deadline_ms, timer.delay_ms)
+
+    def _start_timer(self, key: Hashable, deadline_ms: MonotonicMs, delay_ms: int) -> None:
+        handle = self._outlets.call_after(lambda: self._timer_fired(key), delay_ms)
+        self._timers[key] = _Timer(handle, deadline_ms)
+
+    def _timer_fired(self, key: Hashable) -> None:
+        core = self.core
+        timer = self._timers.pop(key, None)
+        if timer is None or core is None or self.state is not ShardState.SERVING:
+            return
+        remaining_ms = timer.deadline_ms - self._outlets.monotonic_ms()
+        if remaining_ms > 0:
+            self._start_timer(key, timer.deadline_ms, remaining_ms)
+        else:
+            self._decide(lambda now_ms: core.timer_fired(key, now_ms))
+
+    def _take_effect(self, effect: Effect) -> None:
+        if isinstance(effect, AllocateProducerId):
+            self._outlets.allocate_producer_id(self, effect)
+        elif self.high_watermark >= self.log_end_offset:
+            self._outlets.end_transaction(self, effect)
+        else:
+            ended = effect
+            self._held.append(_Held(self.log_end_offset, lambda: self._outlets.end_transaction(self, ended)))
+
+    def _refuse_owed(self) -> None:
+        """Every request that the core has not answered: the client asks again, the next owner."""
+        core = self.core
+        if core is None:
+            return
+        try:
+            for reply in core.deactivate():
+                asker: Any = reply.reply_to
+                asker.line.send(AnswerRequest(asker.request_id, b"".join(asker.encoder(reply.message))))
+        except Exception:  # noqa: BLE001 - a bug: the shard is loaded anew, the others go on
+            _log.exception("a shard's core failed at its end", shard=str(self.shard_id))
+        self.core = None
+        for timer in self._timers.values():
+            timer.handle.cancel()
+        self._timers.clear()
+
+    def _drop(self, *, told: bool) -> None:
+        line, self.line = self.line, None
+        self._outlets.detached(self.attachment, self.core)
+        self._refuse_owed()
+        for to, answer in self._answers:  # decided, but never appended
+            to.send(AnswerRequest(answer.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+        self._answers.clear()
+        held, self._held = self._held, deque()
+        for waiting in held:
+            waiting.refuse()
+        self._writer = BatchWriter()
+        self._replay = None
+        if line is not None and not told:
+            line.send(DetachShard(self.attachment))
+        self.attachment = -1
+
+    def _close(self) -> None:
+        self._drop(told=self.line is None)
+        self.state = ShardState.CLOSED

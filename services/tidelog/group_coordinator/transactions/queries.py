@@ -1,0 +1,98 @@
+"""DescribeTransactions and ListTransactions (KIP-664, KIP-994)."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+
+from tidelog.group_coordinator.groups.consumer.topic_regex import NAME_CHARACTERS, TopicRegex
+from tidelog.group_coordinator.transactions.transaction import STATUS_BY_KAFKA_NAME, Transaction
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import WallMs
+from tidelog.wire.messages import describe_transactions, list_transactions
+from tidelog.wire.messages.describe_transactions import (
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
+    TopicData,
+)
+from tidelog.wire.messages.list_transactions import ListTransactionsRequest, ListTransactionsResponse
+
+
+def described(
+    transactions: Mapping[str, Transaction], message: DescribeTransactionsRequest
+) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(
+        transaction_states=[
+            _description(transactional_id, transactions.get(transactional_id))
+            for transactional_id in message.transactional_ids
+        ]
+    )
+
+
+def _description(
+    transactional_id: str, transaction: Transaction | None
+) -> describe_transactions.TransactionState:
+    description = describe_transactions.TransactionState(transactional_id=transactional_id)
+    if not transactional_id:
+        description.error_code = ErrorCode.INVALID_REQUEST
+    elif transaction is None:
+        description.error_code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
+    else:
+        topics: defaultdict[str, list[int]] = defaultdict(list)
+        for topic, partition in sorted(transaction.partitions):
+            topics[topic].append(partition)
+        description.transaction_state = transaction.status.kafka_name
+        description.transaction_timeout_ms = transaction.timeout_ms
+        description.transaction_start_time_ms = transaction.start_ms
+        description.producer_id = transaction.producer_id
+        description.producer_epoch = transaction.producer_epoch
+        description.topics = [TopicData(topic, partitions) for topic, partitions in topics.items()]
+    return description
+
+
+def describe_refused(message: DescribeTransactionsRequest, error: ErrorCode) -> DescribeTransactionsResponse:
+    return DescribeTransactionsResponse(
+        transaction_states=[
+            describe_transactions.TransactionState(error_code=error, transactional_id=transactional_id)
+            for transactional_id in message.transactional_ids
+        ]
+    )
+
+
+def _pattern(expression: str | None, names: Iterable[str]) -> TopicRegex | None:
+    """Compiles a pattern. TopicRegex matches in linear time, so that no client can block the shard."""
+    if not expression:
+        return None
+    return TopicRegex(expression, NAME_CHARACTERS.union(*names))
+
+
+def listed(
+    transactions: Mapping[str, Transaction], message: ListTransactionsRequest, now_ms: WallMs
+) -> ListTransactionsResponse:
+    """Lists the transactions that match the filters. The response names the unknown states among these."""
+    unknown = [name for name in message.state_filters if name not in STATUS_BY_KAFKA_NAME]
+    statuses = {STATUS_BY_KAFKA_NAME[name] for name in message.state_filters if name not in unknown}
+    producer_ids = frozenset(message.producer_id_filters)
+    try:
+        pattern = _pattern(message.transactional_id_pattern, transactions)
+    except KafkaError as problem:
+        return ListTransactionsResponse(error_code=problem.code)
+
+    def is_wanted(transactional_id: str, transaction: Transaction) -> bool:
+        return (
+            (not message.state_filters or transaction.status in statuses)
+            and (not producer_ids or transaction.producer_id in producer_ids)
+            and (message.duration_filter < 0 or now_ms - transaction.start_ms > message.duration_filter)
+            and (pattern is None or pattern.matches(transactional_id))
+        )
+
+    return ListTransactionsResponse(
+        unknown_state_filters=unknown,
+        transaction_states=[
+            list_transactions.TransactionState(
+                transactional_id, transaction.producer_id, transaction.status.kafka_name
+            )
+            for transactional_id, transaction in transactions.items()
+            if is_wanted(transactional_id, transaction)
+        ],
+    )

@@ -1,0 +1,238 @@
+"""The state of one transactional id, and its transitions.
+
+The states, with their numbers and names, are those of Kafka's `TransactionState`. The rules of epochs are
+those of KIP-98, KIP-360 and KIP-890. A `Transaction` is immutable: each transition returns the next one,
+which the core then logs and applies.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from tidelog.group_coordinator.shard_core import IllegalTransitionError
+from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import WallMs
+from tidelog.model.topics import TopicPartition
+
+NO_PRODUCER_ID: Final = -1
+NO_PRODUCER_EPOCH: Final = -1
+LAST_EPOCH: Final = 32_767
+"""The epoch that no client receives, so that the coordinator can always fence the previous epoch."""
+BUMPING_VERSION: Final = 2
+"""The `transaction.version` from which each end of a transaction raises the epoch (KIP-890)."""
+
+
+class TransactionStatus(IntEnum):
+    """The state of a transactional id. The value is the byte in the record."""
+
+    EMPTY = 0
+    """The producer has begun no transaction since its InitProducerId."""
+    ONGOING = 1
+    """Partitions have been added, and the transaction has not ended."""
+    PREPARE_COMMIT = 2
+    """The commit is decided; the markers are being written."""
+    PREPARE_ABORT = 3
+    """The abort is decided; the markers are being written."""
+    COMPLETE_COMMIT = 4
+    """All commit markers are written."""
+    COMPLETE_ABORT = 5
+    """All abort markers are written."""
+    DEAD = 6
+    """The transactional id has expired. No record holds this state; a tombstone stands for it."""
+    PREPARE_EPOCH_FENCE = 7
+    """Kafka's state while it fences a producer, which tidelog never uses."""
+
+    @property
+    def kafka_name(self) -> str:
+        """The name in DescribeTransactions and ListTransactions."""
+        return _KAFKA_NAMES[self]
+
+
+_KAFKA_NAMES: Final = {
+    status: "".join(word.capitalize() for word in status.name.split("_")) for status in TransactionStatus
+}
+STATUS_BY_KAFKA_NAME: Final = {name: status for status, name in _KAFKA_NAMES.items()}
+PREPARED: Final = frozenset({TransactionStatus.PREPARE_COMMIT, TransactionStatus.PREPARE_ABORT})
+COMPLETE: Final = frozenset({TransactionStatus.COMPLETE_COMMIT, TransactionStatus.COMPLETE_ABORT})
+AT_REST: Final = COMPLETE | {TransactionStatus.EMPTY}
+"""The states in which no transaction is open."""
+
+_TRANSITIONS: Final[dict[TransactionStatus, frozenset[TransactionStatus]]] = {
+    # An abort of a transaction without partitions skips ONGOING (KIP-890).
+    **dict.fromkeys(
+        AT_REST,
+        frozenset(
+            {
+                TransactionStatus.EMPTY,
+                TransactionStatus.ONGOING,
+                TransactionStatus.PREPARE_ABORT,
+                TransactionStatus.DEAD,
+            }
+        ),
+    ),
+    TransactionStatus.ONGOING: frozenset({TransactionStatus.ONGOING}) | PREPARED,
+    TransactionStatus.PREPARE_COMMIT: frozenset({TransactionStatus.COMPLETE_COMMIT}),
+    TransactionStatus.PREPARE_ABORT: frozenset({TransactionStatus.COMPLETE_ABORT}),
+    TransactionStatus.DEAD: frozenset({TransactionStatus.EMPTY}),
+    TransactionStatus.PREPARE_EPOCH_FENCE: frozenset(),
+}
+"""For each state, the states that may follow it. An unknown transactional id is in the state DEAD."""
+
+
+def check_transition(current: Transaction | None, following: Transaction | None) -> None:
+    """Raises IllegalTransitionError if the table of transitions does not allow the change of state."""
+    before = TransactionStatus.DEAD if current is None else current.status
+    after = TransactionStatus.DEAD if following is None else following.status
+    if after not in _TRANSITIONS[before]:
+        raise IllegalTransitionError(f"a transaction in state {before.name} can't enter {after.name}")
+
+
+class Transaction(NamedTuple):
+    """The state of one transactional id."""
+
+    producer_id: int
+    producer_epoch: int
+    timeout_ms: int
+    status: TransactionStatus = TransactionStatus.EMPTY
+    partitions: frozenset[TopicPartition] = frozenset()
+    start_ms: WallMs = WallMs(-1)
+    update_ms: WallMs = WallMs(-1)
+    last_epoch: int = NO_PRODUCER_EPOCH
+    """The previous epoch, if its producer may still resume with `producer_epoch`; otherwise -1.
+
+    The response that returned `producer_epoch` may be lost. If `producer_epoch` is 0, this is the last epoch
+    of `previous_producer_id`. The value is always the previous epoch or -1, so the log needs only one bit for
+    it.
+    """
+    previous_producer_id: int = NO_PRODUCER_ID
+    next_producer_id: int = NO_PRODUCER_ID
+    version: int = 0
+    """The client's `transaction.version`: 0 or 2."""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the client's epoch can't be raised anymore."""
+        return self.producer_epoch >= LAST_EPOCH - 1
+
+    @property
+    def epoch_after_fence(self) -> int:
+        return min(self.producer_epoch + 1, LAST_EPOCH)
+
+    def is_timed_out(self, now_ms: WallMs) -> bool:
+        """Returns whether the transaction has been open longer than its timeout."""
+        return self.status is TransactionStatus.ONGOING and self.start_ms + self.timeout_ms < now_ms
+
+    def is_repeated_end(self, producer_id: int, producer_epoch: int) -> bool:
+        """Returns whether an EndTxn of this id and epoch has already ended the transaction.
+
+        This can only be known where each end raises the epoch.
+        """
+        if producer_epoch != self.last_epoch or self.status is TransactionStatus.EMPTY:
+            return False
+        last_id = self.previous_producer_id if self.producer_epoch == 0 else self.producer_id
+        return producer_id == last_id
+
+
+def initialized(
+    current: Transaction,
+    *,
+    timeout_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    last_epoch: int,
+    now_ms: WallMs,
+) -> Transaction:
+    """Returns the state after an InitProducerId that assigns this id and epoch."""
+    return Transaction(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        timeout_ms=timeout_ms,
+        update_ms=now_ms,
+        last_epoch=last_epoch,
+        previous_producer_id=current.producer_id,
+        version=current.version,
+    )
+
+
+def with_partitions(
+    current: Transaction, partitions: frozenset[TopicPartition], version: int, now_ms: WallMs
+) -> Transaction:
+    """Returns the state with more partitions. The first partitions begin the transaction."""
+    is_first = current.status in AT_REST
+    return current._replace(
+        status=TransactionStatus.ONGOING,
+        partitions=partitions if is_first else current.partitions | partitions,
+        start_ms=now_ms if is_first else current.start_ms,
+        update_ms=now_ms,
+        last_epoch=NO_PRODUCER_EPOCH,
+        previous_producer_id=current.producer_id,
+        version=version,
+    )
+
+
+def prepared(
+    current: Transaction, *, is_commit: bool, version: int, next_producer_id: int, now_ms: WallMs
+) -> Transaction:
+    """Returns the state after the producer's decision.
+
+    `next_producer_id` is the id that replaces the current one if its epochs are exhausted.
+    """
+    bumps = version >= BUMPING_VERSION
+    return current._replace(
+        status=TransactionStatus.PREPARE_COMMIT if is_commit else TransactionStatus.PREPARE_ABORT,
+        producer_epoch=current.producer_epoch + 1 if bumps else current.producer_epoch,
+        last_epoch=current.producer_epoch if bumps else NO_PRODUCER_EPOCH,
+        # An abort without a transaction has a start time, too, because Kafka's tools show it.
+        start_ms=current.start_ms if current.status is TransactionStatus.ONGOING else now_ms,
+        update_ms=now_ms,
+        previous_producer_id=current.producer_id,
+        next_producer_id=next_producer_id,
+        version=version,
+    )
+
+
+def fenced(current: Transaction, *, last_epoch: int, now_ms: WallMs) -> Transaction:
+    """Returns the state after an abort by another producer or after a timeout."""
+    return current._replace(
+        status=TransactionStatus.PREPARE_ABORT,
+        producer_epoch=current.epoch_after_fence,
+        last_epoch=NO_PRODUCER_EPOCH if current.is_exhausted else last_epoch,
+        update_ms=now_ms,
+        previous_producer_id=current.producer_id,
+    )
+
+
+def completed(current: Transaction, now_ms: WallMs) -> Transaction:
+    """Returns the state after every marker is written.
+
+    If the epochs of the producer id are exhausted, the next producer id replaces it with epoch 0.
+    """
+    gets_next_id = current.next_producer_id != NO_PRODUCER_ID
+    is_commit = current.status is TransactionStatus.PREPARE_COMMIT
+    return current._replace(
+        status=TransactionStatus.COMPLETE_COMMIT if is_commit else TransactionStatus.COMPLETE_ABORT,
+        producer_id=current.next_producer_id if gets_next_id else current.producer_id,
+        producer_epoch=0 if gets_next_id else current.producer_epoch,
+        partitions=frozenset(),
+        update_ms=now_ms,
+        previous_producer_id=current.producer_id,
+        next_producer_id=NO_PRODUCER_ID,
+    )
+
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Verdict(NamedTuple, Generic[R_co]):
+    """The result of a request about a transactional id.
+
+    `transaction` is the next state, if there is one. It is logged even if `error` refuses the request: a
+    producer that fences another one is asked to retry after the abort of that one's transaction.
+    """
+
+    error: ErrorCode = ErrorCode.NONE
+    transaction: Transaction | None = None
+    response: R_co | None = None
+    needs_producer_id: bool = False
+    """True if nothing is decided yet, because the request needs a new producer id."""

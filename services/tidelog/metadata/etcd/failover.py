@@ -1,0 +1,190 @@
+"""Keeps one connection to etcd: to the member that answers, and when it fails to the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeVar
+
+import structlog
+
+from tidelog.metadata.etcd.connection import EtcdConnection
+from tidelog.metadata.etcd.faults import CallFailedError, CallFault, StoreRefusedError
+from tidelog.metadata.etcd.options import EtcdOptions
+from tidelog.metadata.etcd.transport import Metadata, call_metadata
+from tidelog.metadata.store import StoreUnavailableError
+
+# Pause after all endpoints were tried in vain, doubled up to the second.
+FIRST_PAUSE_MS: Final = 50
+MAX_PAUSE_MS: Final = 1000
+# A token can be refused because the member is behind or the users were just changed; more often than this it
+# is the user.
+MAX_TOKEN_RENEWALS: Final = 3
+
+T = TypeVar("T")
+Invoke = Callable[[EtcdConnection, float, Metadata], Awaitable[T]]
+
+_log = structlog.get_logger(__name__)
+
+
+class EtcdConnections:
+    """Belongs to one event loop. A single task connects; everyone who needs a connection waits for it."""
+
+    def __init__(self, options: EtcdOptions) -> None:
+        """Raises EtcdAddressError."""
+        self._options = options
+        self._endpoints = options.parsed_endpoints()
+        self._next = 0
+        self._current: EtcdConnection | None = None
+        self.token: str | None = None
+        self._needs_token = bool(options.username)
+        self._connector: asyncio.Task[None] | None = None
+        self._leaving: set[asyncio.Task[None]] = set()
+        self._failure = "not tried yet"
+        self._is_closed = False
+
+    @property
+    def metadata(self) -> Metadata:
+        """To be sent with each call."""
+        return call_metadata(self.token)
+
+    async def get(self, deadline_s: float | None) -> EtcdConnection:
+        """One that is up, and has a token; `deadline_s` by the loop's clock, None to wait for ever.
+
+        Raises StoreUnavailableError, StoreRefusedError.
+        """
+        loop = asyncio.get_running_loop()
+        while True:
+            self.check_open()
+            connection = self._current
+            if connection is not None and connection.is_ready and not self._needs_token:
+                return connection
+            if self._connector is None:
+                self._connector = loop.create_task(self._connect(), name="etcd-connector")
+                self._connector.add_done_callback(self._connector_ended)
+            connector = self._connector
+            timeout_s = None if deadline_s is None else max(0.0, deadline_s - loop.time())
+            done, _ = await asyncio.wait([connector], timeout=timeout_s)
+            if not done:
+                raise StoreUnavailableError(f"no etcd endpoint answers: {self._failure}")
+            if not connector.cancelled():
+                connector.result()
+
+    async def call(self, invoke: Invoke[T], *, may_repeat: bool) -> T:
+        """`invoke` gets a connection, a time-out in seconds and the metadata. One that may not be repeated is
+        tried again only if it surely wasn't carried out.
+
+        Raises CallFailedError with a final answer (see CallFault), StoreUnavailableError otherwise.
+        """
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._options.operation_timeout_ms / 1000
+        pause_ms, renewals = FIRST_PAUSE_MS, 0
+        while True:
+            connection = await self.get(deadline_s)
+            token = self.token
+            left_s = max(0.001, deadline_s - loop.time())
+            if may_repeat:
+                left_s = min(left_s, self._options.attempt_timeout_ms / 1000)
+            try:
+                return await invoke(connection, left_s, self.metadata)
+            except CallFailedError as error:
+                self.check_open()
+                if error.fault is CallFault.TOKEN and renewals < MAX_TOKEN_RENEWALS:
+                    renewals += 1
+                    self.forget_token(token)
+                    continue
+                if error.fault not in (CallFault.UNKNOWN, CallFault.NOT_DONE):
+                    raise
+                self.retire(connection, error.details)
+                is_over = loop.time() + pause_ms / 1000 >= deadline_s
+                if is_over or (error.fault is CallFault.UNKNOWN and not may_repeat):
+                    raise StoreUnavailableError(
+                        f"etcd at {connection.endpoint.target}: {error.details}"
+                    ) from error
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(MAX_PAUSE_MS, 2 * pause_ms)
+
+    def forget_token(self, token: str | None) -> None:
+        """It was refused; the next `get` brings another."""
+        if token == self.token and self._options.username:
+            self.token = None
+            self._needs_token = True
+
+    def retire(self, connection: EtcdConnection, reason: str) -> None:
+        """Not to be used for new calls; those under way have their time to end."""
+        if connection.is_retired:
+            return
+        connection.retire()
+        self._failure = f"{connection.endpoint.target}: {reason}"
+        _log.warning("etcd endpoint given up", endpoint=connection.endpoint.target, reason=reason)
+        if connection is self._current:
+            self._current = None
+            self._next = (self._endpoints.index(connection.endpoint) + 1) % len(self._endpoints)
+        self._let_go(connection, self._options.operation_timeout_ms / 1000)
+
+    def check_open(self) -> None:
+        """Raises StoreUnavailableError."""
+        if self._is_closed:
+            raise StoreUnavailableError("the metadata store is closed")
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for task in (self._connector, *self._leaving):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait([task])
+        if self._current is not None:
+            await self._current.close()
+
+    def _let_go(self, connection: EtcdConnection, grace_s: float) -> None:
+        task = asyncio.get_running_loop().create_task(connection.close(grace_s), name="etcd-let-go")
+        self._leaving.add(task)
+        task.add_done_callback(self._leaving.discard)
+
+    def _connector_ended(self, task: asyncio.Task[None]) -> None:
+        self._connector = None
+        if not task.cancelled():
+            task.exception()  # whoever waits has it too; nobody may be waiting
+
+    async def _connect(self) -> None:
+        """Returns with a connection and a token. Raises StoreRefusedError."""
+        pause_ms, tried = FIRST_PAUSE_MS, 0
+        while True:
+            if tried == len(self._endpoints):
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms, tried = min(MAX_PAUSE_MS, 2 * pause_ms), 0
+            tried += 1
+            connection = self._current
+            if connection is None or not connection.is_ready:
+                connection = await self._open_next()
+                if connection is None:
+                    continue
+            if not self._needs_token:
+                return
+            try:
+                self.token = await connection.authenticate(self._options)
+            except CallFailedError as error:
+                if error.fault is CallFault.REFUSED:
+                    raise StoreRefusedError(
+                        f"etcd refuses user {self._options.username}: {error.details}"
+                    ) from error
+                self.retire(connection, error.details)
+            else:
+                self._needs_token = False
+                return
+
+    async def _open_next(self) -> EtcdConnection | None:
+        if self._current is not None:
+            before, self._current = self._current, None
+            before.retire()
+            self._let_go(before, 0)
+        endpoint = self._endpoints[self._next]
+        try:
+            self._current = await EtcdConnection.open(endpoint, self._options)
+        except (OSError, TimeoutError) as error:
+            self._failure = f"{endpoint.target}: {str(error) or 'no connection in time'}"
+            self._next = (self._next + 1) % len(self._endpoints)
+            return None
+        return self._current

@@ -1,0 +1,33 @@
+"""Waiting for the metadata store at a start: a service that comes up before etcd waits, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+import structlog
+
+from tidelog.metadata import keys
+from tidelog.metadata.store import MetadataStore, StoreUnavailableError
+
+RETRY_MS: Final = 500
+REMIND_MS: Final = 10_000
+
+_log = structlog.get_logger(__name__)
+
+
+async def until_store_answers(store: MetadataStore, where: str) -> None:
+    """Returns at the first answer, however long that takes; `where` is what the log says is waited for."""
+    attempts = 0
+    while True:
+        try:
+            await store.get(keys.SCHEMA_VERSION)
+        except StoreUnavailableError as error:
+            if attempts % (REMIND_MS // RETRY_MS) == 0:
+                _log.warning("waiting for the metadata store", where=where, reason=str(error))
+            attempts += 1
+            await asyncio.sleep(RETRY_MS / 1000)
+        else:
+            if attempts:
+                _log.info("the metadata store answers", where=where)
+            return

@@ -1,0 +1,153 @@
+"""The metrics of one process: its own, those that its services register, and the endpoint that shows them.
+
+metrics = ProcessMetrics("broker", node_id, health)
+metrics.register(BrokerMetrics(telemetry))
+metrics.serve("0.0.0.0:9308")
+metrics.close()
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from tidelog.metrics.loop_watch import LoopWatch
+from tidelog.process.build import tidelog_version
+from tidelog.settings.setting import SettingError
+
+if TYPE_CHECKING:
+    from tidelog.metrics.endpoint import MetricsEndpoint
+    from tidelog.metrics.families import Collector, Families
+    from tidelog.metrics.health import Health
+
+_METRICS_LISTENER: Final = "tidelog.metrics.listener"
+_MAX_PORT: Final = 65_535
+
+
+class Identity(NamedTuple):
+    """The service that a process runs, by the name of its subcommand, such as `broker`, and its node id."""
+
+    service: str
+    node_id: int
+
+
+class LeaseView(Protocol):
+    """The state of a service's lease in the metadata store. Any thread may read it."""
+
+    @property
+    def lease_renewed_s(self) -> float | None:
+        """The time of the last renewal, by the monotonic clock; None while there is no lease."""
+        ...
+
+    @property
+    def leases_lost(self) -> int:
+        """The number of leases that expired or were revoked by others."""
+        ...
+
+
+class SpanCounts(Protocol):
+    """The counters of tracing."""
+
+    @property
+    def ended_total(self) -> int: ...
+
+    @property
+    def dropped_total(self) -> int: ...
+
+
+class ProcessMetrics:
+    """The metrics of a process and of the services in it. `health` answers the probes, if there is one."""
+
+    def __init__(
+        self,
+        service: str,
+        node_id: int,
+        health: Health | None = None,
+        *,
+        monotonic_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.identity = Identity(service, node_id)
+        self.loop: LoopWatch | None = None
+        """The watch of the event loop, after `watch_loop`."""
+        self.lease: LeaseView | None = None
+        self.spans: SpanCounts | None = None
+        self.collectors: list[Collector] = [self]
+        self._health = health
+        self._monotonic_s = monotonic_s
+        self._endpoint: MetricsEndpoint | None = None
+
+    def register(self, collector: Collector) -> None:
+        """Shows the samples of a service, too."""
+        self.collectors.append(collector)
+
+    def watch_loop(self) -> None:
+        """Shows how the event loop of this thread keeps up, until `close`."""
+        if self.loop is None:
+            self.loop = LoopWatch(asyncio.get_running_loop())
+
+    def serve(self, address: str) -> int:
+        """Starts to answer scrapes and probes at "host:port" in a thread, and returns the port.
+
+        Port 0 takes a free port. Raises SettingError if the address is not "host:port", and OSError if it is
+        not available.
+        """
+        host, port = _parse_address(address)
+        from tidelog.metrics.endpoint import MetricsEndpoint  # imported late for the reason given there
+
+        try:
+            self._endpoint = MetricsEndpoint(self.collectors, self._health, host, port)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise OSError(error.errno, f"{_METRICS_LISTENER}: {address}: {reason}") from error
+        return self._endpoint.port
+
+    def close(self) -> None:
+        """Stops answering and watching the event loop."""
+        if self.loop is not None:
+            self.loop.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
+
+    def collect(self, families: Families) -> None:
+        """Adds the samples of the process itself."""
+        service, node_id = self.identity
+        labels = {"version": tidelog_version(), "service": service, "node_id": str(node_id)}
+        families.gauge("tidelog_build_info", "Version, service and node id of this process", 1, **labels)
+        if self.loop is not None:
+            _add_loop(families, self.loop)
+        if self.lease is not None:
+            _add_lease(families, self.lease, self._monotonic_s())
+        spans = self.spans
+        if spans is not None:
+            families.counter("tidelog_trace_spans", "Spans of sampled requests", spans.ended_total)
+            doc = "Spans dropped because the exporter did not keep up"
+            families.counter("tidelog_trace_spans_dropped", doc, spans.dropped_total)
+
+
+def _add_loop(families: Families, loop: LoopWatch) -> None:
+    prefix, lag = "tidelog_event_loop", loop.lag
+    doc = "Delay between the time that the event loop is asked to run a callback and the time that it does"
+    families.histogram(f"{prefix}_lag_seconds", doc, lag.bucket_counts(), lag.seconds)
+    doc = "The greatest delay in the last one to two minutes"
+    families.gauge(f"{prefix}_lag_max_seconds", doc, loop.max_lag_s)
+    families.counter(f"{prefix}_busy_seconds", "CPU time of the event loop's thread", loop.busy_seconds)
+
+
+def _add_lease(families: Families, lease: LeaseView, now_s: float) -> None:
+    renewed_s = lease.lease_renewed_s
+    if renewed_s is not None:
+        doc = "Time since the lease in the metadata store was last renewed"
+        families.gauge("tidelog_metadata_lease_renewed_seconds", doc, max(0.0, now_s - renewed_s))
+    name = "kafka_server_sessionexpirelistener_zookeeperexpires"
+    doc = "Leases in the metadata store that ended without being given up"
+    families.counter(name, doc, lease.leases_lost)
+
+
+def _parse_address(address: str) -> tuple[str, int]:
+    host, separator, port = address.strip().rpartition(":")
+    if not separator or not port.isdecimal() or int(port) > _MAX_PORT:
+        raise SettingError(_METRICS_LISTENER, f"{_METRICS_LISTENER}: {address} is not host:port")
+    return host.strip("[]") or "0.0.0.0", int(port)

@@ -1,0 +1,16 @@
+"""Points in time, one type for each clock.
+
+The two clocks have nothing in common: the wall clock can jump, and the monotonic clock has an arbitrary
+origin. Both types are integers at run time, so they cost nothing. mypy refuses one where the other is
+expected.
+"""
+
+from __future__ import annotations
+
+from typing import NewType
+
+WallMs = NewType("WallMs", int)
+"""Milliseconds since 1970-01-01 UTC on the wall clock: record timestamps and retention."""
+
+MonotonicMs = NewType("MonotonicMs", int)
+"""Milliseconds on a clock that never goes back and has an arbitrary origin: deadlines and intervals."""

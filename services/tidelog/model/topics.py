@@ -1,0 +1,58 @@
+"""Topic names and ids, and what makes a name legal.
+
+Rules and texts follow Kafka's `org.apache.kafka.common.internals.Topic`.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from typing import NamedTuple
+
+MAX_TOPIC_NAME_LENGTH = 249
+GROUP_METADATA_TOPIC = "__consumer_offsets"
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
+ZERO_TOPIC_ID = uuid.UUID(int=0)
+
+_LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
+
+
+class TopicPartition(NamedTuple):
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+def effective_min_in_sync_replicas(min_in_sync_replicas: int, replica_count: int) -> int:
+    """Returns the number of replicas in sync that acks=all needs.
+
+    It is `min.insync.replicas`, but never more than the partition has replicas (KIP-966).
+    """
+    return min(min_in_sync_replicas, replica_count)
+
+
+def topic_name_problem(name: str) -> str | None:
+    """Why `name` can't be a topic's name, as one sentence, or None if it can."""
+    if not name:
+        return "Topic name is invalid: the empty string is not allowed"
+    if name in {".", ".."}:
+        return f"Topic name is invalid: '{name}' is not allowed"
+    if len(name) > MAX_TOPIC_NAME_LENGTH:
+        return (
+            f"Topic name is invalid: the length of '{name}' is longer than "
+            f"the max allowed length {MAX_TOPIC_NAME_LENGTH}"
+        )
+    if not _LEGAL_NAME.fullmatch(name):
+        return (
+            f"Topic name is invalid: '{name}' contains one or more characters other than "
+            "ASCII alphanumerics, '.', '_' and '-'"
+        )
+    return None
+
+
+def collision_key(name: str) -> str:
+    """Topics with equal keys would share metric names, so Kafka refuses the second ('.' and '_' alike)."""
+    return name.replace(".", "_")

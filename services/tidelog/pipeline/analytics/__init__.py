@@ -1,0 +1,3 @@
+"""Analyses of the metrics' history: ISR episodes, lag with its estimated end, retention, and skew with a plan
+that removes it.
+"""

@@ -1,0 +1,198 @@
+"""A reassignment plan that balances what brokers store, write and lead, and that copies few bytes. The module
+does no I/O.
+
+`tidelog rebalance` counts replicas. This module weighs them by the metrics' history. The load of a broker is
+its share of all stored bytes plus its share of all written bytes. A partition stays on as many racks as
+before. The algorithm is a local search that moves single replicas or exchanges two, as long as this reduces
+the load of the most loaded broker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from tidelog.client.rebalance_plan import Assignment, Move, PartitionKey, after_moves, plan_moves
+from tidelog.pipeline.analytics.skew import PartitionLoad
+
+TOLERANCE: Final = 0.1
+"""A broker may exceed the mean load by this factor."""
+MAX_CHANGES: Final = 1000
+_LEAST_GAIN: Final = 0.02
+"""The minimum gain of a move, as a fraction of the mean load. A smaller gain is not worth a copy."""
+_EXCHANGE_WORTH: Final = 0.8
+"""The minimum gain of an exchange. An exchange copies two replicas, so it must gain more than a move."""
+_CANDIDATES: Final = 200
+_EPSILON: Final = 1e-9
+
+
+@dataclass(slots=True)
+class _Scale:
+    """The current assignment during the search, and the load of each broker."""
+
+    racks: Mapping[int, str | None]
+    weights: Mapping[PartitionKey, float]
+    replicas: dict[PartitionKey, list[int]]
+    load: dict[int, float] = field(default_factory=dict)
+    held: dict[int, set[PartitionKey]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.load = dict.fromkeys(self.racks, 0.0)
+        self.held = {broker: set() for broker in self.racks}
+        for key, members in self.replicas.items():
+            for broker in members:
+                self.load[broker] += self.weights.get(key, 0.0)
+                self.held[broker].add(key)
+
+    def may_move(self, key: PartitionKey, old: int, new: int) -> bool:
+        """Returns True if broker `new` has no replica of the partition yet and the partition stays on as many
+        racks.
+        """
+        members = self.replicas[key]
+        if new in members:
+            return False
+        return self._rack_count([new if b == old else b for b in members]) >= self._rack_count(members)
+
+    def _rack_count(self, members: Collection[int]) -> int:
+        return len({self.racks.get(b) or f"\0{b}" for b in members})
+
+    def move(self, key: PartitionKey, old: int, new: int) -> None:
+        members = self.replicas[key]
+        members[members.index(old)] = new
+        weight = self.weights.get(key, 0.0)
+        self.load[old] -= weight
+        self.load[new] += weight
+        self.held[old].remove(key)
+        self.held[new].add(key)
+
+
+def plan_by_load(
+    current: Assignment,
+    racks: Mapping[int, str | None],
+    loads: Mapping[PartitionKey, PartitionLoad],
+    leaving: Collection[int] = (),
+    *,
+    max_changes: int = MAX_CHANGES,
+) -> list[Move]:
+    """Plans moves. `racks` names the live brokers. Replicas leave the brokers in `leaving` first. A partition
+    without a load weighs nothing.
+
+    Raises PlanError like `plan_moves`.
+    """
+    forced = plan_moves(current, racks, leaving, evens_out=False) if leaving else []
+    if not leaving:
+        plan_moves(current, racks, evens_out=False)  # raises PlanError if no plan is possible
+    staying = {broker: rack for broker, rack in sorted(racks.items()) if broker not in leaving}
+    assignment = {key: list(members) for key, members in sorted(after_moves(current, forced).items())}
+    scale = _Scale(staying, weights_of(loads), assignment)
+    for _ in range(max_changes):
+        if not _improve(scale):
+            break
+    _even_leaders(scale.replicas, loads, staying)
+    return [
+        Move(topic, partition, tuple(current[topic, partition]), tuple(members))
+        for (topic, partition), members in scale.replicas.items()
+        if tuple(members) != tuple(current[topic, partition])
+    ]
+
+
+def weights_of(loads: Mapping[PartitionKey, PartitionLoad]) -> dict[PartitionKey, float]:
+    """Returns the weight of one replica: its share of all stored bytes plus its share of all written
+    bytes.
+    """
+    stored = sum(load.bytes for load in loads.values())
+    written = sum(load.bytes_per_s for load in loads.values())
+    return {
+        key: (load.bytes / stored if stored else 0.0) + (load.bytes_per_s / written if written else 0.0)
+        for key, load in loads.items()
+    }
+
+
+def copied_bytes(moves: Collection[Move], loads: Mapping[PartitionKey, PartitionLoad]) -> float:
+    """Returns the number of bytes that brokers copy for the plan."""
+    return sum(
+        len(move.adding) * loads[move.topic, move.partition].bytes
+        for move in moves
+        if (move.topic, move.partition) in loads
+    )
+
+
+def _improve(scale: _Scale) -> bool:
+    """Makes one useful change for the most loaded broker that has one. Returns False if no broker has one."""
+    mean = sum(scale.load.values()) / len(scale.load)
+    for hot in sorted(scale.load, key=lambda b: (-scale.load[b], b)):
+        if scale.load[hot] <= mean * (1 + TOLERANCE):
+            return False
+        for cold in sorted(scale.load, key=lambda b: (scale.load[b], b)):
+            if scale.load[cold] >= mean:
+                break
+            change = _best_change(scale, hot, cold, _LEAST_GAIN * mean)
+            if change is not None:
+                given, taken = change
+                scale.move(given, hot, cold)
+                if taken is not None:
+                    scale.move(taken, cold, hot)
+                return True
+    return False
+
+
+def _best_change(
+    scale: _Scale, hot: int, cold: int, least_gain: float
+) -> tuple[PartitionKey, PartitionKey | None] | None:
+    """Returns the change that brings the two brokers' loads closest: a replica moved, or exchanged for a
+    lighter one.
+    """
+    gap = scale.load[hot] - scale.load[cold]
+    found: tuple[float, PartitionKey, PartitionKey | None] | None = None
+    gives = sorted(
+        (key for key in scale.held[hot] if scale.may_move(key, hot, cold)),
+        key=lambda key: (-scale.weights.get(key, 0.0), key),
+    )[:_CANDIDATES]
+    takes = sorted(
+        (key for key in scale.held[cold] if scale.may_move(key, cold, hot)),
+        key=lambda key: (scale.weights.get(key, 0.0), key),
+    )[:_CANDIDATES]
+    for given in gives:
+        for taken in (None, *takes):
+            shift = scale.weights.get(given, 0.0) - (0.0 if taken is None else scale.weights.get(taken, 0.0))
+            # Both loads approach their mean only if less than the whole difference changes sides.
+            gain = min(shift, gap - shift)
+            if gain < max(least_gain, _EPSILON):
+                continue
+            rated = gain if taken is None else gain * _EXCHANGE_WORTH
+            if found is None or rated > found[0]:
+                found = (rated, given, taken)
+    return None if found is None else found[1:]
+
+
+def _even_leaders(
+    replicas: dict[PartitionKey, list[int]],
+    loads: Mapping[PartitionKey, PartitionLoad],
+    brokers: Collection[int],
+) -> None:
+    """Reorders replicas, heavy partitions first, as long as this reduces the larger of two leaders' loads.
+
+    The load of a leader is the bytes written to its partitions plus a small amount for each partition.
+    """
+    heaviest = max((load.bytes_per_s for load in loads.values()), default=0.0) or 1.0
+    weight = {key: (loads[key].bytes_per_s if key in loads else 0.0) + heaviest / 1000 for key in replicas}
+    led: dict[int, float] = dict.fromkeys(brokers, 0.0)
+    for key, members in replicas.items():
+        led[members[0]] += weight[key]
+    mean = sum(led.values()) / len(led)
+    order = sorted(replicas, key=lambda key: (-weight[key], key))
+    for _ in range(len(led)):
+        is_changed = False
+        for key in order:
+            members = replicas[key]
+            least = min(members, key=lambda b: (led[b], b))
+            gain = led[members[0]] - led[least] - weight[key]
+            if led[members[0]] > mean * (1 + TOLERANCE) and gain > _LEAST_GAIN * mean:
+                led[members[0]] -= weight[key]
+                led[least] += weight[key]
+                members.remove(least)
+                members.insert(0, least)
+                is_changed = True
+        if not is_changed:
+            return

@@ -1,0 +1,14 @@
+"""`tidelog pipeline jars`."""
+
+from __future__ import annotations
+
+import click
+
+from tidelog.pipeline.jars import session_jars
+
+
+@click.command("jars")
+def command() -> None:
+    """Fetch the JARs that Spark sessions need, once, and list them."""
+    for jar in session_jars():
+        click.echo(jar)

@@ -1,0 +1,3 @@
+"""Converts values into columns: raw bytes, JSON, Avro, Protobuf. A value that cannot be read is returned with
+the reason.
+"""

@@ -1,0 +1,1 @@
+"""The completeness ledger: each commit of a table records what it took from the log."""

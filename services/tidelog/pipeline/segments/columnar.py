@@ -1,0 +1,297 @@
+"""Decodes record batches into Arrow record batches, column by column.
+
+Keys and values are never touched one by one. An Arrow binary column consists of offsets into one buffer.
+Offsets into the records' own buffer that alternate between gap and value make a column in which every second
+element is a value, and one `take` copies those out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from tidelog.pipeline.segments.record_places import (
+    RecordPlaces,
+    find_headers,
+    find_records,
+)
+from tidelog.pipeline.segments.varints import Integers, Octets
+from tidelog.records.batch import BatchHeader, Buffer, CorruptBatchError
+from tidelog.records.record import CorruptRecordError, iterate_records, records_of
+
+HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+COLUMNS: Final = {
+    "key": pa.binary(),
+    "value": pa.binary(),
+    "topic": pa.string(),
+    "partition": pa.int32(),
+    "offset": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "timestampType": pa.int32(),
+    "headers": HEADERS_TYPE,
+}
+"""The columns of Spark's Kafka connector (with includeHeaders), in its order."""
+
+GROUP_BYTES: Final = 8 * 1024 * 1024
+"""The number of decompressed bytes that become one Arrow batch. An Arrow batch holds at least one record
+batch.
+"""
+GROUP_ROWS: Final = 65_536
+
+_INT64: Final = np.iinfo(np.int64)
+_US_PER_MS: Final = 1_000
+_FIRST_MS, _LAST_MS = _INT64.min // _US_PER_MS + 1, _INT64.max // _US_PER_MS
+
+
+@dataclass(frozen=True, slots=True)
+class RowBounds:
+    """Limits of the rows: offsets [start, end), and times in microseconds, including both ends."""
+
+    start_offset: int = 0
+    end_offset: int = _INT64.max
+    first_timestamp_us: int | None = None
+    last_timestamp_us: int | None = None
+
+    def within(self, start_offset: int, end_offset: int) -> RowBounds:
+        """Returns the same limits, narrowed to the offsets [start, end)."""
+        start, end = max(self.start_offset, start_offset), min(self.end_offset, end_offset)
+        return replace(self, start_offset=start, end_offset=end)
+
+
+ALL_ROWS: Final = RowBounds()
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnarDecoder:
+    """`columns` names the wanted COLUMNS in their order. Other columns cost nothing."""
+
+    topic: str
+    partition: int
+    columns: tuple[str, ...] = tuple(COLUMNS)
+    schema: pa.Schema = field(init=False)
+
+    def __post_init__(self) -> None:
+        schema = pa.schema([(name, COLUMNS[name]) for name in self.columns])
+        object.__setattr__(self, "schema", schema)
+
+    def decode(
+        self, buffer: Buffer, batches: Iterable[tuple[int, BatchHeader]], bounds: RowBounds
+    ) -> Iterator[pa.RecordBatch]:
+        """Decodes the records of `batches`, given as (position in `buffer`, header), that are within
+        `bounds`.
+
+        Raises CorruptBatchError, CompressionDataError or CorruptRecordError, which are all ValueErrors.
+        """
+        for group in _groups(buffer, batches):
+            columns = self._decode_group(group, bounds)
+            if columns.num_rows:
+                yield columns
+
+    def _decode_group(self, group: _Group, bounds: RowBounds) -> pa.RecordBatch:
+        data = np.frombuffer(group.data, np.uint8)
+        try:
+            rows = _decode_rows(data, group, bounds)
+            arrays = [_BUILDERS[name](self, group, data, rows) for name in self.columns]
+        except CorruptRecordError:
+            _find_corrupt(group)
+            raise
+        if not arrays:
+            raise ValueError("no column is requested")
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+
+class _Group(NamedTuple):
+    """Batches that are decoded together. `data` holds the records of each batch from `starts` to `ends`."""
+
+    buffer: Buffer
+    data: Buffer
+    batches: Sequence[tuple[int, BatchHeader]]
+    starts: Sequence[int]
+    ends: Sequence[int]
+
+
+class _Rows(NamedTuple):
+    """`batches` holds the number of each row's batch in the group."""
+
+    places: RecordPlaces
+    batches: Integers
+    offsets: Integers
+    timestamps_us: Integers
+
+
+def _groups(buffer: Buffer, batches: Iterable[tuple[int, BatchHeader]]) -> Iterator[_Group]:
+    """Groups batches. Uncompressed records stay where they are, and decompressed ones get a buffer of their
+    own.
+    """
+    chosen: list[tuple[int, BatchHeader]] = []
+    starts: list[int] = []
+    ends: list[int] = []
+    unpacked: list[memoryview] | None = None
+    size_bytes = rows = 0
+
+    def finished() -> _Group:
+        data = buffer if unpacked is None else b"".join(unpacked)
+        return _Group(buffer, data, tuple(chosen), tuple(starts), tuple(ends))
+
+    for position, header in batches:
+        if header.record_count < 0:
+            raise CorruptBatchError(f"a batch of {header.record_count} records")
+        is_packed = bool(header.compression)
+        changes = bool(chosen) and is_packed != (unpacked is not None)
+        if chosen and (changes or size_bytes >= GROUP_BYTES or rows >= GROUP_ROWS):
+            yield finished()
+            chosen, starts, ends, unpacked, size_bytes, rows = [], [], [], None, 0, 0
+        body = records_of(buffer, header, position)
+        if is_packed:
+            unpacked = unpacked or []
+            unpacked.append(body)
+            starts.append(size_bytes)
+        else:
+            starts.append(position + header.size_bytes - len(body))
+        ends.append(starts[-1] + len(body))
+        size_bytes += len(body)
+        rows += header.record_count
+        chosen.append((position, header))
+    if chosen:
+        yield finished()
+
+
+def _decode_rows(data: Octets, group: _Group, bounds: RowBounds) -> _Rows:
+    headers = [header for _, header in group.batches]
+    counts = np.array([header.record_count for header in headers], np.int64)
+    places = find_records(data, np.array(group.starts, np.int64), np.array(group.ends, np.int64), counts)
+    batches: Integers = np.repeat(np.arange(len(headers)), counts)
+    base_offsets = np.array([header.base_offset for header in headers], np.int64)
+    offsets = base_offsets[batches] + places.offset_deltas
+    timestamps_us = _timestamps_us(headers, batches, places.timestamp_deltas)
+    inside = (offsets >= bounds.start_offset) & (offsets < bounds.end_offset)
+    if bounds.first_timestamp_us is not None:
+        inside &= timestamps_us >= bounds.first_timestamp_us
+    if bounds.last_timestamp_us is not None:
+        inside &= timestamps_us <= bounds.last_timestamp_us
+    if inside.all():
+        return _Rows(places, batches, offsets, timestamps_us)
+    kept = np.flatnonzero(inside)
+    return _Rows(places.chosen(kept), batches[kept], offsets[kept], timestamps_us[kept])
+
+
+def _timestamps_us(headers: Sequence[BatchHeader], batches: Integers, deltas: Integers) -> Integers:
+    """Returns the timestamps. With LogAppendTime, the batch's greatest timestamp is that of all its
+    records.
+    """
+    base = np.array(
+        [header.max_timestamp if header.is_log_append_time else header.base_timestamp for header in headers],
+        np.int64,
+    )
+    is_append_time = np.array([header.is_log_append_time for header in headers])
+    if is_append_time.any():
+        deltas = np.where(is_append_time[batches], 0, deltas)
+    # A client's timestamp may be outside Spark's range. It becomes the nearest possible value.
+    times: Integers = (base[batches] + deltas).clip(_FIRST_MS, _LAST_MS) * _US_PER_MS
+    return times
+
+
+def _find_corrupt(group: _Group) -> None:
+    """Raises the error of the first batch that cannot be decoded record by record."""
+    for position, header in group.batches:
+        try:
+            for _ in iterate_records(group.buffer, position):
+                pass
+        except ValueError as error:
+            raise type(error)(f"in the batch at offset {header.base_offset}: {error}") from error
+
+
+# -- columns
+
+
+def _key(decoder: ColumnarDecoder, group: _Group, data: Octets, rows: _Rows) -> pa.Array:
+    return binary_column(group.data, rows.places.key_starts, rows.places.key_lengths)
+
+
+def _value(decoder: ColumnarDecoder, group: _Group, data: Octets, rows: _Rows) -> pa.Array:
+    return binary_column(group.data, rows.places.value_starts, rows.places.value_lengths)
+
+
+def _topic(decoder: ColumnarDecoder, group: _Group, data: Octets, rows: _Rows) -> pa.Array:
+    name, count = decoder.topic.encode(), len(rows.offsets)
+    ends: Integers = np.arange(count + 1, dtype=np.int32) * len(name)
+    return pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(name * count)])
+
+
+def _partition(decoder: ColumnarDecoder, group: _Group, data: Octets, rows: _Rows) -> pa.Array:
+    return pa.array(np.full(len(rows.offsets), decoder.partition, np.int32))
+
+
+def _offset(decoder: ColumnarDecoder, group: _Group, data: Octets, rows: _Rows) -> pa.Array:
+    return pa.array(rows.offsets)
+
+
+def _timestamp(decoder: ColumnarDecoder, group: _Group, data: Octets, rows: _Rows) -> pa.Array:
+    buffers = [None, pa.py_buffer(np.ascontiguousarray(rows.timestamps_us))]
+    return pa.Array.from_buffers(COLUMNS["timestamp"], len(rows.timestamps_us), buffers)
+
+
+def _timestamp_type(decoder: ColumnarDecoder, group: _Group, data: Octets, rows: _Rows) -> pa.Array:
+    types = np.array([header.is_log_append_time for _, header in group.batches], np.int32)
+    return pa.array(types[rows.batches])
+
+
+def _headers(decoder: ColumnarDecoder, group: _Group, data: Octets, rows: _Rows) -> pa.Array:
+    """Returns the headers. As in the connector, a record without headers has null."""
+    found = find_headers(data, rows.places)
+    count = len(rows.offsets)
+    if not found.counts.any():
+        return pa.nulls(count, HEADERS_TYPE)
+    keys = _text(binary_column(group.data, found.key_starts, found.key_lengths))
+    values = binary_column(group.data, found.value_starts, found.value_lengths)
+    pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
+    ends: Integers = np.zeros(count + 1, np.int32)
+    np.cumsum(found.counts, out=ends[1:])
+    return pa.Array.from_buffers(
+        HEADERS_TYPE, count, [_validity(found.counts > 0), pa.py_buffer(ends)], children=[pairs]
+    )
+
+
+_BUILDERS: Final[dict[str, Callable[[ColumnarDecoder, _Group, Octets, _Rows], pa.Array]]] = {
+    "key": _key,
+    "value": _value,
+    "topic": _topic,
+    "partition": _partition,
+    "offset": _offset,
+    "timestamp": _timestamp,
+    "timestampType": _timestamp_type,
+    "headers": _headers,
+}
+
+
+def binary_column(data: Buffer, starts: Integers, lengths: Integers) -> pa.Array:
+    """Returns the bytes of `data` from each of the rising `starts` on, with null where a length is -1."""
+    count = len(starts)
+    is_null = lengths < 0
+    if is_null.all():
+        return pa.nulls(count, pa.binary())
+    bounds: Integers = np.zeros(2 * count + 1, np.int32)
+    bounds[1::2] = starts
+    np.add(starts, np.maximum(lengths, 0), out=bounds[2::2], casting="unsafe")
+    gaps_and_values = pa.Array.from_buffers(
+        pa.binary(), 2 * count, [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    )
+    values = gaps_and_values.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
+    if not is_null.any():
+        return values
+    return pa.Array.from_buffers(pa.binary(), count, [_validity(~is_null), *values.buffers()[1:]])
+
+
+def _text(column: pa.Array) -> pa.Array:
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([key.decode("utf-8", errors="replace") for key in column.to_pylist()], pa.string())
+
+
+def _validity(is_valid: Any) -> pa.Buffer:
+    return pa.py_buffer(np.packbits(is_valid, bitorder="little"))

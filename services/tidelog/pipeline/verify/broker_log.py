@@ -1,0 +1,134 @@
+"""The log as the brokers store it: records through Spark's Kafka connector, batches through our own
+client.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tidelog.client.admin import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    list_offsets,
+)
+from tidelog.client.cluster import Cluster
+from tidelog.client.configs import describe_topics_setting
+from tidelog.client.leader_epochs import OffsetRange, epochs_of_ranges
+from tidelog.client.raw_batches import fetch_batches
+from tidelog.model.topics import TopicPartition
+from tidelog.pipeline.verify.epochs import Epochs
+from tidelog.pipeline.verify.holes import SeenBatch
+from tidelog.pipeline.verify.log_reader import LogExtent, Partition, Span
+from tidelog.records.batch import iterate_headers
+from tidelog.records.record import end_transaction_marker
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class BrokerLog:
+    """`client_settings` are for Spark's Kafka clients, with Kafka's names."""
+
+    bootstrap: str
+    client_settings: Mapping[str, str] = field(default_factory=dict)
+    is_committed: bool = True
+    """Set to False if the archive read with read_uncommitted."""
+
+    @property
+    def place(self) -> str:
+        return f"the brokers at {self.bootstrap}"
+
+    def extents(self, topics: Collection[str]) -> dict[Partition, LogExtent]:
+        found: dict[Partition, LogExtent] = {}
+        with Cluster(self.bootstrap) as cluster:
+            existing = cluster.topics(topics)
+            policies = describe_topics_setting(cluster, existing, "cleanup.policy")
+            for name in existing:
+                topic = cluster.topic(name)
+                starts = list_offsets(cluster, topic, EARLIEST_TIMESTAMP, isolation_level=READ_UNCOMMITTED)
+                ends = list_offsets(cluster, topic, LATEST_TIMESTAMP, isolation_level=self._isolation_level)
+                is_compacted = "compact" in (policies.get(name) or "")
+                for index, end in ends.items():
+                    start = starts[index].offset
+                    extent = LogExtent(start, max(end.offset, start), str(topic.topic_id), is_compacted)
+                    found[name, index] = extent
+        return found
+
+    @property
+    def _isolation_level(self) -> int:
+        return READ_COMMITTED if self.is_committed else READ_UNCOMMITTED
+
+    def epochs(self, spans: Mapping[Partition, Span]) -> dict[Partition, Epochs]:
+        with Cluster(self.bootstrap) as cluster:
+            asked = {TopicPartition(*place): OffsetRange(*span) for place, span in spans.items()}
+            found = epochs_of_ranges(cluster, asked)
+        return {(place.topic, place.partition): epochs for place, epochs in found.items()}
+
+    def records(self, spark: SparkSession, spans: Mapping[Partition, Span]) -> DataFrame:
+        partitions: dict[str, list[int]] = {}
+        starting: dict[str, dict[str, int]] = {}
+        ending: dict[str, dict[str, int]] = {}
+        for (topic, partition), (start, end) in sorted(spans.items()):
+            partitions.setdefault(topic, []).append(partition)
+            starting.setdefault(topic, {})[str(partition)] = start
+            ending.setdefault(topic, {})[str(partition)] = end
+        reader = (
+            spark.read.format("kafka")
+            .option("kafka.bootstrap.servers", self.bootstrap)
+            .option("kafka.isolation.level", "read_committed" if self.is_committed else "read_uncommitted")
+            .option("assign", json.dumps(partitions))
+            .option("startingOffsets", json.dumps(starting))
+            .option("endingOffsets", json.dumps(ending))
+            .option("includeHeaders", "true")
+            # Retention continues during the read. Missing records are detected by comparing what remains.
+            .option("failOnDataLoss", "false")
+        )
+        for name, value in self.client_settings.items():
+            reader = reader.option(f"kafka.{name}", value)
+        return reader.load()
+
+    def opener(self) -> BrokerBatches:
+        return BrokerBatches(self.bootstrap, self._isolation_level)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerBatches:
+    bootstrap: str
+    isolation_level: int
+
+    def batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[SeenBatch]:
+        offset = start
+        with Cluster(self.bootstrap) as cluster:
+            described = cluster.topic(topic)
+            while offset < end:
+                page = fetch_batches(
+                    cluster, described, partition, offset, isolation_level=self.isolation_level
+                )
+                before = offset
+                for batch in _seen(page.data, list(page.aborted)):
+                    offset = max(offset, batch.header.last_offset + 1)
+                    yield batch
+                if offset == before:
+                    return
+
+
+def _seen(data: memoryview, aborted: list[tuple[int, int]]) -> Iterator[SeenBatch]:
+    """Returns the batch as seen. A producer's aborted transaction ends with its marker."""
+    aborted.reverse()
+    producers: set[int] = set()
+    for position, header in iterate_headers(data):
+        while aborted and aborted[-1][0] <= header.last_offset:
+            producers.add(aborted.pop()[1])
+        is_aborted = header.is_transactional and header.producer_id in producers
+        if header.is_control:
+            if end_transaction_marker(data, position) is not None:
+                producers.discard(header.producer_id)
+            is_aborted = False
+        raw = data[position : position + header.size_bytes]
+        yield SeenBatch(header, is_aborted, lambda raw=raw: raw)  # type: ignore[misc]

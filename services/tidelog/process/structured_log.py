@@ -1,0 +1,101 @@
+"""Structured logs: an event and its key=value pairs, for people on a terminal, as JSON lines otherwise.
+
+Modules take `structlog.get_logger(__name__)` at import; nothing is printed otherwise until the process's
+entry point has called `configure_logging`. Logs go to standard error: standard output is the command's own.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import Any, TextIO
+
+import structlog
+
+from tidelog.model.trace_context import add_trace_ids
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+def configure_logging(log_format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
+    """`log_format` is `text`, `json` or `auto` (text on a terminal); `level` the least that is shown.
+
+    ValueError for any other. The standard library's loggers (asyncio's, say) are written the same way.
+    """
+    if level not in _LEVELS:
+        raise ValueError(f"unknown log level {level}; there are {', '.join(_LEVELS)}")
+    if log_format not in ("auto", "text", "json"):
+        raise ValueError(f"unknown log format {log_format}; there are auto, text, json")
+    output = sys.stderr if stream is None else stream
+    as_text = log_format == "text" or (log_format == "auto" and output.isatty())
+    shared: list[Any] = [
+        structlog.contextvars.merge_contextvars,
+        add_trace_ids,
+        structlog.stdlib.add_log_level,
+        structlog.stdlib.add_logger_name,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+    ]
+    renderers = _text_renderers(output) if as_text else _json_renderers()
+    structlog.configure(
+        processors=[*shared, *renderers],
+        wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]),
+        logger_factory=_LoggerFactory(output),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(output)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        )
+    )
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(_LEVELS[level])
+
+
+def set_log_level(level: str) -> None:
+    """The least level that is shown from now on, for all loggers. ValueError for an unknown one."""
+    if level not in _LEVELS:
+        raise ValueError(f"unknown log level {level}; there are {', '.join(_LEVELS)}")
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]))
+    logging.getLogger().setLevel(_LEVELS[level])
+
+
+def log_level() -> str:
+    """The least level that is shown."""
+    least = logging.getLogger().level
+    return next((name for name, number in _LEVELS.items() if number >= least), "error")
+
+
+def _text_renderers(output: TextIO) -> list[Any]:
+    # Plain tracebacks: the prettier ones show local variables, records and secrets among them.
+    renderer = structlog.dev.ConsoleRenderer(
+        colors=output.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
+    )
+    return [renderer]
+
+
+def _json_renderers() -> list[Any]:
+    return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+
+
+class _NamedLogger(structlog.WriteLogger):
+    """Writes lines, and knows the name that `get_logger` was given."""
+
+    def __init__(self, file: TextIO, name: str | None) -> None:
+        super().__init__(file)
+        self.name = name
+
+
+class _LoggerFactory:
+    def __init__(self, file: TextIO) -> None:
+        self._file = file
+
+    def __call__(self, *args: Any) -> _NamedLogger:
+        return _NamedLogger(self._file, args[0] if args else None)

@@ -1,0 +1,129 @@
+"""Making record batches: for the command line, tests, another codec, control records, compaction."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+from crc32c import crc32c
+
+from tidelog.records.batch import (
+    BATCH_HEADER_BYTES,
+    CONTROL_BIT,
+    CURRENT_MAGIC,
+    LOG_OVERHEAD_BYTES,
+    NO_PRODUCER_ID,
+    NO_TIMESTAMP,
+    TIMESTAMP_TYPE_BIT,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    Buffer,
+)
+from tidelog.records.compression import Compression, compress
+from tidelog.records.control import EndTransactionMarker, encode_end_transaction
+from tidelog.records.record import Record, append_record
+
+NO_PRODUCER_EPOCH = -1
+NO_SEQUENCE = -1
+NO_LEADER_EPOCH = -1
+
+_BEFORE_CRC = struct.Struct(">qiib")
+_CRC = struct.Struct(">I")
+_AFTER_CRC = struct.Struct(">hiqqqhii")
+
+
+def build_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int | None = None,
+    compression: int = Compression.NONE,
+    compression_level: int | None = None,
+    log_append_time_ms: int | None = None,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = NO_PRODUCER_EPOCH,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+) -> bytearray:
+    """One batch of `records`, whose offsets rise from `base_offset` on (default: the first record's).
+
+    With `log_append_time_ms` that is the time of all of them. Raises ValueError if there is no record or
+    offsets do not rise.
+    """
+    payload = bytearray()
+    count, last_delta, base_timestamp, max_timestamp = 0, -1, NO_TIMESTAMP, NO_TIMESTAMP
+    for record in records:
+        if count == 0:
+            base_offset = record.offset if base_offset is None else base_offset
+            base_timestamp = record.timestamp
+        assert base_offset is not None  # set with the first record
+        if record.offset - base_offset <= last_delta:
+            raise ValueError(f"offset {record.offset} does not rise above {base_offset + last_delta}")
+        last_delta = record.offset - base_offset
+        max_timestamp = max(max_timestamp, record.timestamp)
+        append_record(
+            payload,
+            timestamp_delta=record.timestamp - base_timestamp,
+            offset_delta=last_delta,
+            key=record.key,
+            value=record.value,
+            headers=record.headers,
+        )
+        count += 1
+    if base_offset is None or count == 0:
+        raise ValueError("a batch needs a record")
+    attributes = compression
+    attributes |= TRANSACTIONAL_BIT if is_transactional else 0
+    attributes |= CONTROL_BIT if is_control else 0
+    attributes |= TIMESTAMP_TYPE_BIT if log_append_time_ms is not None else 0
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=0,
+        partition_leader_epoch=leader_epoch,
+        magic=CURRENT_MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=last_delta,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp if log_append_time_ms is None else log_append_time_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        record_count=count,
+    )
+    return assemble_batch(header, compress(compression, payload, compression_level))
+
+
+def assemble_batch(header: BatchHeader, payload: Buffer) -> bytearray:
+    """`header` and the already compressed `payload` as one batch; length and CRC are computed, not taken."""
+    after_crc = _AFTER_CRC.pack(*header[5:])
+    length = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
+    batch = bytearray(
+        _BEFORE_CRC.pack(header.base_offset, length, header.partition_leader_epoch, CURRENT_MAGIC)
+    )
+    batch += _CRC.pack(crc32c(payload, crc32c(after_crc)))
+    batch += after_crc
+    batch += payload
+    return batch
+
+
+def build_end_transaction_batch(
+    marker: EndTransactionMarker,
+    *,
+    base_offset: int,
+    timestamp_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytearray:
+    """The control batch that commits or aborts a producer's transaction in a partition."""
+    key, value = encode_end_transaction(marker)
+    return build_batch(
+        [Record(base_offset, timestamp_ms, key, value)],
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
+    )

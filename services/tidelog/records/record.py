@@ -1,0 +1,211 @@
+"""The records inside a batch: where each begins and what it says.
+
+A record is `length varint, attributes int8, timestamp_delta varlong, offset_delta varint, key_length varint,
+key, value_length varint, value, header_count varint, headers`; a header is `key_length varint, key,
+value_length varint, value`. Length -1 is null. Source: Kafka's `DefaultRecord`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tidelog.records.batch import BATCH_HEADER_BYTES, BatchHeader, Buffer, parse_header
+from tidelog.records.compression import MAX_DECOMPRESSED_BYTES, decompress
+from tidelog.records.control import EndTransactionMarker, decode_end_transaction
+from tidelog.records.varint import CorruptVarintError, append_varint, continue_varint, read_varint
+
+
+class CorruptRecordError(ValueError):
+    """Bytes that are not the records their batch announced; the message says why."""
+
+
+Header = tuple[str, bytes | None]
+
+
+class Record(NamedTuple):
+    """`timestamp` in ms since 1970, -1 for none; under LogAppendTime the broker's."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[Header, ...] = ()
+
+
+class RecordSpan(NamedTuple):
+    """Where a record's parts are in the (decompressed) records of its batch; lengths -1 for null."""
+
+    start: int
+    end: int
+    timestamp_delta: int
+    offset_delta: int
+    key_start: int
+    key_length: int
+    value_start: int
+    value_length: int
+    headers_start: int
+
+
+def records_of(
+    batch: Buffer, header: BatchHeader, position: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> memoryview:
+    """The batch's records, decompressed: a view of the batch itself if it is not compressed."""
+    body = memoryview(batch)[position + BATCH_HEADER_BYTES : position + header.size_bytes]
+    return decompress(header.compression, body, max_bytes)
+
+
+def iterate_records(
+    batch: Buffer, position: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> Iterator[Record]:
+    """All records of the batch at `position`, control records too.
+
+    Raises CorruptBatchError, CompressionDataError or CorruptRecordError, all ValueErrors, for damaged bytes.
+    """
+    header = parse_header(batch, position)
+    body = records_of(batch, header, position, max_bytes=max_bytes)
+    base_offset, base_timestamp = header.base_offset, header.base_timestamp
+    append_time = header.max_timestamp if header.is_log_append_time else None
+    for span in scan_records(body, header.record_count):
+        key_start, key_length = span.key_start, span.key_length
+        value_start, value_length = span.value_start, span.value_length
+        yield Record(
+            base_offset + span.offset_delta,
+            base_timestamp + span.timestamp_delta if append_time is None else append_time,
+            bytes(body[key_start : key_start + key_length]) if key_length >= 0 else None,
+            bytes(body[value_start : value_start + value_length]) if value_length >= 0 else None,
+            read_headers(body, span.headers_start, span.end),
+        )
+
+
+def scan_records(body: Buffer, record_count: int) -> Iterator[RecordSpan]:
+    """Each record's place in `body`, the decompressed records of a batch of `record_count`.
+
+    Raises CorruptRecordError: lengths that don't fit, fewer or more bytes than the records need. Headers are
+    only skipped.
+    """
+    position, limit = 0, len(body)
+    for number in range(record_count):
+        start = position
+        try:
+            span = _scan_record(body, position)
+        except (IndexError, CorruptVarintError) as error:
+            raise CorruptRecordError(f"record {number} of {record_count} is cut off") from error
+        position = span.end
+        if (
+            not start < span.headers_start <= position <= limit
+            or span.key_length < -1
+            or span.value_length < -1
+        ):
+            raise CorruptRecordError(f"record {number} of {record_count} has lengths that do not fit")
+        yield span
+    if position != limit:
+        raise CorruptRecordError(f"{limit - position} bytes are left behind {record_count} records")
+
+
+def _scan_record(body: Buffer, start: int) -> RecordSpan:
+    """IndexError at the end of the bytes. Most varints are of one byte, so that case is read in place."""
+    zigzag, position = body[start], start + 1
+    if zigzag > 0x7F:
+        zigzag, position = continue_varint(body, position, zigzag)
+    end = position + ((zigzag >> 1) ^ -(zigzag & 1))
+    position += 1  # attributes: unused by Kafka so far
+    zigzag = body[position]
+    position += 1
+    if zigzag > 0x7F:
+        zigzag, position = continue_varint(body, position, zigzag)
+    timestamp_delta = (zigzag >> 1) ^ -(zigzag & 1)
+    zigzag = body[position]
+    position += 1
+    if zigzag > 0x7F:
+        zigzag, position = continue_varint(body, position, zigzag)
+    offset_delta = (zigzag >> 1) ^ -(zigzag & 1)
+    zigzag = body[position]
+    position += 1
+    if zigzag > 0x7F:
+        zigzag, position = continue_varint(body, position, zigzag)
+    key_length, key_start = (zigzag >> 1) ^ -(zigzag & 1), position
+    if key_length > 0:
+        position += key_length
+    zigzag = body[position]
+    position += 1
+    if zigzag > 0x7F:
+        zigzag, position = continue_varint(body, position, zigzag)
+    value_length, value_start = (zigzag >> 1) ^ -(zigzag & 1), position
+    if value_length > 0:
+        position += value_length
+    return RecordSpan(
+        start, end, timestamp_delta, offset_delta, key_start, key_length, value_start, value_length, position
+    )
+
+
+def read_headers(body: memoryview, position: int, end: int) -> tuple[Header, ...]:
+    """The headers that begin at `position` of a record that ends at `end`. Raises CorruptRecordError."""
+    if position < end and body[position] == 0 and position + 1 == end:
+        return ()
+    record = body[:end]
+    headers: list[Header] = []
+    try:
+        count, position = read_varint(record, position)
+        if not 0 <= count <= end - position:
+            raise CorruptRecordError(f"a record has {count} headers in {end - position} bytes")
+        for _ in range(count):
+            key, position = _read_bytes(record, position)
+            value, position = _read_bytes(record, position)
+            if key is None:
+                raise CorruptRecordError("a header has no key")
+            headers.append((key.decode("utf-8", errors="replace"), value))
+    except CorruptVarintError as error:
+        raise CorruptRecordError("a record's headers are cut off") from error
+    if position != end:
+        raise CorruptRecordError(f"{end - position} bytes are left behind a record's headers")
+    return tuple(headers)
+
+
+def _read_bytes(record: memoryview, position: int) -> tuple[bytes | None, int]:
+    length, position = read_varint(record, position)
+    if length < 0:
+        if length < -1:
+            raise CorruptRecordError(f"a header has a length of {length} bytes")
+        return None, position
+    if length > len(record) - position:
+        raise CorruptRecordError(f"a header of {length} bytes in {len(record) - position}")
+    return bytes(record[position : position + length]), position + length
+
+
+def append_record(
+    output: bytearray,
+    *,
+    timestamp_delta: int,
+    offset_delta: int,
+    key: bytes | None,
+    value: bytes | None,
+    headers: tuple[Header, ...] = (),
+) -> None:
+    """Write one record behind what is in `output`."""
+    record = bytearray(1)  # attributes
+    append_varint(record, timestamp_delta)
+    append_varint(record, offset_delta)
+    _append_bytes(record, key)
+    _append_bytes(record, value)
+    append_varint(record, len(headers))
+    for name, content in headers:
+        _append_bytes(record, name.encode())
+        _append_bytes(record, content)
+    append_varint(output, len(record))
+    output += record
+
+
+def _append_bytes(output: bytearray, content: bytes | None) -> None:
+    if content is None:
+        append_varint(output, -1)
+    else:
+        append_varint(output, len(content))
+        output += content
+
+
+def end_transaction_marker(batch: Buffer, position: int = 0) -> EndTransactionMarker | None:
+    """How the control batch at `position` ends its transaction; None if empty or of another kind."""
+    for record in iterate_records(batch, position):
+        return decode_end_transaction(record.key or b"", record.value or b"")
+    return None

@@ -1,0 +1,83 @@
+"""Where the controller in office takes calls: `/controller` in the metadata store, read and watched."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final, NamedTuple
+
+import structlog
+
+from tidelog.metadata import keys
+from tidelog.metadata.entries import ControllerEntry, InvalidEntryError, decode_entry
+from tidelog.metadata.store import CompactedError, MetadataStore, StoreUnavailableError
+
+RETRY_MS: Final = 500
+
+_log = structlog.get_logger(__name__)
+
+
+class Officeholder(NamedTuple):
+    """A controller in one term: `term` is the create_revision of `/controller`."""
+
+    controller_id: int
+    rpc_address: str
+    term: int
+
+
+class ControllerLocation:
+    """Who holds the office, as far as the store has told. While the store is away, the last one known."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.holder: Officeholder | None = None
+
+    def start(self) -> None:
+        self._task = asyncio.create_task(self._follow(), name="controller-location")
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def until_other_than(self, holder: Officeholder | None) -> None:
+        """Returns once somebody else holds the office, or nobody does."""
+        while self.holder == holder:
+            await self._changed.wait()
+
+    async def _follow(self) -> None:
+        while True:
+            try:
+                await self._list_and_watch()
+            except (CompactedError, StoreUnavailableError, InvalidEntryError) as error:
+                _log.warning("the controller is looked up again", reason=str(error))
+            await asyncio.sleep(RETRY_MS / 1000)
+
+    async def _list_and_watch(self) -> None:
+        listing = await self._store.list_prefix(keys.CONTROLLER)
+        found = next((item for item in listing.items if item.key == keys.CONTROLLER), None)
+        self._set(None if found is None else _holder(found.value, found.create_revision))
+        watch = self._store.watch(keys.CONTROLLER, listing.revision + 1)
+        try:
+            async for batch in watch:
+                for event in batch.events:
+                    if event.key == keys.CONTROLLER:
+                        gone = event.value is None
+                        self._set(None if gone else _holder(event.value or b"", event.create_revision))
+        finally:
+            await watch.aclose()
+
+    def _set(self, holder: Officeholder | None) -> None:
+        if holder != self.holder:
+            self.holder = holder
+            self._changed.set()
+            self._changed = asyncio.Event()
+
+
+def _holder(value: bytes, create_revision: int) -> Officeholder:
+    entry = decode_entry(keys.CONTROLLER, value)
+    if not isinstance(entry, ControllerEntry):
+        raise InvalidEntryError(f"{keys.CONTROLLER} holds {value!r}")
+    return Officeholder(entry.controller_id, entry.rpc_address, create_revision)

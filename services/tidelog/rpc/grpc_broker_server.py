@@ -1,0 +1,146 @@
+"""A broker's side of the command stream: takes the controller's commands over gRPC, in order, for this life
+only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import grpc.aio
+import structlog
+
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.rpc.broker_commands import (
+    BrokerCommands,
+    CommandResult,
+    LeaderAndIsr,
+    StopReplica,
+    UpdateMetadata,
+)
+from tidelog.rpc.cluster_messages import refusal_message
+from tidelog.rpc.command_messages import BrokerCommand, command, result_message
+from tidelog.rpc.generated import broker_commands_pb2 as pb
+from tidelog.rpc.generated.broker_commands_pb2_grpc import add_BrokerCommandsServicer_to_server
+
+# How long a command for a life that this broker doesn't know to be its own yet is kept: the controller may
+# hear of a registration before the broker has the store's answer to it.
+EPOCH_WAIT_MS: Final = 5_000
+# How long a stop waits for a command under way.
+STOP_WAIT_MS: Final = 5_000
+
+_log = structlog.get_logger(__name__)
+
+
+class BrokerCommandsService:
+    """gRPC's `BrokerCommands` in front of the broker's own.
+
+    A command is carried out to its end even if its stream breaks meanwhile, and never two at once; so a
+    broken stream leaves nothing half done, and what a controller sends again waits its turn.
+    """
+
+    def __init__(self, commands: BrokerCommands, broker_id: int) -> None:
+        self._commands = commands
+        self._broker_id = broker_id
+        self._broker_epoch = -1
+        self._epoch_changed = asyncio.Event()
+        self._one_at_a_time = asyncio.Lock()
+        self._last_carried_out = (-1, -1)  # (controller_epoch, id)
+        self._in_work: set[asyncio.Task[pb.CommandAnswer]] = set()
+
+    def set_broker_epoch(self, broker_epoch: int) -> None:
+        """Tell it in which life the broker is, after each registration. Until the first, commands wait."""
+        self._broker_epoch = broker_epoch
+        self._epoch_changed.set()
+        self._epoch_changed = asyncio.Event()
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        add_BrokerCommandsServicer_to_server(self, server)  # type: ignore[arg-type]  # no base class needed
+
+    async def stop(self) -> None:
+        if self._in_work:
+            await asyncio.wait(self._in_work, timeout=STOP_WAIT_MS / 1000)
+        for task in self._in_work:
+            _log.warning("a command is broken off", broker_id=self._broker_id)
+            task.cancel()
+
+    async def Commands(  # noqa: N802  the name in the .proto
+        self, requests: AsyncIterator[pb.Command], _context: grpc.aio.ServicerContext[Any, Any]
+    ) -> AsyncIterator[pb.CommandAnswer]:
+        async for message in requests:
+            task = asyncio.create_task(self._answer(message))
+            self._in_work.add(task)
+            task.add_done_callback(self._in_work.discard)
+            yield await asyncio.shield(task)
+
+    async def _answer(self, message: pb.Command) -> pb.CommandAnswer:
+        if not await self._is_for_us(message):
+            return _not_carried_out(message, self._address_problem(message))
+        async with self._one_at_a_time:
+            if message.broker_epoch < self._broker_epoch:
+                # Its life is over, so is the command.
+                return _answered(message, CommandResult(ErrorCode.STALE_BROKER_EPOCH))
+            try:
+                order = command(message)
+            except ValueError as error:
+                return _failed(message, KafkaError(ErrorCode.INVALID_REQUEST, str(error)))
+            if order is None:
+                return _failed(message, KafkaError(ErrorCode.UNSUPPORTED_VERSION, "unknown command"))
+            place = (order.controller_epoch, message.id)
+            if order.controller_epoch == self._last_carried_out[0] and place <= self._last_carried_out:
+                return _not_carried_out(message, f"a command after {message.id} was carried out already")
+            self._last_carried_out = max(self._last_carried_out, place)
+            return await self._carry_out(message, order)
+
+    async def _is_for_us(self, message: pb.Command) -> bool:
+        """Waits, within bounds, for the registration by which this broker will know that it is meant."""
+        if message.broker_id != self._broker_id:
+            return False
+        try:
+            async with asyncio.timeout(EPOCH_WAIT_MS / 1000):
+                while message.broker_epoch > self._broker_epoch:
+                    await self._epoch_changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _address_problem(self, message: pb.Command) -> str:
+        return (
+            f"for broker {message.broker_id} of epoch {message.broker_epoch}, "
+            f"this is broker {self._broker_id} of epoch {self._broker_epoch}"
+        )
+
+    async def _carry_out(self, message: pb.Command, order: BrokerCommand) -> pb.CommandAnswer:
+        try:
+            return _answered(message, await _call(self._commands, order))
+        except KafkaError as error:
+            return _failed(message, error)
+        except OSError as error:
+            _log.error("a command failed", command=type(order).__name__, reason=str(error))
+            return _failed(message, KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, str(error)))
+        except Exception as error:  # noqa: BLE001 - a fault in one command must not end the stream
+            _log.exception("a command failed", command=type(order).__name__)
+            return _failed(message, KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, repr(error)))
+
+
+async def _call(commands: BrokerCommands, order: BrokerCommand) -> CommandResult:
+    match order:
+        case LeaderAndIsr():
+            return await commands.leader_and_isr(order)
+        case UpdateMetadata():
+            return await commands.update_metadata(order)
+        case StopReplica():
+            return await commands.stop_replica(order)
+
+
+def _answered(message: pb.Command, result: CommandResult) -> pb.CommandAnswer:
+    return pb.CommandAnswer(id=message.id, result=result_message(result))
+
+
+def _failed(message: pb.Command, error: KafkaError) -> pb.CommandAnswer:
+    return pb.CommandAnswer(id=message.id, failure=refusal_message(error))
+
+
+def _not_carried_out(message: pb.Command, reason: str) -> pb.CommandAnswer:
+    return pb.CommandAnswer(id=message.id, not_carried_out=reason)

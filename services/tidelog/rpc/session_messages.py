@@ -1,0 +1,400 @@
+"""What coordinators and brokers say to each other as protobuf messages
+(protos/tidelog/rpc/v1/coordinator_session.proto), and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from tidelog.model.coordinator_shards import ShardId, ShardKind
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc import coordinator_session as session
+from tidelog.rpc.coordinator_session import Item
+from tidelog.rpc.generated import cluster_pb2
+from tidelog.rpc.generated import coordinator_session_pb2 as pb
+
+_KINDS: Final = {ShardKind.GROUP: pb.SHARD_KIND_GROUP, ShardKind.TRANSACTION: pb.SHARD_KIND_TRANSACTION}
+_ERRORS: Final = {code.value: code for code in ErrorCode}
+_KINDS_BACK: Final = {number: kind for kind, number in _KINDS.items()}
+
+
+def coordinator_message(item: Item) -> bytes:
+    """A frame of one item; frames that are joined are one frame of all their items."""
+    by_hand = _FREQUENT.get(type(item))
+    if by_hand is not None:
+        return by_hand(item)
+    return _COORDINATOR_ENCODERS[type(item)](item).SerializeToString()
+
+
+def broker_message(item: Item) -> bytes:
+    """As `coordinator_message`, of what a broker says."""
+    by_hand = _FREQUENT.get(type(item))
+    if by_hand is not None:
+        return by_hand(item)
+    return _BROKER_ENCODERS[type(item)](item).SerializeToString()
+
+
+def coordinator_items(frame: bytes) -> list[Item]:
+    """What a coordinator said; kinds that aren't known are left out. Raises ValueError."""
+    return _items(pb.FromCoordinator, _COORDINATOR_DECODERS, frame)
+
+
+def broker_items(frame: bytes) -> list[Item]:
+    """As `coordinator_items`, of what a broker said."""
+    return _items(pb.FromBroker, _BROKER_DECODERS, frame)
+
+
+def _items(frames: Any, decoders: dict[str, Callable[[Any], Item]], frame: bytes) -> list[Item]:
+    try:
+        message = frames.FromString(frame)
+    except Exception as error:  # DecodeError is another class in each of protobuf's implementations
+        raise ValueError(str(error)) from error
+    items = []
+    for entry in message.items:
+        kind = entry.WhichOneof("kind")
+        if kind is not None:
+            items.append(decoders[kind](getattr(entry, kind)))
+    return items
+
+
+# -- parts of items
+
+
+def _shard_message(shard: ShardId) -> pb.Shard:
+    return pb.Shard(kind=_KINDS[shard.kind], partition=shard.partition)
+
+
+def _shard(message: pb.Shard) -> ShardId:
+    kind = _KINDS_BACK.get(message.kind)
+    if kind is None:
+        raise ValueError(f"a shard of the unknown kind {message.kind}")
+    return ShardId(kind, message.partition)
+
+
+def _error(code: int) -> ErrorCode:
+    return _ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)  # of another version
+
+
+def _partition_message(partition: TopicPartition) -> cluster_pb2.TopicPartition:
+    return cluster_pb2.TopicPartition(topic=partition.topic, partition=partition.partition)
+
+
+def _partition(message: cluster_pb2.TopicPartition) -> TopicPartition:
+    return TopicPartition(message.topic, message.partition)
+
+
+def _marker_message(marker: session.Marker) -> pb.Marker:
+    return pb.Marker(
+        producer_id=marker.producer_id,
+        producer_epoch=marker.producer_epoch,
+        is_commit=marker.is_commit,
+        coordinator_epoch=marker.coordinator_epoch,
+        transaction_version=marker.transaction_version,
+        partitions=[_partition_message(partition) for partition in marker.partitions],
+    )
+
+
+def _marker(message: pb.Marker) -> session.Marker:
+    return session.Marker(
+        message.producer_id,
+        message.producer_epoch,
+        message.is_commit,
+        message.coordinator_epoch,
+        message.transaction_version,
+        tuple([_partition(partition) for partition in message.partitions]),
+    )
+
+
+# -- what comes often
+#
+# A message object costs more to make than its bytes: these are written by hand, in less than half the time.
+# Before each field stands its tag: its number in the .proto * 8, + 2 if it has a length.
+
+_ONE_BYTE: Final = tuple(bytes((number,)) for number in range(128))
+_CACHED_TAILS: Final = 1_000
+
+
+def _varint(number: int) -> bytes:
+    """As protobuf's int32 and int64."""
+    if 0 <= number < 128:
+        return _ONE_BYTE[number]
+    number &= 0xFFFF_FFFF_FFFF_FFFF
+    encoded = bytearray()
+    while number >= 128:
+        encoded.append(number & 127 | 128)
+        number >>= 7
+    encoded.append(number)
+    return bytes(encoded)
+
+
+def _in_frame(item_tag: bytes, size: int, *fields: bytes) -> bytes:
+    """`fields`, of `size` bytes together, as the only item of a frame."""
+    length = _varint(size)
+    return b"".join((b"\x0a", _varint(size + 1 + len(length)), item_tag, length, *fields))
+
+
+def _append_to_shard(item: session.AppendToShard) -> bytes:
+    batches = item.batches
+    head = b"".join(
+        (
+            b"\x08",
+            _varint(item.attachment),
+            b"\x10",
+            _varint(item.leader_epoch),
+            b"\x18",
+            _varint(item.expected_offset),
+            b"\x22",
+            _varint(len(batches)),
+        )
+    )
+    return _in_frame(b"\x22", len(head) + len(batches), head, batches)
+
+
+def _answer_request(item: session.AnswerRequest) -> bytes:
+    head, body, tail = b"\x08" + _varint(item.request_id), item.body, b""
+    if body is not None:
+        head += b"\x12" + _varint(len(body))
+    if item.error != ErrorCode.NONE:
+        code = item.error.value
+        tail = b"\x18" + _varint(code << 1 if code >= 0 else (-code << 1) - 1)  # sint32
+    hold = item.hold
+    if hold is not None:
+        held = b"\x08" + _varint(hold.attachment) + b"\x10" + _varint(hold.offset)
+        tail += b"\x22" + _ONE_BYTE[len(held)] + held
+    body = body or b""
+    return _in_frame(b"\x3a", len(head) + len(body) + len(tail), head, body, tail)
+
+
+def _shard_committed(item: session.ShardCommitted) -> bytes:
+    fields = b"\x08" + _varint(item.attachment) + b"\x10" + _varint(item.high_watermark)
+    return _in_frame(b"\x22", len(fields), fields)
+
+
+def _forwarded_to_shard(item: session.ForwardedToShard) -> bytes:
+    body = item.body
+    asked = (item.shard, item.api_key, item.api_version, item.principal, item.client_id, item.host)
+    around = _AROUND_BODIES.get(asked)
+    if around is None:
+        if len(_AROUND_BODIES) >= _CACHED_TAILS:
+            _AROUND_BODIES.clear()
+        around = _AROUND_BODIES[asked] = _around_body(*asked)
+    middle, tail = around
+    if item.traceparent:
+        tail += pb.ForwardedToShard(traceparent=item.traceparent).SerializeToString()
+    head = b"".join((b"\x08", _varint(item.request_id), middle, _varint(len(body))))
+    return _in_frame(b"\x32", len(head) + len(body) + len(tail), head, body, tail)
+
+
+def _around_body(
+    shard: ShardId, api_key: int, api_version: int, principal: str, client_id: str | None, host: str
+) -> tuple[bytes, bytes]:
+    """What is alike in all requests of a kind by one client: the fields before its body, and those after."""
+    before = pb.ForwardedToShard(shard=_shard_message(shard), api_key=api_key, api_version=api_version)
+    after = pb.ForwardedToShard(principal=principal, client_id=client_id, host=host)
+    return before.SerializeToString() + b"\x2a", after.SerializeToString()
+
+
+_AROUND_BODIES: Final[dict[tuple[ShardId, int, int, str, str | None, str], tuple[bytes, bytes]]] = {}
+
+_FREQUENT: Final[dict[type, Callable[[Any], bytes]]] = {
+    session.AppendToShard: _append_to_shard,
+    session.AnswerRequest: _answer_request,
+    session.ShardCommitted: _shard_committed,
+    session.ForwardedToShard: _forwarded_to_shard,
+}
+
+
+# -- of the coordinator
+
+
+def _coordinator(**kind: Any) -> pb.FromCoordinator:
+    return pb.FromCoordinator(items=(pb.CoordinatorItem(**kind),))
+
+
+def _hello(item: session.Hello) -> pb.FromCoordinator:
+    return _coordinator(hello=pb.Hello(coordinator_id=item.coordinator_id))
+
+
+def _attach_shard(item: session.AttachShard) -> pb.FromCoordinator:
+    return _coordinator(
+        attach_shard=pb.AttachShard(
+            attachment=item.attachment, shard=_shard_message(item.shard), shard_epoch=item.shard_epoch
+        )
+    )
+
+
+def _read_shard(item: session.ReadShard) -> pb.FromCoordinator:
+    return _coordinator(
+        read_shard=pb.ReadShard(
+            attachment=item.attachment, from_offset=item.from_offset, max_bytes=item.max_bytes
+        )
+    )
+
+
+def _detach_shard(item: session.DetachShard) -> pb.FromCoordinator:
+    return _coordinator(detach_shard=pb.DetachShard(attachment=item.attachment))
+
+
+def _serve_shards(item: session.ServeShards) -> pb.FromCoordinator:
+    shards = [
+        pb.ServedShard(shard=_shard_message(served.shard), shard_epoch=served.shard_epoch)
+        for served in item.shards
+    ]
+    return _coordinator(serve_shards=pb.ServeShards(shards=shards))
+
+
+def _answered_request(message: pb.AnswerRequest) -> session.AnswerRequest:
+    hold = session.Hold(message.hold.attachment, message.hold.offset) if message.HasField("hold") else None
+    body = message.body if message.HasField("body") else None
+    return session.AnswerRequest(message.request_id, body, _error(message.error_code), hold)
+
+
+def _write_markers(item: session.WriteMarkers) -> pb.FromCoordinator:
+    markers = [_marker_message(marker) for marker in item.markers]
+    return _coordinator(write_markers=pb.WriteMarkers(call_id=item.call_id, markers=markers))
+
+
+def _ask_producer_ids(item: session.AskProducerIds) -> pb.FromCoordinator:
+    return _coordinator(ask_producer_ids=pb.AskProducerIds(call_id=item.call_id))
+
+
+def _ask_offsets(item: session.AskOffsets) -> pb.FromCoordinator:
+    positions = [
+        pb.Position(partition=_partition_message(partition), offset=offset)
+        for partition, offset in item.positions
+    ]
+    return _coordinator(ask_offsets=pb.AskOffsets(call_id=item.call_id, positions=positions))
+
+
+_COORDINATOR_ENCODERS: Final[dict[type, Callable[[Any], pb.FromCoordinator]]] = {
+    session.Hello: _hello,
+    session.AttachShard: _attach_shard,
+    session.ReadShard: _read_shard,
+    session.DetachShard: _detach_shard,
+    session.ServeShards: _serve_shards,
+    session.WriteMarkers: _write_markers,
+    session.AskProducerIds: _ask_producer_ids,
+    session.AskOffsets: _ask_offsets,
+}
+
+_COORDINATOR_DECODERS: Final[dict[str, Callable[[Any], Item]]] = {
+    "hello": lambda m: session.Hello(m.coordinator_id),
+    "attach_shard": lambda m: session.AttachShard(m.attachment, _shard(m.shard), m.shard_epoch),
+    "read_shard": lambda m: session.ReadShard(m.attachment, m.from_offset, m.max_bytes),
+    "append_to_shard": lambda m: session.AppendToShard(
+        m.attachment, m.leader_epoch, m.expected_offset, m.batches
+    ),
+    "detach_shard": lambda m: session.DetachShard(m.attachment),
+    "serve_shards": lambda m: session.ServeShards(
+        tuple([session.ServedShard(_shard(served.shard), served.shard_epoch) for served in m.shards])
+    ),
+    "answer_request": _answered_request,
+    "write_markers": lambda m: session.WriteMarkers(
+        m.call_id, tuple([_marker(marker) for marker in m.markers])
+    ),
+    "ask_producer_ids": lambda m: session.AskProducerIds(m.call_id),
+    "ask_offsets": lambda m: session.AskOffsets(
+        m.call_id, tuple([(_partition(position.partition), position.offset) for position in m.positions])
+    ),
+}
+
+
+# -- of the broker
+
+
+def _broker(**kind: Any) -> pb.FromBroker:
+    return pb.FromBroker(items=(pb.BrokerItem(**kind),))
+
+
+def _welcome(item: session.Welcome) -> pb.FromBroker:
+    return _broker(welcome=pb.Welcome(broker_id=item.broker_id, broker_epoch=item.broker_epoch))
+
+
+def _shard_attached(item: session.ShardAttached) -> pb.FromBroker:
+    return _broker(shard_attached=pb.ShardAttached(**item._asdict()))
+
+
+def _shard_records(item: session.ShardRecords) -> pb.FromBroker:
+    return _broker(shard_records=pb.ShardRecords(**item._asdict()))
+
+
+def _shard_lost(item: session.ShardLost) -> pb.FromBroker:
+    return _broker(
+        shard_lost=pb.ShardLost(attachment=item.attachment, error_code=item.error, message=item.message)
+    )
+
+
+def _forwarded(message: pb.ForwardedToShard) -> session.ForwardedToShard:
+    return session.ForwardedToShard(
+        message.request_id,
+        _shard(message.shard),
+        message.api_key,
+        message.api_version,
+        message.body,
+        message.principal,
+        message.client_id if message.HasField("client_id") else None,
+        message.host,
+        message.traceparent,
+    )
+
+
+def _markers_written(item: session.MarkersWritten) -> pb.FromBroker:
+    markers = [pb.MarkerErrors(error_codes=errors) for errors in item.errors]
+    return _broker(markers_written=pb.MarkersWritten(call_id=item.call_id, markers=markers))
+
+
+def _written(message: pb.MarkersWritten) -> session.MarkersWritten:
+    errors = [tuple([_error(code) for code in marker.error_codes]) for marker in message.markers]
+    return session.MarkersWritten(message.call_id, tuple(errors))
+
+
+def _producer_ids_told(item: session.ProducerIdsTold) -> pb.FromBroker:
+    return _broker(producer_ids_told=pb.ProducerIdsTold(**item._asdict()))
+
+
+def _offsets_told(item: session.OffsetsTold) -> pb.FromBroker:
+    partitions = [pb.PartitionOffsets(**offsets._asdict()) for offsets in item.partitions]
+    return _broker(offsets_told=pb.OffsetsTold(call_id=item.call_id, partitions=partitions))
+
+
+def _told(message: pb.OffsetsTold) -> session.OffsetsTold:
+    partitions = [
+        session.PartitionOffsets(
+            offsets.log_start_offset,
+            offsets.high_watermark,
+            offsets.last_stable_offset,
+            offsets.first_unread_timestamp_ms,
+            offsets.retention_ms if offsets.HasField("retention_ms") else -1,
+        )
+        for offsets in message.partitions
+    ]
+    return session.OffsetsTold(message.call_id, tuple(partitions))
+
+
+_BROKER_ENCODERS: Final[dict[type, Callable[[Any], pb.FromBroker]]] = {
+    session.Welcome: _welcome,
+    session.ShardAttached: _shard_attached,
+    session.ShardRecords: _shard_records,
+    session.ShardLost: _shard_lost,
+    session.MarkersWritten: _markers_written,
+    session.ProducerIdsTold: _producer_ids_told,
+    session.OffsetsTold: _offsets_told,
+}
+
+_BROKER_DECODERS: Final[dict[str, Callable[[Any], Item]]] = {
+    "welcome": lambda m: session.Welcome(m.broker_id, m.broker_epoch),
+    "shard_attached": lambda m: session.ShardAttached(
+        m.attachment, m.leader_epoch, m.log_start_offset, m.log_end_offset, m.high_watermark
+    ),
+    "shard_records": lambda m: session.ShardRecords(
+        m.attachment, m.from_offset, m.next_offset, m.log_end_offset, m.records
+    ),
+    "shard_committed": lambda m: session.ShardCommitted(m.attachment, m.high_watermark),
+    "shard_lost": lambda m: session.ShardLost(m.attachment, _error(m.error_code), m.message),
+    "forwarded_to_shard": _forwarded,
+    "markers_written": _written,
+    "producer_ids_told": lambda m: session.ProducerIdsTold(m.call_id, m.first, m.count),
+    "offsets_told": _told,
+}

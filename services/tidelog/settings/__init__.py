@@ -1,0 +1,1 @@
+"""Settings of the services, with Kafka's names, defaults and validation."""

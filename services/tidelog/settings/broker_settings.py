@@ -1,0 +1,308 @@
+"""All settings of a broker, under Kafka's names with Kafka's defaults.
+
+The settings are declared in a chain of slotted classes (slots don't mix, so it is a chain), one a subject:
+LogSettings, CoordinatorSettings, NetworkSettings, ClusterSettings, TracingSettings and here what is left.
+`BrokerSettings` is what everybody reads.
+
+Deliberate deviations from Kafka 4.3's defaults: `node.id` 1 (Kafka has none), `broker.session.timeout.ms`
+6000 (Kafka: 9000; a lease lives this long, see DESIGN), `replica.socket.receive.buffer.bytes` 262144 (Kafka:
+65536; followers read in larger pieces, which took a tenth of the brokers' CPU off replication).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tidelog.settings import other_kafka_settings
+from tidelog.settings.listeners import ListenerPlan, plan_listeners
+from tidelog.settings.network_settings import REPLICA_SELECTORS
+from tidelog.settings.setting import (
+    CLUSTER_WIDE,
+    HIGH,
+    INT_MAX,
+    LONG_MAX,
+    LOW,
+    MEDIUM,
+    Setting,
+    SettingError,
+    Value,
+    at_least,
+    between,
+    boolean,
+    integer,
+    long,
+    one_of,
+    optional_string,
+    settings_of,
+    string,
+)
+from tidelog.settings.tracing_settings import TracingSettings
+
+OFFSETS_COMPRESSION_CODECS = range(5)
+_NODE_ID = "node.id"
+_BROKER_ID = "broker.id"
+
+
+@dataclass(frozen=True, slots=True)
+class SettingLayers:
+    """The texts that were given, by where they came from; the later layer wins."""
+
+    static: Mapping[str, str] = field(default_factory=dict)
+    """Command line and file: STATIC_BROKER_CONFIG."""
+    dynamic_default: Mapping[str, str] = field(default_factory=dict)
+    """AlterConfigs for all brokers: DYNAMIC_DEFAULT_BROKER_CONFIG."""
+    dynamic: Mapping[str, str] = field(default_factory=dict)
+    """AlterConfigs for this broker: DYNAMIC_BROKER_CONFIG."""
+
+
+_NO_LAYERS = SettingLayers()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings(TracingSettings):
+    """Every setting as a plain attribute: `log.retention.ms` is `log_retention_ms`."""
+
+    # --- identity and cluster ---
+    node_id: int = integer(
+        1, HIGH, "Id of the broker in the cluster. broker.id is another name for it.", at_least(0)
+    )
+    broker_id: int = integer(-1, HIGH, "Older name of node.id; both always have the same value.")
+    tidelog_node_name: str | None = optional_string(
+        MEDIUM,
+        "Name that no other node of the same kind has, such as the name of its pod. If neither "
+        "node.id nor broker.id is set, node.id is derived from it. For controllers and coordinators.",
+    )
+    broker_rack: str | None = optional_string(
+        MEDIUM, "Rack of the broker. Replicas of a partition are spread over racks."
+    )
+    broker_session_timeout_ms: int = integer(
+        6_000,
+        MEDIUM,
+        "Time to live of the broker's lease. A broker that does not renew it for this long is "
+        "considered dead.",
+    )
+    broker_heartbeat_interval_ms: int = integer(2_000, MEDIUM, "Interval between two renewals of the lease.")
+    controlled_shutdown_enable: bool = boolean(
+        True, MEDIUM, "Whether the broker hands leadership over before a clean shutdown."
+    )
+    auto_leader_rebalance_enable: bool = boolean(
+        True, HIGH, "Whether the controller periodically returns leadership to preferred leaders."
+    )
+    leader_imbalance_check_interval_seconds: int = long(
+        300, HIGH, "Interval between two checks whether preferred leaders lead.", at_least(1)
+    )
+    leader_imbalance_per_broker_percentage: int = integer(
+        10,
+        HIGH,
+        "Percentage of a broker's preferred partitions that others may lead before the controller "
+        "returns leadership to the broker, as in Kafka before 4.0.",
+        between(0, 100),
+    )
+
+    # --- throttles of reassignments; only dynamic in Kafka ---
+    leader_replication_throttled_rate: int = long(
+        LONG_MAX,
+        MEDIUM,
+        "Limit of the bytes per second that the broker sends to throttled replicas.",
+        at_least(0),
+        mode=CLUSTER_WIDE,
+    )
+    follower_replication_throttled_rate: int = long(
+        LONG_MAX,
+        MEDIUM,
+        "Limit of the bytes per second that throttled replicas on the broker fetch.",
+        at_least(0),
+        mode=CLUSTER_WIDE,
+    )
+
+    # --- tidelog's own ---
+    tidelog_validate_records: bool = boolean(
+        False,
+        LOW,
+        "Whether the broker checks each record of a batch when it appends the batch, not only the "
+        "batch's header.",
+        mode=CLUSTER_WIDE,
+    )
+    tidelog_metrics_listener: str = string(
+        "", MEDIUM, "Address (host:port) of the endpoint for Prometheus. If empty, no metrics are served."
+    )
+    tidelog_log_format: str = string(
+        "auto",
+        LOW,
+        "Format of the log of the process: text, json, or auto (text on a terminal, json otherwise).",
+        one_of("auto", "text", "json"),
+    )
+    tidelog_log_level: str = string(
+        "info",
+        LOW,
+        "Lowest level of messages in the log of the process.",
+        one_of("debug", "info", "warning", "error"),
+    )
+    tidelog_connection_max_in_flight_requests: int = integer(
+        64,
+        MEDIUM,
+        "Limit of unanswered requests on one connection. The broker does not read further requests "
+        "until it has answered some.",
+        at_least(1),
+    )
+
+    layers: SettingLayers = field(default=_NO_LAYERS, repr=False, compare=False)
+    without_effect: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    """Names that were given, that Kafka knows, and that do nothing here."""
+
+    def __post_init__(self) -> None:
+        if self.broker_id != self.node_id:
+            object.__setattr__(self, "broker_id", self.node_id)
+
+    @classmethod
+    def parse(
+        cls,
+        static: Mapping[str, str],
+        *,
+        dynamic_default: Mapping[str, str] | None = None,
+        dynamic: Mapping[str, str] | None = None,
+    ) -> BrokerSettings:
+        """From the texts as given. SettingError, in one line that names the setting, for the first that is
+        wrong.
+        """
+        layers = SettingLayers(static, dynamic_default or {}, dynamic or {})
+        values: dict[str, Any] = {}
+        without_effect: dict[str, None] = {}
+        for layer in (layers.static, layers.dynamic_default, layers.dynamic):
+            for name, text in layer.items():
+                definition = known_setting(name, text)
+                if definition is None:
+                    without_effect[name] = None
+                else:
+                    values[definition.attribute] = definition.parse(text)
+        _agree_on_node_id(values)
+        settings = cls(**values, layers=layers, without_effect=tuple(without_effect))
+        check_settings_together(settings)
+        return settings
+
+    def with_dynamic(
+        self, *, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]
+    ) -> BrokerSettings:
+        """These settings with other dynamic layers, as after AlterConfigs."""
+        return BrokerSettings.parse(self.layers.static, dynamic_default=dynamic_default, dynamic=dynamic)
+
+    def value_of(self, name: str) -> Value:
+        """By Kafka's name; KeyError if there is no such setting."""
+        value: Value = getattr(self, BROKER_SETTINGS[name].attribute)
+        return value
+
+    def listener_plan(self) -> ListenerPlan:
+        """The listeners, parsed (parse has checked them)."""
+        return plan_listeners(self)
+
+    def connection_limits_per_ip(self) -> dict[str, int]:
+        """`max.connections.per.ip.overrides` by host."""
+        return _connection_limits(self.max_connections_per_ip_overrides)
+
+
+BROKER_SETTINGS: Mapping[str, Setting] = settings_of(BrokerSettings)
+
+
+def known_setting(name: str, text: str) -> Setting | None:
+    """The definition of `name`, None if it is Kafka's but does nothing here; SettingError for any other."""
+    definition = BROKER_SETTINGS.get(name)
+    if definition is not None:
+        return definition
+    refusal = other_kafka_settings.reason_refused(name)
+    if refusal is not None:
+        if other_kafka_settings.is_harmless(name, text):
+            return None
+        raise SettingError(name, f"{name}: {refusal}")
+    if other_kafka_settings.reason_without_effect(name) is not None:
+        return None
+    hint = other_kafka_settings.nearest_name(name, BROKER_SETTINGS)
+    raise SettingError(name, f"Unknown setting {name}{hint}")
+
+
+def check_settings_together(settings: BrokerSettings) -> None:
+    """What no setting can be checked for alone (Kafka's `KafkaConfig.validateValues`)."""
+    plan_listeners(settings)
+    limits = _connection_limits(settings.max_connections_per_ip_overrides)
+    request_bytes = settings.socket_request_max_bytes
+    checks = (
+        ("log.retention.ms", settings.retention_ms != 0, "must be -1 (for ever) or at least 1"),
+        ("log.roll.ms", settings.roll_ms >= 1, "must be at least 1"),
+        ("log.roll.jitter.ms", settings.roll_jitter_ms >= 0, "must be at least 0"),
+        (
+            "log.cleaner.min.compaction.lag.ms",
+            settings.log_cleaner_min_compaction_lag_ms <= settings.log_cleaner_max_compaction_lag_ms,
+            "must not be greater than log.cleaner.max.compaction.lag.ms",
+        ),
+        (
+            "max.connections.per.ip",
+            settings.max_connections_per_ip > 0 or bool(limits),
+            "can be 0 only if max.connections.per.ip.overrides is set",
+        ),
+        (
+            "queued.max.request.bytes",
+            settings.queued_max_request_bytes <= 0 or settings.queued_max_request_bytes >= request_bytes,
+            f"must be at least socket.request.max.bytes ({request_bytes})",
+        ),
+        (
+            "replica.fetch.wait.max.ms",
+            settings.replica_fetch_wait_max_ms <= settings.replica_lag_time_max_ms,
+            "must not be greater than replica.lag.time.max.ms",
+        ),
+        (
+            "replica.socket.timeout.ms",
+            settings.replica_socket_timeout_ms >= settings.replica_fetch_wait_max_ms,
+            "must be at least replica.fetch.wait.max.ms",
+        ),
+        (
+            "replica.selector.class",
+            settings.replica_selector_class in (None, *REPLICA_SELECTORS),
+            f"other Java classes than Kafka's own can't be loaded: {', '.join(REPLICA_SELECTORS[:2])}",
+        ),
+        (
+            "offsets.topic.compression.codec",
+            settings.offsets_topic_compression_codec in OFFSETS_COMPRESSION_CODECS,
+            "must be a codec's number, 0 to 4",
+        ),
+        (
+            "group.min.session.timeout.ms",
+            settings.group_min_session_timeout_ms <= settings.group_max_session_timeout_ms,
+            "must not be greater than group.max.session.timeout.ms",
+        ),
+        (
+            "tidelog.rpc.advertised.address",
+            settings.has_rpc_address,
+            "other services can't connect to a wildcard; set it to an address that they can reach",
+        ),
+        (
+            "broker.heartbeat.interval.ms",
+            settings.broker_heartbeat_interval_ms * 2 <= settings.broker_session_timeout_ms,
+            "must be at most half of broker.session.timeout.ms, or the lease is lost",
+        ),
+    )
+    for name, holds, problem in checks:
+        if not holds:
+            raise SettingError(name, f"{name}: {problem}")
+
+
+def _agree_on_node_id(values: dict[str, Any]) -> None:
+    node_id, broker_id = values.get("node_id"), values.get("broker_id")
+    if node_id is None and broker_id is not None and broker_id >= 0:
+        values["node_id"] = broker_id
+    elif node_id is None and values.get("tidelog_node_name"):
+        values["node_id"] = zlib.crc32(values["tidelog_node_name"].encode()) & INT_MAX
+    elif node_id is not None and broker_id is not None and node_id != broker_id:
+        raise SettingError(_NODE_ID, f"{_NODE_ID}: must be the same as {_BROKER_ID} ({broker_id})")
+
+
+def _connection_limits(text: str) -> dict[str, int]:
+    name = "max.connections.per.ip.overrides"
+    limits: dict[str, int] = {}
+    for entry in filter(None, (part.strip() for part in text.split(","))):
+        host, separator, number = entry.rpartition(":")
+        if not separator or not host or not number.strip().isdecimal():
+            raise SettingError(name, f"{name}: {entry} is not host:number")
+        limits[host.strip()] = int(number)
+    return limits

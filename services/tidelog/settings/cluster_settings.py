@@ -1,0 +1,134 @@
+"""Settings of the services as a cluster: where etcd is, where a service is called by the others, how long a
+stop may take to hand leadership over.
+
+They have no effect in `tidelog dev`, where everything is one process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.settings.network_settings import NetworkSettings
+from tidelog.settings.setting import (
+    HIGH,
+    LOW,
+    MEDIUM,
+    at_least,
+    integer,
+    not_empty,
+    optional_password,
+    optional_string,
+    string,
+    strings,
+)
+
+MAX_PORT = 65_535
+WILDCARD_HOSTS = frozenset({"0.0.0.0", "[::]"})
+
+
+def host_and_port(value: str) -> str | None:
+    """A rule: `host:port`, or nothing."""
+    host, _, port = value.rpartition(":")
+    is_port = port.isdecimal() and port.isascii() and int(port) <= MAX_PORT
+    return None if not value or (host and is_port) else "Value must be host:port"
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
+class ClusterSettings(NetworkSettings):
+    """`tidelog.etcd.*`, `tidelog.rpc.*` and the controlled shutdown; a link of BrokerSettings' chain."""
+
+    # --- etcd ---
+    tidelog_etcd_endpoints: tuple[str, ...] = strings(
+        ("http://127.0.0.1:2379",),
+        HIGH,
+        "Client addresses of etcd with http:// or https://, separated by commas. They are tried in turn.",
+        not_empty,
+    )
+    tidelog_etcd_prefix: str = string(
+        "", MEDIUM, "Prefix of all keys, so that several clusters can share one etcd."
+    )
+    tidelog_etcd_username: str | None = optional_string(
+        MEDIUM, "Name of the etcd user; none if etcd needs no authentication."
+    )
+    tidelog_etcd_password: str | None = optional_password(MEDIUM, "Password of the etcd user.")
+    tidelog_etcd_tls_ca_file: str | None = optional_string(
+        MEDIUM,
+        "PEM file of the certificate authority of etcd's certificate. If not set, the system's "
+        "authorities are used.",
+    )
+    tidelog_etcd_tls_cert_file: str | None = optional_string(
+        MEDIUM, "PEM file of this service's certificate, if etcd requires client certificates."
+    )
+    tidelog_etcd_tls_key_file: str | None = optional_string(
+        MEDIUM, "PEM file of the private key of that certificate."
+    )
+
+    # --- calls between services ---
+    tidelog_rpc_listener: str = string(
+        "127.0.0.1:0",
+        MEDIUM,
+        "Address (host:port) on which this service accepts gRPC calls of other services. Port 0 "
+        "selects a free port.",
+        host_and_port,
+    )
+    tidelog_rpc_advertised_address: str = string(
+        "",
+        MEDIUM,
+        "Address (host:port) that other services use to call this one. Port 0 stands for the selected"
+        " port. If empty, the address of tidelog.rpc.listener is used.",
+        host_and_port,
+    )
+
+    tidelog_rpc_tls_ca_file: str | None = optional_string(
+        MEDIUM,
+        "PEM file of the certificate authority of all services. If set, all calls between services "
+        "use TLS with certificates on both sides. It must be set together with cert.file and "
+        "key.file.",
+    )
+    tidelog_rpc_tls_cert_file: str | None = optional_string(
+        MEDIUM,
+        "PEM file of this service's certificate. It is read again when it changes, as are the other "
+        "two files.",
+    )
+    tidelog_rpc_tls_key_file: str | None = optional_string(
+        MEDIUM, "PEM file of the private key of that certificate."
+    )
+    tidelog_rpc_tls_server_name: str = string(
+        "tidelog",
+        LOW,
+        "DNS name that the certificates of all services must contain in addition to their own names.",
+        not_empty,
+    )
+
+    # --- stopping ---
+    controlled_shutdown_max_retries: int = integer(
+        3,
+        MEDIUM,
+        "Number of times that a stopping broker repeats its request to the controller after a "
+        "failure, as in Kafka before 4.0.",
+        at_least(0),
+    )
+    controlled_shutdown_retry_backoff_ms: int = integer(
+        5_000,
+        MEDIUM,
+        "Pause before the stopping broker repeats its request, as in Kafka before 4.0.",
+        at_least(0),
+    )
+
+    tidelog_shutdown_timeout_ms: int = integer(
+        25_000,
+        MEDIUM,
+        "Maximum duration of a shutdown. A process that has not ended by then logs an error and "
+        "exits. The value must be a little lower than the time that the platform allows "
+        "(terminationGracePeriodSeconds).",
+        at_least(1_000),
+    )
+
+    @property
+    def has_rpc_address(self) -> bool:
+        """Whether others can be told where to call: a wildcard is no address."""
+        return _is_address(self.tidelog_rpc_advertised_address or self.tidelog_rpc_listener)
+
+
+def _is_address(told: str) -> bool:
+    return told.rpartition(":")[0] not in WILDCARD_HOSTS

@@ -1,0 +1,57 @@
+"""Which settings of a running broker AlterConfigs may change, and to what (KIP-226).
+
+Refusals have Kafka's code for them: INVALID_REQUEST, not INVALID_CONFIG (KAFKA-13609).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.settings.broker_settings import BrokerSettings, known_setting
+from tidelog.settings.setting import SettingError, UpdateMode
+
+
+def validate_broker_overrides(
+    overrides: Mapping[str, str | None], *, per_broker: bool, broker: BrokerSettings | None = None
+) -> None:
+    """KafkaError(INVALID_REQUEST) unless these may be the dynamic settings of one broker, or of every broker.
+
+    With `broker`, they are also checked together with what it was started with.
+    """
+    given: dict[str, str] = {}
+    for name, text in overrides.items():
+        if text is None:
+            raise _refusal(f"Null value not supported for broker configs: {name}")
+        try:
+            definition = known_setting(name, text)
+            if definition is not None:
+                _check_update_mode(name, definition.update_mode, per_broker)
+                definition.parse(text)
+        except SettingError as error:
+            raise _refusal(str(error)) from None
+        given[name] = text
+    if broker is None:
+        return
+    layers = broker.layers
+    try:
+        broker.with_dynamic(
+            dynamic_default=layers.dynamic_default if per_broker else given,
+            dynamic=given if per_broker else layers.dynamic,
+        )
+    except SettingError as error:
+        raise _refusal(str(error)) from None
+
+
+def _check_update_mode(name: str, mode: UpdateMode, per_broker: bool) -> None:
+    if mode is UpdateMode.READ_ONLY:
+        raise SettingError(name, f"Cannot update these configs dynamically: {name}")
+    if mode is UpdateMode.PER_BROKER and not per_broker:
+        raise SettingError(
+            name,
+            f"Cannot update these configs at default cluster level, broker id must be specified: {name}",
+        )
+
+
+def _refusal(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)

@@ -1,0 +1,143 @@
+"""`listeners`, `advertised.listeners`, `inter.broker.listener.name` and the protocol map, made one plan.
+
+Rules as in Kafka's `KafkaConfig` and `SocketServerConfigs`: names in capitals, each once; different ports
+(or one port with an IPv4 and an IPv6 address); no advertised wildcard; brokers talk over a listener that is
+advertised.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tidelog.model.brokers import Endpoint
+from tidelog.settings.network_settings import SECURITY_PROTOCOLS, NetworkSettings
+from tidelog.settings.setting import SettingError
+
+MAX_PORT = 65_535
+_ENDPOINT = re.compile(r"([^:/]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]/]*)):([0-9]+)")
+_WILDCARDS = frozenset({"0.0.0.0", "::"})
+_SUPPORTED_PROTOCOLS = frozenset({"PLAINTEXT"})
+
+
+class ListenerPlan(NamedTuple):
+    """Where to listen and what to tell clients.
+
+    An empty host in `bind` is every interface; in `advertised` it stands for the machine's own name. A port
+    of 0 in `bind` is one that the system picks, and where it is in `advertised` too, the one it picked.
+    """
+
+    bind: tuple[Endpoint, ...]
+    advertised: tuple[Endpoint, ...]
+    inter_broker_listener_name: str
+
+
+def plan_listeners(settings: NetworkSettings) -> ListenerPlan:
+    """SettingError if the settings don't go together."""
+    protocols = _protocol_map(settings.listener_security_protocol_map)
+    bind = _endpoints("listeners", settings.listeners, protocols)
+    _check_distinct_ports(bind)
+    if settings.advertised_listeners is None:
+        advertised = bind
+    else:
+        advertised = _endpoints("advertised.listeners", settings.advertised_listeners, protocols)
+    for endpoint in advertised:
+        if endpoint.host in _WILDCARDS:
+            raise SettingError(
+                "advertised.listeners",
+                f"advertised.listeners: clients can't connect to {endpoint.host}; "
+                "set it to an address that they can reach",
+            )
+    bound_names = {endpoint.listener_name for endpoint in bind}
+    for endpoint in advertised:
+        if endpoint.listener_name not in bound_names:
+            raise SettingError(
+                "advertised.listeners",
+                f"advertised.listeners: {endpoint.listener_name} is not among listeners "
+                f"({', '.join(sorted(bound_names))})",
+            )
+    return ListenerPlan(bind, advertised, _inter_broker_listener_name(settings, advertised, protocols))
+
+
+def _protocol_map(text: str) -> dict[str, str]:
+    name = "listener.security.protocol.map"
+    protocols: dict[str, str] = {}
+    for entry in filter(None, re.split(r"\s*,\s*", text.strip())):
+        listener_name, separator, protocol = (part.strip() for part in entry.partition(":"))
+        if not separator or not listener_name or protocol.upper() not in SECURITY_PROTOCOLS:
+            raise SettingError(name, f"{name}: {entry} is not NAME:{'|'.join(SECURITY_PROTOCOLS)}")
+        if listener_name.upper() in protocols:
+            raise SettingError(name, f"{name}: {listener_name.upper()} is there twice")
+        protocols[listener_name.upper()] = protocol.upper()
+    return protocols
+
+
+def _endpoints(setting_name: str, texts: Iterable[str], protocols: dict[str, str]) -> tuple[Endpoint, ...]:
+    endpoints: dict[str, Endpoint] = {}
+    for text in texts:
+        match = _ENDPOINT.fullmatch(text)
+        if match is None:
+            raise SettingError(setting_name, f"{setting_name}: {text} is not of the form NAME://host:port")
+        listener_name = match[1].upper()
+        port = int(match[4])
+        if port > MAX_PORT:
+            raise SettingError(setting_name, f"{setting_name}: {text} has a port above {MAX_PORT}")
+        protocol = protocols.get(listener_name)
+        if protocol is None:
+            raise SettingError(
+                setting_name,
+                f"{setting_name}: no security protocol is defined for listener {listener_name}, "
+                "add it to listener.security.protocol.map",
+            )
+        if protocol not in _SUPPORTED_PROTOCOLS:
+            raise SettingError(
+                setting_name,
+                f"{setting_name}: {listener_name} is {protocol}, but only PLAINTEXT is supported yet",
+            )
+        if listener_name in endpoints:
+            raise SettingError(setting_name, f"{setting_name}: there are two listeners named {listener_name}")
+        endpoints[listener_name] = Endpoint(listener_name, match[2] or match[3] or "", port, protocol)
+    return tuple(endpoints.values())
+
+
+def _check_distinct_ports(bind: tuple[Endpoint, ...]) -> None:
+    by_port: dict[int, list[Endpoint]] = {}
+    for endpoint in bind:
+        if endpoint.port:
+            by_port.setdefault(endpoint.port, []).append(endpoint)
+    for port, endpoints in by_port.items():
+        versions = [_ip_version(endpoint.host) for endpoint in endpoints]
+        if len(endpoints) > 1 and sorted(version or 0 for version in versions) != [4, 6]:
+            names = ", ".join(endpoint.listener_name for endpoint in endpoints)
+            raise SettingError("listeners", f"listeners: {names} have the same port {port}")
+
+
+def _ip_version(host: str) -> int | None:
+    try:
+        return ipaddress.ip_address(host).version
+    except ValueError:
+        return None
+
+
+def _inter_broker_listener_name(
+    settings: NetworkSettings, advertised: tuple[Endpoint, ...], protocols: dict[str, str]
+) -> str:
+    name = "inter.broker.listener.name"
+    chosen = settings.inter_broker_listener_name
+    if chosen is None:
+        wanted = settings.security_inter_broker_protocol
+        name = "security.inter.broker.protocol"
+    else:
+        wanted = chosen.upper()
+        if settings.security_inter_broker_protocol != "PLAINTEXT":
+            raise SettingError(name, f"{name}: can't be set together with security.inter.broker.protocol")
+        if wanted not in protocols:
+            raise SettingError(name, f"{name}: {wanted} is not in listener.security.protocol.map")
+    names = [endpoint.listener_name for endpoint in advertised]
+    if wanted not in names:
+        raise SettingError(
+            name, f"{name}: {wanted} is not an advertised listener (there are {', '.join(sorted(names))})"
+        )
+    return wanted

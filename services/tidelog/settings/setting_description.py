@@ -1,0 +1,172 @@
+"""What DescribeConfigs tells of a setting: its value, where that came from, and what else could have set it.
+
+As Kafka's `ConfigHelper` does it: the source is that of the first synonym that has a value, in the order
+topic, this broker, all brokers, static, default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from enum import IntEnum
+from typing import NamedTuple
+
+from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
+from tidelog.settings.setting import Setting, SettingType, UpdateMode, Value
+from tidelog.settings.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS, broker_default
+
+
+class ConfigSource(IntEnum):
+    """Numbers of DescribeConfigsResponse's ConfigSource."""
+
+    UNKNOWN = 0
+    DYNAMIC_TOPIC_CONFIG = 1
+    DYNAMIC_BROKER_CONFIG = 2
+    DYNAMIC_DEFAULT_BROKER_CONFIG = 3
+    STATIC_BROKER_CONFIG = 4
+    DEFAULT_CONFIG = 5
+
+
+class SettingSynonym(NamedTuple):
+    """A value under a name at a source; the first of a description's synonyms is in force."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class SettingDescription(NamedTuple):
+    """One entry of a DescribeConfigs answer; `value` is None for secrets and for what is unset."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+    is_read_only: bool
+    is_sensitive: bool
+    type: SettingType
+    doc: str
+    synonyms: tuple[SettingSynonym, ...]
+
+
+# Broker settings that stand in for each other, the first that is set.
+_BROKER_SYNONYM_GROUPS = (
+    ("log.roll.ms", "log.roll.hours"),
+    ("log.roll.jitter.ms", "log.roll.jitter.hours"),
+    ("log.flush.interval.ms", "log.flush.scheduler.interval.ms"),
+    ("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
+)
+_SYNONYMS_OF_BROKER_SETTING = {name: group for group in _BROKER_SYNONYM_GROUPS for name in group}
+
+
+def describe_broker(broker: BrokerSettings, names: Collection[str] | None = None) -> list[SettingDescription]:
+    """Every setting of the broker, or those of `names` that exist."""
+    descriptions = []
+    for name, definition in _selected(BROKER_SETTINGS, names):
+        if definition.is_internal and not _is_given(broker, name):
+            continue
+        group = _SYNONYMS_OF_BROKER_SETTING.get(name, (name,))
+        synonyms = _from(name, _broker_synonyms(broker, group))
+        is_read_only = definition.update_mode is UpdateMode.READ_ONLY
+        value = broker.value_of(name)
+        descriptions.append(_description(definition, value, synonyms, is_read_only=is_read_only))
+    return descriptions
+
+
+def describe_cluster_default(
+    broker: BrokerSettings, names: Collection[str] | None = None
+) -> list[SettingDescription]:
+    """What is set for all brokers by AlterConfigs (the broker resource without a name), and nothing else."""
+    descriptions = []
+    for name, definition in _selected(BROKER_SETTINGS, names):
+        text = broker.layers.dynamic_default.get(name)
+        if text is not None:
+            synonym = SettingSynonym(
+                name, _shown(definition, text), ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG
+            )
+            value = definition.parse(text)
+            descriptions.append(_description(definition, value, [synonym], is_read_only=False))
+    return descriptions
+
+
+def describe_topic(
+    broker: BrokerSettings, overrides: Mapping[str, str], names: Collection[str] | None = None
+) -> list[SettingDescription]:
+    """Every setting of a topic with these `overrides`, or those of `names` that exist."""
+    descriptions = []
+    for name, definition in _selected(TOPIC_SETTINGS, names):
+        text = overrides.get(name)
+        if text is None and definition.is_internal:
+            continue
+        broker_names = BROKER_SYNONYMS.get(name, ())
+        synonyms = _from(broker_names[0], _broker_synonyms(broker, broker_names)) if broker_names else []
+        if text is None:
+            value = broker_default(broker, name)
+        else:
+            value = definition.parse(text)
+            own = SettingSynonym(name, _shown(definition, text), ConfigSource.DYNAMIC_TOPIC_CONFIG)
+            synonyms.insert(0, own)
+        descriptions.append(_description(definition, value, synonyms, is_read_only=False))
+    return descriptions
+
+
+def _selected(
+    definitions: Mapping[str, Setting], names: Collection[str] | None
+) -> Iterable[tuple[str, Setting]]:
+    if names is None:
+        return definitions.items()
+    return [(name, definitions[name]) for name in dict.fromkeys(names) if name in definitions]
+
+
+def _description(
+    definition: Setting, value: Value, synonyms: list[SettingSynonym], *, is_read_only: bool
+) -> SettingDescription:
+    return SettingDescription(
+        name=definition.name,
+        value=None if definition.is_sensitive else definition.format(value),
+        source=synonyms[0].source if synonyms else ConfigSource.DEFAULT_CONFIG,
+        is_read_only=is_read_only,
+        is_sensitive=definition.is_sensitive,
+        type=definition.type,
+        doc=definition.doc,
+        synonyms=tuple(synonyms),
+    )
+
+
+def _broker_synonyms(broker: BrokerSettings, names: tuple[str, ...]) -> list[SettingSynonym]:
+    layers = broker.layers
+    synonyms = [
+        SettingSynonym(name, _shown(BROKER_SETTINGS[name], texts[name]), source)
+        for source, texts in (
+            (ConfigSource.DYNAMIC_BROKER_CONFIG, layers.dynamic),
+            (ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG, layers.dynamic_default),
+            (ConfigSource.STATIC_BROKER_CONFIG, layers.static),
+        )
+        for name in names
+        if name in texts
+    ]
+    for name in names:
+        definition = BROKER_SETTINGS[name]
+        if definition.default is not None:
+            default = None if definition.is_sensitive else definition.format(definition.default)
+            synonyms.append(SettingSynonym(name, default, ConfigSource.DEFAULT_CONFIG))
+    return synonyms
+
+
+def _from(name: str, synonyms: list[SettingSynonym]) -> list[SettingSynonym]:
+    """What comes behind the first entry of `name` itself.
+
+    So a retention.ms that the broker has from log.retention.hours alone is shown without synonyms, as a
+    default: Kafka shows it so.
+    """
+    for index, synonym in enumerate(synonyms):
+        if synonym.name == name:
+            return synonyms[index:]
+    return []
+
+
+def _is_given(broker: BrokerSettings, name: str) -> bool:
+    layers = broker.layers
+    return any(name in texts for texts in (layers.static, layers.dynamic_default, layers.dynamic))
+
+
+def _shown(definition: Setting, text: str) -> str | None:
+    return None if definition.is_sensitive else text

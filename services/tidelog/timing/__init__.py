@@ -1,0 +1,1 @@
+"""Clocks, the timing wheel and the purgatory of delayed operations."""

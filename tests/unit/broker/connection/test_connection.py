@@ -1,0 +1,455 @@
+"""Answers leave in the order of their requests, nothing is lost while reading pauses, and an end, whoever
+brings it, lets go of everything.
+
+The connection is the real one, over a real socket; the dispatcher does what the requests' texts say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import tempfile
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from tidelog.broker import connection as connection_module
+from tidelog.broker.connection import ClosedByProtocolError, Connection
+from tidelog.broker.listener import Listener
+from tidelog.broker.log.segment import FileRange, Segment
+from tidelog.broker.request import RequestContext
+from tidelog.broker.socket_io import BufferPool, Chunk, Turn
+from tidelog.metrics.request_metrics import RequestMetrics
+from tidelog.wire.codec import MalformedMessageError
+
+MAX_IN_FLIGHT = 4
+
+
+class Transport:
+    """The server's end: what asyncio would tell and be told."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.server, self.client = socket.socketpair()
+        self.server.setblocking(False)
+        self.client.setblocking(False)
+        self.peername: tuple[str, int] | None = ("10.0.0.1", 50_000)
+        self.is_reading = True
+        self.is_closing = False
+        self._loop = loop
+        self._connection: Connection | None = None
+
+    def attach(self, connection: Connection) -> None:
+        self._connection = connection
+        connection.connection_made(cast(asyncio.BaseTransport, self))
+
+    def get_extra_info(self, name: str) -> Any:
+        return self.peername if name == "peername" else self.server
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def close(self) -> None:
+        if not self.is_closing:
+            self.is_closing = True
+            self._loop.call_soon(self.lose)
+
+    def lose(self) -> None:
+        assert self._connection is not None
+        self._connection.connection_lost(None)
+
+
+class Script:
+    """A dispatcher that does as it is told: `now:x`, `park:x`, `task:x`, `large:n`, `bad`, `bug`, `close`."""
+
+    def __init__(self) -> None:
+        self.parked: dict[str, RequestContext] = {}
+        self.started: list[str] = []
+        self.abandoned: list[str] = []
+        self.file = HeldFile()
+        self.telemetry = RequestMetrics(0)
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> None:
+        word, _, name = bytes(frame).decode().partition(":")
+        self.started.append(name)
+        context = RequestContext(connection, cast(Any, self), 0, None, 0.0)
+        if word == "now":
+            connection.answer_now(context, self.encode_answer(context, name))
+        elif word == "range":
+            connection.answer_now(context, [*self.encode_answer(context, name), self.file.range()])
+        elif word == "park":
+            context.park(lambda: self.abandoned.append(name))
+            self.parked[name] = context
+        elif word == "task":
+            context.park()
+            connection.start_barrier()
+            self.parked[name] = context
+        elif word == "large":
+            connection.answer_now(context, self.encode_answer(context, "x" * int(name)))
+        elif word == "bad":
+            raise MalformedMessageError("bad")
+        elif word == "refused":
+            raise ClosedByProtocolError("refused")
+        elif word == "bug":
+            raise KeyError("bug")
+        elif word == "close":
+            connection.close()
+
+    version = 0
+
+    def encode_answer(self, context: RequestContext, name: str) -> list[Chunk]:
+        text = name.encode()
+        context.answer_bytes = 4 + len(text)
+        return [struct.pack(">i", len(text)) + text]
+
+    def answer(self, name: str) -> None:
+        self.parked.pop(name).reply(name)
+
+    def end_task(self, name: str) -> None:
+        context = self.parked[name]
+        self.answer(name)
+        context.connection.end_barrier()
+
+
+class HeldFile:
+    path = "segment"
+
+    def __init__(self) -> None:
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the test's garbage
+        self._file.write(bytes(100))
+        self._file.flush()
+        self.fd = self._file.fileno()
+        self.references = 0
+
+    def range(self) -> FileRange:
+        return FileRange(cast(Segment, self), 0, 100, 0)
+
+    def release(self) -> None:
+        self.references -= 1
+
+
+class Lab:
+    def __init__(self) -> None:
+        self.runner = asyncio.Runner()
+        self.loop = self.runner.get_loop()
+        self.script = Script()
+        self.pool = BufferPool()
+        self.forgotten: list[Connection] = []
+        self.admits = True
+        self.listener = SimpleNamespace(
+            loop=self.loop,
+            buffer_pool=self.pool,
+            turn=Turn(self.loop),
+            max_request_bytes=8 * 1024 * 1024,
+            max_in_flight_requests=MAX_IN_FLIGHT,
+            name="PLAINTEXT",
+            admit=lambda _: self.admits,
+            forget=self.forgotten.append,
+        )
+        self.transports: list[Transport] = []
+        self.connection, self.transport = self.connect()
+
+    def connect(self) -> tuple[Connection, Transport]:
+        connection = Connection(cast(Listener, self.listener), self.script.dispatch)
+        transport = Transport(self.loop)
+        self.transports.append(transport)
+        transport.attach(connection)
+        return connection, transport
+
+    def feed(self, *requests: str, connection: Connection | None = None) -> None:
+        stream = b"".join(
+            struct.pack(">i", len(text)) + text for text in (request.encode() for request in requests)
+        )
+        assert not self.feed_bytes(stream, connection)
+
+    def feed_bytes(self, stream: bytes, connection: Connection | None = None, most: int = 1 << 20) -> bytes:
+        """As the loop does it: only while the connection reads, at most so many at a time; what is left."""
+        connection = connection or self.connection
+        transport = cast(Transport, connection._transport)
+        while stream and transport.is_reading:
+            buffer = connection.get_buffer(-1)
+            size = min(len(buffer), len(stream), most)
+            assert size
+            buffer[:size] = stream[:size]
+            stream = stream[size:]
+            connection.buffer_updated(size)
+        return stream
+
+    def turn(self) -> None:
+        """Let the loop run what is due."""
+
+        async def turns() -> None:
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+        self.runner.run(turns())
+
+    def answers(self, transport: Transport | None = None) -> list[str]:
+        """All whole answers that have come, names only."""
+        self.turn()
+        client = (transport or self.transport).client
+        data = b""
+        while True:
+            try:
+                got = client.recv(1 << 20)
+            except BlockingIOError:
+                self.turn()
+                try:
+                    got = client.recv(1 << 20)
+                except BlockingIOError:
+                    break
+            if not got:
+                break
+            data += got
+        names = []
+        while data:
+            size = struct.unpack_from(">i", data)[0]
+            names.append(data[4 : 4 + size].decode())
+            data = data[4 + size :]
+        return names
+
+    def close(self) -> None:
+        for transport in self.transports:
+            transport.client.close()
+            transport.lose()
+            transport.server.close()
+        self.runner.close()
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    made = Lab()
+    yield made
+    made.close()
+
+
+# -- order
+
+
+def test_answers_wait_for_those_before_them(lab: Lab) -> None:
+    lab.feed("now:a", "park:b", "now:c", "park:d")
+    assert lab.answers() == ["a"]
+    lab.script.answer("d")
+    assert lab.answers() == []
+    lab.script.answer("b")
+    assert lab.answers() == ["b", "c", "d"]
+
+
+def test_a_task_holds_back_what_is_behind_it(lab: Lab) -> None:
+    lab.feed("park:a", "task:b", "now:c", "now:d")
+    assert lab.script.started == ["a", "b"]
+    assert not lab.transport.is_reading
+    lab.script.end_task("b")
+    lab.turn()
+    assert lab.script.started == ["a", "b", "c", "d"]
+    assert lab.answers() == []
+    lab.script.answer("a")
+    assert lab.answers() == ["a", "b", "c", "d"]
+    assert lab.transport.is_reading
+
+
+def test_no_more_are_started_than_may_be_in_work(lab: Lab) -> None:
+    lab.feed(*(f"park:{number}" for number in range(MAX_IN_FLIGHT + 3)))
+    assert len(lab.script.started) == MAX_IN_FLIGHT
+    assert not lab.transport.is_reading
+    lab.script.answer("0")
+    lab.turn()
+    assert len(lab.script.started) == MAX_IN_FLIGHT + 1
+    assert not lab.transport.is_reading
+    for number in range(1, MAX_IN_FLIGHT + 3):
+        lab.script.answer(str(number))
+        lab.turn()
+    assert lab.answers() == [str(number) for number in range(MAX_IN_FLIGHT + 3)]
+    assert lab.transport.is_reading
+
+
+actions = st.one_of(
+    st.tuples(st.just("feed"), st.lists(st.sampled_from(["now", "park", "task"]), min_size=1, max_size=7)),
+    st.tuples(st.just("answer"), st.integers(0, 10)),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(script=st.lists(actions, max_size=30), cut=st.integers(1, 40))
+def test_every_request_is_answered_once_and_in_order(script: list[tuple[str, Any]], cut: int) -> None:
+    lab = Lab()
+    try:
+        count, unread = 0, b""
+        for action, argument in script:
+            if action == "feed":
+                for word in argument:
+                    text = f"{word}:{count}".encode()
+                    unread += struct.pack(">i", len(text)) + text
+                    count += 1
+            elif lab.script.parked:
+                name = list(lab.script.parked)[argument % len(lab.script.parked)]
+                finish(lab, name)
+            unread = lab.feed_bytes(unread, most=cut)
+        lab.turn()  # what waited for an answer to leave is started
+        while lab.script.parked or unread:
+            assert lab.script.parked or lab.transport.is_reading, "nothing will ever wake it"
+            for name in list(lab.script.parked):
+                finish(lab, name)
+            lab.turn()
+            unread = lab.feed_bytes(unread, most=cut)
+        assert lab.answers() == [str(number) for number in range(count)]
+        assert lab.transport.is_reading
+        assert not lab.connection.is_waiting
+    finally:
+        lab.close()
+
+
+def finish(lab: Lab, name: str) -> None:
+    if lab.connection._barrier and name == list(lab.script.parked)[-1]:
+        lab.script.end_task(name)
+    else:
+        lab.script.answer(name)
+
+
+# -- bounds
+
+
+def test_answers_that_nobody_takes_stop_the_reading(lab: Lab) -> None:
+    """However many requests one read brings, only so many answers are made ahead of the client."""
+    lab.feed(*(f"large:{300_000}" for _ in range(100)))
+    assert len(lab.script.started) < 10
+    assert not lab.transport.is_reading
+    got: list[str] = []
+    while len(got) < 100:
+        more = lab.answers()
+        assert more
+        got += more
+    assert lab.transport.is_reading
+
+
+def test_a_request_is_not_started_inside_another_clients(lab: Lab) -> None:
+    """Answering a parked request takes up what was held back, but not before the caller is done."""
+    lab.feed(*(f"park:{number}" for number in range(MAX_IN_FLIGHT)), "now:x")
+    lab.script.answer("0")
+    assert "x" not in lab.script.started
+    lab.turn()
+    assert "x" in lab.script.started
+
+
+def test_a_long_poll_that_was_answered_is_not_an_idle_connection(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.feed("park:a")
+    started = lab.connection.last_active
+    monkeypatch.setattr(connection_module, "monotonic", lambda: started + 100)
+    assert not lab.connection.is_idle_since(started + 50)
+    lab.script.answer("a")
+    assert not lab.connection.is_idle_since(started + 50)
+    assert lab.connection.is_idle_since(started + 101)
+
+
+# -- ends
+
+
+@pytest.mark.parametrize("last", ["bad", "refused"])
+def test_what_has_no_answer_closes_after_the_answers_before_it(lab: Lab, last: str) -> None:
+    with capture_logs() as logs:
+        lab.feed("now:a", last, "now:b")
+    assert lab.transport.is_closing
+    assert lab.answers() == ["a"]
+    assert lab.script.started == ["a", ""]
+    assert [entry["event"] for entry in logs] == ["connection closed"]
+
+
+def test_a_bug_in_a_handler_closes_its_connection_and_no_other(lab: Lab) -> None:
+    other, _ = lab.connect()
+    with capture_logs() as logs:
+        lab.feed("now:a", "bug")
+    assert lab.transport.is_closing
+    assert lab.answers() == ["a"]
+    assert not other.is_closed
+    assert [entry["log_level"] for entry in logs] == ["error"]
+
+
+def test_a_bug_in_a_request_that_was_held_back_closes_too(lab: Lab) -> None:
+    """It runs in whatever context ended the wait, which must not hear of it."""
+    lab.feed("task:a", "bug")
+    lab.script.end_task("a")
+    lab.turn()
+    assert lab.transport.is_closing
+
+
+@pytest.mark.parametrize("size", [-5, 100_000_000])
+def test_an_impossible_size_closes(lab: Lab, size: int) -> None:
+    lab.feed_bytes(struct.pack(">i", size) + b"rest")
+    assert lab.transport.is_closing
+
+
+def test_the_end_releases_files_of_answers_that_waited(lab: Lab) -> None:
+    lab.feed("park:a", "range:b", "range:c")
+    assert lab.script.file.references == 2
+    lab.transport.lose()
+    assert lab.script.file.references == 0
+    assert lab.script.abandoned == ["a"]
+    assert lab.forgotten == [lab.connection]
+
+
+def test_closing_in_the_middle_of_a_read_releases_files(lab: Lab) -> None:
+    lab.feed("range:a", "close", "now:b")
+    assert lab.script.file.references == 0
+    assert lab.script.started == ["a", ""]
+
+
+def test_an_answer_after_the_end_is_dropped(lab: Lab) -> None:
+    lab.feed("task:a", "now:b")
+    context = lab.script.parked["a"]
+    lab.transport.lose()
+    context.reply("a")
+    lab.connection.end_barrier()
+    lab.turn()
+    assert lab.script.started == ["a"]
+
+
+def test_bytes_after_the_end_are_ignored(lab: Lab) -> None:
+    lab.connection.close()
+    lab.feed("now:a")
+    assert lab.script.started == []
+
+
+def test_the_end_gives_buffers_back(lab: Lab) -> None:
+    lab.feed_bytes(struct.pack(">i", 1_000_000) + bytes(200_000))
+    free_before = len(lab.pool._free)
+    lab.transport.lose()
+    assert len(lab.pool._free) == free_before + 1
+
+
+def test_who_is_not_admitted_is_closed(lab: Lab) -> None:
+    lab.admits = False
+    connection, transport = lab.connect()
+    assert transport.is_closing
+    assert connection.is_closed
+
+
+def test_who_has_gone_before_being_let_in_is_closed(lab: Lab) -> None:
+    """uvloop tells no peer name of a connection that was reset at once."""
+    connection = Connection(cast(Listener, lab.listener), lab.script.dispatch)
+    transport = Transport(lab.loop)
+    transport.peername = None
+    lab.transports.append(transport)
+    transport.attach(connection)
+    assert transport.is_closing
+
+
+def test_a_peer_that_resets_ends_only_its_connection(lab: Lab) -> None:
+    other, transport = lab.connect()
+    lab.feed("park:a")
+    lab.transport.client.close()
+    lab.script.answer("a")
+    lab.turn()
+    assert lab.connection.is_closed
+    assert lab.transport.is_closing
+    lab.feed("now:b", connection=other)
+    assert lab.answers(transport) == ["b"]

@@ -1,0 +1,112 @@
+"""Whatever way the socket cuts the stream, the same frames come out, in order and unharmed."""
+
+from __future__ import annotations
+
+import random
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.broker import socket_io
+from tidelog.broker.socket_io import BufferPool, FrameReader, InvalidFrameSizeError
+
+MAX_FRAME_BYTES = 4 * 1024 * 1024
+
+frame_sizes = st.one_of(
+    st.integers(0, 40),
+    st.integers(1000, 40_000),
+    st.integers(120_000, 300_000),
+    st.integers(1_000_000, 2_500_000),
+)
+
+
+def feed(reader: FrameReader, stream: bytes, chunk_sizes: list[int], stop_after: int = 0) -> list[bytes]:
+    """Push `stream` through as a socket would, at most a chunk size a read; sometimes stop between
+    frames and keep the rest.
+    """
+    out: list[bytes] = []
+    position, turn = 0, 0
+    while position < len(stream):
+        buffer = reader.buffer()
+        assert len(buffer) > 0
+        size = min(len(buffer), chunk_sizes[turn % len(chunk_sizes)], len(stream) - position)
+        buffer[:size] = stream[position : position + size]
+        position += size
+        turn += 1
+        reader.received(size)
+        while (frame := reader.next_frame()) is not None:
+            out.append(bytes(frame))
+            if stop_after and len(out) % stop_after == 0:
+                reader.keep_unread()
+                other = FrameReader(reader._pool, MAX_FRAME_BYTES)  # another connection's read in between
+                other.buffer()[:4] = b"\xff" * 4
+    return out
+
+
+@given(
+    sizes=st.lists(frame_sizes, min_size=1, max_size=12),
+    chunk_sizes=st.lists(st.integers(1, 300_000), min_size=1, max_size=8).filter(lambda c: max(c) > 5000),
+    stop_after=st.integers(0, 3),
+    seed=st.integers(0, 2**32),
+)
+def test_frames_come_out_as_they_went_in(
+    sizes: list[int], chunk_sizes: list[int], stop_after: int, seed: int
+) -> None:
+    source = random.Random(seed)
+    sent = [source.randbytes(size) for size in sizes]
+    stream = b"".join(struct.pack(">i", len(frame)) + frame for frame in sent)
+    reader = FrameReader(BufferPool(), MAX_FRAME_BYTES)
+    assert feed(reader, stream, chunk_sizes, stop_after) == sent
+
+
+@pytest.mark.parametrize("size", [-1, -(2**31), MAX_FRAME_BYTES + 1, 2**31 - 1])
+def test_an_impossible_size_is_refused(size: int) -> None:
+    reader = FrameReader(BufferPool(), MAX_FRAME_BYTES)
+    reader.buffer()[:4] = struct.pack(">i", size)
+    with pytest.raises(InvalidFrameSizeError, match=r"socket\.request\.max\.bytes"):
+        reader.received(4)
+        reader.next_frame()
+
+
+def test_a_size_alone_takes_little_memory() -> None:
+    """A client may announce 100 MB and send nothing more; memory is given as bytes arrive."""
+    pool = BufferPool()
+    reader = FrameReader(pool, 100_000_000)
+    reader.buffer()[:4] = struct.pack(">i", 90_000_000)
+    reader.received(4)
+    assert reader.next_frame() is None
+    assert reader._own is not None and len(reader._own) <= socket_io.FIRST_ALLOCATION_BYTES
+
+
+def test_an_idle_connection_holds_no_buffer() -> None:
+    pool = BufferPool()
+    reader = FrameReader(pool, MAX_FRAME_BYTES)
+    feed(reader, struct.pack(">i", 2_000_000) + bytes(2_000_000), [100_000])
+    assert reader._own is None
+
+
+def test_large_frames_are_read_in_place_after_the_first() -> None:
+    """The second large frame goes straight from the socket into the buffer that the handler sees."""
+    reader = FrameReader(BufferPool(), MAX_FRAME_BYTES)
+    stream = (struct.pack(">i", 1_000_000) + bytes(1_000_000)) * 2
+    feed(reader, stream[: len(stream) // 2], [65_536])
+    buffer = reader.buffer()
+    reader_buffer = buffer.obj
+    buffer[: len(buffer)] = stream[: len(buffer)]
+    reader.received(len(buffer))
+    while reader.next_frame() is None:
+        buffer = reader.buffer()
+        assert buffer.obj is reader_buffer
+        reader.received(len(buffer))
+
+
+def test_closing_gives_the_buffer_back() -> None:
+    pool = BufferPool()
+    reader = FrameReader(pool, MAX_FRAME_BYTES)
+    reader.buffer()[:4] = struct.pack(">i", 900_000)
+    reader.received(4)
+    assert reader.next_frame() is None
+    reader.close()
+    assert reader._own is None

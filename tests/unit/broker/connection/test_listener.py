@@ -1,0 +1,255 @@
+"""Who may connect, how fast, and who is let go: over real sockets, on the production event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+import uvloop
+
+from tidelog.broker import connection as connection_module
+from tidelog.broker import listener as listener_module
+from tidelog.broker.connection import Connection
+from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.listener import ConnectionLimits, ConnectionRate, Listener
+from tidelog.broker.request import RequestContext
+from tidelog.metrics.telemetry import Telemetry
+from tidelog.model.brokers import Endpoint
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.timing.timer import VirtualTimer
+
+
+class Echo:
+    """Answers each request with its own bytes; `park` waits."""
+
+    version = 0
+
+    def dispatch(self, connection: Connection, frame: memoryview) -> None:
+        context = RequestContext(connection, cast(Any, self), 0, None, 0.0)
+        if bytes(frame) == b"park":
+            context.park()
+            return
+        context.answer_bytes = len(frame)
+        connection.answer_now(context, [struct.pack(">i", len(frame)) + frame])
+
+
+class Lab:
+    def __init__(self) -> None:
+        self.runner = asyncio.Runner(loop_factory=uvloop.new_event_loop)
+        self.settings = CurrentSettings(BrokerSettings.parse({}))
+        self.telemetry = Telemetry()
+        self.timer = VirtualTimer()
+        self.limits = ConnectionLimits(self.settings)
+        self.listeners: list[Listener] = []
+        self.clients: list[socket.socket] = []
+
+    def set(self, **changes: str) -> None:
+        texts = {name.replace("_", "."): value for name, value in changes.items()}
+        self.settings.replace(BrokerSettings.parse(texts))
+
+    def listen(self, host: str = "127.0.0.1", port: int = 0) -> Listener:
+        async def start() -> Listener:
+            endpoint = Endpoint("PLAINTEXT", host, port)
+            made = Listener(endpoint, self.settings, self.telemetry, self.timer, Echo().dispatch, self.limits)
+            made.bind()
+            self.listeners.append(made)
+            await made.serve()
+            return made
+
+        return self.runner.run(start())
+
+    def connect(self, listener: Listener, source: str = "127.0.0.1") -> socket.socket:
+        client = socket.create_connection(("127.0.0.1", listener.port), source_address=(source, 0))
+        client.setblocking(False)
+        self.clients.append(client)
+        self.wait(0.02)
+        return client
+
+    def wait(self, seconds: float) -> None:
+        self.runner.run(asyncio.sleep(seconds))
+
+    def is_served(self, client: socket.socket) -> bool:
+        try:
+            client.sendall(struct.pack(">i", 4) + b"ping")
+            self.wait(0.03)
+            return client.recv(100) == struct.pack(">i", 4) + b"ping"
+        except BlockingIOError:
+            return False
+        except ConnectionError:
+            return False
+
+    def close(self) -> None:
+        for client in self.clients:
+            client.close()
+        for listener in self.listeners:
+            self.runner.run(self._close(listener))
+        self.wait(0.02)
+        self.runner.close()
+
+    async def _close(self, listener: Listener) -> None:
+        listener.close()
+
+
+@pytest.fixture
+def lab() -> Iterator[Lab]:
+    made = Lab()
+    yield made
+    made.close()
+
+
+def test_no_more_than_max_connections_over_all_listeners(lab: Lab) -> None:
+    lab.set(max_connections="2")
+    listeners = [lab.listen(), lab.listen()]
+    first, second, third = (lab.connect(listeners[index]) for index in (0, 1, 0))
+    assert [lab.is_served(client) for client in (first, second, third)] == [True, True, False]
+    first.close()
+    lab.wait(0.02)
+    assert lab.is_served(lab.connect(listeners[1]))
+    assert lab.limits.total == 2
+
+
+def test_each_address_has_its_own_limit(lab: Lab) -> None:
+    lab.set(max_connections_per_ip="1", max_connections_per_ip_overrides="127.0.0.2:2,127.0.0.3:0")
+    listener = lab.listen()
+    served = [
+        lab.is_served(lab.connect(listener, source))
+        for source in ("127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2", "127.0.0.2", "127.0.0.3")
+    ]
+    assert served == [True, False, True, True, False, False]
+    assert lab.limits.per_host == {"127.0.0.1": 1, "127.0.0.2": 2}
+
+
+def test_limits_may_change_while_the_broker_runs(lab: Lab) -> None:
+    listener = lab.listen()
+    assert lab.is_served(lab.connect(listener))
+    lab.set(max_connections="1")
+    assert not lab.is_served(lab.connect(listener))
+    lab.set(max_connections="5", max_connections_per_ip_overrides="127.0.0.1:2")
+    assert lab.is_served(lab.connect(listener))
+    assert not lab.is_served(lab.connect(listener))
+
+
+def test_whoever_is_refused_or_leaves_is_forgotten(lab: Lab) -> None:
+    lab.set(max_connections_per_ip="3")
+    listener = lab.listen()
+    for _ in range(5):
+        lab.connect(listener)
+    for client in lab.clients:
+        client.close()
+    lab.wait(0.05)
+    assert lab.limits.total == 0
+    assert not lab.limits.per_host
+    assert lab.telemetry.listeners["PLAINTEXT"].open_count == 0
+
+
+def test_a_connection_that_is_reset_at_once_leaves_nothing(
+    lab: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = lab.listen()
+    for _ in range(20):
+        client = socket.create_connection(("127.0.0.1", listener.port))
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+    lab.wait(0.05)
+    assert not listener._connections
+    assert lab.limits.total == 0
+    assert not caplog.records
+    assert lab.is_served(lab.connect(listener))
+
+
+# -- rate
+
+
+def test_the_rate_lets_a_seconds_worth_in_at_once() -> None:
+    rate = ConnectionRate()
+    delays = [rate.delay_s(10, now=100.0) for _ in range(15)]
+    assert delays[:10] == pytest.approx([0] * 10)
+    assert delays[10:] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert rate.delay_s(10, now=101.0) == pytest.approx(0)
+    assert rate.delay_s(10, now=200.0) == 0
+
+
+def test_those_too_fast_are_served_later(lab: Lab) -> None:
+    lab.set(max_connection_creation_rate="2")
+    listener = lab.listen()
+    *early, late = (lab.connect(listener) for _ in range(3))
+    assert not lab.is_served(late)
+    assert all(lab.is_served(client) for client in early)
+    lab.wait(0.6)
+    assert late.recv(100) == struct.pack(">i", 4) + b"ping"
+    assert lab.is_served(late)
+
+
+def test_a_rate_of_nothing_lets_nobody_in(lab: Lab) -> None:
+    lab.set(max_connection_creation_rate="0")
+    assert not lab.is_served(lab.connect(lab.listen()))
+
+
+# -- idle
+
+
+def test_silence_ends_a_connection_that_waits_for_nothing(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.set(connections_max_idle_ms="1000")
+    listener = lab.listen()
+    silent, talking, waiting = (lab.connect(listener) for _ in range(3))
+    waiting.sendall(struct.pack(">i", 4) + b"park")
+    lab.wait(0.02)
+    now = listener_module.monotonic() + 1.5
+    monkeypatch.setattr(listener_module, "monotonic", lambda: now)
+    monkeypatch.setattr(connection_module, "monotonic", lambda: now)
+    assert lab.is_served(talking)
+
+    async def time_passes() -> None:
+        lab.timer.advance(100)
+
+    lab.runner.run(time_passes())
+    lab.wait(0.02)
+    assert silent.recv(1) == b""
+    assert lab.is_served(talking)
+    with pytest.raises(BlockingIOError):
+        waiting.recv(1)
+
+
+def test_a_negative_idle_time_is_for_ever(lab: Lab) -> None:
+    lab.set(connections_max_idle_ms="-1")
+    lab.listen()
+    assert len(lab.timer) == 0
+
+
+# -- addresses
+
+
+def test_an_address_that_is_taken_is_named(lab: Lab) -> None:
+    taken = lab.listen()
+    with pytest.raises(OSError, match=f"PLAINTEXT can't listen on 127.0.0.1:{taken.port}: Address already"):
+        lab.listen(port=taken.port)
+
+
+def test_a_listener_that_never_served_frees_its_address(lab: Lab) -> None:
+    async def bind_and_close(port: int) -> int:
+        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", port)
+        bound = Listener(endpoint, lab.settings, lab.telemetry, lab.timer, Echo().dispatch, lab.limits)
+        bound.bind()
+        bound.close()
+        assert bound._socket is not None
+        assert bound._socket.fileno() == -1
+        return bound.port
+
+    port = lab.runner.run(bind_and_close(0))
+    lab.runner.run(bind_and_close(port))
+
+
+def test_ipv6(lab: Lab) -> None:
+    try:
+        listener = lab.listen("::1")
+    except OSError:
+        pytest.skip("no IPv6 here")
+    client = socket.create_connection(("::1", listener.port))
+    client.setblocking(False)
+    lab.clients.append(client)
+    assert lab.is_served(client)
+    assert lab.limits.per_host == {"::1": 1}

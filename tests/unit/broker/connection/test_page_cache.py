@@ -1,0 +1,36 @@
+"""What is in memory, and what can't be told."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelog.broker.socket_io import is_resident
+
+
+@pytest.fixture
+def fileno(tmp_path: Path) -> Iterator[int]:
+    path = tmp_path / "segment"
+    path.write_bytes(b"0123456789")
+    with path.open("rb") as file:
+        yield file.fileno()
+
+
+def test_what_was_just_written_is_in_memory(fileno: int) -> None:
+    assert is_resident(fileno, 9)
+
+
+@pytest.mark.parametrize(("error", "is_there"), [(errno.EAGAIN, False), (errno.EOPNOTSUPP, True)])
+def test_what_would_wait_is_not_and_what_can_not_be_told_is(
+    fileno: int, monkeypatch: pytest.MonkeyPatch, error: int, is_there: bool
+) -> None:
+    def refuse(*_: Any) -> int:
+        raise OSError(error, os.strerror(error))
+
+    monkeypatch.setattr(os, "preadv", refuse)
+    assert is_resident(fileno, 2) is is_there

@@ -1,0 +1,117 @@
+"""TxnOffsetCommit: the transaction's coordinator hears of the group's partition before the group does."""
+
+from __future__ import annotations
+
+import pytest
+
+from brokerlab.asking import Asked
+from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.scripted_coordinator import ScriptedCoordinator, decoded, shard_partitions
+from tidelog.model.coordinator_shards import ShardId, ShardKind
+from tidelog.model.errors import ErrorCode
+from tidelog.rpc.coordinator_session import ForwardedToShard
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.add_partitions_to_txn import (
+    AddPartitionsToTxnPartitionResult,
+    AddPartitionsToTxnResponse,
+    AddPartitionsToTxnResult,
+    AddPartitionsToTxnTopic,
+    AddPartitionsToTxnTopicResult,
+)
+from tidelog.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
+)
+
+OFFSETS = ShardKind.GROUP.topic
+REQUEST = TxnOffsetCommitRequest(
+    "copier",
+    "group",
+    7,
+    3,
+    topics=[TxnOffsetCommitRequestTopic("t", [TxnOffsetCommitRequestPartition(3, 7)])],
+)
+WITH_IT = pytest.mark.parametrize("version", range(6))
+
+
+def verdict(error: ErrorCode) -> AddPartitionsToTxnResponse:
+    result = AddPartitionsToTxnPartitionResult(0, error)
+    return AddPartitionsToTxnResponse(
+        results_by_transaction=[
+            AddPartitionsToTxnResult("copier", [AddPartitionsToTxnTopicResult(OFFSETS, [result])])
+        ]
+    )
+
+
+def answer(error: ErrorCode = ErrorCode.NONE) -> TxnOffsetCommitResponse:
+    return TxnOffsetCommitResponse(
+        topics=[TxnOffsetCommitResponseTopic("t", [TxnOffsetCommitResponsePartition(3, error)])]
+    )
+
+
+def both_owned(lab: InMemoryBroker) -> ScriptedCoordinator:
+    shards = [*shard_partitions(lab, ShardKind.GROUP), *shard_partitions(lab, ShardKind.TRANSACTION)]
+    coordinator = ScriptedCoordinator(lab)
+    coordinator.own(*shards)
+    return coordinator
+
+
+@WITH_IT
+def test_the_group_hears_of_it_once_the_transaction_has_its_partition(
+    lab: InMemoryBroker, version: int
+) -> None:
+    coordinator = both_owned(lab)
+    asked = Asked(lab.broker, REQUEST, version)
+    question = coordinator.take_one(ForwardedToShard)
+    assert (question.shard, question.api_key) == (
+        ShardId(ShardKind.TRANSACTION, 0),
+        ApiKey.ADD_PARTITIONS_TO_TXN,
+    )
+    [transaction] = decoded(question).transactions
+    assert (transaction.transactional_id, transaction.producer_id, transaction.producer_epoch) == (
+        "copier",
+        7,
+        3,
+    )
+    assert transaction.topics == [AddPartitionsToTxnTopic(OFFSETS, [0])]
+    assert transaction.verify_only is (version < 5)
+    coordinator.answer(question, verdict(ErrorCode.NONE))
+    forwarded = coordinator.take_one(ForwardedToShard)
+    assert (forwarded.shard, forwarded.api_key) == (
+        ShardId(ShardKind.GROUP, 0),
+        ApiKey.TXN_OFFSET_COMMIT,
+    )
+    assert forwarded.body == asked.request_body
+    assert asked.answer is None
+    coordinator.answer(forwarded, answer())
+    assert asked.answer == answer()
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_TXN_STATE),
+        (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+    ],
+)
+def test_the_group_never_hears_of_what_is_not_in_a_transaction(
+    lab: InMemoryBroker, said: ErrorCode, told: ErrorCode
+) -> None:
+    coordinator = both_owned(lab)
+    asked = Asked(lab.broker, REQUEST, 5)
+    coordinator.answer(coordinator.take_one(ForwardedToShard), verdict(said))
+    assert asked.answer == answer(told)
+    assert not coordinator.take(ForwardedToShard)
+
+
+def test_without_the_transactions_coordinator_it_is_tried_again(lab: InMemoryBroker) -> None:
+    coordinator = ScriptedCoordinator(lab)
+    coordinator.own(*shard_partitions(lab, ShardKind.GROUP))
+    shard_partitions(lab, ShardKind.TRANSACTION)
+    asked = Asked(lab.broker, REQUEST, 5)
+    assert asked.answer == answer(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)

@@ -1,0 +1,202 @@
+"""Incremental fetch sessions beside a model that knows only the rules of KIP-227."""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from typing import NamedTuple
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tidelog.broker.client_fetch_sessions import (
+    MIN_EVICTION_MS,
+    ClientFetchPosition,
+    ClientFetchSessions,
+    ClientPartitionKey,
+    FetchPlan,
+)
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.fetch_session import FINAL_EPOCH, MAX_EPOCH
+from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+
+SLOTS = 3
+BY_NAME, BY_ID = 12, 17
+NO_ID = uuid.UUID(int=0)
+
+
+def request(
+    session_id: int,
+    epoch: int,
+    wanted: dict[int, int] | None = None,
+    forgotten: tuple[int, ...] = (),
+) -> FetchRequest:
+    """`wanted` is partitions of one topic with the offsets they are fetched from."""
+    partitions = [FetchPartition(partition=index, fetch_offset=at) for index, at in (wanted or {}).items()]
+    return FetchRequest(
+        session_id=session_id,
+        session_epoch=epoch,
+        topics=[FetchTopic(topic="t", partitions=partitions)] if partitions else [],
+        forgotten_topics_data=[ForgottenTopic(topic="t", partitions=list(forgotten))] if forgotten else [],
+    )
+
+
+def offsets(plan: FetchPlan) -> dict[int, int]:
+    return {partition.key.partition: partition.fetch_offset for partition in plan.partitions}
+
+
+class Known(NamedTuple):
+    """One session as the model sees it."""
+
+    epoch: int
+    offsets: dict[int, int]
+    created_ms: int
+    used_ms: int
+
+
+partitions = st.dictionaries(st.integers(0, 5), st.integers(0, 100), max_size=5)
+
+
+class SessionsAgainstModel(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        ids = itertools.count(1)
+        self.sessions = ClientFetchSessions(SLOTS, lambda: next(ids))
+        self.known: dict[int, Known] = {}
+        self.now_ms = 0
+
+    @rule(wanted=partitions, replaces=st.integers(0, SLOTS))
+    def full(self, wanted: dict[int, int], replaces: int) -> None:
+        old = dict(enumerate(self.known, 1)).get(replaces, 0)
+        self.known.pop(old, None)
+        evicted = self.to_evict(len(wanted)) if wanted else None
+        plan = self.sessions.plan(request(old, 0, wanted), BY_NAME, self.now_ms)
+        assert offsets(plan) == wanted
+        assert not plan.is_incremental
+        if wanted and (len(self.known) < SLOTS or evicted is not None):
+            assert plan.session is not None
+            if evicted is not None:
+                del self.known[evicted]
+            self.known[plan.session.session_id] = Known(1, dict(wanted), self.now_ms, self.now_ms)
+        else:
+            assert plan.session is None
+
+    def to_evict(self, size: int) -> int | None:
+        if len(self.known) < SLOTS:
+            return None
+        oldest = min(self.known, key=lambda name: self.known[name].used_ms)
+        if self.now_ms - self.known[oldest].used_ms > MIN_EVICTION_MS:
+            return oldest
+        smaller = [
+            name
+            for name, session in self.known.items()
+            if self.now_ms - session.created_ms > MIN_EVICTION_MS and len(session.offsets) < size
+        ]
+        return min(smaller, key=lambda name: len(self.known[name].offsets), default=None)
+
+    @rule(wanted=partitions)
+    def final(self, wanted: dict[int, int]) -> None:
+        old = next(iter(self.known), 0)
+        self.known.pop(old, None)
+        plan = self.sessions.plan(request(old, FINAL_EPOCH, wanted), BY_NAME, self.now_ms)
+        assert offsets(plan) == wanted
+        assert plan.session is None
+
+    @precondition(lambda self: self.known)
+    @rule(which=st.integers(0, SLOTS), wanted=partitions, forgotten=st.sets(st.integers(0, 5), max_size=3))
+    def incremental(self, which: int, wanted: dict[int, int], forgotten: set[int]) -> None:
+        name = list(self.known)[which % len(self.known)]
+        session = self.known.pop(name)
+        expected = {
+            index: at for index, at in {**session.offsets, **wanted}.items() if index not in forgotten
+        }
+        plan = self.sessions.plan(
+            request(name, session.epoch, wanted, tuple(forgotten)), BY_NAME, self.now_ms
+        )
+        assert plan.is_incremental
+        assert offsets(plan) == expected
+        assert (plan.session is not None) == bool(expected)
+        if expected:
+            self.known[name] = Known(session.epoch + 1, expected, session.created_ms, self.now_ms)
+
+    @rule(which=st.integers(0, SLOTS), off=st.sampled_from([-1, 1, 5]))
+    def wrong_epoch(self, which: int, off: int) -> None:
+        name = dict(enumerate(self.known)).get(which)
+        if name is None:
+            self.refused(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, 999_999, 1)
+        elif self.known[name].epoch + off > 0:
+            self.refused(ErrorCode.INVALID_FETCH_SESSION_EPOCH, name, self.known[name].epoch + off)
+
+    @precondition(lambda self: self.known)
+    @rule()
+    def other_way_of_naming(self) -> None:
+        name = next(iter(self.known))
+        self.refused(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR, name, self.known[name].epoch, BY_ID)
+
+    def refused(self, code: ErrorCode, name: int, epoch: int, version: int = BY_NAME) -> None:
+        with pytest.raises(KafkaError) as refusal:
+            self.sessions.plan(request(name, epoch), version, self.now_ms)
+        assert refusal.value.code == code
+
+    @rule(elapsed_ms=st.sampled_from([1, 1000, MIN_EVICTION_MS // 2, MIN_EVICTION_MS, MIN_EVICTION_MS + 1]))
+    def time_passes(self, elapsed_ms: int) -> None:
+        self.now_ms += elapsed_ms
+
+    @invariant()
+    def no_more_than_there_are_slots(self) -> None:
+        assert len(self.sessions) == len(self.known) <= SLOTS
+        assert self.sessions.partition_count == sum(len(session.offsets) for session in self.known.values())
+
+
+TestSessionsAgainstModel = SessionsAgainstModel.TestCase
+TestSessionsAgainstModel.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_epochs_wrap() -> None:
+    sessions = ClientFetchSessions(SLOTS, lambda: 7)
+    session = sessions.plan(request(0, 0, {0: 1}), BY_NAME, 0).session
+    assert session is not None
+    session.epoch = MAX_EPOCH
+    sessions.plan(request(7, MAX_EPOCH), BY_NAME, 0)
+    assert session.epoch == 1
+
+
+def test_session_ids_are_never_zero_nor_taken() -> None:
+    ids = iter([0, 5, 5, 0, 6])
+    sessions = ClientFetchSessions(SLOTS, lambda: next(ids))
+    made = [sessions.plan(request(0, 0, {0: 1}), BY_NAME, 0).session for _ in range(2)]
+    assert [session.session_id for session in made if session is not None] == [5, 6]
+
+
+def test_topic_ids_tell_partitions_apart() -> None:
+    sessions = ClientFetchSessions(SLOTS, lambda: 7)
+    one, two = uuid.UUID(int=1), uuid.UUID(int=2)
+    topics = [FetchTopic(topic_id=topic_id, partitions=[FetchPartition()]) for topic_id in (one, two)]
+    sessions.plan(FetchRequest(session_epoch=0, topics=topics), BY_ID, 0)
+    forgotten = [ForgottenTopic(topic_id=one, partitions=[0])]
+    plan = sessions.plan(
+        FetchRequest(session_id=7, session_epoch=1, forgotten_topics_data=forgotten), BY_ID, 0
+    )
+    assert [partition.key.topic_id for partition in plan.partitions] == [two]
+
+
+@pytest.mark.parametrize(
+    ("told", "then", "is_news"),
+    [
+        ((0, 10, 0, False), (0, 10, 0, False), False),
+        ((0, 10, 0, False), (0, 10, 0, True), True),
+        ((0, 10, 0, False), (0, 11, 0, False), True),
+        ((0, 10, 0, False), (0, 10, 5, False), True),
+        ((0, 10, 0, False), (6, 10, 0, False), True),
+        ((6, -1, -1, False), (6, -1, -1, False), True),
+        ((6, -1, -1, False), (0, 10, 0, False), True),
+    ],
+)
+def test_what_an_incremental_answer_names(
+    told: tuple[int, int, int, bool], then: tuple[int, int, int, bool], is_news: bool
+) -> None:
+    partition = ClientFetchPosition(ClientPartitionKey("t", NO_ID, 0), FetchPartition())
+    partition.is_news(*told)
+    assert partition.is_news(*then) == is_news

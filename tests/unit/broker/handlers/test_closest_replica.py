@@ -1,0 +1,234 @@
+"""Consumers read from the replica in their rack (KIP-392): who is sent there, and what a follower serves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.leader_lab import LEADER_EPOCH, LeaderLab, Peer, parts
+from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.request import PARKED
+from tidelog.model.errors import ErrorCode
+from tidelog.records.batch import assign_offset_and_epoch, parse_header
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    PartitionData,
+    ReplicaState,
+)
+
+SELECTOR = "replica.selector.class"
+BY_RACK = {
+    SELECTOR: "org.apache.kafka.common.replica.RackAwareReplicaSelector",
+    "broker.rack": "a",
+}
+
+
+def consume(
+    lab: LeaderLab,
+    offset: int,
+    *,
+    rack: str = "",
+    version: int = 12,
+    epoch: int = LEADER_EPOCH,
+    **fields: Any,
+) -> tuple[PartitionData | None, Peer]:
+    """The answer for partition 0, None while it waits; later it comes to the peer."""
+    peer = Peer(version, ApiKey.FETCH)
+    wanted = FetchPartition(
+        partition=0, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=1 << 20
+    )
+    topics = [FetchTopic(topic="t", partitions=[wanted])]
+    request = FetchRequest(
+        **{"max_wait_ms": 500, "min_bytes": 1, "rack_id": rack, "topics": topics, **fields}
+    )
+    answer = lab.lab.handle(ApiKey.FETCH, request, peer.context())
+    return (None if answer is PARKED else parts(cast(FetchResponse, peer.sent(answer)))[0]), peer
+
+
+@pytest.fixture
+def make_lab(make_broker: Callable[..., InMemoryBroker]) -> Callable[..., LeaderLab]:
+    def make(settings: dict[str, str] | None = None, **racks: str) -> LeaderLab:
+        lab = LeaderLab(make_broker(BY_RACK if settings is None else settings))
+        lab.racks = {1: "a", 2: "b", 3: "b"}
+        return lab
+
+    return make
+
+
+async def replicated(lab: LeaderLab, *batches: int, isr: tuple[int, ...] = (1, 2, 3)) -> None:
+    """Batches of one record; follower 2 has `batches[0]` of them, 3 the others."""
+    await lab.lead(isr=isr)
+    for _ in range(3):
+        lab.append()
+    for replica_id, offset in zip((2, 3), batches, strict=True):
+        lab.follower(replica_id).fetch({0: offset}, max_wait_ms=0)
+
+
+@pytest.mark.parametrize(
+    ("rack", "positions", "isr", "chosen"),
+    [
+        ("b", (3, 3), (1, 2, 3), {2, 3}),
+        ("b", (2, 3), (1, 2, 3), {3}),  # who has come furthest
+        ("b", (3, 3), (1, 2), {2}),  # who is in sync
+        ("b", (1, 1), (1, 2, 3), {-1}),  # nobody there has got the offset
+        ("a", (3, 3), (1, 2, 3), {-1}),  # the leader's own rack
+        ("nowhere", (3, 3), (1, 2, 3), {-1}),
+        ("", (3, 3), (1, 2, 3), {-1}),
+    ],
+)
+def test_whom_a_consumer_is_sent_to(
+    make_lab: Callable[..., LeaderLab],
+    rack: str,
+    positions: tuple[int, int],
+    isr: tuple[int, ...],
+    chosen: set[int],
+) -> None:
+    async def scenario(lab: LeaderLab) -> None:
+        await replicated(lab, *positions, isr=isr)
+        answer, _ = consume(lab, 2, rack=rack, max_wait_ms=0)
+        assert answer is not None
+        assert answer.preferred_read_replica in chosen
+        if answer.preferred_read_replica >= 0:
+            assert not answer.records
+
+    make_lab().run(scenario)
+
+
+def test_without_a_selector_everybody_reads_from_the_leader(make_lab: Callable[..., LeaderLab]) -> None:
+    async def scenario(lab: LeaderLab) -> None:
+        await replicated(lab, 3, 3)
+        answer, _ = consume(lab, 0, rack="b")
+        assert answer is not None
+        assert answer.preferred_read_replica == -1
+        assert answer.records
+
+    make_lab({}).run(scenario)
+    make_lab({SELECTOR: "org.apache.kafka.common.replica.LeaderSelector"}).run(scenario)
+
+
+def test_a_dead_replica_is_nobody_to_read_from(make_lab: Callable[..., LeaderLab]) -> None:
+    async def scenario(lab: LeaderLab) -> None:
+        await replicated(lab, 3, 3)
+        lab.racks = {1: "a", 2: "b", 3: "c"}
+        await lab.bury(2)
+        answer, _ = consume(lab, 0, rack="b", max_wait_ms=0)
+        assert answer is not None
+        assert answer.preferred_read_replica == -1
+
+    make_lab().run(scenario)
+
+
+# -- what a follower serves
+
+
+async def following(lab: LeaderLab, records: int, high_watermark: int) -> None:
+    """This broker follows broker 2 and has got so much."""
+    await lab.lead(leader=2)
+    replica = lab.replica()
+    await lab.broker.fetchers.forget(replica.topic_partition)
+    for offset in range(records):
+        batch = memoryview(bytearray(build_batch([Record(0, 0, None, b"v", [])])))
+        assign_offset_and_epoch(batch, 0, offset, LEADER_EPOCH)
+        headers = [parse_header(batch)]
+        while not replica.append_received(batch, headers, LEADER_EPOCH, high_watermark, 0, 0):
+            await replica.flush_leader_epochs()
+
+
+@pytest.mark.parametrize("version", [11, 12])
+def test_a_follower_serves_what_it_knows_to_be_committed(
+    make_lab: Callable[..., LeaderLab], version: int
+) -> None:
+    async def scenario(lab: LeaderLab) -> None:
+        await following(lab, records=5, high_watermark=3)
+        answer, _ = consume(lab, 0, version=version)
+        assert answer is not None
+        assert (answer.error_code, answer.high_watermark) == (0, 3)
+        assert len(answer.records or b"") == 3 * len(build_batch([Record(0, 0, None, b"v", [])]))
+
+    make_lab().run(scenario)
+
+
+def test_a_follower_serves_a_tool_that_compares_replicas(make_lab: Callable[..., LeaderLab]) -> None:
+    """Kafka's ReplicaVerificationTool fetches as replica -2; from version 15 on a tagged field says so."""
+
+    async def scenario(lab: LeaderLab) -> None:
+        await following(lab, records=5, high_watermark=3)
+        topics = [FetchTopic(topic_id=lab.replica().topic_id, partitions=[FetchPartition(partition=0)])]
+        topics[0].partitions[0].partition_max_bytes = 1 << 20
+        answer, _ = consume(lab, 0, version=17, replica_state=ReplicaState(-2, -1), topics=topics)
+        assert answer is not None
+        assert (answer.error_code, answer.high_watermark) == (0, 3)
+
+    make_lab().run(scenario)
+
+
+def test_a_follower_serves_no_consumer_of_old(make_lab: Callable[..., LeaderLab]) -> None:
+    async def scenario(lab: LeaderLab) -> None:
+        await following(lab, records=5, high_watermark=3)
+        answer, _ = consume(lab, 0, version=10)
+        assert answer is not None
+        assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+    make_lab().run(scenario)
+
+
+def test_between_high_watermark_and_end_a_follower_has_the_consumer_wait(
+    make_lab: Callable[..., LeaderLab],
+) -> None:
+    async def scenario(lab: LeaderLab) -> None:
+        await following(lab, records=5, high_watermark=3)
+        answer, peer = consume(lab, 4)
+        assert answer is None
+        lab.replica().append_received(memoryview(b""), [], LEADER_EPOCH, 5, 0, 0)
+        assert parts(peer.answers[0])[0].records
+
+    make_lab().run(scenario)
+
+
+def test_beyond_its_end_a_follower_asks_to_come_again(make_lab: Callable[..., LeaderLab]) -> None:
+    async def scenario(lab: LeaderLab) -> None:
+        await following(lab, records=5, high_watermark=3)
+        answer, _ = consume(lab, 6)
+        assert answer is not None
+        assert answer.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+    make_lab().run(scenario)
+
+
+def test_a_follower_whose_log_is_being_cut_asks_to_come_again(make_lab: Callable[..., LeaderLab]) -> None:
+    async def scenario(lab: LeaderLab) -> None:
+        await following(lab, records=5, high_watermark=3)
+        lab.replica().core.fetch_state = FetchState.TRUNCATING
+        answer, _ = consume(lab, 0)
+        assert answer is not None
+        assert answer.error_code == ErrorCode.OFFSET_NOT_AVAILABLE
+
+    make_lab().run(scenario)
+
+
+@pytest.mark.parametrize(
+    ("epoch", "error"),
+    [
+        (LEADER_EPOCH - 1, ErrorCode.FENCED_LEADER_EPOCH),
+        (LEADER_EPOCH + 1, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_a_follower_fences_as_a_leader_does(
+    make_lab: Callable[..., LeaderLab], epoch: int, error: ErrorCode
+) -> None:
+    async def scenario(lab: LeaderLab) -> None:
+        await following(lab, records=5, high_watermark=3)
+        answer, _ = consume(lab, 0, epoch=epoch)
+        assert answer is not None
+        assert answer.error_code == error
+
+    make_lab().run(scenario)

@@ -1,0 +1,217 @@
+"""What the controller commands is done once, by the newest controller, and one partition's trouble is not the
+others'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any, cast
+
+import pytest
+
+from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
+from tidelog.broker.commands import FAILED_RETRY_MS
+from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.partition_log import PartitionLog
+from tidelog.broker.replica import Replica
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import (
+    CommandResult,
+    DeletedTopic,
+    LeaderAndIsr,
+    PartitionState,
+    StopReplica,
+    TopicState,
+    UpdateMetadata,
+)
+from tidelog.timing.timer import VirtualTimer
+
+EPOCH = 7
+OLD_ID = uuid.uuid5(uuid.NAMESPACE_DNS, "t")
+NEW_ID = uuid.UUID(int=99)
+T0 = TopicPartition("t", 0)
+
+
+def state(**changes: Any) -> PartitionState:
+    fields: dict[str, Any] = {
+        "topic": "t",
+        "topic_id": OLD_ID,
+        "partition": 0,
+        "leader": BROKER_ID,
+        "leader_epoch": 3,
+        "isr": (BROKER_ID,),
+        "replicas": (BROKER_ID,),
+        "controller_epoch": EPOCH,
+        "partition_epoch": 1,
+    }
+    return PartitionState(**{**fields, **changes})
+
+
+def lead(
+    lab: InMemoryBroker, *states: PartitionState, epoch: int = EPOCH, is_full: bool = False
+) -> CommandResult:
+    return lab.runner.run(
+        lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, epoch, states, is_full=is_full))
+    )
+
+
+def test_an_older_controller_is_refused(lab: InMemoryBroker) -> None:
+    lab.add_topic("t")
+    lead(lab, epoch=9)
+    run = lab.runner.run
+    results = (
+        lead(lab, state(leader=2, leader_epoch=50), epoch=8),
+        run(lab.commands.update_metadata(UpdateMetadata(2, 8, brokers=(), is_full=True))),
+        run(lab.commands.stop_replica(StopReplica(2, 8, (T0,), {}, delete=True))),
+    )
+    assert [result.error for result in results] == [ErrorCode.STALE_CONTROLLER_EPOCH] * 3
+    assert lab.broker.replicas[T0].core.is_leader
+    assert "t" in lab.broker.metadata.topics
+    assert lab.broker.metadata.brokers
+
+
+def test_a_repeated_command_changes_nothing(lab: InMemoryBroker) -> None:
+    lab.add_topic("t")
+    lab.append("t", 5)
+    replica = lab.broker.replicas[T0]
+    assert not lead(lab, state()).partition_errors
+    assert lab.broker.replicas[T0] is replica
+    assert (replica.core.leader_epoch, replica.core.high_watermark) == (3, 5)
+
+
+@pytest.mark.parametrize("changes", [{"leader_epoch": 2, "leader": 2}, {"partition_epoch": 0, "leader": 2}])
+def test_a_command_overtaken_by_a_later_one_is_passed_over(
+    lab: InMemoryBroker, changes: dict[str, int]
+) -> None:
+    lab.add_topic("t")
+    lead(lab, state(**changes))
+    assert lab.broker.leader_replica("t", 0).core.leader_epoch == 3
+
+
+def test_a_topic_that_was_made_again_is_empty(lab: InMemoryBroker) -> None:
+    lab.add_topic("t")
+    lab.append("t", 5)
+    lead(lab, state(topic_id=NEW_ID, leader_epoch=0, partition_epoch=0))
+    replica = lab.broker.leader_replica("t", 0)
+    assert (replica.topic_id, replica.log.log_end_offset) == (NEW_ID, 0)
+    assert lab.broker.log_directory.topic_id_on_disk(T0) == NEW_ID
+
+
+def test_the_id_of_a_topic_that_was_made_again_leads_nowhere(lab: InMemoryBroker) -> None:
+    """Else records meant for the deleted topic would go to the new one."""
+    lab.add_topic("t")
+    again = state(topic_id=NEW_ID, leader_epoch=0, partition_epoch=0)
+    lead(lab, again)
+    assert OLD_ID not in lab.broker.metadata.topic_names
+    lab.update_metadata(topics=(TopicState("t", NEW_ID, (again,), {}),))
+    assert lab.broker.metadata.topic_names == {NEW_ID: "t"}
+    lab.update_metadata(deleted_topics=(DeletedTopic("t", OLD_ID),))
+    assert lab.broker.metadata.topic_names == {NEW_ID: "t"}
+    assert lab.broker.metadata.topics["t"].topic_id == NEW_ID
+
+
+def test_metadata_alone_replaces_a_topics_id(lab: InMemoryBroker) -> None:
+    lab.add_topic("t", leader=2)
+    lab.update_metadata(topics=(TopicState("t", NEW_ID, (state(topic_id=NEW_ID, leader=2),), {}),))
+    assert lab.broker.metadata.topic_names == {NEW_ID: "t"}
+
+
+def test_stopping_spares_a_topic_that_was_made_again(lab: InMemoryBroker) -> None:
+    lab.add_topic("t")
+    stop = StopReplica(BROKER_ID, EPOCH, (T0,), {"t": NEW_ID}, delete=True)
+    lab.runner.run(lab.commands.stop_replica(stop))
+    assert T0 in lab.broker.replicas
+
+
+def test_the_high_watermark_outlives_closing(lab: InMemoryBroker) -> None:
+    """It never goes back."""
+    lab.add_topic("t")
+    lab.append("t", 5)
+    lab.runner.run(lab.commands.stop_replica(StopReplica(BROKER_ID, EPOCH, (T0,), {}, delete=False)))
+    lead(lab, state(leader=2, leader_epoch=4, isr=(2,), replicas=(BROKER_ID, 2)))
+    assert lab.broker.replicas[T0].core.high_watermark == 5
+
+
+def test_an_epoch_that_cannot_be_written_is_tried_again(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.add_topic("t", partitions=2)
+    lab.append("t", 5)
+
+    def full_disk(self: PartitionLog) -> None:
+        if self.log.directory.path.endswith("t-0"):
+            raise LogStorageError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "persist_leader_epochs", full_disk)
+        result = lead(lab, *(state(partition=index, leader_epoch=4) for index in range(2)))
+    assert result.partition_errors == {T0: ErrorCode.KAFKA_STORAGE_ERROR}
+    assert T0 not in lab.broker.replicas
+    assert T0 not in lab.broker.log_directory.partitions  # its files are closed
+    assert lab.broker.leader_replica("t", 1).core.leader_epoch == 4
+    pass_time(lab)  # the controller won't say it again
+    assert lab.broker.leader_replica("t", 0).log.log_end_offset == 5
+
+
+def test_a_failed_replica_that_is_no_longer_wanted_is_forgotten(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.add_topic("t")
+
+    def full_disk(self: PartitionLog) -> None:
+        raise LogStorageError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "persist_leader_epochs", full_disk)
+        lead(lab, state(leader_epoch=4))
+        pass_time(lab)
+        assert T0 not in lab.broker.replicas
+    lab.runner.run(lab.commands.stop_replica(StopReplica(BROKER_ID, EPOCH, (T0,), {}, delete=True)))
+    pass_time(lab)
+    assert T0 not in lab.broker.replicas
+
+
+def pass_time(lab: InMemoryBroker) -> None:
+    async def advance() -> None:
+        timer = cast(VirtualTimer, lab.broker.timer)
+        timer.advance(timer.monotonic_ms() + FAILED_RETRY_MS)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others)
+
+    lab.runner.run(advance())
+
+
+def test_a_bug_is_told_when_all_partitions_are_done(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead_or_follow = Replica.lead_or_follow
+
+    async def broken(self: Replica, wanted: PartitionState, now_ms: int) -> None:
+        if wanted.partition == 0:
+            raise ZeroDivisionError
+        await lead_or_follow(self, wanted, now_ms)
+
+    monkeypatch.setattr(Replica, "lead_or_follow", broken)
+    with pytest.raises(ZeroDivisionError):
+        lead(lab, *(state(partition=index) for index in range(3)))
+    assert lab.broker.leader_replica("t", 2)
+
+
+def test_what_a_full_command_does_not_name_is_set_aside(lab: InMemoryBroker) -> None:
+    lab.add_topic("t", partitions=2)
+    lead(lab, state(), is_full=True)
+    assert list(lab.broker.replicas) == [T0]
+    with pytest.raises(KafkaError, match="NOT_LEADER_OR_FOLLOWER"):
+        lab.broker.leader_replica("t", 1)
+    assert lab.broker.log_directory.topic_partitions_on_disk() == [T0]
+
+
+def test_settings_reach_the_replicas(lab: InMemoryBroker) -> None:
+    topic_id = lab.add_topic("t")
+    lab.update_metadata(topics=(TopicState("t", topic_id, (state(),), {"retention.ms": "5000"}),))
+    assert lab.broker.replicas[T0].log.config.retention_ms == 5000
+    lab.update_metadata(broker_configs={"": {"message.max.bytes": "1234"}})
+    assert lab.broker.replicas[T0].settings.max_message_bytes == 1234

@@ -1,0 +1,173 @@
+"""What of AlterConfigs and IncrementalAlterConfigs this broker refuses and what it passes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
+from tidelog.broker.config_changes import APPEND, DELETE, SET
+from tidelog.broker.config_resources import ResourceType
+from tidelog.broker.log_levels import current_level
+from tidelog.model.errors import ErrorCode
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages import alter_configs as legacy
+from tidelog.wire.messages import incremental_alter_configs as incremental
+
+OWN = str(BROKER_ID)
+Change = tuple[str, int, str | None]
+
+
+def accept(request: Any) -> Any:
+    """The controller takes whatever comes."""
+    module = incremental if isinstance(request, incremental.IncrementalAlterConfigsRequest) else legacy
+    kind = (
+        incremental.IncrementalAlterConfigsResponse if module is incremental else legacy.AlterConfigsResponse
+    )
+    return kind(
+        responses=[
+            module.AlterConfigsResourceResponse(0, None, resource.resource_type, resource.resource_name)
+            for resource in request.resources
+        ]
+    )
+
+
+def change(lab: InMemoryBroker, *resources: tuple[int, str, list[Change]], version: int = 1) -> list[Any]:
+    lab.controller.answer = accept
+    request = incremental.IncrementalAlterConfigsRequest(
+        [
+            incremental.AlterConfigsResource(kind, name, [incremental.AlterableConfig(*c) for c in changes])
+            for kind, name, changes in resources
+        ]
+    )
+    answers: list[Any] = lab.call(request, version).responses
+    return answers
+
+
+def replace(lab: InMemoryBroker, *resources: tuple[int, str, dict[str, str | None]]) -> list[Any]:
+    lab.controller.answer = accept
+    request = legacy.AlterConfigsRequest(
+        [
+            legacy.AlterConfigsResource(kind, name, [legacy.AlterableConfig(*c) for c in configs.items()])
+            for kind, name, configs in resources
+        ]
+    )
+    answers: list[Any] = lab.call(request, 2).responses
+    return answers
+
+
+def test_topics_are_the_controllers_to_judge(lab: InMemoryBroker) -> None:
+    (answer,) = change(
+        lab, (ResourceType.TOPIC, "none", [("no.such", SET, "x"), ("cleanup.policy", APPEND, "y")])
+    )
+    assert (answer.error_code, answer.resource_name) == (0, "none")
+    ((key, forwarded),) = lab.controller.forwarded
+    assert key == ApiKey.INCREMENTAL_ALTER_CONFIGS
+    assert (forwarded.api_version, forwarded.client_id, forwarded.host) == (1, "test", "127.0.0.1")
+    assert len(forwarded.message.resources[0].configs) == 2
+    (answer,) = replace(lab, (ResourceType.TOPIC, "t", {"retention.ms": "soon"}))
+    assert answer.error_code == 0
+    assert lab.controller.forwarded[1][0] == ApiKey.ALTER_CONFIGS
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "changes"),
+    [
+        (ResourceType.TOPIC, "t", [("retention.ms", SET, None)]),
+        (ResourceType.TOPIC, "t", [("retention.ms", SET, "1"), ("retention.ms", DELETE, None)]),
+        (ResourceType.TOPIC, "t", [("retention.ms", 9, "1")]),
+        (ResourceType.BROKER, "2", [("message.max.bytes", SET, "1")]),
+        (ResourceType.BROKER, "x", [("message.max.bytes", SET, "1")]),
+        (ResourceType.BROKER, OWN, [("log.dirs", SET, "x")]),
+        (ResourceType.BROKER, OWN, [("message.max.bytes", SET, "many")]),
+        (ResourceType.BROKER, OWN, [("no.such", SET, "x")]),
+        (ResourceType.BROKER, "", [("node.id", SET, "1")]),
+        (ResourceType.BROKER_LOGGER, OWN, [("root", APPEND, "DEBUG")]),
+        (ResourceType.BROKER_LOGGER, OWN, [("root", DELETE, None)]),
+        (ResourceType.BROKER_LOGGER, "2", [("root", SET, "DEBUG")]),
+        (ResourceType.GROUP, "g", [("consumer.session.timeout.ms", SET, "50000")]),
+        (ResourceType.CLIENT_METRICS, "m", [("interval.ms", SET, "1000")]),
+        (0, "x", []),
+    ],
+)
+def test_refused_at_once(lab: InMemoryBroker, kind: int, name: str, changes: list[Change]) -> None:
+    (answer,) = change(lab, (kind, name, changes))
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    assert answer.error_message
+    assert (answer.resource_type, answer.resource_name) == (kind, name)
+    assert not lab.controller.forwarded
+
+
+def test_loggers_are_unknown_to_the_older_request(lab: InMemoryBroker) -> None:
+    (answer,) = replace(lab, (ResourceType.BROKER_LOGGER, OWN, {"root": "DEBUG"}))
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_what_is_refused_is_not_passed_on_with_the_rest(lab: InMemoryBroker) -> None:
+    answers = change(
+        lab,
+        (ResourceType.BROKER, "2", [("message.max.bytes", SET, "1")]),
+        (ResourceType.TOPIC, "t", [("retention.ms", SET, "1")]),
+        (ResourceType.BROKER, OWN, [("message.max.bytes", SET, "2000000")]),
+    )
+    assert {answer.resource_name: answer.error_code for answer in answers} == {
+        "2": ErrorCode.INVALID_REQUEST,
+        "t": 0,
+        OWN: 0,
+    }
+    ((_, forwarded),) = lab.controller.forwarded
+    assert [resource.resource_name for resource in forwarded.message.resources] == ["t", OWN]
+
+
+def test_a_resource_named_twice_is_refused_both_times(lab: InMemoryBroker) -> None:
+    twice = (ResourceType.TOPIC, "t", {"retention.ms": "1"})
+    answers = replace(lab, twice, twice, (ResourceType.TOPIC, "u", {}))
+    assert [answer.error_code for answer in answers] == [ErrorCode.INVALID_REQUEST] * 2 + [0]
+
+
+def test_broker_settings_are_checked_with_those_in_force(lab: InMemoryBroker) -> None:
+    in_force = {"log.cleaner.max.compaction.lag.ms": "1000"}
+    lab.update_metadata(broker_configs={OWN: in_force})
+    above = [("log.cleaner.min.compaction.lag.ms", SET, "2000")]
+    (answer,) = change(lab, (ResourceType.BROKER, OWN, above))
+    assert answer.error_code == ErrorCode.INVALID_REQUEST
+    taken_back = [("log.cleaner.max.compaction.lag.ms", DELETE, None)]
+    (answer,) = change(lab, (ResourceType.BROKER, OWN, above + taken_back))
+    assert answer.error_code == 0
+    # The older request says all that will be in force.
+    (answer,) = replace(lab, (ResourceType.BROKER, OWN, {"log.cleaner.min.compaction.lag.ms": "2000"}))
+    assert answer.error_code == 0
+
+
+@pytest.mark.parametrize("changes", [[("root", SET, "LOUD")], [("kafka.server", SET, "INFO")]])
+def test_levels_and_loggers_that_are_not_there(lab: InMemoryBroker, changes: list[Change]) -> None:
+    (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, changes))
+    assert answer.error_code == ErrorCode.INVALID_CONFIG
+
+
+def test_the_root_loggers_level_is_this_brokers_to_change(
+    lab: InMemoryBroker, log_level: Callable[[str], None]
+) -> None:
+    log_level("info")
+    only_checked = incremental.IncrementalAlterConfigsRequest(
+        [
+            incremental.AlterConfigsResource(
+                ResourceType.BROKER_LOGGER, OWN, [incremental.AlterableConfig("root", SET, "ERROR")]
+            )
+        ],
+        validate_only=True,
+    )
+    (answer,) = lab.call(only_checked, 1).responses
+    assert (answer.error_code, current_level()) == (0, "INFO")
+    (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, [("root", SET, "TRACE")]))
+    assert (answer.error_code, current_level()) == (0, "DEBUG")
+    assert not lab.controller.forwarded
+
+
+def test_stored_settings_that_no_longer_fit_leave_the_broker_as_it_was(lab: InMemoryBroker) -> None:
+    lab.update_metadata(broker_configs={OWN: {"message.max.bytes": "2000000"}})
+    lab.update_metadata(broker_configs={OWN: {"log.retention.ms": "0"}})
+    assert lab.broker.settings.message_max_bytes == 2000000
+    assert lab.broker.settings.log_retention_ms is None

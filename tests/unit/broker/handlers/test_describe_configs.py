@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from tidelog.broker.config_resources import ResourceType
+from tidelog.model.errors import ErrorCode
+from tidelog.settings.setting import SettingType
+from tidelog.settings.setting_description import ConfigSource
+from tidelog.settings.topic_settings import TOPIC_SETTINGS
+from tidelog.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResourceResult,
+    DescribeConfigsResult,
+)
+
+
+def result(
+    lab: InMemoryBroker,
+    kind: int,
+    name: str,
+    *keys: str,
+    version: int = 4,
+    synonyms: bool = True,
+    docs: bool = False,
+) -> DescribeConfigsResult:
+    resource = DescribeConfigsResource(kind, name, list(keys) or None)
+    response = lab.call(DescribeConfigsRequest([resource], synonyms, docs), version)
+    (only,) = response.results
+    assert (only.resource_type, only.resource_name) == (kind, name)
+    return only
+
+
+def describe(
+    lab: InMemoryBroker, kind: int, name: str, *keys: str, **options: object
+) -> dict[str, DescribeConfigsResourceResult]:
+    answered = result(lab, kind, name, *keys, **options)  # type: ignore[arg-type]
+    assert (answered.error_code, answered.error_message) == (0, None)
+    return {config.name: config for config in answered.configs}
+
+
+@pytest.mark.parametrize("version", [1, 2, 3, 4])
+def test_a_topic_has_all_settings_in_all_versions(lab: InMemoryBroker, version: int) -> None:
+    lab.add_topic("t", configs={"retention.ms": "1000"})
+    configs = describe(lab, ResourceType.TOPIC, "t", version=version)
+    assert configs.keys() == {name for name, setting in TOPIC_SETTINGS.items() if not setting.is_internal}
+    own = configs["retention.ms"]
+    assert (own.value, own.config_source, own.read_only, own.is_sensitive) == (
+        "1000",
+        ConfigSource.DYNAMIC_TOPIC_CONFIG,
+        False,
+        False,
+    )
+    assert (configs["segment.bytes"].value, configs["segment.bytes"].config_source) == (
+        "1073741824",
+        ConfigSource.DEFAULT_CONFIG,
+    )
+    assert own.config_type == (SettingType.LONG if version >= 3 else 0)
+
+
+def test_synonyms_and_documentation_where_asked_for(make_broker: Callable[..., InMemoryBroker]) -> None:
+    lab = make_broker({"message.max.bytes": "3000000"})
+    lab.add_topic("t", configs={"max.message.bytes": "4000000"})
+    with_all = describe(lab, ResourceType.TOPIC, "t", "max.message.bytes", docs=True)["max.message.bytes"]
+    assert [(s.name, s.value, s.source) for s in with_all.synonyms] == [
+        ("max.message.bytes", "4000000", ConfigSource.DYNAMIC_TOPIC_CONFIG),
+        ("message.max.bytes", "3000000", ConfigSource.STATIC_BROKER_CONFIG),
+        ("message.max.bytes", "1048588", ConfigSource.DEFAULT_CONFIG),
+    ]
+    assert with_all.documentation
+    without = describe(lab, ResourceType.TOPIC, "t", "max.message.bytes", synonyms=False)["max.message.bytes"]
+    assert (without.synonyms, without.documentation) == ([], None)
+
+
+def test_only_the_settings_asked_for_and_an_empty_list_is_all(lab: InMemoryBroker) -> None:
+    lab.add_topic("t")
+    assert describe(lab, ResourceType.TOPIC, "t", "cleanup.policy", "no.such").keys() == {"cleanup.policy"}
+    request = DescribeConfigsRequest([DescribeConfigsResource(ResourceType.TOPIC, "t", [])])
+    assert len(lab.call(request, 4).results[0].configs) > 30
+
+
+def test_this_broker(make_broker: Callable[..., InMemoryBroker]) -> None:
+    lab = make_broker({"num.partitions": "6"})
+    configs = describe(lab, ResourceType.BROKER, str(BROKER_ID))
+    assert (configs["num.partitions"].value, configs["num.partitions"].read_only) == ("6", True)
+    assert configs["num.partitions"].config_source == ConfigSource.STATIC_BROKER_CONFIG
+    assert not configs["message.max.bytes"].read_only
+
+
+def test_dynamic_broker_settings_and_those_of_all_brokers(lab: InMemoryBroker) -> None:
+    lab.add_topic("t")
+    lab.update_metadata(
+        broker_configs={
+            "": {"message.max.bytes": "2000000"},
+            str(BROKER_ID): {"message.max.bytes": "2000001"},
+        }
+    )
+    assert {name: c.value for name, c in describe(lab, ResourceType.BROKER, "").items()} == {
+        "message.max.bytes": "2000000"
+    }
+    own = describe(lab, ResourceType.BROKER, str(BROKER_ID), "message.max.bytes")["message.max.bytes"]
+    assert (own.value, own.config_source) == ("2000001", ConfigSource.DYNAMIC_BROKER_CONFIG)
+    assert describe(lab, ResourceType.TOPIC, "t")["max.message.bytes"].value == "2000001"
+    assert lab.broker.leader_replica("t", 0).settings.max_message_bytes == 2000001
+
+
+def test_the_root_logger(lab: InMemoryBroker, log_level: Callable[[str], None]) -> None:
+    log_level("warning")
+    (root,) = describe(lab, ResourceType.BROKER_LOGGER, str(BROKER_ID)).values()
+    assert (root.name, root.value, root.config_source) == ("root", "WARN", 6)
+    assert not describe(lab, ResourceType.BROKER_LOGGER, str(BROKER_ID), "kafka.server")
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "code"),
+    [
+        (ResourceType.TOPIC, "none", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (ResourceType.TOPIC, "b@d", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (ResourceType.TOPIC, "", ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (ResourceType.BROKER, "2", ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER, "x", ErrorCode.INVALID_REQUEST),
+        (ResourceType.BROKER_LOGGER, "", ErrorCode.INVALID_REQUEST),
+        (ResourceType.GROUP, "g", ErrorCode.INVALID_REQUEST),
+        (ResourceType.CLIENT_METRICS, "m", ErrorCode.INVALID_REQUEST),
+        (0, "x", ErrorCode.INVALID_REQUEST),
+        (99, "x", ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_what_has_no_settings_here(lab: InMemoryBroker, kind: int, name: str, code: ErrorCode) -> None:
+    answered = result(lab, kind, name)
+    assert (answered.error_code, answered.configs) == (code, [])
+
+
+def test_one_bad_resource_does_not_spoil_the_others(lab: InMemoryBroker) -> None:
+    lab.add_topic("t")
+    resources = [DescribeConfigsResource(ResourceType.TOPIC, name, None) for name in ("none", "t")]
+    bad, good = lab.call(DescribeConfigsRequest(resources), 4).results
+    assert (bad.error_code, good.error_code) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, 0)
+
+
+def test_many_topics_in_one_request(lab: InMemoryBroker) -> None:
+    names = [f"t{number}" for number in range(120)]
+    for number, name in enumerate(names):
+        lab.add_topic(name, configs={"retention.ms": str(number % 2)}, leader=OTHER_BROKER_ID)
+    keys = [None, ["retention.ms"]]
+    resources = [
+        DescribeConfigsResource(ResourceType.TOPIC, name, keys[i % 3 == 0]) for i, name in enumerate(names)
+    ]
+    results = lab.call(DescribeConfigsRequest(resources), 4).results
+    assert [result.resource_name for result in results] == names
+    for number, result in enumerate(results):
+        values = {config.name: config.value for config in result.configs}
+        assert values["retention.ms"] == str(number % 2)
+        assert len(values) == 1 if number % 3 == 0 else len(values) > 30

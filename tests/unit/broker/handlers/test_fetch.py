@@ -1,0 +1,366 @@
+"""How much a Fetch answers with, when it waits and what ends the wait."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from brokerlab.in_memory_broker import InMemoryBroker
+from tidelog.broker.handlers import fetch
+from tidelog.broker.log.segment import FileRange
+from tidelog.broker.request import PARKED, RequestContext
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
+from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, StopReplica
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.fetch import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchTopic,
+    ForgottenTopic,
+    PartitionData,
+)
+
+VERSION = 12
+
+
+class Client:
+    """One connection as far as handlers see it."""
+
+    def __init__(self) -> None:
+        self.answers: list[FetchResponse] = []
+        self.is_closed = False
+        self.contexts: list[SimpleNamespace] = []
+        self.version = VERSION
+
+    def close(self) -> None:
+        self.is_closed = True
+        for context in self.contexts:
+            if context.on_abandoned is not None:
+                context.on_abandoned()
+
+    def context(self) -> RequestContext:
+        context = SimpleNamespace(
+            api_version=self.version,
+            connection=self,
+            listener_name="PLAINTEXT",
+            on_abandoned=None,
+            steps=None,
+        )
+
+        def park(on_abandoned: Callable[[], None] | None = None) -> object:
+            context.on_abandoned = on_abandoned
+            return PARKED
+
+        context.park = park
+        context.reply = self.answers.append
+        self.contexts.append(context)
+        return cast(RequestContext, context)
+
+
+def ask(
+    lab: InMemoryBroker,
+    client: Client,
+    wanted: dict[tuple[str, int], int],
+    partition_max_bytes: int = 1 << 20,
+    **fields: Any,
+) -> FetchResponse | None:
+    """The answer, None if it waits."""
+    topics: dict[str, FetchTopic] = {}
+    for (topic, partition), offset in wanted.items():
+        topics.setdefault(topic, FetchTopic(topic=topic, partitions=[])).partitions.append(
+            FetchPartition(partition=partition, fetch_offset=offset, partition_max_bytes=partition_max_bytes)
+        )
+    fields = {"max_wait_ms": 500, "min_bytes": 1, "topics": list(topics.values()), **fields}
+    answer = lab.handle(ApiKey.FETCH, FetchRequest(**fields), client.context())
+    return None if answer is PARKED else cast(FetchResponse, answer)
+
+
+def parts(answer: FetchResponse | None) -> dict[tuple[str, int], PartitionData]:
+    assert answer is not None
+    return {
+        (topic.topic, part.partition_index): part for topic in answer.responses for part in topic.partitions
+    }
+
+
+def sizes(answer: FetchResponse | None) -> dict[tuple[str, int], int]:
+    return {key: len(part.records or b"") for key, part in parts(answer).items()}
+
+
+def append_bytes(lab: InMemoryBroker, size_bytes: int, partition: int = 0, topic: str = "t") -> int:
+    """One batch of about `size_bytes`; its size."""
+    value = bytes(max(size_bytes - 80, 1))
+    batch = build_batch([Record(0, lab.clock.wall_ms(), None, value, [])])
+    lab.broker.leader_replica(topic, partition).append(memoryview(batch), 1, 9, lab.clock.wall_ms())
+    return len(batch)
+
+
+def segment_references(lab: InMemoryBroker) -> int:
+    return sum(
+        segment.references for replica in lab.broker.replicas.values() for segment in replica.log.segments
+    )
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client()
+
+
+# -- how much
+
+
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    batches=st.lists(st.tuples(st.integers(0, 2), st.integers(80, 60_000)), min_size=1, max_size=8),
+    max_bytes=st.one_of(st.integers(-5, 100), st.integers(0, 200_000)),
+    partition_max_bytes=st.one_of(st.integers(-5, 100), st.integers(0, 200_000)),
+)
+def test_limits_hold_but_one_batch_always_comes(
+    make_broker: Callable[..., InMemoryBroker],
+    batches: list[tuple[int, int]],
+    max_bytes: int,
+    partition_max_bytes: int,
+) -> None:
+    lab = make_broker()
+    lab.add_topic("t", partitions=3)
+    written: dict[int, list[int]] = {0: [], 1: [], 2: []}
+    for partition, size in batches:
+        written[partition].append(append_bytes(lab, size, partition))
+    answer = ask(
+        lab,
+        Client(),
+        {("t", partition): 0 for partition in range(3)},
+        partition_max_bytes=partition_max_bytes,
+        max_bytes=max_bytes,
+    )
+    left, total = max_bytes, 0
+    for partition in range(3):
+        part = parts(answer)["t", partition]
+        limit = min(left, partition_max_bytes)
+        expected, room = 0, limit
+        for size in written[partition]:
+            if size > room and (total or expected):
+                break
+            expected += size
+            room -= size
+        assert len(part.records or b"") == expected
+        total += expected
+        left = max(left - expected, 0)
+        if isinstance(part.records, FileRange):
+            part.records.release()
+    assert segment_references(lab) == 0
+
+
+def test_the_brokers_own_limit_holds(make_broker: Callable[..., InMemoryBroker]) -> None:
+    lab = make_broker({"fetch.max.bytes": "1024"})
+    lab.add_topic("t", partitions=2)
+    size = append_bytes(lab, 1000)
+    append_bytes(lab, 1000, partition=1)
+    answer = ask(lab, Client(), {("t", 0): 0, ("t", 1): 0})
+    assert sizes(answer) == {("t", 0): size, ("t", 1): 0}
+
+
+def test_small_ranges_are_read_and_the_rest_left_to_sendfile(lab: InMemoryBroker, client: Client) -> None:
+    lab.add_topic("t", partitions=4)
+    for partition, size in enumerate((30_000, 40_000, 30_000, 30_000)):
+        append_bytes(lab, size, partition)
+    answer = ask(lab, client, {("t", partition): 0 for partition in range(4)})
+    kinds = [type(part.records) for part in parts(answer).values()]
+    assert kinds == [bytes, FileRange, bytes, FileRange]
+    assert segment_references(lab) == 2
+
+
+def test_a_small_range_that_would_wait_for_the_disk_is_left_to_the_outbox(
+    lab: InMemoryBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The event loop never waits for a disk."""
+    lab.add_topic("t")
+    append_bytes(lab, 1000)
+    monkeypatch.setattr(fetch, "is_resident", lambda *_: False)
+    answer = ask(lab, client, {("t", 0): 0})
+    assert isinstance(parts(answer)["t", 0].records, FileRange)
+
+
+def test_a_range_that_cannot_be_read_is_a_storage_error(
+    lab: InMemoryBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.add_topic("t")
+    append_bytes(lab, 1000)
+
+    def broken(self: FileRange) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(FileRange, "read", broken)
+    answer = ask(lab, client, {("t", 0): 0})
+    assert parts(answer)["t", 0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert not parts(answer)["t", 0].records
+    assert segment_references(lab) == 0
+
+
+# -- waiting
+
+
+def test_nothing_there_waits_for_the_first_batch(lab: InMemoryBroker, client: Client) -> None:
+    lab.add_topic("t", partitions=2)
+    assert ask(lab, client, {("t", 0): 0, ("t", 1): 0}) is None
+    size = append_bytes(lab, 1000, partition=1)
+    assert [sizes(answer) for answer in client.answers] == [{("t", 0): 0, ("t", 1): size}]
+    assert len(lab.broker.fetch_purgatory) == 0
+
+
+@pytest.mark.parametrize("fields", [{"max_wait_ms": 0}, {"min_bytes": 0}, {"min_bytes": -1}])
+def test_who_does_not_want_to_wait_does_not(
+    lab: InMemoryBroker, client: Client, fields: dict[str, int]
+) -> None:
+    lab.add_topic("t")
+    assert sizes(ask(lab, client, {("t", 0): 0}, **fields)) == {("t", 0): 0}
+
+
+def test_the_wait_ends_with_what_there_is(lab: InMemoryBroker, client: Client) -> None:
+    lab.add_topic("t")
+    assert ask(lab, client, {("t", 0): 0}, min_bytes=100_000) is None
+    size = append_bytes(lab, 1000)
+    lab.broker.timer.advance(499)
+    assert not client.answers
+    lab.broker.timer.advance(500)
+    assert [sizes(answer) for answer in client.answers] == [{("t", 0): size}]
+
+
+def test_min_bytes_counts_over_all_partitions(lab: InMemoryBroker, client: Client) -> None:
+    lab.add_topic("t", partitions=2)
+    assert ask(lab, client, {("t", 0): 0, ("t", 1): 0}, min_bytes=1900) is None
+    append_bytes(lab, 1000)
+    assert not client.answers
+    append_bytes(lab, 1000, partition=1)
+    assert len(client.answers) == 1
+    assert segment_references(lab) == 0
+
+
+def test_an_error_anywhere_ends_the_wait_at_once(lab: InMemoryBroker, client: Client) -> None:
+    lab.add_topic("t")
+    answer = ask(lab, client, {("t", 0): 0, ("nowhere", 0): 0, ("t", 7): 0})
+    assert {key: part.error_code for key, part in parts(answer).items()} == {
+        ("t", 0): 0,
+        ("nowhere", 0): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ("t", 7): ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    }
+
+
+@pytest.mark.parametrize("offset", [-1, 2])
+def test_an_offset_that_is_not_there(lab: InMemoryBroker, client: Client, offset: int) -> None:
+    lab.add_topic("t")
+    append_bytes(lab, 100)
+    part = parts(ask(lab, client, {("t", 0): offset}))["t", 0]
+    assert (part.error_code, part.high_watermark) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
+
+
+@pytest.mark.parametrize(
+    ("version", "known_epoch", "error"),
+    [
+        (10, 3, ErrorCode.FENCED_LEADER_EPOCH),
+        (10, -1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (12, 3, ErrorCode.FENCED_LEADER_EPOCH),
+    ],
+)
+def test_a_partition_that_moves_away_ends_the_wait(
+    lab: InMemoryBroker, client: Client, version: int, known_epoch: int, error: ErrorCode
+) -> None:
+    topic_id = lab.add_topic("t")
+    client.version = version
+    wanted = FetchPartition(partition=0, fetch_offset=0, current_leader_epoch=known_epoch)
+    assert ask(lab, client, {}, topics=[FetchTopic(topic="t", partitions=[wanted])]) is None
+    moved = PartitionState("t", topic_id, 0, 2, 4, (2,), (1, 2), 7, partition_epoch=2)
+    lab.runner.run(lab.commands.leader_and_isr(LeaderAndIsr(1, 7, (moved,))))
+    assert [parts(answer)["t", 0].error_code for answer in client.answers] == [error]
+
+
+def test_a_topic_that_is_deleted_ends_the_wait(lab: InMemoryBroker, client: Client) -> None:
+    topic_id = lab.add_topic("t")
+    assert ask(lab, client, {("t", 0): 0}) is None
+    stop = StopReplica(1, 7, (TopicPartition("t", 0),), delete=True, topic_ids={"t": topic_id})
+    lab.runner.run(lab.commands.stop_replica(stop))
+    assert len(client.answers) == 1
+
+
+def test_who_leaves_is_waited_for_no_longer(lab: InMemoryBroker, client: Client) -> None:
+    lab.add_topic("t")
+    assert ask(lab, client, {("t", 0): 0}) is None
+    client.close()
+    assert len(lab.broker.fetch_purgatory) == 0
+    append_bytes(lab, 1000)
+    lab.broker.timer.advance(10_000)
+    assert not client.answers
+
+
+def test_a_wait_that_fails_closes_its_connection(
+    lab: InMemoryBroker, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer would never come, and those behind it would wait for ever."""
+    lab.add_topic("t")
+    other = Client()
+    assert ask(lab, client, {("t", 0): 0}) is None
+    monkeypatch.setattr(client.contexts[0], "reply", lambda _: 1 / 0)
+    assert ask(lab, other, {("t", 0): 0}) is None
+    append_bytes(lab, 100_000)
+    assert client.is_closed
+    assert not other.is_closed
+    assert len(other.answers) == 1
+    assert segment_references(lab) == 1  # the other's answer
+
+
+# -- sessions
+
+
+def test_a_partition_forgotten_while_its_fetch_waits(lab: InMemoryBroker, client: Client) -> None:
+    """A client may pipeline; the first answer still comes."""
+    lab.add_topic("t", partitions=2)
+    first = ask(lab, client, {("t", 0): 0, ("t", 1): 0}, session_epoch=0, max_wait_ms=0)
+    assert first is not None
+    name = first.session_id
+    assert ask(lab, client, {}, session_id=name, session_epoch=1) is None
+    forgotten = [ForgottenTopic(topic="t", partitions=[0])]
+    assert ask(lab, client, {}, session_id=name, session_epoch=2, forgotten_topics_data=forgotten) is None
+    size = append_bytes(lab, 1000, partition=0)
+    assert [sizes(answer) for answer in client.answers] == [{("t", 0): size}]
+
+
+def test_an_incremental_answer_names_only_news_and_starves_nobody(
+    lab: InMemoryBroker, client: Client
+) -> None:
+    lab.add_topic("t", partitions=3)
+    for partition in range(3):
+        append_bytes(lab, 1000, partition)
+    wanted = {("t", partition): 0 for partition in range(3)}
+    answer = ask(lab, client, wanted, session_epoch=0, max_bytes=1)
+    assert answer is not None
+    served = [max(sizes(answer), key=lambda key: sizes(answer)[key])]
+    for epoch in (1, 2):
+        more = ask(lab, client, {}, session_id=answer.session_id, session_epoch=epoch, max_bytes=1)
+        assert more is not None
+        (named,) = sizes(more)
+        served.append(named)
+    assert sorted(served) == [("t", 0), ("t", 1), ("t", 2)]
+
+
+def test_no_session_for_an_unknown_id(lab: InMemoryBroker, client: Client) -> None:
+    answer = ask(lab, client, {}, session_id=4711, session_epoch=3)
+    assert answer is not None
+    assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+
+
+def test_an_unknown_topic_id(lab: InMemoryBroker, client: Client) -> None:
+    topics = [FetchTopic(topic_id=uuid.UUID(int=5), partitions=[FetchPartition()])]
+    context = client.context()
+    context.api_version = 17
+    answer = lab.handle(ApiKey.FETCH, FetchRequest(topics=topics, max_wait_ms=500, min_bytes=1), context)
+    assert isinstance(answer, FetchResponse)
+    assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID

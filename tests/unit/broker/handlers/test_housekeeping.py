@@ -1,0 +1,90 @@
+"""Housekeeping goes on whatever fails."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from brokerlab.in_memory_broker import InMemoryBroker
+from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.replica import Replica
+from tidelog.model.topics import TopicPartition
+
+
+def test_one_partitions_trouble_is_not_the_others(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.add_topic("t", partitions=3)
+    done: list[int] = []
+
+    def retention(self: Replica, now_ms: int) -> int:
+        if self.topic_partition.partition == 1:
+            raise LogStorageError("Input/output error")
+        done.append(self.topic_partition.partition)
+        return 0
+
+    monkeypatch.setattr(Replica, "delete_old_segments", retention)
+    with capture_logs() as logs:
+        lab.runner.run(lab.broker.housekeeping().apply_retention())
+    assert sorted(done) == [0, 2]
+    assert [(entry["event"], entry["partition"]) for entry in logs] == [("housekeeping failed", "t-1")]
+
+
+def test_a_log_that_is_being_cut_is_left_to_the_thread_that_cuts_it(lab: InMemoryBroker) -> None:
+    lab.add_topic("t")
+    replica = lab.broker.leader_replica("t", 0)
+    lab.append("t", producer_id=7, producer_epoch=0, base_sequence=0)
+    housekeeping = lab.broker.housekeeping()
+    lab.clock.advance(replica.core.producers.expiration_ms)
+    replica.core.fetch_state = FetchState.TRUNCATING
+    lab.runner.run(housekeeping.expire_producers())
+    assert len(replica.core.producers) == 1
+    replica.core.fetch_state = FetchState.FETCHING
+    lab.runner.run(housekeeping.expire_producers())
+    assert not len(replica.core.producers)
+
+
+def test_a_partition_that_goes_meanwhile_is_left_alone(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log is closed: nothing may be rolled or opened there any more."""
+    lab.add_topic("t", partitions=2)
+    done: list[TopicPartition] = []
+
+    def retention(self: Replica, now_ms: int) -> int:
+        done.append(self.topic_partition)
+        return 0
+
+    monkeypatch.setattr(Replica, "delete_old_segments", retention)
+    first, second = lab.broker.replicas
+
+    async def both() -> None:
+        await asyncio.gather(
+            lab.broker.housekeeping().apply_retention(),
+            lab.broker.hosting.close(second, delete=True),
+        )
+
+    lab.runner.run(both())
+    assert done == [first]
+
+
+@pytest.mark.parametrize("failure", [LogStorageError("full"), OSError(28, "full"), KeyError("a bug")])
+def test_a_duty_that_fails_is_done_again(lab: InMemoryBroker, failure: Exception) -> None:
+    housekeeping = lab.broker.housekeeping()
+    turns: list[int] = []
+
+    async def duty() -> None:
+        turns.append(1)
+        raise failure
+
+    async def watch(**_: Any) -> None:
+        housekeeping._every(1, duty)
+        while len(turns) < 3:  # noqa: ASYNC110 - what is awaited has no event
+            await asyncio.sleep(0.001)
+        await housekeeping.stop()
+
+    lab.runner.run(asyncio.wait_for(watch(), 10))

@@ -1,0 +1,141 @@
+"""Metadata answers: kept while they are true, and within bounds."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from brokerlab.in_memory_broker import InMemoryBroker
+from tidelog.broker.metadata_answers import MAX_ANSWER_BYTES, MAX_ANSWERS, MetadataAnswers
+from tidelog.broker.request import EncodedBody, RequestContext
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
+from tidelog.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+
+VERSION = 12
+
+
+def handle(lab: InMemoryBroker, *names: str, listener_name: str = "PLAINTEXT", **fields: Any) -> Any:
+    topics = [MetadataRequestTopic(name=name) for name in names]
+    request = MetadataRequest(topics=topics, **{"allow_auto_topic_creation": False, **fields})
+    route = SimpleNamespace(encode=codec.response_encoder(ApiKey.METADATA, VERSION))
+    context = SimpleNamespace(
+        api_version=VERSION, listener_name=listener_name, route=route, client_id="test", host="127.0.0.1"
+    )
+    return lab.handle(ApiKey.METADATA, request, cast(RequestContext, context))
+
+
+def decoded(body: EncodedBody) -> MetadataResponse:
+    encoded = b"".join(bytes(chunk) for chunk in body.chunks)
+    message, _ = codec.response_decoder(ApiKey.METADATA, VERSION)(encoded, 0)
+    return cast(MetadataResponse, message)
+
+
+def test_the_same_question_has_the_same_answer_until_something_changes(lab: InMemoryBroker) -> None:
+    lab.add_topic("a")
+    first = handle(lab, "a", "b")
+    assert handle(lab, "a", "b") is first
+    lab.add_topic("b")
+    later = handle(lab, "a", "b")
+    assert later is not first
+    assert [topic.error_code for topic in decoded(later).topics] == [0, 0]
+
+
+def test_each_listener_is_told_its_own_addresses(lab: InMemoryBroker) -> None:
+    ports = [
+        [broker.port for broker in decoded(handle(lab, listener_name=name)).brokers]
+        for name in ("PLAINTEXT", "INTERNAL")
+    ]
+    assert ports == [[9092, 9092], [9093]]
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [("nowhere", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ("no/where", ErrorCode.INVALID_TOPIC_EXCEPTION)],
+)
+def test_what_is_not_there(lab: InMemoryBroker, name: str, code: ErrorCode) -> None:
+    assert decoded(handle(lab, name)).topics[0].error_code == code
+
+
+def test_by_topic_id(lab: InMemoryBroker) -> None:
+    topic_id = lab.add_topic("a")
+    asked = [MetadataRequestTopic(name=None, topic_id=named) for named in (topic_id, uuid.UUID(int=7))]
+    request = MetadataRequest(topics=asked, allow_auto_topic_creation=True)
+    route = SimpleNamespace(encode=codec.response_encoder(ApiKey.METADATA, VERSION))
+    context = SimpleNamespace(api_version=VERSION, listener_name="PLAINTEXT", route=route)
+    topics = decoded(lab.handle(ApiKey.METADATA, request, cast(RequestContext, context))).topics
+    assert [(topic.name, topic.error_code) for topic in topics] == [
+        ("a", 0),
+        (None, ErrorCode.UNKNOWN_TOPIC_ID),
+    ]
+
+
+def test_a_topic_is_made_where_that_is_allowed(lab: InMemoryBroker) -> None:
+    def create(request: Any) -> CreateTopicsResponse:
+        (topic,) = request.topics
+        lab.broker.metadata.topics[topic.name] = lab.broker.metadata.topics["known"]
+        return CreateTopicsResponse(topics=[CreatableTopicResult(name=topic.name)])
+
+    lab.add_topic("known")
+    lab.controller.answer = create
+    answer = lab.runner.run(handle(lab, "new", "new", allow_auto_topic_creation=True))
+    assert [topic.error_code for topic in answer.topics] == [0, 0]
+    assert len(lab.controller.forwarded) == 1
+
+
+def test_internal_topics_are_made_as_coordinators_want_them(lab: InMemoryBroker) -> None:
+    made = []
+
+    def create(request: Any) -> CreateTopicsResponse:
+        made.extend(request.topics)
+        return CreateTopicsResponse()
+
+    lab.controller.answer = create
+    lab.runner.run(handle(lab, "__consumer_offsets", "new", allow_auto_topic_creation=True))
+    assert [(topic.name, topic.num_partitions) for topic in made] == [("__consumer_offsets", 50), ("new", -1)]
+
+
+@pytest.mark.parametrize(
+    "failure", [KafkaError(ErrorCode.NOT_CONTROLLER), ConnectionError("the controller is away")]
+)
+def test_a_controller_that_is_away_lets_the_client_ask_again(lab: InMemoryBroker, failure: Exception) -> None:
+    def fail(_: Any) -> CreateTopicsResponse:
+        raise failure
+
+    lab.controller.answer = fail
+    answer = lab.runner.run(handle(lab, "new", allow_auto_topic_creation=True))
+    assert [topic.error_code for topic in answer.topics] == [ErrorCode.LEADER_NOT_AVAILABLE]
+
+
+# -- what is kept
+
+
+def test_as_many_are_kept_as_may_be() -> None:
+    answers, body = MetadataAnswers(), EncodedBody([b"x"])
+    for number in range(10 * MAX_ANSWERS):
+        answers.put((number,), 1, body)
+        assert answers.get((number,), 1) is body
+        assert len(answers._answers) <= MAX_ANSWERS
+
+
+def test_their_bytes_are_bounded() -> None:
+    answers, body = MetadataAnswers(), EncodedBody([bytes(MAX_ANSWER_BYTES // 3)])
+    for number in range(20):
+        answers.put((number,), 1, body)
+        assert sum(len(kept.chunks[0]) for kept in answers._answers.values()) <= MAX_ANSWER_BYTES
+    answers.put(("large",), 1, EncodedBody([bytes(MAX_ANSWER_BYTES + 1)]))
+    assert answers.get(("large",), 1) is None
+
+
+def test_an_answer_of_another_version_is_not_given() -> None:
+    answers, body = MetadataAnswers(), EncodedBody([b"x"])
+    answers.put(("key",), 1, body)
+    assert answers.get(("key",), 2) is None
+    answers.put(("other",), 2, body)
+    assert answers.get(("key",), 1) is None
+    assert answers.get(("key",), 2) is None

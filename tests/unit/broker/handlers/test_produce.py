@@ -1,0 +1,142 @@
+"""What a produce's answer waits for: the disk as `flush.messages` asks, the replicas with acks=all."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.partition_log import PartitionLog
+from tidelog.broker.request import NO_REPLY, PARKED, RequestContext
+from tidelog.model.errors import ErrorCode
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
+from tidelog.rpc.broker_commands import LeaderAndIsr
+from tidelog.timing.timer import VirtualTimer
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+
+
+class Context(SimpleNamespace):
+    """The context of a request; collects its responses."""
+
+    def __init__(self) -> None:
+        super().__init__(api_version=9, listener_name="PLAINTEXT", answers=[], steps=None)
+
+    def park(self, on_abandoned: Any = None) -> object:
+        return PARKED
+
+    def reply(self, message: Any) -> None:
+        self.answers.append(message)
+
+
+def send(lab: InMemoryBroker, acks: int, count: int = 1, timeout_ms: int = 1000) -> tuple[object, Context]:
+    now_ms = lab.clock.wall_ms()
+    batch = build_batch([Record(number, now_ms, None, b"x") for number in range(count)])
+    data = PartitionProduceData(0, memoryview(batch))
+    request = ProduceRequest(None, acks, timeout_ms, [TopicProduceData("t", partition_data=[data])])
+    context = Context()
+    return lab.handle(ApiKey.PRODUCE, request, cast(RequestContext, context)), context
+
+
+def error_of(response: Any) -> int:
+    return int(response.responses[0].partition_responses[0].error_code)
+
+
+def test_flush_messages_brings_the_batch_to_the_disk_before_the_answer(lab: InMemoryBroker) -> None:
+    lab.add_topic("t", configs={"flush.messages": "3"})
+    log = lab.broker.leader_replica("t", 0).storage
+    answer, _ = send(lab, acks=1, count=2)
+    assert error_of(answer) == 0 and log.recovery_point == 0
+    answer, _ = send(lab, acks=-1, count=1)
+    assert asyncio.iscoroutine(answer)
+    assert error_of(lab.runner.run(answer)) == 0
+    assert log.recovery_point == log.log.log_end_offset == 3
+
+
+def test_a_disk_that_fails_the_flush_is_told(lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    lab.add_topic("t", configs={"flush.messages": "1"})
+
+    def fail(self: PartitionLog, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
+        raise LogStorageError("no disk")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PartitionLog, "flush", fail)
+        answer, _ = send(lab, acks=1)
+        assert asyncio.iscoroutine(answer)
+        assert error_of(lab.runner.run(answer)) == ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_a_leader_that_followed_during_the_flush_acknowledges_nothing(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a follower it may have cut off what was appended, and other records may stand there by now."""
+    lab.add_topic("t", configs={"flush.messages": "1"})
+    state = lab.broker.metadata.topics["t"].partitions[0]
+    is_waiting, may_go_on = threading.Event(), threading.Event()
+
+    def flush(self: PartitionLog, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
+        is_waiting.set()
+        may_go_on.wait(5)
+
+    async def take_role(leader: int, leader_epoch: int) -> None:
+        role = state._replace(
+            leader=leader,
+            leader_epoch=leader_epoch,
+            partition_epoch=state.partition_epoch + leader_epoch,
+            isr=(leader,),
+            replicas=(BROKER_ID, OTHER_BROKER_ID),
+        )
+        await lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (role,)))
+
+    async def scenario() -> int:
+        await take_role(BROKER_ID, state.leader_epoch + 1)
+        wider = lab.broker.leader_replica("t", 0).core
+        wider.in_sync_replicas = (BROKER_ID, OTHER_BROKER_ID)  # so that it waits
+        answer, _ = send(lab, acks=-1)
+        answering = asyncio.ensure_future(cast(Any, answer))
+        await asyncio.to_thread(is_waiting.wait, 5)
+        await take_role(OTHER_BROKER_ID, state.leader_epoch + 2)
+        await take_role(BROKER_ID, state.leader_epoch + 3)
+        may_go_on.set()
+        return error_of(await answering)
+
+    monkeypatch.setattr(PartitionLog, "flush", flush)
+    assert lab.runner.run(scenario()) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_acks_0_waits_for_nothing(lab: InMemoryBroker) -> None:
+    lab.add_topic("t", configs={"flush.messages": "1"})
+    assert send(lab, acks=0)[0] is NO_REPLY
+
+
+def test_acks_all_waits_for_the_other_replica_and_times_out(lab: InMemoryBroker) -> None:
+    lab.add_topic("t")
+    both = (BROKER_ID, OTHER_BROKER_ID)
+    state = lab.broker.metadata.topics["t"].partitions[0]
+    wider = state._replace(isr=both, replicas=both, partition_epoch=2)
+    lab.runner.run(lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (wider,))))
+    answer, context = send(lab, acks=-1, timeout_ms=500)
+    assert answer is PARKED and not context.answers
+    timer = cast(VirtualTimer, lab.broker.timer)
+    timer.advance(499)
+    assert not context.answers
+    timer.advance(500)
+    assert [error_of(response) for response in context.answers] == [ErrorCode.REQUEST_TIMED_OUT]
+
+
+def test_acks_all_is_answered_once_the_isr_is_back_to_the_leader(lab: InMemoryBroker) -> None:
+    lab.add_topic("t")
+    both = (BROKER_ID, OTHER_BROKER_ID)
+    state = lab.broker.metadata.topics["t"].partitions[0]
+    wider = state._replace(isr=both, replicas=both, partition_epoch=2)
+    lab.runner.run(lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (wider,))))
+    _, context = send(lab, acks=-1)
+    narrower = wider._replace(isr=(BROKER_ID,), partition_epoch=3)
+    lab.runner.run(lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (narrower,))))
+    assert [error_of(response) for response in context.answers] == [0]

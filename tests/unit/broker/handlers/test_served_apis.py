@@ -1,0 +1,42 @@
+"""The table of what is served against the handlers and against Kafka's own ranges."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+
+import pytest
+
+from brokerlab.in_memory_broker import InMemoryBroker
+from tidelog.broker.handlers import LOCAL, SERVED_APIS
+from tidelog.broker.handlers.wiring import HandlerWiring
+from tidelog.wire.api_keys import ApiKey, api_spec
+
+
+@pytest.mark.parametrize("key", SERVED_APIS, ids=lambda key: ApiKey(key).name)
+def test_every_api_has_a_handler_and_a_range_of_kafkas(lab: InMemoryBroker, key: int) -> None:
+    served, spec = SERVED_APIS[key], api_spec(key)
+    handling = HandlerWiring(lab.broker).handling(key)
+    assert len(inspect.signature(handling.handle).parameters) == 2
+    if served.answered is LOCAL:
+        name = ApiKey(key).name.lower()
+        module = importlib.import_module(f"tidelog.broker.handlers.{name}")
+        assert module.__doc__.startswith(spec.name)
+    assert (served.min_version, served.max_version) == (spec.min_version, spec.max_version)
+
+
+def test_all_of_groups_and_transactions_is_served_but_share_and_streams_groups() -> None:
+    names = {ApiKey(key).name_in_kafka for key in ApiKey if key not in SERVED_APIS}
+    assert {name for name in names if "Group" in name or "Txn" in name or "Transaction" in name} == {
+        *(f"{verb}ShareGroupState" for verb in ("Initialize", "Read", "Write", "Delete")),
+        *(f"{verb}ShareGroupOffsets" for verb in ("Describe", "Alter", "Delete")),
+        "ReadShareGroupStateSummary",
+        "ShareGroupHeartbeat",
+        "ShareGroupDescribe",
+        "StreamsGroupHeartbeat",
+        "StreamsGroupDescribe",
+    }
+
+
+def test_telemetry_is_not_listed_as_by_a_kafka_without_a_receiver() -> None:
+    assert ApiKey.GET_TELEMETRY_SUBSCRIPTIONS not in SERVED_APIS

@@ -1,0 +1,285 @@
+"""The follower's side of the partition core: where the log is cut, what is appended, what readers may see."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.broker.partition.core import PartitionCore
+from tidelog.broker.partition.events import (
+    AdvanceHighWatermark,
+    AdvanceLogStartOffset,
+    AppendReceived,
+    AskEpochEnd,
+    Effect,
+    EpochDiverged,
+    EpochEndReceived,
+    FetchedOutOfRange,
+    LeaderAndIsrReceived,
+    PersistLeaderEpochs,
+    ReceivedAppended,
+    RecordsReceived,
+    Refuse,
+    RestartLogAt,
+    Truncated,
+    TruncateTo,
+)
+from tidelog.broker.partition.follower_role import FetchState
+from tidelog.broker.partition.leader_epochs import EpochEntry, LeaderEpochs
+from tidelog.broker.partition.producer_state import ProducerState
+from tidelog.model.errors import KafkaError
+from tidelog.records.batch import BatchHeader
+
+ME, LEADER = 1, 2
+NOW = 1_700_000_000_000
+Entries = list[tuple[int, int]]
+
+
+def core_with(
+    entries: Entries, log_end_offset: int, high_watermark: int = 0, *, by_epoch: bool = True
+) -> PartitionCore:
+    return PartitionCore(
+        ME,
+        ProducerState(),
+        LeaderEpochs([EpochEntry(*entry) for entry in entries]),
+        log_start_offset=0,
+        log_end_offset=log_end_offset,
+        high_watermark=high_watermark,
+        truncates_by_epoch=by_epoch,
+    )
+
+
+def follow(core: PartitionCore, epoch: int) -> list[Effect]:
+    event = LeaderAndIsrReceived(
+        LEADER, epoch, epoch * 10, (ME, LEADER), (ME, LEADER), core.log_end_offset, NOW
+    )
+    return core.step(event)
+
+
+def following(entries: Entries, log_end_offset: int, epoch: int, high_watermark: int = 0) -> PartitionCore:
+    """Fetching already."""
+    core = core_with(entries, log_end_offset, high_watermark)
+    follow(core, epoch)
+    if entries:
+        latest = entries[-1][0]
+        core.step(EpochEndReceived(epoch, latest, latest, log_end_offset))
+    assert core.fetch_state is FetchState.FETCHING
+    return core
+
+
+def batch(base_offset: int, count: int, epoch: int) -> BatchHeader:
+    return BatchHeader(base_offset, 100, epoch, 2, 0, 0, count - 1, NOW, NOW, -1, -1, -1, count)
+
+
+def test_an_empty_log_fetches_at_once() -> None:
+    core = core_with([], 0)
+    assert follow(core, 3) == []
+    assert core.fetch_state is FetchState.FETCHING
+
+
+def test_a_log_with_epochs_asks_where_its_newest_ends() -> None:
+    core = core_with([(1, 0), (4, 7)], 10)
+    assert follow(core, 6) == [AskEpochEnd(6, 4)]
+    assert core.fetch_state is FetchState.TRUNCATING
+
+
+def test_what_the_leader_has_not_is_cut_whatever_the_high_watermark() -> None:
+    core = core_with([(1, 0)], 10, high_watermark=10)
+    follow(core, 6)
+    assert core.step(EpochEndReceived(6, 1, 1, 8)) == [TruncateTo(8)]
+    assert core.step(Truncated(0, 8)) == []
+    assert (core.log_end_offset, core.high_watermark, core.fetch_state) == (8, 8, FetchState.FETCHING)
+
+
+def test_what_the_leader_has_is_kept_although_it_is_above_the_high_watermark() -> None:
+    """The first failure of truncation by high watermark (SPEC C9)."""
+    core = core_with([(0, 0)], 2, high_watermark=1)
+    follow(core, 1)
+    assert core.step(EpochEndReceived(1, 0, 0, 2)) == []
+    assert core.log_end_offset == 2 and core.fetch_state is FetchState.FETCHING
+    old = core_with([(0, 0)], 2, high_watermark=1, by_epoch=False)
+    assert follow(old, 1) == [TruncateTo(1)]
+
+
+def test_an_epoch_the_follower_lacks_is_asked_for_again_below_it() -> None:
+    core = core_with([(1, 0), (3, 5), (5, 8)], 10)
+    follow(core, 6)
+    # The leader: (1, 0), (2, 4), (6, 6). Of epoch 5 it says: the largest not above is 2, which ends at 6.
+    assert core.step(EpochEndReceived(6, 5, 2, 6)) == [TruncateTo(5)]
+    assert core.step(Truncated(0, 5)) == [AskEpochEnd(6, 1)]
+    assert core.step(EpochEndReceived(6, 1, 1, 4)) == [TruncateTo(4)]
+    assert core.step(Truncated(0, 4)) == []
+    assert core.fetch_state is FetchState.FETCHING
+
+
+def test_answers_for_another_role_are_dropped() -> None:
+    core = core_with([(1, 0)], 10)
+    follow(core, 6)
+    assert core.step(EpochEndReceived(5, 1, 1, 3)) == []
+    assert core.step(EpochEndReceived(6, 0, 0, 3)) == []
+    assert core.fetch_state is FetchState.TRUNCATING
+
+
+def test_a_fetch_answer_may_say_that_the_logs_diverge() -> None:
+    core = following([(1, 0), (4, 7)], 10, 6)
+    assert core.step(EpochDiverged(6, 1, 5)) == [TruncateTo(5)]
+    assert core.fetch_state is FetchState.TRUNCATING
+    assert core.step(RecordsReceived(6, [batch(10, 1, 6)], 11, 0)) == [], "nothing is appended meanwhile"
+    core.step(Truncated(0, 5))
+    assert core.fetch_state is FetchState.FETCHING
+
+
+def test_a_new_epoch_is_on_disk_before_its_batches_count() -> None:
+    core = following([(1, 0)], 10, 6)
+    received = RecordsReceived(6, [batch(10, 2, 1), batch(12, 1, 6)], 11, 0)
+    assert core.step(received) == [PersistLeaderEpochs()]
+    assert core.log_end_offset == 10
+    assert isinstance(core.step(received)[0], AppendReceived)
+    assert core.step(ReceivedAppended(received.headers, 11, 0, NOW)) == [AdvanceHighWatermark(11)]
+    assert core.log_end_offset == 13 and core.last_fetched_epoch == 6
+    assert [tuple(e) for e in core.leader_epochs] == [(1, 0), (6, 12)]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        pytest.param([batch(9, 1, 6)], id="below the end"),
+        pytest.param([batch(10, 2, 6), batch(11, 1, 6)], id="overlapping"),
+        pytest.param([batch(10, 1, 7)], id="an epoch to come"),
+        pytest.param([batch(10, 1, 6), batch(11, 1, 5)], id="epochs backwards"),
+    ],
+)
+def test_batches_that_cannot_be_are_refused(headers: list[BatchHeader]) -> None:
+    core = following([(1, 0)], 10, 6)
+    (refusal,) = core.step(RecordsReceived(6, headers, 10, 0))
+    assert isinstance(refusal, Refuse)
+    assert core.log_end_offset == 10 and [tuple(e) for e in core.leader_epochs] == [(1, 0)]
+
+
+def test_a_gap_left_by_compaction_is_taken() -> None:
+    core = following([(6, 0)], 10, 6)
+    core.step(RecordsReceived(6, [batch(15, 1, 6)], 0, 0))
+    core.step(ReceivedAppended([batch(15, 1, 6)], 0, 0, NOW))
+    assert core.log_end_offset == 16
+
+
+def test_the_high_watermark_is_the_leaders_as_far_as_the_log_goes() -> None:
+    core = following([(6, 0)], 10, 6, high_watermark=3)
+    assert core.step(ReceivedAppended([], 50, 0, NOW)) == [AdvanceHighWatermark(10)]
+    assert core.step(ReceivedAppended([], 4, 0, NOW)) == [], "a new leader may know less than was known"
+    assert core.high_watermark == 10
+
+
+def test_the_log_start_follows_the_leaders() -> None:
+    core = following([(6, 0)], 10, 6, high_watermark=8)
+    assert core.step(ReceivedAppended([], 8, 5, NOW)) == [AdvanceLogStartOffset(5)]
+    assert core.step(ReceivedAppended([], 8, 9, NOW)) == [AdvanceLogStartOffset(8)]
+
+
+def test_a_log_that_ends_before_the_leaders_begins_starts_over() -> None:
+    core = following([(6, 0)], 10, 6, high_watermark=8)
+    assert core.step(FetchedOutOfRange(6, 100, 200)) == [RestartLogAt(100)]
+    core.step(Truncated(100, 100))
+    assert (core.log_start_offset, core.log_end_offset, core.high_watermark) == (100, 100, 100)
+    assert core.fetch_state is FetchState.FETCHING
+
+
+def test_a_log_that_ends_where_the_leaders_begins_within_a_batch_starts_over() -> None:
+    """The follower's last record was of an epoch that the leader cut off; DeleteRecords then went to the
+    middle of the leader's batch (simulator, seed 4101391962: it stayed behind for ever).
+    """
+    core = following([(0, 0)], 87, 7, high_watermark=76)
+    headers = [batch(86, 3, 3), batch(89, 1, 7)]
+    assert core.step(RecordsReceived(7, headers, 257, 87)) == [RestartLogAt(86)]
+    core.step(Truncated(86, 86))
+    assert core.fetch_state is FetchState.FETCHING and core.fetch_offset == 87
+    received = RecordsReceived(7, headers, 257, 87)
+    assert core.step(received) == [PersistLeaderEpochs()]
+    assert isinstance(core.step(received)[0], AppendReceived)
+    core.step(ReceivedAppended(headers, 257, 87, NOW))
+    assert core.log_end_offset == 90 and core.high_watermark == 90
+    still_there = following([(0, 0)], 87, 7)
+    (refusal,) = still_there.step(RecordsReceived(7, headers, 257, 40))
+    assert isinstance(refusal, Refuse), "what the leader still has is not dropped"
+
+
+def test_a_log_that_ends_behind_the_leaders_asks() -> None:
+    core = following([(6, 0)], 10, 6)
+    assert core.step(FetchedOutOfRange(6, 0, 5)) == [AskEpochEnd(6, 6)]
+
+
+def test_a_repeated_command_disturbs_nothing() -> None:
+    core = following([(6, 0)], 10, 6)
+    event = LeaderAndIsrReceived(LEADER, 6, 61, (LEADER,), (ME, LEADER), 10, NOW)
+    assert core.step(event) == []
+    assert core.fetch_state is FetchState.FETCHING and core.in_sync_replicas == (LEADER,)
+
+
+def test_who_leads_fetches_no_more() -> None:
+    core = following([(6, 0)], 10, 6)
+    core.step(LeaderAndIsrReceived(ME, 7, 70, (ME,), (ME, LEADER), 10, NOW))
+    assert core.fetch_state is FetchState.NONE and core.is_leader
+    assert core.step(EpochDiverged(6, 1, 5)) == []
+
+
+def test_the_leader_tells_where_logs_part() -> None:
+    core = core_with([(1, 0), (4, 7)], 10)
+    core.step(LeaderAndIsrReceived(ME, 6, 60, (ME, LEADER), (ME, LEADER), 10, NOW))
+    assert core.diverging_epoch(-1, 3) is None
+    assert core.diverging_epoch(4, 10) is None
+    assert core.diverging_epoch(1, 7) is None
+    assert core.diverging_epoch(1, 8) == (1, 7)
+    assert core.diverging_epoch(3, 9) == (1, 7)
+    with pytest.raises(KafkaError):
+        core.diverging_epoch(7, 10)
+
+
+Log = list[int]  # the epoch of each offset
+
+
+@st.composite
+def _two_logs(draw: st.DrawFn) -> tuple[Log, Log, int]:
+    """As replication makes them: a common beginning, then each its own, epochs never written by both."""
+    common = sorted(draw(st.lists(st.integers(0, 5), max_size=10)))
+    next_epoch = (common[-1] if common else 0) + 1
+    owners = draw(st.lists(st.sampled_from("lf"), max_size=6))
+    logs: dict[str, Log] = {"l": list(common), "f": list(common)}
+    # The last common epoch may go on in one of the two.
+    if common and owners:
+        logs[owners[0]] += [common[-1]] * draw(st.integers(0, 3))
+    for owner in owners:
+        logs[owner] += [next_epoch] * draw(st.integers(1, 4))
+        next_epoch += 1
+    return logs["l"], logs["f"], next_epoch
+
+
+def _entries(log: Log) -> Entries:
+    return [(epoch, offset) for offset, epoch in enumerate(log) if offset == 0 or log[offset - 1] != epoch]
+
+
+@given(_two_logs())
+def test_truncation_ends_with_a_log_that_is_the_beginning_of_the_leaders(logs: tuple[Log, Log, int]) -> None:
+    """And cuts no more than it has to."""
+    leader_log, log, epoch = logs
+    leader = core_with(_entries(leader_log), len(leader_log))
+    leader.step(LeaderAndIsrReceived(ME, epoch, 1, (ME,), (ME, 9), len(leader_log), NOW))
+    agreed = 0
+    while agreed < min(len(leader_log), len(log)) and leader_log[agreed] == log[agreed]:
+        agreed += 1
+    core = core_with(_entries(log), len(log))
+    effects = follow(core, epoch)
+    for _ in range(20):
+        if not effects:
+            break
+        (effect,) = effects
+        if isinstance(effect, AskEpochEnd):
+            end = leader.epoch_end(effect.epoch)
+            effects = core.step(EpochEndReceived(epoch, effect.epoch, *end))
+        else:
+            assert isinstance(effect, TruncateTo)
+            log = log[: effect.offset]
+            effects = core.step(Truncated(0, len(log)))
+    assert core.fetch_state is FetchState.FETCHING
+    assert log == leader_log[: len(log)] and len(log) == agreed
+    assert leader.diverging_epoch(core.last_fetched_epoch, core.log_end_offset) is None

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.broker.partition.append_validation import (
+    MAX_RECORD_ERRORS,
+    AppendRules,
+    RecordValidationError,
+    validate_batches,
+    validate_records,
+)
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.records.batch import BatchHeader, crc_matches, parse_header
+from tidelog.records.builder import assemble_batch, build_batch
+from tidelog.records.compression import Compression, compress
+from tidelog.records.record import Record, append_record, iterate_records
+
+NOW_MS = 1_700_000_000_000
+CODECS = st.sampled_from(list(Compression))
+
+
+def validate(
+    batch: bytearray, rules: AppendRules, max_bytes: int = 10_000_000
+) -> tuple[memoryview, BatchHeader]:
+    """Both steps, as a partition takes them."""
+    records = memoryview(batch)
+    header = validate_batches(records, rules=rules, now_ms=NOW_MS)
+    assert rules.needs_records(header)
+    return validate_records(records, header, rules=rules, now_ms=NOW_MS, max_decompressed_bytes=max_bytes)
+
+
+def code_of(batch: bytearray, rules: AppendRules, max_bytes: int = 10_000_000) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        validate(batch, rules, max_bytes)
+    return caught.value.code
+
+
+def batch_with_body(body: bytes, count: int, codec: int = Compression.NONE) -> bytearray:
+    header = parse_header(build_batch([Record(0, NOW_MS, b"k", b"v")]))
+    attributes = header.attributes | codec
+    return assemble_batch(
+        header._replace(attributes=attributes, record_count=count, last_offset_delta=count - 1), body
+    )
+
+
+@given(st.lists(st.none() | st.binary(max_size=5), min_size=1, max_size=8), CODECS)
+def test_a_compacted_topic_wants_keys(keys: list[bytes | None], codec: Compression) -> None:
+    batch = build_batch([Record(i, NOW_MS, key, b"v") for i, key in enumerate(keys)], compression=codec)
+    rules = AppendRules(is_compacted=True)
+    without = [i for i, key in enumerate(keys) if key is None]
+    if without:
+        with pytest.raises(RecordValidationError) as caught:
+            validate(batch, rules)
+        assert caught.value.code == ErrorCode.INVALID_RECORD
+        assert [error.batch_index for error in caught.value.record_errors] == without
+    else:
+        stored, header = validate(batch, rules)
+        assert (stored, header) == (batch, parse_header(batch))
+
+
+@given(CODECS, CODECS, st.integers(1, 5), st.booleans())
+def test_the_topics_codec_is_brought_about(
+    codec: Compression, target: Compression, count: int, has_tail: bool
+) -> None:
+    records = [Record(i, NOW_MS + i, b"k", b"v" * 50, (("h", b"x"),)) for i in range(count)]
+    batch = build_batch(records, compression=codec, producer_id=4, producer_epoch=2, base_sequence=8)
+    rules = AppendRules(target_compression=target, validates_records=True)
+    stored, header = validate(batch + bytes(3 * has_tail), rules)
+    assert header.compression == target
+    assert header == parse_header(stored)
+    assert crc_matches(header, stored)
+    assert not stored.readonly
+    assert list(iterate_records(stored)) == records
+    assert (header.producer_id, header.producer_epoch, header.base_sequence) == (4, 2, 8)
+    if codec == target:
+        assert stored == batch
+
+
+def test_only_what_needs_it_is_walked() -> None:
+    header = parse_header(build_batch([Record(0, NOW_MS, None, None)], compression=Compression.LZ4))
+    assert not AppendRules().needs_records(header)
+    assert not AppendRules(target_compression=Compression.LZ4).needs_records(header)
+    assert AppendRules(target_compression=Compression.ZSTD).needs_records(header)
+    assert AppendRules(is_compacted=True).needs_records(header)
+    assert AppendRules(validates_records=True).needs_records(header)
+
+
+def test_a_false_greatest_timestamp_is_corrected() -> None:
+    batch = build_batch([Record(0, NOW_MS, b"k", b"v"), Record(1, NOW_MS - 50, b"k", b"v")])
+    lying = assemble_batch(parse_header(batch)._replace(max_timestamp=NOW_MS + 5), bytes(batch[61:]))
+    stored, header = validate(lying, AppendRules(validates_records=True))
+    assert header.max_timestamp == NOW_MS
+    assert stored == batch
+    unchanged, _ = validate(lying, AppendRules(validates_records=True, is_log_append_time=True))
+    assert unchanged == lying
+
+
+def test_timestamps_that_the_header_hides_are_found() -> None:
+    records = [Record(0, NOW_MS, b"k", b"v"), Record(1, NOW_MS - 5_000, None, b"v")]
+    rules = AppendRules(is_compacted=True, timestamp_before_max_ms=1_000)
+    with pytest.raises(RecordValidationError) as caught:
+        validate(build_batch(records), rules)
+    assert caught.value.code == ErrorCode.INVALID_RECORD  # a record has one error, and the key comes first
+    assert [error.batch_index for error in caught.value.record_errors] == [1]
+    mixed = [Record(0, NOW_MS, None, b"v"), Record(1, NOW_MS - 5_000, b"k", b"v")]
+    with pytest.raises(RecordValidationError) as caught:
+        validate(build_batch(mixed), rules)
+    assert caught.value.code == ErrorCode.INVALID_TIMESTAMP  # one such record decides, as in Kafka
+    assert [error.batch_index for error in caught.value.record_errors] == [0, 1]
+
+
+def test_errors_are_bounded() -> None:
+    records = [Record(i, NOW_MS, None, None) for i in range(MAX_RECORD_ERRORS + 10)]
+    with pytest.raises(RecordValidationError) as caught:
+        validate(build_batch(records), AppendRules(is_compacted=True))
+    assert len(caught.value.record_errors) == MAX_RECORD_ERRORS
+
+
+@pytest.mark.parametrize("codec", list(Compression))
+def test_records_that_are_none(codec: Compression) -> None:
+    rules = AppendRules(validates_records=True)
+    body = bytearray()
+    append_record(body, timestamp_delta=0, offset_delta=0, key=b"k", value=b"v")
+    whole = bytes(compress(codec, body))
+    assert code_of(batch_with_body(whole, 2, codec), rules) == ErrorCode.INVALID_RECORD
+    assert (
+        code_of(batch_with_body(bytes(compress(codec, body + b"\x00")), 1, codec), rules)
+        == ErrorCode.INVALID_RECORD
+    )
+    if codec is not Compression.NONE:
+        assert code_of(batch_with_body(b"not compressed", 1, codec), rules) == ErrorCode.INVALID_RECORD
+
+
+@pytest.mark.parametrize("deltas", [(0, 0), (1, 0), (0, 2)])
+def test_offsets_inside_a_batch_must_count_up(deltas: tuple[int, ...]) -> None:
+    body = bytearray()
+    for delta in deltas:
+        append_record(body, timestamp_delta=0, offset_delta=delta, key=b"k", value=b"v")
+    assert code_of(batch_with_body(body, 2), AppendRules(validates_records=True)) == ErrorCode.INVALID_RECORD
+
+
+def test_a_timestamp_beyond_64_bits_is_refused() -> None:
+    body = bytearray()
+    append_record(body, timestamp_delta=2**63 - 1, offset_delta=0, key=b"k", value=b"v")
+    rules = AppendRules(validates_records=True, is_log_append_time=True)
+    assert code_of(batch_with_body(body, 1), rules) == ErrorCode.INVALID_RECORD
+
+
+def test_what_grows_too_much_is_refused() -> None:
+    bomb = build_batch([Record(0, NOW_MS, b"k", bytes(1_000_000))], compression=Compression.ZSTD)
+    rules = AppendRules(validates_records=True)
+    assert code_of(bomb, rules, max_bytes=100_000) == ErrorCode.MESSAGE_TOO_LARGE
+    uncompressing = AppendRules(target_compression=Compression.NONE, max_message_bytes=10_000)
+    assert code_of(bomb, uncompressing) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@given(st.binary(max_size=80), st.integers(1, 10), CODECS)
+def test_random_bodies_are_refused_or_taken(body: bytes, count: int, codec: Compression) -> None:
+    try:
+        validate(batch_with_body(body, count, codec), AppendRules(validates_records=True))
+    except KafkaError as refusal:
+        assert refusal.code in {
+            ErrorCode.INVALID_RECORD,
+            ErrorCode.INVALID_TIMESTAMP,
+            ErrorCode.MESSAGE_TOO_LARGE,
+        }

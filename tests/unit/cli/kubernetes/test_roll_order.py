@@ -1,0 +1,149 @@
+"""The choice of the next broker to replace, and the reasons to wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tidelog.cli.kubernetes.roll_order import (
+    BrokerPod,
+    Finished,
+    PartitionView,
+    ReleaseView,
+    Replace,
+    Wait,
+    next_step,
+)
+
+LIVE = frozenset({0, 1, 2})
+
+
+def pod(broker_id: int, **changes: object) -> BrokerPod:
+    return replace(BrokerPod(broker_id, f"r-broker-{broker_id}-0"), **changes)  # type: ignore[arg-type]
+
+
+def outdated(broker_id: int, **changes: object) -> BrokerPod:
+    return pod(broker_id, is_outdated=True, **changes)
+
+
+def partition(
+    *isr: int, replicas: tuple[int, ...] = (0, 1, 2), min_isr: int = 2, adding: tuple[int, ...] = ()
+) -> PartitionView:
+    leader = isr[0] if isr else -1
+    return PartitionView("t", 0, leader, replicas, frozenset(isr), min_isr, adding)
+
+
+def reason(view: ReleaseView) -> str:
+    step = next_step(view)
+    assert isinstance(step, Wait), step
+    return step.reason
+
+
+def replaced(view: ReleaseView) -> int:
+    step = next_step(view)
+    assert isinstance(step, Replace), step
+    return step.broker.broker_id
+
+
+WHOLE = partition(0, 1, 2)
+
+
+def test_nothing_outdated_and_all_in_sync_is_the_end() -> None:
+    assert next_step(ReleaseView([pod(0), pod(1), pod(2)], LIVE, [WHOLE])) == Finished()
+
+
+def test_the_first_outdated_goes_when_all_is_whole() -> None:
+    assert replaced(ReleaseView([pod(0), outdated(1), outdated(2)], LIVE, [WHOLE])) == 1
+
+
+@pytest.mark.parametrize(
+    ("view", "part"),
+    [
+        (ReleaseView([pod(0), outdated(1, uid=""), outdated(2)], LIVE, [WHOLE]), "broker 1 has no pod"),
+        (ReleaseView([pod(0), pod(1, is_terminating=True), outdated(2)], LIVE, [WHOLE]), "1 is stopping"),
+        (ReleaseView([pod(0, is_ready=False), pod(1), outdated(2)], LIVE, [WHOLE]), "broker 0 is not ready"),
+        (
+            ReleaseView([pod(0), pod(1), outdated(2)], frozenset({0, 2}), [WHOLE]),
+            "broker 1 is not registered",
+        ),
+        (ReleaseView([pod(0), pod(1), outdated(2)], LIVE, [partition(0, 2)]), "out of sync: t-0"),
+        (ReleaseView([pod(0), pod(1), outdated(2)], LIVE, [partition()]), "out of sync: t-0"),
+        (
+            ReleaseView([pod(0), pod(1), outdated(2)], LIVE, [replace(WHOLE, leader=-1)]),
+            "partitions without a leader: t-0",
+        ),
+        (
+            ReleaseView([pod(0, under_replicated=2), outdated(1)], LIVE, [WHOLE]),
+            "broker 0 leads 2 partitions",
+        ),
+        (ReleaseView([pod(0, under_replicated=None), outdated(1)], LIVE, [WHOLE]), "broker 0 is not serving"),
+        (
+            ReleaseView([pod(0), outdated(1)], silence="connection refused"),
+            "do not answer: connection refused",
+        ),
+    ],
+)
+def test_no_broker_is_replaced_while_the_cluster_is_degraded(view: ReleaseView, part: str) -> None:
+    assert part in reason(view)
+
+
+def test_the_last_replaced_broker_is_waited_for() -> None:
+    assert "out of sync" in reason(ReleaseView([pod(0), pod(1), pod(2)], LIVE, [partition(0, 1)]))
+
+
+def test_an_unready_outdated_pod_is_replaced_first() -> None:
+    sick = outdated(2, is_ready=False)
+    assert replaced(ReleaseView([outdated(0), pod(1), sick], LIVE - {2}, [partition(0, 1)])) == 2
+
+
+def test_an_unready_pod_that_is_still_needed_stays() -> None:
+    sick = outdated(2, is_ready=False)
+    view = ReleaseView([outdated(0), pod(1), sick], LIVE, [partition(1, 2)])
+    assert reason(view) == "broker 2 is not ready"
+
+
+def test_an_unready_pod_of_the_new_revision_is_left_alone() -> None:
+    assert "not ready" in reason(ReleaseView([outdated(0), pod(1, is_ready=False)], LIVE, [WHOLE]))
+
+
+def test_outdated_pods_are_replaced_if_no_broker_answers() -> None:
+    pods = [outdated(0, is_ready=False), outdated(1, is_ready=False)]
+    assert replaced(ReleaseView(pods, silence="connection refused")) == 0
+    assert "not ready" in reason(ReleaseView([pods[0], outdated(1)], silence="connection refused"))
+
+
+@pytest.mark.parametrize("scarce", [partition(1, replicas=(1,)), partition(1, 2, replicas=(1, 2), min_isr=2)])
+def test_a_partition_without_a_replica_to_spare_does_not_hold_up_the_roll(scarce: PartitionView) -> None:
+    step = next_step(ReleaseView([pod(0), outdated(1), pod(2)], LIVE, [WHOLE, scarce]))
+    assert isinstance(step, Replace)
+    assert step.interrupted == (scarce,)
+
+
+def test_a_reassignment_under_way_is_not_waited_for() -> None:
+    moving = partition(0, 1, 2, replicas=(0, 1, 2, 3), adding=(3,))
+    pods = [outdated(0, under_replicated=1), pod(1), pod(2), pod(3)]
+    assert replaced(ReleaseView(pods, LIVE | {3}, [moving])) == 0
+
+
+def test_replicas_on_brokers_that_are_gone_for_good_name_the_way_out() -> None:
+    lost = partition(0, 1, replicas=(0, 1, 7))
+    text = reason(ReleaseView([outdated(0), pod(1), pod(2)], LIVE, [lost]))
+    assert "brokers 7 are not part of the release: run 'tidelog rebalance --without 7 --execute'" in text
+
+
+def test_a_whole_roll_takes_each_broker_once_and_never_two() -> None:
+    pods = [outdated(i) for i in range(3)]
+    order = []
+    for _ in range(20):
+        isr = [p.broker_id for p in pods if p.is_ready]
+        step = next_step(ReleaseView(pods, LIVE, [partition(*isr)]))
+        if isinstance(step, Finished):
+            break
+        if isinstance(step, Replace):
+            assert all(p.is_ready for p in pods)
+            order.append(step.broker.broker_id)
+            pods[step.broker.broker_id] = pod(step.broker.broker_id, is_ready=False)
+        else:
+            pods = [replace(p, is_ready=True) for p in pods]
+    assert order == [0, 1, 2]

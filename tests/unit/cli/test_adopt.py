@@ -1,0 +1,107 @@
+"""The adoption of topics that are in a data directory but not in the metadata."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tidelog.broker.log.errors import CorruptFileError
+from tidelog.broker.log.partition_metadata import write_topic_id
+from tidelog.cli.adopt import PRODUCER_IDS_SKIPPED, adopt_topics
+from tidelog.metadata.entries import (
+    Entry,
+    PartitionStateEntry,
+    ProducerIdBlockEntry,
+    TopicConfigEntry,
+    TopicEntry,
+    decode_entry,
+)
+from tidelog.metadata.file_store import FileMetadataStore
+
+NODE_ID = 4
+
+
+def adopt(tmp_path: Path, times: int = 1) -> list[Entry]:
+    """Returns the contents of the store after the adoption."""
+
+    async def run() -> list[Entry]:
+        store = FileMetadataStore.open(tmp_path / "metadata", monotonic_ms=lambda: 0)
+        try:
+            for _ in range(times):
+                await adopt_topics(store, tmp_path / "data", NODE_ID)
+            return [decode_entry(item.key, item.value) for item in (await store.list_prefix("")).items]
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def partition(tmp_path: Path, name: str, topic_id: uuid.UUID | None, epochs: str = "") -> Path:
+    directory = tmp_path / "data" / name
+    directory.mkdir(parents=True)
+    (directory / "00000000000000000000.log").touch()
+    if topic_id is not None:
+        write_topic_id(directory, topic_id)
+    if epochs:
+        (directory / "leader-epoch-checkpoint").write_text(epochs)
+    return directory
+
+
+def test_names_ids_and_epochs_are_taken_over(tmp_path: Path) -> None:
+    topic_id = uuid.uuid4()
+    partition(tmp_path, "a.b-c-0", topic_id, "0\n2\n0 0\n7 5\n")
+    partition(tmp_path, "a.b-c-2", topic_id)
+    entries = adopt(tmp_path, times=2)
+    topics = [entry for entry in entries if isinstance(entry, TopicEntry)]
+    assert topics == [TopicEntry("a.b-c", topic_id, ((NODE_ID,),) * 3)]
+    states = [entry for entry in entries if isinstance(entry, PartitionStateEntry)]
+    assert [(state.partition, state.leader_epoch, state.leader) for state in states] == [
+        (0, 8, NODE_ID),
+        (1, 0, NODE_ID),
+        (2, 0, NODE_ID),
+    ]
+
+
+def test_internal_topics_are_compacted(tmp_path: Path) -> None:
+    partition(tmp_path, "__consumer_offsets-0", uuid.uuid4())
+    configs = [entry for entry in adopt(tmp_path) if isinstance(entry, TopicConfigEntry)]
+    assert [entry.configs for entry in configs] == [{"cleanup.policy": "compact"}]
+
+
+def test_other_directories_are_ignored(tmp_path: Path) -> None:
+    """Otherwise the date of a backup would count as partition 20,240,101."""
+    (tmp_path / "data" / "backup-20240101").mkdir(parents=True)
+    (tmp_path / "data" / "__cluster_metadata-0").mkdir()
+    (tmp_path / "data" / "t-0.0123456789abcdef0123456789abcdef-delete").mkdir()
+    (tmp_path / "data" / "file-0").touch()
+    assert not [entry for entry in adopt(tmp_path) if isinstance(entry, TopicEntry)]
+
+
+def test_partitions_of_two_topics_of_one_name_are_refused(tmp_path: Path) -> None:
+    for index in range(2):
+        partition(tmp_path, f"t-{index}", uuid.uuid4())
+    with pytest.raises(CorruptFileError, match="different topic ids"):
+        adopt(tmp_path)
+
+
+def test_epochs_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    partition(tmp_path, "t-0", None, "nonsense")
+    with pytest.raises(CorruptFileError, match="leader-epoch-checkpoint"):
+        adopt(tmp_path)
+
+
+def test_a_large_topic_takes_more_than_one_transaction(tmp_path: Path) -> None:
+    topic_id = uuid.uuid4()
+    partition(tmp_path, "t-299", topic_id)
+    entries = adopt(tmp_path)
+    assert sum(isinstance(entry, PartitionStateEntry) for entry in entries) == 300
+
+
+def test_ids_are_skipped_also_where_no_snapshot_can_be_read(tmp_path: Path) -> None:
+    directory = partition(tmp_path, "t-0", None)
+    (directory / "00000000000000000005.snapshot").write_bytes(b"torn")
+    blocks = [entry for entry in adopt(tmp_path) if isinstance(entry, ProducerIdBlockEntry)]
+    assert blocks == [ProducerIdBlockEntry(-1, 0, PRODUCER_IDS_SKIPPED)]

@@ -1,0 +1,83 @@
+"""The messages of `tidelog cluster check` if a broker returns other records than were written."""
+
+from __future__ import annotations
+
+import uuid
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from tidelog.cli import cluster_check
+from tidelog.cli.tool_command import ToolError
+from tidelog.client.admin import READ_COMMITTED, READ_UNCOMMITTED
+from tidelog.client.cluster import Cluster, Partition, Topic
+from tidelog.client.fetch_loop import FetchedRecords
+from tidelog.records.record import Record
+
+TOPIC = Topic("t", uuid.uuid4(), False, (Partition(0, 1, 0, (1,), (1,), ()),))
+
+
+class _Answers:
+    """A FetchLoop that returns these values of partition 0, and then nothing."""
+
+    def __init__(self, *values: bytes) -> None:
+        self.values = list(values)
+        self.isolation_levels: list[int] = []
+
+    def __call__(self, *_: Any, isolation_level: int) -> _Answers:
+        self.isolation_levels.append(isolation_level)
+        return self
+
+    def poll(self) -> list[FetchedRecords]:
+        values, self.values = self.values, []
+        records = [Record(offset, -1, None, value) for offset, value in enumerate(values)]
+        return [FetchedRecords(0, records, 0, len(records))] if records else []
+
+
+def check_of(monkeypatch: pytest.MonkeyPatch, answers: _Answers, *written: bytes) -> Any:
+    monkeypatch.setattr(cluster_check, "FetchLoop", answers)
+    cluster = cast("Cluster", SimpleNamespace(timeout_s=0.05))
+    return cluster_check._Check(cluster, TOPIC, {0: list(written)})
+
+
+def test_written_records_are_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = _Answers(b"a", b"b")
+    assert check_of(monkeypatch, answers, b"a", b"b").consume()
+    assert answers.isolation_levels == [READ_UNCOMMITTED]
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        ((b"a",), "wrote 2 records, read 1, the last records are missing"),
+        ((), "wrote 2 records, read 0, the last records are missing"),
+        ((b"b", b"a"), "record 0 is b'b' instead of b'a'"),
+        ((b"a", b"b", b"b"), "more records than were written"),
+        ((b"a", b"c", b"b"), "record 1 is b'c' instead of b'b'"),
+    ],
+)
+def test_other_errors_are_reported(
+    monkeypatch: pytest.MonkeyPatch, found: tuple[bytes, ...], said: str
+) -> None:
+    with pytest.raises(ToolError, match="topic 't' partition 0: .*" + said):
+        check_of(monkeypatch, _Answers(*found), b"a", b"b").consume()
+
+
+def test_an_aborted_record_that_shows_fails_the_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Writer:
+        def __init__(self, *_: Any) -> None:
+            pass
+
+        def write(self, partition: int, records: list[Record]) -> None:
+            pass
+
+        def end(self, *, commits: bool) -> None:
+            pass
+
+    monkeypatch.setattr(cluster_check, "TransactionalWriter", Writer)
+    right = _Answers(b"a", b"committed")
+    assert check_of(monkeypatch, right, b"a").transaction()
+    assert right.isolation_levels == [READ_COMMITTED]
+    with pytest.raises(ToolError, match="b'aborted' instead of b'committed'"):
+        check_of(monkeypatch, _Answers(b"a", b"aborted", b"committed"), b"a").transaction()

@@ -1,0 +1,169 @@
+"""The plan of a local cluster, and the search for its processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.cli.local_cluster.plan import BROKER, ETCD, ClusterPlan, PlanError, encode_properties
+from tidelog.cli.local_cluster.processes import ProcessTable, tail
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.properties_file import parse_properties
+
+DIRECTORY = Path("/c")
+
+
+def plan_of(brokers: int = 3, **others: object) -> ClusterPlan:
+    arguments: dict[str, object] = {
+        "brokers": brokers,
+        "controllers": 2,
+        "coordinators": 1,
+        "base_port": 19092,
+        "internal_ports": tuple(range(20000, 20000 + 2 + brokers)),
+    }
+    return ClusterPlan(**{**arguments, **others})  # type: ignore[arg-type]
+
+
+def settings_of(plan: ClusterPlan, name: str) -> BrokerSettings:
+    return BrokerSettings.parse(plan.properties(plan.member(name), DIRECTORY))
+
+
+def test_members_start_with_what_the_others_need() -> None:
+    names = [member.name for member in plan_of(first_id=4).members]
+    assert names == [
+        "etcd-1",
+        "controller-1",
+        "controller-2",
+        "coordinator-1",
+        "broker-4",
+        "broker-5",
+        "broker-6",
+    ]
+    with pytest.raises(PlanError, match="the cluster has no process broker-1; its processes are etcd-1"):
+        plan_of(first_id=4).member("broker-1")
+
+
+@pytest.mark.parametrize(("brokers", "replicas", "min_isr"), [(1, 1, 1), (2, 2, 2), (3, 3, 2), (7, 3, 2)])
+def test_internal_topics_have_as_many_replicas_as_there_can_be(
+    brokers: int, replicas: int, min_isr: int
+) -> None:
+    settings = settings_of(plan_of(brokers), "broker-1")
+    assert settings.offsets_topic_replication_factor == replicas
+    assert settings.transaction_state_log_replication_factor == replicas
+    assert settings.transaction_state_log_min_isr == min_isr
+
+
+def test_settings_of_a_broker() -> None:
+    plan = plan_of(first_id=4, rack_prefix="az", settings={"num.partitions": "9"})
+    settings = settings_of(plan, "broker-5")
+    assert (settings.node_id, settings.broker_rack, settings.num_partitions) == (5, "az5", 9)
+    assert settings.listeners == ("PLAINTEXT://127.0.0.1:19093",)
+    assert settings.data_dirs == ("/c/broker-5",)
+    assert settings.tidelog_etcd_endpoints == ("http://127.0.0.1:20000",)
+    assert settings_of(plan, "controller-2").node_id == 2
+
+
+def test_behind_a_proxy_brokers_have_a_listener_of_their_own() -> None:
+    listeners = settings_of(plan_of(advertised_base_port=29092), "broker-2").listener_plan()
+    assert [(e.listener_name, e.port) for e in listeners.bind] == [
+        ("PLAINTEXT", 19093),
+        ("REPLICATION", 20003),
+    ]
+    advertised = {e.listener_name: e.port for e in listeners.advertised}
+    assert advertised == {"PLAINTEXT": 29093, "REPLICATION": 20003}
+    assert listeners.inter_broker_listener_name == "REPLICATION"
+
+
+def test_a_plan_reads_back_as_it_was() -> None:
+    plan = plan_of(advertised_base_port=1, rack_prefix="r", settings={"a": "b"})
+    assert ClusterPlan.decode(plan.encode()) == plan
+    for senseless in ("", "[]", "{}", '{"version": 99}', plan.encode().replace('"brokers"', '"x"')):
+        with pytest.raises(PlanError):
+            ClusterPlan.decode(senseless)
+
+
+@given(st.dictionaries(st.from_regex(r"[a-z.]+", fullmatch=True), st.text(max_size=20)))
+def test_properties_read_back_as_they_were(properties: dict[str, str]) -> None:
+    found = {entry.name: entry.value for entry in parse_properties(encode_properties(properties))}
+    assert found == properties
+
+
+def test_etcd_is_told_its_addresses() -> None:
+    plan = plan_of()
+    arguments = plan.etcd_arguments(DIRECTORY)
+    assert "--listen-client-urls=http://127.0.0.1:20000" in arguments
+    assert "--data-dir=/c/etcd-1" in arguments
+    assert plan.address(plan.member("etcd-1")) == "127.0.0.1:20000"
+    assert [m.kind for m in plan.members if plan.address(m)] == [ETCD, BROKER, BROKER, BROKER]
+
+
+def sleeper(directory: Path) -> list[str]:
+    """A process whose command line contains the directory, like every process of a cluster."""
+    return [sys.executable, "-c", "import time; time.sleep(60)", str(directory)]
+
+
+def test_a_process_is_found_again_by_another_table(tmp_path: Path) -> None:
+    log = tmp_path / "logs" / "one.log"
+    pid = ProcessTable(tmp_path).spawn("one", sleeper(tmp_path), log)
+    again = ProcessTable(tmp_path)
+    try:
+        assert json.loads((tmp_path / "pids.json").read_text()) == {"one": pid}
+        assert again.pid("one") == pid
+        assert os.getsid(pid) == pid
+        assert again.signal("one", signal.SIGSTOP)
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert again.pid("one") is None
+    assert not again.signal("one", signal.SIGTERM)
+
+
+def test_a_pid_that_was_given_away_is_not_ours(tmp_path: Path) -> None:
+    other = subprocess.Popen(sleeper(Path("elsewhere")))
+    try:
+        (tmp_path / "pids.json").write_text(json.dumps({"one": other.pid}))
+        assert ProcessTable(tmp_path).pid("one") is None
+        assert not ProcessTable(tmp_path).signal("one", signal.SIGKILL)
+        assert other.poll() is None
+    finally:
+        other.kill()
+        other.wait()
+
+
+def test_a_process_that_does_not_end_is_killed(tmp_path: Path) -> None:
+    table = ProcessTable(tmp_path)
+    stubborn = (
+        "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up'); time.sleep(60)"
+    )
+    log = tmp_path / "log"
+    table.spawn("stubborn", [sys.executable, "-u", "-c", stubborn, str(tmp_path)], log)
+    while "up" not in tail(log):
+        assert table.pid("stubborn") is not None
+    assert table.stop(["stubborn"], timeout_s=0.1) == ["stubborn"]
+    assert table.pid("stubborn") is None
+
+
+def test_the_end_of_a_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert tail(log) == ""
+    log.write_text("".join(f"line {number}\n" for number in range(100)))
+    assert tail(log, lines=2) == "line 98\nline 99"
+
+
+def test_two_starts_at_once_are_both_written_down(tmp_path: Path) -> None:
+    names = [f"n{number}" for number in range(6)]
+    spawn = (
+        "import sys, pathlib; from tidelog.cli.local_cluster.processes import ProcessTable;"
+        "d = pathlib.Path(sys.argv[1]); ProcessTable(d).spawn(sys.argv[2], ['true'], d / 'log')"
+    )
+    starts = [subprocess.Popen([sys.executable, "-c", spawn, str(tmp_path), name]) for name in names]
+    assert [start.wait(60) for start in starts] == [0] * len(names)
+    assert sorted(ProcessTable(tmp_path).pids()) == names

@@ -1,0 +1,127 @@
+"""Wrong input of users: one line with the next step, and exit code 1."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tidelog.cli.main import main
+from tidelog.cli.tool_command import sentence_of
+from tidelog.client.errors import AdvertisedUnreachableError
+from tidelog.model.errors import ErrorCode, KafkaError
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def assert_one_line(result: Result, *parts: str) -> None:
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert result.stderr.startswith("tidelog: ")
+    assert result.stderr.count("\n") == 1
+    for part in parts:
+        assert part in result.stderr
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["topic", "list"],
+        ["topic", "create", "t"],
+        ["topic", "describe"],
+        ["topic", "alter", "t", "--partitions", "2"],
+        ["topic", "delete", "t"],
+        ["config", "describe", "--topic", "t"],
+        ["rebalance"],
+        ["config", "alter", "--broker", "1", "--add-config", "a=b"],
+        ["offsets", "t"],
+        ["produce", "t"],
+        ["consume", "t"],
+        ["cluster", "describe"],
+        ["perf", "produce", "t"],
+        ["perf", "consume", "t"],
+    ],
+    ids=" ".join,
+)
+def test_no_broker_there(command: list[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    result = run(*command, "--bootstrap-server", f"127.0.0.1:{port}")
+    assert_one_line(result, f"127.0.0.1:{port}: connection refused", "'tidelog dev' starts one")
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:kafka", ":9092", "::1:9092"])
+def test_an_invalid_address(address: str) -> None:
+    assert_one_line(run("topic", "list", "--bootstrap-server", address), "--bootstrap-server: '", address)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["topic", "create", "t", "--config", "retention.ms"], "--config retention.ms: expected NAME=VALUE"),
+        (
+            ["topic", "create", "t", "--replica-assignment", "1:x"],
+            "--replica-assignment 1:x: expected broker ids",
+        ),
+        (["config", "alter", "--topic", "t", "--add-config", "a"], "--add-config a: expected NAME=VALUE"),
+        (
+            ["config", "describe", "--entity-type", "brokers", "--entity-name", "x"],
+            "broker ids are numbers",
+        ),
+        (["offsets", "t", "--time", "yesterday"], "--time yesterday: expected latest, earliest"),
+        (["offsets", "t", "--partitions", "1-"], "--partitions 1-: expected numbers and ranges"),
+        (
+            ["consume", "t", "--property", "print.colour=true"],
+            "--property print.colour=true: expected one of print.",
+        ),
+        (["consume", "t", "--property", "print.key=yes"], "expected true or false"),
+        (["produce", "t", "--header", "x"], "--header x: expected NAME=VALUE"),
+        (["produce", "t", "--key-separator", ""], "--key-separator: expected at least one character"),
+        (["dump-log", "/nonexistent/00000000000000000000.log"], "no such file"),
+    ],
+)
+def test_values_that_make_no_sense(arguments: list[str], part: str) -> None:
+    assert_one_line(run(*arguments), part)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["topic", "create"], "Give the topic's name"),
+        (["topic", "create", "a", "--topic", "b"], "'a' or 'b'."),
+        (
+            ["topic", "create", "a", "--partitions", "2", "--replica-assignment", "1"],
+            "can't be combined with --partitions",
+        ),
+        (["config", "describe"], "Give one of --topic TOPIC"),
+        (["rebalance", "--execute", "--verify"], "only one of --execute, --verify and --cancel"),
+        (["config", "describe", "--topic", "t", "--broker", "1"], "Give one of --topic TOPIC"),
+        (["config", "alter", "--topic", "t"], "Give --add-config"),
+        (["consume", "t", "--offset", "5"], "requires --partition"),
+        (["consume", "t", "--offset", "5", "--partition", "0", "--from-beginning"], "Give either"),
+        (["dump-log"], "Give a segment"),
+    ],
+)
+def test_a_command_that_is_incomplete_is_answered_with_its_usage(arguments: list[str], part: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert part in result.stderr
+    assert "--help" in result.stderr
+
+
+def test_an_error_of_the_broker_becomes_one_line() -> None:
+    error = KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, "topic 't'\n partition 0 has no offset 9.")
+    assert sentence_of(error) == (
+        "topic 't' partition 0 has no offset 9; 'tidelog offsets' shows the existing offsets"
+    )
+    assert "advertised.listeners" in sentence_of(AdvertisedUnreachableError("broker 1 tells ..."))
+
+
+def test_every_command_has_help() -> None:
+    for name in main.list_commands(None):  # type: ignore[arg-type]  # it needs no context
+        result = run(name, "--help")
+        assert result.exit_code == 0
+        assert "Usage: " in result.stdout

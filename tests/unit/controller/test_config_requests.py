@@ -1,0 +1,218 @@
+"""AlterConfigs, IncrementalAlterConfigs, quotas, features, producer ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidelog.controller.core.broker_requests import allocate_producer_ids
+from tidelog.controller.core.client_quotas import alter_client_quotas, describe_client_quotas
+from tidelog.controller.core.config_changes import alter_configs, incremental_alter_configs
+from tidelog.controller.core.feature_updates import update_features
+from tidelog.controller.core.topics import create_topics
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.wire.messages import alter_client_quotas as quotas
+from tidelog.wire.messages import alter_configs as full
+from tidelog.wire.messages import describe_client_quotas as described
+from tidelog.wire.messages import incremental_alter_configs as incremental
+from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from tidelog.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
+
+MakeCore = Callable[..., Any]
+TOPIC, BROKER, LOGGER = 2, 4, 8
+SET, DELETE, APPEND, SUBTRACT = range(4)
+
+
+def _with_topic(core: MakeCore) -> Any:
+    cluster = core()
+    cluster.request(create_topics, CreateTopicsRequest([CreatableTopic("t", 1, 1)]))
+    return cluster
+
+
+def _incremental(
+    cluster: Any, kind: int, name: str, *changes: tuple[str, int, str | None], validate_only: bool = False
+) -> Any:
+    configs = [incremental.AlterableConfig(key, operation, value) for key, operation, value in changes]
+    request = incremental.IncrementalAlterConfigsRequest(
+        [incremental.AlterConfigsResource(kind, name, configs)], validate_only
+    )
+    (response,) = cluster.request(incremental_alter_configs, request).responses
+    assert (response.resource_type, response.resource_name) == (kind, name)
+    return response
+
+
+def test_incremental_operations_of_a_topic(core: MakeCore) -> None:
+    cluster = _with_topic(core)
+    assert _incremental(cluster, TOPIC, "t", ("retention.ms", SET, "5")).error_code == 0
+    assert _incremental(cluster, TOPIC, "t", ("cleanup.policy", APPEND, "compact")).error_code == 0
+    assert cluster.state.configs_of("t") == {"retention.ms": "5", "cleanup.policy": "delete,compact"}
+    changes = [("cleanup.policy", SUBTRACT, "delete"), ("retention.ms", DELETE, None)]
+    assert _incremental(cluster, TOPIC, "t", *changes).error_code == 0
+    assert cluster.state.configs_of("t") == {"cleanup.policy": "compact"}
+    assert _incremental(cluster, TOPIC, "t", ("cleanup.policy", DELETE, None)).error_code == 0
+    assert "t" not in cluster.state.topic_configs
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "change", "code"),
+    [
+        (TOPIC, "none", ("retention.ms", SET, "5"), ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+        (TOPIC, "a/b", ("retention.ms", SET, "5"), ErrorCode.INVALID_TOPIC_EXCEPTION),
+        (TOPIC, "t", ("retention.ms", SET, "five"), ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", ("no.such.setting", SET, "5"), ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", ("retention.ms", SET, None), ErrorCode.INVALID_REQUEST),
+        (TOPIC, "t", ("retention.ms", APPEND, "5"), ErrorCode.INVALID_CONFIG),
+        (TOPIC, "t", ("retention.ms", 9, "5"), ErrorCode.INVALID_REQUEST),
+        (TOPIC, "t", ("retention.ms", SET, "5" * 40_000), ErrorCode.INVALID_CONFIG),
+        (BROKER, "one", ("log.retention.ms", SET, "5"), ErrorCode.INVALID_REQUEST),
+        (BROKER, "1", ("node.id", SET, "5"), ErrorCode.INVALID_REQUEST),
+        (LOGGER, "1", ("root", SET, "INFO"), ErrorCode.INVALID_REQUEST),
+        (99, "x", ("root", SET, "INFO"), ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_refused_changes(
+    core: MakeCore, kind: int, name: str, change: tuple[str, int, str | None], code: ErrorCode
+) -> None:
+    cluster = _with_topic(core)
+    response = _incremental(cluster, kind, name, change)
+    assert response.error_code == code
+    assert response.error_message
+    assert not cluster.state.topic_configs
+    assert not cluster.state.broker_configs
+
+
+def test_validate_only_and_duplicates(core: MakeCore) -> None:
+    cluster = _with_topic(core)
+    assert _incremental(cluster, TOPIC, "t", ("retention.ms", SET, "5"), validate_only=True).error_code == 0
+    twice = _incremental(cluster, TOPIC, "t", ("retention.ms", SET, "5"), ("retention.ms", SET, "6"))
+    assert twice.error_code == ErrorCode.INVALID_REQUEST
+    resource = incremental.AlterConfigsResource(TOPIC, "t", [])
+    request = incremental.IncrementalAlterConfigsRequest([resource, resource])
+    responses = cluster.request(incremental_alter_configs, request).responses
+    assert {response.error_code for response in responses} == {ErrorCode.INVALID_REQUEST}
+    assert not cluster.state.topic_configs
+
+
+def test_full_replacement(core: MakeCore) -> None:
+    cluster = _with_topic(core)
+    _incremental(cluster, TOPIC, "t", ("retention.ms", SET, "5"), ("segment.ms", SET, "6"))
+    configs = [full.AlterableConfig("segment.ms", "7"), full.AlterableConfig("flush.ms", None)]
+    request = full.AlterConfigsRequest([full.AlterConfigsResource(TOPIC, "t", configs)])
+    (response,) = cluster.request(alter_configs, request).responses
+    assert response.error_code == 0
+    assert cluster.state.configs_of("t") == {"segment.ms": "7"}
+
+
+def test_broker_settings_of_one_and_of_all(core: MakeCore) -> None:
+    cluster = _with_topic(core)
+    assert _incremental(cluster, BROKER, "", ("log.retention.ms", SET, "5")).error_code == 0
+    assert _incremental(cluster, BROKER, "1", ("log.retention.ms", SET, "6")).error_code == 0
+    assert cluster.state.broker_configs == {
+        "": {"log.retention.ms": "5"},
+        "1": {"log.retention.ms": "6"},
+    }
+    assert cluster.changes.broker_configs
+
+
+def _alter_quota(cluster: Any, entity: dict[str, str | None], *operations: tuple[str, float | None]) -> Any:
+    entry = quotas.RequestEntryData(
+        [quotas.EntityData(kind, name) for kind, name in entity.items()],
+        [quotas.OpData(key, value or 0.0, value is None) for key, value in operations],
+    )
+    (response,) = cluster.request(alter_client_quotas, quotas.AlterClientQuotasRequest([entry])).entries
+    return response
+
+
+def test_quotas_are_stored_and_found(core: MakeCore) -> None:
+    cluster = core()
+    both: dict[str, str | None] = {"user": "a/ü", "client-id": None}
+    assert _alter_quota(cluster, both, ("producer_byte_rate", 1000.0)).error_code == 0
+    assert _alter_quota(cluster, {"ip": "10.0.0.1"}, ("connection_creation_rate", 5.0)).error_code == 0
+
+    def find(strict: bool, *components: tuple[str, int, str | None]) -> list[Any]:
+        request = described.DescribeClientQuotasRequest(
+            [described.ComponentData(*component) for component in components], strict
+        )
+        found: list[Any] = cluster.request(describe_client_quotas, request).entries
+        return [
+            ({p.entity_type: p.entity_name for p in entry.entity}, {v.key: v.value for v in entry.values})
+            for entry in found
+        ]
+
+    user = (both, {"producer_byte_rate": 1000.0})
+    assert len(find(False)) == 2
+    assert find(False, ("user", 0, "a/ü")) == [user]
+    assert find(True, ("user", 0, "a/ü")) == []
+    assert find(True, ("user", 2, None), ("client-id", 1, None)) == [user]
+    assert find(False, ("user", 1, None)) == []
+    assert _alter_quota(cluster, both, ("producer_byte_rate", None)).error_code == 0
+    assert len(cluster.state.quotas) == 1
+
+
+@pytest.mark.parametrize(
+    ("entity", "operation"),
+    [
+        ({}, ("producer_byte_rate", 1.0)),
+        ({"tribe": "x"}, ("producer_byte_rate", 1.0)),
+        ({"ip": "x", "user": "y"}, ("producer_byte_rate", 1.0)),
+        ({"user": ""}, ("producer_byte_rate", 1.0)),
+        ({"user": "x"}, ("connection_creation_rate", 1.0)),
+        ({"user": "x"}, ("producer_byte_rate", 0.0)),
+        ({"user": "x"}, ("producer_byte_rate", 1.5)),
+        ({"user": "x"}, ("request_percentage", float("nan"))),
+    ],
+)
+def test_refused_quotas(
+    core: MakeCore, entity: dict[str, str | None], operation: tuple[str, float | None]
+) -> None:
+    cluster = core()
+    assert _alter_quota(cluster, entity, operation).error_code == ErrorCode.INVALID_REQUEST
+    assert not cluster.state.quotas
+
+
+@pytest.mark.parametrize(
+    ("feature", "level", "upgrade_type", "accepted"),
+    [
+        ("metadata.version", 30, 1, True),
+        ("metadata.version", 29, 1, False),
+        ("metadata.version", 29, 2, True),
+        ("metadata.version", 31, 1, False),
+        ("metadata.version", 0, 2, False),
+        ("group.version", 0, 2, True),
+        ("group.version", -1, 2, False),
+        ("group.version", 0, 7, False),
+        ("no.such", 1, 1, False),
+    ],
+)
+def test_feature_updates(core: MakeCore, feature: str, level: int, upgrade_type: int, accepted: bool) -> None:
+    cluster = core()
+    before = dict(cluster.state.feature_levels)
+    update = FeatureUpdateKey(feature, level, upgrade_type=upgrade_type)
+    reply = cluster.request(update_features, UpdateFeaturesRequest(feature_updates=[update]), 2)
+    if accepted:
+        assert reply.error_code == 0
+        assert cluster.state.feature_levels.get(feature, 0) == level
+    else:
+        assert reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
+        assert reply.error_message
+        assert cluster.state.feature_levels == before
+
+
+def test_producer_id_blocks_never_overlap(core: MakeCore) -> None:
+    cluster = core([1, 2])
+    firsts = []
+    for broker_id in (1, 2, 1):
+        epoch = cluster.state.brokers[broker_id].broker_epoch
+        decision = allocate_producer_ids(cluster.state, cluster.context(), broker_id, epoch)
+        cluster.write(decision)
+        firsts.append(decision.reply.first)
+    assert firsts == [0, 1000, 2000]
+    for broker_id, epoch, code in (
+        (1, 0, ErrorCode.STALE_BROKER_EPOCH),
+        (9, 0, ErrorCode.BROKER_ID_NOT_REGISTERED),
+    ):
+        with pytest.raises(KafkaError) as raised:
+            allocate_producer_ids(cluster.state, cluster.context(), broker_id, epoch)
+        assert raised.value.code is code

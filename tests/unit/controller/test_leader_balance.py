@@ -1,0 +1,66 @@
+"""Preferred leaders get their partitions back when too many strayed (SPEC D4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tidelog.controller.core.elections import balance_leaders
+from tidelog.controller.core.reassignments import alter_partition_reassignments
+from tidelog.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+
+MakeCore = Callable[..., Any]
+
+
+def _leaders(cluster: Any) -> list[int]:
+    return [stored.state.leader for _, _, stored in cluster.state.all_partitions()]
+
+
+def _stray(cluster: Any, count: int) -> None:
+    """Broker 1 was away; `count` of its partitions have taken it back into the ISR."""
+    cluster.death(1)
+    cluster.birth(1)
+    for partition in range(count):
+        cluster.leader_writes("t", (2, 1), partition)
+
+
+def test_beyond_the_percentage_leadership_goes_back(core: MakeCore) -> None:
+    cluster = core([1, 2])
+    cluster.make("t", *[[1, 2]] * 10)
+    _stray(cluster, 7)
+    assert _leaders(cluster) == [2] * 10
+    cluster.write(balance_leaders(cluster.state, cluster.context()))
+    assert _leaders(cluster) == [1] * 7 + [2] * 3, "the others aren't in sync yet"
+    assert cluster.partition("t", 0).leader_epoch == 2
+
+
+def test_within_the_percentage_nothing_moves(core: MakeCore) -> None:
+    cluster = core([1, 2], leader_imbalance_per_broker_percentage="10")
+    cluster.make("t", *[[1, 2]] * 10)
+    for partition in range(10):
+        assert cluster.partition("t", partition).leader == 1
+    _stray(cluster, 10)
+    for partition in range(1, 10):
+        state = cluster.partition("t", partition)
+        cluster.revision += 1
+        led = state._replace(leader=1, leader_epoch=state.leader_epoch + 1)
+        cluster.state.apply(led, cluster.revision, cluster.revision, cluster.changes)
+    assert balance_leaders(cluster.state, cluster.context()).reply == 0
+
+
+def test_it_can_be_switched_off_and_leaves_moving_partitions_alone(core: MakeCore) -> None:
+    off = core([1, 2], auto_leader_rebalance_enable="false")
+    off.make("t", [1, 2])
+    _stray(off, 1)
+    assert balance_leaders(off.state, off.context()).reply == 0
+    cluster = core([1, 2, 3])
+    cluster.make("t", [1, 2])
+    request = AlterPartitionReassignmentsRequest(
+        topics=[ReassignableTopic("t", [ReassignablePartition(0, [3, 2])])]
+    )
+    cluster.request(alter_partition_reassignments, request)
+    assert balance_leaders(cluster.state, cluster.context()).reply == 0

@@ -1,0 +1,213 @@
+"""Who leads when brokers come and go, and on request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidelog.controller.core.commands import commands_for
+from tidelog.controller.core.elections import elect_leaders, settle_partitions
+from tidelog.controller.core.reassignments import alter_partition_reassignments
+from tidelog.controller.core.state import ChangeSet
+from tidelog.controller.core.topics import create_topics
+from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import LeaderAndIsr, UpdateMetadata
+from tidelog.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from tidelog.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from tidelog.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
+
+MakeCore = Callable[..., Any]
+PREFERRED, UNCLEAN = 0, 1
+
+
+def _make(cluster: Any, name: str, *replicas: list[int], unclean: bool = False) -> None:
+    assignments = [CreatableReplicaAssignment(index, brokers) for index, brokers in enumerate(replicas)]
+    configs = [CreatableTopicConfig("unclean.leader.election.enable", "true")] if unclean else []
+    request = CreateTopicsRequest([CreatableTopic(name, -1, -1, assignments, configs)])
+    assert cluster.request(create_topics, request).topics[0].error_code == 0
+
+
+def test_the_next_replica_in_order_leads(core: MakeCore) -> None:
+    cluster = core([1, 2, 3])
+    _make(cluster, "t", [2, 3, 1])
+    cluster.death(2)
+    state = cluster.partition("t")
+    assert (state.leader, state.isr, state.leader_epoch) == (3, (3, 1), 1)
+    cluster.death(1)
+    state = cluster.partition("t")
+    assert (state.leader, state.isr, state.leader_epoch) == (3, (3,), 1)
+
+
+def test_the_last_isr_stays_and_only_it_may_lead(core: MakeCore) -> None:
+    cluster = core([1, 2])
+    _make(cluster, "t", [1, 2])
+    cluster.death(2)
+    cluster.birth(3)
+    cluster.death(1)
+    assert (cluster.partition("t").leader, cluster.partition("t").isr) == (-1, (1,))
+    assert cluster.partition("t").last_known_leader == 1
+    cluster.birth(2)
+    assert (cluster.partition("t").leader, cluster.partition("t").isr) == (-1, (1,))
+    cluster.birth(1)
+    assert (cluster.partition("t").leader, cluster.partition("t").isr) == (1, (1,))
+
+
+def test_unclean_where_the_topic_allows_it(core: MakeCore) -> None:
+    cluster = core([1, 2])
+    _make(cluster, "t", [1, 2], unclean=True)
+    cluster.death(2)
+    cluster.birth(3)
+    cluster.death(1)
+    cluster.birth(2)
+    assert (cluster.partition("t").leader, cluster.partition("t").isr) == (2, (2,))
+
+
+def test_a_lone_broker_that_restarts_leads_at_a_new_epoch_with_one_write(core: MakeCore) -> None:
+    cluster = core([1])
+    _make(cluster, "t", [1])
+    cluster.death(1)
+    before = cluster.partition("t")
+    assert (before.leader, before.leader_epoch) == (1, 0)
+    cluster.birth(1)
+    after = cluster.partition("t")
+    assert (after.leader, after.isr, after.leader_epoch) == (1, (1,), 1)
+
+
+def test_rebirth_without_a_death_seen_is_a_death_and_a_birth(core: MakeCore) -> None:
+    cluster = core([1, 2])
+    _make(cluster, "t", [1, 2])
+    cluster.birth(1)
+    state = cluster.partition("t")
+    assert (state.leader, state.isr, state.leader_epoch) == (2, (2,), 1)
+    assert cluster.changes.died == {1}
+
+
+_LIVES = st.lists(st.tuples(st.booleans(), st.integers(1, 4)), max_size=30)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(_LIVES, st.permutations([1, 2, 3, 4]), st.integers(1, 4))
+def test_leaders_are_alive_and_in_sync_and_epochs_grow(
+    core: MakeCore, lives: list[tuple[bool, int]], order: list[int], factor: int
+) -> None:
+    cluster = core([1, 2, 3, 4])
+    _make(cluster, "t", order[:factor])
+    for comes, broker_id in lives:
+        before = cluster.partition("t")
+        if comes:
+            cluster.birth(broker_id)
+        else:
+            cluster.death(broker_id)
+        after = cluster.partition("t")
+        alive = cluster.state.brokers.keys()
+        assert after.isr
+        assert set(after.isr) <= set(order[:factor])
+        assert set(after.isr) <= set(before.isr)
+        if alive:
+            assert after.leader == -1 or (after.leader in after.isr and after.leader in alive)
+            assert (after.leader == -1) == (not set(after.isr) & alive)
+        if after.leader != before.leader:
+            assert after.leader_epoch == before.leader_epoch + 1
+        assert not settle_partitions(cluster.state, cluster.context()).records
+
+
+def test_commands_of_a_failover(core: MakeCore) -> None:
+    cluster = core([1, 2, 3])
+    _make(cluster, "t", [1, 2])
+    _make(cluster, "u", [3])
+    cluster.changes = ChangeSet()
+    cluster.death(1)
+    commands = commands_for(cluster.state, cluster.changes, 1, 5)
+    lead, update = commands[2]
+    assert isinstance(lead, LeaderAndIsr)
+    assert [(p.topic, p.leader, p.is_new) for p in lead.partitions] == [("t", 2, False)]
+    assert isinstance(update, UpdateMetadata)
+    assert [topic.name for topic in update.topics] == ["t"]
+    assert [broker.broker_id for broker in update.brokers] == [2, 3]
+    assert commands[3] == [update]
+    cluster.changes = ChangeSet()
+    cluster.birth(1)
+    full_lead, full_update = commands_for(cluster.state, cluster.changes, 1, 5)[1]
+    assert isinstance(full_lead, LeaderAndIsr)
+    assert isinstance(full_update, UpdateMetadata)
+    assert full_lead.is_full
+    assert full_update.is_full
+    assert {topic.name for topic in full_update.topics} == {"t", "u"}
+
+
+def _elect(cluster: Any, kind: int, partitions: list[TopicPartitions] | None) -> dict[str, dict[int, int]]:
+    reply = cluster.request(elect_leaders, ElectLeadersRequest(kind, partitions))
+    assert reply.error_code == 0
+    return {
+        result.topic: {p.partition_id: p.error_code for p in result.partition_result}
+        for result in reply.replica_election_results
+    }
+
+
+def test_preferred_election_on_request(core: MakeCore) -> None:
+    cluster = core([1, 2, 3])
+    _make(cluster, "t", [1, 2], [2, 3])
+    cluster.request(
+        alter_partition_reassignments,
+        AlterPartitionReassignmentsRequest(
+            topics=[ReassignableTopic("t", [ReassignablePartition(0, [2, 1])])]
+        ),
+    )
+    assert cluster.state.topics["t"].assignments[0] == (2, 1)
+    found = _elect(cluster, PREFERRED, [TopicPartitions("t", [0, 1, 5]), TopicPartitions("none", [0])])
+    assert found == {
+        "t": {0: 0, 1: ErrorCode.ELECTION_NOT_NEEDED, 5: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
+        "none": {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
+    }
+    assert (cluster.partition("t").leader, cluster.partition("t").leader_epoch) == (2, 1)
+    assert _elect(cluster, PREFERRED, None) == {}
+    cluster.death(2)
+    assert _elect(cluster, PREFERRED, None) == {
+        "t": {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, 1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+    }
+
+
+def test_unclean_election_on_request(core: MakeCore) -> None:
+    cluster = core([1, 2, 3])
+    _make(cluster, "t", [1, 2])
+    assert _elect(cluster, UNCLEAN, [TopicPartitions("t", [0])]) == {"t": {0: ErrorCode.ELECTION_NOT_NEEDED}}
+    cluster.death(2)
+    cluster.death(1)
+    wanted = [TopicPartitions("t", [0])]
+    assert _elect(cluster, UNCLEAN, wanted) == {"t": {0: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}}
+    cluster.birth(2)
+    assert _elect(cluster, UNCLEAN, wanted) == {"t": {0: 0}}
+    assert (cluster.partition("t").leader, cluster.partition("t").isr) == (2, (2,))
+
+
+def test_a_replica_that_cant_be_served_is_led_by_others_if_there_are_any(core: MakeCore) -> None:
+    cluster = core([1, 2])
+    _make(cluster, "t", [1, 2])
+    _make(cluster, "alone", [1])
+    both = [TopicPartition("t", 0), TopicPartition("alone", 0)]
+    epoch = cluster.state.brokers[1].broker_epoch
+    cluster.state.note_replicas(1, epoch - 1, both, (), cluster.changes)
+    assert not cluster.state.failed_replicas, "of an earlier life"
+    cluster.state.note_replicas(1, epoch, both, (), cluster.changes)
+    assert cluster.changes.calls_for_elections
+    cluster.settle()
+    assert (cluster.partition("t").leader, cluster.partition("t").isr) == (2, (2,))
+    assert (cluster.partition("alone").leader, cluster.partition("alone").leader_epoch) == (1, 0)
+    cluster.leader_writes("t", (2, 1))
+    cluster.death(2)
+    assert cluster.partition("t").leader == 1, "2 took it into the ISR: it is well again"
+    cluster.birth(1)
+    assert not cluster.state.failed_replicas

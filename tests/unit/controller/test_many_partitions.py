@@ -1,0 +1,254 @@
+"""Two thousand partitions: few commands, few transactions, settled in a moment. And who is told of what."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tidelog.controller import pushes
+from tidelog.metadata import keys
+from tidelog.metadata.entries import IsrChangeEntry, PartitionStateEntry, decode_entry
+from tidelog.metadata.store import Compare, Put
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import CommandResult, LeaderAndIsr, StopReplica, UpdateMetadata
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from tidelog.wire.messages.create_topics import (
+    CreatableReplicaAssignment,
+    CreatableTopic,
+    CreateTopicsRequest,
+)
+
+RunCluster = Callable[..., None]
+# Far above what it takes (under half a second), far below what is asked for.
+BOUND_S = 5.0
+
+
+async def _create(cluster: Any, name: str, partitions: int = 1, factor: int = 1) -> None:
+    reply = await cluster.call(
+        ApiKey.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic(name, partitions, factor)])
+    )
+    assert reply.topics[0].error_code == 0, reply
+
+
+def test_a_dead_broker_of_two_thousand_partitions_is_settled(run_cluster: RunCluster) -> None:
+    async def scenario(cluster: Any) -> None:
+        for broker_id in (1, 2, 3):
+            await cluster.birth(broker_id)
+        started = time.perf_counter()
+        await _create(cluster, "t", 2000, 3)
+        assert time.perf_counter() - started < BOUND_S
+        for broker in cluster.brokers.values():
+            broker.commands.clear()
+        started = time.perf_counter()
+        await cluster.death(1)
+        told = cluster.brokers[3]
+        await cluster.until(lambda: any(isinstance(c, UpdateMetadata) for c in told.commands))
+        assert time.perf_counter() - started < BOUND_S
+        for broker_id in (2, 3):
+            lead, update = cluster.brokers[broker_id].commands
+            assert isinstance(lead, LeaderAndIsr)
+            assert len(lead.partitions) == 2000
+            assert isinstance(update, UpdateMetadata)
+            assert {state.leader for state in update.topics[0].partitions} == {2, 3}
+            assert {len(state.isr) for state in update.topics[0].partitions} == {2}
+
+    run_cluster(scenario)
+
+
+def test_a_thousand_topics_come_with_one_command_each_way(run_cluster: RunCluster) -> None:
+    async def scenario(cluster: Any) -> None:
+        broker = await cluster.birth(1)
+        broker.commands.clear()
+        topics = [CreatableTopic(f"t{number}", 2, 1) for number in range(1000)]
+        reply = await cluster.call(ApiKey.CREATE_TOPICS, CreateTopicsRequest(topics))
+        assert {topic.error_code for topic in reply.topics} == {0}
+        lead, update = broker.commands
+        assert len(lead.partitions) == 2000
+        assert len(update.topics) == 1000
+
+    run_cluster(scenario)
+
+
+def test_an_isr_change_is_known_at_once_and_told_when_its_leader_says_so(run_cluster: RunCluster) -> None:
+    async def scenario(cluster: Any) -> None:
+        for broker_id in (1, 2, 3):
+            await cluster.birth(broker_id)
+        await _create(cluster, "t", 1, 3)
+        item = await cluster.store.get(keys.partition_state("t", 0))
+        entry = decode_entry(item.key, item.value)
+        assert isinstance(entry, PartitionStateEntry)
+        for broker in cluster.brokers.values():
+            broker.commands.clear()
+        shrunk = entry._replace(isr=(entry.leader,))
+        await cluster.store.txn(
+            [Compare.mod_revision(item.key, item.mod_revision)], [Put(item.key, shrunk.encode())]
+        )
+        await _create(cluster, "u", 1, 3)
+        for broker in cluster.brokers.values():
+            assert broker.topics["t"].partitions[0].isr == entry.isr, "not said yet"
+            broker.commands.clear()
+        notification = IsrChangeEntry(0, (TopicPartition("t", 0), TopicPartition("gone", 3)))
+        await cluster.store.txn([], [Put(notification.key, notification.encode())])
+        for broker in cluster.brokers.values():
+            await cluster.until(lambda told=broker: bool(told.commands))
+            (update,) = broker.commands
+            assert isinstance(update, UpdateMetadata), "no LeaderAndIsr: the leader knows its own ISR"
+            assert [topic.name for topic in update.topics] == ["t"]
+            assert update.topics[0].partitions[0].isr == shrunk.isr
+        assert await cluster.store.get(notification.key) is None
+
+    run_cluster(scenario)
+
+
+def test_a_broker_that_takes_no_commands_is_told_everything_when_it_does(run_cluster: RunCluster) -> None:
+    async def scenario(cluster: Any) -> None:
+        for broker_id in (1, 2):
+            await cluster.birth(broker_id)
+        deaf = cluster.brokers[2]
+        cluster.channels.detach(2)
+        for number in range(120):
+            request = CreateTopicsRequest([CreatableTopic(f"t{number}", 1, 1)], timeout_ms=1)
+            asked = asyncio.create_task(cluster.call(ApiKey.CREATE_TOPICS, request))
+            await cluster.until(lambda name=f"t{number}", told=cluster.brokers[1]: name in told.topics)
+            asked.cancel()
+        deaf.commands.clear()
+        cluster.channels.attach(2, deaf)
+        await cluster.until(lambda: len(deaf.topics) == 120)
+        assert len(deaf.commands) < 120
+        assert any(isinstance(c, UpdateMetadata) and c.is_full for c in deaf.commands)
+
+    run_cluster(scenario)
+
+
+def test_a_broker_that_fails_at_a_command_is_told_everything_soon_after(
+    run_cluster: RunCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pushes, "FAILED_COMMAND_PAUSE_MS", 20)
+
+    async def scenario(cluster: Any) -> None:
+        broker = await cluster.birth(1)
+        take = broker.leader_and_isr
+        failures = iter(range(2))
+
+        async def fail_twice(command: LeaderAndIsr) -> CommandResult:
+            if next(failures, None) is not None:
+                raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "a fault of the broker's")
+            result: CommandResult = await take(command)
+            return result
+
+        broker.leader_and_isr = fail_twice
+        await _create(cluster, "t")
+        await cluster.until(lambda: TopicPartition("t", 0) in broker.replicas)
+        assert next(failures, None) is None
+
+    run_cluster(scenario)
+
+
+def test_a_broker_that_knows_a_newer_controller_ends_the_term(run_cluster: RunCluster) -> None:
+    async def scenario(cluster: Any) -> None:
+        broker = await cluster.birth(1)
+        epoch = cluster.controller.controller_epoch
+        take = broker.update_metadata
+
+        async def refuse_older(command: UpdateMetadata) -> CommandResult:
+            if command.controller_epoch < epoch + 3:
+                return CommandResult(ErrorCode.STALE_CONTROLLER_EPOCH)
+            result: CommandResult = await take(command)
+            return result
+
+        broker.update_metadata = refuse_older
+        asked = asyncio.create_task(_create(cluster, "t"))
+        await cluster.until(lambda: cluster.controller.controller_epoch == epoch + 3)
+        await cluster.until(lambda: "t" in broker.topics)
+        asked.cancel()
+
+    run_cluster(scenario)
+
+
+def test_controlled_shutdown_does_not_wait_for_the_broker_itself(run_cluster: RunCluster) -> None:
+    async def scenario(cluster: Any) -> None:
+        for broker_id in (1, 2):
+            await cluster.birth(broker_id)
+        await _create(cluster, "t", 4, 2)
+        cluster.brokers[1].delay_s = 3600.0
+        remaining = await cluster.controller.controlled_shutdown(1, cluster.epochs[1])
+        assert remaining == ()
+        other = cluster.brokers[2]
+        assert {state.leader for state in other.topics["t"].partitions} == {2}
+        assert {state.isr for state in other.topics["t"].partitions} == {(2,)}
+        assert not any(isinstance(command, StopReplica) for command in other.commands)
+
+    run_cluster(scenario)
+
+
+def test_a_replica_that_a_broker_cant_serve_is_led_by_another(run_cluster: RunCluster) -> None:
+    async def scenario(cluster: Any) -> None:
+        for broker_id in (1, 2):
+            await cluster.birth(broker_id)
+        broken, other = cluster.brokers[1], cluster.brokers[2]
+        take = broken.leader_and_isr
+        bad = TopicPartition("t", 0)
+
+        async def fails(command: LeaderAndIsr) -> CommandResult:
+            await take(command)
+            leads = [state for state in command.partitions if state.topic == "t" and state.leader == 1]
+            return CommandResult(partition_errors={bad: ErrorCode.KAFKA_STORAGE_ERROR} if leads else {})
+
+        broken.leader_and_isr = fails
+        assignments = [CreatableReplicaAssignment(0, [1, 2])]
+        request = CreateTopicsRequest([CreatableTopic("t", -1, -1, assignments)])
+        await cluster.call(ApiKey.CREATE_TOPICS, request)
+        await cluster.until(lambda: other.topics["t"].partitions[0].leader == 2)
+        assert other.topics["t"].partitions[0].isr == (2,)
+        # As a follower it does well: it may come back into the ISR, and the term goes on.
+        await cluster.until(lambda: broken.topics["t"].partitions[0].leader == 2)
+        request = CreateTopicsRequest([CreatableTopic("alone", -1, -1, [CreatableReplicaAssignment(0, [1])])])
+        await cluster.call(ApiKey.CREATE_TOPICS, request)
+        assert other.topics["alone"].partitions[0].leader == 1
+        # When there is nobody else it stays the leader, and goes on trying.
+        await cluster.death(2)
+        await cluster.until(lambda: broken.topics["t"].partitions[0].leader == -1)
+        await cluster.birth(2)
+        state = cluster.brokers[2].topics["t"].partitions[0]
+        assert (state.leader, state.isr) == (2, (2,))
+
+    run_cluster(scenario)
+
+
+def test_a_move_over_the_store_from_request_to_end(run_cluster: RunCluster) -> None:
+    async def scenario(cluster: Any) -> None:
+        for broker_id in (1, 2, 3):
+            await cluster.birth(broker_id)
+        assignments = [CreatableReplicaAssignment(index, [1, 2]) for index in range(50)]
+        request = CreateTopicsRequest([CreatableTopic("t", -1, -1, assignments)])
+        await cluster.call(ApiKey.CREATE_TOPICS, request)
+        targets = [ReassignablePartition(index, [2, 3]) for index in range(50)]
+        moving = AlterPartitionReassignmentsRequest(topics=[ReassignableTopic("t", targets)])
+        reply = await cluster.call(ApiKey.ALTER_PARTITION_REASSIGNMENTS, moving)
+        assert {partition.error_code for partition in reply.responses[0].partitions} == {0}
+        mover = cluster.brokers[1]
+        assert {state.adding_replicas for state in mover.topics["t"].partitions} == {(3,)}
+        mover.commands.clear()
+        for index in range(50):
+            item = await cluster.store.get(keys.partition_state("t", index))
+            entry = decode_entry(item.key, item.value)
+            assert isinstance(entry, PartitionStateEntry)
+            joined = entry._replace(isr=(*entry.isr, 3))
+            await cluster.store.txn([], [Put(item.key, joined.encode())])
+        await cluster.until(lambda: not mover.replicas)
+        await cluster.until(lambda: all(s.replicas == (2, 3) for s in mover.topics["t"].partitions))
+        told = cluster.brokers[2]
+        await cluster.until(lambda: {state.leader for state in told.topics["t"].partitions} == {2})
+        assert len(mover.commands) < 20, "ends are collected, not told one by one"
+
+    run_cluster(scenario)

@@ -1,0 +1,286 @@
+"""A controller that dies between any two of its transactions: the next one finishes its work (SPEC D6).
+
+Decisions are written into a key space transaction by transaction, small ones so that there are many. The
+life ends after some of them; of those that may be written side by side any may be missing.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tidelog.controller import record_writer as record_writer_module
+from tidelog.controller.core.broker_requests import controlled_shutdown
+from tidelog.controller.core.decision import Context, Decision, NoteShutdown
+from tidelog.controller.core.elections import balance_leaders, settle_partitions
+from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
+from tidelog.controller.core.state import ChangeSet, ClusterState
+from tidelog.controller.core.topics import create_partitions, create_topics, delete_topics, finish_half_done
+from tidelog.controller.environment import RandomChance, rules_from
+from tidelog.controller.record_writer import Batch, pack_records
+from tidelog.metadata import keys
+from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, decode_entry
+from tidelog.metadata.key_space import KeySpace
+from tidelog.metadata.store import Delete, Put
+from tidelog.model.brokers import Endpoint
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from tidelog.wire.messages.create_partitions import CreatePartitionsRequest, CreatePartitionsTopic
+from tidelog.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
+from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+
+Decide = Callable[[ClusterState, Context], Decision[Any]]
+PARTITIONS = 12
+
+
+class EndOfLifeError(Exception):
+    """The controller is killed here."""
+
+
+class World:
+    """The store, and one controller after the other."""
+
+    def __init__(self) -> None:
+        self.space = KeySpace()
+        self.epoch = 0
+        self.left: list[bool] | None = None
+        self.next_term()
+
+    def next_term(self) -> None:
+        self.epoch += 1
+        self.state = ClusterState()
+        self.state.load((i.key, i.value, i.create_revision, i.mod_revision) for i in self.space.items())
+
+    def context(self) -> Context:
+        rules = rules_from(BrokerSettings.parse({"min.insync.replicas": "2"}), {})
+        return Context(0, self.epoch, RandomChance(random.Random(4)), rules)
+
+    def do(self, decide: Decide) -> None:
+        decision = decide(self.state, self.context())
+        for record in decision.records:
+            if isinstance(record, NoteShutdown):
+                self.state.note_shutdown(record.broker_id, record.broker_epoch, ChangeSet())
+        for group in pack_records(decision.records, self.state):
+            fates = [self._is_written() for _ in group]
+            for batch, is_written in zip(group, fates, strict=True):
+                if is_written:
+                    self._write(batch)
+            if not all(fates):
+                raise EndOfLifeError
+
+    def _is_written(self) -> bool:
+        return self.left.pop(0) if self.left else self.left is None
+
+    def _write(self, batch: Batch) -> None:
+        outcome = self.space.transact(list(batch.compares.values()), batch.operations, (), bool)
+        assert outcome.result.succeeded
+        self._refresh(batch.keys)
+
+    def _refresh(self, changed: Iterable[str]) -> None:
+        for key in changed:
+            item = self.space.get(key)
+            entry = decode_entry(key, item.value) if item is not None else None
+            if item is None:
+                self.state.apply_removal(key, self.space.revision, ChangeSet())
+            elif entry is not None:
+                self.state.apply(entry, item.create_revision, item.mod_revision, ChangeSet())
+
+    def put(self, key: str, value: bytes) -> None:
+        self.space.transact((), (Put(key, value),), (), bool)
+        self._refresh((key,))
+
+    def live(self, *broker_ids: int, **said: Any) -> None:
+        for broker_id in broker_ids:
+            entry = BrokerEntry(broker_id, (Endpoint("PLAINTEXT", "h", 9092),), **said)
+            self.put(entry.key, entry.encode())
+
+    def die(self, *broker_ids: int) -> None:
+        for broker_id in broker_ids:
+            self.space.transact((), (Delete(keys.broker_id(broker_id)),), (), bool)
+            self._refresh((keys.broker_id(broker_id),))
+
+    def join(self, broker_id: int) -> None:
+        """Every leader takes it into the ISR."""
+        for topic, partition, stored in list(self.state.all_partitions()):
+            state = stored.state
+            if broker_id in topic.assignments[partition] and broker_id not in state.isr:
+                after = state._replace(isr=(*state.isr, broker_id), elr=())
+                self.put(after.key, after.encode())
+
+    def resume(self) -> None:
+        self.left = None
+        self.next_term()
+        self.do(finish_half_done)
+        self.do(settle_partitions)
+        self.do(advance_reassignments)
+
+    def view(self) -> dict[str, Any]:
+        """All that lasts, epochs apart."""
+        found: dict[str, Any] = {
+            f"{topic.name}-{index}": (replicas, topic.adding.get(index), topic.removing.get(index))
+            for topic in self.state.topics.values()
+            for index, replicas in enumerate(topic.assignments)
+        }
+        for name, stored in self.state.partitions.items():
+            for index, (state, _) in stored.items():
+                found[f"{name}-{index}-state"] = (state.leader, set(state.isr), set(state.elr))
+        found["configs"] = {name: dict(configs) for name, configs in self.state.topic_configs.items()}
+        return found
+
+
+def _request(decide: Callable[..., Decision[Any]], message: object) -> Decide:
+    return partial(_decide_request, decide, message)
+
+
+def _decide_request(
+    decide: Callable[..., Decision[Any]], message: object, state: ClusterState, context: Context
+) -> Decision[Any]:
+    return decide(state, context, message, 99)
+
+
+def _creation(*names: str) -> Decide:
+    configs = [CreatableTopicConfig("retention.ms", "5000")]
+    return _request(
+        create_topics,
+        CreateTopicsRequest([CreatableTopic(name, PARTITIONS, 3, configs=configs) for name in names]),
+    )
+
+
+def _moving(replicas: list[int] | None) -> Decide:
+    targets = [ReassignablePartition(index, replicas) for index in range(PARTITIONS)]
+    return _request(
+        alter_partition_reassignments,
+        AlterPartitionReassignmentsRequest(topics=[ReassignableTopic("t", targets)]),
+    )
+
+
+def _stopping(broker_id: int, world: World) -> Decide:
+    epoch = world.state.brokers[broker_id].broker_epoch
+    return partial(controlled_shutdown, broker_id=broker_id, broker_epoch=epoch)
+
+
+def _prepared() -> World:
+    world = World()
+    world.live(1, 2, 3, 4)
+    world.do(_creation("t"))
+    return world
+
+
+def _deaths(world: World) -> Decide:
+    world.die(1, 2)
+    return settle_partitions
+
+
+def _suspects(world: World) -> Decide:
+    world.die(1, 2)
+    world.live(1, 2, is_log_suspect=True)
+    return settle_partitions
+
+
+def _strayed(world: World) -> Decide:
+    world.die(1)
+    world.do(settle_partitions)
+    world.live(1)
+    world.join(1)
+    return balance_leaders
+
+
+def _move_ends(world: World) -> Decide:
+    world.do(_moving([4, 1]))
+    world.join(4)
+    return advance_reassignments
+
+
+def _move_cancelled(world: World) -> Decide:
+    world.do(_moving([4, 1]))
+    world.do(advance_reassignments)  # those that are there already
+    return _moving(None)
+
+
+# What is under way when the controller dies; whether it is asked for again (a client or broker that got no
+# answer does so) or finished by the next controller alone.
+_WORK: dict[str, tuple[Callable[[World], Decide], bool]] = {
+    "create topics": (lambda world: _creation("u", "v"), True),
+    "delete a topic": (
+        lambda world: _request(delete_topics, DeleteTopicsRequest(topics=[DeleteTopicState("t")])),
+        True,
+    ),
+    "add partitions": (
+        lambda world: _request(
+            create_partitions, CreatePartitionsRequest([CreatePartitionsTopic("t", 30, None)])
+        ),
+        True,
+    ),
+    "elect for the dead": (_deaths, False),
+    "take logs in doubt out": (_suspects, False),
+    "shut a broker down": (lambda world: _stopping(2, world), True),
+    "balance leaders": (_strayed, True),
+    "start a move": (lambda world: _moving([4, 1]), True),
+    "cancel a move": (_move_cancelled, True),
+    "end a move": (_move_ends, False),
+}
+
+
+def _is_sound(world: World) -> None:
+    state = world.state
+    for topic in state.topics.values():
+        assert state.partitions[topic.name].keys() == set(range(len(topic.assignments)))
+        assert state.configs_of(topic.name) == {"retention.ms": "5000"}
+    assert state.partitions.keys() == state.topics.keys()
+    assert state.topic_configs.keys() == state.topics.keys()
+    for topic, partition, stored in state.all_partitions():
+        entry: PartitionStateEntry = stored.state
+        assert set(entry.isr) <= set(topic.assignments[partition])
+        assert entry.leader in entry.isr
+        assert entry.leader in state.brokers
+    for decide in (finish_half_done, settle_partitions, advance_reassignments):
+        assert not decide(state, world.context()).records, "there is nothing left to do"
+
+
+def _members(world: World) -> dict[tuple[str, int], tuple[set[int], int]]:
+    """The replicas of each partition and its leader epoch."""
+    return {
+        (topic.name, index): (set(topic.assignments[index]), stored.state.leader_epoch)
+        for topic, index, stored in world.state.all_partitions()
+    }
+
+
+@pytest.mark.parametrize("work", _WORK)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
+@given(st.data())
+def test_the_next_controller_finishes(
+    work: str, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
+) -> None:
+    monkeypatch.setattr(record_writer_module, "MAX_KEYS", data.draw(st.sampled_from([5, 8, 30])))
+    begin, is_asked_again = _WORK[work]
+    uncut = _prepared()
+    uncut.do(begin(uncut))
+    uncut.resume()
+
+    world = _prepared()
+    decide = begin(world)
+    before = _members(world)
+    world.left = data.draw(st.lists(st.booleans(), max_size=12))
+    try:
+        world.do(decide)
+    except EndOfLifeError:
+        for partition, (replicas, leader_epoch) in _members(world).items():
+            known, epoch_before = before.get(partition, (replicas, -1))
+            assert replicas == known or leader_epoch > epoch_before, "its leader would not be told"
+        world.resume()
+        _is_sound(world)
+        if is_asked_again and world.view() != uncut.view():
+            world.do(decide)
+    world.resume()
+    _is_sound(world)
+    assert world.view() == uncut.view()

@@ -1,0 +1,31 @@
+"""A log in doubt while a disk fails: whoever may have lost the end of its log is elected nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tidelog.controller.core.state import ChangeSet
+from tidelog.model.topics import TopicPartition
+
+MakeCore = Callable[..., Any]
+PARTITION = TopicPartition("t", 0)
+
+
+def _fail(cluster: Any, broker_id: int) -> None:
+    """Its replica can't be served."""
+    broker = cluster.state.brokers[broker_id]
+    cluster.state.note_replicas(broker_id, broker.broker_epoch, {PARTITION}, set(), ChangeSet())
+
+
+def test_a_log_in_doubt_leaves_the_elr_while_the_leader_can_not_serve(core: MakeCore) -> None:
+    cluster = core([1, 2, 3])
+    cluster.make("t", [1, 2, 3], min_insync_replicas="2")
+    cluster.death(3)
+    cluster.death(2)
+    _fail(cluster, 1)
+    cluster.birth(2, is_log_suspect=True)
+    state = cluster.partition("t")
+    assert (state.leader, set(state.isr), set(state.elr)) == (1, {1}, set())
+    cluster.death(1)
+    assert cluster.partition("t").leader == -1

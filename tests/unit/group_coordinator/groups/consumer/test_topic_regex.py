@@ -1,0 +1,160 @@
+"""Regular expressions of subscriptions, compared with RE2/J."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+import grouplab
+from brokerlab.kafka_jars import KafkaUnavailableError, find_jars
+from grouplab.kafka_answers import ask_java
+from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
+from tidelog.model.errors import ErrorCode, KafkaError
+
+ORACLE = Path(grouplab.__file__).with_name("KafkaAssignors.java")
+NAMES = (
+    "orders",
+    "orders-2",
+    "Orders_x",
+    "a",
+    "b",
+    "aaa",
+    "ab.ab",
+    "x-1.y_2",
+    "0",
+    "-",
+    "__consumer_offsets",
+)
+
+
+@pytest.mark.parametrize(
+    ("expression", "matched"),
+    [
+        ("orders", {"orders"}),
+        ("orders.*", {"orders", "orders-2"}),
+        ("(?i)orders.*", {"orders", "orders-2", "Orders_x"}),
+        ("^a+$", {"a", "aaa"}),
+        ("[ab]", {"a", "b"}),
+        ("[^ab]", {"0", "-"}),
+        ("(ab\\.?){2}", {"ab.ab"}),
+        (r"\w", {"a", "b", "0"}),
+        (r"\W", {"-"}),
+        (r"[[:alpha:]]|[[:digit:]]", {"a", "b", "0"}),
+        (r"\Qab.ab\E", {"ab.ab"}),
+        (r"__.*", {"__consumer_offsets"}),
+        (r"a{2,}", {"aaa"}),
+        (r"(?P<first>a)|(?:b)", {"a", "b"}),
+        ("", set()),
+        ("a|", {"a"}),
+    ],
+)
+def test_matching(expression: str, matched: set[str]) -> None:
+    assert TopicRegex(expression).resolve(NAMES) == matched
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "(",
+        ")",
+        "[",
+        "[a",
+        "a**",
+        "*",
+        "(?=a)",
+        "(?<=a)",
+        "(a)\\1",
+        "\\",
+        "a{2,1}",
+        "a{1001}",
+        "[b-a]",
+        "(?z)",
+        "\\pX",
+    ]
+    + ["((a{1000}){1000}){1000}", "(" * 500 + ")" * 500, "a" * 10_001, "[[:what:]]"],
+)
+def test_invalid_expressions(expression: str) -> None:
+    with pytest.raises(KafkaError) as refused:
+        TopicRegex(expression)
+    assert refused.value.code is ErrorCode.INVALID_REGULAR_EXPRESSION
+
+
+def test_no_expression_takes_more_than_linear_time() -> None:
+    names = ["a" * 240 + "!", "a" * 249]
+    begun = time.process_time()
+    for expression in ("(a+)+b", "(a|a)*b", "(a*)*(a*)*b", "(.*a){20}b", "(a?){200}b"):
+        assert not TopicRegex(expression).resolve(names)
+    assert time.process_time() - begun < 5
+
+
+PIECES = (
+    [
+        "a",
+        "b",
+        "ab",
+        ".",
+        "\\.",
+        "-",
+        "_",
+        "[a-c]",
+        "[^a]",
+        "[-a]",
+        "[]a]",
+        "[a-]",
+        "\\d",
+        "\\w",
+        "\\S",
+        "\\D",
+        "x",
+    ]
+    + [
+        "(a|b)",
+        "(?:ab|)",
+        "(?i:A)",
+        "^",
+        "$",
+        "\\A",
+        "\\z",
+        "[[:lower:]]",
+        "[[:^digit:]]",
+        "\\x61",
+        "\\pL",
+        "\\PN",
+    ]
+    + ["\\Qa.\\E", "}", "a{2", "(?i)", "(?P<n>b)", "(", ")", "[", "\\"]
+)
+SUFFIXES = ("", "", "", "", "*", "+", "?", "{2}", "{0,2}", "{1,}", "*?", "**", "{,2}", "|")
+
+
+def expressions(seed: int, count: int) -> list[str]:
+    chance = random.Random(seed)
+
+    def piece() -> str:
+        """Excludes a repetition after flags, for which RE2/J's behaviour is not documented."""
+        chosen = chance.choice(PIECES)
+        return chosen if chosen == "(?i)" else chosen + chance.choice(SUFFIXES)
+
+    return ["".join(piece() for _ in range(chance.randint(1, 4))) for _ in range(count)]
+
+
+@pytest.mark.java
+@pytest.mark.integration
+def test_re2_agrees() -> None:
+    try:
+        jars = find_jars()
+    except KafkaUnavailableError as error:
+        pytest.skip(str(error))
+    cases = [(expression, name) for expression in expressions(1, 800) for name in NAMES]
+    answers = ask_java(jars, ORACLE, [f"regex {expression} {name}" for expression, name in cases])
+    wrong = {}
+    for (expression, name), answer in zip(cases, answers, strict=True):
+        try:
+            ours = str(TopicRegex(expression).matches(name)).lower()
+        except KafkaError:
+            ours = "error"
+        if ours != answer.split(" ")[0]:
+            wrong[expression] = f"{expression} on {name}: ours {ours}, RE2/J {answer}"
+    assert not wrong, f"{len(wrong)}:\n" + "\n".join(list(wrong.values())[:20])

@@ -1,0 +1,97 @@
+"""A log read in pieces, with what was replaced left out, gives the state that every record gives."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tidelog.group_coordinator.groups.group_core import GroupCore
+from tidelog.group_coordinator.groups.offsets.offset_table import (
+    CommittedOffset,
+    GroupPartition,
+    offset_record,
+)
+from tidelog.group_coordinator.shard_core import CoordinatorRecord, EndMarker, Producer, ReplayedRecord
+from tidelog.group_coordinator.shards import replaying
+from tidelog.group_coordinator.shards.batch_writer import BatchWriter
+from tidelog.group_coordinator.shards.claim_record import CLAIM_KEY, ShardClaim, encode_claim
+from tidelog.group_coordinator.shards.replaying import Replay
+from tidelog.model.coordinator_shards import ShardId, ShardKind
+from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
+from tidelog.settings.broker_settings import BrokerSettings
+
+SHARD = ShardId(ShardKind.GROUP, 0)
+NOW_MS = 1_000
+
+
+def new_core() -> GroupCore:
+    return GroupCore(BrokerSettings.parse({}), lambda: "id")
+
+
+def numbered(run: bytes) -> bytes:
+    batches, offset = bytearray(run), 0
+    for position, header in iterate_headers(run):
+        assign_offset_and_epoch(batches, position, offset, 0)
+        offset += header.last_offset_delta + 1
+    return bytes(batches)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_replaying_in_pieces_equals_replaying_every_record(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    monkeypatch.setattr(replaying, "MAX_GATHERED", chance.randint(0, 6))
+    plain, writer, offset = new_core(), BatchWriter(), 0
+    open_producers: set[int] = set()
+    for number in range(120):
+        event = chance.random()
+        if event < 0.15 and open_producers:
+            producer = Producer(open_producers.pop(), 0)
+            is_commit = chance.random() < 0.5
+            writer.add_marker(EndMarker(producer, is_commit, 1), NOW_MS)
+            plain.replay_marker(producer, is_commit)
+            offset += 1
+            continue
+        position = GroupPartition(f"g{chance.randint(0, 2)}", "t", chance.randint(0, 1))
+        committed = CommittedOffset(number, -1, "", NOW_MS) if event < 0.9 else None
+        transaction = None
+        if event < 0.5 and event > 0.35:
+            transaction = Producer(chance.randint(1, 2), 0)
+            open_producers.add(transaction.producer_id)
+        record = offset_record(position, committed)
+        writer.add([record], transaction, NOW_MS)
+        plain.replay(ReplayedRecord(*record, NOW_MS, transaction), offset)
+        offset += 1
+    core = new_core()
+    replay = Replay(SHARD, core)
+    replay.read(numbered(writer.take()), 0)
+    replay.finish()
+    assert dict(core.offsets.committed_offsets()) == dict(plain.offsets.committed_offsets())
+    for producer_id in open_producers:
+        for one in (core, plain):
+            one.replay_marker(Producer(producer_id, 0), True)
+    assert dict(core.offsets.committed_offsets()) == dict(plain.offsets.committed_offsets())
+
+
+def test_the_highest_claim_counts_and_what_is_unknown_is_skipped() -> None:
+    writer = BatchWriter()
+    for epoch in (3, 5, 4):
+        writer.add([CoordinatorRecord(CLAIM_KEY, encode_claim(ShardClaim(epoch, 9)))], None, NOW_MS)
+    writer.add([CoordinatorRecord(b"\x7f\x00what", b"?")], None, NOW_MS)
+    replay = Replay(SHARD, new_core())
+    replay.read(numbered(writer.take()), 0)
+    replay.finish()
+    assert replay.newest_claim == ShardClaim(5, 9)
+    assert replay.skipped_count == 1
+
+
+def test_records_before_the_position_are_skipped() -> None:
+    writer = BatchWriter()
+    position = GroupPartition("g", "t", 0)
+    writer.add([offset_record(position, CommittedOffset(n, -1, "", NOW_MS)) for n in range(4)], None, NOW_MS)
+    replay = Replay(SHARD, new_core())
+    replay.read(numbered(writer.take()), 3)
+    replay.finish()
+    assert replay.record_count == 1

@@ -1,0 +1,360 @@
+"""One claimed shard: load, claim, serve, hold, lose, be deposed, let go."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from shardlab import SHARD, Answer, Coordinator, Line, Partition
+from tidelog.group_coordinator.shard_core import (
+    AllocateProducerId,
+    Decision,
+    EndTransaction,
+    Producer,
+    SetTimer,
+)
+from tidelog.group_coordinator.shards.claim_record import CLAIM_KEY, ShardClaim, decode_claim
+from tidelog.group_coordinator.shards.shard import ShardState
+from tidelog.model.errors import ErrorCode
+from tidelog.records.record import iterate_records
+
+ENDING = EndTransaction("t", Producer(5, 0), True, 1, 2, ())
+
+
+def serving(shard_epoch: int = 1, partition: Partition | None = None) -> Coordinator:
+    coordinator = Coordinator(partition or Partition(), shard_epoch)
+    coordinator.attach()
+    coordinator.settle()
+    assert coordinator.shard.state is ShardState.SERVING
+    return coordinator
+
+
+def log_numbers(partition: Partition) -> dict[str, int]:
+    return {
+        (record.key or b"").decode(): int(record.value or b"0")
+        for _, _, batch in partition.log
+        for record in iterate_records(batch)
+        if record.key != CLAIM_KEY
+    }
+
+
+def test_an_empty_shard_is_claimed_and_served_once_the_claim_is_replicated() -> None:
+    partition = Partition()
+    coordinator = Coordinator(partition, 4, coordinator_id=9)
+    coordinator.attach()
+    coordinator.settle(commits=False)
+    assert coordinator.shard.state is ShardState.CLAIMING
+    (record,) = iterate_records(partition.log[0][2])
+    assert record.key == CLAIM_KEY
+    assert decode_claim(record.value) == ShardClaim(4, 9)
+    partition.commit(0)
+    coordinator.settle(commits=False)
+    assert coordinator.shard.state is ShardState.CLAIMING
+    partition.commit(1)
+    coordinator.settle()
+    assert coordinator.shard.state is ShardState.SERVING
+    assert coordinator.core.is_active
+
+
+def test_an_answer_waits_for_the_high_watermark_and_so_does_one_that_saw_it() -> None:
+    coordinator = serving()
+    partition = coordinator.partition
+    written = partition.request(coordinator.line, "g", 7)
+    seen = partition.request(coordinator.line, "g", 0, "read")
+    coordinator.settle(commits=False)
+    assert (written.count, seen.count) == (0, 0)
+    partition.commit(partition.log_end_offset)
+    assert written.is_good
+    assert seen.message is not None
+    assert seen.message.throttle_time_ms == 7
+
+
+def test_the_decisions_of_a_turn_are_one_append() -> None:
+    coordinator = serving()
+    partition = coordinator.partition
+    before = partition.append_count
+    for number in range(20):
+        partition.request(coordinator.line, f"g{number}", number)
+        coordinator.shard.request(coordinator.line.inbound.popleft(), coordinator.line)  # type: ignore[arg-type]
+    coordinator.end_turn()
+    coordinator.settle()
+    assert partition.append_count == before + 1
+    assert log_numbers(partition) == {f"g{number}": number for number in range(20)}
+
+
+def test_another_brokers_question_is_held_here() -> None:
+    coordinator = serving()
+    partition, elsewhere = coordinator.partition, Line(coordinator.partition)
+    partition.request(coordinator.line, "g", 7)
+    asked = partition.request(elsewhere, "g", 0, "read")
+    coordinator.deliver_in()
+    coordinator.shard.request(elsewhere.inbound.popleft(), elsewhere)  # type: ignore[arg-type]
+    coordinator.settle(commits=False)
+    assert not elsewhere.outbound
+    partition.commit(partition.log_end_offset)
+    coordinator.settle()
+    partition.take(elsewhere, elsewhere.outbound.popleft())
+    assert asked.message is not None
+    assert asked.message.throttle_time_ms == 7
+
+
+def test_another_brokers_question_is_refused_if_the_shard_is_lost_first() -> None:
+    coordinator = serving()
+    partition, elsewhere = coordinator.partition, Line(coordinator.partition)
+    partition.request(coordinator.line, "g", 7)
+    asked = partition.request(elsewhere, "g", 0, "read")
+    coordinator.deliver_in()
+    coordinator.shard.request(elsewhere.inbound.popleft(), elsewhere)  # type: ignore[arg-type]
+    coordinator.deliver_out()
+    partition.change_leader()
+    coordinator.settle()
+    partition.take(elsewhere, elsewhere.outbound.popleft())
+    assert asked.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+def test_decisions_of_the_turn_of_a_loss_are_not_appended() -> None:
+    coordinator = serving()
+    partition = coordinator.partition
+    undone = partition.request(coordinator.line, "g", 7)
+    coordinator.shard.request(coordinator.line.inbound.popleft(), coordinator.line)  # type: ignore[arg-type]
+    coordinator.shard.lose("the session ended", told=True)
+    partition.attached = None
+    coordinator.attach()
+    coordinator.settle()
+    assert undone.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert coordinator.core.numbers == {}
+    assert coordinator.shard.log_end_offset == partition.log_end_offset
+
+
+def test_a_lost_shard_is_loaded_without_its_unreplicated_records() -> None:
+    coordinator = serving()
+    partition = coordinator.partition
+    kept = partition.request(coordinator.line, "g", 1)
+    coordinator.settle()
+    gone = partition.request(coordinator.line, "g", 2)
+    parked = partition.request(coordinator.line, "g", 0, "park")
+    coordinator.settle(commits=False)
+    assert coordinator.core.numbers["g"] == 2
+    partition.change_leader()
+    coordinator.settle()
+    assert coordinator.shard.state is ShardState.WAITING
+    assert kept.is_good
+    assert gone.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert parked.message is not None
+    assert parked.message.error_code == ErrorCode.NOT_COORDINATOR
+    coordinator.attach()
+    coordinator.settle()
+    assert coordinator.core.numbers == {"g": 1}
+
+
+def test_a_newer_claim_deposes() -> None:
+    partition = Partition()
+    serving(5, partition)
+    partition.attached, partition.highest_shard_epoch = None, -1  # as on a leader that knows of neither
+    late = Coordinator(partition, 4, coordinator_id=2)
+    late.attach()
+    late.settle()
+    assert late.events == ["deposed by 5"]
+    assert late.shard.state is ShardState.CLOSED
+
+
+def test_a_released_shard_sends_its_decided_replies() -> None:
+    coordinator = serving()
+    partition = coordinator.partition
+    written = partition.request(coordinator.line, "g", 1)
+    parked = partition.request(coordinator.line, "g", 0, "park")
+    coordinator.settle(commits=False)
+    coordinator.shard.release()
+    coordinator.settle(commits=False)
+    assert coordinator.events[-1] == "serving"
+    late = partition.request(coordinator.line, "g", 2)
+    coordinator.settle(commits=False)
+    assert late.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    partition.commit(partition.log_end_offset)
+    coordinator.settle()
+    assert coordinator.events[-1] == "drained"
+    assert written.is_good
+    assert parked.count == 1
+    assert partition.attached is None
+
+
+def test_a_core_that_fails_is_loaded_anew() -> None:
+    coordinator = serving()
+    written = coordinator.partition.request(coordinator.line, "g", 1)
+    coordinator.settle()
+    failed = coordinator.partition.request(coordinator.line, "g", 1, "fail")
+    coordinator.settle()
+    assert written.is_good
+    assert failed.error is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert coordinator.events[-1] == "lost"
+    coordinator.attach()
+    coordinator.settle()
+    assert coordinator.core.numbers == {"g": 1}
+
+
+def test_a_transaction_is_ended_only_when_its_end_is_replicated() -> None:
+    coordinator = serving()
+    coordinator.core.next_decision = Decision(effects=[ENDING, AllocateProducerId("token")])
+    coordinator.partition.request(coordinator.line, "g", 1)
+    coordinator.settle(commits=False)
+    assert coordinator.asked_for_ids == [AllocateProducerId("token")]
+    assert not coordinator.ended
+    coordinator.partition.commit(coordinator.partition.log_end_offset)
+    coordinator.settle()
+    assert coordinator.ended == [ENDING]
+    core = coordinator.core
+    coordinator.shard.effect_done(core, ENDING, None)
+    assert core.effects_done == [(ENDING, None)]
+
+
+def test_the_outcome_for_a_core_that_is_gone_is_dropped() -> None:
+    coordinator = serving()
+    old = coordinator.core
+    coordinator.partition.lose(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    coordinator.settle()
+    coordinator.attach()
+    coordinator.settle()
+    coordinator.shard.effect_done(old, ENDING, None)
+    assert not old.effects_done
+    assert not coordinator.core.effects_done
+
+
+def test_a_timer_fires_after_its_delay_although_the_wall_clock_was_set_back() -> None:
+    coordinator = serving()
+    coordinator.core.next_decision = Decision(timers=[SetTimer("tick", 500)])
+    coordinator.partition.request(coordinator.line, "g", 1)
+    coordinator.settle()
+    coordinator.advance(499)
+    assert "tick" not in coordinator.core.numbers
+    coordinator.wall_skew_ms = -300_000
+    coordinator.advance(1)
+    assert coordinator.core.numbers["tick"] == coordinator.now - 300_000
+
+
+def test_a_timer_that_is_moved_later_keeps_running() -> None:
+    coordinator = serving()
+    running = len(coordinator.timers)
+    for _ in range(3):
+        coordinator.core.next_decision = Decision(timers=[SetTimer("tick", 500)])
+        coordinator.partition.request(coordinator.line, "g", 1)
+        coordinator.settle()
+        assert len(coordinator.timers) == running + 1
+        coordinator.advance(200)
+    coordinator.advance(299)
+    assert "tick" not in coordinator.core.numbers
+    coordinator.advance(1)
+    assert "tick" in coordinator.core.numbers
+
+
+def test_a_timer_that_is_moved_earlier_fires_earlier() -> None:
+    coordinator = serving()
+    for delay_ms in (900, 500):
+        coordinator.core.next_decision = Decision(timers=[SetTimer("tick", delay_ms)])
+        coordinator.partition.request(coordinator.line, "g", 1)
+        coordinator.settle()
+    coordinator.advance(500)
+    assert "tick" in coordinator.core.numbers
+
+
+def test_a_replaced_timer_does_not_fire() -> None:
+    coordinator = serving()
+    for delay_ms in (500, 900):
+        coordinator.core.next_decision = Decision(timers=[SetTimer("tick", delay_ms)])
+        coordinator.partition.request(coordinator.line, "g", 1)
+        coordinator.settle()
+    coordinator.advance(600)
+    assert "tick" not in coordinator.core.numbers
+    coordinator.advance(600)
+    assert "tick" in coordinator.core.numbers
+
+
+class _History:
+    """Random events around one partition and coordinators that come and go; what clients were told."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.partition = Partition()
+        self.coordinators = [Coordinator(self.partition, 1, coordinator_id=1)]
+        self.next_epoch = 2
+        self.number = 0
+        self.writes: list[tuple[int, Answer]] = []
+        self.reads: list[tuple[int, Answer]] = []
+        self.answers: list[Answer] = []
+
+    def acknowledged(self) -> int:
+        return max((number for number, answer in self.writes if answer.is_good), default=0)
+
+    def step(self) -> None:
+        coordinator = self.random.choice(self.coordinators)
+        partition = self.partition
+        action = self.random.random()
+        if action < 0.35:
+            coordinator.deliver_out()
+        elif action < 0.65:
+            coordinator.deliver_in()
+        elif action < 0.75:
+            self.number += 1
+            answer = partition.request(coordinator.line, "g", self.number)
+            self.writes.append((self.number, answer))
+        elif action < 0.82:
+            self.reads.append((self.acknowledged(), partition.request(coordinator.line, "g", 0, "read")))
+        elif action < 0.85:
+            self.answers.append(partition.request(coordinator.line, "g", 0, "park"))
+        elif action < 0.92:
+            partition.commit(self.random.randint(partition.high_watermark, partition.log_end_offset))
+        elif action < 0.96:
+            coordinator.attach()
+        elif action < 0.97:
+            partition.change_leader()
+        elif action < 0.975:
+            partition.lose(ErrorCode.NOT_ENOUGH_REPLICAS)
+        elif action < 0.98:
+            coordinator.shard.release()
+        elif action < 0.985 and len(self.coordinators) < 4:
+            made = Coordinator(partition, self.next_epoch, coordinator_id=self.next_epoch)
+            self.next_epoch += 1
+            self.coordinators.append(made)
+        self.check()
+
+    def check(self) -> None:
+        """What was acknowledged is below the high watermark, and reads saw nothing that may be taken back."""
+        committed = 0
+        for _, end, batch in self.partition.log:
+            if end <= self.partition.high_watermark:
+                for record in iterate_records(batch):
+                    if record.key == b"g":
+                        committed = int(record.value or b"0")
+        assert self.acknowledged() <= committed
+        for acknowledged_before, answer in self.reads:
+            if answer.is_good and answer.message is not None:
+                assert acknowledged_before <= answer.message.throttle_time_ms <= max(committed, 0)
+
+    def finish(self) -> None:
+        newest = self.coordinators[-1]
+        if newest.shard.state is ShardState.CLOSED:
+            newest = Coordinator(self.partition, self.next_epoch, coordinator_id=self.next_epoch)
+            self.coordinators.append(newest)
+        for _ in range(3):
+            newest.attach()
+            for coordinator in self.coordinators:
+                coordinator.settle()
+        assert newest.shard.state is ShardState.SERVING
+        assert newest.core.numbers == log_numbers(self.partition)
+        newest.shard.release()
+        for coordinator in self.coordinators:
+            coordinator.settle()
+        for answer in (*(a for _, a in self.writes), *(a for _, a in self.reads), *self.answers):
+            assert answer.count == 1
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_nothing_acknowledged_is_lost_and_everyone_is_answered_once(seed: int) -> None:
+    history = _History(seed)
+    for _ in range(400):
+        history.step()
+    history.finish()
+
+
+def test_the_group_id_of_the_lab_belongs_to_its_shard() -> None:
+    assert str(SHARD) == "group-7"

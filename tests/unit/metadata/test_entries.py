@@ -1,0 +1,161 @@
+"""Keys and values: everything written is read back the same, nothing else is taken for it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.metadata import keys
+from tidelog.metadata.entries import (
+    BrokerConfigEntry,
+    BrokerEntry,
+    ClientQuotaEntry,
+    ControllerEntry,
+    ControllerEpochEntry,
+    Entry,
+    FeaturesEntry,
+    InvalidEntryError,
+    IsrChangeEntry,
+    PartitionStateEntry,
+    ProducerIdBlockEntry,
+    QuotaEntity,
+    TopicConfigEntry,
+    TopicEntry,
+    decode_entry,
+    decode_uuid,
+    encode_uuid,
+)
+from tidelog.model.brokers import Endpoint
+from tidelog.model.topics import TopicPartition
+
+_NAMES = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,20}", fullmatch=True)
+_IDS = st.integers(0, 2**31 - 1)
+_REPLICAS = st.lists(_IDS, min_size=1, max_size=4).map(tuple)
+_CONFIGS = st.dictionaries(st.text(min_size=1), st.text(), max_size=3)
+_ENTRIES: st.SearchStrategy[Entry] = st.one_of(
+    st.builds(
+        BrokerEntry,
+        _IDS,
+        st.lists(st.builds(Endpoint, st.text(), st.text(), st.integers(0, 65535), st.text())).map(tuple),
+        st.none() | st.text(),
+    ),
+    st.builds(ControllerEntry, _IDS),
+    st.builds(ControllerEpochEntry, _IDS),
+    st.builds(
+        TopicEntry,
+        _NAMES,
+        st.uuids(),
+        st.lists(_REPLICAS, max_size=12).map(tuple),
+        st.dictionaries(_IDS, _REPLICAS, max_size=2),
+        st.dictionaries(_IDS, _REPLICAS, max_size=2),
+    ),
+    st.builds(
+        PartitionStateEntry,
+        _NAMES,
+        _IDS,
+        st.integers(-1, 9),
+        _IDS,
+        _REPLICAS,
+        _IDS,
+        st.lists(_IDS, max_size=2).map(tuple),
+        st.integers(-1, 9),
+    ),
+    st.builds(TopicConfigEntry, _NAMES, _CONFIGS),
+    st.builds(BrokerConfigEntry, st.just("") | _IDS.map(str), _CONFIGS),
+    st.builds(
+        ClientQuotaEntry,
+        st.lists(st.tuples(st.text(), st.none() | st.text()), min_size=1, max_size=2)
+        .map(tuple)
+        .map(QuotaEntity),
+        st.dictionaries(st.text(), st.floats(allow_nan=False), max_size=2),
+    ),
+    st.builds(ProducerIdBlockEntry, _IDS, st.integers(0, 2**63 - 1), _IDS),
+    st.builds(FeaturesEntry, st.dictionaries(st.text(), st.integers(0, 99), max_size=3)),
+    st.builds(
+        IsrChangeEntry,
+        st.integers(0, 10**10 - 1),
+        st.lists(st.builds(TopicPartition, _NAMES, _IDS), max_size=3).map(tuple),
+    ),
+)
+
+
+@given(_ENTRIES)
+def test_entries_come_back_as_they_went(entry: Entry) -> None:
+    assert decode_entry(entry.key, entry.encode()) == entry
+
+
+@given(_ENTRIES, st.binary(max_size=40))
+def test_other_values_are_refused_by_name(entry: Entry, value: bytes) -> None:
+    try:
+        decode_entry(entry.key, value)
+    except InvalidEntryError as error:
+        assert entry.key in str(error)
+
+
+@given(_NAMES, _IDS)
+def test_partition_keys(topic: str, partition: int) -> None:
+    key = keys.partition_state(topic, partition)
+    assert keys.parse_partition_state(key) == (topic, partition)
+    assert keys.parse_partition_state(keys.topic(topic)) is None
+
+
+@given(st.uuids())
+def test_ids_have_kafkas_text(topic_id: uuid.UUID) -> None:
+    text = encode_uuid(topic_id)
+    assert len(text) == 22
+    assert decode_uuid(text) == topic_id
+
+
+def test_the_documented_shapes() -> None:
+    """DESIGN section 2, which other programs may read."""
+    state = PartitionStateEntry("t", 3, 1, 5, (1, 2), 7)
+    assert state.key == "/brokers/topics/t/partitions/3/state"
+    assert json.loads(state.encode()) == {
+        "controller_epoch": 7,
+        "leader": 1,
+        "version": 1,
+        "leader_epoch": 5,
+        "isr": [1, 2],
+    }
+    change = IsrChangeEntry(12, (TopicPartition("t", 3),))
+    assert change.key == "/isr_change_notification/isr_change_0000000012"
+    assert json.loads(change.encode()) == {"version": 1, "partitions": [{"topic": "t", "partition": 3}]}
+    assert ControllerEpochEntry(4).encode() == b"4"
+    assert BrokerConfigEntry("", {}).key == "/config/brokers/<default>"
+
+
+@pytest.mark.parametrize(
+    "key", ["/tidelog/schema_version", "/cluster/id", "/coordinators/group/ids/1", "/brokers/topics/t/other"]
+)
+def test_keys_of_others_are_passed_over(key: str) -> None:
+    assert decode_entry(key, b"\xff") is None
+
+
+@given(_ENTRIES)
+def test_what_a_later_version_adds_is_passed_over(entry: Entry) -> None:
+    value = json.loads(entry.encode())
+    if isinstance(value, dict):
+        value |= {"of_a_later_version": {"a": [1]}}
+        assert decode_entry(entry.key, json.dumps(value).encode()) == entry
+
+
+def test_what_the_first_version_wrote_is_read() -> None:
+    """Without what was added since: a cluster's etcd outlives the services that wrote it."""
+    endpoint = {"listener": "A", "host": "h", "port": 1, "protocol": "PLAINTEXT"}
+    written: dict[str, object] = {
+        "/brokers/ids/3": {"version": 1, "endpoints": [endpoint], "rack": None, "rpc_address": "h:2"},
+        "/controller": {"version": 1, "controller_id": 4},
+        "/brokers/topics/t/partitions/0/state": {
+            "controller_epoch": 1,
+            "leader": 2,
+            "version": 1,
+            "leader_epoch": 3,
+            "isr": [2],
+        },
+    }
+    for key, value in written.items():
+        assert decode_entry(key, json.dumps(value).encode()) is not None

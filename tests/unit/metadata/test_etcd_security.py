@@ -1,0 +1,191 @@
+"""TLS with client certificates, and user names with passwords, against a real etcd."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import subprocess
+import time
+from collections.abc import Generator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from brokerlab.etcd_process import EtcdProcess
+from tidelog.cli.etcd_binary import EtcdBinary
+from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
+from tidelog.metadata.etcd.faults import StoreRefusedError
+from tidelog.metadata.etcd.generated import rpc_pb2 as pb
+from tidelog.metadata.etcd.generated import rpc_pb2_grpc as stubs
+from tidelog.metadata.etcd.options import EtcdOptions
+from tidelog.metadata.store import Put, StoreUnavailableError
+
+pytestmark = pytest.mark.integration
+
+PASSWORD = "correct horse"
+
+
+def _openssl(*arguments: str | Path) -> None:
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True, timeout=60)
+
+
+def _make_ca(directory: Path, name: str) -> tuple[Path, Path]:
+    certificate, key = directory / f"{name}.pem", directory / f"{name}.key"
+    _openssl(
+        *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+        *("-days", "2", "-subj", f"/CN={name}", "-keyout", key, "-out", certificate),
+    )
+    return certificate, key
+
+
+def _make_certificate(directory: Path, name: str, ca: tuple[Path, Path]) -> tuple[Path, Path]:
+    certificate, key, request = (directory / f"{name}.{end}" for end in ("pem", "key", "csr"))
+    extensions = directory / f"{name}.ext"
+    extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+    _openssl(
+        *("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"),
+        *("-subj", f"/CN={name}", "-keyout", key, "-out", request),
+    )
+    _openssl(
+        *("x509", "-req", "-in", request, "-CA", ca[0], "-CAkey", ca[1], "-CAcreateserial"),
+        *("-days", "2", "-extfile", extensions, "-out", certificate),
+    )
+    return certificate, key
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    """A directory with ca, other-ca, server and client, as .pem and .key."""
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl to make certificates with")
+    ca = _make_ca(tmp_path, "ca")
+    _make_ca(tmp_path, "other-ca")
+    _make_certificate(tmp_path, "server", ca)
+    _make_certificate(tmp_path, "client", ca)
+    return tmp_path
+
+
+def test_tls_with_client_certificates(certificates: Path, any_etcd_binary: EtcdBinary) -> None:
+    at = certificates
+    member = EtcdProcess(
+        at / "data",
+        at / "log",
+        binary=any_etcd_binary,
+        tls=(at / "ca.pem", at / "server.pem", at / "server.key"),
+    ).start()
+    good = EtcdOptions(
+        member.endpoints,
+        ca_file=str(at / "ca.pem"),
+        cert_file=str(at / "client.pem"),
+        key_file=str(at / "client.key"),
+        operation_timeout_ms=1500,
+    )
+
+    async def scenario() -> None:
+        store = EtcdMetadataStore(good)
+        revision = (await store.txn([], [Put("/k", b"1")])).revision
+        watch = store.watch("/", revision)
+        assert (await asyncio.wait_for(anext(watch), 10)).revision == revision
+        await watch.aclose()
+        lease = await store.grant_lease(5000)
+        renewer = store.lease_renewer()
+        assert await asyncio.to_thread(renewer.renew, lease, 2000) > 0
+        renewer.close()
+        await store.close()
+        for bad, reason in (
+            (good._replace(cert_file="", key_file=""), "etcd"),
+            (good._replace(ca_file=str(at / "other-ca.pem")), "(?i)certificate|ssl|tls|handshake"),
+            (good._replace(ca_file=str(at / "missing.pem")), "missing.pem"),
+            (good._replace(endpoints=(member.endpoint.replace("https", "http"),)), "etcd"),
+        ):
+            refused = EtcdMetadataStore(bad)
+            with pytest.raises(StoreUnavailableError, match=reason):
+                await refused.get("/k")
+            await refused.close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        member.stop()
+
+
+@pytest.fixture
+def guarded(tmp_path: Path, any_etcd_binary: EtcdBinary) -> Generator[EtcdProcess]:
+    """An etcd that knows one user, root, and nobody else."""
+    member = EtcdProcess(tmp_path / "data", tmp_path / "log", binary=any_etcd_binary).start()
+
+    async def set_up() -> None:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{member.client_port}") as channel:
+            auth = stubs.AuthStub(channel)
+            await auth.UserAdd(pb.AuthUserAddRequest(name="root", password=PASSWORD), wait_for_ready=True)
+            await auth.UserGrantRole(pb.AuthUserGrantRoleRequest(user="root", role="root"))
+            await auth.AuthEnable(pb.AuthEnableRequest())
+
+    asyncio.run(set_up())
+    yield member
+    member.stop()
+
+
+def test_a_token_is_had_and_renewed(guarded: EtcdProcess) -> None:
+    async def scenario() -> None:
+        store = EtcdMetadataStore(EtcdOptions(guarded.endpoints, username="root", password=PASSWORD))
+        first = (await store.txn([], [Put("/k", b"1")])).revision
+        watch = store.watch("/", first)
+        assert (await asyncio.wait_for(anext(watch), 10)).revision == first
+        lease = await store.grant_lease(60_000)
+        renewer = store.lease_renewer()
+        assert await asyncio.to_thread(renewer.renew, lease, 2000) > 0
+        guarded.kill()
+        guarded.start()  # has forgotten all tokens
+        deadline = time.monotonic() + 20
+        while True:
+            try:
+                assert await store.get("/k") is not None
+                break
+            except StoreUnavailableError:
+                assert time.monotonic() < deadline
+        second = (await store.txn([], [Put("/k", b"2")])).revision
+        assert (await asyncio.wait_for(anext(watch), 10)).revision == second
+        assert await store.keep_alive(lease) > 0
+        assert await asyncio.to_thread(renewer.renew, lease, 5000) > 0
+        renewer.close()
+        await watch.aclose()
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_wrong_and_missing_passwords_are_refused(guarded: EtcdProcess) -> None:
+    async def scenario() -> None:
+        for options in (
+            EtcdOptions(guarded.endpoints, username="root", password="wrong"),
+            EtcdOptions(guarded.endpoints, username="nobody", password=PASSWORD),
+            EtcdOptions(guarded.endpoints),
+        ):
+            store = EtcdMetadataStore(options)
+            with pytest.raises(StoreRefusedError):
+                await store.get("/k")
+            with pytest.raises(StoreRefusedError):
+                await store.txn([], [Put("/k", b"")])
+            await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_password_is_no_hindrance_where_none_is_asked(tmp_path: Path, any_etcd_binary: EtcdBinary) -> None:
+    member = EtcdProcess(tmp_path / "data", tmp_path / "log", binary=any_etcd_binary).start()
+
+    async def scenario() -> None:
+        store = EtcdMetadataStore(EtcdOptions(member.endpoints, username="root", password="any"))
+        await store.txn([], [Put("/k", b"")])
+        lease = await store.grant_lease(5000)
+        renewer = store.lease_renewer()
+        assert await asyncio.to_thread(renewer.renew, lease, 2000) > 0
+        renewer.close()
+        await store.close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        member.stop()

@@ -1,0 +1,283 @@
+"""What is the file-backed store's own: durability, torn tails, damage, full disks, leases of an earlier
+process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelog.metadata import journal as journal_module
+from tidelog.metadata.file_store import FileMetadataStore, StoreInUseError
+from tidelog.metadata.journal import JOURNAL_NAME, CorruptJournalError
+from tidelog.metadata.store import Delete, KeyValue, Operation, Put, StoreUnavailableError
+
+FRAME_HEADER_BYTES = 12
+
+
+def _with_store(
+    directory: Path,
+    scenario: Callable[[FileMetadataStore], Awaitable[None]],
+    snapshot_tail_bytes: int = 1 << 20,
+) -> None:
+    async def run() -> None:
+        store = FileMetadataStore.open(
+            directory, monotonic_ms=lambda: 0, snapshot_tail_bytes=snapshot_tail_bytes
+        )
+        try:
+            await scenario(store)
+        finally:
+            await store.close()
+
+    asyncio.run(run())
+
+
+def _content(directory: Path) -> tuple[int, tuple[KeyValue, ...]]:
+    found: list[tuple[int, tuple[KeyValue, ...]]] = []
+
+    async def scenario(store: FileMetadataStore) -> None:
+        found.append(await store.list_prefix("/"))
+
+    _with_store(directory, scenario)
+    return found[0]
+
+
+def _generation_and_size(path: Path) -> tuple[bytes, int]:
+    """The beginning of the snapshot (its CRC is in it), and the file's bytes."""
+    content = path.read_bytes()
+    return content[:40], len(content)
+
+
+_KEYS = st.sampled_from(["/a", "/b", "/c"])
+_TRANSACTIONS = st.lists(
+    st.lists(
+        st.one_of(st.builds(Put, _KEYS, st.binary(max_size=4), st.just(0)), st.builds(Delete, _KEYS)),
+        min_size=1,
+        max_size=3,
+        unique_by=lambda operation: operation.key,
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(_TRANSACTIONS, st.booleans(), st.integers(0, 1000))
+def test_a_cut_journal_brings_back_a_prefix(
+    transactions: list[list[Operation]], with_snapshots: bool, per_mille: int
+) -> None:
+    """Cut anywhere behind what was acknowledged: all of it is there. Cut earlier: some earlier state,
+    whole.
+    """
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        path = directory / JOURNAL_NAME
+        states: list[tuple[int, tuple[KeyValue, ...]]] = []
+        sizes: list[tuple[bytes, int]] = []  # (the snapshot's head, bytes) once each state was acknowledged
+
+        async def scenario(store: FileMetadataStore) -> None:
+            for operations in [[], *transactions]:
+                await store.txn([], operations)
+                states.append(await store.list_prefix("/"))
+                sizes.append(_generation_and_size(path))
+
+        _with_store(directory, scenario, 100 if with_snapshots else 1 << 20)
+        assert _content(directory) == states[-1]
+        current, whole = _generation_and_size(path)
+        smallest = min(size for generation, size in sizes if generation == current)
+        cut = smallest + (whole - smallest) * per_mille // 1000
+        os.truncate(path, cut)
+        expected = max(
+            i for i, (generation, size) in enumerate(sizes) if generation == current and size <= cut
+        )
+        assert _content(directory) == states[expected]
+        assert _content(directory) == states[expected]
+
+
+def _write(directory: Path, count: int) -> None:
+    async def scenario(store: FileMetadataStore) -> None:
+        for number in range(count):
+            await store.txn([], [Put("/key", b"value %d" % number)])
+
+    _with_store(directory, scenario)
+
+
+@pytest.mark.parametrize("which", range(3))
+def test_damage_before_good_frames_is_refused(tmp_path: Path, which: int) -> None:
+    _write(tmp_path, 4)
+    path = tmp_path / JOURNAL_NAME
+    content = bytearray(path.read_bytes())
+    starts = [start for start in range(len(content)) if content.startswith(b"TdJf", start)]
+    content[starts[which] + FRAME_HEADER_BYTES + 3] ^= 0x40
+    path.write_bytes(content)
+    with pytest.raises(CorruptJournalError, match=JOURNAL_NAME):
+        _content(tmp_path)
+    assert path.read_bytes() == content
+
+
+def test_zeros_at_the_end_are_a_torn_tail(tmp_path: Path) -> None:
+    _write(tmp_path, 3)
+    before = _content(tmp_path)
+    with (tmp_path / JOURNAL_NAME).open("ab") as file:
+        file.write(bytes(5000))
+    assert _content(tmp_path) == before
+
+
+def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / JOURNAL_NAME).write_bytes(b"something else altogether")
+    with pytest.raises(CorruptJournalError):
+        _content(tmp_path)
+
+
+def test_a_left_over_replacement_is_ignored(tmp_path: Path) -> None:
+    _write(tmp_path, 2)
+    before = _content(tmp_path)
+    (tmp_path / (JOURNAL_NAME + ".new")).write_bytes(b"half a snapsh")
+    assert _content(tmp_path) == before
+
+
+def test_the_directory_has_one_owner(tmp_path: Path) -> None:
+    async def scenario(store: FileMetadataStore) -> None:
+        with pytest.raises(StoreInUseError, match="in use by another process"):
+            FileMetadataStore.open(tmp_path, monotonic_ms=lambda: 0)
+        await store.txn([], [Put("/a", b"")])
+
+    _with_store(tmp_path, scenario)
+    assert len(_content(tmp_path)[1]) == 1
+
+
+def test_leased_keys_of_an_earlier_process_are_gone_at_open(tmp_path: Path) -> None:
+    created: list[int] = []
+
+    async def earlier(store: FileMetadataStore) -> None:
+        lease = await store.grant_lease(60_000)
+        created.append((await store.txn([], [Put("/live", b"", lease), Put("/kept", b"")])).revision)
+
+    async def later(store: FileMetadataStore) -> None:
+        assert await store.get("/live") is None
+        assert await store.get("/kept") is not None
+        lease = await store.grant_lease(60_000)
+        again = (await store.txn([], [Put("/live", b"", lease)])).revision
+        assert again > created[0] + 1
+
+    _with_store(tmp_path, earlier)
+    _with_store(tmp_path, later)
+
+
+def test_snapshots_bound_the_file(tmp_path: Path) -> None:
+    async def scenario(store: FileMetadataStore) -> None:
+        for number in range(300):
+            await store.txn([], [Put(f"/key/{number % 10}", b"%100d" % number)])
+            assert (tmp_path / JOURNAL_NAME).stat().st_size < 10_000
+
+    _with_store(tmp_path, scenario, snapshot_tail_bytes=4000)
+    revision, items = _content(tmp_path)
+    assert len(items) == 10
+    assert max(item.mod_revision for item in items) == revision
+
+
+@pytest.mark.parametrize("snapshot_tail_bytes", [0, 1 << 20])
+@pytest.mark.parametrize("fails", ["write", "fsync", "fdatasync"])
+def test_a_full_disk_refuses_and_takes_nothing_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, snapshot_tail_bytes: int
+) -> None:
+    real_write = os.write
+
+    def full(descriptor: int, data: bytes = b"") -> int:
+        if data:
+            real_write(descriptor, data[: len(data) // 2])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    async def scenario(store: FileMetadataStore) -> None:
+        for number in range(3):
+            await store.txn([], [Put("/a", b"%d" % number)])
+        before = await store.list_prefix("/")
+        watch = store.watch("/", before.revision + 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(journal_module.os, fails, full)
+            results = await asyncio.gather(
+                *(store.txn([], [Put("/a", b"lost")]) for _ in range(3)), return_exceptions=True
+            )
+        if all(isinstance(result, StoreUnavailableError) for result in results):
+            usable = await store.txn([], [Put("/b", b"later")])
+            assert usable.revision == before.revision + 1
+            assert (await store.get("/a")) == before.items[0]
+            assert (await anext(watch)).revision == usable.revision
+        else:  # this way of writing doesn't come by the call that fails
+            assert all(not isinstance(result, BaseException) for result in results)
+        await watch.aclose()
+
+    try:
+        _with_store(tmp_path, scenario, snapshot_tail_bytes)
+    except StoreUnavailableError:
+        # fsync itself failed while undoing: the store stays refused until it is opened anew
+        assert fails == "fsync"
+    _, items = _content(tmp_path)
+    assert items[0].value in {b"2", b"lost"}
+
+
+def test_parallel_transactions_share_flushes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushes = 0
+    real = os.fdatasync
+
+    def counting(descriptor: int) -> None:
+        nonlocal flushes
+        flushes += 1
+        real(descriptor)
+
+    async def scenario(store: FileMetadataStore) -> None:
+        monkeypatch.setattr(journal_module.os, "fdatasync", counting)
+        await asyncio.gather(*(store.txn([], [Put(f"/{number}", b"")]) for number in range(100)))
+
+    _with_store(tmp_path, scenario)
+    assert 1 <= flushes <= 3
+    assert len(_content(tmp_path)[1]) == 100
+
+
+_WRITER = """
+import asyncio, sys
+from pathlib import Path
+from tidelog.metadata.file_store import FileMetadataStore
+from tidelog.metadata.store import Put
+
+async def main():
+    store = FileMetadataStore.open(
+        Path(sys.argv[1]), monotonic_ms=lambda: 0, snapshot_tail_bytes=int(sys.argv[2])
+    )
+    start = len((await store.list_prefix("/key/")).items)
+    for number in range(start, start + 100_000):
+        await store.txn([], [Put(f"/key/{number:09d}", b"x" * 50)])
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.integration
+def test_sigkill_takes_nothing_back(tmp_path: Path) -> None:
+    """A real process, killed while it writes, again and again: what it had answered is there."""
+    for life in range(5):
+        with subprocess.Popen(
+            [sys.executable, "-c", _WRITER, str(tmp_path), str(2000 if life % 2 else 1 << 20)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as writer:
+            assert writer.stdout is not None
+            answered = [int(writer.stdout.readline()) for _ in range(40 + 7 * life)]
+            writer.kill()
+            answered += [
+                int(line) for line in writer.stdout.read().splitlines(keepends=True) if line[-1:] == "\n"
+            ]
+        _, items = _content(tmp_path)
+        assert len(items) >= answered[-1] + 1
+        assert [item.key for item in items] == [f"/key/{number:09d}" for number in range(len(items))]

@@ -1,0 +1,180 @@
+"""An hour with known results in a real Prometheus, read by range queries, by remote read, and by the whole
+job.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from observabilitylab import synthetic
+from observabilitylab.prometheus import Prometheus as PrometheusProcess
+from tidelog.pipeline.analytics import history
+from tidelog.pipeline.analytics.facts import Sample
+from tidelog.pipeline.analytics.job import Analysis, Wishes, analyse, load_of, write_plan, write_tables
+from tidelog.pipeline.analytics.prometheus import Prometheus, Slice, parse_matchers, slices_of
+from tidelog.pipeline.analytics.report import page, summary
+from tidelog.pipeline.errors import PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(shutil.which("promtool") is None, reason="Prometheus isn't installed"),
+]
+BEGAN_MS = 1_790_000_040_000
+END_MS = BEGAN_MS + synthetic.LENGTH_MS
+LAG = "kafka_consumergroup_lag"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    directory = tmp_path_factory.mktemp("prometheus")
+    text = directory / "history.txt"
+    text.write_text(synthetic.open_metrics(synthetic.samples(BEGAN_MS)))
+    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics", str(text), str(directory / "data")]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    # The samples are years old. Without this setting, Prometheus would delete them at once.
+    with PrometheusProcess(directory, [], retention="100y") as process:
+        yield process.url
+
+
+def fetched(prometheus: Prometheus, metric: str, longest_ms: int = 3_600_000_000) -> list[Sample]:
+    parts = slices_of((metric,), BEGAN_MS, END_MS, synthetic.INTERVAL_MS, longest_ms)
+    return [sample for part in parts for sample in prometheus.samples(part)]
+
+
+def told(samples: list[Sample], metric: str) -> set[tuple[Any, ...]]:
+    return {
+        (s.at_ms, s.value, tuple(sorted((n, v) for n, v in s.labels.items() if n != "__name__")))
+        for s in samples
+        if s.metric == metric
+    }
+
+
+def test_remote_read_gives_each_sample_as_it_was_scraped(url: str) -> None:
+    truth = list(synthetic.samples(BEGAN_MS))
+    prometheus = Prometheus(url, reads_remotely=True)
+    for metric in (LAG, "kafka_log_log_size", "kafka_topic_partition_in_sync_replica"):
+        assert told(fetched(prometheus, metric), metric) == told(truth, metric)
+
+
+def test_range_queries_in_slices_give_the_same_and_no_echo_of_ended_series(url: str) -> None:
+    truth = list(synthetic.samples(BEGAN_MS))
+    prometheus = Prometheus(url)
+    assert told(fetched(prometheus, LAG, 600_000), LAG) == told(truth, LAG)
+    metric = "kafka_topic_partition_in_sync_replica"
+    found = told(fetched(prometheus, metric), metric)
+    assert found >= told(truth, metric)
+    echoes = {(at_ms, labels) for at_ms, _, labels in found - told(truth, metric)}
+    assert len(echoes) <= 8, "one step after a leader's end, not the five minutes of a plain selector"
+
+
+def test_only_the_matching_series_and_the_interval_as_scraped(url: str) -> None:
+    both = Prometheus(url, matchers=parse_matchers('consumergroup=~"slow|asleep",topic="flights"'))
+    groups = {sample.labels["consumergroup"] for sample in fetched(both, LAG)}
+    assert groups == {"slow", "asleep"}
+    remote = Prometheus(url, True, parse_matchers('consumergroup!="slow"'))
+    assert {s.labels["consumergroup"] for s in fetched(remote, LAG)} == {"asleep", "behind", "catching-up"}
+    assert both.scrape_interval_ms(LAG, END_MS) == synthetic.INTERVAL_MS
+    assert both.scrape_interval_ms("no_such_metric", END_MS) is None
+
+
+def test_what_prometheus_refuses_and_what_is_none_are_one_sentence(url: str) -> None:
+    with pytest.raises(PipelineError, match="rejected"):
+        next(Prometheus(url).samples(Slice(LAG, 0, END_MS, 1000)))  # more points than one answer may have
+    with pytest.raises(PipelineError, match="does not answer"):
+        Prometheus("http://127.0.0.1:9").scrape_interval_ms(LAG, END_MS)
+    with pytest.raises(PipelineError, match="http://HOST"):
+        Prometheus("127.0.0.1:9090").scrape_interval_ms(LAG, END_MS)
+    with pytest.raises(PipelineError, match="--match"):
+        parse_matchers("namespace=kafka")
+
+
+@pytest.fixture(scope="module")
+def analysis(spark: SparkSession, url: str) -> Analysis:
+    facts = history.from_prometheus(spark, Prometheus(url, reads_remotely=True), BEGAN_MS, END_MS)
+    return analyse(facts, Wishes(span_ms=synthetic.LENGTH_MS), lambda _: None)
+
+
+@pytest.mark.spark
+def test_each_episode_is_found_with_its_broker(analysis: Analysis) -> None:
+    episodes = analysis.rows["isr_episodes"]
+    with_broker_2 = {key for key, replicas in synthetic.REPLICAS.items() if 2 in replicas}
+    assert {(row["topic"], row["partition"]) for row in episodes} == with_broker_2
+    for row in episodes:
+        assert row["began_ms"] == BEGAN_MS + synthetic.AWAY_FROM_S * 1000
+        assert row["ended_ms"] == BEGAN_MS + synthetic.BACK_IN_SYNC_S * 1000
+        assert row["silent_brokers"] == [2]
+        assert (row["under_min_isr_s"] > 0) == (row["topic"] == synthetic.HOT)
+    (moved,) = [row for row in episodes if (row["topic"], row["partition"]) == (synthetic.FLIGHTS, 1)]
+    assert moved["leaders"][:2] == [2, 3]
+    assert sum(row["isr_shrinks"] for row in analysis.brokers.rows) == 6
+
+
+@pytest.mark.spark
+def test_lags_go_where_they_were_made_to(analysis: Analysis) -> None:
+    trends = {row["consumer_group"]: row for row in analysis.rows["lag_trends"]}
+    states = {group: row["state"] for group, row in trends.items()}
+    assert states == {"slow": "growing", "behind": "growing", "asleep": "stalled", "catching-up": "draining"}
+    assert trends["catching-up"]["drain_s"] == pytest.approx(400)
+    assert trends["slow"]["produced_per_s"] == pytest.approx(100)
+    assert trends["slow"]["consumed_per_s"] == pytest.approx(60)
+    assert analysis.lag_history["asleep"][-1] == (END_MS, 360_000)
+
+
+@pytest.mark.spark
+def test_what_retention_takes_is_foreseen(analysis: Analysis) -> None:
+    found = {row["consumer_group"]: row for row in analysis.rows["retention_forecasts"]}
+    assert found["slow"]["verdict"] == "at risk"
+    assert found["slow"]["by_time_s"] == pytest.approx(10_800)
+    assert found["behind"]["verdict"] == "at risk"
+    margin = synthetic.BEHIND_START_MARGIN + 80 * 3600 - 90 * 3600
+    assert found["behind"]["margin"] == margin
+    assert found["behind"]["by_offset_s"] == pytest.approx(margin / 10, rel=0.05)
+    (full,) = [row["disk_full_s"] for row in analysis.brokers.rows if row["disk_full_s"] is not None]
+    assert full == pytest.approx(10_000, rel=0.01)
+
+
+@pytest.mark.spark
+def test_skew_and_replicas_are_told_by_the_metrics_alone(analysis: Analysis) -> None:
+    hot, even = analysis.skews
+    assert (hot.topic, hot.hottest_partition) == (synthetic.HOT, 0)
+    assert hot.rate_over_mean == pytest.approx(4)
+    assert even.rate_over_mean == pytest.approx(1)
+    loads = {load.key: load for load in map(load_of, analysis.rows["partition_loads"])}
+    assert {key: set(load.holders) for key, load in loads.items()} == {
+        key: set(replicas) for key, replicas in synthetic.REPLICAS.items()
+    }
+    assert all(load.holders[0] == synthetic.REPLICAS[key][0] for key, load in loads.items())
+    assert analysis.proposal.left_out == 0
+    assert analysis.brokers.racks == {1: "r1", 2: "r2", 3: "r3"}
+
+
+@pytest.mark.spark
+def test_tables_plan_and_report_are_written(spark: SparkSession, analysis: Analysis, tmp_path: Path) -> None:
+    names = write_tables(spark, analysis, str(tmp_path / "tables"), "parquet")
+    frames = {name: spark.read.parquet(str(tmp_path / "tables" / name)) for name in names}
+    assert frames["isr_episodes"].count() == 6
+    row = frames["lag_trends"].where("consumer_group = 'catching-up'").collect()[0]
+    assert row.drained_at.timestamp() * 1000 == END_MS + 400_000
+    write_plan(analysis.proposal, tmp_path / "plan.json")
+    assert (tmp_path / "plan.json").read_text().startswith("{")
+    text = page(analysis, [load_of(r) for r in analysis.rows["partition_loads"]], "An hour", END_MS)
+    assert text.count("data:image/png;base64,") == 5
+    assert summary(analysis) in text.replace("&#x27;", "'")
+    assert "catching-up" in text
+    assert "1 h 47 min" in text or "1 h 46 min" in text
+
+
+@pytest.mark.spark
+def test_a_history_without_tidelog_says_so(spark: SparkSession) -> None:
+    empty = spark.createDataFrame([], history.FACT_SCHEMA)
+    with pytest.raises(PipelineError, match="has no sample"):
+        analyse(empty, Wishes(), lambda _: None)

@@ -1,0 +1,52 @@
+"""Slopes, resets and gaps of series."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.pipeline.analytics.series import (
+    after_last_fall,
+    increase,
+    interval_ms,
+    latest,
+    newest_by_time,
+    trend,
+)
+
+
+def test_a_counter_that_began_anew_counts_both_lives() -> None:
+    assert increase([(0, 5), (1, 9), (2, 2), (3, 3)]) == 4 + 2 + 1
+    assert increase([(0, 5)]) == 0
+
+
+def test_a_line_is_found_and_noise_without_rise_is_not_clear() -> None:
+    line = trend([(0, 10), (1000, 12), (2000, 14)])
+    assert line is not None
+    assert (line.per_s, line.last, line.is_clear) == (2.0, 14, True)
+    flat = trend([(index * 1000, float(index % 2)) for index in range(50)])
+    assert flat is not None
+    assert not flat.is_clear
+    assert trend([(0, 1), (1000, 2)]) is None, "two points are always on a line"
+    assert trend([(7, 1.0), (7, 2.0), (7, 3.0)]) is None
+
+
+def test_a_staircase_rises_as_its_steps_do() -> None:
+    line = trend([(second * 1000, 90.0 * (second // 60 * 60)) for second in range(0, 3600, 15)])
+    assert line is not None
+    assert line.per_s == pytest.approx(90, rel=0.02)
+
+
+def test_points_before_a_set_back_belong_to_another_series() -> None:
+    assert after_last_fall([(0, 9), (1, 10), (2, 3), (3, 4)]) == [(2, 3), (3, 4)]
+    assert after_last_fall([(0, 1), (1, 2)]) == [(0, 1), (1, 2)]
+    assert list(after_last_fall([])) == []
+
+
+def test_the_usual_distance_of_samples_outlives_a_gap() -> None:
+    assert interval_ms([0, 15, 30, 500, 515], 7) == 15
+    assert interval_ms([3], 7) == 7
+
+
+def test_windows_and_doubles() -> None:
+    assert latest([(0, 1), (50, 2), (100, 3)], 50) == [(50, 2), (100, 3)]
+    assert newest_by_time([(2, 1.0), (1, 5.0), (2, 4.0)]) == [(1, 5.0), (2, 4.0)]

@@ -1,0 +1,183 @@
+"""Commands, registrations and refusals come back from protobuf as they were."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.model.brokers import BrokerRegistration, Endpoint
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import (
+    CommandResult,
+    DeletedTopic,
+    LeaderAndIsr,
+    PartitionState,
+    StopReplica,
+    TopicState,
+    UpdateMetadata,
+)
+from tidelog.rpc.cluster_messages import refusal, refusal_message, registration, registration_message
+from tidelog.rpc.command_messages import command, command_message, command_result, result_message
+from tidelog.rpc.generated import broker_commands_pb2 as pb
+from tidelog.rpc.generated import cluster_pb2
+
+_texts = st.text(st.characters(codec="utf-8"), max_size=8)
+_ids = st.integers(0, 2**31 - 1)
+_int64s = st.integers(-(2**63), 2**63 - 1)
+_epochs = st.integers(-1, 2**31 - 1)
+_replicas = st.lists(_ids, max_size=4).map(tuple)
+_configs = st.dictionaries(_texts, _texts, max_size=3)
+_partitions = st.builds(TopicPartition, _texts, _ids)
+_codes = st.sampled_from(ErrorCode)
+
+
+def _states(topic: str, topic_id: uuid.UUID) -> st.SearchStrategy[PartitionState]:
+    return st.builds(
+        PartitionState,
+        topic=st.just(topic),
+        topic_id=st.just(topic_id),
+        partition=_ids,
+        leader=st.integers(-1, 2**31 - 1),
+        leader_epoch=_epochs,
+        isr=_replicas,
+        replicas=_replicas,
+        controller_epoch=_epochs,
+        partition_epoch=_int64s,
+        is_new=st.booleans(),
+        elr=_replicas,
+        last_known_elr=_replicas,
+        adding_replicas=_replicas,
+        removing_replicas=_replicas,
+    )
+
+
+_any_state = st.tuples(_texts, st.uuids()).flatmap(lambda topic: _states(*topic))
+
+
+@st.composite
+def _topic_states(draw: st.DrawFn) -> TopicState:
+    name, topic_id = draw(_texts), draw(st.uuids())
+    states = draw(st.lists(_states(name, topic_id), max_size=3))
+    return TopicState(name, topic_id, tuple(states), draw(_configs))
+
+
+_registrations = st.builds(
+    BrokerRegistration,
+    broker_id=_ids,
+    broker_epoch=_int64s,
+    endpoints=st.lists(st.builds(Endpoint, _texts, _texts, _ids, _texts), max_size=2).map(tuple),
+    rack=st.none() | _texts,
+    rpc_address=_texts,
+    is_log_suspect=st.booleans(),
+    suspect_partitions=st.lists(_partitions, max_size=2).map(tuple),
+)
+_leader_and_isrs = st.builds(
+    LeaderAndIsr,
+    controller_id=_ids,
+    controller_epoch=_epochs,
+    partitions=st.lists(_any_state, max_size=4).map(tuple),
+    topic_configs=st.dictionaries(_texts, _configs, max_size=2),
+    is_full=st.booleans(),
+)
+_update_metadatas = st.builds(
+    UpdateMetadata,
+    controller_id=_ids,
+    controller_epoch=_epochs,
+    brokers=st.lists(_registrations, max_size=2).map(tuple),
+    topics=st.lists(_topic_states(), max_size=3).map(tuple),
+    deleted_topics=st.lists(st.builds(DeletedTopic, _texts, st.uuids()), max_size=2).map(tuple),
+    broker_configs=st.none() | st.dictionaries(_texts, _configs, max_size=2),
+    feature_levels=st.none() | st.dictionaries(_texts, st.integers(0, 2**31 - 1), max_size=2),
+    is_full=st.booleans(),
+)
+_stop_replicas = st.builds(
+    StopReplica,
+    controller_id=_ids,
+    controller_epoch=_epochs,
+    partitions=st.lists(_partitions, max_size=3).map(tuple),
+    topic_ids=st.dictionaries(_texts, st.uuids(), max_size=2),
+    delete=st.booleans(),
+)
+_results = st.builds(
+    CommandResult, error=_codes, partition_errors=st.dictionaries(_partitions, _codes, max_size=3)
+)
+
+
+@given(_leader_and_isrs | _update_metadatas | _stop_replicas)
+def test_a_command_comes_back_as_it_was(sent: Any) -> None:
+    encoded = command_message(sent).SerializeToString()
+    assert command(pb.Command.FromString(encoded)) == sent
+
+
+@given(_update_metadatas)
+def test_an_envelope_before_the_encoded_command_makes_one_message(sent: UpdateMetadata) -> None:
+    envelope = pb.Command(id=7, broker_id=2, broker_epoch=99).SerializeToString()
+    received = pb.Command.FromString(envelope + command_message(sent).SerializeToString())
+    assert (received.id, received.broker_id, received.broker_epoch) == (7, 2, 99)
+    assert command(received) == sent
+
+
+@given(_results)
+def test_a_result_comes_back_as_it_was(sent: CommandResult) -> None:
+    encoded = result_message(sent).SerializeToString()
+    assert command_result(pb.CommandResult.FromString(encoded)) == sent
+
+
+@given(_registrations)
+def test_a_registration_comes_back_as_it_was(sent: BrokerRegistration) -> None:
+    encoded = registration_message(sent).SerializeToString()
+    assert registration(cluster_pb2.BrokerRegistration.FromString(encoded)) == sent
+
+
+@given(_codes, st.none() | _texts.filter(bool))
+def test_a_refusal_keeps_code_and_message(code: ErrorCode, text: str | None) -> None:
+    encoded = refusal_message(KafkaError(code, text)).SerializeToString()
+    received = refusal(cluster_pb2.Refusal.FromString(encoded))
+    assert (received.code, received.message) == (code, text)
+
+
+def test_a_code_of_a_newer_version_is_an_unknown_error_that_names_it() -> None:
+    received = refusal(cluster_pb2.Refusal(code=9999, message="so new"))
+    assert (received.code, received.message) == (ErrorCode.UNKNOWN_SERVER_ERROR, "error 9999: so new")
+
+
+def test_what_is_absent_and_what_is_empty_are_kept_apart() -> None:
+    for absent_or_empty in cast("tuple[dict[str, Any] | None, ...]", (None, {})):
+        sent = UpdateMetadata(1, 2, (), broker_configs=absent_or_empty, feature_levels=absent_or_empty)
+        received = command(pb.Command.FromString(command_message(sent).SerializeToString()))
+        assert isinstance(received, UpdateMetadata)
+        assert received.broker_configs == absent_or_empty
+        assert received.feature_levels == absent_or_empty
+
+
+def test_a_partition_in_another_topics_state_is_refused() -> None:
+    stranger = PartitionState("b", uuid.UUID(int=2), 0, 1, 0, (1,), (1,), 1)
+    with pytest.raises(ValueError, match="none of topic 'a'"):
+        command_message(UpdateMetadata(1, 1, (), (TopicState("a", uuid.UUID(int=1), (stranger,), {}),)))
+
+
+def test_a_command_of_an_unknown_kind_is_none() -> None:
+    assert command(pb.Command(id=1)) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "message", "apart"),
+    [
+        # Where a field stands elsewhere: a partition's topic and its id with all of that topic's partitions.
+        (PartitionState._fields, pb.PartitionState, {"topic", "topic_id"}),
+        (BrokerRegistration._fields, cluster_pb2.BrokerRegistration, set()),
+        (Endpoint._fields, cluster_pb2.Endpoint, set()),
+        (TopicPartition._fields, cluster_pb2.TopicPartition, set()),
+        (DeletedTopic._fields, pb.DeletedTopic, set()),
+        (UpdateMetadata.__slots__, pb.UpdateMetadata, set()),
+        (StopReplica.__slots__, pb.StopReplica, set()),
+    ],
+)
+def test_no_field_is_forgotten(fields: tuple[str, ...], message: Any, apart: set[str]) -> None:
+    """A field that someone adds to a dataclass has to be added to its message."""
+    assert set(fields) - apart == {field.name for field in message.DESCRIPTOR.fields}

@@ -1,0 +1,100 @@
+"""listeners, advertised.listeners, inter.broker.listener.name, protocol map: as Kafka combines them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.model.brokers import Endpoint
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.setting import SettingError
+
+MAP = {"listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,EXTERNAL:PLAINTEXT,SECURE:SASL_SSL"}
+
+
+def test_defaults() -> None:
+    plan = BrokerSettings.parse({}).listener_plan()
+    assert plan.bind == plan.advertised == (Endpoint("PLAINTEXT", "", 9092),)
+    assert plan.inter_broker_listener_name == "PLAINTEXT"
+
+
+def test_two_listeners_of_which_one_is_advertised_otherwise() -> None:
+    plan = BrokerSettings.parse(
+        MAP
+        | {
+            "listeners": "PLAINTEXT://0.0.0.0:9092, external://[::1]:9094",
+            "advertised.listeners": "PLAINTEXT://broker-0.internal:9092,EXTERNAL://kafka.example.com:443",
+            "inter.broker.listener.name": "external",
+        }
+    ).listener_plan()
+    assert plan.bind == (Endpoint("PLAINTEXT", "0.0.0.0", 9092), Endpoint("EXTERNAL", "::1", 9094))
+    assert plan.advertised == (
+        Endpoint("PLAINTEXT", "broker-0.internal", 9092),
+        Endpoint("EXTERNAL", "kafka.example.com", 443),
+    )
+    assert plan.inter_broker_listener_name == "EXTERNAL"
+
+
+def test_one_port_may_be_shared_by_an_ipv4_and_an_ipv6_address() -> None:
+    given = MAP | {"listeners": "PLAINTEXT://127.0.0.1:9092,EXTERNAL://[::1]:9092"}
+    assert len(BrokerSettings.parse(given).listener_plan().bind) == 2
+
+
+def test_port_0_may_be_asked_for_more_than_once() -> None:
+    given = MAP | {"listeners": "PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0"}
+    assert [endpoint.port for endpoint in BrokerSettings.parse(given).listener_plan().bind] == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"listeners": "FOO://:9092"}, "listeners: no security protocol is defined for listener FOO"),
+        (
+            {"listeners": "PLAINTEXT://:9092,EXTERNAL://:9092"},
+            "listeners: PLAINTEXT, EXTERNAL have the same port",
+        ),
+        (
+            {"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"},
+            "listeners: there are two listeners named PLAINTEXT",
+        ),
+        ({"listeners": "PLAINTEXT//x"}, "listeners: PLAINTEXT//x is not of the form NAME://host:port"),
+        ({"listeners": "PLAINTEXT://h"}, "listeners: PLAINTEXT://h is not of the form"),
+        ({"listeners": "PLAINTEXT://h:99999"}, "listeners: PLAINTEXT://h:99999 has a port above 65535"),
+        ({"listeners": ""}, "Invalid value  for configuration listeners: Value must not be empty"),
+        (
+            {"listeners": "SECURE://:9092"},
+            "listeners: SECURE is SASL_SSL, but only PLAINTEXT is supported yet",
+        ),
+        ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners: clients can't connect to 0.0.0.0"),
+        (
+            {"advertised.listeners": "PLAINTEXT://[::]:9092"},
+            "advertised.listeners: clients can't connect to ::",
+        ),
+        ({"advertised.listeners": "EXTERNAL://a:9"}, "advertised.listeners: EXTERNAL is not among listeners"),
+        (
+            {"listeners": "PLAINTEXT://:1,EXTERNAL://:2", "advertised.listeners": "EXTERNAL://h:1"},
+            "security.inter.broker.protocol: PLAINTEXT is not an advertised listener (there are EXTERNAL)",
+        ),
+        (
+            {"inter.broker.listener.name": "NOPE"},
+            "inter.broker.listener.name: NOPE is not in listener.security",
+        ),
+        (
+            {"inter.broker.listener.name": "PLAINTEXT", "security.inter.broker.protocol": "SSL"},
+            "inter.broker.listener.name: can't be set together with security.inter.broker.protocol",
+        ),
+        (
+            {"listener.security.protocol.map": "PLAINTEXT"},
+            "listener.security.protocol.map: PLAINTEXT is not NAME:",
+        ),
+        ({"listener.security.protocol.map": "A:B"}, "listener.security.protocol.map: A:B is not NAME:"),
+        (
+            {"listener.security.protocol.map": "A:SSL,a:SSL"},
+            "listener.security.protocol.map: A is there twice",
+        ),
+    ],
+)
+def test_what_does_not_go_together_is_refused(given: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingError) as caught:
+        BrokerSettings.parse(MAP | given)
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,159 @@
+"""Topic settings: what a topic overrides, what it takes from its broker, what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.setting_description import (
+    ConfigSource,
+    SettingSynonym,
+    describe_broker,
+    describe_cluster_default,
+    describe_topic,
+)
+from tidelog.settings.topic_settings import TOPIC_SETTINGS, TopicSettings, validate_overrides
+
+
+def test_an_override_wins_over_the_broker() -> None:
+    broker = BrokerSettings.parse(
+        {"log.retention.minutes": "5", "log.segment.bytes": "2000000", "log.roll.hours": "1"}
+    )
+    settings = TopicSettings.resolve(broker, {"segment.bytes": "3000000", "cleanup.policy": "compact,delete"})
+    assert (settings.retention_ms, settings.segment_bytes, settings.segment_ms) == (
+        300_000,
+        3_000_000,
+        3_600_000,
+    )
+    assert settings.is_compacted
+    assert settings.is_deleted
+    assert not hasattr(settings, "__dict__")
+
+
+def test_internal_segment_bytes_goes_below_the_least() -> None:
+    assert TopicSettings.resolve(BrokerSettings(), {"internal.segment.bytes": "100"}).segment_bytes == 100
+
+
+def test_unlimited_broker_retention_reaches_topics_as_minus_one() -> None:
+    broker = BrokerSettings.parse({"log.retention.hours": "-1"})
+    assert TopicSettings.resolve(broker, {}).retention_ms == -1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"retention.mss": "3"}, "Unknown topic config name: retention.mss; did you mean retention.ms?"),
+        ({"num.partitions": "3"}, "Unknown topic config name: num.partitions"),
+        ({"retention.ms": "x"}, "Invalid value x for configuration retention.ms: Not a number of type LONG"),
+        (
+            {"retention.ms": "-2"},
+            "Invalid value -2 for configuration retention.ms: Value must be at least -1",
+        ),
+        (
+            {"cleanup.policy": "x"},
+            "Invalid value x for configuration cleanup.policy: String must be one of: compact,",
+        ),
+        ({"compression.type": "GZIP"}, "Invalid value GZIP for configuration compression.type"),
+        ({"compression.gzip.level": "0"}, "Invalid value 0 for configuration compression.gzip.level"),
+        (
+            {"segment.bytes": "5"},
+            "Invalid value 5 for configuration segment.bytes: Value must be at least 1048576",
+        ),
+        (
+            {"preallocate": "yes"},
+            "Invalid value yes for configuration preallocate: Expected value to be either",
+        ),
+        ({"a": None, "retention.ms": "1"}, "Null value not supported for topic configs: a"),
+        (
+            {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"},
+            "min.compaction.lag.ms (10) is greater",
+        ),
+        ({"remote.storage.enable": "true"}, "remote.storage.enable: tiered storage is not available"),
+        (
+            {"leader.replication.throttled.replicas": "x"},
+            "Invalid value x for configuration leader.replication",
+        ),
+    ],
+)
+def test_wrong_overrides_are_refused(overrides: dict[str, str | None], message: str) -> None:
+    with pytest.raises(KafkaError) as caught:
+        validate_overrides(overrides)
+    assert caught.value.code is ErrorCode.INVALID_CONFIG
+    assert str(caught.value).startswith(message)
+
+
+def test_right_overrides_are_taken() -> None:
+    validate_overrides(
+        {name: d.format(d.default) for name, d in TOPIC_SETTINGS.items() if d.default is not None}
+    )
+    validate_overrides({"cleanup.policy": "", "leader.replication.throttled.replicas": "0:1,1:2"})
+
+
+def test_rules_between_settings_look_at_the_broker_for_what_the_topic_leaves_out() -> None:
+    broker = BrokerSettings.parse({"log.cleaner.min.compaction.lag.ms": "100"})
+    with pytest.raises(KafkaError, match=r"min\.compaction\.lag\.ms \(100\)"):
+        validate_overrides({"max.compaction.lag.ms": "5"}, broker)
+
+
+def test_describing_a_topic_names_all_that_could_have_set_it() -> None:
+    broker = BrokerSettings.parse(
+        {"log.retention.minutes": "5"},
+        dynamic_default={"log.retention.ms": "9"},
+        dynamic={"log.retention.ms": "8"},
+    )
+    (description,) = describe_topic(broker, {"retention.ms": " 7 "}, ["retention.ms"])
+    assert (description.value, description.source) == ("7", ConfigSource.DYNAMIC_TOPIC_CONFIG)
+    assert description.synonyms == (
+        SettingSynonym("retention.ms", " 7 ", ConfigSource.DYNAMIC_TOPIC_CONFIG),
+        SettingSynonym("log.retention.ms", "8", ConfigSource.DYNAMIC_BROKER_CONFIG),
+        SettingSynonym("log.retention.ms", "9", ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG),
+        SettingSynonym("log.retention.minutes", "5", ConfigSource.STATIC_BROKER_CONFIG),
+        SettingSynonym("log.retention.hours", "168", ConfigSource.DEFAULT_CONFIG),
+    )
+
+
+def test_describing_a_default_topic() -> None:
+    descriptions = {description.name: description for description in describe_topic(BrokerSettings(), {})}
+    assert set(descriptions) == set(TOPIC_SETTINGS) - {"internal.segment.bytes"}
+    assert {description.source for description in descriptions.values()} == {ConfigSource.DEFAULT_CONFIG}
+    assert not any(description.is_read_only for description in descriptions.values())
+    assert descriptions["retention.ms"].value == "604800000"
+    assert descriptions["cleanup.policy"].value == "delete"
+    assert descriptions["remote.storage.enable"].synonyms == ()
+
+
+def test_a_value_from_the_brokers_hours_alone_is_shown_as_a_default() -> None:
+    """Kafka 4.3.1 answers so, too, although the value is the broker's."""
+    broker = BrokerSettings.parse({"log.retention.hours": "1", "log.roll.hours": "2"})
+    retention, roll = describe_topic(broker, {}, ["retention.ms", "segment.ms"])
+    assert (retention.value, retention.source, retention.synonyms) == (
+        "3600000",
+        ConfigSource.DEFAULT_CONFIG,
+        (),
+    )
+    assert (roll.value, roll.source, roll.synonyms) == ("7200000", ConfigSource.DEFAULT_CONFIG, ())
+
+
+def test_describing_a_broker() -> None:
+    broker = BrokerSettings.parse({"log.retention.minutes": "5"}, dynamic={"message.max.bytes": "77"})
+    descriptions = {description.name: description for description in describe_broker(broker)}
+    assert descriptions["message.max.bytes"].value == "77"
+    assert descriptions["message.max.bytes"].source is ConfigSource.DYNAMIC_BROKER_CONFIG
+    assert not descriptions["message.max.bytes"].is_read_only
+    assert descriptions["num.partitions"].is_read_only
+    # log.retention.ms is unset, and so has no value although another setting stands in for it.
+    assert descriptions["log.retention.ms"].value is None
+    assert descriptions["log.retention.ms"].synonyms == ()
+    assert descriptions["log.retention.minutes"].source is ConfigSource.STATIC_BROKER_CONFIG
+    assert "log.initial.task.delay.ms" not in descriptions  # internal, and not given
+    assert [d.name for d in describe_broker(broker, ["num.partitions", "nope"])] == ["num.partitions"]
+
+
+def test_describing_the_default_of_all_brokers_gives_only_what_was_set() -> None:
+    broker = BrokerSettings.parse(
+        {"message.max.bytes": "5"}, dynamic_default={"log.segment.bytes": "2000000"}
+    )
+    (description,) = describe_cluster_default(broker)
+    assert (description.name, description.value) == ("log.segment.bytes", "2000000")
+    assert description.source is ConfigSource.DYNAMIC_DEFAULT_BROKER_CONFIG

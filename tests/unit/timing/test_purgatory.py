@@ -1,0 +1,255 @@
+"""The purgatory (SPEC G3): every operation ends exactly once, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from tidelog.timing.purgatory import DelayedOperation, Purgatory
+from tidelog.timing.timer import VirtualTimer
+
+
+class Waiting(DelayedOperation):
+    """Completes once its key's value has reached what it waits for."""
+
+    __slots__ = ("__weakref__", "events", "needed", "values")
+
+    def __init__(self, values: dict[str, int], needed: dict[str, int]) -> None:
+        super().__init__()
+        self.values = values
+        self.needed = needed
+        self.events: list[str] = []
+
+    def try_complete(self) -> bool:
+        return all(self.values.get(key, 0) >= value for key, value in self.needed.items())
+
+    def on_complete(self) -> None:
+        self.events.append("complete")
+
+    def on_expire(self) -> None:
+        self.events.append("expire")
+
+
+def fail(operation: DelayedOperation, error: Exception) -> None:
+    raise AssertionError(f"{operation} failed") from error
+
+
+def new_purgatory() -> tuple[VirtualTimer, Purgatory[str]]:
+    timer = VirtualTimer()
+    return timer, Purgatory("Produce", timer, fail)
+
+
+def test_a_condition_that_holds_already_is_answered_at_once() -> None:
+    timer, purgatory = new_purgatory()
+    operation = Waiting({"a": 1}, {"a": 1})
+    assert purgatory.watch(operation, ["a"], 100)
+    assert operation.events == ["complete"]
+    assert (len(purgatory), purgatory.key_count, len(timer)) == (0, 0, 0)
+
+
+def test_it_completes_when_the_last_of_its_keys_is_there() -> None:
+    timer, purgatory = new_purgatory()
+    values: dict[str, int] = {}
+    operation = Waiting(values, {"a": 1, "b": 2})
+    assert not purgatory.watch(operation, ["a", "b", "a"], 100)
+    assert purgatory.watched_count == 2
+    values["a"] = 1
+    assert purgatory.check_and_complete("a") == 0
+    values["b"] = 2
+    assert purgatory.check_and_complete("b") == 1
+    assert purgatory.check_and_complete("a") == 0
+    assert timer.advance(1000) == 0
+    assert operation.events == ["complete"]
+    assert (len(purgatory), purgatory.key_count, len(timer)) == (0, 0, 0)
+
+
+def test_the_deadline_expires_and_then_completes_it() -> None:
+    timer, purgatory = new_purgatory()
+    operation = Waiting({}, {"a": 1})
+    purgatory.watch(operation, ["a"], 100)
+    timer.advance(99)
+    assert operation.events == []
+    timer.advance(100)
+    assert operation.events == ["expire", "complete"]
+    assert purgatory.expired_total == 1
+    assert purgatory.key_count == 0
+
+
+def test_a_deadline_in_the_past_expires_it_at_once() -> None:
+    timer, purgatory = new_purgatory()
+    timer.advance(50)
+    operation = Waiting({}, {"a": 1})
+    assert purgatory.watch(operation, ["a"], 50)
+    assert operation.events == ["expire", "complete"]
+
+
+def test_a_cancelled_operation_is_not_answered_and_leaves_nothing() -> None:
+    timer, purgatory = new_purgatory()
+    operation = Waiting({"a": 0}, {"a": 1})
+    purgatory.watch(operation, ["a", "b"], 100)
+    assert purgatory.cancel(operation)
+    assert not purgatory.cancel(operation)
+    assert not purgatory.complete(operation)
+    timer.advance(1000)
+    assert operation.events == []
+    reference = weakref.ref(operation)
+    del operation
+    gc.collect()
+    assert reference() is None
+    assert (len(purgatory), purgatory.key_count, len(timer)) == (0, 0, 0)
+
+
+def test_thousands_of_short_waits_leave_nothing_behind() -> None:
+    timer, purgatory = new_purgatory()
+    values = {"a": 0}
+    for round_ in range(1, 2001):
+        purgatory.watch(
+            Waiting(values, {"a": round_}), ["a", f"only-{round_}"], timer.monotonic_ms() + 30_000
+        )
+        values["a"] = round_
+        assert purgatory.check_and_complete("a") == 1
+        timer.advance(timer.monotonic_ms() + 1)
+    assert (purgatory.watched_count, purgatory.key_count, len(timer)) == (0, 0, 0)
+
+
+def test_completing_one_may_watch_and_complete_others_under_the_same_key() -> None:
+    timer, purgatory = new_purgatory()
+    values: dict[str, int] = {}
+    later = Waiting(values, {"a": 2})
+
+    class Chained(Waiting):
+        __slots__ = ()
+
+        def on_complete(self) -> None:
+            super().on_complete()
+            purgatory.watch(later, ["a"], 100)
+            values["a"] = 2
+            purgatory.check_and_complete("a")
+
+    first, second = Chained(values, {"a": 1}), Waiting(values, {"a": 1})
+    purgatory.watch(first, ["a"], 100)
+    purgatory.watch(second, ["a"], 100)
+    values["a"] = 1
+    purgatory.check_and_complete("a")
+    assert first.events == second.events == later.events == ["complete"]
+    assert (len(purgatory), len(timer)) == (0, 0)
+
+
+@pytest.mark.parametrize("step", ["try_complete", "on_complete", "on_expire"])
+def test_one_that_fails_stops_neither_the_others_nor_the_caller(step: str) -> None:
+    failures: list[tuple[DelayedOperation, str]] = []
+    timer = VirtualTimer()
+    purgatory: Purgatory[str] = Purgatory("Fetch", timer, lambda op, error: failures.append((op, str(error))))
+    values = {"a": 0}
+
+    class Failing(Waiting):
+        armed = False
+
+    def raise_error(_: Failing) -> bool:
+        if step == "try_complete" and not Failing.armed:
+            return False
+        raise RuntimeError("broken")
+
+    setattr(Failing, step, raise_error)
+    broken, sound = Failing(values, {"a": 1}), Waiting(values, {"a": 1})
+    purgatory.watch(broken, ["a"], 100)
+    purgatory.watch(sound, ["a"], 200)
+    Failing.armed = True
+    if step == "on_expire":
+        timer.advance(150)
+    values["a"] = 1
+    purgatory.check_and_complete("a")
+    assert failures == [(broken, "broken")]
+    assert broken.is_done
+    assert sound.events == ["complete"]
+    assert (len(purgatory), purgatory.key_count, len(timer)) == (0, 0, 0)
+
+
+def test_complete_key_and_expire_all() -> None:
+    timer, purgatory = new_purgatory()
+    moved, left = Waiting({}, {"a": 1}), Waiting({}, {"b": 1})
+    purgatory.watch(moved, ["a", "b"], 100)
+    purgatory.watch(left, ["b"], 100)
+    assert purgatory.complete_key("a") == 1
+    assert moved.events == ["complete"]
+    assert purgatory.expire_all() == 1
+    assert left.events == ["expire", "complete"]
+    assert (len(purgatory), purgatory.key_count, len(timer)) == (0, 0, 0)
+
+
+class PurgatoryAgainstModel(RuleBasedStateMachine):
+    """Any interleaving of watching, changes, time and cancelling: as a plain list of conditions would say."""
+
+    @initialize()
+    def start(self) -> None:
+        self.timer, self.purgatory = new_purgatory()
+        self.values: dict[str, int] = {}
+        self.waiting: dict[Waiting, int] = {}
+        self.over: list[tuple[Waiting, list[str]]] = []
+
+    def end(self, operation: Waiting, events: list[str]) -> None:
+        self.waiting.pop(operation, None)
+        self.over.append((operation, events))
+
+    @rule(
+        needed=st.dictionaries(st.sampled_from("abc"), st.integers(0, 6), min_size=1),
+        delay_ms=st.integers(-1, 50),
+    )
+    def watch(self, needed: dict[str, int], delay_ms: int) -> None:
+        operation = Waiting(self.values, needed)
+        deadline_ms = self.timer.monotonic_ms() + delay_ms
+        is_over = self.purgatory.watch(operation, list(needed), deadline_ms)
+        if all(self.values.get(key, 0) >= value for key, value in needed.items()):
+            self.end(operation, ["complete"])
+        elif delay_ms <= 0:
+            self.end(operation, ["expire", "complete"])
+        else:
+            self.waiting[operation] = deadline_ms
+        assert is_over == (operation not in self.waiting)
+
+    @rule(key=st.sampled_from("abc"))
+    def change(self, key: str) -> None:
+        self.values[key] = self.values.get(key, 0) + 1
+        expected = [
+            operation
+            for operation in self.waiting
+            if key in operation.needed
+            and all(self.values.get(name, 0) >= value for name, value in operation.needed.items())
+        ]
+        assert self.purgatory.check_and_complete(key) == len(expected)
+        for operation in expected:
+            self.end(operation, ["complete"])
+
+    @rule(elapsed_ms=st.integers(0, 60))
+    def time_passes(self, elapsed_ms: int) -> None:
+        now_ms = self.timer.monotonic_ms() + elapsed_ms
+        self.timer.advance(now_ms)
+        for operation, deadline_ms in list(self.waiting.items()):
+            if deadline_ms <= now_ms:
+                self.end(operation, ["expire", "complete"])
+
+    @precondition(lambda self: self.waiting)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        operation = data.draw(st.sampled_from(list(self.waiting)))
+        assert self.purgatory.cancel(operation)
+        self.end(operation, [])
+
+    @invariant()
+    def every_operation_ended_as_the_model_says_and_left_nothing(self) -> None:
+        assert all(operation.events == events for operation, events in self.over)
+        assert all(not operation.events for operation in self.waiting)
+        assert len(self.purgatory) == len(self.timer) == len(self.waiting)
+        assert self.purgatory.watched_count == sum(len(operation.needed) for operation in self.waiting)
+        assert self.purgatory.key_count == len(
+            {key for operation in self.waiting for key in operation.needed}
+        )
+
+
+TestPurgatoryAgainstModel = PurgatoryAgainstModel.TestCase
+TestPurgatoryAgainstModel.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)

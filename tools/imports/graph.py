@@ -1,0 +1,170 @@
+"""Checks the import graph for cycles and draws it in docs/architecture.md.
+
+    python tools/imports/graph.py           write the picture, forget known cycles that are gone
+    python tools/imports/graph.py --check   fail on a cycle, or if the picture is not current
+
+Imports under TYPE_CHECKING count: two modules whose types need each other can only be understood together.
+A cycle is a strongly connected component of more than one module. The modules in known_cycles.txt are
+tolerated; the list may only shrink.
+
+The check compares the packages and arrows of the picture, not the numbers above it. The numbers are rounded,
+because they change with nearly every commit and would make every two branches conflict.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import grimp
+
+ROOT = "tidelog"
+REPOSITORY = Path(__file__).resolve().parents[2]
+KNOWN_CYCLES = Path(__file__).with_name("known_cycles.txt")
+BEGIN, END = "<!-- import-graph:begin -->", "<!-- import-graph:end -->"
+
+Graph = dict[str, set[str]]
+"""The modules (or packages) that each module (or package) imports."""
+
+
+def import_graph() -> Graph:
+    """Returns the imports between the modules of tidelog."""
+    graph = grimp.build_graph(ROOT, cache_dir=None)
+    return {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+
+
+def find_cycles(graph: Graph) -> list[list[str]]:
+    """Returns the strongly connected components of more than one module, the smallest first (Tarjan 1972)."""
+    order: dict[str, int] = {}
+    lowest: dict[str, int] = {}
+    stack: list[str] = []
+    cycles: list[list[str]] = []
+    for root in sorted(graph):
+        if root in order:
+            continue
+        order[root] = lowest[root] = len(order)
+        stack.append(root)
+        work = [(root, iter(sorted(graph[root])))]
+        while work:
+            module, imported = work[-1]
+            for target in imported:
+                if target not in order:
+                    order[target] = lowest[target] = len(order)
+                    stack.append(target)
+                    work.append((target, iter(sorted(graph[target]))))
+                    break
+                if target in stack:
+                    lowest[module] = min(lowest[module], order[target])
+            else:
+                work.pop()
+                if work:
+                    lowest[work[-1][0]] = min(lowest[work[-1][0]], lowest[module])
+                if lowest[module] == order[module]:
+                    start = stack.index(module)
+                    component, stack[start:] = sorted(stack[start:]), []
+                    if len(component) > 1:
+                        cycles.append(component)
+    return sorted(cycles, key=lambda cycle: (len(cycle), cycle))
+
+
+def package_graph(graph: Graph) -> Graph:
+    """Returns the imports between the packages directly under tidelog."""
+    packages: Graph = {}
+    for module, imported in graph.items():
+        if module == ROOT:
+            continue
+        package = module.split(".")[1]
+        targets = {target.split(".")[1] for target in imported if target != ROOT}
+        packages.setdefault(package, set()).update(targets - {package})
+    return packages
+
+
+def without_shortcuts(graph: Graph) -> Graph:
+    """Returns the graph without the arrows that a longer path implies (its transitive reduction).
+
+    The graph must be acyclic.
+    """
+    reachable: Graph = {}
+
+    def reach(node: str) -> set[str]:
+        if node not in reachable:
+            reachable[node] = graph[node].union(*(reach(target) for target in graph[node]))
+        return reachable[node]
+
+    return {
+        node: {
+            target for target in targets if not any(target in reach(other) for other in targets - {target})
+        }
+        for node, targets in graph.items()
+    }
+
+
+def picture(graph: Graph) -> str:
+    """Returns the package-level graph as a Mermaid flowchart."""
+    packages = package_graph(graph)
+    if not find_cycles(packages):
+        packages = without_shortcuts(packages)
+    arrows = [
+        f"    {package} --> {target}" for package in sorted(packages) for target in sorted(packages[package])
+    ]
+    return "\n".join(["```mermaid", "flowchart TD", *arrows, "```"])
+
+
+def section(graph: Graph, cycles: list[list[str]]) -> str:
+    """Returns the text between the markers."""
+    imports = sum(len(targets) for targets in graph.values())
+    numbers = (
+        f"About {round(len(graph), -1)} modules, about {round(imports, -2)} imports, {len(cycles)} cycles "
+        "(imports for types count)."
+    )
+    return f"{BEGIN}\n{numbers}\n\n{picture(graph)}\n{END}"
+
+
+def document() -> Path:
+    """Returns the page that shows the picture."""
+    pages = [REPOSITORY / "docs" / "architecture.md", REPOSITORY / "ARCHITECTURE.md"]
+    for page in pages:
+        if page.exists() and BEGIN in page.read_text():
+            return page
+    raise SystemExit(
+        f"docs/architecture.md has no lines {BEGIN} and {END}: add them where the picture belongs"
+    )
+
+
+def main() -> int:
+    graph = import_graph()
+    cycles = find_cycles(graph)
+    in_cycles = {module for cycle in cycles for module in cycle}
+    known = set(KNOWN_CYCLES.read_text().split()) if KNOWN_CYCLES.exists() else set()
+    errors = []
+    for cycle in cycles:
+        if new := [module for module in cycle if module not in known]:
+            within = set(cycle)
+            lines = [f"    {module} imports {', '.join(sorted(graph[module] & within))}" for module in cycle]
+            errors.append(
+                f"import cycle of {len(cycle)} modules, new in it: {', '.join(new)}\n" + "\n".join(lines)
+            )
+    page = document()
+    text = page.read_text()
+    start, end = text.index(BEGIN), text.index(END) + len(END)
+    if "--check" in sys.argv:
+        drawn = re.search(r"```mermaid\n.*?```", text[start:end], re.DOTALL)
+        if drawn is None or drawn.group() != picture(graph):
+            errors.append(
+                f"the import graph in {page.relative_to(REPOSITORY)} is not current: run make import-graph"
+            )
+        if gone := sorted(known - in_cycles):
+            errors.append(f"no longer in a cycle: {', '.join(gone)}: run make import-graph")
+    else:
+        page.write_text(text[:start] + section(graph, cycles) + text[end:])
+        left = sorted(known & in_cycles)
+        KNOWN_CYCLES.write_text("".join(f"{module}\n" for module in left))
+    for error in errors:
+        print(error, file=sys.stderr)  # noqa: T201
+    print(f"{len(graph)} modules, {len(cycles)} cycles, {len(in_cycles)} modules in cycles")  # noqa: T201
+    return 1 if errors else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
