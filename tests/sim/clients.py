@@ -109,7 +109,10 @@ class SimProducer:
             if len(self._in_flight) == MAX_IN_FLIGHT:
                 # Brokers remember five batches, so no batch may be further ahead of the oldest unacknowledged
                 # one.
-                await asyncio.wait([self._in_flight.popleft()])
+                await asyncio.wait([self._in_flight[0]])  # until then it counts as in flight
+                self._in_flight.popleft()
+            if self.is_stopped:
+                return
             count = self._chance.randint(1, MAX_RECORDS_A_BATCH)
             values = [b"%d:%d" % (self.producer_id, sequence + n) for n in range(count)]
             task = asyncio.create_task(self._send_until_acknowledged(sequence, values))
