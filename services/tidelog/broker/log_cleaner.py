@@ -1,8 +1,8 @@
-"""Compaction of this broker's partitions (SPEC B8): which log is the dirtiest, what its worker is told, and
-the cleaned segments put in their place.
+"""Compacts this broker's partitions: picks the dirtiest log, runs its worker and swaps in the cleaned
+segments.
 
-Source: Kafka's `LogCleaner`, `LogCleanerManager`. The loop only picks and exchanges; reading and writing is
-the worker process's, renaming a thread's.
+The event loop only picks logs and exchanges segment objects. The worker process reads and writes, and a
+thread renames the files. Source: Kafka's `LogCleaner`, `LogCleanerManager`.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class CleanerCounts:
 
 
 class LogCleaner:
-    """`log.cleaner.threads` tasks, each with a worker process of its own while it has something to clean."""
+    """Runs `log.cleaner.threads` tasks, each with its own worker process while it has a log to clean."""
 
     def __init__(
         self, settings: CurrentSettings, hosted: HostedPartitions, log_directory: LogDirectory, clock: Clock
@@ -102,11 +102,11 @@ class LogCleaner:
         self._in_progress: dict[TopicPartition, asyncio.Task[bool]] = {}
         self._uncleanable: dict[TopicPartition, Replica] = {}
         self.counts = CleanerCounts()
-        """For metrics."""
+        """The counters for the metrics."""
 
     @property
     def uncleanable_count(self) -> int:
-        """Any thread."""
+        """The number of logs that cannot be cleaned. Any thread may read it."""
         return len(self._uncleanable)
 
     def now_s(self) -> float:
@@ -117,7 +117,7 @@ class LogCleaner:
             self._tasks[-1] = asyncio.create_task(self._keep_tasks(), name="log cleaner")
 
     async def stop(self) -> None:
-        """No file is being renamed any more when this returns."""
+        """Stops all tasks. When it returns, no file is being renamed."""
         tasks = list(self._tasks.values())
         self._tasks.clear()
         for task in tasks:
@@ -126,14 +126,14 @@ class LogCleaner:
             await asyncio.wait(tasks)
 
     async def forget(self, topic_partition: TopicPartition) -> None:
-        """Before the partition is closed or deleted."""
+        """Stops cleaning a partition, before the partition is closed or deleted."""
         self._uncleanable.pop(topic_partition, None)
         cleaning = self._in_progress.get(topic_partition)
         if cleaning is not None:
             await _called_off(cleaning)
 
     async def _keep_tasks(self) -> None:
-        """As many as the setting says by now."""
+        """Keeps as many tasks as `log.cleaner.threads` says, which can change."""
         while True:
             for number in range(self._settings.broker.log_cleaner_threads):
                 task = self._tasks.get(number)
@@ -155,10 +155,10 @@ class LogCleaner:
         finally:
             await worker.stop()
 
-    # -- which
+    # -- picking a log
 
     async def _clean_dirtiest(self, worker: WorkerProcess) -> bool:
-        """False if nothing is to be cleaned for now."""
+        """Cleans the dirtiest log. Returns False if no log needs it now."""
         picked = await self._dirtiest()
         if picked is None:
             return False
@@ -215,7 +215,7 @@ class LogCleaner:
         )
 
     async def _learn_first_timestamps(self, replica: Replica) -> None:
-        """What `max.compaction.lag.ms` goes by is not known of segments that were there before the start."""
+        """Reads unknown first timestamps of segments, which `max.compaction.lag.ms` needs."""
         if replica.settings.max_compaction_lag_ms == LONG_MAX:
             return
         unknown = [
@@ -228,7 +228,7 @@ class LogCleaner:
     # -- cleaning
 
     async def _clean(self, worker: WorkerProcess, replica: Replica, found: Dirtiness) -> bool:
-        """True if the log is cleaner than before."""
+        """Cleans one log. Returns True if it is cleaner than before."""
         storage, partition = replica.storage, str(replica.topic_partition)
         sources = {
             segment.base_offset: segment
@@ -249,7 +249,7 @@ class LogCleaner:
                         self._uncleanable[replica.topic_partition] = replica
                     break
                 if not await self._swap_in(replica, sources, answer, cuts):
-                    _log.info("compaction is called off: the log was changed", partition=partition)
+                    _log.info("compaction was called off because the log was changed", partition=partition)
                     outcome = CALLED_OFF
                     break
         except (WorkerEndedError, LogStorageError, OSError) as error:
@@ -277,7 +277,7 @@ class LogCleaner:
         try:
             return await asyncio.shield(swapping)
         except asyncio.CancelledError:
-            await asyncio.wait([swapping])  # once begun it is finished: nobody may find it half done
+            await asyncio.wait([swapping])  # a swap that has begun must be finished
             raise
 
     async def _done(self, replica: Replica, found: Dirtiness, done: CleaningDone) -> bool:
@@ -332,14 +332,17 @@ class LogCleaner:
 
 
 async def _called_off(cleaning: asyncio.Task[bool]) -> None:
-    """Once: a second call would keep the first from waiting for a thread that renames files."""
+    """Cancels a task, but only once: a second call would end its wait for the thread that renames files."""
     if not cleaning.cancelling():
         cleaning.cancel()
     await asyncio.wait([cleaning])
 
 
 def last_records_of(producers: ProducerState) -> tuple[LastRecord, ...]:
-    """Whose newest batches have to stay, if need be empty (Kafka's `lastRecordsOfActiveProducers`)."""
+    """Returns the newest batch of each producer (Kafka's `lastRecordsOfActiveProducers`).
+
+    These batches must stay, even without records.
+    """
     return tuple(
         LastRecord(
             row.producer_id,

@@ -1,1 +1,1 @@
-"""Record batches (magic 2): headers, checksums, compression. No I/O."""
+"""Record batches (magic 2): headers, checksums, compression and records. No I/O."""

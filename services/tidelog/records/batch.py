@@ -1,10 +1,10 @@
-"""The header of a record batch (magic 2) and the few fields a broker may set in place.
+"""The header of a record batch (magic 2), and the fields that a broker may set in place.
 
-A batch is `base_offset int64, batch_length int32` (the log overhead, 12 bytes; `batch_length` counts
-what follows it) and then `partition_leader_epoch int32, magic int8, crc uint32, attributes int16,
+A batch is `base_offset int64, batch_length int32` (the log overhead, 12 bytes; `batch_length` counts the
+bytes after it) and then `partition_leader_epoch int32, magic int8, crc uint32, attributes int16,
 last_offset_delta int32, base_timestamp int64, max_timestamp int64, producer_id int64, producer_epoch
 int16, base_sequence int32, record_count int32, records`. The CRC-32C covers everything from `attributes`
-on, so base offset and leader epoch can be set without computing it anew. Source: Kafka's
+to the end, so base offset and leader epoch can be set without computing it again. Source: Kafka's
 `DefaultRecordBatch`.
 """
 
@@ -44,7 +44,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class CorruptBatchError(ValueError):
-    """Bytes that are no record batch; the message says why."""
+    """The bytes are not a record batch; the message gives the reason."""
 
 
 class BatchHeader(NamedTuple):
@@ -66,7 +66,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, log overhead included."""
+        """The size of the whole batch, including the log overhead."""
         return self.batch_length + LOG_OVERHEAD_BYTES
 
     @property
@@ -75,7 +75,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_sequence(self) -> int:
-        """Sequence of the last record; int32 that wraps to 0, -1 without a producer id."""
+        """The sequence of the last record, an int32 that wraps to 0; -1 without a producer id."""
         if self.producer_id == NO_PRODUCER_ID:
             return -1
         return (self.base_sequence + self.last_offset_delta) & 0x7FFFFFFF
@@ -98,8 +98,9 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """The header at `position`; raises CorruptBatchError if fewer than 61 bytes are there. Checks nothing
-    else.
+    """Returns the header at `position` and checks none of its fields.
+
+    Raises CorruptBatchError if fewer than 61 bytes remain.
     """
     if len(buffer) - position < BATCH_HEADER_BYTES:
         raise CorruptBatchError(
@@ -116,7 +117,7 @@ def crc_matches(header: BatchHeader, buffer: Buffer, position: int = 0) -> bool:
 def assign_offset_and_epoch(
     buffer: bytearray | memoryview, position: int, base_offset: int, leader_epoch: int
 ) -> None:
-    """Set the two fields outside the CRC: what a leader does to every batch it appends."""
+    """Sets the two fields outside the CRC, as a leader does for every batch that it appends."""
     _BASE_OFFSET_LENGTH_EPOCH.pack_into(
         buffer, position, base_offset, _OFFSET_AND_LENGTH.unpack_from(buffer, position)[1], leader_epoch
     )
@@ -125,8 +126,9 @@ def assign_offset_and_epoch(
 def set_log_append_time(
     buffer: bytearray | memoryview, header: BatchHeader, position: int, now_ms: int
 ) -> BatchHeader:
-    """Mark the batch LogAppendTime with `max_timestamp` = now and renew the CRC; its records need no
-    change. Returns the new header.
+    """Marks the batch as LogAppendTime with `max_timestamp` = `now_ms` and updates the CRC.
+
+    The records need no change. Returns the new header.
     """
     attributes = header.attributes | TIMESTAMP_TYPE_BIT
     _ATTRIBUTES.pack_into(buffer, position + _ATTRIBUTES_OFFSET, attributes)
@@ -137,7 +139,7 @@ def set_log_append_time(
 
 
 def iterate_headers(buffer: Buffer) -> Iterator[tuple[int, BatchHeader]]:
-    """(position, header) of each whole batch in `buffer`; stops before a batch that is cut off by its end.
+    """Yields (position, header) of each whole batch in `buffer`; an incomplete batch at the end is ignored.
 
     Raises CorruptBatchError for a length that no batch can have.
     """

@@ -1,4 +1,4 @@
-"""Making record batches: for the command line, tests, another codec, control records, compaction."""
+"""Builds record batches."""
 
 from __future__ import annotations
 
@@ -46,10 +46,11 @@ def build_batch(
     is_transactional: bool = False,
     is_control: bool = False,
 ) -> bytearray:
-    """One batch of `records`, whose offsets rise from `base_offset` on (default: the first record's).
+    """Returns a batch of `records`, whose offsets increase; `base_offset` defaults to that of the first
+    record.
 
-    With `log_append_time_ms` that is the time of all of them. Raises ValueError if there is no record or
-    offsets do not rise.
+    With `log_append_time_ms`, all records have that timestamp. Raises ValueError if there are no records or
+    if their offsets do not increase.
     """
     payload = bytearray()
     count, last_delta, base_timestamp, max_timestamp = 0, -1, NO_TIMESTAMP, NO_TIMESTAMP
@@ -72,7 +73,7 @@ def build_batch(
         )
         count += 1
     if base_offset is None or count == 0:
-        raise ValueError("a batch needs a record")
+        raise ValueError("a batch needs at least one record")
     attributes = compression
     attributes |= TRANSACTIONAL_BIT if is_transactional else 0
     attributes |= CONTROL_BIT if is_control else 0
@@ -96,7 +97,7 @@ def build_batch(
 
 
 def assemble_batch(header: BatchHeader, payload: Buffer) -> bytearray:
-    """`header` and the already compressed `payload` as one batch; length and CRC are computed, not taken."""
+    """Returns the batch of `header` and the compressed `payload`. It computes length and CRC."""
     after_crc = _AFTER_CRC.pack(*header[5:])
     length = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
     batch = bytearray(
@@ -117,7 +118,7 @@ def build_end_transaction_batch(
     producer_epoch: int,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytearray:
-    """The control batch that commits or aborts a producer's transaction in a partition."""
+    """Returns the control batch that commits or aborts a producer's transaction in a partition."""
     key, value = encode_end_transaction(marker)
     return build_batch(
         [Record(base_offset, timestamp_ms, key, value)],

@@ -1,8 +1,9 @@
-"""The four codecs of record batches, as Kafka's clients write and read them.
+"""The four compression codecs of record batches, as Kafka's clients write and read them.
 
-gzip: a gzip stream. snappy: xerial framing (what Java writes) or one raw block (what librdkafka writes); we
-write xerial. lz4: the frame format with independent blocks, as Java's reader takes no other. zstd: a zstd
-frame.
+- gzip: a gzip stream.
+- snappy: xerial framing (Java clients) or one raw block (librdkafka). We write xerial framing.
+- lz4: the frame format with independent blocks, because Java's reader accepts no others.
+- zstd: a zstd frame.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import cramjam
 
 from tidelog.records.batch import Buffer
 
-MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024  # a batch of 1 MiB that grows beyond this is an attack, not data
+MAX_DECOMPRESSED_BYTES = 128 * 1024 * 1024  # a batch of 1 MiB that expands beyond this limit is an attack
 _FIRST_GUESS_BYTES = 64 * 1024
 _GUESSED_RATIO = 4
 
@@ -23,11 +24,11 @@ _XERIAL_VERSIONS = struct.pack(">ii", 1, 1)
 _XERIAL_HEADER_BYTES = len(_XERIAL_MAGIC) + len(_XERIAL_VERSIONS)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _BLOCK_LENGTH = struct.Struct(">i")
-_OUTPUT_FULL = "failed to write whole buffer"  # how cramjam says that the output buffer was too small
+_OUTPUT_FULL = "failed to write whole buffer"  # cramjam's message if the output buffer is too small
 
 
 class Compression(IntEnum):
-    """The low three bits of a batch's attributes; lower-case names are those of `compression.type`."""
+    """The low three bits of a batch's attributes. The lower-case names are values of `compression.type`."""
 
     NONE = 0
     GZIP = 1
@@ -37,18 +38,18 @@ class Compression(IntEnum):
 
 
 class CompressionDataError(ValueError):
-    """Bytes that are not what the codec writes; the message says why."""
+    """The bytes are not valid for the codec; the message gives the reason."""
 
 
 class DecompressedTooLargeError(CompressionDataError):
-    """More would come out than was allowed."""
+    """The decompressed data would exceed the limit."""
 
 
 def decompress(codec: int, data: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> memoryview:
-    """What `codec` made of at most `max_bytes` bytes. NONE gives `data` itself.
+    """Returns the decompressed data. With NONE, it returns `data` itself.
 
-    Raises CompressionDataError for damaged bytes or an unknown codec, DecompressedTooLargeError beyond
-    `max_bytes`.
+    Raises CompressionDataError for damaged bytes or an unknown codec, and DecompressedTooLargeError if the
+    result exceeds `max_bytes`.
     """
     if codec == Compression.NONE:
         return memoryview(data)
@@ -61,9 +62,9 @@ def decompress(codec: int, data: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES
     elif codec == Compression.ZSTD:
         decompress_into = cramjam.zstd.decompress_into
     else:
-        raise CompressionDataError(f"there is no compression codec {codec}")
-    # The size is not told, and a small frame can hold gigabytes: grow the output until it fits or is
-    # too much.
+        raise CompressionDataError(f"unknown compression codec {codec}")
+    # The frames do not state their decompressed size, and a small frame can expand to gigabytes. So the
+    # output grows until the data fits or the limit is exceeded.
     room = min(max_bytes, max(_FIRST_GUESS_BYTES, _GUESSED_RATIO * len(data)))
     while True:
         output = bytearray(room)
@@ -78,9 +79,10 @@ def decompress(codec: int, data: Buffer, max_bytes: int = MAX_DECOMPRESSED_BYTES
 
 
 def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
-    """`data` as `codec` writes it, at `level` (`compression.gzip.level` etc.; None: the codec's default).
+    """Returns the compressed data. `level` is that of `compression.gzip.level` etc.; None is the codec's
+    default.
 
-    -1 is the default of gzip too, as in Kafka's setting. Raises CompressionDataError for an unknown codec.
+    For gzip, -1 is the default, too, as in Kafka's setting. Raises CompressionDataError for an unknown codec.
     """
     if codec == Compression.NONE:
         return data
@@ -94,7 +96,7 @@ def compress(codec: int, data: Buffer, level: int | None = None) -> Buffer:
         return memoryview(frame.finish())
     if codec == Compression.ZSTD:
         return memoryview(cramjam.zstd.compress(data, level))
-    raise CompressionDataError(f"there is no compression codec {codec}")
+    raise CompressionDataError(f"unknown compression codec {codec}")
 
 
 def _decompress_snappy(data: memoryview, max_bytes: int) -> memoryview:

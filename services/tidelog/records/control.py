@@ -1,7 +1,7 @@
-"""Control records: the markers that end a transaction.
+"""Control records, which end transactions.
 
-Key: version int16, type int16 (0 abort, 1 commit). Their value: version int16, coordinator_epoch int32.
-Source: Kafka's `ControlRecordType`, `EndTransactionMarker`; KIP-98.
+The key is `version int16, type int16` (0 is abort, 1 is commit). The value of these two is `version int16,
+coordinator_epoch int32`. Source: Kafka's `ControlRecordType`, `EndTransactionMarker`; KIP-98.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ControlType(IntEnum):
 
 
 class CorruptControlRecordError(ValueError):
-    """A control record that can't be read; the message says why."""
+    """The control record cannot be parsed; the message gives the reason."""
 
 
 class EndTransactionMarker(NamedTuple):
@@ -35,13 +35,13 @@ class EndTransactionMarker(NamedTuple):
 
 
 def encode_end_transaction(marker: EndTransactionMarker) -> tuple[bytes, bytes]:
-    """(key, value) of the control record."""
+    """Returns (key, value) of the control record."""
     control_type = ControlType.COMMIT if marker.is_commit else ControlType.ABORT
     return _KEY.pack(_VERSION, control_type), _END_TRANSACTION_VALUE.pack(_VERSION, marker.coordinator_epoch)
 
 
 def decode_end_transaction(key: bytes | memoryview, value: bytes | memoryview) -> EndTransactionMarker | None:
-    """The marker, None for another control type. A later version's longer value is read too."""
+    """Returns the marker, None for another control type. Accepts the longer values of later versions."""
     if len(key) < _KEY.size:
         raise CorruptControlRecordError(
             f"control record key of {len(key)} bytes, at least {_KEY.size} expected"

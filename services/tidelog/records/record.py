@@ -1,4 +1,4 @@
-"""The records inside a batch: where each begins and what it says.
+"""The records in a batch.
 
 A record is `length varint, attributes int8, timestamp_delta varlong, offset_delta varint, key_length varint,
 key, value_length varint, value, header_count varint, headers`; a header is `key_length varint, key,
@@ -17,14 +17,17 @@ from tidelog.records.varint import CorruptVarintError, append_varint, continue_v
 
 
 class CorruptRecordError(ValueError):
-    """Bytes that are not the records their batch announced; the message says why."""
+    """The bytes are not the records that the batch announces; the message gives the reason."""
 
 
 Header = tuple[str, bytes | None]
 
 
 class Record(NamedTuple):
-    """`timestamp` in ms since 1970, -1 for none; under LogAppendTime the broker's."""
+    """A record. `timestamp` is in milliseconds since 1970, -1 if there is none.
+
+    In a batch with LogAppendTime, it is the time of the broker's append.
+    """
 
     offset: int
     timestamp: int
@@ -34,7 +37,7 @@ class Record(NamedTuple):
 
 
 class RecordSpan(NamedTuple):
-    """Where a record's parts are in the (decompressed) records of its batch; lengths -1 for null."""
+    """The positions of a record's parts in the decompressed records of its batch. A length of -1 is null."""
 
     start: int
     end: int
@@ -50,7 +53,7 @@ class RecordSpan(NamedTuple):
 def records_of(
     batch: Buffer, header: BatchHeader, position: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> memoryview:
-    """The batch's records, decompressed: a view of the batch itself if it is not compressed."""
+    """Returns the decompressed records of the batch. Without compression, it is a view of the batch."""
     body = memoryview(batch)[position + BATCH_HEADER_BYTES : position + header.size_bytes]
     return decompress(header.compression, body, max_bytes)
 
@@ -58,9 +61,10 @@ def records_of(
 def iterate_records(
     batch: Buffer, position: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> Iterator[Record]:
-    """All records of the batch at `position`, control records too.
+    """Yields all records of the batch at `position`, including control records.
 
-    Raises CorruptBatchError, CompressionDataError or CorruptRecordError, all ValueErrors, for damaged bytes.
+    Raises CorruptBatchError, CompressionDataError or CorruptRecordError for damaged bytes; all are
+    ValueErrors.
     """
     header = parse_header(batch, position)
     body = records_of(batch, header, position, max_bytes=max_bytes)
@@ -79,10 +83,10 @@ def iterate_records(
 
 
 def scan_records(body: Buffer, record_count: int) -> Iterator[RecordSpan]:
-    """Each record's place in `body`, the decompressed records of a batch of `record_count`.
+    """Yields the positions of each record in `body`, the decompressed records of a batch.
 
-    Raises CorruptRecordError: lengths that don't fit, fewer or more bytes than the records need. Headers are
-    only skipped.
+    It skips the headers. Raises CorruptRecordError if lengths are invalid or if the bytes are fewer or more
+    than the records need.
     """
     position, limit = 0, len(body)
     for number in range(record_count):
@@ -100,16 +104,19 @@ def scan_records(body: Buffer, record_count: int) -> Iterator[RecordSpan]:
             raise CorruptRecordError(f"record {number} of {record_count} has lengths that do not fit")
         yield span
     if position != limit:
-        raise CorruptRecordError(f"{limit - position} bytes are left behind {record_count} records")
+        raise CorruptRecordError(f"{limit - position} bytes remain after {record_count} records")
 
 
 def _scan_record(body: Buffer, start: int) -> RecordSpan:
-    """IndexError at the end of the bytes. Most varints are of one byte, so that case is read in place."""
+    """Raises IndexError at the end of the bytes.
+
+    Most varints have one byte, so this case is read without a call.
+    """
     zigzag, position = body[start], start + 1
     if zigzag > 0x7F:
         zigzag, position = continue_varint(body, position, zigzag)
     end = position + ((zigzag >> 1) ^ -(zigzag & 1))
-    position += 1  # attributes: unused by Kafka so far
+    position += 1  # attributes, which Kafka does not use yet
     zigzag = body[position]
     position += 1
     if zigzag > 0x7F:
@@ -140,7 +147,7 @@ def _scan_record(body: Buffer, start: int) -> RecordSpan:
 
 
 def read_headers(body: memoryview, position: int, end: int) -> tuple[Header, ...]:
-    """The headers that begin at `position` of a record that ends at `end`. Raises CorruptRecordError."""
+    """Returns the headers between `position` and `end`, the end of the record. Raises CorruptRecordError."""
     if position < end and body[position] == 0 and position + 1 == end:
         return ()
     record = body[:end]
@@ -158,7 +165,7 @@ def read_headers(body: memoryview, position: int, end: int) -> tuple[Header, ...
     except CorruptVarintError as error:
         raise CorruptRecordError("a record's headers are cut off") from error
     if position != end:
-        raise CorruptRecordError(f"{end - position} bytes are left behind a record's headers")
+        raise CorruptRecordError(f"{end - position} bytes remain after a record's headers")
     return tuple(headers)
 
 
@@ -182,7 +189,7 @@ def append_record(
     value: bytes | None,
     headers: tuple[Header, ...] = (),
 ) -> None:
-    """Write one record behind what is in `output`."""
+    """Appends one record to `output`."""
     record = bytearray(1)  # attributes
     append_varint(record, timestamp_delta)
     append_varint(record, offset_delta)
@@ -205,7 +212,7 @@ def _append_bytes(output: bytearray, content: bytes | None) -> None:
 
 
 def end_transaction_marker(batch: Buffer, position: int = 0) -> EndTransactionMarker | None:
-    """How the control batch at `position` ends its transaction; None if empty or of another kind."""
+    """Returns the marker in the control batch at `position`, None if it has no marker."""
     for record in iterate_records(batch, position):
         return decode_end_transaction(record.key or b"", record.value or b"")
     return None

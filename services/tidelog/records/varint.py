@@ -1,4 +1,4 @@
-"""Zigzag varints of records: 7 bits a byte, least first; signed numbers alternate 0, -1, 1, -2 ..."""
+"""Zigzag varints: 7 bits per byte, least significant first. The numbers 0, 1, 2, 3 stand for 0, -1, 1, -2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UINT64_MAX = 2**64 - 1
 
 
 class CorruptVarintError(ValueError):
-    """A varint that is cut off or longer than 64 bits."""
+    """The varint is incomplete or longer than 64 bits."""
 
 
 def append_varint(output: bytearray, value: int) -> None:
@@ -21,7 +21,7 @@ def append_varint(output: bytearray, value: int) -> None:
 
 
 def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """(value, position behind it)."""
+    """Returns (value, position after it)."""
     try:
         zigzag = buffer[position]
         position += 1
@@ -33,9 +33,9 @@ def read_varint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def continue_varint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
-    """(zigzag number, position behind it) of a varint whose `first` byte said that more follow.
+    """Returns (zigzag number, position after it) of a varint whose `first` byte is not its last.
 
-    For loops that read the common one-byte case themselves. Raises IndexError at the buffer's end.
+    It is for loops that handle varints of one byte themselves. Raises IndexError at the end of the buffer.
     """
     zigzag = first & 0x7F
     for shift in range(7, 7 * _MAX_BYTES, 7):

@@ -128,7 +128,7 @@ def test_random_bytes_are_no_records(body: bytes, count: int) -> None:
 
 
 def test_a_batch_needs_records_with_rising_offsets() -> None:
-    with pytest.raises(ValueError, match="needs a record"):
+    with pytest.raises(ValueError, match="needs at least one record"):
         build_batch([])
     same = [Record(4, 0, None, None), Record(4, 0, None, None)]
     with pytest.raises(ValueError, match="does not rise"):

@@ -1,3 +1,4 @@
-"""Partitions on disk, in Apache Kafka's own file formats. All file I/O of a broker's data directories is
-here.
+"""The logs of partitions on disk, in Apache Kafka's file formats.
+
+All file I/O in a broker's data directory is in this package.
 """

@@ -1,7 +1,7 @@
-"""Walking a segment's batches by their headers, straight from the file.
+"""Reads the batches of a segment from its file, by their headers.
 
-`locate` reads what a fetch needs (where batches begin and end, by offset), `scan_headers` all fields, with
-the CRC if asked.
+`locate` returns only the offsets and the sizes of batches, which is all that a fetch needs. `scan_headers`
+returns complete headers and can check the CRCs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from tidelog.records.batch import (
     parse_header,
 )
 
-LOCATE_CHUNK_BYTES: Final = 4096 + BATCH_HEADER_BYTES  # what lies between two index entries, usually
+# usually enough for the batches between two index entries
+LOCATE_CHUNK_BYTES: Final = 4096 + BATCH_HEADER_BYTES
 HEADER_CHUNK_BYTES: Final = 16 * 1024
 CRC_CHUNK_BYTES: Final = 1024 * 1024
 
@@ -30,10 +31,9 @@ _MIN_BATCH_LENGTH = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
 
 
 def locate(fd: int, position: int, end: int) -> Iterator[tuple[int, int, int, int]]:
-    """(position, base offset, last offset, size in bytes) of each batch from `position` up to `end`.
+    """Yields (position, base offset, last offset, size in bytes) of each batch from `position` to `end`.
 
-    Raises TornLogError if there is no batch at a place where one should begin, OSError if the file can't
-    be read.
+    Raises OSError, and TornLogError if no batch begins at a position where one must begin.
     """
     chunk, chunk_start = b"", 0
     while position < end:
@@ -56,11 +56,12 @@ def locate(fd: int, position: int, end: int) -> Iterator[tuple[int, int, int, in
 def scan_headers(
     fd: int, position: int, end: int, *, min_offset: int = 0, checks_crc: bool = False
 ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
-    """(position, header, bytes) of each batch from `position` up to `end`; the bytes are the whole batch if
-    CRCs are checked, else at least its header, and are valid until the next step.
+    """Yields (position, header, bytes) of each batch from `position` to `end`.
 
-    Raises TornLogError at the first place that holds no sound batch: cut off, of another magic than 2, of
-    a base offset below what came before (or below `min_offset`), with a wrong CRC.
+    If CRCs are checked, the bytes are the complete batch, else they are at least its header. They are valid
+    until the next step. Raises OSError, and TornLogError at the first batch that is incomplete, that does not
+    have magic 2, whose base offset is below `min_offset` or not above the offsets before it, or whose CRC
+    does not match.
     """
     chunk_bytes = CRC_CHUNK_BYTES if checks_crc else HEADER_CHUNK_BYTES
     chunk, chunk_start, next_offset = memoryview(b""), 0, min_offset

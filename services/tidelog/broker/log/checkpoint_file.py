@@ -1,5 +1,7 @@
-"""Small files that are replaced as a whole, and Kafka's offset checkpoints: version line `0`, a count, `topic
-partition offset` lines.
+"""Files that are replaced as a whole, and Kafka's offset checkpoints.
+
+A checkpoint has the version `0` in its first line, the number of entries in the second, and then a line
+`topic partition offset` for each entry.
 """
 
 from __future__ import annotations
@@ -21,8 +23,9 @@ _VERSION: Final = 0
 
 
 def write_atomically(path: str | Path, content: bytes, *, syncs: bool = True) -> None:
-    """The file is either the old or the new one, whenever the process dies; with `syncs` also if the machine
-    does. Raises OSError.
+    """Replaces the file, or creates it. If the process dies, the file has either the old or the new content.
+
+    With `syncs`, this also holds if the machine fails. Raises OSError.
     """
     temporary = f"{os.fspath(path)}.tmp"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -48,7 +51,7 @@ def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:
 
 
 def decode_offsets(path: Path, content: bytes) -> dict[TopicPartition, int]:
-    """Raises CorruptFileError that names the line."""
+    """Raises CorruptFileError, whose message names the line."""
     lines = content.decode("utf-8", errors="replace").splitlines()
     if not lines:
         return {}
@@ -59,16 +62,20 @@ def decode_offsets(path: Path, content: bytes) -> dict[TopicPartition, int]:
             topic, partition, offset = line.split()
             offsets[TopicPartition(topic, int(partition))] = int(offset)
     except (ValueError, IndexError) as error:
-        raise CorruptFileError(f"{path}, line {len(offsets) + 3}: not `topic partition offset`") from error
+        raise CorruptFileError(
+            f"{path}, line {len(offsets) + 3}: expected `topic partition offset`"
+        ) from error
     if version != _VERSION:
-        raise CorruptFileError(f"{path}: version {version} is unknown, {_VERSION} expected")
+        raise CorruptFileError(f"{path}: unknown version {version}, expected {_VERSION}")
     if count != len(offsets):
-        raise CorruptFileError(f"{path}: {count} entries announced, {len(offsets)} found")
+        raise CorruptFileError(
+            f"{path}: the header announces {count} entries, but the file has {len(offsets)}"
+        )
     return offsets
 
 
 def read_offsets(path: Path) -> dict[TopicPartition, int]:
-    """Empty if the file is absent. Raises CorruptFileError, OSError."""
+    """Returns no offsets if the file does not exist. Raises CorruptFileError, OSError."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""`.kafka_cleanshutdown`: left by a broker that flushed and closed all its logs, so that the next start need
-not recover them.
+"""The clean-shutdown marker, the file `.kafka_cleanshutdown`.
 
-JSON as Kafka's `CleanShutdownFileHandler` writes it; it names the broker epoch of the run that ended.
+A broker writes it after it has flushed and closed all its logs, so that the next start need not recover them.
+The file is JSON in the format of Kafka's `CleanShutdownFileHandler` and has the broker epoch of that run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _VERSION: Final = 0
 
 
 def take_clean_shutdown_marker(directory: Path) -> int | None:
-    """The broker epoch in the marker (-1 if it says none), None without one. The marker is gone then: from
-    now on logs may change.
+    """Removes the marker, because logs can change from now on, and returns its broker epoch.
 
-    A marker of unknown contents counts as none. Raises OSError.
+    Returns -1 if the marker has no broker epoch, and None if there is no marker or if it cannot be parsed.
+    Raises OSError.
     """
     path = directory / CLEAN_SHUTDOWN_FILE
     try:
@@ -30,7 +30,7 @@ def take_clean_shutdown_marker(directory: Path) -> int | None:
         return None
     path.unlink()
     if not content:
-        return UNKNOWN_BROKER_EPOCH  # Kafka before 3.7 left it empty
+        return UNKNOWN_BROKER_EPOCH  # Kafka wrote an empty file before version 3.7
     try:
         marker = json.loads(content)
     except ValueError:
@@ -40,6 +40,6 @@ def take_clean_shutdown_marker(directory: Path) -> int | None:
 
 
 def write_clean_shutdown_marker(directory: Path, broker_epoch: int) -> None:
-    """Only after everything was flushed. Raises OSError."""
+    """Writes the marker; everything must have been flushed before. Raises OSError."""
     marker = {"version": _VERSION, "brokerEpoch": broker_epoch}
     write_atomically(directory / CLEAN_SHUTDOWN_FILE, json.dumps(marker, separators=(",", ":")).encode())

@@ -1,4 +1,4 @@
-"""The `.lock` of a data directory: one process at a time, Apache Kafka included."""
+"""The file `.lock` of a data directory, which only one process at a time can lock, including Apache Kafka."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ LOCK_FILE: Final = ".lock"
 
 
 class DirectoryLock:
-    """Held from construction to `release`, or until the process ends, however it ends.
+    """A lock that is held from its construction until `release` or until the process ends.
 
-    A POSIX lock keeps out Java's, a BSD lock a second holder in this very process.
+    It has two parts: the POSIX lock excludes Java processes, and the BSD lock excludes a second holder in
+    this process.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""What can go wrong between the log and the disk."""
+"""The errors of logs and of the files in a data directory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from tidelog.model.errors import ErrorCode, KafkaError
 
 
 class LogStorageError(KafkaError):
-    """The disk refused (full, read-only, failing). Clients are told KAFKA_STORAGE_ERROR and retry; nothing
-    was acknowledged.
+    """The disk is full, read-only or failing, so the operation was not carried out.
+
+    Clients receive KAFKA_STORAGE_ERROR and retry.
     """
 
     def __init__(self, message: str) -> None:
@@ -15,10 +16,10 @@ class LogStorageError(KafkaError):
 
 
 class TornLogError(ValueError):
-    """From `position` on a segment holds no whole sound batch: the place where recovery cuts it.
+    """A segment has no valid batch at `position`; recovery cuts the segment there.
 
-    `is_cut_off`: the file ends within the batch, as the death of the writer leaves it; anything else is
-    damage.
+    If `is_cut_off`, the file ends within the batch, which is normal after the death of the writer. Otherwise
+    the segment is damaged.
     """
 
     def __init__(self, position: int, reason: str, *, is_cut_off: bool = False) -> None:
@@ -29,8 +30,8 @@ class TornLogError(ValueError):
 
 
 class CorruptFileError(ValueError):
-    """A checkpoint, marker or properties file that can't be read; the message names file and line."""
+    """A checkpoint, marker or properties file cannot be parsed; the message names the file and the line."""
 
 
 class LogDirectoryInUseError(RuntimeError):
-    """Another process holds the data directory's lock."""
+    """Another process has locked the data directory."""

@@ -1,5 +1,6 @@
-"""The topic settings that a partition's log acts on, under Kafka's names (`.` as `_`) and with Kafka 4.3's
-defaults.
+"""The topic settings that affect a partition's log.
+
+They have Kafka's names (with `_` for `.`) and the defaults of Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ NO_LIMIT = -1
 
 @dataclass(frozen=True, slots=True)
 class LogConfig:
-    """Sizes in bytes, times in milliseconds. Replaced as a whole when a setting changes."""
+    """The settings of one log: sizes in bytes, times in milliseconds.
+
+    When a setting changes, the log gets a new object.
+    """
 
     segment_bytes: int = 1_073_741_824
     segment_ms: int = 604_800_000

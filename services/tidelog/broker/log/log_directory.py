@@ -1,8 +1,7 @@
-"""A data directory: whose it is, the partitions in it, the checkpoints of all of them, and how the last run
-ended.
+"""A data directory: its owner, its partitions, their checkpoints, and the way in which the last run ended.
 
-Functions that touch the disk may run in a thread (all but `open` and `close` beside the event loop; one
-call at a time for a partition).
+Functions that access the disk may run in a thread. All but `open` and `close` may run while the event loop
+uses the directory, but only one at a time for the same partition.
 """
 
 from __future__ import annotations
@@ -50,17 +49,19 @@ from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 
 NOT_OF_BROKERS: Final = frozenset({"__cluster_metadata"})
-"""Apache Kafka's controllers keep their own log beside the brokers' partitions."""
+"""Topics that are not the broker's: Apache Kafka's controllers keep their own log beside the partitions."""
 STRAY_DIRECTORY_SUFFIX: Final = "-stray"
 CLOSING_THREADS: Final = 8
-"""A stop waits for fsyncs, which a file system does many at a time."""
+"""Closing waits for fsyncs, and a file system can carry out many of them at the same time."""
 
 _log = structlog.get_logger(__name__)
 
 
 class LogDirectory:
-    """Made by `open`. `was_clean` says whether the last run closed everything; `previous_broker_epoch` which
-    run that was (-1: unknown).
+    """A data directory in use. `open` creates the object.
+
+    `was_clean` is True if the last run closed all logs. `previous_broker_epoch` is the broker epoch of that
+    run, -1 if it is unknown.
     """
 
     def __init__(
@@ -69,9 +70,12 @@ class LogDirectory:
         self.path = path
         self.meta = meta
         self.is_suspect = is_log_suspect(life_of(meta), clean_epoch, read_boot_id())
-        """Whether the ends of logs may be gone: an unclean stop, and the machine went down with it."""
+        """Whether the ends of logs may be lost, because the last stop was unclean and the machine restarted.
+        """
         self.has_untold_damage = False
-        """The controller has still to act on what was found; a clean stop does not make it good."""
+        """Whether lost records were found on which no controller has acted yet; a clean stop does not change
+        that.
+        """
         self.was_clean = clean_epoch is not None
         self.previous_broker_epoch = UNKNOWN_BROKER_EPOCH if clean_epoch is None else clean_epoch
         self.partitions: dict[TopicPartition, PartitionLog] = {}
@@ -83,7 +87,7 @@ class LogDirectory:
         self.high_watermarks = _read_or_start_over(path / HIGH_WATERMARK_CHECKPOINT)
         self._checkpoint_lock = threading.Lock()
         self._deleted: list[tuple[int, int, Path]] = []  # (time of deletion, delay, directory to remove)
-        # Not opened since the last run, which left them as they were: they may need recovery.
+        # The partitions that this run has not opened. After an unclean stop they still need recovery.
         self._unopened = set(self.topic_partitions_on_disk())
 
     @classmethod
@@ -95,10 +99,10 @@ class LogDirectory:
         node_id: int,
         new_directory_id: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> LogDirectory:
-        """Lock the directory (made if absent) and read what the last run left.
+        """Locks the directory, which is created if necessary, and reads the files of the last run.
 
-        Raises LogDirectoryInUseError; CorruptFileError, also if it belongs to another cluster or node;
-        OSError.
+        Raises LogDirectoryInUseError, OSError, and CorruptFileError, which also reports that the directory
+        belongs to another cluster or node.
         """
         directory = Path(path)
         directory.mkdir(parents=True, exist_ok=True)
@@ -114,7 +118,7 @@ class LogDirectory:
             ):
                 if expected != found:
                     raise CorruptFileError(
-                        f"{directory} has {name}={found} in its meta.properties, not {expected}"
+                        f"{directory} has {name}={found} in its meta.properties, expected {expected}"
                     )
             log_directory = cls(directory, lock, meta, take_clean_shutdown_marker(directory))
             log_directory._find_deleted()
@@ -124,7 +128,7 @@ class LogDirectory:
         return log_directory
 
     def _find_deleted(self) -> None:
-        """Partitions whose deletion the last run did not finish."""
+        """Schedules the removal of deleted partitions whose files the last run did not remove."""
         for entry in self.path.iterdir():
             if entry.name.endswith(DELETED_DIRECTORY_SUFFIX) and entry.is_dir():
                 self._deleted.append((0, 0, entry))
@@ -132,8 +136,9 @@ class LogDirectory:
     # -- partitions
 
     def topic_partitions_on_disk(self) -> list[TopicPartition]:
-        """All partitions that have a directory here, open or not, sorted. One without a segment only looks
-        like a partition ("backup-20240101").
+        """Returns all partitions that have a directory here, open or not, sorted.
+
+        A directory without a segment is not a partition, whatever its name ("backup-20240101").
         """
         found = (
             (entry, parse_partition_directory_name(entry.name))
@@ -149,7 +154,7 @@ class LogDirectory:
         )
 
     def topic_id_on_disk(self, topic_partition: TopicPartition) -> uuid.UUID | None:
-        """From `partition.metadata`; None without one. Raises CorruptFileError, OSError."""
+        """Returns the id in `partition.metadata`, None without a file. Raises CorruptFileError, OSError."""
         return read_topic_id(self._path_of(topic_partition))
 
     def open_partition(
@@ -237,10 +242,9 @@ class LogDirectory:
         *,
         new_unique: Callable[[], uuid.UUID] = uuid.uuid4,
     ) -> None:
-        """Gone at once under its name; its files follow after `file.delete.delay.ms`
-        (`remove_deleted_partitions`).
+        """Renames the directory at once; `remove_deleted_partitions` later removes the files.
 
-        Raises LogStorageError.
+        The delay between the two is `file.delete.delay.ms`. Raises LogStorageError.
         """
         storage = self.partitions.pop(topic_partition, None)
         directory = self._path_of(topic_partition)
@@ -256,22 +260,27 @@ class LogDirectory:
         self._forget_checkpoints(topic_partition)
 
     def remove_deleted_partitions(self, now_ms: WallMs) -> int:
-        """Remove the files of partitions whose delay is over; how many partitions. Raises LogStorageError."""
+        """Removes the files of deleted partitions whose delay has passed. Returns the number of these
+        partitions.
+
+        Raises LogStorageError.
+        """
         due = [deleted for deleted in list(self._deleted) if now_ms - deleted[0] >= deleted[1]]
         for deleted in due:
             try:
                 if deleted[2].exists():
                     shutil.rmtree(deleted[2])
             except OSError as error:
-                raise LogStorageError(f"{deleted[2]} can't be removed: {error}") from error
+                raise LogStorageError(f"{deleted[2]} cannot be removed: {error}") from error
             self._deleted.remove(deleted)
         return len(due)
 
     def remove_strays(
         self, expected: Collection[TopicPartition], *, new_unique: Callable[[], uuid.UUID] = uuid.uuid4
     ) -> list[TopicPartition]:
-        """Set aside (as `...-stray`, kept) the partitions on disk that are neither open nor expected; which.
-        Raises LogStorageError.
+        """Renames the partitions on disk that are neither open nor expected to `...-stray`, and returns them.
+
+        Their files are kept. Raises LogStorageError.
         """
         strays = [
             stray
@@ -292,12 +301,14 @@ class LogDirectory:
         return self.path / partition_directory_name(topic_partition)
 
     def remember(self, life: Life) -> None:
-        """Keep in `meta.properties` what the next start has to know of this one. Raises OSError."""
+        """Writes the facts about this run that the next start needs to `meta.properties`. Raises OSError."""
         with self._checkpoint_lock:
             self._remember(life)
 
     def remember_lost_tail(self, topic_partition: TopicPartition) -> None:
-        """At once, since the recovery that found it has cut the log: no later one will find it. Raises
+        """Records that a replica has lost records.
+
+        The recovery that found the loss has cut the log, so no later recovery can find it again. Raises
         OSError.
         """
         with self._checkpoint_lock:
@@ -332,7 +343,7 @@ class LogDirectory:
             offsets.pop(topic_partition, None)
 
     def checkpoint_recovery_points(self) -> None:
-        """Raises LogStorageError, as the others do."""
+        """Raises LogStorageError, like the other methods that write checkpoints."""
         for topic_partition, storage in list(self.partitions.items()):
             self._recovery_points[topic_partition] = storage.recovery_point
         self._write(RECOVERY_POINT_CHECKPOINT, self._recovery_points)
@@ -343,14 +354,14 @@ class LogDirectory:
         self._write(LOG_START_OFFSET_CHECKPOINT, self._log_start_offsets)
 
     def checkpoint_clean_offsets(self) -> None:
-        """Up to where each compacted log is clean; nothing is written if that was never the case."""
+        """Writes the offset up to which each compacted log is clean; no file is created if there is none."""
         for topic_partition, storage in list(self.partitions.items()):
             self._note_clean_offset(topic_partition, storage)
         if self._clean_offsets or (self.path / CLEANER_OFFSET_CHECKPOINT).exists():
             self._write(CLEANER_OFFSET_CHECKPOINT, self._clean_offsets)
 
     def checkpoint_high_watermarks(self, high_watermarks: Mapping[TopicPartition, int]) -> None:
-        """`high_watermarks` of the open partitions; what is known of others stays."""
+        """Writes the high watermarks of the open partitions; those of the other partitions remain."""
         self.high_watermarks.update(high_watermarks)
         self._write(HIGH_WATERMARK_CHECKPOINT, self.high_watermarks)
 
@@ -359,9 +370,9 @@ class LogDirectory:
             with self._checkpoint_lock:
                 write_offsets(self.path / name, dict(offsets))
         except OSError as error:
-            raise LogStorageError(f"{self.path / name} can't be written: {error}") from error
+            raise LogStorageError(f"{self.path / name} cannot be written: {error}") from error
 
-    # -- the end
+    # -- closing
 
     def close(
         self,
@@ -389,7 +400,7 @@ class LogDirectory:
             self.checkpoint_clean_offsets()
             self.checkpoint_high_watermarks({})
             if not failures and not self.has_untold_damage and (self.was_clean or not self._unopened):
-                is_unregistered = broker_epoch == UNKNOWN_BROKER_EPOCH  # so this life changed nothing
+                is_unregistered = broker_epoch == UNKNOWN_BROKER_EPOCH  # then this run changed nothing
                 epoch = self.previous_broker_epoch if is_unregistered else broker_epoch
                 write_clean_shutdown_marker(self.path, epoch)
         except OSError as error:
@@ -416,8 +427,10 @@ class LogDirectory:
 
 
 def _read_or_start_over(path: Path) -> dict[TopicPartition, int]:
-    """A checkpoint that can't be read counts as absent: logs are recovered from their beginning, high
-    watermarks are found again, as Kafka does. It is written anew soon. Raises OSError.
+    """Returns no offsets if the checkpoint is invalid, as Kafka does. Raises OSError.
+
+    Then logs are recovered from their beginning, and the high watermarks are determined again. The next
+    checkpoint replaces the file.
     """
     try:
         return read_offsets(path)
@@ -430,4 +443,4 @@ def _rename(source: Path, target: Path) -> None:
     try:
         source.rename(target)
     except OSError as error:
-        raise LogStorageError(f"{source} can't be renamed: {error}") from error
+        raise LogStorageError(f"{source} cannot be renamed: {error}") from error

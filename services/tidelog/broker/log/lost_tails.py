@@ -1,7 +1,7 @@
-"""After an unclean stop: which replicas have lost something that others may have counted on.
+"""Finds the replicas that lost records in an unclean stop.
 
-It must be known before the broker registers: a replica that lost what it had acknowledged may not be elected
-on the strength of it (DESIGN section 8, "Clean and unclean").
+The broker must know them before it registers: a replica that lost acknowledged records must not be elected
+leader because it was in the ISR before the stop (KIP-966).
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ _log = structlog.get_logger(__name__)
 def find_lost_tails(
     directory: LogDirectory, config: LogConfig, *, threads: int, now_ms: WallMs
 ) -> tuple[TopicPartition, ...]:
-    """Recover every log of an unclean directory; answers, in order, the replicas that were damaged before
-    their end, that end below their checkpointed high watermark, or that can't be opened. Those that an
-    earlier start found are among them until a controller has acted on it.
+    """Recovers all logs after an unclean stop, and returns the replicas that may have lost records, sorted.
 
-    Takes as long as recovery takes: not for the event loop. After a clean stop nothing is read. Raises
-    OSError.
+    These are the replicas whose log was damaged before its end, whose log ends below the checkpointed high
+    watermark, or whose log cannot be opened. The result includes the replicas that an earlier start found,
+    until a controller has acted on them. After a clean stop, no log is read.
+
+    This takes as long as the recovery, so the event loop must not call it. Raises OSError.
     """
     if directory.was_clean:
         return life_of(directory.meta).lost_tails
@@ -37,13 +38,13 @@ def find_lost_tails(
         try:
             has_lost = _has_lost(directory, config, topic_partition, now_ms)
         except (LogStorageError, CorruptFileError, OSError) as error:
-            _log.error("replica can't be recovered", partition=str(topic_partition), reason=str(error))
+            _log.error("replica cannot be recovered", partition=str(topic_partition), reason=str(error))
             has_lost = True
         if has_lost:
             directory.remember_lost_tail(topic_partition)
 
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(look_at, directory.topic_partitions_on_disk()))  # raises what one of them raised
+        list(pool.map(look_at, directory.topic_partitions_on_disk()))  # raises the exceptions of the calls
     return tuple(sorted(life_of(directory.meta).lost_tails))
 
 
@@ -52,7 +53,7 @@ def _has_lost(
 ) -> bool:
     topic_id = directory.topic_id_on_disk(topic_partition)
     if topic_id is None:
-        return False  # it was just being made when the machine went down
+        return False  # the machine failed while the directory was created
     high_watermark = directory.high_watermarks.get(topic_partition, 0)
     storage = directory.recover_partition(topic_partition, topic_id, config, now_ms=now_ms)
     if storage.was_damaged or storage.log.log_end_offset < high_watermark:

@@ -1,5 +1,6 @@
-"""`meta.properties`: which cluster and node a data directory belongs to. Written and read as Kafka does
-(KRaft, version 1).
+"""The file `meta.properties`, which states the cluster and the node that a data directory belongs to.
+
+The format is Kafka's (KRaft, version 1).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _TO_ESCAPE: Final = re.compile(r"([\\:=#!])")
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """`others` are kept as they are when the file is written again."""
+    """The contents of the file. `others` has the properties that are written back unchanged."""
 
     cluster_id: str
     node_id: int
@@ -30,8 +31,9 @@ class MetaProperties:
 
 
 def read_meta_properties(directory: Path) -> MetaProperties | None:
-    """None if the directory has none yet. Raises CorruptFileError, OSError. Versions 0 (`broker.id`,
-    ZooKeeper's) and 1 are read.
+    """Returns None if the file does not exist. Raises CorruptFileError, OSError.
+
+    It reads version 1, and version 0 of ZooKeeper mode, which has `broker.id` instead of `node.id`.
     """
     path = directory / META_PROPERTIES_FILE
     try:
@@ -46,11 +48,11 @@ def read_meta_properties(directory: Path) -> MetaProperties | None:
             properties[name.strip()] = _ESCAPED.sub(r"\1", value.strip())
     version = properties.pop("version", "0")
     if version not in ("0", "1"):
-        raise CorruptFileError(f"{path}: version {version} is unknown")
+        raise CorruptFileError(f"{path}: unknown version {version}")
     node_id = properties.pop("node.id", properties.pop("broker.id", ""))
     cluster_id = properties.pop("cluster.id", "")
     if not node_id.isdecimal() or not cluster_id:
-        raise CorruptFileError(f"{path}: node.id or cluster.id is missing or senseless")
+        raise CorruptFileError(f"{path}: node.id or cluster.id is missing or invalid")
     return MetaProperties(cluster_id, int(node_id), properties.pop("directory.id", None), properties)
 
 

@@ -1,5 +1,6 @@
-"""The directory of one partition and the names of the files in it: Kafka's, a 20-digit base offset and a
-suffix.
+"""The directory of one partition, and the names of its files.
+
+As in Kafka, a file of a segment is named by the segment's base offset in 20 digits, and a suffix.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ _MAX_NAME_LENGTH: Final = 255
 
 
 class PartitionDirectory:
-    """`path` changes when the partition is deleted. `lock` is held for the few file operations that two
-    threads may want at once.
+    """The path of a partition's directory; it changes when the partition is deleted.
+
+    `lock` protects the few file operations that two threads may start at the same time.
     """
 
     __slots__ = ("lock", "path")
@@ -44,7 +46,7 @@ class PartitionDirectory:
         return Path(self.path, name)
 
     def offsets_of(self, suffix: str) -> list[int]:
-        """The base offsets of the files with this suffix, sorted."""
+        """Returns the base offsets of the files with this suffix, sorted."""
         return sorted(
             int(stem)
             for name in os.listdir(self.path)
@@ -54,7 +56,7 @@ class PartitionDirectory:
         )
 
     def sync(self) -> None:
-        """fsync of the directory itself: names of new, renamed and deleted files are durable then."""
+        """Makes the names of new, renamed and deleted files durable (fsync of the directory)."""
         sync_directory(self.path)
 
 
@@ -67,7 +69,10 @@ def sync_directory(path: str | Path) -> None:
 
 
 def sync_file(path: str | Path) -> None:
-    """Contents and size are durable then. By a descriptor of its own, so that any thread may call it."""
+    """Makes the contents and the size of a file durable.
+
+    It opens a separate descriptor, so any thread may call it.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fdatasync(fd)
@@ -80,7 +85,7 @@ def partition_directory_name(topic_partition: TopicPartition) -> str:
 
 
 def parse_partition_directory_name(name: str) -> TopicPartition | None:
-    """`topic-3` -> (topic, 3); None for any other directory."""
+    """Returns the partition of a directory such as `topic-3`, None if the name has another form."""
     topic, dash, partition = name.rpartition("-")
     if not dash or not topic or not (partition.isdecimal() and partition.isascii()):
         return None
@@ -88,8 +93,9 @@ def parse_partition_directory_name(name: str) -> TopicPartition | None:
 
 
 def renamed_directory_name(topic_partition: TopicPartition, unique: uuid.UUID, suffix: str) -> str:
-    """Kafka's `<topic>-<partition>.<unique><suffix>`, the topic cut so that it is no longer than a file name
-    may be.
+    """Returns Kafka's `<topic>-<partition>.<unique><suffix>`.
+
+    The topic is shortened if the name would exceed the limit of the file system.
     """
     ending = f"-{topic_partition.partition}.{unique.hex}{suffix}"
     return topic_partition.topic[: _MAX_NAME_LENGTH - len(ending)] + ending

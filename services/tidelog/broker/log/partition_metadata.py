@@ -1,4 +1,4 @@
-"""`partition.metadata`: the topic id of a partition's directory. Source: Kafka's `PartitionMetadataFile`."""
+"""The file `partition.metadata`, which has the topic id (Kafka's `PartitionMetadataFile`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog.broker.log.partition_directory import PARTITION_METADATA_FILE
 
 
 def encode_uuid(value: uuid.UUID) -> str:
-    """Kafka's text form of a UUID: URL-safe base64 without padding."""
+    """Returns Kafka's text form of a UUID: URL-safe base64 without padding."""
     return base64.urlsafe_b64encode(value.bytes).rstrip(b"=").decode("ascii")
 
 
@@ -22,13 +22,13 @@ def decode_uuid(text: str) -> uuid.UUID:
     try:
         return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
     except binascii.Error as error:
-        raise ValueError(f"{text!r} is no base64 UUID") from error
+        raise ValueError(f"{text!r} is not a base64 UUID") from error
 
 
 def read_topic_id(directory: Path) -> uuid.UUID | None:
-    """None if there is no such file, or an empty one: the machine went down soon after it was made.
+    """Returns the topic id, None if the file does not exist or is empty.
 
-    Raises CorruptFileError, OSError.
+    The file is empty if the machine failed soon after the file was created. Raises CorruptFileError, OSError.
     """
     path = directory / PARTITION_METADATA_FILE
     try:
@@ -43,10 +43,10 @@ def read_topic_id(directory: Path) -> uuid.UUID | None:
             return decode_uuid(fields.get("topic_id", ""))
     except ValueError:
         pass
-    raise CorruptFileError(f"{path}: `version: 0` and `topic_id: ...` expected")
+    raise CorruptFileError(f"{path}: expected `version: 0` and `topic_id: ...`")
 
 
 def write_topic_id(directory: Path, topic_id: uuid.UUID) -> None:
-    """The log's first flush makes it durable. Raises OSError."""
+    """Writes the file; the first flush of the log makes it durable. Raises OSError."""
     content = f"version: 0\ntopic_id: {encode_uuid(topic_id)}\n".encode("ascii")
     write_atomically(directory / PARTITION_METADATA_FILE, content, syncs=False)

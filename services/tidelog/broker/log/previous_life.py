@@ -1,6 +1,6 @@
-"""What a broker's last life left about itself in `meta.properties`, and what follows from it.
+"""The properties that a broker keeps about its last life, that is, its last run, in `meta.properties`.
 
-DESIGN section 8, "Restart inside the session" and "Clean and unclean".
+A start uses them to decide whether the ends of logs may be lost.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
 _LEASE: Final = "tidelog.lease.id"
 _BROKER_EPOCH: Final = "tidelog.broker.epoch"
 _BOOT_ID: Final = "tidelog.boot.id"
-_LOST_TAILS: Final = "tidelog.lost.tails"  # topic:partition, comma-separated; neither is in a topic's name
+# topic:partition, separated by commas; topic names contain neither character
+_LOST_TAILS: Final = "tidelog.lost.tails"
 NO_LEASE: Final = 0
 UNKNOWN_EPOCH: Final = -1
 UNKNOWN_BOOT: Final = ""
 
 
 class Life(NamedTuple):
-    """`lease` as the metadata store numbers it; `boot_id` tells one run of the machine from the next, empty
-    where the system has none. `lost_tails` were found at its start and not yet acted on by a controller.
+    """One run of a broker.
+
+    `lease` is the id of its lease in the metadata store. `boot_id` identifies the boot of the machine; it is
+    empty if the system does not provide one. `lost_tails` has the replicas that had lost records when the run
+    began, and on which no controller has acted yet.
     """
 
     lease: int = NO_LEASE
@@ -33,7 +37,7 @@ class Life(NamedTuple):
 
 
 def life_of(meta: MetaProperties) -> Life:
-    """What isn't there, or makes no sense, counts as unknown."""
+    """Reads the properties. Missing or invalid values are replaced by the defaults of `Life`."""
     others = meta.others
     return Life(
         _number(others.get(_LEASE), NO_LEASE),
@@ -53,11 +57,11 @@ def with_life(meta: MetaProperties, life: Life) -> MetaProperties:
 
 
 def is_log_suspect(previous: Life, marker_epoch: int | None, boot_id: str) -> bool:
-    """Whether ends of logs may be gone: the last life did not stop cleanly, and the machine went down since.
+    """Returns whether the ends of logs may be lost, because the machine failed while the broker was running.
 
-    `marker_epoch` is what the clean-shutdown marker names, None without one. A marker of another life than
-    the last (a directory that was put back from a copy) proves nothing. After the death of the process alone
-    the page cache still held everything.
+    `marker_epoch` is the broker epoch in the clean-shutdown marker, None without a marker. A marker of
+    another run than the last one proves nothing: the directory may have been restored from a copy. If only
+    the process died, the page cache still had all records.
     """
     if marker_epoch is not None and marker_epoch == previous.broker_epoch != UNKNOWN_EPOCH:
         return False
@@ -65,7 +69,7 @@ def is_log_suspect(previous: Life, marker_epoch: int | None, boot_id: str) -> bo
 
 
 def read_boot_id() -> str:
-    """An empty text where the system doesn't tell."""
+    """Returns an empty string if the system does not provide a boot id."""
     try:
         return BOOT_ID_FILE.read_text().strip()
     except OSError:

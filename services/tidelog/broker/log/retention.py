@@ -1,4 +1,4 @@
-"""Which segments of a log are to go; no I/O. Source: Kafka's `UnifiedLog.deleteOldSegments`."""
+"""Decides which segments retention removes. No I/O. Source: Kafka's `UnifiedLog.deleteOldSegments`."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def segments_to_delete(
     high_watermark: int,
     now_ms: WallMs,
 ) -> int:
-    """How many segments go, from the oldest on. An empty active segment stays; a full count means: roll
-    first.
+    """Returns the number of segments to delete, counted from the oldest.
 
-    Rules in Kafka's order, each going on where the one before stopped: log start offset,
-    `retention.bytes`, `retention.ms`.
+    An empty active segment is not deleted. If all segments are to be deleted, the log must roll first. The
+    rules apply in Kafka's order: log start offset, `retention.bytes`, `retention.ms`. Each rule continues
+    where the one before it stopped.
     """
     deletable = _count_while(
         segments,

@@ -39,10 +39,10 @@ from tidelog.model.instants import WallMs
 from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader
 
 PLACES_REMEMBERED: Final = 64
-"""For so many sequential readers of a partition, the log remembers where their next read begins."""
+"""The number of sequential readers of a partition whose next position the log remembers."""
 
 LOOKUP_ATTEMPTS: Final = 5
-"""How often a lookup by time is tried while segments are added and removed."""
+"""The number of attempts of a lookup by time while segments are added and removed."""
 
 _BASE_OFFSET = attrgetter("base_offset")
 

@@ -1,9 +1,9 @@
-"""Offsets by timestamp: the time index narrows the search to a stretch of batches, whose records are then
-read.
+"""Finds offsets by timestamp.
 
-Source: Kafka's `LogSegment.findOffsetByTimestamp`, `FileRecords.searchForTimestamp`,
-`UnifiedLog.fetchOffsetByTimestamp`; KIP-734. Opens the files anew, so that it can run beside the event
-loop.
+The time index limits the search to a few batches, whose records are then read. The functions open the files
+again, so that they can run in another thread than the event loop. Source: Kafka's
+`LogSegment.findOffsetByTimestamp`, `FileRecords.searchForTimestamp`,
+`UnifiedLog.fetchOffsetByTimestamp`; KIP-734.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog.records.record import Record, iterate_records
 
 
 class TimestampedOffset(NamedTuple):
-    """Milliseconds; the leader epoch is that of the record's batch."""
+    """The offset and the timestamp (in milliseconds) of a record, and the leader epoch of its batch."""
 
     offset: int
     timestamp: int
@@ -30,7 +30,7 @@ class TimestampedOffset(NamedTuple):
 def first_at_or_after(
     segments: Sequence[Segment], timestamp: int, min_offset: int
 ) -> TimestampedOffset | None:
-    """The first record, at or above `min_offset`, whose timestamp is `timestamp` or later.
+    """Returns the first record at or above `min_offset` whose timestamp is at least `timestamp`.
 
     Raises OSError, TornLogError.
     """
@@ -43,7 +43,7 @@ def first_at_or_after(
 
 
 def of_max_timestamp(segments: Sequence[Segment]) -> TimestampedOffset | None:
-    """The first record that has the greatest timestamp of all. Raises OSError, TornLogError."""
+    """Returns the first record that has the greatest timestamp. Raises OSError, TornLogError."""
     latest = max(segments, key=lambda segment: segment.max_timestamp, default=None)
     if latest is None or latest.max_timestamp < 0:
         return None
@@ -51,7 +51,7 @@ def of_max_timestamp(segments: Sequence[Segment]) -> TimestampedOffset | None:
 
 
 def _first_in(segment: Segment, timestamp: int, min_offset: int) -> TimestampedOffset | None:
-    size_bytes = segment.size_bytes  # before the indexes: all they say is then within it
+    size_bytes = segment.size_bytes  # read before the indexes, so that their entries are within this size
     time_index, offset_index = segment.time_index.reader(), segment.offset_index.reader()
     try:
         start_offset = max(time_index.offset_for(timestamp), min_offset)
@@ -60,7 +60,7 @@ def _first_in(segment: Segment, timestamp: int, min_offset: int) -> TimestampedO
         time_index.close()
         offset_index.close()
     with segment.own_descriptor() as fd:
-        if segment.is_deleted:  # what was opened by its name may be the files of the one that replaced it
+        if segment.is_deleted:  # the files opened by name may belong to the segment that replaced it
             raise FileNotFoundError(segment.path)
         for position, header, _ in scan_headers(fd, start, size_bytes):
             if header.max_timestamp >= timestamp and header.last_offset >= min_offset:

@@ -1,9 +1,9 @@
-"""`.txnindex`: the aborted transactions whose marker lies in the segment, 34 bytes an entry, in the order of
-their markers.
+"""The transaction index of a segment, `.txnindex`: the aborted transactions whose marker is in the segment.
 
-A file that has no entries does not exist. Entries are written when they come (a transaction is seldom
-aborted); what the disk then refused is written with the next flush or roll. One thread (the event loop)
-appends and looks up. Source: Kafka's `AbortedTxn`, `TransactionIndex`.
+An entry has 34 bytes; entries are in the order of the markers. A file without entries does not exist. An
+entry is written at once, because few transactions are aborted. If the disk refuses it, the next flush or roll
+writes it. Only one thread (the event loop) appends and looks up. Source: Kafka's `AbortedTxn`,
+`TransactionIndex`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ _UNKNOWN: Final = -1
 
 
 class AbortedTransaction(NamedTuple):
-    """`last_offset` is the marker's. Every transaction that began below `last_stable_offset` had ended when
-    the marker was written.
+    """An entry of the index. `last_offset` is the offset of the marker.
+
+    Every transaction that began below `last_stable_offset` had ended when the marker was written.
     """
 
     producer_id: int
@@ -43,7 +44,7 @@ def aborted_transaction(completed: CompletedTransaction) -> AbortedTransaction:
 
 
 class CorruptTransactionIndexError(ValueError):
-    """Bytes that are no transaction index; the message says why."""
+    """The bytes are not a transaction index; the message gives the reason."""
 
 
 def encode_aborted_transactions(entries: Iterable[AbortedTransaction]) -> bytes:
@@ -51,9 +52,7 @@ def encode_aborted_transactions(entries: Iterable[AbortedTransaction]) -> bytes:
 
 
 def decode_aborted_transactions(data: bytes | bytearray, base_offset: int = 0) -> list[AbortedTransaction]:
-    """Raises CorruptTransactionIndexError: cut off, another version, markers that don't rise from the
-    segment's base.
-    """
+    """Raises CorruptTransactionIndexError if an entry is incomplete, of another version or out of order."""
     if len(data) % _ENTRY.size:
         raise CorruptTransactionIndexError(f"transaction index of {len(data)} bytes")
     entries, previous = [], base_offset - 1
@@ -67,14 +66,14 @@ def decode_aborted_transactions(data: bytes | bytearray, base_offset: int = 0) -
 
 
 class TransactionIndex:
-    """Of one segment. Raises OSError where the disk refuses."""
+    """The index of one segment. Methods raise OSError if the disk fails."""
 
     __slots__ = ("_base_offset", "_directory", "_entries", "_persisted_bytes")
 
     def __init__(self, directory: PartitionDirectory, base_offset: int) -> None:
         self._directory = directory
         self._base_offset = base_offset
-        self._entries: bytearray | None = None  # as in the file, once they were needed
+        self._entries: bytearray | None = None  # the contents of the file, read at the first use
         self._persisted_bytes = _UNKNOWN
 
     @property
@@ -92,11 +91,11 @@ class TransactionIndex:
         return entries
 
     def opened_with(self, content: bytes) -> None:
-        """What the file holds, wherever it lies for now."""
+        """Sets the contents of a file that may have another name for now."""
         self._entries, self._persisted_bytes = bytearray(content), len(content)
 
     def check(self) -> bool:
-        """Whether the file, if there is one, makes sense."""
+        """Returns whether the file is valid. A file that does not exist is valid."""
         self.close()
         try:
             decode_aborted_transactions(Path(self.path).read_bytes(), self._base_offset)
@@ -113,7 +112,10 @@ class TransactionIndex:
             yield AbortedTransaction._make(fields)
 
     def collect(self, from_offset: int, upper_offset: int, found: list[AbortedTransaction]) -> bool:
-        """Add those with records in the range; True if no later segment can hold another one."""
+        """Adds the transactions with records in the range to `found`.
+
+        Returns True if no later segment can have another one.
+        """
         entries = self._loaded()
         for at in range(self._first_at_or_after(from_offset), len(entries), _ENTRY.size):
             entry = AbortedTransaction._make(_ENTRY.unpack_from(entries, at)[1:])
@@ -124,7 +126,7 @@ class TransactionIndex:
         return False
 
     def _first_at_or_after(self, offset: int) -> int:
-        """Where the first entry begins whose marker is not below `offset`."""
+        """Returns the position of the first entry whose marker is at or above `offset`."""
         entries = self._loaded()
 
         def last_offset(slot: int) -> int:
@@ -139,11 +141,11 @@ class TransactionIndex:
     def append(self, entry: AbortedTransaction) -> None:
         entries = self._loaded()
         entries += _ENTRY.pack(_VERSION, *entry)
-        with suppress(OSError):  # a full disk: the next flush or roll reports it
+        with suppress(OSError):  # the disk is full: the next flush or roll reports it
             self.spill()
 
     def spill(self) -> None:
-        """Write what the file lacks. Any thread."""
+        """Writes the entries that the file does not have yet. Any thread may call it."""
         with self._directory.lock:
             entries, persisted = self._entries, self._persisted_bytes
             if entries is None or persisted == len(entries):
@@ -159,7 +161,7 @@ class TransactionIndex:
                 raise OSError(f"{self.path}: {written} of {len(missing)} bytes written")
 
     def keep_below(self, offset: int) -> None:
-        """Drop the entries whose marker is at `offset` or above: they go with the end of the segment."""
+        """Removes the entries whose marker is at or above `offset`."""
         end = self._first_at_or_after(offset)
         entries = self._loaded()
         with self._directory.lock:
@@ -171,13 +173,13 @@ class TransactionIndex:
                 self._persisted_bytes = end
 
     def reset(self) -> None:
-        """Drop all entries, and the file."""
+        """Removes all entries and the file."""
         with self._directory.lock:
             with suppress(FileNotFoundError):
                 os.unlink(self.path)
             self._entries, self._persisted_bytes = bytearray(), 0
 
     def close(self) -> None:
-        """Free the memory of what is in the file; it is read again when needed."""
+        """Frees the memory if the file has all entries; the next use reads the file again."""
         if self._entries is not None and self._persisted_bytes == len(self._entries):
             self._entries, self._persisted_bytes = None, _UNKNOWN

@@ -1,1 +1,1 @@
-"""Compaction: the last record of each key stays (SPEC B8). A worker process writes, the broker swaps in."""
+"""Compaction, which keeps the last record of each key. A worker process writes the cleaned segments."""

@@ -1,4 +1,4 @@
-"""Which batches belong to aborted transactions, and when a marker is no longer needed.
+"""Finds the batches of aborted transactions, and the markers that are no longer needed.
 
 Source: Kafka's `CleanedTransactionMetadata`.
 """
@@ -15,8 +15,9 @@ from tidelog.broker.log.transaction_index import AbortedTransaction, decode_abor
 
 
 class AbortedTransactions:
-    """The transaction indexes of the segments of one log, each read when first needed and kept for the job:
-    a segment's index is small.
+    """The transaction indexes of the segments of one log.
+
+    Each index is read when it is first needed, and kept for the job because it is small.
     """
 
     def __init__(
@@ -24,11 +25,11 @@ class AbortedTransactions:
     ) -> None:
         self._directory = directory
         self._base_offsets = base_offsets
-        self._later = later  # from the segments behind those
+        self._later = later  # from segments that are not cleaned
         self._by_base: dict[int, list[AbortedTransaction]] = {}
 
     def between(self, start_offset: int, end_offset: int) -> Iterator[AbortedTransaction]:
-        """Those that overlap [start, end): their markers may lie in later segments.
+        """Yields the transactions that overlap [start, end), also those whose marker is in a later segment.
 
         Raises OSError, CorruptTransactionIndexError.
         """
@@ -55,14 +56,16 @@ class AbortedTransactions:
 
 
 class TransactionProgress:
-    """Fed with the batches of a log in order. `kept_aborted` gathers the aborted transactions of which
-    batches were still seen, for the index of the cleaned segment that gets their markers.
+    """The transactions at one point of a log, whose batches are passed to this object in order.
+
+    `kept_aborted` has the aborted transactions of which the log still had batches. They belong in the index
+    of the cleaned segment that receives their markers.
     """
 
     def __init__(self) -> None:
-        self._upcoming: list[tuple[int, AbortedTransaction]] = []  # a heap by first offset
+        self._upcoming: list[tuple[int, AbortedTransaction]] = []  # heap, ordered by first offset
         self._ongoing_aborted: dict[int, AbortedTransaction] = {}
-        self._seen_aborted: set[int] = set()  # producers of which a batch was seen
+        self._seen_aborted: set[int] = set()  # producers with a batch in the log
         self._ongoing_committed: set[int] = set()
         self.kept_aborted: list[AbortedTransaction] = []
 
@@ -76,7 +79,7 @@ class TransactionProgress:
             self._ongoing_aborted.setdefault(transaction.producer_id, transaction)
 
     def is_aborted(self, producer_id: int, last_offset: int) -> bool:
-        """A transactional batch: whether its transaction is aborted."""
+        """Takes a transactional batch into account. Returns whether its transaction is aborted."""
         self._begin_up_to(last_offset)
         if producer_id in self._ongoing_aborted:
             self._seen_aborted.add(producer_id)
@@ -85,7 +88,7 @@ class TransactionProgress:
         return False
 
     def is_abort_needless(self, producer_id: int, marker_offset: int) -> bool:
-        """An abort marker: whether no batch of its transaction was left."""
+        """Takes an abort marker into account. Returns whether the log has no batch of its transaction."""
         self._begin_up_to(marker_offset)
         transaction = self._ongoing_aborted.pop(producer_id, None)
         if transaction is None or producer_id not in self._seen_aborted:
@@ -95,7 +98,7 @@ class TransactionProgress:
         return False
 
     def is_commit_needless(self, producer_id: int, marker_offset: int) -> bool:
-        """A commit marker: whether no batch of its transaction was left."""
+        """Takes a commit marker into account. Returns whether the log has no batch of its transaction."""
         self._begin_up_to(marker_offset)
         if producer_id not in self._ongoing_committed:
             return True

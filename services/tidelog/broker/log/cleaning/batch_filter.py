@@ -1,9 +1,11 @@
-"""Which batches and records of a log stay: a chunk of whole batches in, what is left of it out.
+"""Decides which batches and records compaction keeps: it takes chunks of whole batches and returns what
+remains.
 
-Source: Kafka's `Cleaner.cleanInto`, `MemoryRecords.filterTo`; KIP-534 (a batch with tombstones or a marker
-that is no longer needed gets the time from which they may go as its base timestamp). One deliberate
-difference: a batch that lost records keeps its base timestamp, so that the records left are copied as they
-are; Kafka takes the first one's. The records say the same.
+If a batch has tombstones, or is a marker that is no longer needed, its base timestamp becomes the time from
+which they may be removed (KIP-534). In one respect this deliberately differs from Kafka: a batch that lost
+records keeps its base timestamp, so the remaining records are copied unchanged. Kafka sets the timestamp of
+the first remaining record. The timestamps of the records are the same. Source: Kafka's `Cleaner.cleanInto`,
+`MemoryRecords.filterTo`.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from tidelog.records.record import CorruptRecordError
 from tidelog.records.varint import append_varint, continue_varint
 
 DELETE_HORIZON_BIT: Final = 0x40
-"""The base timestamp is the time from which the batch's tombstones, or its marker, may go."""
+"""The base timestamp is the time from which the tombstones of the batch, or the marker, may be removed."""
 _SPECIAL: Final = COMPRESSION_MASK | TRANSACTIONAL_BIT | CONTROL_BIT | DELETE_HORIZON_BIT
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 # base offset, batch length, magic, attributes, last offset delta, max timestamp, producer id, record count
@@ -52,11 +54,11 @@ _CRC: Final = struct.Struct(">I")
 
 
 KeptBatch = tuple[int, int, int]
-"""For the indexes: size in the output, last offset, max timestamp."""
+"""A kept batch for the indexes: size in the output, last offset, max timestamp."""
 
 
 class _KeptRecord(NamedTuple):
-    """`body[start:end]` is the whole record, `rest` where its offset delta begins."""
+    """A record that is kept: `body[start:end]`. Its offset delta begins at `rest`."""
 
     start: int
     end: int
@@ -66,7 +68,7 @@ class _KeptRecord(NamedTuple):
 
 
 class BatchFilter:
-    """One for a whole job: it follows the transactions from segment to segment."""
+    """The filter of one job; it follows the transactions from segment to segment."""
 
     def __init__(self, job: CleaningJob, offset_map: OffsetMap, progress: TransactionProgress) -> None:
         self._map = offset_map
@@ -80,10 +82,10 @@ class BatchFilter:
         self.records_read = self.records_kept = 0
 
     def take(self, chunk: bytes) -> int:
-        """Fill `output` and `kept` from `chunk`; how many bytes of whole batches it held.
+        """Filters the batches of a chunk into `output` and `kept`. Returns the size of its whole batches.
 
-        A batch of one plain record below the end of the map is decided in place, without its key: those are
-        what the cost of cleaning small batches lies in. Raises ValueError for damage.
+        A batch with one plain record below the end of the map is decided here, without its key, because such
+        batches dominate the cost of cleaning small batches. Raises ValueError for damaged data.
         """
         self.output.clear()
         self.kept.clear()
@@ -91,7 +93,7 @@ class BatchFilter:
         newest, first, last_of = self._map.newest, self._map.first_offset, self._last_records
         limit = min(self._map.latest_offset, self._end_offset - 2) if newest is not None else -1
         at, last_start, end = 0, len(chunk) - BATCH_HEADER_BYTES, len(chunk)
-        unkept = 0  # where what is kept as it is, and not yet in the output, begins
+        unkept = 0  # start of the unchanged batches that are not in the output yet
         read = kept_records = 0
         unpack = _DECIDING.unpack_from
         while at <= last_start:
@@ -141,7 +143,7 @@ class BatchFilter:
         return at
 
     def _filter(self, chunk: bytes, at: int, stop: int, header: BatchHeader) -> bytes | None:
-        """None: the batch stays as it is. Else what is left of it, perhaps nothing."""
+        """Returns None if the batch stays as it is, else the new batch, or no bytes if nothing remains."""
         is_control = header.is_control
         if is_control:
             is_needless = follow_marker(
@@ -187,7 +189,7 @@ class BatchFilter:
         return self._rebuilt(body, header, kept, self._horizon_ms if needs_horizon else None)
 
     def _is_wholly_superseded(self, header: BatchHeader) -> bool:
-        """Without a look at its records, by the marks alone."""
+        """Returns whether the marks alone show that no record of the batch is the newest of its key."""
         newest, first = self._map.newest, self._map.first_offset
         if newest is None or header.base_offset < first or header.last_offset > self._map.latest_offset:
             return False
@@ -196,7 +198,9 @@ class BatchFilter:
         return newest.find(1, header.base_offset - first, header.last_offset - first + 1) < 0
 
     def _is_last_of_producer(self, header: BatchHeader) -> bool:
-        """Its batch stays, if need be empty, so that the producer's sequence or epoch is not forgotten."""
+        """Returns whether the batch must stay, possibly empty, because it has the producer's sequence or
+        epoch.
+        """
         last = self._last_records.get(header.producer_id)
         if last is None or header.producer_id < 0:
             return False
@@ -282,7 +286,7 @@ class BatchFilter:
         return kept, place
 
     def _all_records(self, body: bytes, place: int, header: BatchHeader) -> tuple[list[_KeptRecord], int]:
-        """Of a control batch: there are no tombstones among them."""
+        """Returns the records of a control batch, which has no tombstones."""
         kept = []
         for _ in range(header.record_count):
             start = place
@@ -303,7 +307,7 @@ class BatchFilter:
     def _rebuilt(
         self, body: bytes, header: BatchHeader, kept: list[_KeptRecord], horizon_ms: int | None
     ) -> bytes:
-        """The batch with the records that stay. Its offsets and its last sequence remain what they were."""
+        """Returns the batch with the kept records. Its offsets and its last sequence do not change."""
         attributes, base_timestamp = header.attributes, header.base_timestamp
         if horizon_ms is None:
             records = b"".join([body[record.start : record.end] for record in kept])
@@ -330,7 +334,7 @@ class BatchFilter:
 
 
 def _with_base_timestamp(body: bytes, kept: list[_KeptRecord], old_ms: int, new_ms: int) -> bytes:
-    """The records anew, their timestamps counted from `new_ms`."""
+    """Encodes the records again, with timestamps relative to `new_ms`."""
     output = bytearray()
     for record in kept:
         timestamp = bytearray()
@@ -343,7 +347,7 @@ def _with_base_timestamp(body: bytes, kept: list[_KeptRecord], old_ms: int, new_
 
 
 def _empty_batch(header: BatchHeader) -> bytes:
-    """What is left of a batch that stays for its offsets and its sequence."""
+    """Returns a batch without records that keeps the offsets and the sequence."""
     attributes = header.attributes & (TIMESTAMP_TYPE_BIT | TRANSACTIONAL_BIT | CONTROL_BIT)
     return _packed(
         header._replace(

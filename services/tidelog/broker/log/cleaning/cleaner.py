@@ -1,4 +1,4 @@
-"""Cleaning of one log, from its dirty keys to the segments that take the place of the old ones.
+"""Cleans one log: builds the map of its dirty keys, and writes the segments that replace the old ones.
 
 Source: Kafka's `Cleaner.doClean`, `groupSegmentsBySize`.
 """
@@ -26,10 +26,10 @@ MAX_OFFSETS_A_SEGMENT: Final = 2**31 - 1
 def clean(
     job: CleaningJob, throttle: Callable[[int], None] = lambda _: None
 ) -> Iterator[CleanedSegment | CleaningDone]:
-    """Each segment once it is on disk, at last what came of it all. `throttle` is told of bytes read and
-    written.
+    """Yields each cleaned segment when it is on disk, and the totals at the end.
 
-    Raises OSError; ValueError for a log that is damaged.
+    `throttle` is called with the number of bytes read and written. Raises OSError, and ValueError for a
+    damaged log.
     """
     bases = [segment.base_offset for segment in job.segments]
     aborted = AbortedTransactions(job.directory, bases, job.later_aborted)
@@ -60,7 +60,7 @@ def clean(
 def group_segments(
     segments: Sequence[SourceSegment], segment_bytes: int, index_bytes: int, first_uncleanable_offset: int
 ) -> list[list[SourceSegment]]:
-    """Neighbours that fit into one segment together, by what they hold now."""
+    """Groups adjacent segments that fit into one segment by their present sizes."""
     groups: list[list[SourceSegment]] = []
     sizes = (0, 0, 0)
     for number, segment in enumerate(segments):

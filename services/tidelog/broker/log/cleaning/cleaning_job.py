@@ -1,4 +1,4 @@
-"""What the broker asks of its cleaning worker, and what that answers: lines of JSON over pipes."""
+"""The messages between the broker and its cleaning worker, as lines of JSON on pipes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog.model.instants import WallMs
 
 
 class SourceSegment(NamedTuple):
-    """A segment as it is to be cleaned: never the active one, so its files stand still."""
+    """A segment to be cleaned. It is never the active one, so its files do not change."""
 
     base_offset: int
     next_offset: int
@@ -21,7 +21,9 @@ class SourceSegment(NamedTuple):
 
 
 class LastRecord(NamedTuple):
-    """The newest batch of a producer that is still remembered (Kafka's `LastRecord`); offset -1: a marker."""
+    """The newest batch of an active producer (Kafka's `LastRecord`). The offset is -1 if that batch is a
+    marker.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -30,8 +32,10 @@ class LastRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CleaningJob:
-    """`segments` are all below `first_uncleanable_offset`, the oldest first. `later_aborted` began below it,
-    but their markers lie beyond. Times in milliseconds.
+    """The log to be cleaned, and the settings that apply.
+
+    `segments` are all below `first_uncleanable_offset`, oldest first. `later_aborted` has the transactions
+    that began below it and whose markers are above it. Times are in milliseconds.
     """
 
     directory: str
@@ -63,7 +67,9 @@ class CleaningJob:
 
 
 class CleanedSegment(NamedTuple):
-    """`.cleaned` files lie on disk, fsynced, to take the place of the segments that begin at `replaces`."""
+    """A cleaned segment whose `.cleaned` files are durable. `replaces` has the base offsets of the old
+    segments.
+    """
 
     replaces: tuple[int, ...]
     base_offset: int
@@ -77,7 +83,7 @@ class CleanedSegment(NamedTuple):
 
 
 class CleaningDone(NamedTuple):
-    """All segments were written: below `clean_offset` the log is clean. What was read, and what stayed."""
+    """The totals of a job whose segments are all written. The log is clean below `clean_offset`."""
 
     clean_offset: int
     bytes_read: int
@@ -88,7 +94,7 @@ class CleaningDone(NamedTuple):
 
 
 class CleaningFailed(NamedTuple):
-    """Nothing more comes for this job. `is_damage`: not the disk's momentary trouble, but what lies on it."""
+    """The job ended with an error. `is_damage` says that the log is damaged, so a retry would fail."""
 
     reason: str
     is_damage: bool
@@ -103,12 +109,12 @@ def encode_answer(answer: CleaningAnswer) -> bytes:
 
 
 def decode_answer(line: bytes) -> CleaningAnswer:
-    """Raises ValueError for what no worker writes."""
+    """Raises ValueError for a line that is not an answer."""
     try:
         kind, *fields = json.loads(line)
         answer: CleaningAnswer = _KINDS[kind](*fields)
     except (KeyError, TypeError) as error:
-        raise ValueError(f"the cleaning worker says {line[:200]!r}") from error
+        raise ValueError(f"invalid answer of the cleaning worker: {line[:200]!r}") from error
     if isinstance(answer, CleanedSegment):
         answer = answer._replace(replaces=tuple(answer.replaces))
     return answer

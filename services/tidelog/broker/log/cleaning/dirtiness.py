@@ -1,4 +1,4 @@
-"""How much of a log is dirty, how far it may be cleaned, and whether it is time. No I/O.
+"""Determines how much of a log is dirty, how far it may be cleaned, and whether cleaning is due. No I/O.
 
 Source: Kafka's `LogCleanerManager.cleanableOffsets`, `LogToClean`, `UnifiedLog.nonActiveLogSegmentsFrom`.
 """
@@ -19,8 +19,9 @@ _BASE_OFFSET = attrgetter("base_offset")
 
 
 class Dirtiness(NamedTuple):
-    """Dirty is what lies from `first_dirty_offset` up to `first_uncleanable_offset`. `is_overdue`: by
-    `max.compaction.lag.ms`.
+    """The dirty part of a log, from `first_dirty_offset` up to `first_uncleanable_offset`.
+
+    `is_overdue` says that `max.compaction.lag.ms` has passed.
     """
 
     first_dirty_offset: int
@@ -41,8 +42,10 @@ class Dirtiness(NamedTuple):
 def dirtiness(
     storage: PartitionLog, settings: TopicSettings, last_stable_offset: int, now_ms: WallMs
 ) -> Dirtiness:
-    """Never beyond the last stable offset, into the active segment, or into a segment with records younger
-    than `min.compaction.lag.ms`; always up to the beginning of a segment.
+    """Returns the part of a log that may be cleaned; it ends at the base offset of a segment.
+
+    It does not extend beyond the last stable offset, into the active segment, or into a segment with records
+    younger than `min.compaction.lag.ms`.
     """
     segments = storage.log.segments
     first_dirty = first_dirty_offset(storage)
@@ -62,7 +65,7 @@ def dirtiness(
 
 
 def first_dirty_offset(storage: PartitionLog) -> int:
-    """The log's beginning where what is known of the last cleaning can't be."""
+    """Returns the end of the last cleaning, or the log start offset if that end is outside of the log."""
     if storage.log.log_start_offset <= storage.clean_offset <= storage.log.log_end_offset:
         return storage.clean_offset
     return storage.log.log_start_offset

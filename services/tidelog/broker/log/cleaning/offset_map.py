@@ -1,8 +1,8 @@
-"""The newest offset of each key in the dirty part of a log: what compaction goes by.
+"""The newest offset of each key in the dirty part of a log.
 
-Source: Kafka's `Cleaner.buildOffsetMap`, `SkimpyOffsetMap`. Kafka keeps 16 bytes of hash and 8 of offset a
-key; a Python dict needs about six times that, so as much memory holds fewer keys, and a log with very many
-takes more rounds.
+Source: Kafka's `Cleaner.buildOffsetMap`, `SkimpyOffsetMap`. Kafka needs 16 bytes for the hash of a key and 8
+for its offset. A Python dict needs about six times as much, so the same memory holds fewer keys, and a log
+with very many keys takes more rounds.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tidelog.records.record import CorruptRecordError
 from tidelog.records.varint import continue_varint
 
 MAP_ENTRY_BYTES: Final = 144
-"""What a key costs: its bytes or hash 64, its offset 32, the slot in the dict 30 to 60."""
+"""The memory for a key: 64 bytes for the key or its hash, 32 for the offset, 30 to 60 in the dict."""
 MAX_RAW_KEY_BYTES: Final = 30
 _HASH_PADDING: Final = bytes(MAX_RAW_KEY_BYTES + 1 - md5(usedforsecurity=False).digest_size)
 _FLAGS_SHARE: Final = 8
@@ -41,12 +41,12 @@ _CONTROL_TYPE: Final = struct.Struct(">h")
 
 SHORT_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES + 1 + 64
 LONG_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES + 2 + 8191
-"""From the one on, up to the other, the length of the only record of a batch takes two bytes."""
+"""The length of the only record of a batch has two bytes in batches from the first size to the second."""
 ZEROS: Final = bytes(3)
 
 
 def key_place(chunk: bytes, at: int) -> int:
-    """Where the length of the first record's key stands in the batch at `at`."""
+    """Returns the position of the key length of the first record in the batch at `at`."""
     place = at + BATCH_HEADER_BYTES
     for skipped in (1, 0, 0):  # length and attributes, timestamp delta, offset delta
         while chunk[place] > 127:
@@ -56,15 +56,18 @@ def key_place(chunk: bytes, at: int) -> int:
 
 
 def short_key(key: bytes) -> bytes:
-    """What stands for a long key: a hash, of a length that no key has that stands for itself."""
+    """Returns the hash that represents a long key. Its length differs from that of all keys that are not
+    hashed.
+    """
     return md5(key, usedforsecurity=False).digest() + _HASH_PADDING
 
 
 class OffsetMap:
-    """`latest_offset`: up to there all records have been taken in; a map that was full ends within the log.
+    """The newest offset of each key, from `first_offset` to `latest_offset`.
 
-    `newest` marks, by offset less `first_offset`, the records that are their key's newest; None if the
-    offsets lie too far apart for that.
+    All records up to `latest_offset` are in the map; if the map was full, that offset is before the end of
+    the dirty part. `newest` has a mark for each record that is the newest of its key, at its offset less
+    `first_offset`; None if the range of offsets is too large.
     """
 
     __slots__ = ("entries", "first_offset", "latest_offset", "max_entries", "newest")
@@ -77,13 +80,13 @@ class OffsetMap:
         self.newest: bytes | None = None
 
     def mark_newest(self, max_bytes: int) -> None:
-        """So that the second reading of the dirty part needs no keys."""
+        """Sets `newest`, so that the second pass over the dirty part needs no keys."""
         first, latest = self.first_offset, self.latest_offset
         if not 0 <= latest - first < max_bytes:
             return
         flags = bytearray(latest - first + 1)
         for offset in self.entries.values():
-            if offset <= latest:  # above: of a batch that was not taken in whole
+            if offset <= latest:  # offsets above it are of a batch that did not fit completely
                 flags[offset - first] = 1
         self.newest = bytes(flags)
 
@@ -91,8 +94,9 @@ class OffsetMap:
 def build_offset_map(
     job: CleaningJob, aborted: AbortedTransactions, throttle: Callable[[int], None]
 ) -> OffsetMap:
-    """From the dirty segments, the oldest first, until the map is full. Records of aborted transactions don't
-    count. Raises OSError, ValueError for damage.
+    """Reads the dirty segments, oldest first, until the map is full. Ignores records of aborted transactions.
+
+    Raises OSError, and ValueError for damaged data.
     """
     start, end = job.first_dirty_offset, job.first_uncleanable_offset
     max_entries = int(job.dedupe_buffer_bytes * job.dedupe_buffer_load_factor) // MAP_ENTRY_BYTES
@@ -103,7 +107,7 @@ def build_offset_map(
     for number, segment in enumerate(dirty):
         if not _take_in_segment(job, segment, found, progress, throttle):
             break
-        # Offsets may be missing at its end.
+        # The end of the segment may lack offsets.
         found.latest_offset = (dirty[number + 1].base_offset if number + 1 < len(dirty) else end) - 1
     found.mark_newest(job.dedupe_buffer_bytes // _FLAGS_SHARE)
     return found
@@ -116,7 +120,7 @@ def _take_in_segment(
     progress: TransactionProgress,
     throttle: Callable[[int], None],
 ) -> bool:
-    """False if the map got full."""
+    """Returns False if the map is full."""
     with SegmentReader(job.directory, segment, job.io_buffer_bytes) as reader:
         for chunk in reader:
             throttle(len(chunk))
@@ -131,9 +135,9 @@ def _take_in_segment(
 
 
 def _take_in_chunk(chunk: bytes, found: OffsetMap, progress: TransactionProgress) -> int:
-    """How many bytes of whole batches were taken in; -1 if the map got full.
+    """Returns the size of the whole batches in the chunk, -1 if the map is full.
 
-    The case of a batch with one plain record is read in place: it is the one whose cost counts.
+    A batch with one plain record is parsed here, because such batches dominate the cost.
     """
     entries, start, limit = found.entries, found.first_offset, found.max_entries
     unpack = _HEADER.unpack_from
@@ -142,13 +146,14 @@ def _take_in_chunk(chunk: bytes, found: OffsetMap, progress: TransactionProgress
         base_offset, length, magic, attributes, delta, producer_id, count = unpack(chunk, at)
         stop = at + length + LOG_OVERHEAD_BYTES
         if stop > end or magic != 2 or length < 49:
-            break  # the reader decides what it is
+            break  # the reader reports what is wrong with it
         if count == 1 and not delta and not attributes & _SPECIAL:
             if base_offset >= start:
                 if len(entries) >= limit:
                     found.latest_offset = latest
                     return -1
-                # Behind the length and three zeros, nearly always: attributes, timestamp delta, offset delta.
+                # Usually the key follows the length and three zeros: attributes, timestamp delta, offset
+                # delta.
                 place = at + BATCH_HEADER_BYTES + (4 if length < SHORT_BATCH_LENGTH else 5)
                 if length > LONG_BATCH_LENGTH or chunk[place - 4] > 127 or chunk[place - 3 : place] != ZEROS:
                     place = key_place(chunk, at)
@@ -185,7 +190,7 @@ def _take_in_chunk(chunk: bytes, found: OffsetMap, progress: TransactionProgress
 
 
 def _take_in_records(body: bytes, place: int, count: int, base_offset: int, found: OffsetMap) -> bool:
-    """False if the map got full."""
+    """Returns False if the map is full."""
     entries, start = found.entries, found.first_offset
     if len(entries) + count > found.max_entries:
         return _take_in_some(body, place, count, base_offset, found)
@@ -230,7 +235,7 @@ def _take_in_records(body: bytes, place: int, count: int, base_offset: int, foun
 
 
 def _take_in_some(body: bytes, place: int, count: int, base_offset: int, found: OffsetMap) -> bool:
-    """Near the bound each record is counted."""
+    """Does the same near the limit of the map, and counts each record. Returns False if the map is full."""
     room = found.max_entries - len(found.entries)
     single = OffsetMap(found.first_offset, 2)
     for _ in range(count):
@@ -257,7 +262,7 @@ def follow_marker(
     count: int,
     progress: TransactionProgress,
 ) -> bool:
-    """A control batch: whether it is a marker that nothing needs any more."""
+    """Takes a control batch into account. Returns whether it is a marker that is no longer needed."""
     if not count:  # emptied by an earlier cleaning
         return True
     codec = attributes & COMPRESSION_MASK

@@ -1,4 +1,4 @@
-"""Reading a segment from front to end in chunks of whole batches."""
+"""Reads a segment from front to end in chunks of whole batches."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _LENGTH_AND_MAGIC: Final = struct.Struct(">8xi4xb")
 
 
 class SegmentReader:
-    """Each chunk begins where the last batch of the one before ended: its user says by `consumed` how much of
-    it was whole batches. A batch larger than the buffer is given in a larger one.
+    """Iterates over the chunks of a segment; each begins where the whole batches of the last one ended.
+
+    The caller passes the size of the whole batches in each chunk to `consumed`. A batch that is larger than
+    the buffer is read into a larger one.
     """
 
     def __init__(self, directory: str, segment: SourceSegment, buffer_bytes: int) -> None:
@@ -41,7 +43,7 @@ class SegmentReader:
         self._consumed = size
 
     def __iter__(self) -> Iterator[bytes]:
-        """Raises TornLogError for what is no batch, OSError."""
+        """Raises OSError, and TornLogError for bytes that are not a batch."""
         wanted = self._buffer_bytes
         while self._position < self._size_bytes:
             chunk = os.pread(self._fd, min(wanted, self._size_bytes - self._position), self._position)
@@ -51,10 +53,12 @@ class SegmentReader:
             wanted = self._buffer_bytes if self._consumed else self._larger(chunk)
 
     def _larger(self, chunk: bytes) -> int:
-        """What it takes to read the first batch of a chunk that was too small for it."""
+        """Returns the size of the first batch of a chunk that was too small for it."""
         left = self._size_bytes - self._position
         if len(chunk) < BATCH_HEADER_BYTES:
-            raise TornLogError(self._position, f"{self.path}: {len(chunk)} bytes are left")
+            raise TornLogError(
+                self._position, f"{self.path}: {len(chunk)} bytes are left, less than a batch header"
+            )
         length, magic = _LENGTH_AND_MAGIC.unpack_from(chunk)
         size = int(length) + LOG_OVERHEAD_BYTES
         if magic != 2 or size < BATCH_HEADER_BYTES or size > left or size <= len(chunk):

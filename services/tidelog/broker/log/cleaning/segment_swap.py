@@ -1,8 +1,8 @@
-"""Putting a cleaned segment in the place of its sources while the log is in use.
+"""Replaces segments by their cleaned segment while the log is in use.
 
-The loop does nothing but exchange the objects; files are opened before and renamed after it in a thread.
-Until its files have their names the new segment keeps them open, so that nobody looks for it by name; those
-who send from the old ones keep theirs.
+The event loop only exchanges the objects; a thread opens the files before and renames them afterwards. Until
+its files have their final names, the new segment keeps them open, so no reader opens them by name. Ranges
+that are being sent keep the old files open.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from tidelog.model.instants import WallMs
 
 
 class SegmentSwap:
-    """`announce`, `install` and `finish` in this order; `install` belongs to the event loop, the others to
-    any thread. Nothing else may truncate or close the log meanwhile.
+    """One replacement: call `announce`, `install` and `finish` in this order.
+
+    `install` belongs to the event loop; any thread may call the others. Meanwhile, nothing else may truncate
+    or close the log.
     """
 
     def __init__(self, storage: PartitionLog, sources: Sequence[Segment], cleaned: CleanedSegment) -> None:
@@ -54,7 +56,7 @@ class SegmentSwap:
         return segment
 
     def announce(self) -> None:
-        """Raises LogStorageError, the log then as it was."""
+        """Opens the files of the new segment. Raises LogStorageError; then the log is unchanged."""
         directory, cleaned, segment = self._storage.log.directory, self._cleaned, self._segment
         try:
             announce_swap(directory, cleaned.base_offset)
@@ -67,12 +69,15 @@ class SegmentSwap:
             segment.fd = os.open(segment.path + SWAP_SUFFIX, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
             self.call_off()
-            raise LogStorageError(f"{segment.path} can't be swapped in: {error}") from error
+            raise LogStorageError(f"{segment.path} cannot be swapped in: {error}") from error
 
     def install(self) -> bool:
-        """False if the sources are no longer the log's: `call_off` then."""
+        """Puts the new segment into the log. Returns False if the log no longer has the old segments.
+
+        In that case the caller calls `call_off`.
+        """
         segment, log = self._segment, self._storage.log
-        segment.references += 1  # so that it stays open
+        segment.references += 1  # keeps its file open
         if not log.replace_segments(self._sources, segment):
             segment.references -= 1
             return False
@@ -81,12 +86,15 @@ class SegmentSwap:
         return True
 
     def call_off(self) -> None:
-        """Raises OSError."""
+        """Removes the files of the new segment. Raises OSError."""
         self._segment.close_descriptors()
         call_swap_off(self._storage.log.directory, self._cleaned.base_offset)
 
     def finish(self) -> None:
-        """Raises LogStorageError: the log can be used, but its files get their names at the next start."""
+        """Gives the files their final names and renames the old ones.
+
+        Raises LogStorageError; the log stays usable, and the next start renames the remaining files.
+        """
         directory = self._storage.log.directory
         try:
             for segment in self._sources:
@@ -94,10 +102,10 @@ class SegmentSwap:
             finish_swap(directory, self._cleaned.base_offset)
             remove_snapshots(directory, [segment.base_offset for segment in self._sources[1:]])
         except OSError as error:
-            raise LogStorageError(f"{self._segment.path} can't be swapped in: {error}") from error
+            raise LogStorageError(f"{self._segment.path} cannot be swapped in: {error}") from error
 
     def finished(self, now_ms: WallMs) -> None:
-        """On the event loop, after `finish`."""
+        """Ends the replacement after `finish`; belongs to the event loop."""
         self._segment.is_moving = False
         self._storage.is_swapping = False
         self._storage.segments_replaced(self._sources, now_ms)

@@ -1,6 +1,4 @@
-"""The cleaned segment on its way: `.cleaned` files with all indexes, complete and on disk before anything
-learns of them.
-"""
+"""Writes a cleaned segment and its indexes as `.cleaned` files, which are durable before they are used."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ _TIME_ENTRY: Final = struct.Struct(">qi")
 
 
 class CleanedSegmentWriter:
-    """For one group of source segments. Raises OSError."""
+    """The writer of one group of source segments. Methods raise OSError."""
 
     def __init__(self, directory: str, sources: Sequence[SourceSegment], index_interval_bytes: int) -> None:
         self._directory = directory
@@ -76,12 +74,15 @@ class CleanedSegmentWriter:
             self._last_indexed_timestamp = self._max_timestamp
 
     def finish(self, aborted: Sequence[AbortedTransaction]) -> CleanedSegment:
-        """Everything is on disk then. The transaction index is there even if it is empty: putting it in its
-        place is what takes the old one away.
+        """Completes the files and makes them durable.
+
+        It writes the transaction index even if it is empty, because the swap removes the old index by
+        replacing it.
         """
         self._note_time()
         status = os.stat(f"{self._directory}/{self._sources[-1].base_offset:020d}{LOG_SUFFIX}")
-        # As old as the newest of what went into it: retention goes by that where batches have no time.
+        # The modification time is that of the newest source: retention uses it if the batches have no
+        # timestamps.
         os.utime(self._fd, ns=(status.st_atime_ns, status.st_mtime_ns))
         os.fsync(self._fd)
         os.close(self._fd)
@@ -111,14 +112,14 @@ def _write(path: str, content: bytes | bytearray) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         if os.write(fd, content) != len(content):
-            raise OSError(f"{path} can't be written in full")
+            raise OSError(f"{path} cannot be written completely")
         os.fsync(fd)
     finally:
         os.close(fd)
 
 
 def remove_cleaned_files(directory: str) -> None:
-    """Left by a worker that was stopped. Raises OSError."""
+    """Removes the files of a worker that was stopped. Raises OSError."""
     for name in os.listdir(directory):
         if name.endswith(CLEANED_SUFFIX):
             Path(directory, name).unlink(missing_ok=True)

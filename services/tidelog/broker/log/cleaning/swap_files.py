@@ -1,11 +1,11 @@
-"""The files of a cleaned segment get their names, each step such that a start after any crash finds either
-the old segments or the new one.
+"""Renames the files of a cleaned segment, so that a start after a crash finds the old segments or the new
+one.
 
-1. `.cleaned`: being written. A start removes them.
-2. `.swap`, the `.log` last: complete. From `.log.swap` on a start finishes the exchange.
-3. The old segments get `.deleted`, the oldest first, so that what a crash leaves of them is the end: nothing
-   that a tombstone or marker had removed can come back without it.
-4. The new ones lose `.swap`, the `.log` last.
+1. `.cleaned`: the files are being written. A start removes them.
+2. `.swap`, the `.log` file last: the files are complete. If `.log.swap` exists, a start finishes the swap.
+3. The old segments get `.deleted`, the oldest first. After a crash, only the newer ones can remain, and no
+   record can reappear without the tombstone or marker that removed it.
+4. The new files lose `.swap`, the `.log` file last.
 
 Source: Kafka's `UnifiedLog.replaceSegments`, `LogLoader.completeSwapOperations`.
 """
@@ -34,7 +34,7 @@ _LOG_LAST: Final = (TRANSACTION_INDEX_SUFFIX, TIME_INDEX_SUFFIX, OFFSET_INDEX_SU
 
 
 def announce_swap(directory: PartitionDirectory, base_offset: int) -> None:
-    """Step 2. Raises OSError, the exchange then not begun."""
+    """Carries out step 2. Raises OSError; then the swap has not begun."""
     for suffix in _LOG_LAST:
         path = directory.file(base_offset, suffix)
         os.rename(path + CLEANED_SUFFIX, path + SWAP_SUFFIX)
@@ -42,7 +42,7 @@ def announce_swap(directory: PartitionDirectory, base_offset: int) -> None:
 
 
 def call_swap_off(directory: PartitionDirectory, base_offset: int) -> None:
-    """Undo step 2: the segments that were to be replaced are no more. Raises OSError."""
+    """Removes the new files, because the log no longer has the old segments. Raises OSError."""
     for suffix in reversed(_LOG_LAST):
         path = directory.file(base_offset, suffix)
         for unneeded in (path + SWAP_SUFFIX, path + CLEANED_SUFFIX):
@@ -51,12 +51,12 @@ def call_swap_off(directory: PartitionDirectory, base_offset: int) -> None:
 
 
 def finish_swap(directory: PartitionDirectory, base_offset: int) -> None:
-    """Step 4, also of one that was begun before. Raises OSError."""
+    """Carries out step 4, or the rest of it after a crash. Raises OSError."""
     for suffix in _LOG_LAST:
         path = directory.file(base_offset, suffix)
         if suffix == TRANSACTION_INDEX_SUFFIX and _is_empty(path + SWAP_SUFFIX):
             with suppress(FileNotFoundError):
-                os.unlink(path)  # first: until the other goes, a start does the same again
+                os.unlink(path)  # in this order, so that a start after a crash repeats both steps
             os.unlink(path + SWAP_SUFFIX)
             continue
         with suppress(FileNotFoundError):
@@ -72,14 +72,16 @@ def _is_empty(path: str) -> bool:
 
 
 def remove_snapshots(directory: PartitionDirectory, base_offsets: Sequence[int]) -> None:
-    """Of segments that went into another: no segment begins there any more. Raises OSError."""
+    """Removes the snapshots at offsets where no segment begins any more. Raises OSError."""
     for base_offset in base_offsets:
         with suppress(FileNotFoundError):
             os.unlink(directory.file(base_offset, SNAPSHOT_SUFFIX))
 
 
 def complete_interrupted_swaps(directory: PartitionDirectory) -> None:
-    """At a start, before anything else looks at the segments. Raises OSError, TornLogError."""
+    """Finishes swaps that a crash interrupted, before a start reads the segments. Raises OSError,
+    TornLogError.
+    """
     for base_offset in directory.offsets_of(LOG_SUFFIX + SWAP_SUFFIX):
         end_offset = _end_offset(directory.file(base_offset, LOG_SUFFIX + SWAP_SUFFIX), base_offset)
         for covered in directory.offsets_of(LOG_SUFFIX):
@@ -89,12 +91,13 @@ def complete_interrupted_swaps(directory: PartitionDirectory) -> None:
                         os.unlink(directory.file(covered, suffix))
         for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             path = directory.file(base_offset, suffix)
-            if not os.path.exists(path + SWAP_SUFFIX):  # what there is may be the old one's: made anew
+            # an existing index may be that of the old segment, so recovery rebuilds it
+            if not os.path.exists(path + SWAP_SUFFIX):
                 with suppress(FileNotFoundError):
                     os.unlink(path)
         finish_swap(directory, base_offset)
     for name in os.listdir(directory.path):
-        if name.endswith(SWAP_SUFFIX):  # the exchange had not begun
+        if name.endswith(SWAP_SUFFIX):  # the swap had not begun
             os.unlink(f"{directory.path}/{name}")
 
 

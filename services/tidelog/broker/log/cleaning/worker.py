@@ -1,7 +1,7 @@
-"""The worker process: takes jobs from its standard input, one line each, and answers on its standard output.
+"""The worker process: reads jobs from its standard input, one per line, and answers on its standard output.
 
-It is a program of its own (`python -m`), so that it has none of the broker's memory, and ends at once when
-the broker does: its standard input then ends.
+It is a separate program (`python -m`), so it does not share the broker's memory. It ends when its standard
+input ends, that is, when the broker stops it or dies.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from tidelog.broker.log.cleaning.cleaning_job import (
 )
 
 NICENESS: Final = 5
-"""Below the brokers of the machine: a compaction can wait, a produce can't."""
+"""The worker runs at a lower priority than the brokers, because compaction can wait and a produce cannot."""
 
 
 class Throttle:
-    """Holds the job to so many bytes a second, read and written."""
+    """Limits the number of bytes that a job reads and writes per second."""
 
     def __init__(self, max_bytes_per_second: float) -> None:
         self._rate = max_bytes_per_second
@@ -42,7 +42,7 @@ class Throttle:
 
 def main() -> None:
     os.nice(NICENESS)
-    gc.disable()  # what a job makes, millions of keys and tuples, has no cycles
+    gc.disable()  # a job creates millions of keys and tuples, but no reference cycles
     jobs: queue.SimpleQueue[bytes] = queue.SimpleQueue()
     threading.Thread(target=_take_jobs, args=(jobs,), daemon=True).start()
     while True:
@@ -52,7 +52,7 @@ def main() -> None:
 def _take_jobs(jobs: queue.SimpleQueue[bytes]) -> None:
     for line in sys.stdin.buffer:
         jobs.put(line)
-    os._exit(0)  # the broker is gone, or wants no more of it: whatever the other thread is at
+    os._exit(0)  # the broker is gone or has stopped the worker: end the other thread, too
 
 
 def _work(line: bytes) -> None:

@@ -1,4 +1,4 @@
-"""The broker's end of a cleaning worker: starts it when there is a job, reads its answers, ends it."""
+"""The broker's side of a cleaning worker: starts the process, sends jobs, reads answers and ends it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,19 @@ from typing import Final
 from tidelog.broker.log.cleaning.cleaning_job import CleaningAnswer, CleaningJob, decode_answer
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
-"""An answer names the segments that are replaced."""
+"""An answer has a base offset for each segment that is replaced."""
 _MODULE: Final = "tidelog.broker.log.cleaning.worker"
 
 
 class WorkerEndedError(RuntimeError):
-    """The worker died in the middle of a job; the message says how."""
+    """The worker died during a job; the message gives the reason."""
 
 
 class WorkerProcess:
-    """One job at a time. In a session of its own: Ctrl-C in a terminal is the broker's to act on."""
+    """A worker process for one job at a time.
+
+    It runs in a separate session, so that Ctrl-C in a terminal reaches only the broker.
+    """
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -30,7 +33,7 @@ class WorkerProcess:
         return None if self._process is None else self._process.pid
 
     async def clean(self, job: CleaningJob) -> AsyncIterator[CleaningAnswer]:
-        """The answers to a job; who stops listening before the last calls `stop`.
+        """Sends a job and yields the answers. A caller that stops before the last answer calls `stop`.
 
         Raises WorkerEndedError, OSError.
         """
@@ -41,7 +44,7 @@ class WorkerProcess:
             process.stdin.write(job.encode())
             await process.stdin.drain()
         except ConnectionError as error:
-            raise WorkerEndedError(f"the cleaning worker takes no job: {error}") from error
+            raise WorkerEndedError(f"the cleaning worker does not accept a job: {error}") from error
         while True:
             line = await process.stdout.readline()
             if not line:
@@ -61,7 +64,7 @@ class WorkerProcess:
         return self._process
 
     async def stop(self) -> None:
-        """At once, whatever it is at; it has written nothing that anyone looks at."""
+        """Kills the process. Files that it was writing are not part of the log."""
         process, self._process = self._process, None
         if process is not None:
             with suppress(ProcessLookupError):

@@ -228,7 +228,7 @@ def test_a_disk_that_refuses_leaves_the_log_as_it_was(
             raise OSError(28, "No space left on device")
 
         patch.setattr(os, "rename", refuse)
-        with pytest.raises(Exception, match="can't be swapped in"):
+        with pytest.raises(Exception, match="cannot be swapped in"):
             swap.announce()
     assert log.segments == before
     assert newest_committed(log) == expected
