@@ -81,18 +81,27 @@ packages_layer() {
   made packages "$stamp"
 }
 
+# Prints the paths that a wheel of the revision is built from. Releases before ADR 0022 also have client/.
+wheel_paths() {
+  local revision=$REVISION
+  [ "$revision" != worktree ] || revision=HEAD
+  git ls-tree --name-only "$revision" services client pyproject.toml README.md LICENSE
+}
+
 # The wheel of `make compiled`, if it is of this revision and of the image's Python.
 compiled_wheel() {
-  [ "$REVISION" = worktree ] || git diff --quiet "$REVISION" -- services client pyproject.toml || return 0
+  [ "$REVISION" = worktree ] || git diff --quiet "$REVISION" -- services pyproject.toml || return 0
   ! make -sq build/compiled/.made 2>/dev/null || ls build/wheel/tidelog-*-cp311-cp311-*.whl 2>/dev/null || true
 }
 
 code_layer() {
-  local stamp tree wheel
+  local stamp tree wheel paths
+  paths=$(wheel_paths)
+  # $paths is left unquoted below, because its names contain no spaces and each is an argument of its own.
   if [ "$REVISION" = worktree ]; then
-    tree=$(git ls-files -z services client pyproject.toml README.md LICENSE protos | xargs -0 sha256sum 2>/dev/null | sha256sum)
+    tree=$(git ls-files -z $paths protos | xargs -0 sha256sum 2>/dev/null | sha256sum)
   else
-    tree=$(git ls-tree -r "$REVISION" services client pyproject.toml README.md LICENSE)
+    tree=$(git ls-tree -r "$REVISION" $paths)
   fi
   wheel=$(compiled_wheel)
   stamp=$({ declare -f code_layer; cat "$CACHE/packages.stamp" deploy/images/tidelog; echo "$tree" "${wheel:+compiled}"; } | sha256sum)
@@ -100,9 +109,9 @@ code_layer() {
   if [ -n "$wheel" ]; then say "the compiled wheel"; else say "tidelog's wheel of $REVISION, plain Python"; fi
   mkdir "$work/source" "$work/code"
   if [ "$REVISION" = worktree ]; then
-    git ls-files -z services client pyproject.toml README.md LICENSE | tar --null --ignore-failed-read -T - -cf - | tar -C "$work/source" -xf -
+    git ls-files -z $paths | tar --null --ignore-failed-read -T - -cf - | tar -C "$work/source" -xf -
   else
-    git archive "$REVISION" services client pyproject.toml README.md LICENSE | tar -C "$work/source" -xf -
+    git archive "$REVISION" $paths | tar -C "$work/source" -xf -
   fi
   local python; python=$(readlink -f .)/$PYTHON; [ -x "$python" ] || python=$PYTHON
   [ -n "$wheel" ] || (cd "$work/source" && "$python" -m hatchling build -t wheel -d "$work" >/dev/null 2>&1)
