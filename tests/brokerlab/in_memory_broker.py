@@ -20,7 +20,7 @@ from tidelog.broker.handlers.wiring import HandlerWiring
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.partition.events import VerificationAsked, VerifyTransaction
-from tidelog.broker.partition.verifications import NO_GUARD
+from tidelog.broker.partition.producer_state import NO_GUARD
 from tidelog.broker.request import RequestContext
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import BrokerRegistration, Endpoint

@@ -16,7 +16,12 @@ from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.segment import FileRange
-from tidelog.broker.partition.append_validation import validate_batches, validate_records
+from tidelog.broker.partition.batch_validation import (
+    control_markers,
+    numbered_headers,
+    validate_batches,
+    validate_records,
+)
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import (
     AdvanceHighWatermark,
@@ -53,9 +58,7 @@ from tidelog.broker.partition.events import (
     TruncateTo,
 )
 from tidelog.broker.partition.follower_role import FetchState
-from tidelog.broker.partition.producer_state import TransactionMarker
-from tidelog.broker.partition.received_validation import control_markers, numbered_headers
-from tidelog.broker.partition.verifications import NO_GUARD
+from tidelog.broker.partition.producer_state import NO_GUARD, TransactionMarker
 from tidelog.broker.topic_rules import append_rules, log_config
 from tidelog.metrics.telemetry import TopicTraffic
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -1,11 +1,11 @@
-"""A topic's settings as its parts want them: what an append is held to, and what the log acts on."""
+"""Translates a topic's settings into the rules for appends and the configuration of its logs."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.partition.append_validation import AppendRules
+from tidelog.broker.partition.batch_validation import AppendRules
 from tidelog.records.compression import Compression
 from tidelog.settings.topic_settings import TopicSettings
 
@@ -34,7 +34,7 @@ def _target_compression(compression_type: str) -> Compression | None:
 
 
 def _target_level(settings: TopicSettings) -> int | None:
-    """None where the codec has no levels or its own default is asked for."""
+    """Returns None if the codec has no levels or the setting selects the codec's default."""
     if settings.compression_type == "gzip":
         return None if settings.compression_gzip_level < 0 else settings.compression_gzip_level
     levels = {"lz4": settings.compression_lz4_level, "zstd": settings.compression_zstd_level}
@@ -58,7 +58,7 @@ def log_config(settings: TopicSettings) -> LogConfig:
 
 
 def _segment_ms(settings: TopicSettings) -> int:
-    """A compacted log's records get out of the active segment in time for `max.compaction.lag.ms`."""
+    """Rolls compacted logs early enough that `max.compaction.lag.ms` can be kept."""
     if settings.is_compacted and settings.max_compaction_lag_ms > 0:
         return min(settings.segment_ms, settings.max_compaction_lag_ms)
     return settings.segment_ms

@@ -18,7 +18,11 @@ from tidelog.broker.current_settings import CurrentSettings
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC
+from tidelog.model.topics import (
+    GROUP_METADATA_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    effective_min_in_sync_replicas,
+)
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
@@ -53,7 +57,9 @@ def internal_topic(name: str, settings: BrokerSettings, live_brokers: int) -> Cr
             "cleanup.policy": "compact",
             "segment.bytes": str(settings.transaction_state_log_segment_bytes),
             "compression.type": "uncompressed",
-            "min.insync.replicas": str(min(settings.transaction_state_log_min_isr, factor)),
+            "min.insync.replicas": str(
+                effective_min_in_sync_replicas(settings.transaction_state_log_min_isr, factor)
+            ),
             "unclean.leader.election.enable": "false",
         }
     else:

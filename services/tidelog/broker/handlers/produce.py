@@ -33,8 +33,8 @@ from tidelog.broker.handlers.transaction_verification import (
 )
 from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.metadata_view import MetadataView
-from tidelog.broker.partition.append_validation import RecordValidationError
-from tidelog.broker.partition.verifications import NOT_IN_ONE
+from tidelog.broker.partition.batch_validation import RecordValidationError
+from tidelog.broker.partition.producer_state import NOT_IN_ONE
 from tidelog.broker.replica import Replica
 from tidelog.broker.request import (
     NO_REPLY,

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from tidelog.broker.partition.events import VerificationAsked, VerificationRefused, VerifyTransaction
-from tidelog.broker.partition.verifications import NO_GUARD, UNGUARDED
+from tidelog.broker.partition.producer_state import NO_GUARD, UNGUARDED
 from tidelog.broker.replica import Replica
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs

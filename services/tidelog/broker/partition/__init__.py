@@ -1,1 +1,4 @@
-"""What a partition decides: appends, producers, epochs. No I/O, no clock."""
+"""The core of a partition. It makes decisions about appends, producers, leader epochs and the ISR.
+
+It does no I/O and reads no clock.
+"""

@@ -1,9 +1,10 @@
-"""What happens to a replica (events, in the past tense) and what its core wants done (effects, imperative).
+"""The events that a replica's core receives (in the past tense) and the effects that it requests
+(imperative).
 
 An event stands for a batch or for something rarer, never for a record. Offsets are logical offsets and
-epochs are leader epochs. An event whose consequences depend on the time carries the time: `wall_ms` for
-batches, which age their producers; `monotonic_ms` for roles, followers' fetches and the ISR, which must not
-depend on a clock that can jump.
+epochs are leader epochs. An event whose consequences depend on the time contains the time: `wall_ms` for
+batches, from which the age of their producers is computed; `monotonic_ms` for roles, followers' fetches and
+the ISR, which must not depend on a clock that can jump.
 """
 
 from __future__ import annotations
@@ -12,8 +13,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from tidelog.broker.partition.producer_state import CompletedTransaction, ProducerState, TransactionMarker
-from tidelog.broker.partition.verifications import NO_GUARD
+from tidelog.broker.partition.producer_state import (
+    NO_GUARD,
+    CompletedTransaction,
+    ProducerState,
+    TransactionMarker,
+)
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.records.batch import BatchHeader

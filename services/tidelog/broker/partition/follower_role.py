@@ -1,7 +1,7 @@
-"""The follower's side of replication: where to cut the own log so that it agrees with the leader's.
+"""Decides where a follower truncates its log so that it agrees with the leader's.
 
-A log agrees with the leader's up to where the newest epoch that both know ends in either. The high watermark
-says nothing of it: it may lag behind what was acknowledged (SPEC C8, C9; KIP-101, KIP-279, KIP-320).
+A log agrees with the leader's up to the lower of the offsets at which the newest epoch in both logs ends. The
+high watermark cannot be used, because it may be below what was acknowledged (KIP-101, KIP-279, KIP-320).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidelog.broker.partition.leader_epochs import UNDEFINED_EPOCH, LeaderEpochs
 
 
 class FetchState(Enum):
-    """TRUNCATING: the log may hold what the leader's doesn't, nothing may be appended to it."""
+    """While TRUNCATING, the log may have batches that the leader's log has not, so nothing is appended."""
 
     NONE = "none"
     TRUNCATING = "truncating"
@@ -21,7 +21,9 @@ class FetchState(Enum):
 
 
 class Truncation(NamedTuple):
-    """Cut to `offset`; if not `is_final` the leader has to be asked again, of the epoch then the newest."""
+    """The offset at which to truncate. If not `is_final`, the follower then asks about its newest epoch
+    again.
+    """
 
     offset: int
     is_final: bool
@@ -30,16 +32,18 @@ class Truncation(NamedTuple):
 def truncation_for(
     epochs: LeaderEpochs, log_end_offset: int, log_start_offset: int, leaders_epoch: int, leaders_end: int
 ) -> Truncation:
-    """What follows from the leader's answer that its `leaders_epoch`, the largest not above the one asked
-    for, ends at `leaders_end` (Kafka: AbstractFetcherThread.getOffsetTruncationState).
+    """Returns the truncation that follows from the leader's answer.
+
+    The answer states that `leaders_epoch`, the largest epoch not above the requested one, ends at
+    `leaders_end` (Kafka's `AbstractFetcherThread.getOffsetTruncationState`).
     """
     if leaders_epoch == UNDEFINED_EPOCH:
-        # The leader knows nothing up to the epoch asked for: step below it.
+        # The leader has no epoch up to the requested one: try the next lower epoch.
         latest = epochs.latest
         start = log_start_offset if latest is None else max(latest.start_offset, log_start_offset)
         return Truncation(min(start, log_end_offset), is_final=start <= log_start_offset)
     own_epoch, own_end = epochs.end_offset_for(leaders_epoch, log_end_offset)
-    if own_epoch == UNDEFINED_EPOCH:  # the leader's is newer than all here
+    if own_epoch == UNDEFINED_EPOCH:  # The leader's epoch is newer than all epochs here.
         return Truncation(min(leaders_end, log_end_offset), is_final=True)
     offset = min(own_end, leaders_end, log_end_offset)
     return Truncation(offset, is_final=own_epoch == leaders_epoch)

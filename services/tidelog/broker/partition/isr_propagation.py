@@ -1,8 +1,7 @@
-"""When the ISR changes that this broker's leaders made are published to the controller (SPEC C5).
+"""Decides when the ISR changes of this broker's leaders are published to the controller.
 
-Pure: the time comes in. The rules are those of Kafka's `ReplicaManager.maybePropagateIsrChanges`: changes
-are collected; they are published once things have been quiet for a while, or, where they never are, at
-least once in a longer while. So a storm of changes makes few notifications.
+The rules are those of Kafka's `ReplicaManager.maybePropagateIsrChanges`: changes are collected and published
+after a quiet period, or at the latest after a longer interval. So many changes make few notifications.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from typing import Final
 from tidelog.model.topics import TopicPartition
 
 PROPAGATION_CHECK_INTERVAL_MS: Final = 2_500
-"""How often `take` is to be called."""
+"""The interval at which `take` is called."""
 QUIET_MS: Final = 5_000
-"""Published once the last change is longer ago than this, ..."""
+"""Changes are published if the last change is older than this, ..."""
 MAX_PROPAGATION_INTERVAL_MS: Final = 60_000
-"""... or the last publication is longer ago than this."""
+"""... or if the last publication is older than this."""
 
 
 class IsrPropagation:
-    """The set of changed partitions and the times that matter."""
+    """The changed partitions that are not published yet, and the times of the last change and publication."""
 
     __slots__ = ("_changed", "_last_change_ms", "_last_publication_ms", "_taken")
 
@@ -31,18 +30,18 @@ class IsrPropagation:
         self._last_publication_ms = now_ms
 
     def __len__(self) -> int:
-        """How many partitions wait to be published."""
+        """The number of partitions that wait to be published."""
         return len(self._changed)
 
     def isr_changed(self, topic_partition: TopicPartition, now_ms: int) -> None:
-        """The metadata store took a new ISR of this partition."""
+        """Records that the metadata store has accepted a new ISR of this partition."""
         self._changed[topic_partition] = None
         self._last_change_ms = now_ms
 
     def take(self, now_ms: int) -> tuple[TopicPartition, ...]:
-        """What is to be published now; empty if it isn't time, or an earlier batch isn't settled.
+        """Returns the partitions to publish now; none if it is too early or an earlier batch is not settled.
 
-        Every batch taken is settled by `published` or `not_published`.
+        The caller settles each batch with `published` or `not_published`.
         """
         if self._taken or not self._changed:
             return ()
@@ -55,11 +54,13 @@ class IsrPropagation:
         return self._taken
 
     def published(self, now_ms: int) -> None:
-        """What was taken stands in the store; what changed meanwhile comes with the next batch."""
+        """Records that the store has the batch. Partitions that changed meanwhile are in the next batch."""
         self._taken = ()
         self._last_publication_ms = now_ms
 
     def not_published(self) -> None:
-        """The store did not take it, or nobody knows: it is due again at the next check."""
+        """Records that the store refused the batch or that the outcome is unknown. The next check returns it
+        again.
+        """
         self._changed = dict.fromkeys((*self._taken, *self._changed))
         self._taken = ()

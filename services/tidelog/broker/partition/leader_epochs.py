@@ -1,6 +1,7 @@
-"""Which leader epoch began at which offset: what a follower truncates by and a fetch is checked against.
+"""The leader epochs of a log and the offsets at which they begin.
 
-Source: Kafka's `LeaderEpochFileCache` and `leader-epoch-checkpoint` file; KIP-101, KIP-279, KIP-320.
+Followers truncate by them, and the leader checks fetches against them. Sources: KIP-101, KIP-279, KIP-320;
+Kafka's `LeaderEpochFileCache` and `leader-epoch-checkpoint` file.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ _CHECKPOINT_VERSION = 0
 
 
 class CorruptLeaderEpochsError(ValueError):
-    """A leader-epoch-checkpoint that can't be read; the message says why."""
+    """The bytes are not a valid leader-epoch checkpoint."""
 
 
 class EpochEntry(NamedTuple):
@@ -25,14 +26,14 @@ class EpochEntry(NamedTuple):
 
 
 class EpochEndOffset(NamedTuple):
-    """Answer to OffsetsForLeaderEpoch: (-1, -1) where nothing is known of the epoch asked for."""
+    """The answer to OffsetsForLeaderEpoch: (-1, -1) if the epoch is unknown."""
 
     epoch: int
     end_offset: int
 
 
 class LeaderEpochs:
-    """Entries (epoch, start offset), both strictly rising. One entry an epoch that wrote something here."""
+    """Entries (epoch, start offset), both strictly increasing: one per epoch with batches in this log."""
 
     __slots__ = ("_epochs", "_start_offsets")
 
@@ -49,12 +50,12 @@ class LeaderEpochs:
         return map(EpochEntry, self._epochs, self._start_offsets)
 
     def copy(self) -> LeaderEpochs:
-        """Returns a copy that changes independently."""
+        """Returns an independent copy."""
         return LeaderEpochs(list(self))
 
     @property
     def latest_epoch(self) -> int:
-        """The epoch of the newest batches, -1 if there is none."""
+        """The epoch of the newest batches, -1 for an empty log."""
         return self._epochs[-1] if self._epochs else UNDEFINED_EPOCH
 
     @property
@@ -66,13 +67,14 @@ class LeaderEpochs:
         return EpochEntry(self._epochs[0], self._start_offsets[0]) if self._epochs else None
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Batches from `start_offset` on carry `epoch`; True if that has to be written to the checkpoint.
+        """Adds an epoch whose batches begin at `start_offset`. Returns True if the checkpoint has to be
+        written.
 
-        Entries that the new one contradicts (same or later epoch, same or later offset) are dropped, as Kafka
-        does: the log is about to hold, from `start_offset` on, what the new epoch says.
+        Removes entries that contradict it (of the same or a later epoch, or at the same or a later offset),
+        as Kafka does: from `start_offset` on, the log will have batches of the new epoch.
         """
         if epoch < 0 or start_offset < 0:
-            raise ValueError(f"leader epoch {epoch} at offset {start_offset}: neither can be negative")
+            raise ValueError(f"leader epoch {epoch} and offset {start_offset} must not be negative")
         epochs, start_offsets = self._epochs, self._start_offsets
         if epochs and epochs[-1] == epoch and start_offset >= start_offsets[-1]:
             return False
@@ -83,8 +85,10 @@ class LeaderEpochs:
         return True
 
     def note_batch(self, epoch: int, offset: int) -> None:
-        """Recovery found a batch of `epoch` at `offset`. It is right where an entry says otherwise: that was
-        written by a leader of an epoch which left nothing in this log, and a later checkpoint was lost.
+        """Takes a batch into account that recovery found at `offset`.
+
+        If an entry contradicts the batch, the batch is right: the entry is of a leader whose epoch has no
+        batches in this log, and a later checkpoint was lost.
         """
         if epoch < 0 or self.epoch_for_offset(offset) == epoch:
             return
@@ -94,10 +98,11 @@ class LeaderEpochs:
             self.assign(epoch, offset)
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
-        """Where the largest epoch not above `epoch` ends; the newest ends at `log_end_offset`.
+        """Returns where the largest epoch not above `epoch` ends; the newest epoch ends at `log_end_offset`.
 
-        An epoch above all that are known is undefined (-1, -1): the asker may know more than this log. An
-        epoch below all that are known ends where the earliest begins, under its own number (KIP-279).
+        The result is (-1, -1) for an epoch above all known ones, because the requesting log may have more
+        batches than this one. An epoch below all known ones ends where the earliest begins, and the result
+        contains the requested epoch (KIP-279).
         """
         epochs = self._epochs
         if not epochs or epoch < 0 or epoch > epochs[-1]:
@@ -108,21 +113,22 @@ class LeaderEpochs:
         return EpochEndOffset(epochs[higher - 1] if higher else epoch, self._start_offsets[higher])
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The epoch of the batch that holds `offset`; -1 if `offset` is before the first entry."""
+        """Returns the epoch of the batch at `offset`, -1 if `offset` is below the first entry."""
         found = bisect_right(self._start_offsets, offset)
         return self._epochs[found - 1] if found else UNDEFINED_EPOCH
 
     def truncate_from_end(self, end_offset: int) -> bool:
-        """The log now ends at `end_offset`: epochs that begin there or later are gone. True if any was."""
+        """Removes the epochs that begin at `end_offset` or later. Returns True if there were any."""
         kept = bisect_left(self._start_offsets, end_offset)
         changed = kept < len(self._epochs)
         del self._epochs[kept:], self._start_offsets[kept:]
         return changed
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """The log now starts at `start_offset`: the epoch in force there starts there, earlier ones are gone.
+        """Lets the log begin at `start_offset`: removes earlier epochs, and the one in effect there begins
+        there.
 
-        True if an entry changed.
+        Returns True if an entry changed.
         """
         epochs, start_offsets = self._epochs, self._start_offsets
         dropped = bisect_right(start_offsets, start_offset) - 1
@@ -137,7 +143,9 @@ class LeaderEpochs:
         self._start_offsets.clear()
 
     def encode(self) -> bytes:
-        """The text of Kafka's `leader-epoch-checkpoint`: version, number of entries, `epoch offset` lines."""
+        """Returns the text of Kafka's `leader-epoch-checkpoint`: version, number of entries, `epoch offset`
+        lines.
+        """
         lines = [str(_CHECKPOINT_VERSION), str(len(self._epochs))]
         lines += [
             f"{epoch} {offset}" for epoch, offset in zip(self._epochs, self._start_offsets, strict=True)
@@ -146,7 +154,9 @@ class LeaderEpochs:
 
     @classmethod
     def decode(cls, text: bytes) -> LeaderEpochs:
-        """Read `encode`'s text. Raises CorruptLeaderEpochsError for anything Kafka would not take either."""
+        """Returns the epochs of a checkpoint. Raises CorruptLeaderEpochsError for text that Kafka would not
+        accept.
+        """
         lines = text.decode("ascii", errors="replace").split("\n")
         while lines and not lines[-1].strip():
             lines.pop()

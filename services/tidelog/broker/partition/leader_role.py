@@ -1,9 +1,9 @@
 """The leader's side of replication: followers' progress, the high watermark, and changes of the ISR.
 
-The leader proposes a change of the ISR, and the change counts only after a compare-and-set has written it
-to the metadata store. While it is under way, the high watermark counts the larger set. So whichever way the
-change ends, nothing was acknowledged too early. There is at most one change at a time. Sources: KIP-497,
-KIP-903, KIP-966; Kafka's `Partition`, `Replica` and `ReplicaState`.
+The leader proposes a change of the ISR, and the change counts only after a compare-and-set has written it to
+the metadata store. Until then, the high watermark counts the larger set, so no record is acknowledged too
+early, whatever the outcome. There is at most one change at a time. Sources: KIP-497, KIP-903, KIP-966;
+Kafka's `Partition`, `Replica` and `ReplicaState`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ NEVER_MS: Final = MonotonicMs(-1)
 
 
 class FollowerProgress:
-    """What a leader knows about one follower: how far it has come, and when it last was in sync.
+    """The progress of one follower, and the time at which it was last in sync.
 
-    The leader learns this from the follower's fetches only. `log_end_offset` is -1 until the first.
+    The leader learns this from the follower's fetches only. `log_end_offset` is -1 until the first fetch.
     """
 
     __slots__ = (
@@ -48,11 +48,11 @@ class FollowerProgress:
     def fetched(
         self, fetch_offset: int, log_start_offset: int, leader_end_offset: int, now_ms: MonotonicMs
     ) -> None:
-        """Takes a fetch into account: the follower has everything below `fetch_offset`.
+        """Records a fetch. The follower has everything below `fetch_offset`.
 
-        If the follower now has what the leader had at the previous fetch, it was caught up at that time. So
-        a follower that reads as fast as a busy leader writes counts as in sync, although it is never quite
-        at the end.
+        If the follower now has all that the leader had at the previous fetch, it was caught up at that time.
+        So a follower that reads as fast as a busy leader writes counts as in sync, although it never reaches
+        the end.
         """
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
@@ -92,7 +92,9 @@ class LeaderRole:
     def keep_to(
         self, replicas: tuple[int, ...], in_sync_replicas: tuple[int, ...], now_ms: MonotonicMs
     ) -> None:
-        """Sets the followers. A new one in the ISR counts as caught up now, so that it has time to fetch."""
+        """Sets the followers. A new follower in the ISR counts as caught up now, so that it has time to
+        fetch.
+        """
         for replica in replicas:
             if replica != self._leader_id and replica not in self.followers:
                 is_in_sync = replica in in_sync_replicas

@@ -1,6 +1,6 @@
-"""The `.snapshot` file of producer state: version int16, crc uint32, count int32, then 46 bytes an entry.
+"""The `.snapshot` file of producer state: version int16, crc uint32, count int32, then 46 bytes per entry.
 
-The CRC-32C covers all that follows it. Source: Kafka's `ProducerSnapshot` message and `ProducerStateManager`.
+The CRC-32C covers all bytes after it. Sources: Kafka's `ProducerSnapshot` message and `ProducerStateManager`.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ _ENTRY = struct.Struct(">qhiqiqiq")
 
 
 class CorruptSnapshotError(ValueError):
-    """Bytes that are no producer snapshot; the message says why."""
+    """The bytes are not a valid producer snapshot."""
 
 
 class SnapshotEntry(NamedTuple):
-    """In file order. `last_offset` -1: no batch known; `txn_first_offset` -1: no transaction open."""
+    """One batch of a producer. `last_offset` is -1 if there is none, `txn_first_offset` if no transaction is
+    open.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -41,17 +43,17 @@ def encode_snapshot(entries: Iterable[SnapshotEntry]) -> bytes:
 
 
 def decode_snapshot(data: bytes) -> list[SnapshotEntry]:
-    """Raises CorruptSnapshotError: too short, another version, CRC mismatch, count beyond the end."""
+    """Returns the entries in the order of the file. Raises CorruptSnapshotError."""
     if len(data) < _HEAD.size + _COUNT.size:
-        raise CorruptSnapshotError(f"producer snapshot of {len(data)} bytes is too short")
+        raise CorruptSnapshotError(f"the producer snapshot of {len(data)} bytes is too short")
     version, crc = _HEAD.unpack_from(data)
     if version != SNAPSHOT_VERSION:
-        raise CorruptSnapshotError(f"producer snapshot of unknown version {version}")
+        raise CorruptSnapshotError(f"the producer snapshot has the unknown version {version}")
     body = memoryview(data)[_HEAD.size :]
     if crc32c(body) != crc:
-        raise CorruptSnapshotError("producer snapshot fails its CRC")
+        raise CorruptSnapshotError("the CRC of the producer snapshot does not match")
     count = _COUNT.unpack_from(body)[0]
     entries = body[_COUNT.size :]
     if not 0 <= count * _ENTRY.size <= len(entries):
-        raise CorruptSnapshotError(f"producer snapshot announces {count} entries in {len(entries)} bytes")
+        raise CorruptSnapshotError(f"the producer snapshot states {count} entries in {len(entries)} bytes")
     return [SnapshotEntry._make(fields) for fields in _ENTRY.iter_unpack(entries[: count * _ENTRY.size])]

@@ -1,31 +1,40 @@
-"""What a partition remembers of each idempotent producer: a repeated batch is stored once, a gap is refused.
+"""The state of the idempotent and transactional producers of a partition.
 
-Rules: Kafka's `ProducerAppendInfo`, `ProducerStateEntry`, `ProducerStateManager` (4.3); KIP-98, KIP-890.
-The leader calls `check` before and `update` after an append; followers and recovery call `update` alone.
+With it, the partition stores a repeated batch only once, refuses a batch after a gap, and knows which
+transactions are open. The leader calls `check` before an append and `update` after it; followers and recovery
+call `update` only. Sources: KIP-98, KIP-890; Kafka's `ProducerAppendInfo`, `ProducerStateEntry` and
+`ProducerStateManager` (4.3).
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.broker.partition.producer_snapshot import SnapshotEntry, decode_snapshot, encode_snapshot
-from tidelog.broker.partition.verifications import NOT_IN_ONE, UNGUARDED, Verifications
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 from tidelog.records.batch import CONTROL_BIT, NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchHeader
 from tidelog.records.control import EndTransactionMarker
 
-MAX_BATCHES_REMEMBERED = 5  # Kafka's number: also the most requests an idempotent client has in flight
+# Kafka's number, and the maximum of requests that an idempotent client has in flight
+MAX_BATCHES_REMEMBERED = 5
 DEFAULT_PRODUCER_ID_EXPIRATION_MS = 86_400_000
-MAX_PRODUCERS = 50_000  # a partition; Kafka has no bound, and short-lived producers then fill its heap
+MAX_PRODUCERS = 50_000  # per partition; Kafka has no limit, so short-lived producers can fill its heap
 NO_SEQUENCE = -1
 NO_OFFSET = -1
+NO_GUARD: Final = 0
+"""The coordinator was not asked."""
+UNGUARDED: Final = -1
+"""Verification is switched off (`transaction.partition.verification.enable`)."""
+NOT_IN_ONE: Final = -2
+"""The request names no transactional id, so it cannot contain a transaction's batches."""
+MAX_VERIFICATIONS: Final = 10_000
 _SEQUENCE_MASK = 0x7FFFFFFF
 
 
 class Duplicate(NamedTuple):
-    """A batch that was stored before: answer with these, append nothing."""
+    """The place of a batch that is in the log already, for the response."""
 
     base_offset: int
     last_offset: int
@@ -42,14 +51,15 @@ class StoredBatch(NamedTuple):
 class CompletedTransaction(NamedTuple):
     producer_id: int
     first_offset: int
-    last_offset: int  # the marker's own offset
+    last_offset: int  # offset of the marker
     is_aborted: bool
-    last_stable_offset: int  # whatever began below it has ended, too
+    last_stable_offset: int  # all transactions that began below it have ended too
 
 
 class TransactionMarker(NamedTuple):
-    """What ends a producer's transaction in a partition. `transaction_version` 2: the producer's epoch was
-    raised for it (KIP-890).
+    """The end of a producer's transaction in a partition.
+
+    With `transaction_version` 2, the coordinator has raised the producer epoch for the marker (KIP-890).
     """
 
     producer_id: int
@@ -59,7 +69,7 @@ class TransactionMarker(NamedTuple):
 
 
 class ActiveProducer(NamedTuple):
-    """One row of DescribeProducers; -1 where there is nothing to tell."""
+    """One row of DescribeProducers. A value that is not known is -1."""
 
     producer_id: int
     producer_epoch: int
@@ -69,8 +79,96 @@ class ActiveProducer(NamedTuple):
     current_txn_start_offset: int
 
 
+class Verification:
+    """A question to the coordinator whether a producer's transaction is open.
+
+    A batch after `lowest_sequence` has to wait until the batch with that sequence has been sent again. With
+    `bumps_epoch`, the producer takes a new epoch with each transaction, so a producer that is unknown here
+    must begin with sequence 0.
+    """
+
+    __slots__ = ("begun_ms", "bumps_epoch", "guard", "lowest_sequence", "producer_epoch")
+
+    def __init__(
+        self, guard: int, producer_epoch: int, sequence: int, *, bumps_epoch: bool, begun_ms: int
+    ) -> None:
+        self.guard = guard
+        self.producer_epoch = producer_epoch
+        self.lowest_sequence = sequence
+        self.bumps_epoch = bumps_epoch
+        self.begun_ms = begun_ms
+
+
+class Verifications:
+    """The verifications of one partition.
+
+    A late batch, which arrives after its transaction has ended, would open a transaction that nothing ends.
+    So the broker asks the coordinator before the first batch of a transaction. The batch is appended only if
+    its *guard*, which identifies the question, is still valid. Each transactional batch of the producer and
+    the marker of its transaction make the guard invalid. Sources: KIP-890; Kafka's `VerificationStateEntry`.
+    """
+
+    __slots__ = ("_last_guard", "_standing")
+
+    def __init__(self) -> None:
+        self._standing: OrderedDict[int, Verification] = OrderedDict()
+        self._last_guard = NO_GUARD
+
+    def __len__(self) -> int:
+        return len(self._standing)
+
+    def get(self, producer_id: int) -> Verification | None:
+        return self._standing.get(producer_id)
+
+    def begin(
+        self, producer_id: int, producer_epoch: int, sequence: int, now_ms: WallMs, *, bumps_epoch: bool
+    ) -> int:
+        """Returns the guard of a new question, or of an earlier question that is still valid."""
+        standing = self._standing.get(producer_id)
+        if standing is None:
+            self._last_guard += 1
+            standing = Verification(
+                self._last_guard, producer_epoch, sequence, bumps_epoch=bumps_epoch, begun_ms=now_ms
+            )
+            self._standing[producer_id] = standing
+            if len(self._standing) > MAX_VERIFICATIONS:
+                self._standing.popitem(last=False)
+            return standing.guard
+        if producer_epoch > standing.producer_epoch:
+            standing.producer_epoch, standing.lowest_sequence = producer_epoch, sequence
+        elif producer_epoch == standing.producer_epoch:
+            standing.lowest_sequence = min(standing.lowest_sequence, sequence)
+        standing.bumps_epoch |= bumps_epoch
+        return standing.guard
+
+    def end(self, producer_id: int) -> None:
+        """Removes the producer's verification, because the log has a batch of its transaction."""
+        self._standing.pop(producer_id, None)
+
+    def end_by_marker(self, producer_id: int, marker_epoch: int) -> None:
+        """Removes the verification of the transaction that the marker ends.
+
+        If each transaction has its own epoch, the marker's epoch is one above that of its transaction. A
+        marker whose epoch is not above the epoch of the verification ends the previous transaction: the
+        producer can begin the next transaction while the markers are still being written.
+        """
+        standing = self._standing.get(producer_id)
+        if standing is None or (standing.bumps_epoch and marker_epoch <= standing.producer_epoch):
+            return
+        del self._standing[producer_id]
+
+    def expire(self, begun_before_ms: int) -> None:
+        for producer_id in [pid for pid, v in self._standing.items() if v.begun_ms <= begun_before_ms]:
+            del self._standing[producer_id]
+
+    def clear(self) -> None:
+        self._standing.clear()
+
+
 class _Producer:
-    """State of one producer id. `batches` holds at most five, all of the current epoch, oldest first."""
+    """The state of one producer id. `batches` contains at most five batches of the current epoch, oldest
+    first.
+    """
 
     __slots__ = (
         "batches",
@@ -85,11 +183,11 @@ class _Producer:
         self.producer_epoch = producer_epoch
         self.coordinator_epoch = -1
         self.last_timestamp = -1
-        self.seen_ms = -1  # when the broker last heard of it, by its own clock
+        self.seen_ms = -1  # time of the last batch or marker by the broker's clock
         self.txn_first_offset = NO_OFFSET
         self.batches: list[
             tuple[int, int, int, int]
-        ] = []  # StoredBatch's fields; plain tuples are made faster
+        ] = []  # StoredBatch's fields, as plain tuples, which are created faster
 
     @property
     def last_sequence(self) -> int:
@@ -97,10 +195,10 @@ class _Producer:
 
 
 class ProducerState:
-    """All producers of one partition.
+    """The state of all producers of one partition.
 
-    `end_offset`: one past the last offset that the state knows of. `expiration_ms`:
-    `producer.id.expiration.ms`, may be set at any time.
+    `end_offset` is the offset after the last batch that the state covers. `expiration_ms`
+    (`producer.id.expiration.ms`) may be set at any time.
     """
 
     __slots__ = (
@@ -119,10 +217,11 @@ class ProducerState:
         expiration_ms: int = DEFAULT_PRODUCER_ID_EXPIRATION_MS,
         max_producers: int = MAX_PRODUCERS,
     ) -> None:
-        self._producers: OrderedDict[int, _Producer] = OrderedDict()  # who wrote longest ago comes first
+        self._producers: OrderedDict[int, _Producer] = OrderedDict()  # in the order of their last batches
         # producer id -> first offset of its open transaction, in the order of offsets
         self._ongoing: dict[int, int] = {}
-        self._unreplicated: list[CompletedTransaction] = []  # ended, marker not yet below the high watermark
+        # ended transactions whose markers are not below the high watermark
+        self._unreplicated: list[CompletedTransaction] = []
         self._max_producers = max_producers
         self._verifications = Verifications()
         self.end_offset = 0
@@ -132,12 +231,13 @@ class ProducerState:
         return len(self._producers)
 
     def check(self, header: BatchHeader, now_ms: WallMs) -> Duplicate | None:
-        """May this batch of a client be appended? None: yes. A Duplicate: it is here already.
+        """Returns None if this batch of a client may be appended, or the place where the log already has it.
 
-        Raises KafkaError: INVALID_PRODUCER_EPOCH (an older epoch than was seen), OUT_OF_ORDER_SEQUENCE_NUMBER
-        (not the next sequence; not 0 under a new epoch), INVALID_TXN_STATE (plain batch inside an open
-        transaction). A producer of which nothing is known, or that has expired by `now_ms`, may begin with
-        any sequence, as its history can have been deleted by retention.
+        Raises KafkaError: INVALID_PRODUCER_EPOCH (the epoch is older than the known one),
+        OUT_OF_ORDER_SEQUENCE_NUMBER (the sequence is not the next one, or not 0 in a new epoch),
+        INVALID_TXN_STATE (the batch is not transactional, but the producer has an open transaction). A
+        producer that is unknown or has expired by `now_ms` may begin with any sequence, because retention can
+        have deleted its history.
         """
         producer = self._producers.get(header[9])
         if producer is None:
@@ -151,22 +251,23 @@ class ProducerState:
                 if duplicate is not None:
                     return duplicate
                 if epoch >= 0:
-                    self._refuse_sequence(header, f"after {last_sequence}", now_ms)
+                    self._refuse_sequence(header, f"after sequence {last_sequence}", now_ms)
         elif epoch < known_epoch:
             if not self._forget_if_expired(header[9], now_ms):
                 raise _stale_epoch(header[9], epoch, known_epoch)
         elif sequence != 0 and known_epoch >= 0:
-            self._refuse_sequence(header, f"as the first of epoch {epoch}", now_ms)
+            self._refuse_sequence(header, f"as the first sequence of epoch {epoch}", now_ms)
         if producer.txn_first_offset >= 0 and not header[5] & TRANSACTIONAL_BIT:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
-                f"Producer {header[9]} has an open transaction here and sent a batch outside it",
+                f"Producer {header[9]} has an open transaction here, but its batch is not transactional",
             )
         return None
 
     def has_all_before(self, header: BatchHeader) -> bool:
-        """Whether what this producer sent before is surely here: its batch follows the last, or is one of
-        those stored.
+        """Returns whether the log surely has everything that the producer sent before this batch.
+
+        This is so if the batch follows the producer's last one or is one of the stored batches.
         """
         producer = self._producers.get(header.producer_id)
         if producer is None or producer.producer_epoch != header.producer_epoch or not producer.batches:
@@ -193,12 +294,12 @@ class ProducerState:
     def update(
         self, header: BatchHeader, now_ms: WallMs, marker: EndTransactionMarker | None = None
     ) -> CompletedTransaction | None:
-        """Take in a batch that now is in the log, its offsets assigned.
+        """Adds a batch that the log now has, with its final offsets. Returns the transaction that it ended,
+        if any.
 
         A control batch needs its `marker` (None if compaction emptied the batch or it is of another type).
-        The producer's expiry counts from `now_ms`, not from the batch's timestamp as in Kafka: whoever
-        writes records of years ago would be forgotten at once, and its retries stored twice.
-        Returns the transaction a marker ended, if any was open.
+        The producer's expiry counts from `now_ms`, not from the batch's timestamp as in Kafka. There, a
+        producer of records with old timestamps expires at once, and its retries are stored twice.
         """
         base_offset, _, _, _, _, attributes, delta, _, max_timestamp, producer_id, epoch, sequence, _ = header
         last_offset = base_offset + delta
@@ -235,7 +336,7 @@ class ProducerState:
         return producer
 
     def _evict(self) -> None:
-        """Forget the one who wrote longest ago and has no open transaction, if there is one."""
+        """Removes the producer whose last batch is the oldest, among those without an open transaction."""
         for producer_id, producer in self._producers.items():
             if producer.txn_first_offset < 0:
                 del self._producers[producer_id]
@@ -269,7 +370,7 @@ class ProducerState:
     # -- transactions and the last stable offset
 
     def has_open_transaction(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether the producer has written in its transaction here, under this very epoch."""
+        """Returns whether the producer has written in its transaction here, in this very epoch."""
         producer = self._producers.get(producer_id)
         return (
             producer is not None
@@ -278,8 +379,8 @@ class ProducerState:
         )
 
     def begin_verification(self, header: BatchHeader, now_ms: WallMs, *, bumps_epoch: bool) -> int | None:
-        """The guard with which the batch may come back once the coordinator knows of its transaction; None:
-        nobody need be asked.
+        """Returns the guard with which the batch must come back after the coordinator has confirmed its
+        transaction, or None if the transaction is already open here.
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
         if self.has_open_transaction(producer_id, epoch):
@@ -289,23 +390,22 @@ class ProducerState:
         )
 
     def check_guard(self, header: BatchHeader, guard: int) -> None:
-        """May this transactional batch go in, whose sequence and epoch are sound? Raises KafkaError:
-        TRANSACTIONAL_ID_AUTHORIZATION_FAILED (it came outside a transaction), INVALID_TXN_STATE (nobody
-        vouches for its transaction, or it has ended since), OUT_OF_ORDER_SEQUENCE_NUMBER (an earlier batch is
-        still to come).
+        """Checks a transactional batch whose sequence and epoch are valid.
+
+        Raises KafkaError: TRANSACTIONAL_ID_AUTHORIZATION_FAILED (the request has no transactional id),
+        INVALID_TXN_STATE (the coordinator has not confirmed the transaction, or it has ended since then),
+        OUT_OF_ORDER_SEQUENCE_NUMBER (an earlier batch must come first).
         """
         if guard == NOT_IN_ONE:
             raise KafkaError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "A transaction's batch came without the transactional id",
+                "The request has a transactional batch, but no transactional id",
             )
         producer_id, sequence = header.producer_id, header.base_sequence
         verification = self._verifications.get(producer_id)
         is_vouched_for = guard == UNGUARDED or (verification is not None and guard == verification.guard)
         if not is_vouched_for and not self.has_open_transaction(producer_id, header.producer_epoch):
-            raise KafkaError(
-                ErrorCode.INVALID_TXN_STATE, "The batch is not part of a transaction that is open"
-            )
+            raise KafkaError(ErrorCode.INVALID_TXN_STATE, "The batch does not belong to an open transaction")
         if verification is None:
             return
         is_first_ever = verification.bumps_epoch and producer_id not in self._producers
@@ -313,21 +413,23 @@ class ProducerState:
             earliest = 0 if is_first_ever else verification.lowest_sequence
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"Producer {producer_id} sent sequence {sequence}, {earliest} has to come first",
+                f"Producer {producer_id} sent sequence {sequence} before sequence {earliest}",
             )
 
     def check_of_coordinator(self, header: BatchHeader) -> None:
-        """May this transactional batch, which a coordinator wrote for a producer, be appended? It has no
-        sequence. Raises KafkaError INVALID_PRODUCER_EPOCH.
+        """Checks a transactional batch that a coordinator wrote for a producer. Such a batch has no sequence.
+
+        Raises KafkaError INVALID_PRODUCER_EPOCH.
         """
         producer = self._producers.get(header.producer_id)
         if producer is not None and header.producer_epoch < producer.producer_epoch:
             raise _stale_epoch(header.producer_id, header.producer_epoch, producer.producer_epoch)
 
     def check_marker(self, marker: TransactionMarker) -> None:
-        """May this marker be appended? One that came before may come again. Raises KafkaError:
-        INVALID_PRODUCER_EPOCH (of a transaction that is over), TRANSACTION_COORDINATOR_FENCED (from a
-        coordinator that has been replaced).
+        """Checks a marker. A marker that the log already has is accepted again.
+
+        Raises KafkaError: INVALID_PRODUCER_EPOCH (its transaction has ended), TRANSACTION_COORDINATOR_FENCED
+        (its coordinator has been replaced).
         """
         producer = self._producers.get(marker.producer_id)
         if producer is None:
@@ -339,13 +441,13 @@ class ProducerState:
         if marker.end.coordinator_epoch < producer.coordinator_epoch:
             raise KafkaError(
                 ErrorCode.TRANSACTION_COORDINATOR_FENCED,
-                f"A marker of coordinator epoch {marker.end.coordinator_epoch} for producer"
-                f" {marker.producer_id}, epoch {producer.coordinator_epoch} was seen",
+                f"The marker for producer {marker.producer_id} has coordinator epoch"
+                f" {marker.end.coordinator_epoch}, which is older than {producer.coordinator_epoch}",
             )
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where read_committed must stop: at the oldest transaction that is open or not yet replicated."""
+        """The first offset of the oldest transaction that is open or whose marker is not replicated yet."""
         first = next(iter(self._ongoing.values()), None)
         if self._unreplicated:
             unreplicated = min(completed.first_offset for completed in self._unreplicated)
@@ -354,18 +456,18 @@ class ProducerState:
         return first
 
     def on_high_watermark(self, high_watermark: int) -> None:
-        """Markers below `high_watermark` are replicated: their transactions no longer hold readers back."""
+        """Drops the transactions whose markers are now replicated, so that they do not hold readers back."""
         if self._unreplicated:
             self._unreplicated = [
                 ended for ended in self._unreplicated if ended.last_offset >= high_watermark
             ]
 
-    # -- forgetting
+    # -- removal
 
     def expire(self, now_ms: WallMs) -> int:
-        """Forget producers that were silent for `expiration_ms`; returns how many.
+        """Removes producers that were inactive for `expiration_ms`, and returns how many.
 
-        One with an open transaction stays.
+        Producers with an open transaction stay.
         """
         expired = [pid for pid, producer in self._producers.items() if self._is_expired(producer, now_ms)]
         for producer_id in expired:
@@ -374,15 +476,15 @@ class ProducerState:
         return len(expired)
 
     def forget_verifications(self) -> None:
-        """The partition has another leader: who asked before asks again."""
+        """Removes all verifications, because another broker leads the partition. Producers must ask again."""
         self._verifications.clear()
 
     def truncate_from(self, offset: int) -> bool:
-        """The log was cut at `offset`. True: nothing of the state was beyond it.
+        """Takes the truncation of the log at `offset` into account.
 
-        False: the state is empty now and must be made anew, by `load` of the newest snapshot at or below
-        `offset` and `update` with each batch from there on; what the cut batches displaced can be had only
-        so.
+        Returns True if the state covered nothing beyond `offset`. Returns False if it did: the state is then
+        empty, because the batches that the removed ones displaced are not known. The caller rebuilds it with
+        `load` of the newest snapshot at or below `offset` and `update` with each later batch.
         """
         if self.end_offset <= offset:
             return True
@@ -398,11 +500,11 @@ class ProducerState:
     # -- snapshot files and DescribeProducers
 
     def snapshot(self) -> bytes:
-        """Contents of the `.snapshot` file that is named by the log's end offset, in Kafka's format.
+        """Returns the contents of a `.snapshot` file, whose name is the log end offset, in Kafka's format.
 
-        Kafka keeps the newest batch of a producer only. Here a producer has one entry for each batch
-        remembered, newest last: Kafka, for which a later entry of the same id replaces an earlier one, reads
-        what it would have written itself, and `load` gets all five back.
+        Kafka stores only the newest batch of a producer. Here, a producer has one entry for each remembered
+        batch, the newest last. Kafka uses the last entry of an id, so it reads what it would have written
+        itself, and `load` restores all batches.
         """
         return encode_snapshot(
             SnapshotEntry(
@@ -417,10 +519,11 @@ class ProducerState:
         )
 
     def load(self, data: bytes, end_offset: int, now_ms: WallMs) -> None:
-        """Replace the state by that of a `.snapshot` file (ours or Kafka's) whose name says `end_offset`.
+        """Replaces the state by that of a `.snapshot` file, written here or by Kafka, with `end_offset` as
+        its name.
 
-        The file doesn't say when a producer was last heard of, so all expire from `now_ms` on. Raises
-        CorruptSnapshotError, the state then unchanged.
+        The file does not contain when a producer was last active, so the expiry of all counts from `now_ms`.
+        Raises CorruptSnapshotError; the state is then unchanged.
         """
         entries = decode_snapshot(data)
         self.clear()
@@ -459,13 +562,15 @@ class ProducerState:
         ]
 
     def stored_batches(self, producer_id: int) -> list[StoredBatch]:
-        """The batches remembered of a producer, oldest first; none if it is unknown."""
+        """Returns the remembered batches of a producer, oldest first; none if the producer is unknown."""
         producer = self._producers.get(producer_id)
         return [StoredBatch(*batch) for batch in producer.batches] if producer else []
 
 
 def _batches_to_store(producer: _Producer) -> list[tuple[int, int, int, int]]:
-    """The last carries the producer's own timestamp, which a marker may have moved."""
+    """Returns the batches for the snapshot. The last has the producer's own timestamp, which can be a
+    marker's.
+    """
     if not producer.batches:
         return [(NO_SEQUENCE, NO_OFFSET, 0, producer.last_timestamp)]
     *older, (last_sequence, last_offset, delta, _) = producer.batches
@@ -475,14 +580,14 @@ def _batches_to_store(producer: _Producer) -> list[tuple[int, int, int, int]]:
 def _stale_epoch(producer_id: int, epoch: int, known_epoch: int) -> KafkaError:
     return KafkaError(
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        f"Epoch {epoch} of producer {producer_id} is over, epoch {known_epoch} was seen",
+        f"Epoch {epoch} of producer {producer_id} is older than its current epoch {known_epoch}",
     )
 
 
 def _find_duplicate(
     batches: list[tuple[int, int, int, int]], first_sequence: int, last_offset_delta: int
 ) -> Duplicate | None:
-    """The remembered batch with the same first and last sequence."""
+    """Returns the remembered batch with the same first and last sequence."""
     last_sequence = (first_sequence + last_offset_delta) & _SEQUENCE_MASK
     for stored_last, last_offset, delta, timestamp in batches:
         if stored_last == last_sequence and (stored_last - delta) & _SEQUENCE_MASK == first_sequence:

@@ -1,11 +1,10 @@
-"""Batches of idempotent producers that were refused for a reason that passes, and those sent after them.
+"""Remembers batches of idempotent producers that were refused for a temporary reason.
 
-A client has several batches under way. The first can come while this broker does not lead yet, the second a
-moment later when it does. The second then follows a gap; told OUT_OF_ORDER_SEQUENCE_NUMBER, librdkafka takes
-a new producer epoch and sends again what may be stored already: a duplicate. The gap is of our own making, so
-the second is refused for the same reason as the first, and both come again in order.
-
-Nothing is accepted here that would be refused otherwise. Kafka does not do this.
+A client has several batches in flight. The first can arrive while this broker does not lead yet, and the
+second when it leads. Then the second follows a gap. On OUT_OF_ORDER_SEQUENCE_NUMBER, librdkafka takes a new
+producer epoch and sends batches again that may be stored already, which makes duplicates. This broker caused
+the gap, so it refuses the second batch with the error of the first, and the client sends both again in order
+(docs/adr/0013). This refuses more batches than Kafka does, and accepts no others.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from tidelog.records.batch import BatchHeader
 
 MAX_PRODUCERS: Final = 1_000
 MEMORY_MS: Final = 5_000
-"""What was under way when the refusal was sent has come by then."""
+"""Within this time, all batches arrive that were in flight when the refusal was sent."""
 _SEQUENCE_MASK: Final = 0x7FFFFFFF
 _HALF_OF_ALL_SEQUENCES: Final = 1 << 30
 
@@ -32,7 +31,10 @@ class _Refusal(NamedTuple):
 
 
 class RefusedBatches:
-    """Of one partition; one refusal a producer, the earliest of those that it has to send again."""
+    """The refusals of one partition.
+
+    Each producer has at most one, that of the earliest batch that it has to send again.
+    """
 
     __slots__ = ("_refusals",)
 
@@ -43,7 +45,7 @@ class RefusedBatches:
         return len(self._refusals)
 
     def refused(self, header: BatchHeader, error: ErrorCode, now_ms: WallMs) -> None:
-        """This batch was refused and will come again."""
+        """Records the refusal of a batch that the client will send again."""
         if self._standing(header, now_ms) is None:
             refusal = _Refusal(header.producer_epoch, header.base_sequence, error, now_ms + MEMORY_MS)
             self._refusals[header.producer_id] = refusal
@@ -52,7 +54,7 @@ class RefusedBatches:
                 self._refusals.popitem(last=False)
 
     def reason_to_refuse(self, header: BatchHeader, now_ms: WallMs) -> ErrorCode | None:
-        """That of an earlier batch of this producer, if that one has not come again yet."""
+        """Returns the error of an earlier batch of this producer that has not been sent again yet."""
         refusal = self._refusals.get(header.producer_id)
         if refusal is None:
             return None
@@ -60,12 +62,13 @@ class RefusedBatches:
         if standing is not None:
             return standing.error
         if header.base_sequence == refusal.base_sequence or header.producer_epoch != refusal.producer_epoch:
-            # Here it is again, or the producer has begun anew. (It may have been forgotten just now.)
+            # The batch has been sent again, or the producer has a new epoch. (`_standing` may have removed
+            # it.)
             self._refusals.pop(header.producer_id, None)
         return None
 
     def _standing(self, header: BatchHeader, now_ms: WallMs) -> _Refusal | None:
-        """The producer's refusal, if `header` is of a later batch than that."""
+        """Returns the producer's refusal if `header` is of a batch after the refused one."""
         refusal = self._refusals.get(header.producer_id)
         if refusal is None or refusal.producer_epoch != header.producer_epoch:
             return None

@@ -13,6 +13,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from tidelog.model.topics import effective_min_in_sync_replicas
+
 _NAMED_PARTITIONS: Final = 3
 
 
@@ -56,7 +58,7 @@ class PartitionView:
 
     @property
     def needed_isr(self) -> int:
-        return min(self.min_isr, len(self.settled_replicas))
+        return effective_min_in_sync_replicas(self.min_isr, len(self.settled_replicas))
 
     @property
     def has_spare(self) -> bool:

@@ -13,7 +13,7 @@ from loglab.batches import append, make_batch, make_marker, read_all
 from loglab.logs import OwnedLog, files, open_log
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.partition.received_validation import control_markers, received_headers
+from tidelog.broker.partition.batch_validation import control_markers, received_headers
 
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=150, segment_ms=10_000, segment_index_bytes=100)
 

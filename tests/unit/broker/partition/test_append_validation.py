@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.partition.append_validation import AppendRules, RecordValidationError, validate_batches
+from tidelog.broker.partition.batch_validation import AppendRules, RecordValidationError, validate_batches
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.records.batch import BatchHeader, parse_header
 from tidelog.records.builder import assemble_batch, build_batch

@@ -192,7 +192,7 @@ def test_random_bytes_are_refused_or_read(text: bytes) -> None:
 
 def test_negative_numbers_are_a_mistake() -> None:
     for epoch, offset in ((-1, 0), (0, -1)):
-        with pytest.raises(ValueError, match="neither can be negative"):
+        with pytest.raises(ValueError, match="must not be negative"):
             LeaderEpochs().assign(epoch, offset)
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.partition.append_validation import (
+from tidelog.broker.partition.batch_validation import (
     MAX_RECORD_ERRORS,
     AppendRules,
     RecordValidationError,

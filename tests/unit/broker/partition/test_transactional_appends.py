@@ -29,11 +29,13 @@ from tidelog.broker.partition.events import (
 )
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import (
+    NO_GUARD,
+    NOT_IN_ONE,
+    UNGUARDED,
     CompletedTransaction,
     ProducerState,
     TransactionMarker,
 )
-from tidelog.broker.partition.verifications import NO_GUARD, NOT_IN_ONE, UNGUARDED
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader
 from tidelog.records.control import EndTransactionMarker

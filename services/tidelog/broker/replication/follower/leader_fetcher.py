@@ -18,9 +18,9 @@ from typing import Final, Protocol, cast
 
 import structlog
 
+from tidelog.broker.partition.batch_validation import received_headers
 from tidelog.broker.partition.events import EpochDiverged
 from tidelog.broker.partition.follower_role import FetchState
-from tidelog.broker.partition.received_validation import received_headers
 from tidelog.broker.replica import Replica
 from tidelog.broker.replication.fetch_wire import (
     FETCH_VERSION,

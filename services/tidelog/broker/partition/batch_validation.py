@@ -1,21 +1,26 @@
-"""Checks what a client sends to a partition: one sound batch that keeps to the topic's settings.
+"""Checks batches before they are appended: those of clients, of a leader, and of the owner of a shard.
 
-`validate_batches` decides from the 61 bytes of the batch header and the CRC. Kafka walks all records here.
-This broker walks them (`validate_records`, microseconds per record) only if the topic needs it: compacted
-topics (each record has a key), topics with a codec of their own, topics with `tidelog.validate.records`, and
-batches with a timestamp out of range, to find the records. So if a header misstates its records, only the
-reader notices. Rules and error codes are those of Kafka 4.3's `ProduceRequest`, `UnifiedLog` and
-`LogValidator`, in the order in which Kafka applies them.
+`validate_batches` checks a client's batch by the 61 bytes of its header and the CRC. Kafka walks all records
+here. This broker walks them (`validate_records`, microseconds per record) only if the topic needs it:
+compacted topics (each record has a key), topics with a codec of their own, topics with
+`tidelog.validate.records`, and batches with a timestamp out of range, to find the records. So if a header
+misstates its records, only the reader notices. Rules and error codes are those of Kafka 4.3's
+`ProduceRequest`, `UnifiedLog` and `LogValidator`, in the order in which Kafka applies them.
+
+A leader sends whole batches from its log, with offsets and epochs. A follower only checks that they are
+complete and follow its own log (Kafka's `UnifiedLog` for appends as follower).
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from tidelog.broker.partition.events import NO_MARKERS, Markers
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 from tidelog.records.batch import (
@@ -30,6 +35,9 @@ from tidelog.records.batch import (
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
+    CorruptBatchError,
+    assign_offset_and_epoch,
+    iterate_headers,
     parse_header,
 )
 from tidelog.records.builder import assemble_batch
@@ -40,7 +48,13 @@ from tidelog.records.compression import (
     DecompressedTooLargeError,
     compress,
 )
-from tidelog.records.record import CorruptRecordError, read_headers, records_of, scan_records
+from tidelog.records.record import (
+    CorruptRecordError,
+    end_transaction_marker,
+    read_headers,
+    records_of,
+    scan_records,
+)
 
 INT64_MAX: Final = 2**63 - 1
 FIRST_PRODUCE_VERSION_WITH_ZSTD: Final = 7
@@ -49,9 +63,11 @@ MIN_RECORD_BYTES: Final = 14  # the least size field that Kafka accepts for any 
 MAX_RECORD_ERRORS: Final = 1_000  # per batch in a response; Kafka lists all of them
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
+_MIN_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
 _LENGTH = struct.Struct(">i")
 _UNUSUAL_ATTRIBUTES: Final = CONTROL_BIT | TIMESTAMP_TYPE_BIT
 _ZSTD = Compression.ZSTD.value  # a plain int: comparing enum members is slow
+_new_header = tuple.__new__
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +86,7 @@ class AppendRules:
 
     @property
     def may_need_records(self) -> bool:
-        """Whether there is any batch for which `needs_records` is True."""
+        """Whether `needs_records` can be True for some batch."""
         return self.is_compacted or self.validates_records or self.target_compression is not None
 
     def needs_records(self, header: BatchHeader) -> bool:
@@ -382,3 +398,89 @@ def _check_records(body: memoryview, header: BatchHeader, rules: AppendRules, no
             tuple(errors),
         )
     return max_timestamp
+
+
+# -- batches from a leader or from the owner of a shard
+
+
+def received_headers(records: memoryview, log_end_offset: int) -> list[BatchHeader]:
+    """Returns the header of each whole batch in `records`, in order; ignores an incomplete last batch.
+
+    The batches are contiguous from the beginning of `records`. There can be gaps between their offsets,
+    because the leader's log may be compacted. Raises KafkaError: CORRUPT_MESSAGE for an invalid batch,
+    INVALID_RECORD for a batch that begins below `log_end_offset` or below the end of the previous one.
+    """
+    headers: list[BatchHeader] = []
+    position, end, next_offset = 0, len(records), log_end_offset
+    last_start = end - BATCH_HEADER_BYTES
+    unpack = _HEADER.unpack_from
+    while position <= last_start:
+        fields = unpack(records, position)
+        base_offset, length, _, magic, crc, _, last_offset_delta, *_ = fields
+        stop = position + length + LOG_OVERHEAD_BYTES
+        if length < _MIN_BATCH_LENGTH or magic != CURRENT_MAGIC or last_offset_delta < 0:
+            raise _no_batch(base_offset, length, magic, last_offset_delta)
+        if stop > end:
+            break
+        if crc32c(records[position + CRC_COVERS_FROM : stop]) != crc:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE,
+                f"The CRC of the batch at offset {base_offset} does not match its header, {crc}",
+            )
+        if base_offset < next_offset:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD,
+                f"The batch at offset {base_offset} is below the next offset, {next_offset}",
+            )
+        headers.append(_new_header(BatchHeader, fields))
+        next_offset = base_offset + last_offset_delta + 1
+        position = stop
+    return headers
+
+
+def numbered_headers(records: memoryview, base_offset: int, leader_epoch: int) -> list[BatchHeader]:
+    """Assigns offsets from `base_offset` and the leader epoch to the batches, and returns their headers.
+
+    Raises KafkaError as `received_headers` does, and CORRUPT_MESSAGE if a batch is incomplete or there is
+    none.
+    """
+    position, offset = 0, base_offset
+    try:
+        for position, header in iterate_headers(records):
+            assign_offset_and_epoch(records, position, offset, leader_epoch)
+            offset += header.last_offset_delta + 1
+    except CorruptBatchError as error:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+    headers = received_headers(records, base_offset)
+    if not headers or sum(header.size_bytes for header in headers) != len(records):
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"The {len(records)} bytes are not whole batches")
+    return headers
+
+
+def control_markers(records: memoryview, headers: Sequence[BatchHeader]) -> Markers:
+    """Returns the markers of the control batches, by base offset; None for a batch without a marker.
+
+    `headers` are those of the batches in `records`, which are contiguous. Raises KafkaError CORRUPT_MESSAGE.
+    """
+    for header in headers:
+        if header[5] & CONTROL_BIT:
+            break
+    else:
+        return NO_MARKERS
+    markers, position = {}, 0
+    for header in headers:
+        if header[5] & CONTROL_BIT:
+            try:
+                markers[header.base_offset] = end_transaction_marker(records, position)
+            except ValueError as error:
+                raise KafkaError(ErrorCode.CORRUPT_MESSAGE, str(error)) from error
+        position += header.size_bytes
+    return markers
+
+
+def _no_batch(base_offset: int, length: int, magic: int, last_offset_delta: int) -> KafkaError:
+    return KafkaError(
+        ErrorCode.CORRUPT_MESSAGE,
+        f"The bytes are not a batch: base offset {base_offset}, length {length}, magic {magic}, "
+        f"last offset delta {last_offset_delta}",
+    )
