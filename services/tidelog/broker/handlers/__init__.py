@@ -1,7 +1,8 @@
 """The APIs that this broker serves. ApiVersions lists exactly the rows of SERVED_APIS.
 
-A row says who answers the requests of an API: this broker, the controller, or the coordinators of the groups
-or transactions that a request names. `wiring.py` constructs the handler of an API at its first request.
+A row states where the requests of an API are answered: by this broker, by the controller, or by the
+coordinators of the groups or transactions that a request names. `wiring.py` constructs the handler of an API
+at its first request.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from tidelog.wire.api_keys import ApiKey
 
 
 class Place(Enum):
-    """Where an API is answered, unless it is at coordinators."""
+    """The place where an API is answered, unless coordinators answer it."""
 
     LOCAL = "local"
-    """By a module of this package, named after the API."""
+    """A handler in this package answers; `wiring.py` names its module."""
     CONTROLLER = "controller"
-    """By the controller; this broker only forwards the request."""
+    """The controller answers; this broker only forwards the request."""
 
 
 LOCAL: Final = Place.LOCAL
@@ -27,8 +28,9 @@ TO_CONTROLLER: Final = Place.CONTROLLER
 
 
 class ToShard(NamedTuple):
-    """The coordinator of a group or transaction answers. A request names one, at the start of its body; from
-    version `batched_from` it has a list of them (`coordination/batched.py`).
+    """The coordinator of a group or transaction answers. Before version `batched_from`, a request names one
+    group or transaction at the start of its body; from this version on, it contains a list of them
+    (`coordination/batched.py`).
     """
 
     kind: ShardKind
@@ -36,7 +38,9 @@ class ToShard(NamedTuple):
 
 
 class ServedApi(NamedTuple):
-    """One API. `advertised_min` is the first version that ApiVersions lists, if not the first one served."""
+    """An API that this broker serves. `advertised_min` is the first version that ApiVersions lists, if it
+    differs from the first version that is served.
+    """
 
     min_version: int
     max_version: int
@@ -45,8 +49,8 @@ class ServedApi(NamedTuple):
 
 
 SERVED_APIS: Final[dict[int, ServedApi]] = {
-    # librdkafka compresses only for brokers that list Produce from 0 (KAFKA-18659); versions 0 to 2 are
-    # refused all the same.
+    # librdkafka compresses only for brokers that list Produce from version 0 on (KAFKA-18659). Versions 0 to
+    # 2 are refused nevertheless.
     ApiKey.PRODUCE: ServedApi(3, 13, LOCAL, advertised_min=0),
     ApiKey.FETCH: ServedApi(4, 18, LOCAL),
     ApiKey.LIST_OFFSETS: ServedApi(1, 11, LOCAL),
@@ -92,7 +96,7 @@ SERVED_APIS: Final[dict[int, ServedApi]] = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ServedApi(0, 0, TO_CONTROLLER),
     ApiKey.OFFSET_DELETE: ServedApi(0, 0, ToShard(ShardKind.GROUP)),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: ServedApi(0, 1, TO_CONTROLLER),
-    # Deviation: quotas are stored and described, but not enforced yet.
+    # Deviation: quotas are stored and described, but they are not enforced.
     ApiKey.ALTER_CLIENT_QUOTAS: ServedApi(0, 1, TO_CONTROLLER),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ServedApi(0, 0, LOCAL),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ServedApi(0, 0, LOCAL),

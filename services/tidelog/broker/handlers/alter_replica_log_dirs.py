@@ -1,8 +1,7 @@
-"""AlterReplicaLogDirs v1 and v2: replicas can't move, as there is one data directory; to ask for what is
-so already is no error.
+"""AlterReplicaLogDirs v1 and v2. There is one data directory, so a replica cannot move. Naming the directory
+that it is in succeeds and has no effect.
 
-Another directory than this broker's is answered LOG_DIR_NOT_FOUND, as by an Apache Kafka broker that
-hasn't got it.
+Any other directory gets LOG_DIR_NOT_FOUND, as from a Kafka broker that does not have it.
 """
 
 from __future__ import annotations

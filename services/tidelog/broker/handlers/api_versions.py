@@ -1,7 +1,7 @@
-"""ApiVersions v0 to v4: exactly what is served, plus the features an ordinary Kafka broker names.
+"""ApiVersions v0 to v4: the table of the served APIs, and the features that an ordinary Kafka broker lists.
 
-A version that isn't served is answered in v0 with UNSUPPORTED_VERSION and the same table (KIP-511); the
-dispatcher sends those here too.
+A request in a version that is not served gets UNSUPPORTED_VERSION and the same table in v0 (KIP-511). The
+dispatcher uses `unsupported_version` for that.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ _FIRST_VERSION_WITH_SOFTWARE = 3
 _FIRST_VERSION_WITH_ZERO_MIN_FEATURE = 4
 
 
-def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
+def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
     if context.api_version >= _FIRST_VERSION_WITH_SOFTWARE and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
     response = ApiVersionsResponse(api_keys=served_versions())
-    # Before v4 clients choke on a feature whose least version is 0 (KAFKA-17011), so Kafka leaves those out.
+    # Before v4, clients fail on a feature whose lowest version is 0 (KAFKA-17011), so Kafka leaves such
+    # features out.
     response.supported_features = [
         SupportedFeatureKey(name=feature.name, min_version=feature.min_level, max_version=feature.max_level)
         for feature in SUPPORTED_FEATURES
@@ -53,7 +54,7 @@ def handle(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsR
 
 
 def unsupported_version() -> ApiVersionsResponse:
-    """For a version nobody knows: to be encoded in v0."""
+    """Returns the response to an unknown version, to be encoded in v0."""
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=served_versions())
 
 

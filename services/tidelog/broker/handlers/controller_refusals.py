@@ -1,7 +1,7 @@
-"""The responses to forwarded requests when the controller refuses the whole request or can't be reached.
+"""The responses to forwarded requests when the controller refuses the whole request or cannot be reached.
 
-Kafka's responses have no common place for such an error: some have one for the whole request, others one for
-each item that the request names.
+Kafka's responses have no common place for such an error: some have one for the whole request, others have one
+for each item that the request names.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _elect_leaders(version: int, request: Any, code: ErrorCode, message: str | N
         ReplicaElectionResult,
     )
 
-    # Version 0 has no error of the whole request, only those of its partitions.
+    # Version 0 has no error for the whole request, only errors for its partitions.
     return ElectLeadersResponse(
         error_code=code,
         replica_election_results=[

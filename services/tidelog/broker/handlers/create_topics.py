@@ -1,6 +1,7 @@
-"""CreateTopics v2 to v7: the controller decides and places, this broker passes on.
+"""CreateTopics v2 to v7: forwards the request to the controller, which decides and places the replicas.
 
-From v5 the answer tells a new topic's settings, which this broker adds as DescribeConfigs would tell them.
+From v5 on, the response contains the settings of each new topic. This broker adds them, as DescribeConfigs
+would describe them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""DeleteRecords v0 to v2: everything below an offset is gone; -1 stands for the high watermark. Answered
-with the low watermark: the least log start offset of the replicas that are alive.
+"""DeleteRecords v0 to v2: deletes all records below an offset, or below the high watermark if the offset is
+-1. The response contains the low watermark, which is the least log start offset of the live replicas.
 
-The answer waits until the low watermark has reached the offset, so that no replica brings the records back,
-or `timeout_ms` is over (REQUEST_TIMED_OUT). Refused, as in Kafka: an offset above the high watermark or
-below -1 (OFFSET_OUT_OF_RANGE), a topic that is compacted only (POLICY_VIOLATION), an internal topic
-(INVALID_TOPIC_EXCEPTION). Deviation: the new start is on disk before the answer.
+The response waits until the low watermark has reached the offset, so that no replica brings the records back,
+or until `timeout_ms` has passed (REQUEST_TIMED_OUT). As in Kafka, the broker refuses an offset above the high
+watermark or below -1 (OFFSET_OUT_OF_RANGE), a topic that is only compacted (POLICY_VIOLATION) and an internal
+topic (INVALID_TOPIC_EXCEPTION). Deviation: the new start is on disk before the response is sent.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 INVALID_LOW_WATERMARK: Final = -1
 Pending: TypeAlias = "tuple[Replica, int, DeleteRecordsPartitionResult]"
-"""A replica, the offset that its low watermark has to reach, and its part of the response."""
+"""A replica, the offset that its low watermark must reach, and its part of the response."""
 
 
 class DeleteRecordsHandler:
@@ -65,8 +65,8 @@ class DeleteRecordsHandler:
                 for topic in request.topics
             ]
         )
-        # What was answered as deleted must not come back after a crash, and the periodic checkpoint may be a
-        # minute away.
+        # Records that the response reports as deleted must not come back after a crash, and the next periodic
+        # checkpoint may be a minute away.
         deadline_ms = self._timer.monotonic_ms() + max(request.timeout_ms, 0)
         await asyncio.to_thread(self._log_directory.checkpoint_log_start_offsets)
         if pending:
@@ -105,8 +105,8 @@ class DeleteRecordsHandler:
 
 
 def _low_watermark(metadata: MetadataView, replica: Replica) -> int:
-    """Returns the least log start offset of the replicas on live brokers. The others learn of the new start
-    before they are in sync again.
+    """Returns the least log start offset of the replicas on live brokers. The other replicas learn the new
+    start before they are in sync again.
     """
     core, alive = replica.core, metadata.brokers
     followers = [other for other in core.replicas if other != core.broker_id and other in alive]
@@ -114,7 +114,9 @@ def _low_watermark(metadata: MetadataView, replica: Replica) -> int:
 
 
 class DelayedDeleteRecords(DelayedOperation):
-    """Answered when the low watermark of each partition has reached its offset, or the time is over."""
+    """A request that waits until the low watermark of each partition has reached its offset, or until its
+    timeout.
+    """
 
     __slots__ = ("_done", "_metadata", "_pending")
 

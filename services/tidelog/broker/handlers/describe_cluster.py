@@ -1,8 +1,8 @@
-"""DescribeCluster v0 to v2: the brokers that are alive, on the listener that the client came by.
+"""DescribeCluster v0 to v2: the live brokers, with their addresses on the client's listener.
 
-Fenced brokers (v2) are none: a broker that has lost its lease is not known any more. The controller's id
-is a broker's that takes admin requests, as everywhere where clients are told of it. Only endpoint type 1
-(brokers) is served.
+There are never fenced brokers (v2), because a broker that has lost its lease is no longer known. As in all
+responses to clients, the controller id is the id of a broker that accepts admin requests. Only endpoint type
+1 (brokers) is served.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DescribeClusterHandler:
         if request.endpoint_type == CONTROLLERS:
             return DescribeClusterResponse(
                 error_code=ErrorCode.MISMATCHED_ENDPOINT_TYPE,
-                error_message="This is a broker's endpoint, a controller's was asked for",
+                error_message="This endpoint belongs to a broker, but the request is for a controller",
             )
         if request.endpoint_type != BROKERS:
             return DescribeClusterResponse(

@@ -1,9 +1,9 @@
-"""DescribeConfigs v1 to v4: settings of topics, of this broker or of all brokers (a broker without a
-name), with source, synonyms and (v3) type and text.
+"""DescribeConfigs v1 to v4: the settings of topics, of this broker, or of all brokers (a broker without a
+name), with source, synonyms and, from v3 on, type and description.
 
-Another broker's settings are refused, as only that broker knows them. A broker's loggers (BROKER_LOGGER)
-are one, `root`. Deviation: groups and client metrics, whose settings aren't
-supported yet, are refused with INVALID_REQUEST.
+Another broker's settings are refused, because only that broker knows them. A broker has one logger
+(BROKER_LOGGER), `root`. Deviation: groups and client metrics have no settings yet and are refused with
+INVALID_REQUEST.
 """
 
 from __future__ import annotations
@@ -60,7 +60,9 @@ class DescribeConfigsHandler:
 
 
 async def _describe_in_turns(description: _Description) -> DescribeConfigsResponse:
-    """Kafka's tools ask for the settings of all topics at once; other clients are served meanwhile."""
+    """Describes the resources. Kafka's tools ask for the settings of all topics at once, so other clients are
+    served in between.
+    """
     results = []
     for number, resource in enumerate(description.request.resources, 1):
         results.append(description.result(resource))
@@ -70,7 +72,7 @@ async def _describe_in_turns(description: _Description) -> DescribeConfigsRespon
 
 
 class _Description:
-    """One request's answers. Topics with the same settings of their own share one description."""
+    """The results of one request. Topics with equal overrides share one description."""
 
     def __init__(
         self, settings: BrokerSettings, metadata: MetadataView, request: DescribeConfigsRequest
@@ -92,7 +94,7 @@ class _Description:
         return result
 
     def _configs(self, resource: DescribeConfigsResource) -> list[DescribeConfigsResourceResult]:
-        names = resource.configuration_keys or None  # an empty list, too, stands for all
+        names = resource.configuration_keys or None  # an empty list also means all settings
         settings, own_id = self._settings, self._settings.node_id
         match resource.resource_type:
             case ResourceType.TOPIC:

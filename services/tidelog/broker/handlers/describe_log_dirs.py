@@ -1,8 +1,7 @@
-"""DescribeLogDirs v1 to v5: the size of each partition on this broker's disk, and how much the disk holds
-(v4) in bytes.
+"""DescribeLogDirs v1 to v5: the size of each partition on this broker's disk and, from v4 on, the size of the
+disk, in bytes.
 
-There is one data directory and replicas don't move between directories: no lag, no future replicas,
-nothing cordoned.
+There is one data directory, so there are no lags, no future replicas and no cordoned directories.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ class DescribeLogDirsHandler:
         try:
             disk = os.statvfs(path)
         except OSError as error:
-            _log.warning("the data directory can't be asked for its size", path=path, error=str(error))
+            _log.warning("cannot read the size of the data directory's disk", path=path, error=str(error))
             return DescribeLogDirsResponse(
                 results=[DescribeLogDirsResult(ErrorCode.KAFKA_STORAGE_ERROR, path)]
             )
@@ -63,7 +62,7 @@ class DescribeLogDirsHandler:
         )
 
     def _partitions(self, request: DescribeLogDirsRequest) -> dict[str, list[DescribeLogDirsPartition]]:
-        """Those asked for that are here; what is elsewhere or unknown is left out."""
+        """Returns the requested partitions that this broker hosts. Other partitions are left out."""
         replicas = self._hosted.replicas
         if request.topics is None:
             wanted = sorted(replicas)

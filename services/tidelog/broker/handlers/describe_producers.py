@@ -1,4 +1,4 @@
-"""DescribeProducers v0: the idempotent and transactional producers that a partition's leader remembers
+"""DescribeProducers v0: the idempotent and transactional producers that the leader of a partition remembers
 (KIP-664).
 """
 

@@ -1,9 +1,9 @@
-"""DescribeQuorum v0 to v2: the controller in the words of KRaft's quorum, for Kafka's tools and
+"""DescribeQuorum v0 to v2: describes the controller as if it were a KRaft quorum, for Kafka's tools and
 dashboards.
 
-Deviation: there is no Raft quorum, the metadata is in a store of its own. The elected controller stands
-for the only voter, the other brokers for observers, the count of metadata changes that this broker has
-seen for log end offset and high watermark.
+Deviation: there is no Raft quorum, because the metadata store holds the metadata. The response shows the
+elected controller as the only voter and the other brokers as observers. Log end offset and high watermark are
+the number of metadata changes that this broker has received.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class DescribeQuorumHandler:
                 else:
                     partitions.append(
                         ResponsePartitionData(
-                            asked.partition_index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "No quorum has it"
+                            asked.partition_index,
+                            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                            "There is no quorum for this partition",
                         )
                     )
             topics.append(ResponseTopicData(topic.topic_name, partitions))
@@ -83,7 +85,7 @@ class DescribeQuorumHandler:
         )
 
     def _nodes(self) -> list[Node]:
-        """Where the voter listens."""
+        """Returns the address of the voter."""
         leader = self._metadata.brokers.get(self._controller.id_for_clients)
         if leader is None:
             return []

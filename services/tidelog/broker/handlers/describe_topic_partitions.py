@@ -1,8 +1,8 @@
-"""DescribeTopicPartitions v0: topics in order of their names, a page of partitions at a time (KIP-966).
+"""DescribeTopicPartitions v0: topics in the order of their names, one page of partitions at a time (KIP-966).
 
-A page has at most `response_partition_limit` partitions, nor more than
-`max.request.partition.size.limit`; `next_cursor` says where the next begins. Deviation: a name that no
-topic can have is answered INVALID_TOPIC_EXCEPTION; Kafka fails the whole request.
+A page has at most `response_partition_limit` partitions, and at most `max.request.partition.size.limit`.
+`next_cursor` is the start of the next page. Deviation: an invalid topic name is answered with
+INVALID_TOPIC_EXCEPTION; Kafka fails the whole request.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class DescribeTopicPartitionsHandler:
         return self._page(names, request.cursor, limit)
 
     def _names(self, request: DescribeTopicPartitionsRequest) -> list[str]:
-        """The topics from the cursor's on; no topics in the request stand for all."""
+        """Returns the topics from the cursor's topic on. A request without topics asks for all of them."""
         cursor = request.cursor
         first = cursor.topic_name if cursor is not None else ""
         wanted: Iterable[str] = (
@@ -62,11 +62,11 @@ class DescribeTopicPartitionsHandler:
         names = sorted(name for name in wanted if name >= first)
         if cursor is not None and cursor.partition_index < 0:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"no partition has the index {cursor.partition_index}"
+                ErrorCode.INVALID_REQUEST, f"The cursor's partition index {cursor.partition_index} is invalid"
             )
         if cursor is not None and request.topics and first not in names:
             raise KafkaError(
-                ErrorCode.INVALID_REQUEST, f"the cursor's topic {first} is not among those asked for"
+                ErrorCode.INVALID_REQUEST, f"The request does not contain the cursor's topic {first}"
             )
         return names
 

@@ -1,8 +1,8 @@
-"""FindCoordinator v0 to v6: the broker that leads the partition of a group's or transactional id's shard; it
-passes requests on to whoever owns the shard. From v4 on for several names at once.
+"""FindCoordinator v0 to v6: the broker that leads the partition of the shard of a group or transactional id.
+That broker passes requests on to the owner of the shard. From v4 on, a request may contain several names.
 
-The internal topic is made at the first request and waited for, where Kafka answers
-COORDINATOR_NOT_AVAILABLE meanwhile. There are no share groups: INVALID_REQUEST, as from Kafka without them.
+The first request creates the internal topic and waits for it; Kafka answers COORDINATOR_NOT_AVAILABLE in the
+meantime. There are no share groups, so they get INVALID_REQUEST, as from a Kafka without them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tidelog.broker.request import RequestContext
 
 FIRST_CLAIM_MS: Final = 2_000
-"""How long the answer waits for a coordinator of a new topic's shards."""
+"""The longest time that a response waits for a coordinator to claim the shards of a new topic."""
 _FIRST_VERSION_WITH_KEYS: Final = 4
 _NO_NODE: Final = -1
 _KINDS: Final = {0: ShardKind.GROUP, 1: ShardKind.TRANSACTION}
@@ -58,7 +58,8 @@ class FindCoordinatorHandler:
         await coordination.topics.make(kind)
         keys = request.coordinator_keys or [request.key]
         shards = {shard for key in keys if (shard := coordination.shard_of(kind, key)) is not None}
-        # A client that comes while its shard is being claimed would have to wait longer than this takes.
+        # Otherwise, a client that asks while its shard is being claimed would wait for its own retry, which
+        # takes longer.
         await coordination.until_served(shards, FIRST_CLAIM_MS)
         return self._answer(request, context, kind)
 

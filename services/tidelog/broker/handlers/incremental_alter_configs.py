@@ -1,9 +1,10 @@
-"""IncrementalAlterConfigs v0 and v1: single settings of topics and brokers set, taken back, added to or taken
-from (lists); and the level of this broker's root logger.
+"""IncrementalAlterConfigs v0 and v1: sets or resets single settings of topics and brokers, appends to and
+subtracts from lists, and sets the level of this broker's root logger.
 
-This broker checks its own settings (only it takes changes of them) and passes on; the controller checks
-topics' and stores. Deviations: a broker setting that Kafka doesn't know is refused, where Kafka keeps it;
-groups and client metrics have no settings yet; there is one logger, root.
+This broker checks its own settings, which no other broker may change, and passes the request on. The
+controller checks the settings of topics and stores the changes. Deviations: a broker setting that Kafka does
+not know is refused, where Kafka stores it; groups and client metrics have no settings yet; the only logger is
+root.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class IncrementalAlterConfigsHandler:
 
 def _set_log_levels(resource: AlterConfigsResource) -> None:
     for change in resource.configs:
-        assert change.value is not None  # `refusals` saw to it
+        assert change.value is not None  # `refusals` has refused changes without a value
         set_level(change.value)
 
 

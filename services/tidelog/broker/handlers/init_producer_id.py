@@ -1,5 +1,5 @@
-"""InitProducerId v0 to v5: an idempotent producer is given a new producer id by this broker, epoch 0; what a
-transactional one is given is its coordinator's to say. Version 6 is unstable in Kafka 4.3.
+"""InitProducerId v0 to v5. This broker gives an idempotent producer a new producer id with epoch 0. The
+coordinator answers a transactional producer. Version 6 is unstable in Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -43,7 +43,8 @@ class InitProducerIdHandler:
             return InitProducerIdResponse(
                 producer_id=await self._controller.next_producer_id(), producer_epoch=0
             )
-        except (KafkaError, ConnectionError):  # the controller moved or is away: the client tries again
+        # the controller moved or cannot be reached, so the client retries
+        except (KafkaError, ConnectionError):
             return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 
 

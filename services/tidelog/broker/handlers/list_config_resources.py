@@ -1,7 +1,8 @@
-"""ListConfigResources v0 and v1: what has settings: topics, brokers and their loggers (KIP-1142).
+"""ListConfigResources v0 and v1: the resources that have settings, which are topics, brokers and their
+loggers (KIP-1142).
 
-Version 0 was ListClientMetricsResources and names client metrics only, of which there are none yet, nor
-groups with settings of their own.
+Version 0 was ListClientMetricsResources and lists only client metrics. There are none yet, and groups have no
+settings of their own yet.
 """
 
 from __future__ import annotations

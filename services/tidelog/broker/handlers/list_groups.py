@@ -1,8 +1,8 @@
-"""ListGroups v0 to v5: the groups of all shards whose partitions this broker leads, by state and type if
-asked.
+"""ListGroups v0 to v5: the groups of all shards whose partitions this broker leads, filtered by state and
+type.
 
-One shard that is being loaded is told as the error of the whole answer, beside what the others have, as in
-Kafka: the list would not be complete.
+If one shard is still being loaded, its error becomes the error of the whole response, beside the groups of
+the other shards. The list would not be complete otherwise. Kafka does the same.
 """
 
 from __future__ import annotations
@@ -34,6 +34,6 @@ class ListGroupsHandler:
             else:
                 failed = ErrorCode(answer.error_code)
                 listed.groups += answer.groups
-            if failed and failed is not ErrorCode.NOT_COORDINATOR:  # another broker tells of those
+            if failed and failed is not ErrorCode.NOT_COORDINATOR:  # another broker lists that shard's groups
                 listed.error_code = failed
         return listed

@@ -1,13 +1,13 @@
-"""ListOffsets v1 to v11: earliest (-2), latest (-1), max timestamp (-3), earliest local (-4), latest tiered
-(-5), earliest pending upload (-6), or a time.
+"""ListOffsets v1 to v11: the offset for a timestamp, or for one of these values: earliest (-2), latest (-1),
+max timestamp (-3), earliest local (-4), latest tiered (-5), earliest pending upload (-6).
 
-There is no tiered storage: -4 is the earliest offset, -5 and -6 have no answer (offset -1), as in Kafka
-with it switched off.
+There is no tiered storage: -4 is the earliest offset, and -5 and -6 have no answer (offset -1), as in a Kafka
+without tiered storage.
 
-Clients see the log up to the high watermark, followers (replica id >= 0) all of it. A new leader whose high
-watermark has not reached the start of its epoch does not know yet what was acknowledged: a client that asks
-for the latest offset, or for a time it finds nothing for, is told OFFSET_NOT_AVAILABLE (before v5
-LEADER_NOT_AVAILABLE) and comes again (KIP-207).
+Clients see the log up to the high watermark, followers (replica id >= 0) see all of it. A new leader whose
+high watermark has not reached the start of its epoch does not know yet which records were acknowledged. A
+client that asks for the latest offset, or for a timestamp without an offset, then gets OFFSET_NOT_AVAILABLE
+(before v5 LEADER_NOT_AVAILABLE) and retries (KIP-207).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class ListOffsetsHandler:
         return self._answer(request, context)
 
     def _answer(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
-        """Reads only, so it may run in a thread beside the event loop."""
+        """Returns the response. Only reads, so it may run in a thread beside the event loop."""
         asked = Counter(
             (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
         )
@@ -71,7 +71,9 @@ class ListOffsetsHandler:
             for part in topic.partitions:
                 try:
                     if asked[topic.name, part.partition_index] > 1:
-                        raise KafkaError(ErrorCode.INVALID_REQUEST, "a partition is named twice")
+                        raise KafkaError(
+                            ErrorCode.INVALID_REQUEST, "The request contains the partition twice"
+                        )
                     partitions.append(self._lookup(topic.name, part, request, context.api_version))
                 except KafkaError as error:
                     partitions.append(

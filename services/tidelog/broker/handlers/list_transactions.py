@@ -1,5 +1,5 @@
-"""ListTransactions v0 to v2: the transactions of all shards whose partitions this broker leads, by state,
-producer, duration and pattern if asked (KIP-664, KIP-994, KIP-1152).
+"""ListTransactions v0 to v2: the transactions of all shards whose partitions this broker leads, filtered by
+state, producer, duration and pattern (KIP-664, KIP-994, KIP-1152).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ListTransactionsHandler:
             self._coordination, ShardKind.TRANSACTION, request.body, context
         ):
             if answer is None:
-                if error is not ErrorCode.NOT_COORDINATOR:  # another broker tells of those
+                if error is not ErrorCode.NOT_COORDINATOR:  # another broker lists that shard's transactions
                     listed.error_code = error
                 continue
             listed.error_code = answer.error_code or listed.error_code
@@ -38,5 +38,5 @@ class ListTransactionsHandler:
             listed.transaction_states += answer.transaction_states
         listed.unknown_state_filters = list(unknown_states)
         if listed.error_code:
-            listed.transaction_states = []  # as in Kafka: all or nothing
+            listed.transaction_states = []  # as in Kafka, an error leaves no partial list
         return listed

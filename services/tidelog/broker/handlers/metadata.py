@@ -1,9 +1,9 @@
-"""Metadata v0 to v13: brokers and topics, by name or topic id; makes unknown topics where
-`auto.create.topics.enable` lets it.
+"""Metadata v0 to v13: brokers, and topics by name or topic id. Creates unknown topics if
+`auto.create.topics.enable` allows it.
 
-Encoded answers are kept until the cluster's metadata changes. Deviation: a topic that is made on demand
-is answered at once as it now is, where Kafka answers LEADER_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION
-and lets the client ask again.
+Encoded responses are kept until the cluster's metadata changes. Deviation: a topic that is created on demand
+is described at once. Kafka answers LEADER_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION, and the client asks
+again.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class MetadataHandler:
             topics=[self._creatable(name) for name in dict.fromkeys(names)],
             timeout_ms=_CREATE_TIMEOUT_MS,
         )
-        # In a version of that API's own: it is encoded on its way to the controller.
+        # The version is CreateTopics' own, because the request is encoded on its way to the controller.
         _, version = CreateTopicsRequest.VERSIONS
         forwarded = ForwardedRequest(version, creation, client_id=context.client_id, host=context.host)
         errors: dict[str, int] = {}
@@ -96,7 +96,7 @@ class MetadataHandler:
             created: CreateTopicsResponse = await self._controller.api.handle(ApiKey.CREATE_TOPICS, forwarded)
             errors = {result.name: result.error_code for result in created.topics if result.error_code}
         except (KafkaError, ConnectionError):
-            errors = dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)  # the client asks again
+            errors = dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)  # the client retries
         response = self._answer(request, context)
         for topic in response.topics:
             if topic.error_code and topic.name in errors:
@@ -187,7 +187,7 @@ def _cache_key(request: MetadataRequest, context: RequestContext) -> tuple[objec
 
 
 def _wanted(request: MetadataRequest, version: int) -> list[MetadataRequestTopic] | None:
-    """None: all topics. Version 0 says that with an empty list."""
+    """Returns the requested topics, or None for all topics. Version 0 requests all with an empty list."""
     if version < _FIRST_VERSION_WITH_NULL_FOR_ALL and not request.topics:
         return None
     return request.topics

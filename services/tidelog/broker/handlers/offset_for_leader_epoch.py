@@ -1,9 +1,9 @@
-"""OffsetForLeaderEpoch v2 to v4: where a leader epoch ends in this log (KIP-101, KIP-320); consumers find
-out so whether the log was truncated.
+"""OffsetForLeaderEpoch v2 to v4: returns the offset at which a leader epoch ends in this log (KIP-101,
+KIP-320). Consumers use it to detect that the log was truncated, and followers use it before they copy from a
+new leader.
 
-Followers ask so before they take anything from a new leader (SPEC C8). Only the leader answers, except to
-replica id -2, the debugging one. An epoch that this log does not know, and -1, are answered (-1, -1) without
-an error.
+Only the leader answers, except to the debugging replica id -2. If this log does not know the epoch, or the
+epoch is -1, the answer is (-1, -1) without an error.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""TxnOffsetCommit v0 to v5: offsets that count once their transaction is committed. Decided by the group's
-coordinator.
+"""TxnOffsetCommit v0 to v5: offsets that become valid when their transaction is committed. The group's
+coordinator answers.
 
-Before the first of a transaction the transaction's coordinator is asked whether the group's partition takes
-part in it; from v5 on the question adds the partition, as the client then sends no AddOffsetsToTxn (KIP-890).
-Else nobody would write the marker that ends them. While it can't say, the client is told
-COORDINATOR_LOAD_IN_PROGRESS, which all clients know to try again.
+Before the first commit of a transaction, the broker asks the transaction's coordinator whether the group's
+partition belongs to the transaction; otherwise, no marker would ever end the offsets. From v5 on, the
+question also adds the partition, because the client no longer sends AddOffsetsToTxn (KIP-890). If the
+transaction's coordinator cannot answer, the client gets COORDINATOR_LOAD_IN_PROGRESS, which all clients
+retry.
 """
 
 from __future__ import annotations

@@ -87,8 +87,8 @@ class HandlerWiring:
         wire = _WITH_OBJECTS.get(api_key)
         if wire is not None:
             return wire(self._parts)
-        module = importlib.import_module(f"tidelog.broker.handlers.{ApiKey(api_key).name.lower()}")
-        return Handling(module.handle)
+        module = importlib.import_module(f"tidelog.broker.handlers.{_WITHOUT_OBJECTS[api_key]}")
+        return Handling(getattr(module, ApiKey(api_key).name.lower()))
 
 
 async def _forward_to_controller(
@@ -135,7 +135,7 @@ def _to_shard(coordination: Coordination, api_key: int, to: ToShard) -> Handling
 
 
 def _keeping_body(api_key: int, handle: Handler) -> Handling:
-    """For handlers that may pass the request's body on to a coordinator."""
+    """Returns the handling of an API whose handler may pass the request's body on to a coordinator."""
     from tidelog.broker.coordination.forwarding import whole_decoder
 
     return Handling(handle, partial(whole_decoder, api_key))
@@ -345,4 +345,19 @@ _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
     ApiKey.LIST_CONFIG_RESOURCES: _list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
 }
-"""The handlers of all other APIs are functions that need no object."""
+
+_WITHOUT_OBJECTS: Final[dict[int, str]] = {
+    ApiKey.API_VERSIONS: "api_versions",
+    ApiKey.DESCRIBE_ACLS: "acls",
+    ApiKey.CREATE_ACLS: "acls",
+    ApiKey.DELETE_ACLS: "acls",
+    ApiKey.CREATE_DELEGATION_TOKEN: "delegation_tokens",
+    ApiKey.RENEW_DELEGATION_TOKEN: "delegation_tokens",
+    ApiKey.EXPIRE_DELEGATION_TOKEN: "delegation_tokens",
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: "delegation_tokens",
+    ApiKey.SASL_HANDSHAKE: "sasl",
+    ApiKey.SASL_AUTHENTICATE: "sasl",
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "sasl",
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "sasl",
+}
+"""The modules of the handlers that need no object. Each handler is a function with the name of its API."""

@@ -1,8 +1,9 @@
-"""WriteTxnMarkers v1 to v2: ends of transactions in partitions that this broker leads. Coordinators send
-theirs over their sessions; this is for Kafka's tool that aborts hanging transactions (KIP-664).
+"""WriteTxnMarkers v1 to v2: writes the markers that end transactions, in partitions that this broker leads.
+Coordinators send their markers over their sessions. This API serves Kafka's tool that aborts hanging
+transactions (KIP-664).
 
-It is answered once all markers are replicated. Those for `__consumer_offsets` are passed on to the owners of
-the groups.
+The response is sent when all markers are replicated. Markers for `__consumer_offsets` are passed on to the
+owners of the groups.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
 
 import pytest
@@ -19,9 +18,7 @@ def test_every_api_has_a_handler_and_a_range_of_kafkas(lab: InMemoryBroker, key:
     handling = HandlerWiring(lab.broker).handling(key)
     assert len(inspect.signature(handling.handle).parameters) == 2
     if served.answered is LOCAL:
-        name = ApiKey(key).name.lower()
-        module = importlib.import_module(f"tidelog.broker.handlers.{name}")
-        assert module.__doc__.startswith(spec.name)
+        assert spec.name in inspect.getmodule(handling.handle).__doc__
     assert (served.min_version, served.max_version) == (spec.min_version, spec.max_version)
 
 
