@@ -1,4 +1,4 @@
-"""Kafka's message definitions: where they come from, and what is read from them."""
+"""Kafka's message definitions: where they are loaded from, and which of them are used."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JARS = {
     "kafka-group-coordinator": "4ab56d002e1624185c874199e9e0ffb243dbeb9f68b4d0cadf48ce2f617a1126",
     "kafka-transaction-coordinator": "c64aaa2a88d8fd382c4800204872917686e542043c7916c9e8797d939d8eb313",
 }
-"""Artifacts of org.apache.kafka that hold definitions, with the SHA-256 of their jars."""
+"""The artifacts of org.apache.kafka that contain definitions, with the SHA-256 of their jars."""
 DEFINITIONS_FOLDER = "common/message/"
 FETCH_TIMEOUT_S = 300
 
@@ -29,11 +29,11 @@ NOT_OURS = {
     "SnapshotHeaderRecord",
     "VotersRecord",
 }
-"""Data records of KRaft's own log; tidelog has no such log."""
+"""Records of KRaft's own log, which tidelog does not have."""
 
 
 class DefinitionsUnavailableError(Exception):
-    """The jars are not here and can't be fetched; the message says why."""
+    """The jars are not on this machine and cannot be fetched. The message states why."""
 
 
 def cache_folder() -> Path:
@@ -42,7 +42,7 @@ def cache_folder() -> Path:
 
 
 def find_jars() -> list[Path]:
-    """The pinned jars: from our cache, else those already on this machine, else through Maven."""
+    """Returns the pinned jars: from the project's cache, else from this machine, else through Maven."""
     folder = cache_folder()
     found = []
     for artifact, sha256 in JARS.items():
@@ -53,7 +53,7 @@ def find_jars() -> list[Path]:
                 _fetch(artifact, target)
             if not _is_pinned(target, sha256):
                 target.unlink(missing_ok=True)
-                raise SystemExit(f"{target.name}: its SHA-256 is not the pinned one")
+                raise SystemExit(f"{target.name}: its SHA-256 differs from the pinned one")
         found.append(target)
     return found
 
@@ -102,9 +102,9 @@ def _fetch(artifact: str, target: Path) -> None:
 
 
 def load_definitions() -> list[dict[str, Any]]:
-    """All definitions with fields that a broker or its coordinators need, as parsed JSON.
+    """Returns all definitions with fields that a broker or its coordinators need, as parsed JSON.
 
-    Requests and responses are those of APIs that a broker's listener serves. Raises
+    Requests and responses are those of the APIs that a broker's listener serves. Raises
     DefinitionsUnavailableError.
     """
     definitions: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""From one definition to the text of its dataclasses."""
+"""Writes the dataclasses of one definition as Python source."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ IMPLICIT_DEFAULTS = {"bool": "False", "float64": "0.0", "string": '""', "bytes":
 
 
 def snake(name: str) -> str:
-    """`TopicData` -> topic_data, `Enable2Pc` -> enable2_pc."""
+    """Returns a name in snake case: `TopicData` -> topic_data, `Enable2Pc` -> enable2_pc."""
     parted = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", name)
     return parted.lower()
 
 
 def versions(text: str | None) -> tuple[int, int]:
-    """First and last version of Kafka's notation; (0, -1) for none."""
+    """Returns the first and last version of a range in Kafka's notation, (0, -1) for "none"."""
     if not text or text == "none":
         return 0, -1
     if text.endswith("+"):
@@ -42,20 +42,20 @@ def versions(text: str | None) -> tuple[int, int]:
 
 
 def valid_versions(definition: dict[str, Any]) -> tuple[int, int]:
-    """The versions of a definition; a latest version that Kafka calls unstable is not one of them."""
+    """Returns the versions of a definition, without a latest version that Kafka calls unstable."""
     first, last = versions(definition["validVersions"])
     return first, last - (1 if definition.get("latestVersionUnstable") else 0)
 
 
 class MessageSource:
-    """The classes of one definition in order of use: inner structs first."""
+    """The classes of one definition in the order of use: inner structs come first."""
 
     def __init__(self, definition: dict[str, Any], unstable: bool) -> None:
         self.definition = definition
         first, last = versions(definition["validVersions"])
         self.valid = (first, last - (1 if unstable else 0))
         self.structs: dict[str, list[dict[str, Any]]] = {}
-        """Inner structs by their name in the definition."""
+        """Returns the inner structs by their name in the definition."""
         self._common = {struct["name"]: struct["fields"] for struct in definition.get("commonStructs", ())}
         self._collect(definition["fields"])
 
@@ -71,7 +71,7 @@ class MessageSource:
                 raise SystemExit(f"{self.definition['name']}: two structs {name}")
 
     def _living(self, fields: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Fields that some valid version has."""
+        """Returns the fields that some valid version has."""
         first, last = self.valid
         kept = []
         for field in fields:
@@ -81,7 +81,9 @@ class MessageSource:
         return kept
 
     def write_struct(self, name: str, renamed: dict[str, str]) -> list[str]:
-        """Lines of an inner struct's class; `renamed` maps struct names to class names where they differ."""
+        """Returns the lines of an inner struct's class. `renamed` maps names of structs to names of classes
+        where they differ.
+        """
         return self._write_class(renamed.get(name, name), self.structs[name], renamed, [])
 
     def write_message(self, renamed: dict[str, str]) -> list[str]:
@@ -120,7 +122,7 @@ class MessageSource:
         name, kind = attribute_name(field), field["type"]
         is_struct = struct_name(field) is not None and not kind.startswith("[]")
         nullable = "nullableVersions" in field or (is_struct and "tag" in field)
-        default = field.get("default") or ""  # for Kafka's generator a JSON null is no default at all
+        default = field.get("default") or ""  # for Kafka's generator, a JSON null is no default
         is_null = default == "null"
         if kind == "records":
             kind_of_records = "Records" if self.definition["type"] == "response" else "Buffer"
@@ -162,13 +164,13 @@ def attribute_name(field: dict[str, Any]) -> str:
 
 
 def struct_name(field: dict[str, Any]) -> str | None:
-    """The struct a field holds, one or an array of them."""
+    """Returns the struct that a field contains, one or an array of them."""
     kind: str = field["type"].removeprefix("[]")
     return None if kind in PYTHON_TYPES or kind == "records" else kind
 
 
 def shape(fields: list[dict[str, Any]]) -> Any:
-    """The key under which equal struct definitions are the same one."""
+    """Returns a key that is equal for equal struct definitions."""
     kept = ("name", "type", "versions", "nullableVersions", "tag", "taggedVersions", "default")
     return [([field.get(key) for key in kept], shape(field.get("fields", []))) for field in fields]
 

@@ -1,1 +1,1 @@
-"""What the whole cluster names: topics, partitions, errors. No I/O."""
+"""The terms that all services share, such as topics, partitions and errors. This package does no I/O."""

@@ -1,7 +1,7 @@
-"""Which shard of the coordinators a group or a transactional id belongs to (SPEC E1).
+"""The shards of the coordinators, and the mapping of groups and transactional ids to shards.
 
-A shard is one partition of `__consumer_offsets` or `__transaction_state`: who leads the partition takes the
-shard's requests, who owns the shard decides them.
+A shard is one partition of `__consumer_offsets` or `__transaction_state`. The leader of the partition
+receives the requests for the shard, and the owner of the shard answers them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _INT_MIN: Final = -(1 << 31)
 
 
 class ShardKind(StrEnum):
-    """The value is the `<kind>` of the metadata store's `/coordinators/<kind>/...`."""
+    """The kinds of shards. The value is the `<kind>` of `/coordinators/<kind>/...` in the metadata store."""
 
     GROUP = "group"
     TRANSACTION = "transaction"
@@ -38,12 +38,12 @@ class ShardId(NamedTuple):
 
 
 def shard_for(kind: ShardKind, name: str, partition_count: int) -> ShardId:
-    """The shard of a group id or transactional id: Kafka's `Utils.abs(name.hashCode()) % partitions`."""
+    """Returns the shard of a group or transactional id: Kafka's `Utils.abs(name.hashCode()) % partitions`."""
     return ShardId(kind, _absolute(java_hash_code(name)) % partition_count)
 
 
 def java_hash_code(text: str) -> int:
-    """`String.hashCode` of Java: over UTF-16 units, as int32."""
+    """Returns Java's `String.hashCode`, which is computed over UTF-16 units, as an int32."""
     code = 0
     units = text.encode("utf-16-be", "surrogatepass")
     for at in range(0, len(units), 2):
@@ -52,5 +52,5 @@ def java_hash_code(text: str) -> int:
 
 
 def _absolute(number: int) -> int:
-    """As Kafka's `Utils.abs`: the one int32 without a positive counterpart becomes 0."""
+    """Returns Kafka's `Utils.abs`. The only int32 without a positive counterpart becomes 0."""
     return 0 if number == _INT_MIN else abs(number)

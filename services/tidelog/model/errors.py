@@ -9,7 +9,7 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """The int16 that stands in every Kafka answer; 0 is success."""
+    """The int16 error code of Kafka's responses. 0 means success."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -187,7 +187,7 @@ RETRIABLE_ERRORS: frozenset[ErrorCode] = frozenset(
 
 
 class KafkaError(Exception):
-    """A refusal that a client is told by its code, with one sentence for people."""
+    """A refusal that is reported to a client by its code, with one sentence for people."""
 
     def __init__(self, code: ErrorCode, message: str | None = None) -> None:
         super().__init__(message or code.name)

@@ -1,7 +1,7 @@
-"""Feature levels (KIP-584): what this version speaks, and what a new cluster starts with.
+"""Feature levels (KIP-584): the levels that this version supports, and the levels of a new cluster.
 
-Levels are those that Apache Kafka 4.3 knows (`Feature`, `MetadataVersion`), so that its tools show and
-accept them.
+The levels are those of Apache Kafka 4.3 (`Feature`, `MetadataVersion`), so that Kafka's tools show and accept
+them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Topic names and ids, and what makes a name legal.
+"""Topic names and ids, and the rules for valid names.
 
-Rules and texts follow Kafka's `org.apache.kafka.common.internals.Topic`.
+Rules and messages follow Kafka's `org.apache.kafka.common.internals.Topic`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def effective_min_in_sync_replicas(min_in_sync_replicas: int, replica_count: int
 
 
 def topic_name_problem(name: str) -> str | None:
-    """Why `name` can't be a topic's name, as one sentence, or None if it can."""
+    """Returns one sentence that states why `name` is not a valid topic name, or None if it is valid."""
     if not name:
         return "Topic name is invalid: the empty string is not allowed"
     if name in {".", ".."}:
@@ -54,5 +54,7 @@ def topic_name_problem(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str:
-    """Topics with equal keys would share metric names, so Kafka refuses the second ('.' and '_' alike)."""
+    """Returns a key that is equal for topics with the same metric names ('.' and '_' count as equal). Kafka
+    refuses the second of such topics.
+    """
     return name.replace(".", "_")

@@ -1,7 +1,7 @@
 """The trace that the current work belongs to, if any. Log lines and calls to other services carry its ids.
 
 A trace crosses processes in the header `traceparent` of the W3C recommendation Trace Context. This module
-does not need OpenTelemetry; `tracing/tracer.py` does, and it is imported only where tracing is on.
+does not need OpenTelemetry. `tracing/tracer.py` does, and it is imported only if tracing is on.
 """
 
 from __future__ import annotations

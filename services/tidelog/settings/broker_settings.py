@@ -1,12 +1,13 @@
-"""All settings of a broker, under Kafka's names with Kafka's defaults.
+"""All settings of a broker, under Kafka's names and with Kafka's defaults.
 
-The settings are declared in a chain of slotted classes (slots don't mix, so it is a chain), one a subject:
-LogSettings, CoordinatorSettings, NetworkSettings, ClusterSettings, TracingSettings and here what is left.
-`BrokerSettings` is what everybody reads.
+A chain of slotted classes declares the settings, one class for each subject: LogSettings,
+CoordinatorSettings, NetworkSettings, ClusterSettings, TracingSettings and, for the rest, BrokerSettings. It
+is a chain because slotted classes cannot be combined. All code uses `BrokerSettings`.
 
-Deliberate deviations from Kafka 4.3's defaults: `node.id` 1 (Kafka has none), `broker.session.timeout.ms`
-6000 (Kafka: 9000; a lease lives this long, see DESIGN), `replica.socket.receive.buffer.bytes` 262144 (Kafka:
-65536; followers read in larger pieces, which took a tenth of the brokers' CPU off replication).
+Three defaults differ from Kafka 4.3 on purpose: `node.id` is 1 (Kafka has none); `broker.session.timeout.ms`
+is 6000 (Kafka: 9000), because it is also the duration of the broker's lease;
+`replica.socket.receive.buffer.bytes` is 262144 (Kafka: 65536), because larger reads save a tenth of the CPU
+of replication.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ _BROKER_ID = "broker.id"
 
 @dataclass(frozen=True, slots=True)
 class SettingLayers:
-    """The texts that were given, by where they came from; the later layer wins."""
+    """The texts of settings by their source. A later layer overrides an earlier one."""
 
     static: Mapping[str, str] = field(default_factory=dict)
-    """Command line and file: STATIC_BROKER_CONFIG."""
+    """From the command line and files: STATIC_BROKER_CONFIG."""
     dynamic_default: Mapping[str, str] = field(default_factory=dict)
-    """AlterConfigs for all brokers: DYNAMIC_DEFAULT_BROKER_CONFIG."""
+    """From AlterConfigs for all brokers: DYNAMIC_DEFAULT_BROKER_CONFIG."""
     dynamic: Mapping[str, str] = field(default_factory=dict)
-    """AlterConfigs for this broker: DYNAMIC_BROKER_CONFIG."""
+    """From AlterConfigs for this broker: DYNAMIC_BROKER_CONFIG."""
 
 
 _NO_LAYERS = SettingLayers()
@@ -63,7 +64,7 @@ _NO_LAYERS = SettingLayers()
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings(TracingSettings):
-    """Every setting as a plain attribute: `log.retention.ms` is `log_retention_ms`."""
+    """All settings as plain attributes: `log.retention.ms` is `log_retention_ms`."""
 
     # --- identity and cluster ---
     node_id: int = integer(
@@ -151,7 +152,7 @@ class BrokerSettings(TracingSettings):
 
     layers: SettingLayers = field(default=_NO_LAYERS, repr=False, compare=False)
     without_effect: tuple[str, ...] = field(default=(), repr=False, compare=False)
-    """Names that were given, that Kafka knows, and that do nothing here."""
+    """The names of settings that were given, that Kafka knows and that have no effect here."""
 
     def __post_init__(self) -> None:
         if self.broker_id != self.node_id:
@@ -165,8 +166,8 @@ class BrokerSettings(TracingSettings):
         dynamic_default: Mapping[str, str] | None = None,
         dynamic: Mapping[str, str] | None = None,
     ) -> BrokerSettings:
-        """From the texts as given. SettingError, in one line that names the setting, for the first that is
-        wrong.
+        """Returns the settings for these texts. Raises SettingError for the first invalid one, with one line
+        that names the setting.
         """
         layers = SettingLayers(static, dynamic_default or {}, dynamic or {})
         values: dict[str, Any] = {}
@@ -186,20 +187,20 @@ class BrokerSettings(TracingSettings):
     def with_dynamic(
         self, *, dynamic_default: Mapping[str, str], dynamic: Mapping[str, str]
     ) -> BrokerSettings:
-        """These settings with other dynamic layers, as after AlterConfigs."""
+        """Returns these settings with other dynamic layers, as after AlterConfigs."""
         return BrokerSettings.parse(self.layers.static, dynamic_default=dynamic_default, dynamic=dynamic)
 
     def value_of(self, name: str) -> Value:
-        """By Kafka's name; KeyError if there is no such setting."""
+        """Returns a value by Kafka's name. Raises KeyError if there is no such setting."""
         value: Value = getattr(self, BROKER_SETTINGS[name].attribute)
         return value
 
     def listener_plan(self) -> ListenerPlan:
-        """The listeners, parsed (parse has checked them)."""
+        """The parsed listeners. `parse` has checked them."""
         return plan_listeners(self)
 
     def connection_limits_per_ip(self) -> dict[str, int]:
-        """`max.connections.per.ip.overrides` by host."""
+        """The limits of `max.connections.per.ip.overrides` by host."""
         return _connection_limits(self.max_connections_per_ip_overrides)
 
 
@@ -207,7 +208,9 @@ BROKER_SETTINGS: Mapping[str, Setting] = settings_of(BrokerSettings)
 
 
 def known_setting(name: str, text: str) -> Setting | None:
-    """The definition of `name`, None if it is Kafka's but does nothing here; SettingError for any other."""
+    """Returns the definition of `name`, or None if it is a setting of Kafka that has no effect here. Raises
+    SettingError for any other name.
+    """
     definition = BROKER_SETTINGS.get(name)
     if definition is not None:
         return definition
@@ -223,12 +226,12 @@ def known_setting(name: str, text: str) -> Setting | None:
 
 
 def check_settings_together(settings: BrokerSettings) -> None:
-    """What no setting can be checked for alone (Kafka's `KafkaConfig.validateValues`)."""
+    """Checks the rules between settings (Kafka's `KafkaConfig.validateValues`)."""
     plan_listeners(settings)
     limits = _connection_limits(settings.max_connections_per_ip_overrides)
     request_bytes = settings.socket_request_max_bytes
     checks = (
-        ("log.retention.ms", settings.retention_ms != 0, "must be -1 (for ever) or at least 1"),
+        ("log.retention.ms", settings.retention_ms != 0, "must be -1 (forever) or at least 1"),
         ("log.roll.ms", settings.roll_ms >= 1, "must be at least 1"),
         ("log.roll.jitter.ms", settings.roll_jitter_ms >= 0, "must be at least 0"),
         (
@@ -259,12 +262,12 @@ def check_settings_together(settings: BrokerSettings) -> None:
         (
             "replica.selector.class",
             settings.replica_selector_class in (None, *REPLICA_SELECTORS),
-            f"other Java classes than Kafka's own can't be loaded: {', '.join(REPLICA_SELECTORS[:2])}",
+            f"only Kafka's own classes can be used: {', '.join(REPLICA_SELECTORS[:2])}",
         ),
         (
             "offsets.topic.compression.codec",
             settings.offsets_topic_compression_codec in OFFSETS_COMPRESSION_CODECS,
-            "must be a codec's number, 0 to 4",
+            "must be the number of a codec, 0 to 4",
         ),
         (
             "group.min.session.timeout.ms",
@@ -274,12 +277,12 @@ def check_settings_together(settings: BrokerSettings) -> None:
         (
             "tidelog.rpc.advertised.address",
             settings.has_rpc_address,
-            "other services can't connect to a wildcard; set it to an address that they can reach",
+            "other services cannot connect to a wildcard; set it to an address that they can reach",
         ),
         (
             "broker.heartbeat.interval.ms",
             settings.broker_heartbeat_interval_ms * 2 <= settings.broker_session_timeout_ms,
-            "must be at most half of broker.session.timeout.ms, or the lease is lost",
+            "must be at most half of broker.session.timeout.ms; otherwise, the broker loses its lease",
         ),
     )
     for name, holds, problem in checks:
@@ -303,6 +306,6 @@ def _connection_limits(text: str) -> dict[str, int]:
     for entry in filter(None, (part.strip() for part in text.split(","))):
         host, separator, number = entry.rpartition(":")
         if not separator or not host or not number.strip().isdecimal():
-            raise SettingError(name, f"{name}: {entry} is not host:number")
+            raise SettingError(name, f"{name}: {entry} does not have the form host:number")
         limits[host.strip()] = int(number)
     return limits

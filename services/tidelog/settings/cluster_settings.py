@@ -1,7 +1,7 @@
-"""Settings of the services as a cluster: where etcd is, where a service is called by the others, how long a
-stop may take to hand leadership over.
+"""Settings of the services as a cluster: the addresses of etcd and of the services, and the duration of a
+stop.
 
-They have no effect in `tidelog dev`, where everything is one process.
+They have no effect in `tidelog dev`, which runs all services in one process.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ WILDCARD_HOSTS = frozenset({"0.0.0.0", "[::]"})
 
 
 def host_and_port(value: str) -> str | None:
-    """A rule: `host:port`, or nothing."""
+    """Accepts `host:port` or an empty string."""
     host, _, port = value.rpartition(":")
     is_port = port.isdecimal() and port.isascii() and int(port) <= MAX_PORT
     return None if not value or (host and is_port) else "Value must be host:port"
@@ -35,7 +35,7 @@ def host_and_port(value: str) -> str | None:
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class ClusterSettings(NetworkSettings):
-    """`tidelog.etcd.*`, `tidelog.rpc.*` and the controlled shutdown; a link of BrokerSettings' chain."""
+    """`tidelog.etcd.*`, `tidelog.rpc.*` and the controlled shutdown. A base class of BrokerSettings."""
 
     # --- etcd ---
     tidelog_etcd_endpoints: tuple[str, ...] = strings(
@@ -126,7 +126,7 @@ class ClusterSettings(NetworkSettings):
 
     @property
     def has_rpc_address(self) -> bool:
-        """Whether others can be told where to call: a wildcard is no address."""
+        """Whether other services can connect to the advertised address. They cannot connect to a wildcard."""
         return _is_address(self.tidelog_rpc_advertised_address or self.tidelog_rpc_listener)
 
 

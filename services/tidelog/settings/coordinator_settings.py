@@ -26,7 +26,7 @@ from tidelog.settings.setting import (
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorSettings(LogSettings):
-    """`group.*`, `offsets.*`, `transaction.*`; a link of BrokerSettings' chain."""
+    """`group.*`, `offsets.*` and `transaction.*`. A base class of BrokerSettings."""
 
     # --- classic groups ---
     group_min_session_timeout_ms: int = integer(

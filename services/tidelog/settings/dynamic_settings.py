@@ -1,6 +1,6 @@
-"""Which settings of a running broker AlterConfigs may change, and to what (KIP-226).
+"""Checks the changes that AlterConfigs may make to the settings of running brokers (KIP-226).
 
-Refusals have Kafka's code for them: INVALID_REQUEST, not INVALID_CONFIG (KAFKA-13609).
+As in Kafka, the error code of a refusal is INVALID_REQUEST instead of INVALID_CONFIG (KAFKA-13609).
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from tidelog.settings.setting import SettingError, UpdateMode
 def validate_broker_overrides(
     overrides: Mapping[str, str | None], *, per_broker: bool, broker: BrokerSettings | None = None
 ) -> None:
-    """KafkaError(INVALID_REQUEST) unless these may be the dynamic settings of one broker, or of every broker.
+    """Raises KafkaError(INVALID_REQUEST) if these cannot be the dynamic settings of one broker, or of all
+    brokers.
 
-    With `broker`, they are also checked together with what it was started with.
+    With `broker`, they are also checked together with the broker's static settings.
     """
     given: dict[str, str] = {}
     for name, text in overrides.items():

@@ -1,8 +1,9 @@
-"""`listeners`, `advertised.listeners`, `inter.broker.listener.name` and the protocol map, made one plan.
+"""Combines `listeners`, `advertised.listeners`, `inter.broker.listener.name` and the protocol map into one
+plan.
 
-Rules as in Kafka's `KafkaConfig` and `SocketServerConfigs`: names in capitals, each once; different ports
-(or one port with an IPv4 and an IPv6 address); no advertised wildcard; brokers talk over a listener that is
-advertised.
+The rules are those of Kafka's `KafkaConfig` and `SocketServerConfigs`. Names are in capitals and unique.
+Ports differ, unless an IPv4 and an IPv6 address share one. No advertised address is a wildcard, and brokers
+use an advertised listener.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ _SUPPORTED_PROTOCOLS = frozenset({"PLAINTEXT"})
 
 
 class ListenerPlan(NamedTuple):
-    """Where to listen and what to tell clients.
+    """The addresses to listen on, and the addresses for clients.
 
-    An empty host in `bind` is every interface; in `advertised` it stands for the machine's own name. A port
-    of 0 in `bind` is one that the system picks, and where it is in `advertised` too, the one it picked.
+    An empty host in `bind` means all interfaces; in `advertised`, it means the machine's name. With port 0 in
+    `bind`, the system selects a port; port 0 in `advertised` means that selected port.
     """
 
     bind: tuple[Endpoint, ...]
@@ -35,7 +36,7 @@ class ListenerPlan(NamedTuple):
 
 
 def plan_listeners(settings: NetworkSettings) -> ListenerPlan:
-    """SettingError if the settings don't go together."""
+    """Returns the plan. Raises SettingError if the settings contradict each other."""
     protocols = _protocol_map(settings.listener_security_protocol_map)
     bind = _endpoints("listeners", settings.listeners, protocols)
     _check_distinct_ports(bind)
@@ -47,7 +48,7 @@ def plan_listeners(settings: NetworkSettings) -> ListenerPlan:
         if endpoint.host in _WILDCARDS:
             raise SettingError(
                 "advertised.listeners",
-                f"advertised.listeners: clients can't connect to {endpoint.host}; "
+                f"advertised.listeners: clients cannot connect to {endpoint.host}; "
                 "set it to an address that they can reach",
             )
     bound_names = {endpoint.listener_name for endpoint in bind}
@@ -67,9 +68,11 @@ def _protocol_map(text: str) -> dict[str, str]:
     for entry in filter(None, re.split(r"\s*,\s*", text.strip())):
         listener_name, separator, protocol = (part.strip() for part in entry.partition(":"))
         if not separator or not listener_name or protocol.upper() not in SECURITY_PROTOCOLS:
-            raise SettingError(name, f"{name}: {entry} is not NAME:{'|'.join(SECURITY_PROTOCOLS)}")
+            raise SettingError(
+                name, f"{name}: {entry} does not have the form NAME:{'|'.join(SECURITY_PROTOCOLS)}"
+            )
         if listener_name.upper() in protocols:
-            raise SettingError(name, f"{name}: {listener_name.upper()} is there twice")
+            raise SettingError(name, f"{name}: {listener_name.upper()} occurs twice")
         protocols[listener_name.upper()] = protocol.upper()
     return protocols
 
@@ -79,7 +82,9 @@ def _endpoints(setting_name: str, texts: Iterable[str], protocols: dict[str, str
     for text in texts:
         match = _ENDPOINT.fullmatch(text)
         if match is None:
-            raise SettingError(setting_name, f"{setting_name}: {text} is not of the form NAME://host:port")
+            raise SettingError(
+                setting_name, f"{setting_name}: {text} does not have the form NAME://host:port"
+            )
         listener_name = match[1].upper()
         port = int(match[4])
         if port > MAX_PORT:
@@ -88,13 +93,14 @@ def _endpoints(setting_name: str, texts: Iterable[str], protocols: dict[str, str
         if protocol is None:
             raise SettingError(
                 setting_name,
-                f"{setting_name}: no security protocol is defined for listener {listener_name}, "
+                f"{setting_name}: listener {listener_name} has no security protocol; "
                 "add it to listener.security.protocol.map",
             )
         if protocol not in _SUPPORTED_PROTOCOLS:
             raise SettingError(
                 setting_name,
-                f"{setting_name}: {listener_name} is {protocol}, but only PLAINTEXT is supported yet",
+                f"{setting_name}: the protocol of {listener_name} is {protocol}, "
+                "but only PLAINTEXT is supported",
             )
         if listener_name in endpoints:
             raise SettingError(setting_name, f"{setting_name}: there are two listeners named {listener_name}")
@@ -132,12 +138,13 @@ def _inter_broker_listener_name(
     else:
         wanted = chosen.upper()
         if settings.security_inter_broker_protocol != "PLAINTEXT":
-            raise SettingError(name, f"{name}: can't be set together with security.inter.broker.protocol")
+            raise SettingError(name, f"{name}: cannot be set together with security.inter.broker.protocol")
         if wanted not in protocols:
             raise SettingError(name, f"{name}: {wanted} is not in listener.security.protocol.map")
     names = [endpoint.listener_name for endpoint in advertised]
     if wanted not in names:
         raise SettingError(
-            name, f"{name}: {wanted} is not an advertised listener (there are {', '.join(sorted(names))})"
+            name,
+            f"{name}: {wanted} is not an advertised listener (there are {', '.join(sorted(names))})",
         )
     return wanted

@@ -1,6 +1,6 @@
-"""Broker settings of the log: where it lives, how it rolls, is kept, flushed and cleaned.
+"""Broker settings of the log: directories, segments, retention, flushing and compaction.
 
-Most are the defaults of a topic setting (topic_settings.py names which).
+Most of them are the defaults of a topic setting (see topic_settings.py).
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MINUTE_MS = 60_000
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class LogSettings:
-    """`log.*` and what belongs to it; a link of BrokerSettings' chain."""
+    """`log.*` and the settings of topics. A base class of BrokerSettings."""
 
-    # --- places ---
+    # --- directories ---
     log_dir: tuple[str, ...] = strings(
         ("/tmp/kafka-logs",), HIGH, "Data directories; used if log.dirs is not set.", not_empty
     )
@@ -65,7 +65,7 @@ class LogSettings:
         mode=CLUSTER_WIDE,
     )
 
-    # --- what new topics are like, and what they accept ---
+    # --- defaults of new topics, and the checks of their records ---
     auto_create_topics_enable: bool = boolean(
         True,
         HIGH,
@@ -340,12 +340,12 @@ class LogSettings:
 
     @property
     def data_dirs(self) -> tuple[str, ...]:
-        """`log.dirs`, else `log.dir`; each once."""
+        """The data directories: `log.dirs`, or else `log.dir`, without duplicates."""
         return tuple(dict.fromkeys(self.log_dirs or self.log_dir))
 
     @property
     def retention_ms(self) -> int:
-        """`log.retention.ms` over `.minutes` over `.hours`; -1 for ever."""
+        """The retention time: `log.retention.ms`, or else `.minutes`, or else `.hours`. -1 means forever."""
         if self.log_retention_ms is not None:
             retention_ms = self.log_retention_ms
         elif self.log_retention_minutes is not None:
@@ -356,17 +356,17 @@ class LogSettings:
 
     @property
     def roll_ms(self) -> int:
-        """`log.roll.ms` over `log.roll.hours`."""
+        """The maximum age of an active segment: `log.roll.ms`, or else `log.roll.hours`."""
         return self.log_roll_hours * HOUR_MS if self.log_roll_ms is None else self.log_roll_ms
 
     @property
     def roll_jitter_ms(self) -> int:
-        """`log.roll.jitter.ms` over `log.roll.jitter.hours`."""
+        """The maximum jitter of that age: `log.roll.jitter.ms`, or else `log.roll.jitter.hours`."""
         jitter_ms = self.log_roll_jitter_ms
         return self.log_roll_jitter_hours * HOUR_MS if jitter_ms is None else jitter_ms
 
     @property
     def flush_ms(self) -> int:
-        """`log.flush.interval.ms` over `log.flush.scheduler.interval.ms`."""
+        """The flush interval: `log.flush.interval.ms`, or else `log.flush.scheduler.interval.ms`."""
         interval_ms = self.log_flush_interval_ms
         return self.log_flush_scheduler_interval_ms if interval_ms is None else interval_ms

@@ -30,12 +30,12 @@ REPLICA_SELECTORS = (
     "RackAwareReplicaSelector",
     "LeaderSelector",
 )
-"""Kafka's own, by name; other Java classes can't be loaded."""
+"""Kafka's own selectors by name. Other Java classes cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class NetworkSettings(CoordinatorSettings):
-    """What clients and other brokers connect to; a link of BrokerSettings' chain."""
+    """The settings of listeners and connections. A base class of BrokerSettings."""
 
     # --- listeners ---
     listeners: tuple[str, ...] = strings(

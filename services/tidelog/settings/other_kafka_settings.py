@@ -1,8 +1,9 @@
-"""Kafka's broker settings that tidelog has no use for: which are passed over, and which are refused.
+"""Broker settings of Kafka that have no effect in tidelog. Some of them are ignored, others are refused.
 
-A file written for Kafka should start a tidelog broker, so what tunes something that isn't there (threads,
-KRaft) is passed over and named in one warning. What a user relies on for safety (TLS, SASL, authorisation,
-policies), or for data to be somewhere, is refused for as long as it can't be honoured.
+A file written for Kafka should start a tidelog broker. Therefore a setting that tunes something that tidelog
+does not have (threads, KRaft) is ignored, and one warning names it. A setting that users rely on for safety
+(TLS, SASL, authorization, policies), or for the place of their data, is refused as long as tidelog cannot
+honor it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _TIERED = "there is no tiered storage yet"
 _SHARE = "there are no share groups yet"
 _STREAMS = "there are no streams groups yet"
 
-# A name, or a prefix that ends with a dot.
+# The reasons, by name or by a prefix that ends with a dot.
 _WITHOUT_EFFECT: dict[str, str] = {
     "add.partitions.to.txn.retry.backoff.max.ms": "producers are not held up by a retry on the broker",
     "add.partitions.to.txn.retry.backoff.ms": "producers are not held up by a retry on the broker",
@@ -57,35 +58,35 @@ _WITHOUT_EFFECT: dict[str, str] = {
     "socket.connection.setup.timeout.ms": "request.timeout.ms bounds connecting, too",
     "telemetry.max.bytes": "clients' metrics are not collected yet",
     "tidelog.session.": "coordinators' sessions use tidelog.rpc.listener",
-    "unclean.leader.election.interval.ms": "it is looked for a leader whenever a replica comes back",
+    "unclean.leader.election.interval.ms": "an election is tried whenever a replica comes back",
     "unstable.": "there are no unstable versions",
 }
 
-_TLS = "TLS is not supported yet, listeners are PLAINTEXT only"
-_SASL = "SASL is not supported yet, listeners are PLAINTEXT only"
-_JAVA = "it names a Java class, which can't be loaded"
+_TLS = "TLS is not supported yet; listeners must be PLAINTEXT"
+_SASL = "SASL is not supported yet; listeners must be PLAINTEXT"
+_JAVA = "it names a Java class, which cannot be loaded"
 
 _REFUSED: dict[str, str] = {
     "alter.config.policy.class.name": _JAVA,
-    "authorizer.class.name": "authorisation is not supported yet",
+    "authorizer.class.name": "authorization is not supported yet",
     "client.quota.callback.class": _JAVA,
-    "config.providers": "values can't be taken from configuration providers",
+    "config.providers": "values cannot be taken from configuration providers",
     "connection.failed.authentication.delay.ms": _SASL,
     "connections.max.reauth.ms": _SASL,
-    "cordoned.log.dirs": "data directories can't be cordoned yet",
+    "cordoned.log.dirs": "data directories cannot be cordoned yet",
     "create.topic.policy.class.name": _JAVA,
     "delegation.token.": "delegation tokens are not supported yet",
-    "early.start.listeners": "authorisation is not supported yet",
+    "early.start.listeners": "authorization is not supported yet",
     "listener.name.": "settings of one listener are not supported yet",
     "principal.builder.class": _JAVA,
     "remote.log.storage.system.enable": _TIERED,
     "sasl.": _SASL,
     "security.providers": _JAVA,
     "ssl.": _TLS,
-    "super.users": "authorisation is not supported yet",
+    "super.users": "authorization is not supported yet",
 }
 
-# What means "off" for a setting that is refused otherwise.
+# The values that turn off a setting that is refused otherwise.
 _HARMLESS_VALUES: dict[str, frozenset[str]] = {
     "connections.max.reauth.ms": frozenset({"0"}),
     "remote.log.storage.system.enable": frozenset({"false"}),
@@ -100,22 +101,22 @@ def _lookup(table: dict[str, str], name: str) -> str | None:
 
 
 def reason_without_effect(name: str) -> str | None:
-    """Why Kafka's setting `name` does nothing here; None if it isn't one of those."""
+    """Returns why Kafka's setting `name` has no effect here, or None."""
     return None if reason_refused(name) else _lookup(_WITHOUT_EFFECT, name)
 
 
 def reason_refused(name: str) -> str | None:
-    """Why Kafka's setting `name` can't be honoured and so must not be given; None if it can or isn't one."""
+    """Returns why Kafka's setting `name` is refused, or None."""
     return _lookup(_REFUSED, name)
 
 
 def is_harmless(name: str, text: str) -> bool:
-    """Whether `text` leaves off what the refused setting `name` would turn on."""
+    """Returns whether `text` turns off the refused setting `name`."""
     stripped = text.strip().lower()
     return not stripped or stripped in _HARMLESS_VALUES.get(name, frozenset())
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
-    """`; did you mean ...?` for an unknown name, or nothing where no known one is like it."""
+    """Returns `; did you mean ...?` for an unknown name, or an empty string if no known name is similar."""
     nearest = get_close_matches(name, list(known), n=1, cutoff=0.75)
     return f"; did you mean {nearest[0]}?" if nearest else ""

@@ -1,8 +1,8 @@
-"""Java's properties files, as Kafka's `server.properties` is one: `name=value`, a line each.
+"""Parses Java's properties files, such as Kafka's `server.properties`, with one `name=value` per line.
 
-The grammar is that of `java.util.Properties.load`: comments begin with `#` or `!`; the name ends at the first
-`=`, `:` or white space; a backslash at the end of a line joins it to the next; `\\t`, `\\n`, `\\r`, `\\f` and
-`\\uXXXX` are escapes, any other escaped character stands for itself.
+The grammar is that of `java.util.Properties.load`. A comment begins with `#` or `!`. A name ends at the first
+`=`, `:` or white space. A backslash at the end of a line joins the next line to it. `\\t`, `\\n`, `\\r`,
+`\\f` and `\\uXXXX` are escapes; any other escaped character represents itself.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _HEX_DIGITS: Final = 4
 
 
 class PropertiesError(ValueError):
-    """A line that can't be read; the message names it."""
+    """A line cannot be parsed. The message contains its number."""
 
 
 class Property(NamedTuple):
-    """`line` is where it begins, from 1."""
+    """A property. `line` is the number of its first line, from 1 on."""
 
     name: str
     value: str
@@ -29,7 +29,9 @@ class Property(NamedTuple):
 
 
 def parse_properties(text: str) -> list[Property]:
-    """All of them, in the order of the file; a name may come twice. Raises PropertiesError."""
+    """Returns all properties in the order of the file. A name may occur several times. Raises
+    PropertiesError.
+    """
     found: list[Property] = []
     lines = _LINE_END.split(text)
     index = 0
@@ -49,12 +51,12 @@ def parse_properties(text: str) -> list[Property]:
 
 
 def _is_continued(line: str) -> bool:
-    """It ends with an odd number of backslashes."""
+    """Returns whether the line ends with an odd number of backslashes."""
     return (len(line) - len(line.rstrip("\\"))) % 2 == 1
 
 
 def _split(line: str) -> tuple[int, int]:
-    """Where the name ends and where the value begins."""
+    """Returns the position where the name ends and the position where the value begins."""
     end = 0
     while end < len(line) and line[end] not in "=:" + _WHITE_SPACE:
         end += 2 if line[end] == "\\" else 1
@@ -86,7 +88,7 @@ def _unescape(text: str, line: int) -> str:
             continue
         digits = text[position : position + _HEX_DIGITS]
         if not re.fullmatch(r"[0-9A-Fa-f]{4}", digits):
-            raise PropertiesError(f"line {line}: \\u is to be followed by four hexadecimal digits")
+            raise PropertiesError(f"line {line}: \\u must be followed by four hexadecimal digits")
         parts.append(chr(int(digits, 16)))
         position += _HEX_DIGITS
     return "".join(parts)

@@ -1,10 +1,10 @@
-"""What a setting is: name, type, default, accepted values, importance, how it can be changed.
+"""The definition of a setting: name, type, default, accepted values, importance and update mode.
 
-A settings class is a frozen, slotted dataclass whose fields are made by the functions below; the field
-`log_retention_ms` *is* Kafka's `log.retention.ms`. So the hot path reads plain attributes, and the same
-line is what DescribeConfigs, validation and the documentation go by.
+A settings class is a frozen, slotted dataclass whose fields are made by the functions below. The field
+`log_retention_ms` *is* Kafka's `log.retention.ms`. Therefore the hot path reads plain attributes, and the
+same line is the source for DescribeConfigs, validation and documentation.
 
-Types, parsing and the wording of refusals follow Kafka's `ConfigDef` and `AbstractConfig`.
+Types, parsing and the text of errors follow Kafka's `ConfigDef` and `AbstractConfig`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Any, TypeAlias, cast
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
 Rule: TypeAlias = Callable[[Any], str | None]
-"""Given a parsed value: what is wrong with it, as a sentence, or None."""
+"""A function that takes a parsed value and returns a sentence that states why it is invalid, or None."""
 
 _METADATA_KEY = "setting"
-# As Java reads them: any decimal digits in whole numbers, a letter behind fractions, ASCII white space.
+# The syntax of Java's parsers: whole numbers of any Unicode decimal digits, an optional type letter after
+# fractions, and ASCII white space.
 _INTEGER = re.compile(r"[+-]?\d+")
 _DOUBLE = re.compile(
     r"([+-]?(?:(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|NaN|Infinity))[fFdD]?",
@@ -38,7 +39,7 @@ _JAVA_NON_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 class SettingType(IntEnum):
-    """Numbers as DescribeConfigs answers them (KIP-569)."""
+    """The types of settings, with their numbers in DescribeConfigs (KIP-569)."""
 
     BOOLEAN = 1
     STRING = 2
@@ -58,7 +59,7 @@ class Importance(Enum):
 
 
 class UpdateMode(Enum):
-    """How a broker's setting may be changed while it runs (KIP-226)."""
+    """The way in which a setting of a running broker may be changed (KIP-226)."""
 
     READ_ONLY = "read-only"
     PER_BROKER = "per-broker"
@@ -74,7 +75,7 @@ _INTEGER_BITS = {SettingType.INT: 32, SettingType.SHORT: 16, SettingType.LONG: 6
 
 
 class SettingError(ValueError):
-    """A setting that can't be what it was given; one line that names it."""
+    """The value of a setting is invalid. The message is one line that names the setting."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(message)
@@ -82,7 +83,7 @@ class SettingError(ValueError):
 
 
 class Password(str):
-    """A secret: shown to nobody who formats or logs it."""
+    """A secret. Formatting or logging it does not show it."""
 
     __slots__ = ()
 
@@ -96,13 +97,13 @@ class Password(str):
         return _HIDDEN
 
     def reveal(self) -> str:
-        """The secret itself."""
+        """Returns the secret itself."""
         return str.__getitem__(self, slice(None))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting's definition."""
+    """The definition of one setting."""
 
     type: SettingType
     default: Value
@@ -122,7 +123,7 @@ class Setting:
         return self.type is SettingType.PASSWORD
 
     def parse(self, text: str) -> Value:
-        """The value that `text` stands for; SettingError if it is none or isn't accepted."""
+        """Returns the value that `text` represents. Raises SettingError if it is invalid."""
         text = text.strip(_WHITE_SPACE)
         value = self._parse_type(text)
         for rule in self.rules:
@@ -133,7 +134,7 @@ class Setting:
         return value
 
     def format(self, value: Value) -> str | None:
-        """`value` as Kafka's tools show it; None for an unset one."""
+        """Returns `value` as Kafka's tools show it, or None for an unset value."""
         if value is None:
             return None
         if isinstance(value, Password):
@@ -178,7 +179,7 @@ class Setting:
 
 @cache
 def settings_of(settings_class: type) -> Mapping[str, Setting]:
-    """The definitions of a settings class by Kafka's names, in the order of its fields."""
+    """Returns the definitions of a settings class by Kafka's names, in the order of its fields."""
     definitions = {}
     for field in dataclasses.fields(settings_class):
         definition = field.metadata.get(_METADATA_KEY)
@@ -189,7 +190,9 @@ def settings_of(settings_class: type) -> Mapping[str, Setting]:
 
 
 def _java_double(value: float) -> str:
-    """As Java's Double.toString: with an exponent below 0.001 and from ten million on."""
+    """Formats a number like Java's Double.toString, which uses an exponent below 0.001 and from ten million
+    on.
+    """
     if not math.isfinite(value):
         return _JAVA_NON_NUMBERS[repr(value)]
     if value == 0 or 1e-3 <= abs(value) < 1e7:
@@ -226,7 +229,7 @@ def between_or(least: int, most: int, other: int) -> Rule:
 
 
 def one_of(*accepted: str) -> Rule:
-    """A string, or each entry of a list, is one of `accepted`."""
+    """Returns the rule that a string, or each entry of a list, is one of `accepted`."""
 
     def rule(value: str | tuple[str, ...] | None) -> str | None:
         given = (value,) if isinstance(value, str) else value or ()
@@ -325,14 +328,14 @@ def optional_string(
 
 
 def optional_password(importance: Importance, doc: str, *rules: Rule) -> str | None:
-    """A Password that may be unset; its text is `reveal`ed."""
+    """Defines a PASSWORD that may be unset. Its value is a `Password`, whose text `reveal` returns."""
     return cast("str | None", _field(SettingType.PASSWORD, None, importance, doc, rules, READ_ONLY))
 
 
 def strings(
     default: tuple[str, ...], importance: Importance, doc: str, *rules: Rule, mode: UpdateMode = READ_ONLY
 ) -> tuple[str, ...]:
-    """A LIST, comma-separated."""
+    """Defines a LIST, whose entries are separated by commas."""
     rules = (no_empty_entries, *rules)
     return cast("tuple[str, ...]", _field(SettingType.LIST, default, importance, doc, rules, mode))
 
@@ -340,6 +343,6 @@ def strings(
 def optional_strings(
     importance: Importance, doc: str, *rules: Rule, mode: UpdateMode = READ_ONLY
 ) -> tuple[str, ...] | None:
-    """A LIST that may be unset."""
+    """Defines a LIST that may be unset."""
     rules = (no_empty_entries, *rules)
     return cast("tuple[str, ...] | None", _field(SettingType.LIST, None, importance, doc, rules, mode))

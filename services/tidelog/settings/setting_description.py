@@ -1,7 +1,8 @@
-"""What DescribeConfigs tells of a setting: its value, where that came from, and what else could have set it.
+"""Describes settings for DescribeConfigs: the value of a setting, its source, and the synonyms that could
+also set it.
 
-As Kafka's `ConfigHelper` does it: the source is that of the first synonym that has a value, in the order
-topic, this broker, all brokers, static, default.
+The rules are those of Kafka's `ConfigHelper`: the source is that of the first synonym that has a value, in
+the order topic, this broker, all brokers, static, default.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tidelog.settings.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS, bro
 
 
 class ConfigSource(IntEnum):
-    """Numbers of DescribeConfigsResponse's ConfigSource."""
+    """The numbers of ConfigSource in DescribeConfigsResponse."""
 
     UNKNOWN = 0
     DYNAMIC_TOPIC_CONFIG = 1
@@ -27,7 +28,7 @@ class ConfigSource(IntEnum):
 
 
 class SettingSynonym(NamedTuple):
-    """A value under a name at a source; the first of a description's synonyms is in force."""
+    """A value of a setting or synonym from one source. The first synonym of a description is in effect."""
 
     name: str
     value: str | None
@@ -35,7 +36,7 @@ class SettingSynonym(NamedTuple):
 
 
 class SettingDescription(NamedTuple):
-    """One entry of a DescribeConfigs answer; `value` is None for secrets and for what is unset."""
+    """One entry of a DescribeConfigs response. `value` is None for secrets and for unset settings."""
 
     name: str
     value: str | None
@@ -47,7 +48,7 @@ class SettingDescription(NamedTuple):
     synonyms: tuple[SettingSynonym, ...]
 
 
-# Broker settings that stand in for each other, the first that is set.
+# Groups of broker settings for the same value. The first one that is set takes effect.
 _BROKER_SYNONYM_GROUPS = (
     ("log.roll.ms", "log.roll.hours"),
     ("log.roll.jitter.ms", "log.roll.jitter.hours"),
@@ -58,7 +59,7 @@ _SYNONYMS_OF_BROKER_SETTING = {name: group for group in _BROKER_SYNONYM_GROUPS f
 
 
 def describe_broker(broker: BrokerSettings, names: Collection[str] | None = None) -> list[SettingDescription]:
-    """Every setting of the broker, or those of `names` that exist."""
+    """Describes every setting of the broker, or those in `names` that exist."""
     descriptions = []
     for name, definition in _selected(BROKER_SETTINGS, names):
         if definition.is_internal and not _is_given(broker, name):
@@ -74,7 +75,9 @@ def describe_broker(broker: BrokerSettings, names: Collection[str] | None = None
 def describe_cluster_default(
     broker: BrokerSettings, names: Collection[str] | None = None
 ) -> list[SettingDescription]:
-    """What is set for all brokers by AlterConfigs (the broker resource without a name), and nothing else."""
+    """Describes only the settings that AlterConfigs has set for all brokers (the broker resource without a
+    name).
+    """
     descriptions = []
     for name, definition in _selected(BROKER_SETTINGS, names):
         text = broker.layers.dynamic_default.get(name)
@@ -90,7 +93,7 @@ def describe_cluster_default(
 def describe_topic(
     broker: BrokerSettings, overrides: Mapping[str, str], names: Collection[str] | None = None
 ) -> list[SettingDescription]:
-    """Every setting of a topic with these `overrides`, or those of `names` that exist."""
+    """Describes every setting of a topic with these `overrides`, or those in `names` that exist."""
     descriptions = []
     for name, definition in _selected(TOPIC_SETTINGS, names):
         text = overrides.get(name)
@@ -152,10 +155,10 @@ def _broker_synonyms(broker: BrokerSettings, names: tuple[str, ...]) -> list[Set
 
 
 def _from(name: str, synonyms: list[SettingSynonym]) -> list[SettingSynonym]:
-    """What comes behind the first entry of `name` itself.
+    """Returns the synonyms from the first entry of `name` on.
 
-    So a retention.ms that the broker has from log.retention.hours alone is shown without synonyms, as a
-    default: Kafka shows it so.
+    Therefore a retention.ms that the broker takes only from log.retention.hours is shown without synonyms and
+    as a default, as in Kafka.
     """
     for index, synonym in enumerate(synonyms):
         if synonym.name == name:

@@ -1,9 +1,9 @@
-"""Where a service's settings come from: properties files, the environment, the command line.
+"""The sources of a service's settings: properties files, the environment and the command line.
 
-The names are the same everywhere. In the environment `log.retention.ms` is `TIDELOG_LOG_RETENTION_MS`; for
-tidelog's own settings the prefix need not stand there twice (`TIDELOG_ETCD_ENDPOINTS` is
-`tidelog.etcd.endpoints`). The command line overrides the environment, and that the files, of which later ones
-win.
+All sources use the same names. In the environment, `log.retention.ms` is `TIDELOG_LOG_RETENTION_MS`. The
+names of tidelog's own settings do not repeat the prefix: `TIDELOG_ETCD_ENDPOINTS` sets
+`tidelog.etcd.endpoints`. The command line overrides the environment, the environment overrides the files, and
+a later file overrides an earlier one.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ OWN_PREFIX: Final = "tidelog."
 
 @dataclass(frozen=True, slots=True)
 class GivenSettings:
-    """Texts by name, where each was given ("server.properties, line 3"), and what of the environment named
-    no setting.
+    """The texts of settings by name, the place where each was given ("server.properties, line 3"), and the
+    environment variables that name no setting.
     """
 
     texts: dict[str, str] = field(default_factory=dict)
@@ -31,11 +31,13 @@ class GivenSettings:
     unknown_variables: tuple[str, ...] = ()
 
     def default(self, name: str, text: str) -> None:
-        """What holds where nothing else was said."""
+        """The values of settings that no source gives."""
         self.texts.setdefault(name, text)
 
     def parse(self) -> BrokerSettings:
-        """Raises SettingError, in one line that names the setting and where it was given."""
+        """Returns the settings. Raises SettingError with one line that names the setting and the place where
+        it was given.
+        """
         try:
             return BrokerSettings.parse(self.texts)
         except SettingError as error:
@@ -49,8 +51,9 @@ def gather_settings(
     environment: Mapping[str, str] | None = None,
     assignments: Iterable[str] = (),
 ) -> GivenSettings:
-    """`files` are (name, text). Raises SettingError for what can't be read at all; whether names and values
-    make sense is `parse`'s.
+    """Reads all sources. `files` contains pairs of name and text.
+
+    Raises SettingError if a source cannot be read. `parse` checks the names and values.
     """
     texts: dict[str, str] = {}
     places: dict[str, str] = {}
@@ -68,21 +71,21 @@ def gather_settings(
         if name is None:
             unknown.append(variable)
         elif name in texts and places[name].startswith(ENVIRONMENT_PREFIX) and texts[name] != text:
-            raise SettingError(name, f"{places[name]} and {variable} both set {name}, differently")
+            raise SettingError(name, f"{places[name]} and {variable} both set {name}, to different values")
         else:
             texts[name], places[name] = text, variable
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         name = name.strip()
         if not equals or not name:
-            raise SettingError(name, f"--set {assignment}: NAME=VALUE expected")
+            raise SettingError(name, f"--set {assignment}: expected NAME=VALUE")
         texts[name], places[name] = text.strip(), f"--set {name}"
     return GivenSettings(texts, places, tuple(unknown))
 
 
 def setting_of_variable(variable: str) -> str | None:
-    """The setting that an environment variable gives, None if it is none: Kubernetes, for one, puts variables
-    of its own there that begin with a service's name.
+    """Returns the setting that an environment variable sets, or None. Kubernetes, for example, defines other
+    variables whose names begin with the name of a service.
     """
     name = variable.removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", ".")
     for candidate in (name, OWN_PREFIX + name):
@@ -92,7 +95,7 @@ def setting_of_variable(variable: str) -> str | None:
 
 
 def _is_kafkas(name: str) -> bool:
-    """Known to Kafka, but refused or without effect here: the user is to be told."""
+    """Whether Kafka knows the setting, but tidelog refuses or ignores it. The user must be informed."""
     try:
         known_setting(name, "")
     except SettingError as error:

@@ -1,7 +1,8 @@
-"""All settings of a topic, under Kafka's names; what a topic doesn't set itself comes from its broker.
+"""All settings of a topic, under Kafka's names. A setting that the topic does not override comes from its
+broker.
 
-Each definition is Kafka's `LogConfig`; the broker settings that stand in for it are those of Kafka's
-`ServerTopicConfigSynonyms`.
+The definitions are those of Kafka's `LogConfig`, and the broker settings that provide defaults are those of
+Kafka's `ServerTopicConfigSynonyms`.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def _throttled_replicas(value: tuple[str, ...]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """Every setting as a plain attribute: `retention.ms` is `retention_ms`."""
+    """All settings as plain attributes: `retention.ms` is `retention_ms`."""
 
     cleanup_policy: tuple[str, ...] = strings(
         ("delete",),
@@ -213,8 +214,8 @@ class TopicSettings:
 
     @classmethod
     def resolve(cls, broker: BrokerSettings, overrides: Mapping[str, str]) -> TopicSettings:
-        """What holds for a topic with these `overrides` on this broker; SettingError for the first wrong
-        one.
+        """Returns the settings of a topic with these `overrides` on this broker. Raises SettingError for the
+        first invalid override.
         """
         values: dict[str, Any] = {
             TOPIC_SETTINGS[name].attribute: broker_default(broker, name) for name in BROKER_SYNONYMS
@@ -274,13 +275,13 @@ BROKER_SYNONYMS: Mapping[str, tuple[str, ...]] = {
     "unclean.leader.election.enable": ("unclean.leader.election.enable",),
     "tidelog.validate.records": ("tidelog.validate.records",),
 }
-"""Topic setting -> the broker settings that stand in for it, the first that is set."""
+"""The broker settings that provide the default of a topic setting. The first one that is set takes effect."""
 
 _UNIT_MS = {"hours": HOUR_MS, "minutes": MINUTE_MS}
 
 
 def broker_default(broker: BrokerSettings, name: str) -> Value:
-    """What topic setting `name` is where the topic doesn't set it."""
+    """Returns the value of topic setting `name` for topics that do not override it."""
     for synonym in BROKER_SYNONYMS.get(name, ()):
         value = in_topic_unit(synonym, broker.value_of(synonym))
         if value is not None:
@@ -289,15 +290,16 @@ def broker_default(broker: BrokerSettings, name: str) -> Value:
 
 
 def in_topic_unit(broker_name: str, value: Value) -> Value:
-    """A broker's hours or minutes in the milliseconds of the topic setting that they stand in for."""
+    """Converts hours or minutes of a broker setting to the milliseconds of the topic setting."""
     unit_ms = _UNIT_MS.get(broker_name.rpartition(".")[2])
     return value * unit_ms if unit_ms is not None and isinstance(value, int) else value
 
 
 def validate_overrides(overrides: Mapping[str, str | None], broker: BrokerSettings | None = None) -> None:
-    """KafkaError(INVALID_CONFIG) unless a topic may have exactly these settings of its own.
+    """Raises KafkaError(INVALID_CONFIG) if these cannot be the overrides of a topic.
 
-    With `broker`, what the topic leaves to its broker is taken from there for the rules between settings.
+    With `broker`, rules between settings use the broker's values for settings that the topic does not
+    override.
     """
     missing = sorted(name for name, text in overrides.items() if text is None)
     if missing:

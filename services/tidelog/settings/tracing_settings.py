@@ -1,4 +1,4 @@
-"""Settings of tracing: where spans go, and of how many requests."""
+"""Settings of tracing: the collector of the spans, and the share of requests that are traced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _endpoint(value: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TracingSettings(ClusterSettings):
-    """`tidelog.tracing.*`; a link of BrokerSettings' chain."""
+    """`tidelog.tracing.*`. A base class of BrokerSettings."""
 
     tidelog_tracing_otlp_endpoint: str = string(
         "",

@@ -1,7 +1,7 @@
-"""Spans on their way to the exporter: a bounded queue and a thread.
+"""The queue of spans for the exporter. It is bounded, and a thread empties it.
 
-The SDK's BatchSpanProcessor drops in silence and takes its time at the end; this one counts what it drops and
-ends within `CLOSE_TIMEOUT_S`, whether or not a collector is there.
+The SDK's BatchSpanProcessor drops spans silently and may take long to shut down. This queue counts the spans
+that it drops, and it shuts down within `CLOSE_TIMEOUT_S`, with or without a collector.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SpanQueue(SpanProcessor):
         self._thread.start()
 
     def on_start(self, span: Span, parent_context: Context | None = None) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     def on_end(self, span: ReadableSpan) -> None:
         self.ended_total += 1
@@ -48,7 +48,7 @@ class SpanQueue(SpanProcessor):
             self._wake.set()
 
     def shutdown(self) -> None:
-        """What waits is sent once more; what can't be in time is dropped."""
+        """Exports the queued spans once more, and drops those that are not sent in time."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -57,7 +57,7 @@ class SpanQueue(SpanProcessor):
         self._exporter.shutdown()
 
     def force_flush(self, timeout_millis: int = 30_000) -> bool:
-        """Not needed: `shutdown` sends what waits."""
+        """Does nothing, because `shutdown` exports the queued spans."""
         return True
 
     def _run(self) -> None:
@@ -72,12 +72,12 @@ class SpanQueue(SpanProcessor):
             try:
                 is_sent = self._exporter.export(spans) is SpanExportResult.SUCCESS
             except Exception as error:  # noqa: BLE001 - an exporter's bug must not end the thread
-                _log.error("spans can't be exported", reason=repr(error))
+                _log.error("cannot export spans", reason=repr(error))
                 is_sent = False
             if not is_sent:
                 self.dropped_total += len(spans)
             if is_sent == self._is_failing:
                 self._is_failing = not is_sent
-                _log.warning("spans are sent again" if is_sent else "spans can't be sent; they are dropped")
+                _log.warning("spans are exported again" if is_sent else "cannot send spans; they are dropped")
             if not is_sent:
                 return

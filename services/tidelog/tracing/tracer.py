@@ -1,7 +1,9 @@
-"""Traces by OpenTelemetry. Imported only where tracing is on: the SDK takes 100 ms and 15 MB.
+"""Creates traces with OpenTelemetry. This module is imported only if tracing is on, because the SDK takes 100
+ms and 15 MB.
 
-Which requests are sampled is decided here before anything is made for them, so one that isn't costs a random
-number. Spans follow the semantic conventions for messaging where there are some: attributes `messaging.*`.
+The sampling decision is made before any object is created, so a request that is not sampled costs one random
+number. Where OpenTelemetry has semantic conventions for messaging (attributes `messaging.*`), spans follow
+them.
 """
 
 from __future__ import annotations
@@ -38,7 +40,7 @@ _NS_PER_S: Final = 1_000_000_000
 
 
 class RequestTrace:
-    """A `Trace`: the span of one request in this process, and its steps. `end` ends it."""
+    """The span of one request in this process, and its steps. Implements `Trace`. `end` ends it."""
 
     __slots__ = ("_context", "_span", "_tracer", "_wait", "_wait_name", "ids", "traceparent")
 
@@ -54,7 +56,7 @@ class RequestTrace:
 
     @contextmanager
     def step(self, name: str, attributes: Attributes | None = None) -> Iterator[otel.Span]:
-        """See `Trace.step`; the span, to say more of it."""
+        """See `Trace.step`. Yields the span, so that the caller can add attributes."""
         span = self._tracer.start_span(name, self._context, attributes=attributes)
         token = CURRENT.set(self)
         try:
@@ -67,13 +69,13 @@ class RequestTrace:
             span.end()
 
     def passed(self, name: str, began_ns: int, ended_ns: int) -> None:
-        """A step that is over already; wall clock."""
+        """Adds a step that has ended already. The times are nanoseconds of the wall clock."""
         span = self._tracer.start_span(name, self._context, start_time=began_ns)
         span.end(ended_ns)
 
     def begin_wait(self, name: str, attributes: Attributes | None = None) -> None:
-        """Begins a step that lasts until another one begins, or `end_wait`. If the current step has the same
-        name, it continues.
+        """Begins a step that lasts until another one begins, or until `end_wait`. If the current step has the
+        same name, it continues.
         """
         if self._wait is not None and self._wait_name == name:
             return
@@ -97,7 +99,7 @@ class RequestTrace:
         self._span.set_attributes(dict(attributes))
 
     def link(self, traceparent: str) -> None:
-        """To where a message was made; nothing if that isn't a traceparent."""
+        """Links the span to the one that created a message. Has no effect if `traceparent` is not valid."""
         ids = parse_traceparent(traceparent)
         if ids is not None:
             self._span.add_link(_span_context(ids))
@@ -111,7 +113,7 @@ class RequestTrace:
 
 
 class Tracing:
-    """What makes traces in a process: `tracing.start(...)` or `Tracing.of(...)`, then `close`."""
+    """Creates the traces of one process. The caller closes it."""
 
     def __init__(
         self,
@@ -137,7 +139,7 @@ class Tracing:
 
     @property
     def ended_total(self) -> int:
-        """Spans; any thread, as the next."""
+        """The number of spans that have ended. May be called from any thread, as may `dropped_total`."""
         return self._queue.ended_total
 
     @property
@@ -145,7 +147,7 @@ class Tracing:
         return self._queue.dropped_total
 
     def is_sampled(self) -> bool:
-        """Whether to trace the request at hand; asked once for each."""
+        """Returns whether to trace the current request. Must be called once for each request."""
         if self._chance() >= self._ratio:
             return False
         second = int(self._monotonic_s())
@@ -155,7 +157,7 @@ class Tracing:
         return self._in_second <= self._max_per_second
 
     def begin(self, name: str, attributes: Attributes, *, waited_s: float = 0.0) -> RequestTrace:
-        """A client's request, that came `waited_s` ago."""
+        """Begins the trace of a client's request that arrived `waited_s` ago."""
         now_ns = time.time_ns()
         began_ns = now_ns - int(waited_s * _NS_PER_S)
         span = self._tracer.start_span(
@@ -166,8 +168,8 @@ class Tracing:
         return trace
 
     def go_on(self, traceparent: str, name: str, attributes: Attributes) -> RequestTrace | None:
-        """A request of another service of ours that is traced there; None if `traceparent` isn't one, or its
-        trace isn't sampled.
+        """Continues the trace of a request from another tidelog service. Returns None if `traceparent` is not
+        valid or its trace is not sampled.
         """
         ids = parse_traceparent(traceparent)
         if ids is None or not ids.is_sampled:
@@ -177,7 +179,7 @@ class Tracing:
         return RequestTrace(self._tracer, span)
 
     def close(self) -> None:
-        """Send what waits, for a second at most."""
+        """Exports the queued spans, for a second at most."""
         self._provider.shutdown()
 
 
@@ -215,7 +217,7 @@ def tracing_to_collector(settings: TracingSettings, service: str, node_id: int) 
 
 
 def error_type(error: BaseException) -> str:
-    """Kafka's name where it has one."""
+    """Returns the name of Kafka's error code if the error has one, else the name of its class."""
     code = getattr(error, "code", None)
     name = getattr(code, "name", None)
     return name if isinstance(name, str) else type(error).__name__

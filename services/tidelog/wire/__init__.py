@@ -1,1 +1,1 @@
-"""The Kafka protocol: message classes, their codec, headers, the table of APIs. No I/O."""
+"""The Kafka protocol: messages, their codec, headers and the table of APIs. This package does no I/O."""

@@ -1,7 +1,7 @@
 """The APIs of Kafka 4.3 that a broker serves, with their version ranges.
 
-What tidelog serves of them is decided by the broker's handlers. Ranges are those of Kafka's own message
-definitions for listeners of brokers, without versions that Kafka calls unstable.
+The broker's handlers decide which of them tidelog serves. The ranges are those of Kafka's message definitions
+for the listeners of brokers, without the versions that Kafka calls unstable.
 """
 
 from __future__ import annotations
@@ -13,13 +13,10 @@ from tidelog.wire.messages.apis import API_ROWS, ApiKey
 
 __all__ = ["API_SPECS", "ApiKey", "ApiSpec", "UnsupportedVersionError", "api_spec", "find_api_spec"]
 
-PRODUCE_LISTED_MIN_VERSION = 0
-"""librdkafka takes a broker whose list starts later for one that can't produce (KAFKA-18659)."""
-
 
 class ApiSpec(NamedTuple):
-    """One API: `name` is Kafka's, versions from `flexible_from` on have compact lengths, tagged fields and
-    the longer headers.
+    """An API under Kafka's name. Versions from `flexible_from` on have compact lengths, tagged fields and the
+    longer headers.
     """
 
     name: str
@@ -28,26 +25,21 @@ class ApiSpec(NamedTuple):
     max_version: int
     flexible_from: int
     module: str
-    """Below tidelog.wire.messages."""
-    listed_min_version: int
-    """What ApiVersions says; below `min_version` only for Produce, whose versions 0-2 get
-    UNSUPPORTED_VERSION.
-    """
+    """The module's name in tidelog.wire.messages."""
 
     def request_header_version(self, version: int) -> int:
         return 2 if version >= self.flexible_from else 1
 
     def response_header_version(self, version: int) -> int:
-        """ApiVersions has the short header in all versions, so that a client that knows less than we can read
-        the answer (KIP-511).
+        """Returns 0 or 1. ApiVersions has the short header in all versions, so that a client that does not
+        know the version can read the response (KIP-511).
         """
         return 1 if version >= self.flexible_from and self.api_key != ApiKey.API_VERSIONS else 0
 
 
 def _spec(api_key: int) -> ApiSpec:
     name, first, last, flexible_from, module = API_ROWS[api_key]
-    listed = PRODUCE_LISTED_MIN_VERSION if api_key == ApiKey.PRODUCE else first
-    return ApiSpec(name, ApiKey(api_key), first, last, flexible_from, module, listed)
+    return ApiSpec(name, ApiKey(api_key), first, last, flexible_from, module)
 
 
 API_SPECS: dict[int, ApiSpec] = {api_key: _spec(api_key) for api_key in API_ROWS}

@@ -1,8 +1,9 @@
-"""Encoders and decoders of all messages, one pair for each message and version, made at first use.
+"""Encoders and decoders of all messages. The codec makes one pair for each message and version, at its first
+use.
 
-A decoder takes (buffer, position) and gives (message, end position); strings are copied, `bytes` and
-`records` are views into the buffer. An encoder takes a message and gives the chunks of its body: bytes, and
-between them each `records` value as it was given.
+A decoder takes (buffer, position) and returns (message, end position). It copies strings; `bytes` and
+`records` are views into the buffer. An encoder takes a message and returns the chunks of its body: bytes, and
+between them each `records` value as it was passed.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ _INT16 = struct.Struct(">h")
 
 
 def decoder(message: type[Message], version: int) -> Decoder:
-    """Raises UnsupportedVersionError. The decoder raises MalformedMessageError, and nothing else, for any
-    bytes.
+    """Returns the decoder of a message in a version. Raises UnsupportedVersionError. For any bytes, the
+    decoder raises no other error than MalformedMessageError.
     """
     made = _decoders.get((message, version))
     if made is None:
@@ -57,9 +58,10 @@ def decoder(message: type[Message], version: int) -> Decoder:
 
 
 def encoder(message: type[Message], version: int) -> Encoder:
-    """Raises UnsupportedVersionError. The encoder leaves out what the version doesn't have; None where the
-    version has no null is an error (TypeError, AttributeError), as is a number that is out of range
-    (struct.error).
+    """Returns the encoder of a message in a version. Raises UnsupportedVersionError.
+
+    The encoder leaves out the fields that the version does not have. It raises TypeError or AttributeError
+    for None in a field that is not nullable in the version, and struct.error for a number out of range.
     """
     made = _encoders.get((message, version))
     if made is None:
@@ -77,7 +79,7 @@ def _require(message: type[Message], version: int) -> None:
 
 
 def request_class(api_key: int) -> type[Message]:
-    """The dataclass of an API's request; its module is imported now if it wasn't."""
+    """Returns the dataclass of an API's request. Imports its module at the first use."""
     return _message_class(api_key, "Request")
 
 
@@ -93,8 +95,8 @@ def _message_class(api_key: int, suffix: str) -> type[Message]:
 
 
 def request_decoder(api_key: int, version: int) -> Decoder:
-    """(buffer, position) -> (request, end position). Raises UnsupportedVersionError for an API or version
-    that Kafka 4.3 doesn't serve.
+    """Returns the decoder of an API's request. Raises UnsupportedVersionError for an API or version that
+    Kafka 4.3 does not serve.
     """
     return decoder(request_class(api_key), version)
 
@@ -108,8 +110,8 @@ def response_decoder(api_key: int, version: int) -> Decoder:
 
 
 def response_encoder(api_key: int, version: int) -> Encoder:
-    """response -> chunks of its body, without header. A `records` value is a chunk of its own, un-copied; one
-    of length 0 is no chunk.
+    """Returns the encoder of an API's response, without the header. A `records` value becomes a chunk of its
+    own and is not copied; an empty one becomes no chunk.
     """
     return encoder(response_class(api_key), version)
 
@@ -118,10 +120,11 @@ M = TypeVar("M", bound=Message)
 
 
 class RecordCodec(Generic[M]):
-    """Keys and values of internal topics, and the consumer protocol's data: an int16 before the body.
+    """Encodes and decodes the keys and values of internal topics and the data of the consumer protocol. An
+    int16 precedes the body.
 
-    The int16 of a value is its version; that of a coordinator's key is the kind of record (the definition's
-    API_KEY), its body being version 0. Source: Kafka's MessageUtil.
+    The int16 of a value is its version. The int16 of a coordinator's key is the kind of the record (API_KEY
+    in the definition), and its body has version 0. Source: Kafka's MessageUtil.
     """
 
     def __init__(self, message: type[M]) -> None:
@@ -131,21 +134,23 @@ class RecordCodec(Generic[M]):
         )
 
     def encode(self, message: M, version: int | None = None) -> bytes:
-        """`version` is the newest one unless given; a key has only one."""
+        """Encodes the message in `version`, or in the latest one. A key has only one version."""
         if version is None:
             version = self.message.VERSIONS[1]
         prefix = version if self.prefix is None else self.prefix
         return b"".join((_INT16.pack(prefix), *encoder(self.message, version)(message)))
 
     def decode(self, data: Buffer, *, newer_as_newest: bool = False) -> M:
-        """The message in `data`. A prefix of another kind or version raises UnsupportedVersionError, bytes
-        that are none MalformedMessageError.
+        """Returns the message in `data`. Raises UnsupportedVersionError if the prefix is another kind or
+        version, and MalformedMessageError if the bytes are not a message.
 
-        `newer_as_newest`: a version above ours is read as our newest, what follows is ignored (consumer
-        protocol).
+        With `newer_as_newest`, a version above the latest known one is decoded as the latest one, and the
+        bytes after it are ignored, as the consumer protocol requires.
         """
         if len(data) < _INT16.size:
-            raise MalformedMessageError(f"{self.message.__name__}: {len(data)} bytes are no version")
+            raise MalformedMessageError(
+                f"{self.message.__name__}: {len(data)} bytes are too short for a version"
+            )
         prefix: int = _INT16.unpack_from(data, 0)[0]
         first, last = self.message.VERSIONS
         if self.prefix is None:
@@ -162,7 +167,7 @@ _record_codecs: dict[type[Any], RecordCodec[Any]] = {}
 
 
 def record_codec(message: type[M]) -> RecordCodec[M]:
-    """The codec of one class of tidelog.wire.messages.records."""
+    """Returns the codec of a class of tidelog.wire.messages.records."""
     made = _record_codecs.get(message)
     if made is None:
         made = _record_codecs[message] = RecordCodec(message)
@@ -170,10 +175,10 @@ def record_codec(message: type[M]) -> RecordCodec[M]:
 
 
 def record_kind(key: Buffer) -> int:
-    """The int16 before a coordinator record's key, which says what kind of record it is. Raises
+    """Returns the int16 before the key of a coordinator's record, which is the kind of the record. Raises
     MalformedMessageError.
     """
     if len(key) < _INT16.size:
-        raise MalformedMessageError(f"a record key of {len(key)} bytes has no kind")
+        raise MalformedMessageError(f"a record key of {len(key)} bytes is too short for a kind")
     kind: int = _INT16.unpack_from(key, 0)[0]
     return kind

@@ -1,8 +1,8 @@
 """Writes the decoder of one message in one version: straight-line Python, with a loop for each array and no
 call for each field.
 
-Fields of a fixed size are read in runs with one `struct.Struct.unpack_from`; the length that follows a run
-(one byte of it, where it is a varint) is read with it. The buffer's end is checked by `unpack_from` itself
+A run of fixed-size fields is read with one `struct.Struct.unpack_from`, together with the length that follows
+it (one byte of the length if it is a varint). The end of the buffer is checked by `unpack_from` itself
 (struct.error), by indexing (IndexError) or, for slices, explicitly.
 """
 
@@ -18,7 +18,7 @@ _BLOBS = ("string", "bytes", "records")
 
 
 def write_decoder(message: type[Message], version: int) -> Source:
-    """Source of `decode(buffer, position) -> (message, end position)`."""
+    """Returns the source of `decode(buffer, position) -> (message, end position)`."""
     return _DecoderWriter(message, version).write()
 
 
@@ -57,11 +57,11 @@ class _DecoderWriter:
         return source
 
     def _refuse(self, what: str) -> str:
-        """A statement; names in braces are looked up when it is reached."""
+        """Returns a statement that raises MalformedMessageError. It evaluates the names in braces."""
         return f'raise malformed(f"{self._title}: {what}")'
 
     def _flush(self) -> None:
-        """Read the run of fixed-size values gathered so far."""
+        """Reads the pending run of fixed-size values."""
         if not self._pending:
             return
         letters = "".join(letter for letter, _ in self._pending)
@@ -77,7 +77,7 @@ class _DecoderWriter:
         self._source.line(f"p += {struct.calcsize('>' + letters)}")
 
     def _struct(self, kind: type[Struct]) -> str:
-        """Expression that makes the struct, valid once the pending run is flushed."""
+        """Returns an expression for the struct. It is valid once the pending run is flushed."""
         values: list[str] = []
         tagged: list[tuple[F, str]] = []
         for field in kind.FIELDS:
@@ -117,14 +117,17 @@ class _DecoderWriter:
                         value = self._value(field.kind, nullable, field.name, null_below=1)
                         self._flush()
                         source.line(f"{name} = {value}")
-                        source.line(f"if p != {stop}: {self._refuse(field.name + ' is not as long as said')}")
+                        source.line(
+                            f"if p != {stop}: {self._refuse('the length of ' + field.name + ' is wrong')}"
+                        )
                     word = "elif"
                 source.line(f"else: p = {stop}")
 
     def _value(self, kind: FieldType, nullable: bool, name: str, null_below: int = 0) -> str:
-        """Expression for one value, valid once the pending run is flushed.
+        """Returns an expression for one value. It is valid once the pending run is flushed.
 
-        A null struct is -1, but 0 in a tagged field; any other byte below `null_below` is null too.
+        A null struct is encoded as -1, but as 0 in a tagged field. Any other byte below `null_below` means
+        null, too.
         """
         element = array_of(kind)
         if element is not None:
@@ -155,7 +158,7 @@ class _DecoderWriter:
         length, stop, result = source.new("n"), source.new("e"), source.new("v")
         shift = 1 if self._flexible else 0
         if kind == "string":
-            # One call reads a short string and checks the buffer's end.
+            # One call reads a short string and checks the end of the buffer.
             readers = f"read_text_{shift}"
             source.names[readers] = primitives.COMPACT_TEXT_READERS if shift else primitives.TEXT_READERS
             self._pending.append(("B" if shift else "h", length))
@@ -180,14 +183,14 @@ class _DecoderWriter:
         return result
 
     def _slice(self, taken: str, stop: str, result: str, nullable: bool, name: str) -> None:
-        """`result` is what lies between p and `stop`; a length below 0 is null."""
+        """Assigns the bytes between p and `stop` to `result`. A length below 0 means null."""
         source = self._source
         with source.block(f"if p <= {stop} <= end:"):
             source.line(f"{result} = {taken}")
             source.line(f"p = {stop}")
         if nullable:
             source.line(f"elif {stop} < p: {result} = None")
-        what = f"{name} has a length of {{{stop} - p}} where {{end - p}} bytes are left"
+        what = f"{name} has a length of {{{stop} - p}}, but only {{end - p}} bytes are left"
         source.line(f"else: {self._refuse(what)}")
 
     def _array(self, element: FieldType, nullable: bool, name: str) -> str:
@@ -207,7 +210,7 @@ class _DecoderWriter:
             self._elements(element, count, result, name)
         if nullable:
             source.line(f"elif {count} < 0: {result} = None")
-        what = f"{name} has {{{count}}} elements where {{end - p}} bytes are left"
+        what = f"{name} has {{{count}}} elements, but only {{end - p}} bytes are left"
         source.line(f"else: {self._refuse(what)}")
         return result
 
@@ -230,7 +233,9 @@ class _DecoderWriter:
             source.line(f"{result}.append({value})")
 
     def _least_size(self, kind: FieldType) -> int:
-        """The fewest bytes one value takes: what bounds an array's length before anything is made."""
+        """Returns the fewest bytes that one value takes. They bound the length of an array before memory is
+        allocated for it.
+        """
         if isinstance(kind, tuple):
             return 1 if self._flexible else 4
         if isinstance(kind, str):
@@ -248,7 +253,7 @@ class _DecoderWriter:
 
 
 def _has_views(kind: type[Struct]) -> bool:
-    """Whether any value, at any depth, is given out as a view into the buffer."""
+    """Returns whether any value, at any depth, is a view into the buffer."""
     for field in kind.FIELDS:
         inner = field.kind[0] if isinstance(field.kind, tuple) else field.kind
         if inner in ("bytes", "records") or (not isinstance(inner, str) and _has_views(inner)):

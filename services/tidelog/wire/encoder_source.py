@@ -1,10 +1,9 @@
 """Writes the encoder of one message in one version: straight-line Python, with a loop for each array and no
 call for each field.
 
-Fixed-size fields are packed in runs with one `struct.Struct.pack`, together with the length that follows
-them. All parts are joined once; a `records` value ends the current chunk and stands in the chunk list as it
-was given. Fields that the version does not have are left out, whatever their value; whoever makes an answer
-knows the version.
+A run of fixed-size fields is packed with one `struct.Struct.pack`, together with the length that follows it.
+All parts are joined once. A `records` value ends the current chunk and is put into the list of chunks as it
+was passed. Fields that the version does not have are left out, whatever their value.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ _BLOBS = ("string", "bytes", "records")
 
 
 def write_encoder(message: type[Message], version: int) -> Source:
-    """Source of `encode(message) -> list of chunks`."""
+    """Returns the source of `encode(message) -> list of chunks`."""
     return _EncoderWriter(message, version).write()
 
 
@@ -58,7 +57,7 @@ class _EncoderWriter:
         return source
 
     def _flush(self) -> None:
-        """Pack the run of fixed-size values gathered so far."""
+        """Packs the pending run of fixed-size values."""
         if self._pending:
             self._source.line(f"add({self._packed(self._pending)})")
             self._pending.clear()
@@ -71,7 +70,7 @@ class _EncoderWriter:
         return f"{self._source.struct_method(letters, 'pack')}({arguments})"
 
     def _compact_length(self, length: str, long: str = "uvarint") -> None:
-        """A varint after the pending run, in the same `pack` while it is one byte."""
+        """Appends a varint after the pending run, in the same `pack` if it takes one byte."""
         source = self._source
         if not self._pending:
             source.line(f"add(UVARINTS[{length}] if {length} < 128 else {long}({length}))")
@@ -107,7 +106,7 @@ class _EncoderWriter:
         self._pending.clear()
 
     def _is_set(self, kind: type[Struct], field: F, value: str) -> str:
-        """Whether a tagged field differs from its default; only then it is sent."""
+        """Returns a test whether a tagged field differs from its default. Only then is the field sent."""
         default = self._source.default_of(kind, field)
         if default == "None":
             return f"{value} is not None"
@@ -136,7 +135,7 @@ class _EncoderWriter:
             source.line("return pack_tagged_fields(fields)")
 
     def _value(self, kind: FieldType, nullable: bool, value: str, null_struct: bytes = b"\xff") -> None:
-        """`null_struct` stands for a null struct: -1, and 0 in a tagged field."""
+        """Encodes one value. `null_struct` is the byte of a null struct: -1, or 0 in a tagged field."""
         element = array_of(kind)
         if element is not None:
             self._array(element, nullable, value)
@@ -216,7 +215,9 @@ class _EncoderWriter:
             self._flush()
 
     def _numbers(self, element: str, nullable: bool, values: str) -> None:
-        """An array of numbers: one `pack` with its length, made beforehand for short ones."""
+        """Encodes an array of numbers with its length in one `pack`, which is prepared in advance for short
+        arrays.
+        """
         source = self._source
         letter = FIXED_SIZE_FORMATS[element]
         prefix, plus_one = ("B", " + 1") if self._flexible else ("i", "")

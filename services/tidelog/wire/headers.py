@@ -1,5 +1,5 @@
-"""Headers of requests (versions 1 and 2) and responses (0 and 1). Formats: Kafka's RequestHeader and
-ResponseHeader definitions.
+"""Headers of requests (versions 1 and 2) and of responses (0 and 1), as in Kafka's definitions RequestHeader
+and ResponseHeader.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from tidelog.wire.schema import Buffer
 _REQUEST = struct.Struct(">hhih")
 _RESPONSE = struct.Struct(">i")
 SIZE_BYTES: Final = 4
-"""Before each request and response, not counted by itself."""
+"""The size of the field that precedes each request and response and contains its size. The field does not
+count itself.
+"""
 _BEGIN = struct.Struct(">ii")
 _BEGIN_FLEXIBLE = struct.Struct(">iix")
 _read_request = _REQUEST.unpack_from
@@ -31,10 +33,11 @@ _NEVER: Final = 1 << 16
 
 
 def decode_request_header(buffer: Buffer, position: int) -> tuple[int, int, int, str | None, int]:
-    """(api_key, api_version, correlation_id, client_id, position of the body).
+    """Returns (api_key, api_version, correlation_id, client_id, position of the body).
 
-    An unknown key is read with the short header; an unknown version of a known API as its nearest known one,
-    which is what a client that asks for a newer ApiVersions sends. Raises MalformedMessageError.
+    The header of an unknown API key is read in the short form. The header of an unknown version of a known
+    API is read as that of its nearest known version, because clients send it so when they ask for a newer
+    ApiVersions. Raises MalformedMessageError.
     """
     try:
         api_key, api_version, correlation_id, length = _read_request(buffer, position)
@@ -46,7 +49,7 @@ def decode_request_header(buffer: Buffer, position: int) -> tuple[int, int, int,
         elif length >= 0:
             if body > len(buffer):
                 raise MalformedMessageError(
-                    f"request header: a client id of {length} bytes where {len(buffer) - start} are left"
+                    f"request header: a client id of {length} bytes, but only {len(buffer) - start} are left"
                 )
             client_id = str(buffer[start:body], "utf-8")
         else:
@@ -65,7 +68,7 @@ def decode_request_header(buffer: Buffer, position: int) -> tuple[int, int, int,
 def encode_request_header(
     api_key: int, api_version: int, correlation_id: int, client_id: str | None
 ) -> bytes:
-    """What a client sends before the body."""
+    """Returns the bytes that a client sends before the body."""
     name = b"" if client_id is None else client_id.encode()
     length = -1 if client_id is None else len(name)
     tags = b"\0" if api_spec(api_key).request_header_version(api_version) == 2 else b""
@@ -73,12 +76,14 @@ def encode_request_header(
 
 
 def response_begin(api_key: int, api_version: int) -> struct.Struct:
-    """Packs the size of a response (without SIZE_BYTES) and its header, of a correlation id."""
+    """Returns the struct that packs the size of a response (without SIZE_BYTES) and a correlation id into its
+    header.
+    """
     return _BEGIN_FLEXIBLE if api_version >= _LONG_RESPONSE_FROM.get(api_key, _NEVER) else _BEGIN
 
 
 def decode_response_header(buffer: Buffer, position: int, api_key: int, api_version: int) -> tuple[int, int]:
-    """(correlation_id, position of the body). Raises MalformedMessageError."""
+    """Returns (correlation_id, position of the body). Raises MalformedMessageError."""
     try:
         (correlation_id,) = _RESPONSE.unpack_from(buffer, position)
         position += 4

@@ -1,16 +1,16 @@
-"""The two ways in which bytes or a request for a codec are refused."""
+"""The errors of the codec: malformed bytes, and unknown APIs or versions."""
 
 from __future__ import annotations
 
 
 class MalformedMessageError(ValueError):
-    """Bytes that are no message of the said API and version: too short, a negative or impossible length, a
-    bad varint, bad UTF-8.
+    """The bytes are not a message of the API and version. They are too short, or contain an impossible
+    length, a bad varint or bad UTF-8.
     """
 
 
 class UnsupportedVersionError(ValueError):
-    """No codec for this API key, or none for this version of it."""
+    """There is no codec for the API key, or not for this version of it."""
 
     def __init__(self, name: str, version: int) -> None:
         super().__init__(f"{name} has no version {version}")

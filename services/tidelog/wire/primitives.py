@@ -1,8 +1,7 @@
-"""The parts of encoding and decoding that generated code calls: everything rare, and the tables for what is
-frequent.
+"""The functions and tables that generated encoders and decoders use.
 
-Generated code reads lengths below 128 itself; what comes here are longer ones, tagged fields, uuids and
-arrays of numbers.
+Generated code reads lengths below 128 itself. It calls this module for longer lengths, tagged fields, UUIDs
+and arrays of numbers.
 """
 
 from __future__ import annotations
@@ -16,12 +15,12 @@ from tidelog.wire.malformed import MalformedMessageError
 from tidelog.wire.schema import ZERO_UUID, Buffer
 
 MAX_STRING_BYTES = 32767
-"""Kafka refuses longer strings, also where the length is a varint."""
+"""The most bytes in a string. Kafka refuses longer strings, also where the length is a varint."""
 MAX_UVARINT_BYTES = 5
 MAX_INT32 = 0x7FFFFFFF
 MAX_CACHED_UUIDS = 16384
 SMALL_ARRAY = 32
-"""Arrays of numbers up to this length have a `struct.Struct` of their own."""
+"""Arrays of up to this many numbers are coded by a `struct.Struct` of their own."""
 
 SHORT_TEXT = 128
 """Strings whose length on the wire is below this are read by a `struct.Struct` of their own."""
@@ -30,9 +29,9 @@ UVARINTS: tuple[bytes, ...] = tuple(bytes((n,)) for n in range(128))
 """Encoded unsigned varints of one byte."""
 
 TEXT_READERS = tuple(struct.Struct(f">{n}s").unpack_from for n in range(SHORT_TEXT))
-"""unpack_from of n bytes."""
+"""The `unpack_from` of n bytes, by n."""
 COMPACT_TEXT_READERS = (TEXT_READERS[0], *TEXT_READERS[:-1])
-"""The same for a length + 1."""
+"""The `unpack_from` of n bytes, by n + 1."""
 
 _uuid_of_bytes: dict[bytes, UUID] = {bytes(16): ZERO_UUID}
 _unknown_safety = SafeUUID.unknown
@@ -44,7 +43,9 @@ def malformed(what: str) -> MalformedMessageError:
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """(value, end position). Raises MalformedMessageError above 2^31-1, IndexError when the buffer ends."""
+    """Returns (value, end position). Raises MalformedMessageError for a value above 2^31-1, and IndexError
+    when the buffer ends.
+    """
     value = buffer[position]
     if value < 128:
         return value, position + 1
@@ -52,7 +53,7 @@ def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
 
 
 def read_long_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
-    """The rest of a varint whose first byte (128 or more) was read already: (value, end position)."""
+    """Reads the rest of a varint whose first byte (>= 128) has been read. Returns (value, end position)."""
     byte = buffer[position]
     if byte < 128:  # up to 16 KB
         return first & 127 | byte << 7, position + 1
@@ -70,7 +71,7 @@ def read_long_uvarint(buffer: Buffer, position: int, first: int) -> tuple[int, i
 
 
 def read_long_string_length(buffer: Buffer, position: int, first: int) -> tuple[int, int]:
-    """As read_long_uvarint, for a string's length + 1."""
+    """Does the same as read_long_uvarint for the length + 1 of a string, which it also checks."""
     value, position = read_long_uvarint(buffer, position, first)
     if value > MAX_STRING_BYTES + 1:
         raise MalformedMessageError(f"a string of {value - 1} bytes is longer than {MAX_STRING_BYTES}")
@@ -78,7 +79,7 @@ def read_long_string_length(buffer: Buffer, position: int, first: int) -> tuple[
 
 
 def uvarint(value: int) -> bytes:
-    """`value` (0 to 2^32-1) as an unsigned varint."""
+    """Returns `value` (0 to 2^32-1) as an unsigned varint."""
     if value < 128:
         return UVARINTS[value]
     if value < 1 << 14:
@@ -94,28 +95,32 @@ def uvarint(value: int) -> bytes:
 
 
 def string_length_uvarint(length_plus_one: int) -> bytes:
-    """The length of a compact string. Raises ValueError for a string longer than Kafka allows."""
+    """Returns the encoded length of a compact string. Raises ValueError if the string is longer than Kafka
+    allows.
+    """
     if length_plus_one > MAX_STRING_BYTES + 1:
         raise ValueError(f"a string of {length_plus_one - 1} bytes is longer than {MAX_STRING_BYTES}")
     return uvarint(length_plus_one)
 
 
 def skip_tagged_fields(buffer: Buffer, position: int, count: int) -> int:
-    """End position after the tagged section whose count's first byte is `count`, read already."""
+    """Returns the end position of a section of tagged fields. `count` is the first byte of their number,
+    which has been read.
+    """
     if count >= 128:
         count, position = read_long_uvarint(buffer, position, count)
     end = len(buffer)
-    for _ in range(count):  # every round reads two bytes or raises
+    for _ in range(count):  # each iteration reads two bytes or raises
         _, position = read_uvarint(buffer, position)
         size, position = read_uvarint(buffer, position)
         position += size
         if position > end:
-            raise MalformedMessageError("a tagged field is longer than what is left of the message")
+            raise MalformedMessageError("a tagged field is longer than the rest of the message")
     return position
 
 
 def new_uuid(data: bytes) -> UUID:
-    """The UUID of 16 bytes, remembered: topic ids come again and again, and `uuid.UUID()` takes a
+    """Returns the UUID of 16 bytes and remembers it, because topic ids recur and `uuid.UUID()` takes a
     microsecond.
     """
     value = UUID.__new__(UUID)
@@ -132,26 +137,26 @@ cached_uuid: Callable[[bytes], UUID | None] = _uuid_of_bytes.get
 
 
 def array_readers(letter: str) -> tuple[Callable[[Buffer, int], tuple[Any, ...]], ...]:
-    """unpack_from of 0, 1, 2, ... numbers."""
+    """Returns the `unpack_from` of 0, 1, 2, ... numbers."""
     return tuple(struct.Struct(f">{n}{letter}").unpack_from for n in range(SMALL_ARRAY))
 
 
 def array_packers(prefix: str, letter: str) -> tuple[Callable[..., bytes], ...]:
-    """pack of a length of 0, 1, 2, ... and so many numbers; `prefix` is the length's letter (B: compact, one
-    byte).
+    """Returns the `pack` of a length of 0, 1, 2, ... and as many numbers. `prefix` is the format letter of
+    the length (B for a compact length of one byte).
     """
     return tuple(struct.Struct(f">{prefix}{n}{letter}").pack for n in range(SMALL_ARRAY))
 
 
 def pack_long_array(letter: str, values: Sequence[Any], *, compact: bool) -> bytes:
-    """An array with its length, of any size."""
+    """Encodes an array of any size with its length."""
     count = len(values)
     length = uvarint(count + 1) if compact else struct.pack(">i", count)
     return length + struct.pack(f">{count}{letter}", *values)
 
 
 def pack_tagged_fields(fields: list[tuple[int, bytes]]) -> bytes:
-    """The tagged section of (tag, content) in order of tags."""
+    """Encodes the section of tagged fields from (tag, content), in the order of the tags."""
     return uvarint(len(fields)) + b"".join(
         uvarint(tag) + uvarint(len(content)) + content for tag, content in fields
     )

@@ -1,9 +1,9 @@
-"""How a message's layout is written down beside its dataclass: one `F` for each field, with the version
-ranges Kafka gives it.
+"""The description of a message's layout, which is part of its dataclass: one `F` for each field, with Kafka's
+version ranges.
 
-A generated dataclass has `FIELDS` (in wire order, which is also the order of its attributes). A top-level one
-also has `VERSIONS` and `FLEXIBLE_FROM`. Version ranges are written as in Kafka's definitions: "3+", "0-2",
-"4".
+A generated dataclass has `FIELDS`, in the order on the wire, which is also the order of its attributes. A
+top-level message also has `VERSIONS` and `FLEXIBLE_FROM`. Version ranges are written as in Kafka's
+definitions: "3+", "0-2", "4".
 """
 
 from __future__ import annotations
@@ -14,10 +14,12 @@ from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
-"""What messages are decoded from, and what `bytes` fields hold: a view into the frame after decoding."""
+"""The type of the input of decoders and of the values of `bytes` fields, which are views into the frame after
+decoding.
+"""
 Records: TypeAlias = Sized
-"""What a response's `records` may be: bytes, or anything with a length that the sender knows how to send (a
-range of a file).
+"""The type of `records` in responses: bytes, or another object with a length that the sender can send, such
+as a range of a file.
 """
 
 LAST_VERSION = 32767
@@ -37,7 +39,7 @@ FIXED_SIZE_FORMATS = {
     "float64": "d",
     "uuid": "16s",
 }
-"""Types of a fixed size and their letter in a `struct` format."""
+"""The `struct` format letters of the types of a fixed size."""
 FIXED_SIZE_BYTES = {
     "bool": 1,
     "int8": 1,
@@ -54,10 +56,11 @@ FieldType: TypeAlias = "str | type[Struct] | tuple[str] | tuple[type[Struct]]"
 
 
 class F(NamedTuple):
-    """One field: `kind` is a primitive's name, a struct's class, or a tuple with one of them (an array).
+    """A field of a message. `kind` is the name of a primitive type, the class of a struct, or a tuple with
+    one of these for an array.
 
-    `nullable` and `tagged` are the versions in which the field may be null, or is sent in the tagged section
-    under `tag`.
+    `nullable` contains the versions in which the field may be null, and `tagged` the versions in which it is
+    in the tagged section under `tag`.
     """
 
     name: str
@@ -81,7 +84,7 @@ Fields: TypeAlias = tuple[F, ...]
 
 
 class Struct(Protocol):
-    """Any generated dataclass."""
+    """A generated dataclass."""
 
     FIELDS: ClassVar[Fields]
     __dataclass_fields__: ClassVar[dict[str, Any]]
@@ -90,7 +93,9 @@ class Struct(Protocol):
 
 
 class Message(Struct, Protocol):
-    """A generated dataclass that is sent by itself. All versions in `VERSIONS` (first, last) can be coded."""
+    """A generated dataclass that is sent by itself. `VERSIONS` contains the first and last version that can
+    be encoded and decoded.
+    """
 
     VERSIONS: ClassVar[tuple[int, int]]
     FLEXIBLE_FROM: ClassVar[int]
@@ -103,7 +108,9 @@ def _covers(versions: str, version: int) -> bool:
 
 @lru_cache(maxsize=1024)
 def parse_versions(versions: str) -> tuple[int, int]:
-    """First and last version of a range as Kafka writes it; an empty string or "none" covers nothing."""
+    """Returns the first and last version of a range in Kafka's notation. An empty string or "none" contains
+    no version.
+    """
     if versions in ("", "none"):
         return 0, -1
     if versions.endswith("+"):

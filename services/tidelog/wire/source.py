@@ -1,5 +1,5 @@
-"""Lines of Python with indentation, and the names they refer to: what the writers of decoders and encoders
-share.
+"""Source text of a Python function, with indentation and the names that it refers to. The writers of decoders
+and encoders share it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidelog.wire.schema import F, Struct
 
 
 class Source:
-    """A function in the making; `names` becomes its globals."""
+    """A function that is being written. `names` becomes its globals."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -28,19 +28,19 @@ class Source:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Indented lines under `head`."""
+        """Indents the lines written in this context under `head`."""
         self.line(head)
         self._depth += 1
         yield
         self._depth -= 1
 
     def new(self, prefix: str) -> str:
-        """A name used nowhere else."""
+        """Returns a name that is not used elsewhere."""
         self._counter += 1
         return f"{prefix}{self._counter}"
 
     def name_for(self, prefix: str, value: Any) -> str:
-        """The global name of `value`; the same for the same object."""
+        """Returns the global name of `value`, always the same one for the same object."""
         for name, known in self.names.items():
             if known is value:
                 return name
@@ -49,14 +49,14 @@ class Source:
         return name
 
     def struct_method(self, letters: str, method: str) -> str:
-        """The global name of `pack` or `unpack_from` of the big-endian format `letters`."""
+        """Returns the global name of `pack` or `unpack_from` for the big-endian format `letters`."""
         name = method + "_" + letters.replace("?", "t")
         if name not in self.names:
             self.names[name] = getattr(struct.Struct(">" + letters), method)
         return name
 
     def default_of(self, kind: type[Struct], field: F) -> str:
-        """An expression for the field's default value."""
+        """Returns an expression for the default value of the field."""
         declared = kind.__dataclass_fields__[field.name]
         if declared.default_factory is not MISSING:
             if declared.default_factory is list:
@@ -67,11 +67,11 @@ class Source:
         return repr(declared.default)
 
     def compile(self, filename: str, function: str) -> Any:
-        """Execute the source and return its `function`."""
+        """Executes the source and returns its `function`."""
         exec(compile("\n".join(self.lines), filename, "exec"), self.names)
         return self.names[function]
 
 
 def array_of(kind: object) -> Any | None:
-    """The element kind if `kind` is an array's, else None."""
+    """Returns the kind of the elements if `kind` is an array, else None."""
     return kind[0] if isinstance(kind, tuple) else None

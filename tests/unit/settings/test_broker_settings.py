@@ -54,19 +54,22 @@ def test_a_nodes_name_makes_its_id_where_none_is_given() -> None:
         ({"zzz": "3"}, "Unknown setting zzz"),
         (
             {"ssl.client.auth": "required"},
-            "ssl.client.auth: TLS is not supported yet, listeners are PLAINTEXT only",
+            "ssl.client.auth: TLS is not supported yet; listeners must be PLAINTEXT",
         ),
-        ({"authorizer.class.name": "x.Y"}, "authorizer.class.name: authorisation is not supported yet"),
-        ({"log.retention.ms": "0"}, "log.retention.ms: must be -1 (for ever) or at least 1"),
-        ({"log.retention.hours": "0"}, "log.retention.ms: must be -1 (for ever) or at least 1"),
+        ({"authorizer.class.name": "x.Y"}, "authorizer.class.name: authorization is not supported yet"),
+        ({"log.retention.ms": "0"}, "log.retention.ms: must be -1 (forever) or at least 1"),
+        ({"log.retention.hours": "0"}, "log.retention.ms: must be -1 (forever) or at least 1"),
         ({"log.roll.ms": "0"}, "log.roll.ms: must be at least 1"),
         ({"node.id": "1", "broker.id": "2"}, "node.id: must be the same as broker.id (2)"),
         ({"node.id": "-1"}, "Invalid value -1 for configuration node.id: Value must be at least 0"),
         ({"max.connections.per.ip": "0"}, "max.connections.per.ip: can be 0 only if"),
-        ({"max.connections.per.ip.overrides": "h"}, "max.connections.per.ip.overrides: h is not host:number"),
+        (
+            {"max.connections.per.ip.overrides": "h"},
+            "max.connections.per.ip.overrides: h does not have the form host:number",
+        ),
         (
             {"max.connections.per.ip.overrides": "h:x"},
-            "max.connections.per.ip.overrides: h:x is not host:number",
+            "max.connections.per.ip.overrides: h:x does not have the form host:number",
         ),
         (
             {"queued.max.request.bytes": "5"},
@@ -79,11 +82,11 @@ def test_a_nodes_name_makes_its_id_where_none_is_given() -> None:
         ),
         (
             {"replica.selector.class": "com.example.Nearest"},
-            "replica.selector.class: other Java classes than Kafka's own can't be loaded",
+            "replica.selector.class: only Kafka's own classes can be used",
         ),
         (
             {"offsets.topic.compression.codec": "9"},
-            "offsets.topic.compression.codec: must be a codec's number",
+            "offsets.topic.compression.codec: must be the number of a codec",
         ),
         ({"group.min.session.timeout.ms": "9000000"}, "group.min.session.timeout.ms: must not be greater"),
         ({"broker.session.timeout.ms": "100"}, "broker.heartbeat.interval.ms: must be at most half of"),

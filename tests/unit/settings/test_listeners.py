@@ -47,7 +47,7 @@ def test_port_0_may_be_asked_for_more_than_once() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"listeners": "FOO://:9092"}, "listeners: no security protocol is defined for listener FOO"),
+        ({"listeners": "FOO://:9092"}, "listeners: listener FOO has no security protocol"),
         (
             {"listeners": "PLAINTEXT://:9092,EXTERNAL://:9092"},
             "listeners: PLAINTEXT, EXTERNAL have the same port",
@@ -56,18 +56,21 @@ def test_port_0_may_be_asked_for_more_than_once() -> None:
             {"listeners": "PLAINTEXT://:1,PLAINTEXT://:2"},
             "listeners: there are two listeners named PLAINTEXT",
         ),
-        ({"listeners": "PLAINTEXT//x"}, "listeners: PLAINTEXT//x is not of the form NAME://host:port"),
-        ({"listeners": "PLAINTEXT://h"}, "listeners: PLAINTEXT://h is not of the form"),
+        ({"listeners": "PLAINTEXT//x"}, "listeners: PLAINTEXT//x does not have the form NAME://host:port"),
+        ({"listeners": "PLAINTEXT://h"}, "listeners: PLAINTEXT://h does not have the form"),
         ({"listeners": "PLAINTEXT://h:99999"}, "listeners: PLAINTEXT://h:99999 has a port above 65535"),
         ({"listeners": ""}, "Invalid value  for configuration listeners: Value must not be empty"),
         (
             {"listeners": "SECURE://:9092"},
-            "listeners: SECURE is SASL_SSL, but only PLAINTEXT is supported yet",
+            "listeners: the protocol of SECURE is SASL_SSL, but only PLAINTEXT is supported",
         ),
-        ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners: clients can't connect to 0.0.0.0"),
+        (
+            {"listeners": "PLAINTEXT://0.0.0.0:9092"},
+            "advertised.listeners: clients cannot connect to 0.0.0.0",
+        ),
         (
             {"advertised.listeners": "PLAINTEXT://[::]:9092"},
-            "advertised.listeners: clients can't connect to ::",
+            "advertised.listeners: clients cannot connect to ::",
         ),
         ({"advertised.listeners": "EXTERNAL://a:9"}, "advertised.listeners: EXTERNAL is not among listeners"),
         (
@@ -80,16 +83,19 @@ def test_port_0_may_be_asked_for_more_than_once() -> None:
         ),
         (
             {"inter.broker.listener.name": "PLAINTEXT", "security.inter.broker.protocol": "SSL"},
-            "inter.broker.listener.name: can't be set together with security.inter.broker.protocol",
+            "inter.broker.listener.name: cannot be set together with security.inter.broker.protocol",
         ),
         (
             {"listener.security.protocol.map": "PLAINTEXT"},
-            "listener.security.protocol.map: PLAINTEXT is not NAME:",
+            "listener.security.protocol.map: PLAINTEXT does not have the form NAME:",
         ),
-        ({"listener.security.protocol.map": "A:B"}, "listener.security.protocol.map: A:B is not NAME:"),
+        (
+            {"listener.security.protocol.map": "A:B"},
+            "listener.security.protocol.map: A:B does not have the form NAME:",
+        ),
         (
             {"listener.security.protocol.map": "A:SSL,a:SSL"},
-            "listener.security.protocol.map: A is there twice",
+            "listener.security.protocol.map: A occurs twice",
         ),
     ],
 )

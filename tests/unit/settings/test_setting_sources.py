@@ -107,10 +107,10 @@ def test_variables_of_others_are_let_be() -> None:
         ),
         ({"environment": {"TIDELOG_NODE_ID": "x"}}, "TIDELOG_NODE_ID: Invalid value x"),
         ({"assignments": ["node.id=x"]}, "--set node.id: Invalid value x"),
-        ({"assignments": ["node.id"]}, "--set node.id: NAME=VALUE expected"),
+        ({"assignments": ["node.id"]}, "--set node.id: expected NAME=VALUE"),
         ({"assignments": ["nod.id=1"]}, "did you mean node.id"),
         ({"assignments": ["tidelog.rpc.listener=nowhere"]}, "Value must be host:port"),
-        ({"assignments": ["tidelog.rpc.listener=0.0.0.0:1"]}, "can't connect to a wildcard"),
+        ({"assignments": ["tidelog.rpc.listener=0.0.0.0:1"]}, "cannot connect to a wildcard"),
         ({"files": [("broker.properties", "a\\u1=2")]}, "broker.properties, line 1"),
         (
             {"environment": {"TIDELOG_SSL_KEYSTORE_LOCATION": "x"}},

@@ -22,6 +22,11 @@ def test_every_api_has_a_handler_and_a_range_of_kafkas(lab: InMemoryBroker, key:
     assert (served.min_version, served.max_version) == (spec.min_version, spec.max_version)
 
 
+def test_only_produce_lists_versions_that_are_refused() -> None:
+    advertised = {key: served.advertised_min for key, served in SERVED_APIS.items()}
+    assert {key: first for key, first in advertised.items() if first is not None} == {ApiKey.PRODUCE: 0}
+
+
 def test_all_of_groups_and_transactions_is_served_but_share_and_streams_groups() -> None:
     names = {ApiKey(key).name_in_kafka for key in ApiKey if key not in SERVED_APIS}
     assert {name for name in names if "Group" in name or "Txn" in name or "Transaction" in name} == {
