@@ -1,1 +1,1 @@
-"""Messages of every kind for tests of the wire codec."""
+"""All kinds of messages, for tests of the wire codec."""

@@ -13,12 +13,12 @@ from tidelog.wire.schema import Message
 
 
 def payload_classes() -> list[type[Message]]:
-    """Requests and responses of all APIs."""
+    """Returns the requests and responses of all APIs."""
     return [of(key) for key in API_SPECS for of in (codec.request_class, codec.response_class)]
 
 
 def record_classes() -> list[type[Message]]:
-    """Keys and values of internal topics, and the consumer protocol's data."""
+    """Returns the keys and values of internal topics and the data of the consumer protocol."""
     modules = [
         importlib.import_module(f"{records.__name__}.{m.name}")
         for m in pkgutil.iter_modules(records.__path__)

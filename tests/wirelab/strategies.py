@@ -1,4 +1,4 @@
-"""Hypothesis strategies that make any message in any version, from the fields' table alone."""
+"""Hypothesis strategies that generate any message in any version from its table of fields."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tidelog.wire.schema import F, FieldType, Message, Struct
 
 LONG = 150
-"""Past the length at which a varint takes a second byte."""
+"""A length from which on a varint takes a second byte."""
 
 _WIDTHS = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 
@@ -33,12 +33,12 @@ WHOLE_RANGE: dict[str, st.SearchStrategy[Any]] = {
 }
 
 TAME = WHOLE_RANGE | {"int16": st.integers(-1, 100), "int64": st.integers(0, 1 << 40)}
-"""Values that kio also takes where it makes error codes, moments and spans of them."""
+"""Generates values that kio accepts, too, where it converts them to error codes, timestamps and durations."""
 
 
 @cache
 def messages_of(message: type[Message], version: int, tame: bool = False) -> st.SearchStrategy[Any]:
-    """Messages in which every field that `version` has is anything, and every other has its default."""
+    """Generates messages with any value in the fields that `version` has, and with defaults in the others."""
     return _struct(message, version, tame)
 
 
@@ -54,7 +54,7 @@ def _field(field: F, version: int, tame: bool) -> st.SearchStrategy[Any]:
     strategy = _value(field.kind, version, tame)
     is_nullable = field.is_nullable_in(version)
     if not is_nullable and field.is_tagged_in(version) and not isinstance(field.kind, (str, tuple)):
-        # None stands for a struct that is not sent because it is full of defaults
+        # None represents a struct that is not sent because all its fields have their defaults
         strategy = strategy.filter(lambda value: value != type(value)())
         is_nullable = True
     if is_nullable:

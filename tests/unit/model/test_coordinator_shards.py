@@ -1,4 +1,4 @@
-"""Which shard a name belongs to: figures of Java's own `String.hashCode`."""
+"""The shard of a name agrees with values of Java's `String.hashCode`."""
 
 import pytest
 
@@ -23,5 +23,5 @@ def test_the_hash_without_a_positive_counterpart_is_zero() -> None:
     assert shard_for(ShardKind.GROUP, "polygenelubricants", 50) == ShardId(ShardKind.GROUP, 0)
 
 
-def test_a_shard_names_its_partition() -> None:
+def test_a_shard_has_the_partition_of_its_topic() -> None:
     assert str(ShardId(ShardKind.TRANSACTION, 7).topic_partition) == "__transaction_state-7"

@@ -1,4 +1,4 @@
-"""The error table against the one of kio, which is generated from Kafka's own."""
+"""The error table agrees with that of kio, which is generated from Kafka's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_codes_have_no_gaps() -> None:
     assert sorted(ErrorCode) == list(range(-1, len(ErrorCode) - 1))
 
 
-def test_an_error_says_its_name_where_no_sentence_is_given() -> None:
+def test_an_error_without_a_message_shows_its_name() -> None:
     plain = KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert (str(plain), plain.message, plain.is_retriable) == ("NOT_LEADER_OR_FOLLOWER", None, True)
     told = KafkaError(ErrorCode.INVALID_RECORD, "no key")

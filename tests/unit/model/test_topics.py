@@ -19,7 +19,7 @@ def test_names_of_legal_characters_are_legal(name: str) -> None:
 
 
 @given(st.text(min_size=1, max_size=20), st.characters(exclude_characters=LEGAL), st.integers(0, 20))
-def test_one_other_character_makes_a_name_illegal(name: str, other: str, position: int) -> None:
+def test_one_illegal_character_makes_a_name_illegal(name: str, other: str, position: int) -> None:
     assert topic_name_problem(name[:position] + other + name[position:]) is not None
 
 

@@ -1,4 +1,4 @@
-"""Broker settings: parsing, layers, rules between settings, and one clear line for each mistake."""
+"""Broker settings: parsing, layers, rules between settings, and one clear line for each error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_defaults_are_readable_without_parsing_anything() -> None:
     assert settings.broker_id == settings.node_id
 
 
-def test_a_nodes_name_makes_its_id_where_none_is_given() -> None:
+def test_the_node_id_is_derived_from_the_nodes_name() -> None:
     names = [f"t-controller-7d4b9c-{suffix}" for suffix in ("2xk8p", "9fzqw")]
     ids = {BrokerSettings.parse({"tidelog.node.name": name}).node_id for name in names}
     assert len(ids) == len(names)
@@ -97,7 +97,7 @@ def test_a_nodes_name_makes_its_id_where_none_is_given() -> None:
         ({"log.dirs": ""}, "Invalid value  for configuration log.dirs: Value must not be empty"),
     ],
 )
-def test_a_mistake_is_one_line_that_names_the_setting(given: dict[str, str], message: str) -> None:
+def test_an_error_is_one_line_that_names_the_setting(given: dict[str, str], message: str) -> None:
     with pytest.raises(SettingError) as caught:
         BrokerSettings.parse(given)
     assert str(caught.value).startswith(message)
@@ -105,7 +105,7 @@ def test_a_mistake_is_one_line_that_names_the_setting(given: dict[str, str], mes
     assert caught.value.name in str(caught.value)
 
 
-def test_a_file_written_for_kafka_starts_and_what_does_nothing_is_named() -> None:
+def test_a_file_for_kafka_is_accepted_and_ignored_settings_are_named() -> None:
     settings = BrokerSettings.parse(
         {
             "process.roles": "broker,controller",
@@ -156,7 +156,7 @@ def test_other_pairs_of_settings() -> None:
     assert BrokerSettings.parse(overrides).connection_limits_per_ip() == {"10.0.0.1": 5, "h": 7, "[::1]": 2}
 
 
-def test_dynamic_layers_win_over_static_ones_and_can_be_taken_back() -> None:
+def test_dynamic_layers_override_static_ones_and_can_be_removed() -> None:
     static = {"log.retention.ms": "1000", "message.max.bytes": "10"}
     settings = BrokerSettings.parse(
         static, dynamic_default={"message.max.bytes": "20"}, dynamic={"message.max.bytes": "30"}
@@ -188,7 +188,7 @@ def test_dynamic_changes_are_refused_as_invalid_requests(
     assert str(caught.value).startswith(message)
 
 
-def test_dynamic_changes_that_kafka_takes_are_taken() -> None:
+def test_dynamic_changes_that_kafka_accepts_are_accepted() -> None:
     validate_broker_overrides({"message.max.bytes": "5", "num.io.threads": "9"}, per_broker=False)
     validate_broker_overrides({"listeners": "PLAINTEXT://:9092"}, per_broker=True, broker=BrokerSettings())
 

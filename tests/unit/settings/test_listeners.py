@@ -1,4 +1,4 @@
-"""listeners, advertised.listeners, inter.broker.listener.name, protocol map: as Kafka combines them."""
+"""Combines listeners, advertised.listeners, inter.broker.listener.name and the protocol map as in Kafka."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_defaults() -> None:
     assert plan.inter_broker_listener_name == "PLAINTEXT"
 
 
-def test_two_listeners_of_which_one_is_advertised_otherwise() -> None:
+def test_two_listeners_one_of_which_is_advertised_differently() -> None:
     plan = BrokerSettings.parse(
         MAP
         | {
@@ -39,7 +39,7 @@ def test_one_port_may_be_shared_by_an_ipv4_and_an_ipv6_address() -> None:
     assert len(BrokerSettings.parse(given).listener_plan().bind) == 2
 
 
-def test_port_0_may_be_asked_for_more_than_once() -> None:
+def test_port_0_may_occur_more_than_once() -> None:
     given = MAP | {"listeners": "PLAINTEXT://127.0.0.1:0,EXTERNAL://127.0.0.1:0"}
     assert [endpoint.port for endpoint in BrokerSettings.parse(given).listener_plan().bind] == [0, 0]
 
@@ -99,7 +99,7 @@ def test_port_0_may_be_asked_for_more_than_once() -> None:
         ),
     ],
 )
-def test_what_does_not_go_together_is_refused(given: dict[str, str], message: str) -> None:
+def test_contradictions_are_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(SettingError) as caught:
         BrokerSettings.parse(MAP | given)
     assert str(caught.value).startswith(message)

@@ -1,4 +1,4 @@
-"""Settings from a file, the environment and the command line; and Java's properties files."""
+"""Settings from files, the environment and the command line, and Java's properties files."""
 
 from __future__ import annotations
 
@@ -85,8 +85,8 @@ def test_own_settings_need_no_second_prefix() -> None:
         gather_settings(environment=both)
 
 
-def test_variables_of_others_are_let_be() -> None:
-    """Kubernetes sets such for a service named tidelog."""
+def test_other_variables_are_ignored() -> None:
+    """Kubernetes sets such variables for a service with the name tidelog."""
     others = {
         "TIDELOG_SERVICE_HOST": "10.0.0.1",
         "TIDELOG_PORT_9092_TCP": "x",
@@ -118,7 +118,7 @@ def test_variables_of_others_are_let_be() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_told_with_its_place(sources: dict[str, object], message: str) -> None:
+def test_an_error_names_its_place(sources: dict[str, object], message: str) -> None:
     with pytest.raises(SettingError) as caught:
         gather_settings(**sources).parse()  # type: ignore[arg-type]
     assert message in str(caught.value)

@@ -1,6 +1,6 @@
 """Names, types, defaults, accepted values, importance and update modes are those of Apache Kafka 4.3.1.
 
-`kafka_settings.json` is what tools/settings/KafkaSettingsTable.java printed of Kafka's own definitions.
+tools/settings/KafkaSettingsTable.java prints `kafka_settings.json` from Kafka's own definitions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog.settings.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS, Top
 
 KAFKA: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("kafka_settings.json").read_text())
 
-# What is meant to be different, each with its value here.
+# The settings that differ on purpose, with their values here.
 OTHER_DEFAULTS = {
     "node.id": 1,
     "broker.session.timeout.ms": 6000,
@@ -29,7 +29,7 @@ OTHER_DEFAULTS = {
 OWN_BROKER_SETTINGS = {
     "controlled.shutdown.max.retries",  # in Kafka before 4.0
     "controlled.shutdown.retry.backoff.ms",  # in Kafka before 4.0
-    "follower.replication.throttled.rate",  # dynamic only in Kafka, so not in its table
+    "follower.replication.throttled.rate",  # dynamic only in Kafka, so it is not in Kafka's table
     "leader.imbalance.per.broker.percentage",  # in Kafka before 4.0
     "leader.replication.throttled.rate",
     "replica.lag.max.messages",  # in Kafka before 0.9
@@ -145,7 +145,7 @@ def test_every_broker_setting_of_kafka_is_accounted_for() -> None:
         assert sum(ways) == 1, name
 
 
-def test_settings_kafka_does_not_have_are_the_ones_meant() -> None:
+def test_settings_that_kafka_does_not_have() -> None:
     assert set(BROKER_SETTINGS) - set(KAFKA["broker"]) == OWN_BROKER_SETTINGS
     assert set(TOPIC_SETTINGS) - set(KAFKA["topic"]) == OWN_TOPIC_SETTINGS
 

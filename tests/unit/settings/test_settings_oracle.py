@@ -1,4 +1,4 @@
-"""Apache Kafka itself as the oracle: what its ConfigDef accepts, refuses and makes of a value, so do we."""
+"""Apache Kafka's ConfigDef is the oracle: it accepts, refuses and parses each value as tidelog does."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ KINDS = {
     SettingType.LONG: NUMBERS,
     SettingType.DOUBLE: FLOATS,
 }
-# Kafka takes a lone comma for a list of throttled replicas; we don't.
+# Kafka accepts a single comma as a list of throttled replicas; tidelog does not.
 STRICTER_HERE = {
     ("leader.replication.throttled.replicas", ","),
     ("follower.replication.throttled.replicas", ","),
@@ -98,7 +98,7 @@ def probes(own: set[str]) -> Iterator[tuple[str, Setting, str]]:
 
 def is_same(definition: Setting, actual: tuple[bool, str | None], expected: tuple[bool, str | None]) -> bool:
     if definition.type is SettingType.DOUBLE and actual[1] is not None and expected[1] is not None:
-        # Java before 19 doesn't always print the shortest digits of a double.
+        # Java before 19 does not always print the shortest digits of a double.
         same = float(actual[1]) == float(expected[1]) or actual == expected
         return same and ("E" in actual[1]) == ("E" in expected[1])
     return actual == expected
@@ -112,7 +112,7 @@ def ours(definition: Setting, text: str) -> tuple[bool, str | None]:
 
 
 @pytest.mark.java
-def test_values_are_taken_as_by_kafka(jars: Path) -> None:
+def test_values_are_accepted_and_refused_as_in_kafka(jars: Path) -> None:
     kafka = json.loads((HERE / "kafka_settings.json").read_text())
     own = (set(BROKER_SETTINGS) | set(TOPIC_SETTINGS)) - set(kafka["broker"]) - set(kafka["topic"])
     cases = list(probes(own))

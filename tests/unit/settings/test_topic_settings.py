@@ -1,4 +1,4 @@
-"""Topic settings: what a topic overrides, what it takes from its broker, what is refused."""
+"""Topic settings: overrides, values of the broker, and refusals."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_an_override_wins_over_the_broker() -> None:
     assert not hasattr(settings, "__dict__")
 
 
-def test_internal_segment_bytes_goes_below_the_least() -> None:
+def test_internal_segment_bytes_may_be_below_the_minimum() -> None:
     assert TopicSettings.resolve(BrokerSettings(), {"internal.segment.bytes": "100"}).segment_bytes == 100
 
 
@@ -76,27 +76,27 @@ def test_unlimited_broker_retention_reaches_topics_as_minus_one() -> None:
         ),
     ],
 )
-def test_wrong_overrides_are_refused(overrides: dict[str, str | None], message: str) -> None:
+def test_invalid_overrides_are_refused(overrides: dict[str, str | None], message: str) -> None:
     with pytest.raises(KafkaError) as caught:
         validate_overrides(overrides)
     assert caught.value.code is ErrorCode.INVALID_CONFIG
     assert str(caught.value).startswith(message)
 
 
-def test_right_overrides_are_taken() -> None:
+def test_valid_overrides_are_accepted() -> None:
     validate_overrides(
         {name: d.format(d.default) for name, d in TOPIC_SETTINGS.items() if d.default is not None}
     )
     validate_overrides({"cleanup.policy": "", "leader.replication.throttled.replicas": "0:1,1:2"})
 
 
-def test_rules_between_settings_look_at_the_broker_for_what_the_topic_leaves_out() -> None:
+def test_rules_between_settings_use_the_brokers_values_as_defaults() -> None:
     broker = BrokerSettings.parse({"log.cleaner.min.compaction.lag.ms": "100"})
     with pytest.raises(KafkaError, match=r"min\.compaction\.lag\.ms \(100\)"):
         validate_overrides({"max.compaction.lag.ms": "5"}, broker)
 
 
-def test_describing_a_topic_names_all_that_could_have_set_it() -> None:
+def test_the_description_of_a_topic_contains_all_synonyms() -> None:
     broker = BrokerSettings.parse(
         {"log.retention.minutes": "5"},
         dynamic_default={"log.retention.ms": "9"},
@@ -123,8 +123,8 @@ def test_describing_a_default_topic() -> None:
     assert descriptions["remote.storage.enable"].synonyms == ()
 
 
-def test_a_value_from_the_brokers_hours_alone_is_shown_as_a_default() -> None:
-    """Kafka 4.3.1 answers so, too, although the value is the broker's."""
+def test_a_value_from_the_brokers_hours_is_described_as_a_default() -> None:
+    """Kafka 4.3.1 describes it so, too, although the value is the broker's."""
     broker = BrokerSettings.parse({"log.retention.hours": "1", "log.roll.hours": "2"})
     retention, roll = describe_topic(broker, {}, ["retention.ms", "segment.ms"])
     assert (retention.value, retention.source, retention.synonyms) == (
@@ -142,15 +142,15 @@ def test_describing_a_broker() -> None:
     assert descriptions["message.max.bytes"].source is ConfigSource.DYNAMIC_BROKER_CONFIG
     assert not descriptions["message.max.bytes"].is_read_only
     assert descriptions["num.partitions"].is_read_only
-    # log.retention.ms is unset, and so has no value although another setting stands in for it.
+    # log.retention.ms is unset, so it has no value although another setting provides one.
     assert descriptions["log.retention.ms"].value is None
     assert descriptions["log.retention.ms"].synonyms == ()
     assert descriptions["log.retention.minutes"].source is ConfigSource.STATIC_BROKER_CONFIG
-    assert "log.initial.task.delay.ms" not in descriptions  # internal, and not given
+    assert "log.initial.task.delay.ms" not in descriptions  # internal, and not set
     assert [d.name for d in describe_broker(broker, ["num.partitions", "nope"])] == ["num.partitions"]
 
 
-def test_describing_the_default_of_all_brokers_gives_only_what_was_set() -> None:
+def test_the_description_of_all_brokers_contains_only_settings_that_are_set() -> None:
     broker = BrokerSettings.parse(
         {"message.max.bytes": "5"}, dynamic_default={"log.segment.bytes": "2000000"}
     )

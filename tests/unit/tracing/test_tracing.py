@@ -1,4 +1,4 @@
-"""Tracing's own parts: traceparent, sampling, spans on their way to an exporter."""
+"""Tracing: traceparent, sampling, and the queue of spans for the exporter."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ TEXT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Kept(SpanExporter):
-    """Keeps spans; while `gate` is shut, it holds up who brings them."""
+    """An exporter that keeps spans. While `gate` is closed, it blocks the caller."""
 
     def __init__(self, result: SpanExportResult = SpanExportResult.SUCCESS) -> None:
         self.spans: list[ReadableSpan] = []
@@ -77,12 +77,12 @@ def test_a_traceparent_is_read_and_written() -> None:
         TEXT.replace("-", "_"),
     ],
 )
-def test_what_is_no_traceparent(text: str) -> None:
+def test_invalid_traceparents(text: str) -> None:
     assert parse_traceparent(text) is None
 
 
 @given(st.text(max_size=80))
-def test_no_text_is_too_strange(text: str) -> None:
+def test_any_text_is_parsed_without_an_error(text: str) -> None:
     ids = parse_traceparent(text)
     assert ids is None or format_traceparent(ids).startswith("00-")
 
@@ -90,7 +90,7 @@ def test_no_text_is_too_strange(text: str) -> None:
 # -- sampling
 
 
-def test_the_share_and_the_limit() -> None:
+def test_sampling_ratio_and_rate_limit() -> None:
     chances, now_s = iter([0.05, 0.5, 0.1, 0.01, 0.02, 0.03, 0.04]), [1.0]
     traced = tracing(
         Kept(),
@@ -140,7 +140,7 @@ def test_the_steps_of_a_trace() -> None:
     assert (traced.ended_total, traced.dropped_total) == (4, 0)
 
 
-def test_what_a_step_raises_is_noted_and_goes_on() -> None:
+def test_an_exception_in_a_step_is_recorded_and_raised() -> None:
     exporter = Kept()
     traced = tracing(exporter)
     trace = traced.begin("Fetch", {})
@@ -154,7 +154,7 @@ def test_what_a_step_raises_is_noted_and_goes_on() -> None:
     assert CURRENT.get() is None
 
 
-def test_a_trace_of_another_process_goes_on() -> None:
+def test_a_trace_of_another_process_is_continued() -> None:
     exporter = Kept()
     traced = tracing(exporter, sampling_ratio=0.0)
     trace = traced.go_on(TEXT, "coordinator OffsetCommit", {})
@@ -169,16 +169,16 @@ def test_a_trace_of_another_process_goes_on() -> None:
     assert parent.span_id == IDS.span_id
 
 
-def test_outside_of_a_trace_nothing_is_done() -> None:
+def test_nothing_is_traced_outside_of_a_trace() -> None:
     assert outgoing_metadata() is None
     with traced_step("anything"):
         assert CURRENT.get() is None
 
 
-# -- on their way
+# -- export
 
 
-def test_an_exporter_that_does_not_keep_up() -> None:
+def test_spans_are_dropped_if_the_exporter_is_too_slow() -> None:
     exporter = Kept()
     exporter.gate.clear()
     traced = tracing(exporter, max_queued_spans=10)
@@ -192,14 +192,14 @@ def test_an_exporter_that_does_not_keep_up() -> None:
     assert len(exporter.spans) == 60 - traced.dropped_total == 60 - dropped
 
 
-def test_what_could_not_be_sent_is_counted() -> None:
+def test_spans_that_could_not_be_sent_are_counted() -> None:
     traced = tracing(Kept(SpanExportResult.FAILURE))
     traced.begin("Fetch", {}).end()
     traced.close()
     assert traced.dropped_total == 2
 
 
-def test_an_exporter_that_hangs_does_not_hold_up_the_end() -> None:
+def test_an_exporter_that_hangs_does_not_delay_the_shutdown() -> None:
     exporter = Kept()
     exporter.gate.clear()
     traced = tracing(exporter)
@@ -211,10 +211,10 @@ def test_an_exporter_that_hangs_does_not_hold_up_the_end() -> None:
     exporter.gate.set()
 
 
-# -- around it
+# -- log lines and settings
 
 
-def test_a_line_of_the_log_names_the_trace() -> None:
+def test_a_log_line_contains_the_trace_id() -> None:
     stream = StringIO()
     configure_logging("json", stream=stream)
     traced = tracing(Kept())
@@ -236,12 +236,12 @@ def test_off_by_default() -> None:
 @pytest.mark.parametrize(
     "endpoint", ["collector:4317", "http://collector", "ftp://collector:4317", "http://:4317"]
 )
-def test_an_endpoint_that_makes_no_sense(endpoint: str) -> None:
+def test_invalid_endpoints(endpoint: str) -> None:
     with pytest.raises(SettingError, match="http://host:port"):
         BrokerSettings.parse({"tidelog.tracing.otlp.endpoint": endpoint})
 
 
 @pytest.mark.parametrize("ratio", ["-0.1", "1.5", "a tenth"])
-def test_a_share_that_is_none(ratio: str) -> None:
+def test_invalid_sampling_ratios(ratio: str) -> None:
     with pytest.raises(SettingError, match=r"tidelog\.tracing\.sampling\.ratio"):
         BrokerSettings.parse({"tidelog.tracing.sampling.ratio": ratio})

@@ -1,4 +1,6 @@
-"""What handlers rely on: records uncopied in both directions, defaults, table of APIs, lazy modules."""
+"""Properties of the codec that handlers rely on: records without copies in both directions, defaults, the
+table of APIs, and lazy imports.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ TOPIC_ID = uuid4()
 
 
 class FileRangeLike:
-    """Has a length and nothing else, as a range of a file."""
+    """An object that has only a length, like a range of a file."""
 
     def __init__(self, length: int) -> None:
         self._length = length
@@ -43,7 +45,7 @@ def test_produced_records_are_views_into_the_frame(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_fetched_records_are_chunks_as_they_were_given(version: int) -> None:
+def test_fetched_records_are_chunks_without_a_copy(version: int) -> None:
     view, file_range = memoryview(b"abc"), FileRangeLike(300)
     partitions = [PartitionData(i, records=r) for i, r in enumerate([view, None, b"", file_range])]
     response = FetchResponse(responses=[FetchableTopicResponse("t", TOPIC_ID, partitions)])
@@ -82,7 +84,7 @@ def test_every_uuid_is_the_right_one_beyond_the_bound_of_the_cache() -> None:
         assert [topic.topic_id for topic in decode(body, 0)[0].topic_data] == ids
 
 
-def test_null_where_there_is_no_null_is_refused() -> None:
+def test_null_in_a_field_that_is_not_nullable_is_refused() -> None:
     encode = codec.request_encoder(ApiKey.OFFSET_FETCH, 5)
     with pytest.raises((TypeError, AttributeError)):
         encode(codec.request_class(ApiKey.OFFSET_FETCH)(group_id=None))

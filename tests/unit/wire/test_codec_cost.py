@@ -1,5 +1,5 @@
-"""The codec stays within three times its budget even on a loaded machine; tests/bench/codec_cost.py prints
-the figures.
+"""The codec takes at most three times its budget, even on a busy machine. tests/bench/codec_cost.py prints
+the measurements.
 """
 
 from __future__ import annotations

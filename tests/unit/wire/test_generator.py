@@ -1,4 +1,4 @@
-"""tools/codec/generate.py where Kafka's jars can't be had, and the rules by which it names things."""
+"""tools/codec/generate.py without Kafka's jars, and the names that it generates."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_without_maven_the_check_is_skipped_with_its_reason(tmp_path: Path) -> N
     assert "Maven (mvn) is not installed" in done.stderr
 
 
-def test_unless_everything_is_required(tmp_path: Path) -> None:
+def test_without_maven_the_check_fails_if_everything_is_required(tmp_path: Path) -> None:
     done = _check(tmp_path, REQUIRE_ALL="1")
     assert done.returncode == 1
     assert "Maven (mvn) is not installed" in done.stderr

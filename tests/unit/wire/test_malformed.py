@@ -1,5 +1,5 @@
-"""Bytes that are no message: always MalformedMessageError, never another exception, endless loop or memory
-beyond the frame's own order.
+"""Bytes that are not a message raise MalformedMessageError. They never cause another exception, an endless
+loop, or much more memory than the frame has.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def test_random_response_headers(buffer: bytes, api_key: int, version: int) -> N
         (ApiVersionsRequest, 3, b"\x02\xff\x01\0"),
     ],
 )
-def test_a_length_that_lies_costs_nothing(message: type[Message], version: int, body: bytes) -> None:
+def test_a_false_length_allocates_no_memory(message: type[Message], version: int, body: bytes) -> None:
     decode = codec.decoder(message, version)
     tracemalloc.start()
     try:

@@ -1,5 +1,5 @@
-"""Apache Kafka itself reads what we write, field by field, and writes the same bytes: every message in every
-version.
+"""Apache Kafka decodes our bytes to the same values, field by field, and encodes them to the same bytes, for
+every message in every version.
 
 This is the only oracle for the records of coordinators, which kio does not have.
 """
@@ -76,7 +76,7 @@ def _snake(name: str) -> str:
 
 
 def _same(ours: Any, theirs: Any) -> bool:
-    """Whether Kafka's JSON says what our value says."""
+    """Returns whether Kafka's JSON represents the same value as ours."""
     if isinstance(theirs, dict):
         return all(_same_field(ours, _snake(name), value) for name, value in theirs.items())
     if isinstance(theirs, list):
@@ -103,7 +103,7 @@ def jars() -> Path:
 
 
 def _ask_kafka(jars: Path, lines: list[str]) -> list[str]:
-    """One answer of KafkaMessages.java for each line."""
+    """Yields the result of KafkaMessages.java for each line."""
     command = ["java", *JAVA_OPTIONS, "-Dfile.encoding=UTF-8", "-cp", f"{jars}/*", str(ORACLE)]
     text = "".join(line + "\n" for line in lines)
     done = subprocess.run(

@@ -1,8 +1,8 @@
-"""kio, another codec made from the same protocol, reads what we write and writes what we read: every API in
-every version.
+"""kio, another codec that is generated from the same protocol, reads our bytes, and we read its bytes, for
+every API in every version.
 
-Values are compared field by field in wire order, so two fields of one type can't be swapped unseen. Where kio
-makes moments, spans and error codes of numbers, they are turned back.
+Values are compared field by field in the order on the wire, so that two swapped fields of the same type are
+detected. Where kio converts numbers to timestamps, durations and error codes, the test converts them back.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ DATA_RECORDS = [m for m in record_classes() if not hasattr(m, "API_KEY")]
 
 
 def _ours(value: Any, version: int) -> Any:
-    """Nested lists of plain values, in wire order; a tagged struct that is not set counts as one full of
-    defaults.
+    """Returns nested lists of plain values in the order on the wire. A tagged struct that is not set equals
+    one with defaults.
     """
     if isinstance(value, list):
         return [_ours(element, version) for element in value]

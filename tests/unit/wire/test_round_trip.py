@@ -1,4 +1,4 @@
-"""Every message in every version: what is encoded is decoded to the same, to the last byte."""
+"""Every message in every version is decoded to the message that was encoded, to the last byte."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _every_version(messages: list[type[Message]]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("message", "version"), _every_version(payload_classes() + record_classes()))
-def test_there_and_back(message: type[Message], version: int) -> None:
+def test_encoded_messages_decode_to_equal_messages(message: type[Message], version: int) -> None:
     encode, decode = codec.encoder(message, version), codec.decoder(message, version)
 
     @_quick
@@ -41,7 +41,7 @@ def test_there_and_back(message: type[Message], version: int) -> None:
 
 
 @pytest.mark.parametrize("message", record_classes())
-def test_records_with_their_prefix(message: type[Message]) -> None:
+def test_record_keys_and_values_decode_to_equal_messages(message: type[Message]) -> None:
     record_codec = codec.record_codec(message)
     version = random.Random(message.__name__).choice(versions_of(message))
 

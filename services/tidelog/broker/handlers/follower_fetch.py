@@ -53,8 +53,8 @@ if TYPE_CHECKING:
     from tidelog.timing.timing_wheel import TimerEntry
 
 SWEEPS_PER_LAG_TIME: Final = 20
-"""How often the leader looks at a whole session in `replica.lag.time.max.ms`. A dead follower may be taken
-for a lagging one earlier by at most that fraction.
+"""The number of times that the leader looks at a whole session in `replica.lag.time.max.ms`. A dead follower
+may count as a lagging one earlier by at most that fraction of the time.
 """
 UNKNOWN_OFFSET: Final = -1
 

@@ -15,7 +15,7 @@ from tidelog.process.structured_log import set_log_level
 
 @pytest.fixture
 def make_broker(tmp_path: Path) -> Iterator[Callable[..., InMemoryBroker]]:
-    """make_broker(settings) -> a broker of the test's own."""
+    """Returns make_broker(settings), which creates a broker for one test."""
     made: list[InMemoryBroker] = []
 
     def make(settings: dict[str, str] | None = None) -> InMemoryBroker:
@@ -34,7 +34,7 @@ def lab(make_broker: Callable[..., InMemoryBroker]) -> InMemoryBroker:
 
 @pytest.fixture
 def log_level() -> Iterator[Callable[[str], None]]:
-    """Sets the process's log level, which is as it was after the test."""
+    """Returns a function that sets the log level of the process until the test ends."""
     root = logging.getLogger()
     before, configuration = root.level, structlog.get_config()
     yield set_log_level

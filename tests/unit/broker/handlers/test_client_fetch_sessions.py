@@ -1,4 +1,4 @@
-"""Incremental fetch sessions beside a model that knows only the rules of KIP-227."""
+"""Incremental fetch sessions agree with a model that contains only the rules of KIP-227."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def request(
     wanted: dict[int, int] | None = None,
     forgotten: tuple[int, ...] = (),
 ) -> FetchRequest:
-    """`wanted` is partitions of one topic with the offsets they are fetched from."""
+    """Fetches `wanted`, the partitions of one topic with their fetch offsets."""
     partitions = [FetchPartition(partition=index, fetch_offset=at) for index, at in (wanted or {}).items()]
     return FetchRequest(
         session_id=session_id,
@@ -48,7 +48,7 @@ def offsets(plan: FetchPlan) -> dict[int, int]:
 
 
 class Known(NamedTuple):
-    """One session as the model sees it."""
+    """The model of one session."""
 
     epoch: int
     offsets: dict[int, int]
@@ -163,14 +163,14 @@ def test_epochs_wrap() -> None:
     assert session.epoch == 1
 
 
-def test_session_ids_are_never_zero_nor_taken() -> None:
+def test_session_ids_are_never_zero_and_never_in_use() -> None:
     ids = iter([0, 5, 5, 0, 6])
     sessions = ClientFetchSessions(SLOTS, lambda: next(ids))
     made = [sessions.plan(request(0, 0, {0: 1}), BY_NAME, 0).session for _ in range(2)]
     assert [session.session_id for session in made if session is not None] == [5, 6]
 
 
-def test_topic_ids_tell_partitions_apart() -> None:
+def test_topic_ids_distinguish_partitions() -> None:
     sessions = ClientFetchSessions(SLOTS, lambda: 7)
     one, two = uuid.UUID(int=1), uuid.UUID(int=2)
     topics = [FetchTopic(topic_id=topic_id, partitions=[FetchPartition()]) for topic_id in (one, two)]
@@ -194,7 +194,7 @@ def test_topic_ids_tell_partitions_apart() -> None:
         ((6, -1, -1, False), (0, 10, 0, False), True),
     ],
 )
-def test_what_an_incremental_answer_names(
+def test_partitions_of_an_incremental_response(
     told: tuple[int, int, int, bool], then: tuple[int, int, int, bool], is_news: bool
 ) -> None:
     partition = ClientFetchPosition(ClientPartitionKey("t", NO_ID, 0), FetchPartition())

@@ -1,4 +1,6 @@
-"""Consumers read from the replica in their rack (KIP-392): who is sent there, and what a follower serves."""
+"""Consumers fetch from the replica in their rack (KIP-392): which replica the leader names, and what a
+follower serves.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def consume(
     epoch: int = LEADER_EPOCH,
     **fields: Any,
 ) -> tuple[PartitionData | None, Peer]:
-    """The answer for partition 0, None while it waits; later it comes to the peer."""
+    """Returns the response for partition 0. Returns None while the request waits; the peer then gets the
+    response later.
+    """
     peer = Peer(version, ApiKey.FETCH)
     wanted = FetchPartition(
         partition=0, current_leader_epoch=epoch, fetch_offset=offset, partition_max_bytes=1 << 20
@@ -65,7 +69,9 @@ def make_lab(make_broker: Callable[..., InMemoryBroker]) -> Callable[..., Leader
 
 
 async def replicated(lab: LeaderLab, *batches: int, isr: tuple[int, ...] = (1, 2, 3)) -> None:
-    """Batches of one record; follower 2 has `batches[0]` of them, 3 the others."""
+    """Appends batches of one record. Follower 2 has fetched `batches[0]` of them, and follower 3
+    `batches[1]`.
+    """
     await lab.lead(isr=isr)
     for _ in range(3):
         lab.append()
@@ -77,15 +83,15 @@ async def replicated(lab: LeaderLab, *batches: int, isr: tuple[int, ...] = (1, 2
     ("rack", "positions", "isr", "chosen"),
     [
         ("b", (3, 3), (1, 2, 3), {2, 3}),
-        ("b", (2, 3), (1, 2, 3), {3}),  # who has come furthest
-        ("b", (3, 3), (1, 2), {2}),  # who is in sync
-        ("b", (1, 1), (1, 2, 3), {-1}),  # nobody there has got the offset
+        ("b", (2, 3), (1, 2, 3), {3}),  # the replica with the largest offset
+        ("b", (3, 3), (1, 2), {2}),  # the replica in the ISR
+        ("b", (1, 1), (1, 2, 3), {-1}),  # no replica in the rack has the offset
         ("a", (3, 3), (1, 2, 3), {-1}),  # the leader's own rack
         ("nowhere", (3, 3), (1, 2, 3), {-1}),
         ("", (3, 3), (1, 2, 3), {-1}),
     ],
 )
-def test_whom_a_consumer_is_sent_to(
+def test_preferred_read_replica_of_a_consumer(
     make_lab: Callable[..., LeaderLab],
     rack: str,
     positions: tuple[int, int],
@@ -103,7 +109,7 @@ def test_whom_a_consumer_is_sent_to(
     make_lab().run(scenario)
 
 
-def test_without_a_selector_everybody_reads_from_the_leader(make_lab: Callable[..., LeaderLab]) -> None:
+def test_without_a_selector_consumers_read_from_the_leader(make_lab: Callable[..., LeaderLab]) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await replicated(lab, 3, 3)
         answer, _ = consume(lab, 0, rack="b")
@@ -115,7 +121,7 @@ def test_without_a_selector_everybody_reads_from_the_leader(make_lab: Callable[.
     make_lab({SELECTOR: "org.apache.kafka.common.replica.LeaderSelector"}).run(scenario)
 
 
-def test_a_dead_replica_is_nobody_to_read_from(make_lab: Callable[..., LeaderLab]) -> None:
+def test_a_dead_replica_is_not_preferred(make_lab: Callable[..., LeaderLab]) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await replicated(lab, 3, 3)
         lab.racks = {1: "a", 2: "b", 3: "c"}
@@ -131,7 +137,7 @@ def test_a_dead_replica_is_nobody_to_read_from(make_lab: Callable[..., LeaderLab
 
 
 async def following(lab: LeaderLab, records: int, high_watermark: int) -> None:
-    """This broker follows broker 2 and has got so much."""
+    """Makes this broker a follower of broker 2 with some records."""
     await lab.lead(leader=2)
     replica = lab.replica()
     await lab.broker.fetchers.forget(replica.topic_partition)
@@ -144,7 +150,7 @@ async def following(lab: LeaderLab, records: int, high_watermark: int) -> None:
 
 
 @pytest.mark.parametrize("version", [11, 12])
-def test_a_follower_serves_what_it_knows_to_be_committed(
+def test_a_follower_serves_records_below_its_high_watermark(
     make_lab: Callable[..., LeaderLab], version: int
 ) -> None:
     async def scenario(lab: LeaderLab) -> None:
@@ -158,7 +164,7 @@ def test_a_follower_serves_what_it_knows_to_be_committed(
 
 
 def test_a_follower_serves_a_tool_that_compares_replicas(make_lab: Callable[..., LeaderLab]) -> None:
-    """Kafka's ReplicaVerificationTool fetches as replica -2; from version 15 on a tagged field says so."""
+    """Kafka's ReplicaVerificationTool fetches with replica id -2, from version 15 on in a tagged field."""
 
     async def scenario(lab: LeaderLab) -> None:
         await following(lab, records=5, high_watermark=3)
@@ -171,7 +177,7 @@ def test_a_follower_serves_a_tool_that_compares_replicas(make_lab: Callable[...,
     make_lab().run(scenario)
 
 
-def test_a_follower_serves_no_consumer_of_old(make_lab: Callable[..., LeaderLab]) -> None:
+def test_a_follower_refuses_versions_without_follower_fetch(make_lab: Callable[..., LeaderLab]) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await following(lab, records=5, high_watermark=3)
         answer, _ = consume(lab, 0, version=10)
@@ -181,7 +187,7 @@ def test_a_follower_serves_no_consumer_of_old(make_lab: Callable[..., LeaderLab]
     make_lab().run(scenario)
 
 
-def test_between_high_watermark_and_end_a_follower_has_the_consumer_wait(
+def test_a_consumer_waits_between_the_followers_high_watermark_and_log_end(
     make_lab: Callable[..., LeaderLab],
 ) -> None:
     async def scenario(lab: LeaderLab) -> None:
@@ -194,7 +200,7 @@ def test_between_high_watermark_and_end_a_follower_has_the_consumer_wait(
     make_lab().run(scenario)
 
 
-def test_beyond_its_end_a_follower_asks_to_come_again(make_lab: Callable[..., LeaderLab]) -> None:
+def test_an_offset_beyond_the_followers_end_is_not_available(make_lab: Callable[..., LeaderLab]) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await following(lab, records=5, high_watermark=3)
         answer, _ = consume(lab, 6)
@@ -204,7 +210,7 @@ def test_beyond_its_end_a_follower_asks_to_come_again(make_lab: Callable[..., Le
     make_lab().run(scenario)
 
 
-def test_a_follower_whose_log_is_being_cut_asks_to_come_again(make_lab: Callable[..., LeaderLab]) -> None:
+def test_a_follower_that_truncates_its_log_is_not_available(make_lab: Callable[..., LeaderLab]) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await following(lab, records=5, high_watermark=3)
         lab.replica().core.fetch_state = FetchState.TRUNCATING
@@ -222,7 +228,7 @@ def test_a_follower_whose_log_is_being_cut_asks_to_come_again(make_lab: Callable
         (LEADER_EPOCH + 1, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_a_follower_fences_as_a_leader_does(
+def test_a_follower_fences_leader_epochs_like_a_leader(
     make_lab: Callable[..., LeaderLab], epoch: int, error: ErrorCode
 ) -> None:
     async def scenario(lab: LeaderLab) -> None:

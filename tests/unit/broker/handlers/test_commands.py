@@ -1,5 +1,5 @@
-"""What the controller commands is done once, by the newest controller, and one partition's trouble is not the
-others'.
+"""A command of the controller is carried out once and only for the newest controller. The failure of one
+partition does not affect the others.
 """
 
 from __future__ import annotations
@@ -82,15 +82,13 @@ def test_a_repeated_command_changes_nothing(lab: InMemoryBroker) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"leader_epoch": 2, "leader": 2}, {"partition_epoch": 0, "leader": 2}])
-def test_a_command_overtaken_by_a_later_one_is_passed_over(
-    lab: InMemoryBroker, changes: dict[str, int]
-) -> None:
+def test_an_overtaken_command_is_ignored(lab: InMemoryBroker, changes: dict[str, int]) -> None:
     lab.add_topic("t")
     lead(lab, state(**changes))
     assert lab.broker.leader_replica("t", 0).core.leader_epoch == 3
 
 
-def test_a_topic_that_was_made_again_is_empty(lab: InMemoryBroker) -> None:
+def test_a_topic_that_was_created_again_is_empty(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     lab.append("t", 5)
     lead(lab, state(topic_id=NEW_ID, leader_epoch=0, partition_epoch=0))
@@ -99,8 +97,8 @@ def test_a_topic_that_was_made_again_is_empty(lab: InMemoryBroker) -> None:
     assert lab.broker.log_directory.topic_id_on_disk(T0) == NEW_ID
 
 
-def test_the_id_of_a_topic_that_was_made_again_leads_nowhere(lab: InMemoryBroker) -> None:
-    """Else records meant for the deleted topic would go to the new one."""
+def test_the_old_id_of_a_topic_that_was_created_again_is_unknown(lab: InMemoryBroker) -> None:
+    """Otherwise, records for the deleted topic would go to the new one."""
     lab.add_topic("t")
     again = state(topic_id=NEW_ID, leader_epoch=0, partition_epoch=0)
     lead(lab, again)
@@ -118,15 +116,15 @@ def test_metadata_alone_replaces_a_topics_id(lab: InMemoryBroker) -> None:
     assert lab.broker.metadata.topic_names == {NEW_ID: "t"}
 
 
-def test_stopping_spares_a_topic_that_was_made_again(lab: InMemoryBroker) -> None:
+def test_stop_replica_does_not_delete_a_topic_that_was_created_again(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     stop = StopReplica(BROKER_ID, EPOCH, (T0,), {"t": NEW_ID}, delete=True)
     lab.runner.run(lab.commands.stop_replica(stop))
     assert T0 in lab.broker.replicas
 
 
-def test_the_high_watermark_outlives_closing(lab: InMemoryBroker) -> None:
-    """It never goes back."""
+def test_the_high_watermark_survives_a_restart(lab: InMemoryBroker) -> None:
+    """The high watermark never decreases."""
     lab.add_topic("t")
     lab.append("t", 5)
     lab.runner.run(lab.commands.stop_replica(StopReplica(BROKER_ID, EPOCH, (T0,), {}, delete=False)))
@@ -134,9 +132,7 @@ def test_the_high_watermark_outlives_closing(lab: InMemoryBroker) -> None:
     assert lab.broker.replicas[T0].core.high_watermark == 5
 
 
-def test_an_epoch_that_cannot_be_written_is_tried_again(
-    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_writing_an_epoch_is_retried(lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.add_topic("t", partitions=2)
     lab.append("t", 5)
 
@@ -151,11 +147,11 @@ def test_an_epoch_that_cannot_be_written_is_tried_again(
     assert T0 not in lab.broker.replicas
     assert T0 not in lab.broker.log_directory.partitions  # its files are closed
     assert lab.broker.leader_replica("t", 1).core.leader_epoch == 4
-    pass_time(lab)  # the controller won't say it again
+    pass_time(lab)  # the controller does not repeat the command
     assert lab.broker.leader_replica("t", 0).log.log_end_offset == 5
 
 
-def test_a_failed_replica_that_is_no_longer_wanted_is_forgotten(
+def test_a_failed_replica_that_is_stopped_is_forgotten(
     lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.add_topic("t")
@@ -184,7 +180,7 @@ def pass_time(lab: InMemoryBroker) -> None:
     lab.runner.run(advance())
 
 
-def test_a_bug_is_told_when_all_partitions_are_done(
+def test_a_bug_is_reported_after_all_partitions_are_done(
     lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lead_or_follow = Replica.lead_or_follow
@@ -200,7 +196,7 @@ def test_a_bug_is_told_when_all_partitions_are_done(
     assert lab.broker.leader_replica("t", 2)
 
 
-def test_what_a_full_command_does_not_name_is_set_aside(lab: InMemoryBroker) -> None:
+def test_partitions_that_a_full_command_omits_become_stray(lab: InMemoryBroker) -> None:
     lab.add_topic("t", partitions=2)
     lead(lab, state(), is_full=True)
     assert list(lab.broker.replicas) == [T0]

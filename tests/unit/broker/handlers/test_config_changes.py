@@ -1,4 +1,6 @@
-"""What of AlterConfigs and IncrementalAlterConfigs this broker refuses and what it passes on."""
+"""Changes of settings that this broker refuses, and changes that it passes on (AlterConfigs and
+IncrementalAlterConfigs).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ Change = tuple[str, int, str | None]
 
 
 def accept(request: Any) -> Any:
-    """The controller takes whatever comes."""
+    """The controller accepts all requests."""
     module = incremental if isinstance(request, incremental.IncrementalAlterConfigsRequest) else legacy
     kind = (
         incremental.IncrementalAlterConfigsResponse if module is incremental else legacy.AlterConfigsResponse
@@ -58,7 +60,7 @@ def replace(lab: InMemoryBroker, *resources: tuple[int, str, dict[str, str | Non
     return answers
 
 
-def test_topics_are_the_controllers_to_judge(lab: InMemoryBroker) -> None:
+def test_settings_of_topics_are_checked_by_the_controller(lab: InMemoryBroker) -> None:
     (answer,) = change(
         lab, (ResourceType.TOPIC, "none", [("no.such", SET, "x"), ("cleanup.policy", APPEND, "y")])
     )
@@ -105,7 +107,7 @@ def test_loggers_are_unknown_to_the_older_request(lab: InMemoryBroker) -> None:
     assert answer.error_code == ErrorCode.INVALID_REQUEST
 
 
-def test_what_is_refused_is_not_passed_on_with_the_rest(lab: InMemoryBroker) -> None:
+def test_refused_resources_are_not_passed_on(lab: InMemoryBroker) -> None:
     answers = change(
         lab,
         (ResourceType.BROKER, "2", [("message.max.bytes", SET, "1")]),
@@ -136,18 +138,18 @@ def test_broker_settings_are_checked_with_those_in_force(lab: InMemoryBroker) ->
     taken_back = [("log.cleaner.max.compaction.lag.ms", DELETE, None)]
     (answer,) = change(lab, (ResourceType.BROKER, OWN, above + taken_back))
     assert answer.error_code == 0
-    # The older request says all that will be in force.
+    # AlterConfigs contains all settings that will be in effect.
     (answer,) = replace(lab, (ResourceType.BROKER, OWN, {"log.cleaner.min.compaction.lag.ms": "2000"}))
     assert answer.error_code == 0
 
 
 @pytest.mark.parametrize("changes", [[("root", SET, "LOUD")], [("kafka.server", SET, "INFO")]])
-def test_levels_and_loggers_that_are_not_there(lab: InMemoryBroker, changes: list[Change]) -> None:
+def test_unknown_levels_and_loggers(lab: InMemoryBroker, changes: list[Change]) -> None:
     (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, changes))
     assert answer.error_code == ErrorCode.INVALID_CONFIG
 
 
-def test_the_root_loggers_level_is_this_brokers_to_change(
+def test_this_broker_changes_its_root_loggers_level(
     lab: InMemoryBroker, log_level: Callable[[str], None]
 ) -> None:
     log_level("info")
@@ -166,7 +168,7 @@ def test_the_root_loggers_level_is_this_brokers_to_change(
     assert not lab.controller.forwarded
 
 
-def test_stored_settings_that_no_longer_fit_leave_the_broker_as_it_was(lab: InMemoryBroker) -> None:
+def test_invalid_stored_settings_do_not_change_the_broker(lab: InMemoryBroker) -> None:
     lab.update_metadata(broker_configs={OWN: {"message.max.bytes": "2000000"}})
     lab.update_metadata(broker_configs={OWN: {"log.retention.ms": "0"}})
     assert lab.broker.settings.message_max_bytes == 2000000

@@ -14,7 +14,7 @@ from tidelog.wire.messages.delete_records import (
 
 
 def delete(lab: InMemoryBroker, topic: str, offset: int, partition: int = 0) -> tuple[int, int]:
-    """(error, low watermark)."""
+    """Returns (error, low watermark)."""
     wanted = DeleteRecordsTopic(topic, [DeleteRecordsPartition(partition, offset)])
     response = lab.call(DeleteRecordsRequest([wanted], 1000), 2)
     (answered,) = response.topics[0].partitions
@@ -32,13 +32,13 @@ def test_moves_the_log_start_offset_up_and_never_down(lab: InMemoryBroker) -> No
 
 
 @pytest.mark.parametrize("offset", [11, -2, 2**63 - 1])
-def test_offsets_that_are_not_there(lab: InMemoryBroker, offset: int) -> None:
+def test_offsets_out_of_range(lab: InMemoryBroker, offset: int) -> None:
     lab.add_topic("t")
     lab.append("t", 10)
     assert delete(lab, "t", offset) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
 
 
-def test_partitions_that_are_not_here(lab: InMemoryBroker) -> None:
+def test_partitions_of_other_brokers(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     lab.add_topic("elsewhere", leader=OTHER_BROKER_ID)
     assert delete(lab, "t", 0, partition=1) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1)
@@ -55,7 +55,7 @@ def test_compacted_and_internal_topics_keep_their_records(lab: InMemoryBroker) -
     assert delete(lab, "__consumer_offsets", -1) == (ErrorCode.INVALID_TOPIC_EXCEPTION, -1)
 
 
-def test_what_was_deleted_stays_deleted_after_a_restart(make_broker: Callable[..., InMemoryBroker]) -> None:
+def test_deleted_records_stay_deleted_after_a_restart(make_broker: Callable[..., InMemoryBroker]) -> None:
     lab = make_broker()
     lab.add_topic("t")
     lab.append("t", 10)

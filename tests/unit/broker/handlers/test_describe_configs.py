@@ -61,7 +61,7 @@ def test_a_topic_has_all_settings_in_all_versions(lab: InMemoryBroker, version: 
     assert own.config_type == (SettingType.LONG if version >= 3 else 0)
 
 
-def test_synonyms_and_documentation_where_asked_for(make_broker: Callable[..., InMemoryBroker]) -> None:
+def test_synonyms_and_documentation_if_requested(make_broker: Callable[..., InMemoryBroker]) -> None:
     lab = make_broker({"message.max.bytes": "3000000"})
     lab.add_topic("t", configs={"max.message.bytes": "4000000"})
     with_all = describe(lab, ResourceType.TOPIC, "t", "max.message.bytes", docs=True)["max.message.bytes"]
@@ -75,7 +75,7 @@ def test_synonyms_and_documentation_where_asked_for(make_broker: Callable[..., I
     assert (without.synonyms, without.documentation) == ([], None)
 
 
-def test_only_the_settings_asked_for_and_an_empty_list_is_all(lab: InMemoryBroker) -> None:
+def test_only_the_requested_settings_and_all_for_an_empty_list(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     assert describe(lab, ResourceType.TOPIC, "t", "cleanup.policy", "no.such").keys() == {"cleanup.policy"}
     request = DescribeConfigsRequest([DescribeConfigsResource(ResourceType.TOPIC, "t", [])])
@@ -129,12 +129,12 @@ def test_the_root_logger(lab: InMemoryBroker, log_level: Callable[[str], None]) 
         (99, "x", ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_what_has_no_settings_here(lab: InMemoryBroker, kind: int, name: str, code: ErrorCode) -> None:
+def test_resources_without_settings_here(lab: InMemoryBroker, kind: int, name: str, code: ErrorCode) -> None:
     answered = result(lab, kind, name)
     assert (answered.error_code, answered.configs) == (code, [])
 
 
-def test_one_bad_resource_does_not_spoil_the_others(lab: InMemoryBroker) -> None:
+def test_an_invalid_resource_does_not_affect_the_others(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     resources = [DescribeConfigsResource(ResourceType.TOPIC, name, None) for name in ("none", "t")]
     bad, good = lab.call(DescribeConfigsRequest(resources), 4).results

@@ -1,4 +1,4 @@
-"""The small describing handlers: the cluster, disks, producers, the quorum, config resources."""
+"""The small Describe handlers: cluster, disks, producers, quorum and config resources."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_the_cluster_on_the_clients_own_listener(lab: InMemoryBroker) -> None:
     assert (only.broker_id, only.port) == (BROKER_ID, 9093)
 
 
-def test_what_a_client_may_do_to_the_cluster(lab: InMemoryBroker) -> None:
+def test_authorized_operations_of_the_cluster(lab: InMemoryBroker) -> None:
     request = describe_cluster.DescribeClusterRequest(include_cluster_authorized_operations=True)
     assert lab.call(request, 0).cluster_authorized_operations == CLUSTER_OPERATIONS == 8096
 
@@ -41,7 +41,7 @@ def test_what_a_client_may_do_to_the_cluster(lab: InMemoryBroker) -> None:
     ("endpoint_type", "code"),
     [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
 )
-def test_only_brokers_are_told(lab: InMemoryBroker, endpoint_type: int, code: ErrorCode) -> None:
+def test_only_broker_endpoints_are_served(lab: InMemoryBroker, endpoint_type: int, code: ErrorCode) -> None:
     response = lab.call(describe_cluster.DescribeClusterRequest(endpoint_type=endpoint_type), 1)
     assert (response.error_code, response.brokers) == (code, [])
 
@@ -124,7 +124,7 @@ def test_the_controller_as_a_quorum(lab: InMemoryBroker, version: int) -> None:
         assert (node.node_id, node.listeners[0].port) == (BROKER_ID, 9092)
 
 
-def test_what_has_settings(lab: InMemoryBroker) -> None:
+def test_resources_that_have_settings(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
 
     def listed(*types: int, version: int = 1) -> set[tuple[str, int]]:

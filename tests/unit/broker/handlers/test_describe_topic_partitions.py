@@ -44,7 +44,7 @@ def test_a_topic(lab: InMemoryBroker) -> None:
     )
 
 
-def test_a_leader_that_is_gone(lab: InMemoryBroker) -> None:
+def test_a_partition_without_a_leader(lab: InMemoryBroker) -> None:
     lab.add_topic("t", leader=OTHER_BROKER_ID)
     lab.broker.metadata.brokers.pop(OTHER_BROKER_ID)
     ((partition,),) = (topic.partitions for topic in describe(lab, "t").topics)
@@ -61,7 +61,7 @@ def test_names_without_a_topic(lab: InMemoryBroker) -> None:
 
 
 @pytest.mark.parametrize("cursor", [Cursor("b", 0), Cursor("a", -1)])
-def test_cursors_that_cannot_be(lab: InMemoryBroker, cursor: Cursor) -> None:
+def test_invalid_cursors(lab: InMemoryBroker, cursor: Cursor) -> None:
     lab.add_topic("a")
     (topic,) = describe(lab, "a", cursor=cursor).topics
     assert topic.error_code == ErrorCode.INVALID_REQUEST
@@ -74,7 +74,7 @@ def test_a_cursor_behind_the_last_partition(lab: InMemoryBroker) -> None:
     assert response.next_cursor is None
 
 
-def test_the_brokers_limit_holds_and_one_partition_is_always_told(
+def test_the_brokers_limit_holds_and_one_partition_is_always_returned(
     make_broker: Callable[..., InMemoryBroker],
 ) -> None:
     lab = make_broker({"max.request.partition.size.limit": "2"})
@@ -85,7 +85,9 @@ def test_the_brokers_limit_holds_and_one_partition_is_always_told(
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(limit=st.integers(1, 9), named=st.sets(st.sampled_from(["a", "b", "c", "unknown"])))
-def test_pages_joined_are_everything_once(lab: InMemoryBroker, limit: int, named: set[str]) -> None:
+def test_all_pages_together_contain_each_partition_once(
+    lab: InMemoryBroker, limit: int, named: set[str]
+) -> None:
     for name, partitions in (("a", 3), ("b", 1), ("c", 4)):
         if name not in lab.broker.metadata.topics:
             lab.add_topic(name, partitions)

@@ -1,4 +1,4 @@
-"""How much a Fetch answers with, when it waits and what ends the wait."""
+"""The size of Fetch responses, when they wait, and what ends the wait."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ VERSION = 12
 
 
 class Client:
-    """One connection as far as handlers see it."""
+    """A connection, as far as handlers use it."""
 
     def __init__(self) -> None:
         self.answers: list[FetchResponse] = []
@@ -74,7 +74,7 @@ def ask(
     partition_max_bytes: int = 1 << 20,
     **fields: Any,
 ) -> FetchResponse | None:
-    """The answer, None if it waits."""
+    """Returns the response, or None while the request waits."""
     topics: dict[str, FetchTopic] = {}
     for (topic, partition), offset in wanted.items():
         topics.setdefault(topic, FetchTopic(topic=topic, partitions=[])).partitions.append(
@@ -97,7 +97,7 @@ def sizes(answer: FetchResponse | None) -> dict[tuple[str, int], int]:
 
 
 def append_bytes(lab: InMemoryBroker, size_bytes: int, partition: int = 0, topic: str = "t") -> int:
-    """One batch of about `size_bytes`; its size."""
+    """Appends one batch of about `size_bytes` and returns its exact size."""
     value = bytes(max(size_bytes - 80, 1))
     batch = build_batch([Record(0, lab.clock.wall_ms(), None, value, [])])
     lab.broker.leader_replica(topic, partition).append(memoryview(batch), 1, 9, lab.clock.wall_ms())
@@ -115,7 +115,7 @@ def client() -> Client:
     return Client()
 
 
-# -- how much
+# -- size
 
 
 @settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -124,7 +124,7 @@ def client() -> Client:
     max_bytes=st.one_of(st.integers(-5, 100), st.integers(0, 200_000)),
     partition_max_bytes=st.one_of(st.integers(-5, 100), st.integers(0, 200_000)),
 )
-def test_limits_hold_but_one_batch_always_comes(
+def test_limits_hold_but_one_batch_is_always_returned(
     make_broker: Callable[..., InMemoryBroker],
     batches: list[tuple[int, int]],
     max_bytes: int,
@@ -169,7 +169,7 @@ def test_the_brokers_own_limit_holds(make_broker: Callable[..., InMemoryBroker])
     assert sizes(answer) == {("t", 0): size, ("t", 1): 0}
 
 
-def test_small_ranges_are_read_and_the_rest_left_to_sendfile(lab: InMemoryBroker, client: Client) -> None:
+def test_small_ranges_are_read_and_the_rest_leave_by_sendfile(lab: InMemoryBroker, client: Client) -> None:
     lab.add_topic("t", partitions=4)
     for partition, size in enumerate((30_000, 40_000, 30_000, 30_000)):
         append_bytes(lab, size, partition)
@@ -179,10 +179,10 @@ def test_small_ranges_are_read_and_the_rest_left_to_sendfile(lab: InMemoryBroker
     assert segment_references(lab) == 2
 
 
-def test_a_small_range_that_would_wait_for_the_disk_is_left_to_the_outbox(
+def test_a_small_range_that_is_not_in_the_page_cache_leaves_by_sendfile(
     lab: InMemoryBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The event loop never waits for a disk."""
+    """The event loop must never wait for a disk."""
     lab.add_topic("t")
     append_bytes(lab, 1000)
     monkeypatch.setattr(fetch, "is_resident", lambda *_: False)
@@ -209,7 +209,7 @@ def test_a_range_that_cannot_be_read_is_a_storage_error(
 # -- waiting
 
 
-def test_nothing_there_waits_for_the_first_batch(lab: InMemoryBroker, client: Client) -> None:
+def test_a_fetch_at_the_log_end_waits_for_the_first_batch(lab: InMemoryBroker, client: Client) -> None:
     lab.add_topic("t", partitions=2)
     assert ask(lab, client, {("t", 0): 0, ("t", 1): 0}) is None
     size = append_bytes(lab, 1000, partition=1)
@@ -218,14 +218,14 @@ def test_nothing_there_waits_for_the_first_batch(lab: InMemoryBroker, client: Cl
 
 
 @pytest.mark.parametrize("fields", [{"max_wait_ms": 0}, {"min_bytes": 0}, {"min_bytes": -1}])
-def test_who_does_not_want_to_wait_does_not(
+def test_a_fetch_without_max_wait_does_not_wait(
     lab: InMemoryBroker, client: Client, fields: dict[str, int]
 ) -> None:
     lab.add_topic("t")
     assert sizes(ask(lab, client, {("t", 0): 0}, **fields)) == {("t", 0): 0}
 
 
-def test_the_wait_ends_with_what_there_is(lab: InMemoryBroker, client: Client) -> None:
+def test_the_wait_ends_with_the_available_records(lab: InMemoryBroker, client: Client) -> None:
     lab.add_topic("t")
     assert ask(lab, client, {("t", 0): 0}, min_bytes=100_000) is None
     size = append_bytes(lab, 1000)
@@ -256,7 +256,7 @@ def test_an_error_anywhere_ends_the_wait_at_once(lab: InMemoryBroker, client: Cl
 
 
 @pytest.mark.parametrize("offset", [-1, 2])
-def test_an_offset_that_is_not_there(lab: InMemoryBroker, client: Client, offset: int) -> None:
+def test_an_offset_out_of_range(lab: InMemoryBroker, client: Client, offset: int) -> None:
     lab.add_topic("t")
     append_bytes(lab, 100)
     part = parts(ask(lab, client, {("t", 0): offset}))["t", 0]
@@ -291,7 +291,7 @@ def test_a_topic_that_is_deleted_ends_the_wait(lab: InMemoryBroker, client: Clie
     assert len(client.answers) == 1
 
 
-def test_who_leaves_is_waited_for_no_longer(lab: InMemoryBroker, client: Client) -> None:
+def test_a_closed_connection_ends_the_wait(lab: InMemoryBroker, client: Client) -> None:
     lab.add_topic("t")
     assert ask(lab, client, {("t", 0): 0}) is None
     client.close()
@@ -304,7 +304,7 @@ def test_who_leaves_is_waited_for_no_longer(lab: InMemoryBroker, client: Client)
 def test_a_wait_that_fails_closes_its_connection(
     lab: InMemoryBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its answer would never come, and those behind it would wait for ever."""
+    """Otherwise, its response would never be sent, and later requests would wait forever."""
     lab.add_topic("t")
     other = Client()
     assert ask(lab, client, {("t", 0): 0}) is None
@@ -314,14 +314,14 @@ def test_a_wait_that_fails_closes_its_connection(
     assert client.is_closed
     assert not other.is_closed
     assert len(other.answers) == 1
-    assert segment_references(lab) == 1  # the other's answer
+    assert segment_references(lab) == 1  # the response to the other request
 
 
 # -- sessions
 
 
 def test_a_partition_forgotten_while_its_fetch_waits(lab: InMemoryBroker, client: Client) -> None:
-    """A client may pipeline; the first answer still comes."""
+    """A client may pipeline requests. The first response must still be sent."""
     lab.add_topic("t", partitions=2)
     first = ask(lab, client, {("t", 0): 0, ("t", 1): 0}, session_epoch=0, max_wait_ms=0)
     assert first is not None
@@ -333,7 +333,7 @@ def test_a_partition_forgotten_while_its_fetch_waits(lab: InMemoryBroker, client
     assert [sizes(answer) for answer in client.answers] == [{("t", 0): size}]
 
 
-def test_an_incremental_answer_names_only_news_and_starves_nobody(
+def test_an_incremental_response_contains_only_news_and_starves_no_partition(
     lab: InMemoryBroker, client: Client
 ) -> None:
     lab.add_topic("t", partitions=3)

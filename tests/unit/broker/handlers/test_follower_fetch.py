@@ -1,4 +1,6 @@
-"""A leader and its followers' fetches: what is answered, what is believed, who is woken."""
+"""A leader and the fetches of its followers: responses, positions that it records, and followers that it
+wakes.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ def lab(make_broker: Callable[..., InMemoryBroker]) -> LeaderLab:
 
 
 async def turn() -> None:
-    """What was to be done at the end of the loop's turn is done."""
+    """Waits until the calls at the end of this turn of the event loop have run."""
     for _ in range(3):
         await asyncio.sleep(0)
 
@@ -59,7 +61,7 @@ def test_the_high_watermark_follows_the_slowest_in_sync(lab: LeaderLab) -> None:
         (LEADER_EPOCH + 1, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_another_leader_epoch_is_fenced_and_not_believed(
+def test_another_leader_epoch_is_fenced_and_records_no_position(
     lab: LeaderLab, epoch: int, error: ErrorCode
 ) -> None:
     async def scenario(lab: LeaderLab) -> None:
@@ -73,7 +75,7 @@ def test_another_leader_epoch_is_fenced_and_not_believed(
     lab.run(scenario)
 
 
-def test_who_is_not_assigned_is_refused(lab: LeaderLab) -> None:
+def test_a_replica_that_is_not_assigned_is_refused(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(isr=(1, 2), replicas=(1, 2))
         assert parts(lab.follower(3).fetch({0: 0}))[0].error_code == ErrorCode.UNKNOWN_LEADER_EPOCH
@@ -83,7 +85,7 @@ def test_who_is_not_assigned_is_refused(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_an_earlier_life_of_a_broker_is_refused(lab: LeaderLab) -> None:
+def test_an_earlier_broker_epoch_is_refused(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(isr=(1, 2))
         end = lab.append()
@@ -96,7 +98,7 @@ def test_an_earlier_life_of_a_broker_is_refused(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_a_log_that_diverges_is_told_where_and_not_believed(lab: LeaderLab) -> None:
+def test_a_diverging_log_gets_the_point_and_records_no_position(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(isr=(1, 2))
         lab.append(5)
@@ -149,7 +151,7 @@ def test_every_version_replicates(lab: LeaderLab, version: int) -> None:
 # -- waiting
 
 
-def test_an_append_wakes_once_for_all_of_a_turn(lab: LeaderLab) -> None:
+def test_appends_of_one_turn_wake_a_follower_once(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(partitions=2)
         follower = lab.follower(2)
@@ -164,7 +166,7 @@ def test_an_append_wakes_once_for_all_of_a_turn(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_the_wait_ends_in_time_with_all_that_a_full_fetch_names(lab: LeaderLab) -> None:
+def test_a_full_fetch_that_times_out_gets_all_its_partitions(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(partitions=2)
         follower = lab.follower(2)
@@ -178,7 +180,7 @@ def test_the_wait_ends_in_time_with_all_that_a_full_fetch_names(lab: LeaderLab) 
     lab.run(scenario)
 
 
-def test_min_bytes_are_waited_for(lab: LeaderLab) -> None:
+def test_a_follower_waits_for_min_bytes(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(partitions=2)
         follower = lab.follower(2)
@@ -193,7 +195,7 @@ def test_min_bytes_are_waited_for(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_a_leader_that_is_deposed_answers_at_once(lab: LeaderLab) -> None:
+def test_a_leader_that_resigns_answers_at_once(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead()
         follower = lab.follower(2)
@@ -206,7 +208,7 @@ def test_a_leader_that_is_deposed_answers_at_once(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_a_follower_that_goes_is_waited_for_no_longer(lab: LeaderLab) -> None:
+def test_a_closed_connection_ends_the_followers_wait(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead()
         follower = lab.follower(2)
@@ -221,7 +223,7 @@ def test_a_follower_that_goes_is_waited_for_no_longer(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_only_readers_of_followers_make_the_high_watermark_urgent(
+def test_the_high_watermark_is_urgent_only_with_a_replica_selector(
     make_broker: Callable[..., InMemoryBroker],
 ) -> None:
     async def scenario(lab: LeaderLab) -> int:
@@ -240,7 +242,7 @@ def test_only_readers_of_followers_make_the_high_watermark_urgent(
 # -- sessions
 
 
-def test_an_incremental_answer_names_only_what_is_new(lab: LeaderLab) -> None:
+def test_an_incremental_response_contains_only_news(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(partitions=3, isr=(1, 2))
         follower = lab.follower(2)
@@ -254,7 +256,8 @@ def test_an_incremental_answer_names_only_what_is_new(lab: LeaderLab) -> None:
         assert {index: bool(part.records) for index, part in parts(follower.answers.pop()).items()} == {
             1: True
         }
-        # It says what it has now; the high watermark moves, and goes with the next answer.
+        # The response contains the current high watermark. The high watermark then moves, and the next
+        # response contains it.
         assert follower.fetch({1: end}, session_epoch=2, **session) is None
         assert lab.replica(1).core.high_watermark == end
         lab.append(partition=2)
@@ -265,7 +268,7 @@ def test_an_incremental_answer_names_only_what_is_new(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_what_was_lost_on_the_way_is_sent_again(lab: LeaderLab) -> None:
+def test_lost_records_are_sent_again(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead()
         lab.append()
@@ -279,8 +282,10 @@ def test_what_was_lost_on_the_way_is_sent_again(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_a_partition_named_again_is_told_the_offsets_again(lab: LeaderLab) -> None:
-    """The follower passes over answers to requests before the one that names it: simulator, seed 21003."""
+def test_a_partition_that_is_added_again_gets_its_offsets_again(lab: LeaderLab) -> None:
+    """The follower ignores the responses to requests before the one that adds the partition (simulator, seed
+    21003).
+    """
 
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(isr=(1, 2))
@@ -297,7 +302,7 @@ def test_a_partition_named_again_is_told_the_offsets_again(lab: LeaderLab) -> No
     lab.run(scenario)
 
 
-def test_a_request_answers_the_one_that_waits_before_it(lab: LeaderLab) -> None:
+def test_a_request_ends_the_wait_of_the_one_before_it(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(partitions=2)
         follower = lab.follower(2)
@@ -311,7 +316,7 @@ def test_a_request_answers_the_one_that_waits_before_it(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_a_forgotten_partition_is_told_of_no_more(lab: LeaderLab) -> None:
+def test_a_forgotten_partition_is_no_longer_in_responses(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(partitions=2)
         follower = lab.follower(2)
@@ -350,7 +355,7 @@ def test_sessions_that_do_not_fit(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_a_follower_that_starts_anew_leaves_nothing_behind(lab: LeaderLab) -> None:
+def test_a_follower_that_starts_a_new_session_replaces_its_old_one(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(partitions=5)
         sessions = lab.broker.follower_fetch_sessions
@@ -365,7 +370,7 @@ def test_a_follower_that_starts_anew_leaves_nothing_behind(lab: LeaderLab) -> No
     lab.run(scenario)
 
 
-def test_sessions_of_an_earlier_life_and_of_strangers_do_not_last(lab: LeaderLab) -> None:
+def test_sessions_of_earlier_broker_epochs_and_unknown_brokers_end(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(partitions=2)
         sessions = lab.broker.follower_fetch_sessions
@@ -390,7 +395,7 @@ def test_sessions_of_an_earlier_life_and_of_strangers_do_not_last(lab: LeaderLab
 # -- the ISR
 
 
-def test_a_leader_that_stood_still_judges_nobody(lab: LeaderLab) -> None:
+def test_a_leader_that_was_frozen_removes_no_replica_from_the_isr(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(isr=(1, 2))
         lab.append()
@@ -429,7 +434,7 @@ def test_a_follower_that_caught_up_joins_and_one_that_stops_leaves(lab: LeaderLa
 
 @pytest.mark.parametrize("jump_ms", [-3_600_000, 3_600_000])
 def test_a_jump_of_the_wall_clock_changes_no_isr(lab: LeaderLab, jump_ms: int) -> None:
-    """Nor does it keep one that stopped in the ISR, or the controller from being told."""
+    """Nor does a jump keep a stopped follower in the ISR, or keep the controller from being informed."""
 
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(isr=(1, 2))
@@ -452,8 +457,10 @@ def test_a_jump_of_the_wall_clock_changes_no_isr(lab: LeaderLab, jump_ms: int) -
     lab.run(scenario)
 
 
-def test_one_that_idles_at_the_end_is_seen_to_be_level(lab: LeaderLab) -> None:
-    """Its fetches name nothing; still it must not leave at the first append after a long silence."""
+def test_a_follower_that_idles_at_the_log_end_stays_caught_up(lab: LeaderLab) -> None:
+    """Its fetches contain no partitions. Nevertheless, the first append after a long silence must not remove
+    it.
+    """
 
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(isr=(1, 2))
@@ -472,11 +479,11 @@ def test_one_that_idles_at_the_end_is_seen_to_be_level(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_a_reborn_follower_joins_only_with_its_new_epoch(lab: LeaderLab) -> None:
+def test_a_follower_that_registered_again_joins_only_with_its_new_epoch(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(isr=(1,))
         follower = lab.follower(2)
-        lab.register(2)  # the leader has not heard of it yet
+        lab.register(2)  # the leader does not know its new epoch yet
         follower.fetch({0: 0}, max_wait_ms=0)
         await lab.isr.writer.until_idle()
         assert lab.replica().core.in_sync_replicas == (1,)
@@ -485,18 +492,20 @@ def test_a_reborn_follower_joins_only_with_its_new_epoch(lab: LeaderLab) -> None
     lab.run(scenario)
 
 
-def test_the_count_rule_makes_a_burst_flap(make_broker: Callable[..., InMemoryBroker]) -> None:
-    """`replica.lag.max.messages`: why Kafka gave it up in 0.9."""
+def test_replica_lag_max_messages_makes_the_isr_flap_after_a_burst(
+    make_broker: Callable[..., InMemoryBroker],
+) -> None:
+    """This flapping is the reason why Kafka removed `replica.lag.max.messages` in 0.9."""
 
     async def scenario(lab: LeaderLab) -> int:
         await lab.lead(isr=(1, 2))
         follower = lab.follower(2)
         end = 0
         for _ in range(10):
-            end = lab.append(100)  # more at once than the rule allows
+            end = lab.append(100)  # more records at once than the rule allows
             await lab.isr.expire_followers()
             await lab.isr.writer.until_idle()
-            follower.fetch({0: end}, max_wait_ms=0)  # and the follower has it at once
+            follower.fetch({0: end}, max_wait_ms=0)  # and the follower fetches them at once
             await lab.isr.writer.until_idle()
             lab.clock.advance(15_000)
         return lab.broker.telemetry.isr_shrinks + lab.broker.telemetry.isr_expands
@@ -505,7 +514,7 @@ def test_the_count_rule_makes_a_burst_flap(make_broker: Callable[..., InMemoryBr
     assert LeaderLab(make_broker()).run(scenario) == 0
 
 
-def test_changes_are_published_in_order_and_once(lab: LeaderLab) -> None:
+def test_isr_changes_are_published_once_and_in_order(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(partitions=3, isr=(1,))
         lab.follower(2).fetch({0: 0, 2: 0}, max_wait_ms=0)
@@ -548,7 +557,7 @@ def test_acks_all_waits_for_the_followers(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_too_few_in_sync(lab: LeaderLab) -> None:
+def test_acks_all_is_refused_below_min_insync_replicas(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(isr=(1,), min_insync_replicas="2")
         answer, _ = lab.produce()
@@ -561,7 +570,7 @@ def test_too_few_in_sync(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_while_too_few_are_in_sync_nothing_is_acknowledged(lab: LeaderLab) -> None:
+def test_nothing_is_acknowledged_below_min_insync_replicas(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(isr=(1, 2), min_insync_replicas="2")
         answer, producer = lab.produce(timeout_ms=1000)
@@ -577,7 +586,7 @@ def test_while_too_few_are_in_sync_nothing_is_acknowledged(lab: LeaderLab) -> No
     lab.run(scenario)
 
 
-def test_leadership_lost_while_it_waits(lab: LeaderLab) -> None:
+def test_losing_leadership_ends_the_wait_of_acks_all(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead()
         _, producer = lab.produce()
@@ -585,14 +594,14 @@ def test_leadership_lost_while_it_waits(lab: LeaderLab) -> None:
         assert [produced(a).error_code for a in producer.answers] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
         (answer,) = producer.answers
         leader = produced(answer).current_leader
-        assert leader is not None  # known to the replica before UpdateMetadata tells the broker
+        assert leader is not None  # the replica knows it before UpdateMetadata informs the broker
         assert (leader.leader_id, leader.leader_epoch) == (2, LEADER_EPOCH + 1)
         assert [node.node_id for node in answer.node_endpoints] == [2]
 
     lab.run(scenario)
 
 
-def test_the_store_shows_that_it_leads_no_longer(lab: LeaderLab) -> None:
+def test_a_leader_that_the_store_has_replaced_ends_the_wait(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead()
         _, producer = lab.produce()

@@ -1,5 +1,5 @@
-"""Admin requests that the controller decides: passed on as they are, answered in their own form if it
-can't be had.
+"""Admin requests that the controller decides. They are forwarded unchanged, and answered in their own form if
+the controller cannot be reached.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidelog.wire.messages import (
 TOPIC_RESOURCE = 2
 ENTITY = alter_client_quotas.EntityData("user", "u")
 
-# API, version, request, where its error codes stand in the answer
+# API, version, request, and the place of its error codes in the response
 FORWARDED: list[tuple[ApiKey, int, Any, Callable[[Any], Any]]] = [
     (
         ApiKey.CREATE_TOPICS,
@@ -125,7 +125,7 @@ FORWARDED: list[tuple[ApiKey, int, Any, Callable[[Any], Any]]] = [
     ],
     ids=["not-controller", "unsupported", "gone"],
 )
-def test_no_controller_to_be_had(
+def test_no_controller_can_be_reached(
     lab: InMemoryBroker,
     key: ApiKey,
     version: int,
@@ -145,7 +145,7 @@ def test_no_controller_to_be_had(
     assert (forwarded.api_version, forwarded.client_id, forwarded.host) == (version, "test", "127.0.0.1")
 
 
-def test_a_new_topics_settings_are_told_from_v5(lab: InMemoryBroker) -> None:
+def test_a_new_topics_settings_are_in_the_response_from_v5_on(lab: InMemoryBroker) -> None:
     topics = [
         create_topics.CreatableTopic(
             "t", 1, 1, configs=[create_topics.CreatableTopicConfig("retention.ms", "5")]

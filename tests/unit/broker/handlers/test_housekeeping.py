@@ -1,4 +1,4 @@
-"""Housekeeping goes on whatever fails."""
+"""Housekeeping continues after failures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tidelog.broker.replica import Replica
 from tidelog.model.topics import TopicPartition
 
 
-def test_one_partitions_trouble_is_not_the_others(
+def test_a_failure_of_one_partition_does_not_affect_the_others(
     lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.add_topic("t", partitions=3)
@@ -34,7 +34,7 @@ def test_one_partitions_trouble_is_not_the_others(
     assert [(entry["event"], entry["partition"]) for entry in logs] == [("housekeeping failed", "t-1")]
 
 
-def test_a_log_that_is_being_cut_is_left_to_the_thread_that_cuts_it(lab: InMemoryBroker) -> None:
+def test_housekeeping_skips_a_log_that_is_being_truncated(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     replica = lab.broker.leader_replica("t", 0)
     lab.append("t", producer_id=7, producer_epoch=0, base_sequence=0)
@@ -48,10 +48,10 @@ def test_a_log_that_is_being_cut_is_left_to_the_thread_that_cuts_it(lab: InMemor
     assert not len(replica.core.producers)
 
 
-def test_a_partition_that_goes_meanwhile_is_left_alone(
+def test_housekeeping_skips_a_partition_that_is_closed_meanwhile(
     lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its log is closed: nothing may be rolled or opened there any more."""
+    """Its log is closed, so no file may be rolled or opened."""
     lab.add_topic("t", partitions=2)
     done: list[TopicPartition] = []
 
@@ -73,7 +73,7 @@ def test_a_partition_that_goes_meanwhile_is_left_alone(
 
 
 @pytest.mark.parametrize("failure", [LogStorageError("full"), OSError(28, "full"), KeyError("a bug")])
-def test_a_duty_that_fails_is_done_again(lab: InMemoryBroker, failure: Exception) -> None:
+def test_a_task_that_fails_is_retried(lab: InMemoryBroker, failure: Exception) -> None:
     housekeeping = lab.broker.housekeeping()
     turns: list[int] = []
 

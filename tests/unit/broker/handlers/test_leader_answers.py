@@ -1,5 +1,5 @@
-"""What a leader with followers answers besides Fetch and Produce: offsets of a new leader, where epochs end,
-DeleteRecords that waits for all replicas, what is throttled.
+"""The responses of a leader with followers, except Fetch and Produce: offsets of a new leader, ends of
+epochs, DeleteRecords that waits for all replicas, and throttling.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def test_a_new_leader_knows_no_latest_offset_until_its_epoch_is_replicated(lab: 
     lab.run(scenario)
 
 
-def test_a_follower_is_told_the_logs_end(lab: LeaderLab) -> None:
+def test_a_follower_sees_the_log_end_offset(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead()
         end = lab.append(5)
@@ -85,7 +85,7 @@ def test_a_follower_is_told_the_logs_end(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_followers_answer_only_who_debugs(lab: LeaderLab) -> None:
+def test_followers_answer_only_the_debugging_replica_id(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await lab.lead(leader=2)
         assert offset_of(lab, LATEST).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -103,7 +103,7 @@ def epoch_end(lab: LeaderLab, epoch: int, current: int) -> EpochEndOffset:
     return lab.lab.handle(ApiKey.OFFSET_FOR_LEADER_EPOCH, request, context(4)).topics[0].partitions[0]
 
 
-def test_where_epochs_end(lab: LeaderLab) -> None:
+def test_end_offsets_of_epochs(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         newest = LEADER_EPOCH + 4
         await lab.lead(isr=(1, 2))
@@ -135,7 +135,7 @@ async def delete(lab: LeaderLab, offset: int) -> DeleteRecordsPartitionResult:
 
 
 async def until_it_waits(lab: LeaderLab) -> None:
-    """The thread that writes the checkpoint has to come to its end first."""
+    """Waits until the thread that writes the checkpoint has ended."""
     for _ in range(5000):
         if len(lab.broker.delete_records_purgatory):
             return
@@ -158,7 +158,7 @@ def test_deletion_waits_for_every_replica(lab: LeaderLab) -> None:
         assert parked.fetch({0: 5}) is None
         deletion = asyncio.create_task(delete(lab, 3))
         await until_it_waits(lab)
-        assert parts(parked.answers[0])[0].log_start_offset == 3  # it is told at once
+        assert parts(parked.answers[0])[0].log_start_offset == 3  # the leader responds at once
         lab.follower(2).fetch({0: 5}, start_offset=3, max_wait_ms=0)
         await asyncio.sleep(0)
         assert not deletion.done()
@@ -169,7 +169,7 @@ def test_deletion_waits_for_every_replica(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_deletion_waits_no_longer_than_asked(lab: LeaderLab) -> None:
+def test_deletion_times_out(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await replicated_records(lab)
         deletion = asyncio.create_task(delete(lab, 3))
@@ -181,7 +181,7 @@ def test_deletion_waits_no_longer_than_asked(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_deletion_does_not_wait_for_the_dead(lab: LeaderLab) -> None:
+def test_deletion_does_not_wait_for_dead_replicas(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await replicated_records(lab)
         await lab.bury(3)
@@ -191,7 +191,7 @@ def test_deletion_does_not_wait_for_the_dead(lab: LeaderLab) -> None:
     lab.run(scenario)
 
 
-def test_deletion_ends_when_leadership_does(lab: LeaderLab) -> None:
+def test_deletion_fails_when_leadership_ends(lab: LeaderLab) -> None:
     async def scenario(lab: LeaderLab) -> None:
         await replicated_records(lab)
         deletion = asyncio.create_task(delete(lab, 3))
@@ -222,7 +222,7 @@ def test_a_throttled_partition_waits_and_the_others_do_not(
         lab.append(partition=1, size_bytes=5000)
         second = parts(follower.fetch({0: 1, 1: 1}, session_epoch=1, **session))
         assert {index for index, part in second.items() if part.records} == {1}
-        assert parts(lab.follower(3).fetch({0: 1}))[0].records  # in sync: never throttled
+        assert parts(lab.follower(3).fetch({0: 1}))[0].records  # a replica in the ISR is never throttled
         lab.broker.timer.advance(20_000)
         third = parts(follower.fetch({1: 2}, session_epoch=2, **session))
         assert {index for index, part in third.items() if part.records} == {0}

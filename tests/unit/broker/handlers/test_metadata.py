@@ -1,4 +1,4 @@
-"""Metadata answers: kept while they are true, and within bounds."""
+"""Metadata responses are kept while they are valid, and their number and size are bounded."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def decoded(body: EncodedBody) -> MetadataResponse:
     return cast(MetadataResponse, message)
 
 
-def test_the_same_question_has_the_same_answer_until_something_changes(lab: InMemoryBroker) -> None:
+def test_responses_are_kept_until_the_metadata_changes(lab: InMemoryBroker) -> None:
     lab.add_topic("a")
     first = handle(lab, "a", "b")
     assert handle(lab, "a", "b") is first
@@ -46,7 +46,7 @@ def test_the_same_question_has_the_same_answer_until_something_changes(lab: InMe
     assert [topic.error_code for topic in decoded(later).topics] == [0, 0]
 
 
-def test_each_listener_is_told_its_own_addresses(lab: InMemoryBroker) -> None:
+def test_each_listener_gets_its_own_addresses(lab: InMemoryBroker) -> None:
     ports = [
         [broker.port for broker in decoded(handle(lab, listener_name=name)).brokers]
         for name in ("PLAINTEXT", "INTERNAL")
@@ -58,7 +58,7 @@ def test_each_listener_is_told_its_own_addresses(lab: InMemoryBroker) -> None:
     ("name", "code"),
     [("nowhere", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), ("no/where", ErrorCode.INVALID_TOPIC_EXCEPTION)],
 )
-def test_what_is_not_there(lab: InMemoryBroker, name: str, code: ErrorCode) -> None:
+def test_unknown_and_invalid_topics(lab: InMemoryBroker, name: str, code: ErrorCode) -> None:
     assert decoded(handle(lab, name)).topics[0].error_code == code
 
 
@@ -75,7 +75,7 @@ def test_by_topic_id(lab: InMemoryBroker) -> None:
     ]
 
 
-def test_a_topic_is_made_where_that_is_allowed(lab: InMemoryBroker) -> None:
+def test_a_topic_is_created_if_that_is_allowed(lab: InMemoryBroker) -> None:
     def create(request: Any) -> CreateTopicsResponse:
         (topic,) = request.topics
         lab.broker.metadata.topics[topic.name] = lab.broker.metadata.topics["known"]
@@ -88,7 +88,7 @@ def test_a_topic_is_made_where_that_is_allowed(lab: InMemoryBroker) -> None:
     assert len(lab.controller.forwarded) == 1
 
 
-def test_internal_topics_are_made_as_coordinators_want_them(lab: InMemoryBroker) -> None:
+def test_internal_topics_are_created_with_their_own_settings(lab: InMemoryBroker) -> None:
     made = []
 
     def create(request: Any) -> CreateTopicsResponse:
@@ -103,7 +103,9 @@ def test_internal_topics_are_made_as_coordinators_want_them(lab: InMemoryBroker)
 @pytest.mark.parametrize(
     "failure", [KafkaError(ErrorCode.NOT_CONTROLLER), ConnectionError("the controller is away")]
 )
-def test_a_controller_that_is_away_lets_the_client_ask_again(lab: InMemoryBroker, failure: Exception) -> None:
+def test_the_client_retries_if_the_controller_cannot_be_reached(
+    lab: InMemoryBroker, failure: Exception
+) -> None:
     def fail(_: Any) -> CreateTopicsResponse:
         raise failure
 
@@ -112,10 +114,10 @@ def test_a_controller_that_is_away_lets_the_client_ask_again(lab: InMemoryBroker
     assert [topic.error_code for topic in answer.topics] == [ErrorCode.LEADER_NOT_AVAILABLE]
 
 
-# -- what is kept
+# -- kept responses
 
 
-def test_as_many_are_kept_as_may_be() -> None:
+def test_the_number_of_kept_responses_is_bounded() -> None:
     answers, body = MetadataAnswers(), EncodedBody([b"x"])
     for number in range(10 * MAX_ANSWERS):
         answers.put((number,), 1, body)
@@ -123,7 +125,7 @@ def test_as_many_are_kept_as_may_be() -> None:
         assert len(answers._answers) <= MAX_ANSWERS
 
 
-def test_their_bytes_are_bounded() -> None:
+def test_the_bytes_of_kept_responses_are_bounded() -> None:
     answers, body = MetadataAnswers(), EncodedBody([bytes(MAX_ANSWER_BYTES // 3)])
     for number in range(20):
         answers.put((number,), 1, body)
@@ -132,7 +134,7 @@ def test_their_bytes_are_bounded() -> None:
     assert answers.get(("large",), 1) is None
 
 
-def test_an_answer_of_another_version_is_not_given() -> None:
+def test_a_response_of_another_version_is_not_returned() -> None:
     answers, body = MetadataAnswers(), EncodedBody([b"x"])
     answers.put(("key",), 1, body)
     assert answers.get(("key",), 2) is None

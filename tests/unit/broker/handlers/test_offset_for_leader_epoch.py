@@ -18,7 +18,7 @@ def end_of(
     partition: int = 0,
     version: int = 4,
 ) -> tuple[int, int, int]:
-    """(error, epoch, end offset)."""
+    """Returns (error, epoch, end offset)."""
     asked = OffsetForLeaderPartition(partition, current, epoch)
     response = lab.call(OffsetForLeaderEpochRequest(-1, [OffsetForLeaderTopic(topic, [asked])]), version)
     (answered,) = response.topics[0].partitions
@@ -26,7 +26,7 @@ def end_of(
     return answered.error_code, answered.leader_epoch, answered.end_offset
 
 
-def test_where_epochs_end(lab: InMemoryBroker) -> None:
+def test_end_offsets_of_epochs(lab: InMemoryBroker) -> None:
     lab.add_topic("t", leader_epoch=3)
     lab.append("t", 5)
     lab.add_topic("t", leader_epoch=6)
@@ -37,7 +37,7 @@ def test_where_epochs_end(lab: InMemoryBroker) -> None:
     assert end_of(lab, 6, version=2) == (0, 6, 7)
 
 
-def test_epochs_that_are_unknown_have_no_end(lab: InMemoryBroker) -> None:
+def test_unknown_epochs_have_no_end_offset(lab: InMemoryBroker) -> None:
     lab.add_topic("t", leader_epoch=3)
     assert end_of(lab, 4) == (0, -1, -1)
     assert end_of(lab, -1) == (0, -1, -1)
@@ -50,7 +50,7 @@ def test_the_current_epoch_is_checked(lab: InMemoryBroker) -> None:
     assert end_of(lab, 3, current=4) == (ErrorCode.UNKNOWN_LEADER_EPOCH, -1, -1)
 
 
-def test_partitions_that_are_not_here(lab: InMemoryBroker) -> None:
+def test_partitions_of_other_brokers(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     lab.add_topic("elsewhere", leader=OTHER_BROKER_ID)
     assert end_of(lab, 0, partition=1) == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, -1, -1)

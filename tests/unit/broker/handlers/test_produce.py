@@ -1,4 +1,4 @@
-"""What a produce's answer waits for: the disk as `flush.messages` asks, the replicas with acks=all."""
+"""The waits of a Produce response: for the disk with `flush.messages`, for the replicas with acks=all."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, 
 
 
 class Context(SimpleNamespace):
-    """The context of a request; collects its responses."""
+    """The context of a request, which collects its responses."""
 
     def __init__(self) -> None:
         super().__init__(api_version=9, listener_name="PLAINTEXT", answers=[], steps=None)
@@ -48,7 +48,7 @@ def error_of(response: Any) -> int:
     return int(response.responses[0].partition_responses[0].error_code)
 
 
-def test_flush_messages_brings_the_batch_to_the_disk_before_the_answer(lab: InMemoryBroker) -> None:
+def test_flush_messages_flushes_the_batch_before_the_response(lab: InMemoryBroker) -> None:
     lab.add_topic("t", configs={"flush.messages": "3"})
     log = lab.broker.leader_replica("t", 0).storage
     answer, _ = send(lab, acks=1, count=2)
@@ -59,7 +59,7 @@ def test_flush_messages_brings_the_batch_to_the_disk_before_the_answer(lab: InMe
     assert log.recovery_point == log.log.log_end_offset == 3
 
 
-def test_a_disk_that_fails_the_flush_is_told(lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_flush_is_reported(lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.add_topic("t", configs={"flush.messages": "1"})
 
     def fail(self: PartitionLog, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
@@ -75,7 +75,7 @@ def test_a_disk_that_fails_the_flush_is_told(lab: InMemoryBroker, monkeypatch: p
 def test_a_leader_that_followed_during_the_flush_acknowledges_nothing(
     lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a follower it may have cut off what was appended, and other records may stand there by now."""
+    """A follower may have truncated the batch and appended other records at its offsets."""
     lab.add_topic("t", configs={"flush.messages": "1"})
     state = lab.broker.metadata.topics["t"].partitions[0]
     is_waiting, may_go_on = threading.Event(), threading.Event()
@@ -97,7 +97,7 @@ def test_a_leader_that_followed_during_the_flush_acknowledges_nothing(
     async def scenario() -> int:
         await take_role(BROKER_ID, state.leader_epoch + 1)
         wider = lab.broker.leader_replica("t", 0).core
-        wider.in_sync_replicas = (BROKER_ID, OTHER_BROKER_ID)  # so that it waits
+        wider.in_sync_replicas = (BROKER_ID, OTHER_BROKER_ID)  # so that the request waits
         answer, _ = send(lab, acks=-1)
         answering = asyncio.ensure_future(cast(Any, answer))
         await asyncio.to_thread(is_waiting.wait, 5)
@@ -130,7 +130,7 @@ def test_acks_all_waits_for_the_other_replica_and_times_out(lab: InMemoryBroker)
     assert [error_of(response) for response in context.answers] == [ErrorCode.REQUEST_TIMED_OUT]
 
 
-def test_acks_all_is_answered_once_the_isr_is_back_to_the_leader(lab: InMemoryBroker) -> None:
+def test_acks_all_ends_when_the_isr_shrinks_to_the_leader(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     both = (BROKER_ID, OTHER_BROKER_ID)
     state = lab.broker.metadata.topics["t"].partitions[0]

@@ -1,4 +1,4 @@
-"""What a Produce request is answered, who is waited for, and what ends the wait."""
+"""The responses to Produce requests, what they wait for, and what ends the wait."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tidelog.wire.messages.produce import (
 
 class Client:
     def __init__(self, *, comes_again: bool) -> None:
-        """`comes_again`: the broker has seen such a request before."""
+        """Handles Produce requests. With `comes_again`, the broker has seen such a request before."""
         self.comes_again = comes_again
         self.answers: list[ProduceResponse] = []
         self.on_abandoned: Callable[[], None] | None = None
@@ -82,7 +82,7 @@ def send(
     timeout_ms: int = 1000,
     client_id: str = "test",
 ) -> Any:
-    """A batch of three records to each partition."""
+    """Returns a request with a batch of three records for each partition."""
     data = []
     for partition in partitions or (0,):
         made = [Record(index, lab.clock.wall_ms(), None, b"v", []) for index in range(3)]
@@ -107,7 +107,7 @@ def parts(answer: Any) -> list[PartitionProduceResponse]:
 
 
 def replicate(lab: InMemoryBroker, leader: int = BROKER_ID, leader_epoch: int = 4) -> None:
-    """The partition gets a second replica, in sync; it never fetches here, so that acks=all waits."""
+    """Adds a second replica to the ISR. It never fetches, so acks=all waits."""
     topic_id = lab.broker.metadata.topics["t"].topic_id
     both = (BROKER_ID, OTHER_BROKER_ID)
     state = PartitionState(
@@ -129,7 +129,7 @@ def test_offsets_follow_each_other(lab: InMemoryBroker, client: Client, acks: in
     assert len(lab.broker.produce_purgatory) == 0
 
 
-def test_no_acks_no_answer(lab: InMemoryBroker, client: Client) -> None:
+def test_acks_0_has_no_response(lab: InMemoryBroker, client: Client) -> None:
     lab.add_topic("t")
     assert send(lab, client, acks=0) is NO_REPLY
     assert lab.broker.leader_replica("t", 0).log.log_end_offset == 3
@@ -137,14 +137,14 @@ def test_no_acks_no_answer(lab: InMemoryBroker, client: Client) -> None:
         send(lab, client, 5, acks=0)
 
 
-def test_acks_that_do_not_exist_append_nothing(lab: InMemoryBroker, client: Client) -> None:
+def test_invalid_acks_append_nothing(lab: InMemoryBroker, client: Client) -> None:
     lab.add_topic("t")
     (part,) = parts(send(lab, client, acks=2))
     assert (part.error_code, part.base_offset) == (ErrorCode.INVALID_REQUIRED_ACKS, -1)
     assert lab.broker.leader_replica("t", 0).log.log_end_offset == 0
 
 
-def test_one_partitions_error_is_not_the_others(
+def test_an_error_of_one_partition_does_not_affect_the_others(
     lab: InMemoryBroker, client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.add_topic("t", partitions=2)
@@ -162,7 +162,7 @@ def test_one_partitions_error_is_not_the_others(
 
 
 @pytest.mark.parametrize("records", [None, b"\x00" * 5, b"\xff" * 200])
-def test_what_is_no_batch(lab: InMemoryBroker, client: Client, records: bytes | None) -> None:
+def test_invalid_batches(lab: InMemoryBroker, client: Client, records: bytes | None) -> None:
     lab.add_topic("t")
     given = None if records is None else memoryview(bytearray(records))
     (part,) = parts(send(lab, client, records=cast(Any, given)))
@@ -175,7 +175,7 @@ def test_what_is_no_batch(lab: InMemoryBroker, client: Client, records: bytes | 
 
 
 @pytest.mark.parametrize("name", sorted(INTERNAL_TOPICS))
-def test_internal_topics_are_their_owners(lab: InMemoryBroker, client: Client, name: str) -> None:
+def test_internal_topics_are_refused(lab: InMemoryBroker, client: Client, name: str) -> None:
     lab.add_topic(name)
     (part,) = parts(send(lab, client, topic={"name": name}))
     assert part.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
@@ -206,7 +206,7 @@ def test_the_new_leader_is_named(lab: InMemoryBroker, client: Client) -> None:
 # -- waiting
 
 
-def test_acks_all_waits_until_the_time_is_over(lab: InMemoryBroker, client: Client) -> None:
+def test_acks_all_waits_until_its_timeout(lab: InMemoryBroker, client: Client) -> None:
     lab.add_topic("t")
     replicate(lab)
     assert send(lab, client) is PARKED
@@ -229,7 +229,7 @@ def test_acks_all_waits_for_the_high_watermark(lab: InMemoryBroker, client: Clie
     assert [(part.error_code, part.base_offset) for part in parts(client.answers[0])] == [(0, 0)]
 
 
-def test_a_leader_that_resigns_says_so(lab: InMemoryBroker, client: Client) -> None:
+def test_a_leader_that_resigns_ends_the_wait(lab: InMemoryBroker, client: Client) -> None:
     lab.add_topic("t")
     replicate(lab)
     assert send(lab, client) is PARKED
@@ -246,8 +246,8 @@ def test_a_topic_that_is_deleted_ends_the_wait(lab: InMemoryBroker, client: Clie
     assert [part.error_code for part in parts(client.answers[0])] == [ErrorCode.NOT_LEADER_OR_FOLLOWER]
 
 
-def test_who_leaves_is_waited_for_no_longer(lab: InMemoryBroker, client: Client) -> None:
-    """However long a time-out it asked for."""
+def test_a_closed_connection_ends_the_wait(lab: InMemoryBroker, client: Client) -> None:
+    """The timeout of the request does not matter."""
     lab.add_topic("t")
     replicate(lab)
     assert send(lab, client, timeout_ms=2**31 - 1) is PARKED
@@ -265,17 +265,19 @@ def test_a_wait_ends_when_the_broker_stops(lab: InMemoryBroker, client: Client) 
 
 
 @pytest.mark.parametrize("timeout_ms", [0, -1])
-def test_no_time_to_wait(lab: InMemoryBroker, client: Client, timeout_ms: int) -> None:
+def test_a_timeout_of_zero_or_less(lab: InMemoryBroker, client: Client, timeout_ms: int) -> None:
     lab.add_topic("t")
     replicate(lab)
     assert send(lab, client, timeout_ms=timeout_ms) is PARKED
     assert [part.error_code for part in parts(client.answers[0])] == [ErrorCode.REQUEST_TIMED_OUT]
 
 
-def test_a_batch_behind_one_that_met_a_changing_role_is_turned_away_alike(
+def test_batches_are_refused_while_the_role_changes(
     lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One comes while the new epoch is on its way to the disk, one afterwards: neither makes a gap."""
+    """One batch arrives while the new epoch is being written to disk, and one afterwards. Neither leaves a
+    gap.
+    """
     topic_id = lab.add_topic("t")
     client = Client(comes_again=False)
 

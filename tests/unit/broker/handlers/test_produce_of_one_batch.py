@@ -1,5 +1,5 @@
-"""A request with one batch is decoded as the codec decodes it, also when its prefix is known, and its
-response is encoded as the codec encodes it.
+"""A request with one batch is decoded as the codec decodes it, also if its prefix is known, and its response
+is encoded as the codec encodes it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def encoded(request: ProduceRequest, version: int, damage: tuple[str, int, int] 
 
 
 def read(decode: Any, body: bytes) -> object:
-    """What a handler sees of it, or that it is malformed."""
+    """Returns the fields that a handler uses, or that the request is malformed."""
     prefix = b"head"
     try:
         request, end = decode(memoryview(prefix + body), len(prefix))
@@ -84,7 +84,7 @@ def of_one(records: bytes = b"r" * 100, name: str = "t") -> ProduceRequest:
 @given(st.sampled_from(VERSIONS), st.lists(st.tuples(REQUESTS, DAMAGES), min_size=1, max_size=6))
 @example(9, [(of_one(), ("byte", 7, 0x82)), (of_one(), None)])
 @example(13, [(of_one(), None), (of_one(b"r" * 20_000), None), (of_one(b""), None)])
-def test_what_comes_again_is_read_as_at_first(
+def test_a_known_prefix_is_decoded_like_a_new_one(
     version: int, sent: list[tuple[ProduceRequest, tuple[str, int, int] | None]]
 ) -> None:
     decode, decode_any = produce.decoder(version), codec.request_decoder(ApiKey.PRODUCE, version)
@@ -95,7 +95,7 @@ def test_what_comes_again_is_read_as_at_first(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_only_what_comes_again_is_taken_short(version: int) -> None:
+def test_only_known_prefixes_take_the_short_path(version: int) -> None:
     decode = produce.decoder(version)
     body = memoryview(encoded(of_one(), version))
     assert type(decode(body, 0)[0]) is ProduceRequest
@@ -105,7 +105,7 @@ def test_only_what_comes_again_is_taken_short(version: int) -> None:
 
 
 def test_an_array_whose_length_takes_two_bytes_is_not_remembered() -> None:
-    """Kafka reads it, too; the records then begin elsewhere."""
+    """Kafka accepts such an array, too. The records then begin at another position."""
     decode = produce.decoder(9)
     body = encoded(of_one(), 9)
     odd = memoryview(body[:7] + b"\x82\x00" + body[8:])
@@ -114,7 +114,9 @@ def test_an_array_whose_length_takes_two_bytes_is_not_remembered() -> None:
 
 
 @given(st.sampled_from(FLEXIBLE), NAMES.filter(lambda name: 0 < len(name) < 127), INT64, INT64, INT64)
-def test_the_answer_is_the_codecs(version: int, name: str, base: int, append_ms: int, start: int) -> None:
+def test_the_response_equals_the_codecs(
+    version: int, name: str, base: int, append_ms: int, start: int
+) -> None:
     decode = produce.decoder(version)
     body = memoryview(encoded(of_one(name=name), version))
     decode(body, 0)

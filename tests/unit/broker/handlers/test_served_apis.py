@@ -1,4 +1,4 @@
-"""The table of what is served against the handlers and against Kafka's own ranges."""
+"""The table of served APIs agrees with the handlers and with Kafka's version ranges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog.wire.api_keys import ApiKey, api_spec
 
 
 @pytest.mark.parametrize("key", SERVED_APIS, ids=lambda key: ApiKey(key).name)
-def test_every_api_has_a_handler_and_a_range_of_kafkas(lab: InMemoryBroker, key: int) -> None:
+def test_every_api_has_a_handler_and_kafkas_range_of_versions(lab: InMemoryBroker, key: int) -> None:
     served, spec = SERVED_APIS[key], api_spec(key)
     handling = HandlerWiring(lab.broker).handling(key)
     assert len(inspect.signature(handling.handle).parameters) == 2
@@ -27,7 +27,7 @@ def test_only_produce_lists_versions_that_are_refused() -> None:
     assert {key: first for key, first in advertised.items() if first is not None} == {ApiKey.PRODUCE: 0}
 
 
-def test_all_of_groups_and_transactions_is_served_but_share_and_streams_groups() -> None:
+def test_all_apis_of_groups_and_transactions_except_share_and_streams_groups() -> None:
     names = {ApiKey(key).name_in_kafka for key in ApiKey if key not in SERVED_APIS}
     assert {name for name in names if "Group" in name or "Txn" in name or "Transaction" in name} == {
         *(f"{verb}ShareGroupState" for verb in ("Initialize", "Read", "Write", "Delete")),
@@ -40,5 +40,5 @@ def test_all_of_groups_and_transactions_is_served_but_share_and_streams_groups()
     }
 
 
-def test_telemetry_is_not_listed_as_by_a_kafka_without_a_receiver() -> None:
+def test_client_telemetry_is_not_listed() -> None:
     assert ApiKey.GET_TELEMETRY_SUBSCRIPTIONS not in SERVED_APIS

@@ -1,4 +1,4 @@
-"""Produce in a transaction, its end, and what a read_committed reader is given."""
+"""Produce in a transaction, the end of the transaction, and the records for read_committed consumers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ PID = 1000
 
 
 class ScriptedVerification:
-    """Answers with the next of `errors`, then with NONE. Runs `meanwhile` before each answer."""
+    """A coordinator that returns the next of `errors`, and then NONE. It runs `meanwhile` before each
+    response.
+    """
 
     def __init__(self, lab: InMemoryBroker) -> None:
         lab.broker.coordination.verification = self  # type: ignore[assignment]
@@ -112,10 +114,10 @@ def fetch(lab: InMemoryBroker, offset: int, *, max_bytes: int = 1 << 20, isolati
     return answer
 
 
-def test_a_verified_batch_that_waits_for_replicas_holds_nobody_back(
+def test_a_verified_batch_that_waits_for_replicas_does_not_delay_later_requests(
     lab: InMemoryBroker, coordination: ScriptedVerification
 ) -> None:
-    """Its coroutine, for which later requests of the connection wait, ends with the append."""
+    """The coroutine of the request, which delays later requests of its connection, ends with the append."""
     both = (BROKER_ID, OTHER_BROKER_ID)
     wider = lab.broker.metadata.topics["t"].partitions[0]._replace(isr=both, replicas=both, partition_epoch=2)
     lab.runner.run(lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (wider,))))
@@ -171,7 +173,7 @@ def test_the_coordinator_is_asked_before_the_first_batch_only(
         (ErrorCode.INVALID_PRODUCER_ID_MAPPING, 11, ErrorCode.INVALID_PRODUCER_ID_MAPPING),
     ],
 )
-def test_what_the_coordinator_refuses_is_told_as_producers_know_it(
+def test_refusals_of_the_coordinator_become_errors_that_producers_know(
     lab: InMemoryBroker,
     coordination: ScriptedVerification,
     error: ErrorCode,
@@ -185,7 +187,7 @@ def test_what_the_coordinator_refuses_is_told_as_producers_know_it(
     assert produce(lab, 0, version=version) == [(ErrorCode.NONE, 0)], "it comes again"
 
 
-def test_a_transaction_that_ends_while_the_coordinator_is_asked_takes_nothing_more(
+def test_a_batch_is_refused_if_its_transaction_ends_during_verification(
     lab: InMemoryBroker, coordination: ScriptedVerification
 ) -> None:
     coordination.meanwhile = lambda: end(lab, is_commit=False)
@@ -193,7 +195,7 @@ def test_a_transaction_that_ends_while_the_coordinator_is_asked_takes_nothing_mo
     assert lab.broker.leader_replica("t", 0).core.producers.first_unstable_offset is None
 
 
-def test_verification_can_be_switched_off_but_for_clients_that_rely_on_it(
+def test_verification_can_be_disabled_except_for_clients_that_rely_on_it(
     make_broker: Any,
 ) -> None:
     lab = make_broker({"transaction.partition.verification.enable": "false"})
@@ -222,7 +224,7 @@ def test_a_repeated_batch_is_answered_as_before(
     assert lab.broker.leader_replica("t", 0).core.log_end_offset == 2
 
 
-def test_read_committed_is_told_what_was_aborted(
+def test_read_committed_gets_the_aborted_transactions(
     lab: InMemoryBroker, coordination: ScriptedVerification
 ) -> None:
     produce(lab, 0)
@@ -243,7 +245,7 @@ def test_read_committed_is_told_what_was_aborted(
     assert answer.aborted_transactions == [], "none of it lies at or above the offset asked for"
 
 
-def test_of_a_part_of_the_log_only_its_own_are_told(
+def test_a_range_of_the_log_lists_only_its_own_aborted_transactions(
     lab: InMemoryBroker, coordination: ScriptedVerification
 ) -> None:
     for round_number in range(4):
@@ -254,7 +256,7 @@ def test_of_a_part_of_the_log_only_its_own_are_told(
     assert [t.first_offset for t in fetch(lab, 3).aborted_transactions] == [3, 6, 9]
 
 
-def test_a_restart_changes_nothing_of_it(lab: InMemoryBroker, coordination: ScriptedVerification) -> None:
+def test_a_restart_keeps_the_transactions(lab: InMemoryBroker, coordination: ScriptedVerification) -> None:
     produce(lab, 0)
     end(lab, is_commit=False)
     produce(lab, 2)
@@ -296,7 +298,7 @@ def test_an_owner_appends_several_batches_of_its_shard(lab: InMemoryBroker) -> N
     assert replica.core.log_end_offset == 5
 
 
-def test_what_an_owner_appends_goes_over_segments(lab: InMemoryBroker) -> None:
+def test_an_owners_appends_span_segments(lab: InMemoryBroker) -> None:
     lab.add_topic("t", configs={"segment.bytes": "1048576"})
     replica = lab.broker.leader_replica("t", 0)
     now_ms = lab.clock.wall_ms()

@@ -1,4 +1,4 @@
-"""What an unsecured broker answers to ACLs, SCRAM credentials, delegation tokens and SASL."""
+"""Responses of an unsecured broker to requests for ACLs, SCRAM credentials, delegation tokens and SASL."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_acls_without_an_authorizer(lab: InMemoryBroker, version: int) -> None:
     assert [result.error_code for result in deleted.filter_results] == [ErrorCode.SECURITY_DISABLED] * 2
 
 
-def test_nobody_has_scram_credentials(lab: InMemoryBroker) -> None:
+def test_no_user_has_scram_credentials(lab: InMemoryBroker) -> None:
     def described(*names: str) -> dict[str, int]:
         users = [describe_user_scram_credentials.UserName(name) for name in names]
         response = lab.call(
@@ -44,7 +44,7 @@ def test_nobody_has_scram_credentials(lab: InMemoryBroker) -> None:
     assert described("u", "v", "u") == {"u": ErrorCode.DUPLICATE_RESOURCE, "v": ErrorCode.RESOURCE_NOT_FOUND}
 
 
-def test_scram_credentials_are_not_taken(lab: InMemoryBroker) -> None:
+def test_scram_credentials_are_refused(lab: InMemoryBroker) -> None:
     request = alter_user_scram_credentials.AlterUserScramCredentialsRequest(
         deletions=[alter_user_scram_credentials.ScramCredentialDeletion("gone", 1)],
         upsertions=[
