@@ -1,1 +1,1 @@
-"""What tests and benchmarks of the log share: batches to append, logs to open, and what lies in them."""
+"""Helpers that tests and benchmarks of the log share."""

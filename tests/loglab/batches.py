@@ -1,4 +1,4 @@
-"""Batches as a leader has them when it appends: offset, epoch and CRC set."""
+"""Builds batches as a leader has them when it appends: with offset, epoch and CRC."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def make_batch(
     base_sequence: int = -1,
     is_transactional: bool = False,
 ) -> bytes:
-    """`count` records; the timestamp is that of all, unless each has its own in `timestamps`."""
+    """Returns a batch of `count` records. All have `timestamp`, unless `timestamps` has one for each."""
     times = [timestamp] * count if timestamps is None else timestamps
     records = [
         Record(base_offset + number, time, b"k%06d" % (base_offset + number), bytes(value_bytes))
@@ -53,7 +53,7 @@ def make_marker(
     timestamp: int = 1000,
     leader_epoch: int = 0,
 ) -> bytes:
-    """What ends a producer's transaction."""
+    """Returns the marker that ends a producer's transaction."""
     return bytes(
         build_end_transaction_batch(
             EndTransactionMarker(is_commit, coordinator_epoch),
@@ -67,7 +67,7 @@ def make_marker(
 
 
 def append(log: OwnedLog, batch: bytes, now_ms: int = 0) -> BatchHeader:
-    """As the replica does: the log, then the producer state, then what was aborted."""
+    """Appends a batch, updates the producer state, and notes an aborted transaction, as `Replica` does."""
     header = parse_header(batch)
     log.append(memoryview(batch), header, now_ms)
     if header.producer_id >= 0:
@@ -79,7 +79,7 @@ def append(log: OwnedLog, batch: bytes, now_ms: int = 0) -> BatchHeader:
 
 
 def append_batches(log: OwnedLog, count: int, *, now_ms: int = 0, **shape: int) -> list[bytes]:
-    """`count` batches of one record each at the log end; `shape` as for make_batch."""
+    """Appends `count` batches of one record each at the log end. `shape` is passed to `make_batch`."""
     batches = []
     for _ in range(count):
         batch = make_batch(log.log_end_offset, **shape)  # type: ignore[arg-type]
@@ -89,12 +89,14 @@ def append_batches(log: OwnedLog, count: int, *, now_ms: int = 0, **shape: int) 
 
 
 def read_all(log: OwnedLog, *, max_bytes: int = 1 << 20, start: int | None = None) -> list[bytes]:
-    """All batches from `start` (default: the log start) to the end, fetch by fetch, as a consumer does."""
+    """Returns all batches from `start` (default: the log start) to the end, read fetch by fetch as by a
+    consumer.
+    """
     offset = log.log_start_offset if start is None else start
     batches: list[bytes] = []
     while offset < log.log_end_offset:
         stretch = log.read(offset, max_bytes, log.log_end_offset)
-        if stretch is None:  # offsets without records up to the end
+        if stretch is None:  # there are no records up to the end
             break
         data = stretch.read()
         stretch.release()

@@ -1,6 +1,4 @@
-"""Cleaning a log as the broker does, without its worker process and event loop; and Apache Kafka's cleaner on
-the same directory.
-"""
+"""Cleans a log as the broker does, without worker process and event loop, or with Apache Kafka's cleaner."""
 
 from __future__ import annotations
 
@@ -27,7 +25,7 @@ DELETE_HORIZON_BIT = 0x40
 
 
 def stable_end(log: OwnedLog) -> int:
-    """The last stable offset of a log whose every record is replicated."""
+    """The last stable offset of a log in which every record is replicated."""
     unstable = log.producer_state.first_unstable_offset
     return log.log_end_offset if unstable is None else unstable
 
@@ -84,11 +82,11 @@ def clean_log(log: OwnedLog, job: CleaningJob) -> CleaningDone:
             log.clean_offset = answer.clean_offset
             return answer
         swap_in(log, answer, job.now_ms)
-    raise AssertionError("the cleaner never said that it is done")
+    raise AssertionError("the cleaner did not report the end of the job")
 
 
 class SeenBatch(NamedTuple):
-    """All of a batch that a reader can tell; the base timestamp only where it is the delete horizon."""
+    """All of a batch that readers can see; the base timestamp only if it is the delete horizon."""
 
     segment: int
     header: BatchHeader
@@ -97,7 +95,7 @@ class SeenBatch(NamedTuple):
 
 
 def contents(directory: Path) -> list[SeenBatch]:
-    """Every batch on disk, from the files alone."""
+    """Returns every batch on disk, read from the files alone."""
     seen = []
     for path in files(directory, ".log"):
         data = path.read_bytes()
@@ -114,7 +112,7 @@ def contents(directory: Path) -> list[SeenBatch]:
 
 
 def transaction_indexes(directory: Path) -> dict[str, list[tuple[int, ...]]]:
-    """Of the segments that have one with entries."""
+    """Returns the transaction indexes of the segments that have one with entries."""
     return {
         path.name: list(struct.iter_unpack(">hqqqq", path.read_bytes()))
         for path in files(directory, ".txnindex")
@@ -128,7 +126,7 @@ class KafkasJob(NamedTuple):
 
 
 def clean_with_kafka(jars: Path, jobs: Sequence[KafkasJob], *, map_bytes: int = 1 << 20) -> list[list[int]]:
-    """Apache Kafka cleans each directory; per job the offset up to which it is clean, and the time in ms."""
+    """Lets Apache Kafka clean each directory. Each job is the end of the clean part and the time in ms."""
     lines = [
         "\t".join(
             str(field)

@@ -1,4 +1,4 @@
-"""Opening a log the short way, and stopping one the hard way."""
+"""Opens logs with few arguments, and stops them like a process that dies."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _OWN = {"storage", "log", "producer_state", "leader_epochs"}
 class OwnedLog:
     """A partition's log with the state that its core keeps.
 
-    It gives the log what must be persisted and applies what the log reports, as `Replica` and
-    `PartitionCore` do. Everything else it passes on to the `PartitionLog` and the log in that.
+    It gives the log what must be persisted and applies what the log reports, as `Replica` and `PartitionCore`
+    do. It passes all other calls to the `PartitionLog` and to the log in that.
     """
 
     storage: PartitionLog
@@ -126,7 +126,7 @@ def open_log(
 
 
 def kill(log: OwnedLog) -> None:
-    """The process is gone: what it had written stays, what it had in memory does not."""
+    """Closes a log as the death of the process does: data in files remains, data in memory is lost."""
     log.close_files()
 
 

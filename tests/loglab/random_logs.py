@@ -1,5 +1,6 @@
-"""Logs as a compacted topic gets them, from a seed: plain, idempotent and transactional producers, all
-codecs, tombstones, records that come late, rolls.
+"""Random logs of a compacted topic, each generated from a seed.
+
+They have plain, idempotent and transactional producers, all codecs, tombstones, late records and rolls.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from tidelog.records.record import Record
 
 
 class RandomWriter:
-    """Writes to a log that is opened anew now and then; what producers are at lasts over that."""
+    """Writes to a log that is sometimes closed and opened. The producers continue after that."""
 
     def __init__(self, seed: int, start_ms: int, *, keys: int = 20) -> None:
         self._random = Random(seed)
@@ -91,4 +92,4 @@ class RandomWriter:
 
     def _key(self) -> bytes:
         number = self._random.randrange(self._keys)
-        return b"key-%d" % number + b"-" * (number * 7)  # short ones, and some far too long for one byte
+        return b"key-%d" % number + b"-" * (number * 7)  # short keys, and some whose length needs two bytes

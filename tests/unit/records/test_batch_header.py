@@ -66,13 +66,13 @@ def test_headers_of_all_whole_batches_are_found(batches: list[bytearray], draw: 
 
 
 @given(BATCHES, st.data())
-def test_any_changed_byte_under_the_crc_is_noticed(batch: bytearray, draw: st.DataObject) -> None:
+def test_any_changed_byte_under_the_crc_is_detected(batch: bytearray, draw: st.DataObject) -> None:
     position = draw.draw(st.integers(17, len(batch) - 1))
     batch[position] ^= draw.draw(st.integers(1, 255))
     assert not crc_matches(parse_header(batch), batch)
 
 
-def test_what_is_no_batch_is_refused() -> None:
+def test_invalid_batches_are_refused() -> None:
     with pytest.raises(CorruptBatchError, match="60 bytes"):
         parse_header(bytes(60))
     with pytest.raises(CorruptBatchError, match="batch length 0"):

@@ -1,6 +1,6 @@
-"""Batches as real clients sent them to Apache Kafka 4.3.1, one of each client and codec.
+"""Batches that real clients sent to Apache Kafka 4.3.1, one for each client and codec.
 
-`client_batches.json` holds them as Kafka stored them: twelve records each, `_record` says which.
+`client_batches.json` has them as Kafka stored them, with twelve records each (see `_record`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _record(number: int, client: str) -> Record:
     value = None if number == 7 else b"value %d " % number * 6
     headers: tuple[tuple[str, bytes | None], ...] = ()
     if number % 6 == 0:
-        # kafka-python knows no null header values
+        # kafka-python does not support null header values
         headers = (("h", b"x%d" % number), ("n", None))[: 1 if client == "kafka-python" else 2]
     return Record(number, FIRST_TIMESTAMP + number, key, value, headers)
 
@@ -38,14 +38,14 @@ def test_batch_of_a_real_client(name: str) -> None:
         assert Compression(header.compression).name.lower() == codec
         records += iterate_records(stored, position)
     expected = [_record(number, client) for number in range(12)]
-    if client == "java":  # its console producer sets the time itself
+    if client == "java":  # Kafka's console producer sets the timestamp itself
         expected = [
             record._replace(timestamp=read.timestamp) for record, read in zip(expected, records, strict=True)
         ]
     assert records == expected
 
 
-def test_every_codec_is_there() -> None:
+def test_there_is_a_batch_of_every_codec() -> None:
     for client in ("librdkafka", "java", "aiokafka"):
         assert {name.split()[1] for name in BATCHES if name.startswith(client)} == {
             c.name.lower() for c in Compression

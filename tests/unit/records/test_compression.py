@@ -44,7 +44,7 @@ def test_a_bomb_is_stopped_at_the_limit(codec: Compression) -> None:
 
 
 @given(st.sampled_from(COMPRESSING), DATA, st.data())
-def test_damage_gives_an_error_or_other_bytes_never_more(
+def test_damage_gives_an_error_or_bytes_within_the_limit(
     codec: Compression, data: bytes, draw: st.DataObject
 ) -> None:
     damaged = bytearray(compress(codec, data))
@@ -68,20 +68,20 @@ def test_random_bytes_are_refused_or_bounded(codec: Compression, data: bytes) ->
         (Compression.ZSTD, [-131072, 1, 22]),
     ],
 )
-def test_all_levels_that_kafka_has(codec: Compression, levels: list[int]) -> None:
+def test_all_compression_levels_of_kafka(codec: Compression, levels: list[int]) -> None:
     data = b"level " * 500
     for level in levels:
         assert decompress(codec, compress(codec, data, level)) == data
 
 
-def test_snappy_is_framed_as_java_frames_it() -> None:
+def test_snappy_has_the_framing_of_java() -> None:
     data = bytes(70_000)
     framed = bytes(compress(Compression.SNAPPY, data))
     assert framed[:16] == b"\x82SNAPPY\x00" + struct.pack(">ii", 1, 1)
     first = struct.unpack_from(">i", framed, 16)[0]
     assert (
         decompress(Compression.SNAPPY, framed[20 : 20 + first]) == data[: 32 * 1024]
-    )  # a raw block, as librdkafka's
+    )  # a raw block, as librdkafka writes it
 
 
 @pytest.mark.parametrize("cut", range(1, 24))
@@ -95,7 +95,7 @@ def test_lz4_blocks_are_independent() -> None:
     flags = memoryview(compress(Compression.LZ4, b"x" * 100))[4]
     assert (
         flags & 0b1110_0000 == 0b0110_0000
-    )  # version 1 and block independence: all that Java's reader takes
+    )  # version 1 and independent blocks: Java's reader accepts nothing else
 
 
 @pytest.mark.parametrize("codec", [5, 6, 7])

@@ -1,4 +1,4 @@
-"""Batches built here are read back here and by aiokafka and kafka-python, and the other way round."""
+"""aiokafka and kafka-python read the batches that we build, and we read theirs."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_round_trip(records: list[Record], codec: Compression) -> None:
 
 
 @given(record_lists(), TIMESTAMPS)
-def test_log_append_time_is_the_time_of_all(records: list[Record], now_ms: int) -> None:
+def test_log_append_time_is_the_timestamp_of_all_records(records: list[Record], now_ms: int) -> None:
     batch = build_batch(records, log_append_time_ms=now_ms)
     assert list(iterate_records(batch)) == [record._replace(timestamp=now_ms) for record in records]
 
@@ -70,7 +70,8 @@ def test_log_append_time_is_the_time_of_all(records: list[Record], now_ms: int) 
 def test_other_clients_read_what_we_build(records: list[Record], codec: Compression) -> None:
     batch = bytes(build_batch(records, compression=codec, producer_id=5, producer_epoch=1, base_sequence=9))
     readers = [AiokafkaBatch(batch)]
-    if codec in (Compression.NONE, Compression.GZIP):  # kafka-python has no other codec built in
+    # kafka-python has no other codec without extra packages
+    if codec in (Compression.NONE, Compression.GZIP):
         readers.append(KafkaPythonBatch(batch))
     for reader in readers:
         assert reader.validate_crc()
@@ -95,10 +96,10 @@ def test_we_read_what_other_clients_build(records: list[Record], codec: Compress
 
 
 @given(record_lists(), st.data())
-def test_damaged_records_are_refused_or_read_but_nothing_else(
-    records: list[Record], draw: st.DataObject
-) -> None:
-    """The CRC is not looked at here, so damage in keys and values goes unnoticed; it must not do harm."""
+def test_damaged_records_are_either_refused_or_read(records: list[Record], draw: st.DataObject) -> None:
+    """The reader does not check the CRC, so it cannot detect damage in keys and values. It must not fail
+    otherwise.
+    """
     batch = build_batch(records)
     position = draw.draw(st.integers(61, len(batch) - 1))
     batch[position] ^= draw.draw(st.integers(1, 255))
@@ -107,7 +108,7 @@ def test_damaged_records_are_refused_or_read_but_nothing_else(
 
 
 @given(record_lists(), st.data())
-def test_a_cut_is_always_noticed(records: list[Record], draw: st.DataObject) -> None:
+def test_cut_records_are_refused(records: list[Record], draw: st.DataObject) -> None:
     body = records_of(batch := build_batch(records), parse_header(batch))
     cut = draw.draw(st.integers(0, len(body) - 1))
     with pytest.raises(CorruptRecordError):
@@ -115,14 +116,14 @@ def test_a_cut_is_always_noticed(records: list[Record], draw: st.DataObject) -> 
 
 
 @given(record_lists(), st.sampled_from([-1, 1]))
-def test_a_wrong_count_is_noticed(records: list[Record], difference: int) -> None:
+def test_a_wrong_count_is_refused(records: list[Record], difference: int) -> None:
     body = records_of(batch := build_batch(records), parse_header(batch))
     with pytest.raises(CorruptRecordError):
         list(scan_records(body, len(records) + difference))
 
 
 @given(st.binary(max_size=100), st.integers(0, 2**31 - 1))
-def test_random_bytes_are_no_records(body: bytes, count: int) -> None:
+def test_random_bytes_are_refused_or_counted(body: bytes, count: int) -> None:
     with suppress(CorruptRecordError):
         assert len(list(scan_records(body, count))) == count
 
@@ -140,7 +141,7 @@ def test_a_batch_needs_records_with_rising_offsets() -> None:
 def test_a_header_without_a_key_is_refused() -> None:
     body = bytearray()
     append_record(body, timestamp_delta=0, offset_delta=0, key=None, value=None, headers=(("", None),))
-    body[-2] = 1  # the key's length, zigzag: -1
+    body[-2] = 1  # the key length -1 as a zigzag number
     batch = build_batch([Record(0, 0, None, None, (("", None),))])
     batch[61:] = body
     with pytest.raises(CorruptRecordError, match="no key"):
@@ -160,7 +161,7 @@ def test_end_transaction_markers(is_commit: bool, coordinator_epoch: int, offset
     assert end_transaction_marker(batch) == marker
 
 
-def test_other_control_records_are_no_markers() -> None:
+def test_other_control_records_are_not_markers() -> None:
     key = b"\x00\x00\x00" + bytes([ControlType.LEADER_CHANGE])
     assert decode_end_transaction(key, b"") is None
     for broken in ((b"\x00\x00\x00", b"\x00" * 6), (b"\x00\x00\x00\x01", b"\x00" * 5)):

@@ -28,7 +28,7 @@ def test_known_bytes(value: int, encoded: str) -> None:
 
 
 @given(INT64)
-def test_every_cut_is_refused(value: int) -> None:
+def test_incomplete_varints_are_refused(value: int) -> None:
     output = bytearray()
     append_varint(output, value)
     for end in range(len(output)):
@@ -36,6 +36,6 @@ def test_every_cut_is_refused(value: int) -> None:
             read_varint(output[:end], 0)
 
 
-def test_an_endless_varint_is_refused() -> None:
+def test_a_varint_without_end_is_refused() -> None:
     with pytest.raises(CorruptVarintError):
         read_varint(b"\xff" * 100, 0)

@@ -1,4 +1,4 @@
-"""Apache Kafka's own tools, where they can be had."""
+"""Apache Kafka's own tools, if they are available."""
 
 from __future__ import annotations
 

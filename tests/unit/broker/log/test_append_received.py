@@ -1,4 +1,4 @@
-"""A follower's log is its leader's, byte for byte, however the batches come."""
+"""A follower's log equals its leader's byte for byte, however the batches are divided among fetches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=150, segment_ms=10_00
 
 
 def receive(log: OwnedLog, data: bytes, now_ms: int = 0) -> None:
-    """As the replica does: append, then the producer state; again while a segment's end stopped it."""
+    """Appends batches and updates the producer state, as `Replica` does. Rolls full segments."""
     records = memoryview(data)
     headers = received_headers(records, log.log_end_offset)
     while headers:
@@ -37,7 +37,7 @@ def receive(log: OwnedLog, data: bytes, now_ms: int = 0) -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[bytes]:
-    """Batches of a leader's log: sizes, times (some without), producers, transactions, leaps in offsets."""
+    """Batches of a leader's log with gaps in the offsets, some with timestamps, producers or transactions."""
     made, offset, sequence = [], 0, 0
     in_transaction: dict[int, int] = {}
     for _ in range(draw(st.integers(1, 25))):
@@ -82,9 +82,7 @@ def histories(draw: st.DrawFn) -> list[bytes]:
 
 @settings(max_examples=150, deadline=None)
 @given(histories(), st.data())
-def test_received_in_pieces_it_is_what_was_appended_one_by_one(
-    made: list[bytes], data: st.DataObject
-) -> None:
+def test_batches_received_in_pieces_equal_single_appends(made: list[bytes], data: st.DataObject) -> None:
     with TemporaryDirectory() as directory:
         leader, follower = (open_log(Path(directory) / name, SMALL) for name in ("leader", "follower"))
         for batch in made:
@@ -113,7 +111,7 @@ def test_a_batch_above_segment_bytes_gets_a_segment_of_its_own(tmp_path: Path) -
     assert [segment.base_offset for segment in log.segments] == [0, 1, 2]
 
 
-def test_a_write_that_fails_leaves_the_log_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_log_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = open_log(tmp_path)
     receive(log, make_batch(0))
     data = make_batch(1) + make_batch(2)

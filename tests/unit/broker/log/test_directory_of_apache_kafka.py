@@ -1,5 +1,6 @@
-"""A data directory that Apache Kafka wrote, after its clean stop and after its SIGKILL: all of it can be
-read, and written on.
+"""A data directory that Apache Kafka wrote can be read completely and appended to.
+
+One was left by a clean stop, the other by SIGKILL.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ CONFIG = LogConfig(segment_bytes=1_048_576)
 class Written(NamedTuple):
     data_dir: Path
     was_stopped: bool
-    messages: list[tuple[int, bytes, int]]  # offset, value, timestamp, as a client of Kafka saw them
+    messages: list[tuple[int, bytes, int]]  # offset, value and timestamp that a client of Kafka received
     offsets_by_time: dict[int, int]
 
 
@@ -112,7 +113,7 @@ def opened(written: Written) -> Iterator[tuple[LogDirectory, OwnedLog]]:
     directory.close()
 
 
-def test_all_of_it(written: Written, opened: tuple[LogDirectory, OwnedLog]) -> None:
+def test_all_records_of_kafka_are_read(written: Written, opened: tuple[LogDirectory, OwnedLog]) -> None:
     directory, log = opened
     internal = {"__transaction_state", "__consumer_offsets"}
     assert [found for found in directory.topic_partitions_on_disk() if found.topic not in internal] == [
@@ -147,7 +148,7 @@ def test_producers_are_remembered(opened: tuple[LogDirectory, OwnedLog]) -> None
     assert log.producer_state.first_unstable_offset is None
 
 
-def test_it_is_written_on_and_read_by_apache_kafka(
+def test_kafka_reads_a_log_that_we_appended_to(
     written: Written, opened: tuple[LogDirectory, OwnedLog], java: JavaTools
 ) -> None:
     directory, log = opened

@@ -1,4 +1,4 @@
-"""Apache Kafka's DumpLogSegments reads what we write without a complaint (SPEC B2)."""
+"""Apache Kafka's DumpLogSegments accepts our files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RECORDS = 1200
 
 @pytest.fixture(scope="module", params=["closed", "killed", "recovered"])
 def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Several segments of batches in all codecs, with producers; after a clean stop, after SIGKILL, and after
+    """Several segments of batches in all codecs, with producers: after a clean stop, after SIGKILL, and after
     recovery from it.
     """
     directory = tmp_path_factory.mktemp(request.param) / "t-0"
@@ -57,9 +57,9 @@ def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def dump(java: JavaTools, *arguments: str) -> str:
     done = java.run("DumpLogSegments", *arguments)
-    output = done.stdout + done.stderr  # complaints go to the latter
+    output = done.stdout + done.stderr  # the tool reports errors there
     assert done.returncode == 0, output
-    # What it says of each later segment of any log, Apache Kafka's own too, when it dumps deeply.
+    # With deep iteration, the tool prints this for each later segment, also for Apache Kafka's own logs.
     output = re.sub(r"Non-consecutive offsets in \S+\n(  -1 is followed by \d+\n)+", "", output)
     for complaint in (
         "Found timestamp mismatch",
@@ -73,7 +73,7 @@ def dump(java: JavaTools, *arguments: str) -> str:
     return output
 
 
-def test_logs_deep(java: JavaTools, written: Path) -> None:
+def test_logs_with_deep_iteration(java: JavaTools, written: Path) -> None:
     logs = files(written, ".log")
     assert len(logs) > 2
     output = dump(java, "--deep-iteration", "--print-data-log", "--files", ",".join(map(str, logs)))
@@ -82,7 +82,7 @@ def test_logs_deep(java: JavaTools, written: Path) -> None:
     assert len(offsets) > RECORDS - 10
     assert "isvalid: false" not in output
     sizes = [int(size) for size in re.findall(r" size: (\d+) ", output)]
-    assert sum(sizes) == sum(path.stat().st_size for path in logs), "no bytes behind the last batch"
+    assert sum(sizes) == sum(path.stat().st_size for path in logs), "there are bytes after the last batch"
 
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
@@ -104,8 +104,8 @@ def test_producer_snapshots(java: JavaTools, written: Path) -> None:
     assert output.count("producerId: 4000 producerEpoch: 1") >= len(snapshots)
 
 
-def test_damage_would_have_been_noticed(java: JavaTools, written: Path, tmp_path: Path) -> None:
-    """The same checks on files whose index entries are one batch off."""
+def test_the_tool_reports_wrong_index_entries(java: JavaTools, written: Path, tmp_path: Path) -> None:
+    """The checks above find errors in files whose index entries are off by one batch."""
     copies = []
     for suffix in (".log", ".index", ".timeindex"):
         source = files(written, suffix)[0]

@@ -1,6 +1,4 @@
-"""Ranges keep their files, segments' descriptors are bounded, and readers that go on where they ended don't
-search.
-"""
+"""Ranges keep files open, the number of open files is bounded, and sequential readers need no search."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ def test_descriptors_are_bounded(tmp_path: Path) -> None:
         open_log(tmp_path / f"t-{number}", LogConfig(segment_bytes=3 * SIZE), open_segments=open_segments)
         for number in range(20)
     ]
-    assert open_descriptors() == before, "nothing is open before it is used"
+    assert open_descriptors() == before, "no file is open before its first use"
     batches = [append_batches(log, 12) for log in logs]
     for _ in range(2):
         for log, expected in zip(logs, batches, strict=True):
@@ -53,7 +51,7 @@ def test_descriptors_are_bounded(tmp_path: Path) -> None:
     assert len(open_segments) == 10
     assert open_descriptors() <= before + 3 * 10
     held = [log.read(0, 1000, 12) for log in logs]
-    assert len(open_segments) >= 20, "what is being sent stays open"
+    assert len(open_segments) >= 20, "a file that is being sent stays open"
     for stretch, expected in zip(held, batches, strict=True):
         assert stretch is not None
         assert expected[0] in stretch.read()
@@ -87,7 +85,7 @@ def test_a_sequential_reader_does_not_search(tmp_path: Path, monkeypatch: pytest
     tail = log.read(100, 1000, 101)
     assert tail is not None
     tail.release()
-    assert searched == [0], "a reader that was at the end goes on there"
+    assert searched == [0], "a reader that was at the end continues there"
 
 
 def test_many_readers_are_remembered_but_not_without_bound(tmp_path: Path) -> None:

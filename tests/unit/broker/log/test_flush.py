@@ -1,6 +1,4 @@
-"""What is durable when, and that other threads may flush, look up and remove files while the loop appends and
-reads.
-"""
+"""Flushes make the right files durable; other threads may flush, look up and remove files during appends."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ def test_flush_is_due_by_messages_time_and_roll(tmp_path: Path) -> None:
     append_batches(log, 2)
     assert log.is_flush_due(1600), "a segment was rolled"
     log.flush(5)
-    assert log.recovery_point == 10, "never back"
+    assert log.recovery_point == 10, "the recovery point never moves back"
 
 
 def test_a_flush_up_to_an_offset(tmp_path: Path) -> None:
@@ -59,7 +57,7 @@ def test_flushed_indexes_are_on_file(tmp_path: Path) -> None:
     }
 
 
-def test_other_threads_meanwhile(tmp_path: Path) -> None:
+def test_other_threads_work_during_appends(tmp_path: Path) -> None:
     config = LogConfig(
         segment_bytes=200 * SIZE,
         index_interval_bytes=0,

@@ -1,7 +1,8 @@
-"""A process that is killed while it appends: all it said it had appended is there, and nothing torn."""
+"""All batches that a process acknowledged before SIGKILL are in the log, and no batch is torn."""
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
@@ -10,11 +11,15 @@ from pathlib import Path
 
 import pytest
 
+import tidelog
 from loglab.batches import read_all
 from loglab.logs import kill, open_log
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.records.batch import parse_header
 
+# The writer imports the package that this process tests, whatever is installed.
+PACKAGE_ROOT = str(Path(tidelog.__file__).parents[1])
+TESTS = str(Path(__file__).resolve().parents[3])
 ROUNDS = 8
 WRITER = """
 import sys
@@ -44,7 +49,7 @@ def test_acknowledged_batches_survive_sigkill(tmp_path: Path) -> None:
             [sys.executable, "-c", WRITER, str(directory)],
             stdout=subprocess.PIPE,
             text=True,
-            env={"PYTHONPATH": str(Path(__file__).resolve().parents[4] / "tests")},
+            env={"PYTHONPATH": os.pathsep.join([PACKAGE_ROOT, TESTS])},
         ) as writer:
             assert writer.stdout is not None
             lines = [writer.stdout.readline()]
@@ -54,7 +59,7 @@ def test_acknowledged_batches_survive_sigkill(tmp_path: Path) -> None:
             writer.kill()
             lines += writer.stdout.read().split("\n")
         seen = [int(line) for line in lines if line.strip()]
-        assert seen[0] > acknowledged, "it went on where the last one ended"
+        assert seen[0] > acknowledged, "the writer continues where the last one ended"
         acknowledged = seen[-1]
         log = open_log(directory, LogConfig(segment_bytes=200_000, index_interval_bytes=500))
         assert log.log_end_offset >= acknowledged

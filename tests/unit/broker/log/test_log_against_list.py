@@ -1,4 +1,4 @@
-"""The log does what a plain list of batches would: appends, reads, truncation, retention, restarts and
+"""The log behaves like a plain list of batches under appends, reads, truncation, retention, restarts and
 crashes in any order.
 """
 
@@ -23,9 +23,9 @@ from tidelog.records.batch import BatchHeader, parse_header
 FRACTION = st.floats(0, 1, allow_nan=False)
 SHAPE = st.tuples(
     st.integers(1, 5),  # records
-    st.integers(0, 60),  # bytes of each value
-    st.sampled_from([0, 0, 0, 7]),  # offsets left out before it
-    st.integers(-50, 100),  # milliseconds since the last
+    st.integers(0, 60),  # size of each value in bytes
+    st.sampled_from([0, 0, 0, 7]),  # number of offsets skipped before it
+    st.integers(-50, 100),  # milliseconds since the last batch
     st.sampled_from([-1, -1, 1, 2]),  # producer id
 )
 
@@ -61,7 +61,7 @@ class LogAgainstList(RuleBasedStateMachine):
             self.log.close_files()
         shutil.rmtree(self.root)
 
-    # -- what may happen
+    # -- rules
 
     @rule(shapes=st.lists(SHAPE, min_size=1, max_size=15))
     def append_some(self, shapes: list[tuple[int, int, int, int, int]]) -> None:
@@ -173,7 +173,7 @@ class LogAgainstList(RuleBasedStateMachine):
     @precondition(lambda self: self.batches and self.log_end > self.log.recovery_point)
     @rule(at=FRACTION, garbage=st.binary(max_size=80))
     def lose_power(self, at: float, garbage: bytes) -> None:
-        """The newest segment loses its end from beyond the recovery point, and holds rubbish there."""
+        """Overwrites the end of the newest segment, above the recovery point, with random bytes."""
         active = self.log.segments[-1]
         in_active = [
             (header, batch) for header, batch in self.batches if header.base_offset >= active.base_offset
@@ -204,7 +204,7 @@ class LogAgainstList(RuleBasedStateMachine):
         indexes[round(at * (len(indexes) - 1))].unlink()
         self._open(clean=clean)
 
-    # -- what must hold
+    # -- invariants
 
     @invariant()
     def ends_agree(self) -> None:
@@ -267,7 +267,9 @@ class LogAgainstList(RuleBasedStateMachine):
         self.log_start = max(self.log_start, self.log.log_start_offset)
 
     def _keep_batches(self, kept: list[tuple[BatchHeader, bytes]], active_base: int | None = None) -> None:
-        """The log ends behind the last batch kept; where that is before the active segment, at its base."""
+        """The log ends after the last remaining batch, or at the base of the active segment if that is
+        greater.
+        """
         self.batches = kept
         end = kept[-1][0].last_offset + 1 if kept else 0
         self.log_end = max(end, self.log.segments[-1].base_offset if active_base is None else active_base)

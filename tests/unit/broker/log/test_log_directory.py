@@ -1,6 +1,4 @@
-"""A data directory: one process at a time, whose it is, how the last run ended, and what it says of its
-partitions.
-"""
+"""A data directory: its lock, its owner, the marker of a clean stop, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def test_partitions_come_back_after_a_clean_stop(tmp_path: Path) -> None:
 
     again = open_directory(tmp_path)
     assert (again.was_clean, again.previous_broker_epoch) == (True, 42)
-    assert not (tmp_path / CLEAN_SHUTDOWN_FILE).exists(), "from now on it is not clean"
+    assert not (tmp_path / CLEAN_SHUTDOWN_FILE).exists(), "it is not clean from now on"
     assert again.topic_partitions_on_disk() == [ONE, TWO]
     assert again.topic_id_on_disk(ONE) == ID
     assert again.high_watermarks == {ONE: 5, TWO: 4}
@@ -144,7 +142,7 @@ def test_meta_properties_as_apache_kafka_writes_them(tmp_path: Path) -> None:
             read_meta_properties(tmp_path)
 
 
-def test_deletion_is_at_once_but_files_go_later(tmp_path: Path) -> None:
+def test_a_deleted_partition_is_renamed_at_once_and_removed_later(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     log = OwnedLog(directory.open_partition(ONE, ID, CONFIG, now_ms=0))
     batches = append_batches(log, 5)
@@ -162,12 +160,12 @@ def test_deletion_is_at_once_but_files_go_later(tmp_path: Path) -> None:
     directory.delete_partition(ONE, 2000)
     directory.abandon()
     directory = open_directory(tmp_path)
-    assert directory.remove_deleted_partitions(0) == 1, "what the last run deleted goes at the next start"
+    assert directory.remove_deleted_partitions(0) == 1, "a start removes what the last run deleted"
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
     directory.close()
 
 
-def test_partitions_nobody_knows_are_set_aside_and_kept(tmp_path: Path) -> None:
+def test_unexpected_partitions_are_renamed_and_kept(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     for partition in (ONE, TWO):
         append_batches(OwnedLog(directory.open_partition(partition, ID, CONFIG, now_ms=0)), 5)
@@ -181,7 +179,7 @@ def test_partitions_nobody_knows_are_set_aside_and_kept(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_a_topic_of_another_id_is_set_aside(tmp_path: Path) -> None:
+def test_the_directory_of_another_topic_id_is_renamed(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     append_batches(OwnedLog(directory.open_partition(ONE, ID, CONFIG, now_ms=0)), 5)
     directory.close()
@@ -191,7 +189,7 @@ def test_a_topic_of_another_id_is_set_aside(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_damaged_files_are_named(tmp_path: Path) -> None:
+def test_errors_name_the_damaged_file(tmp_path: Path) -> None:
     open_directory(tmp_path).close()
     path = tmp_path / "recovery-point-offset-checkpoint"
     for damaged in ("0\n1\none 0 x\n", "0\n2\none 0 1\n", "7\n0\n", "rubbish\n"):
@@ -208,7 +206,7 @@ def test_damaged_files_are_named(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_a_damaged_epoch_checkpoint_is_made_anew(tmp_path: Path) -> None:
+def test_a_damaged_epoch_checkpoint_is_rebuilt(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     log = OwnedLog(directory.open_partition(ONE, ID, CONFIG, now_ms=0))
     append_batches(log, 3, leader_epoch=4)
@@ -219,7 +217,7 @@ def test_a_damaged_epoch_checkpoint_is_made_anew(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_apache_kafkas_metadata_log_and_look_alikes_are_left_alone(tmp_path: Path) -> None:
+def test_the_metadata_log_and_other_directories_are_not_partitions(tmp_path: Path) -> None:
     (tmp_path / "__cluster_metadata-0").mkdir()
     (tmp_path / "__cluster_metadata-0" / f"{0:020d}.log").write_bytes(b"")
     (tmp_path / "backup-20240101").mkdir()
@@ -241,7 +239,7 @@ def test_directory_names() -> None:
     assert longest.endswith(f"x-10.{ID.hex}-delete")
 
 
-def test_uuids_in_kafkas_text() -> None:
+def test_uuids_in_kafkas_text_form() -> None:
     assert decode_uuid(encode_uuid(ID)) == ID
     assert decode_uuid("W_CcISKpYYlfb0BiQQpDAQ").hex == "5bf09c2122a961895f6f4062410a4301"
     for senseless in ("", "!", "AAAA"):

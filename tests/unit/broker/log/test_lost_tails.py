@@ -1,4 +1,4 @@
-"""What a broker says of itself after an unclean stop: whose end may be gone, whose surely is."""
+"""After an unclean stop, a broker knows which replicas may have lost records and which certainly did."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def open_directory(path: Path) -> LogDirectory:
 
 
 def killed_directory(path: Path, high_watermark: int = 0) -> Path:
-    """Two partitions as a process leaves them that was killed; answers the first one's segment."""
+    """Creates two partitions as a killed process leaves them. Returns the segment of the first one."""
     directory = open_directory(path)
     for partition in (ONE, TWO):
         append_batches(OwnedLog(directory.open_partition(partition, ID, CONFIG, now_ms=0)), RECORDS)
@@ -42,7 +42,7 @@ def lost_tails(directory: LogDirectory) -> tuple[TopicPartition, ...]:
     return find_lost_tails(directory, CONFIG, threads=2, now_ms=0)
 
 
-def test_a_kill_alone_loses_nothing(tmp_path: Path) -> None:
+def test_a_killed_process_loses_no_records(tmp_path: Path) -> None:
     killed_directory(tmp_path, high_watermark=RECORDS)
     directory = open_directory(tmp_path)
     assert lost_tails(directory) == ()
@@ -71,14 +71,14 @@ def flip_a_bit_at_the_end(content: bytearray) -> None:
 @pytest.mark.parametrize(
     ("damage", "high_watermark", "has_lost"),
     [
-        (cut_within_the_last_batch, RECORDS - 1, False),  # nobody was told of that one
+        (cut_within_the_last_batch, RECORDS - 1, False),  # the lost batch was not acknowledged
         (cut_within_the_last_batch, RECORDS, True),
         (cut_batches_off, RECORDS, True),
         (flip_a_bit_in_the_middle, 0, True),
         (flip_a_bit_at_the_end, 0, True),
     ],
 )
-def test_what_counts_as_lost(
+def test_replicas_that_lost_records_are_found(
     tmp_path: Path, damage: Callable[[bytearray], None], high_watermark: int, has_lost: bool
 ) -> None:
     segment = killed_directory(tmp_path, high_watermark)
@@ -89,22 +89,22 @@ def test_what_counts_as_lost(
     assert lost_tails(directory) == ((ONE,) if has_lost else ())
     log = OwnedLog(directory.open_partition(ONE, ID, CONFIG, now_ms=0))
     assert log.log_end_offset < RECORDS
-    assert log.cut_at_opening is None, "it was recovered before"
+    assert log.cut_at_opening is None, "the log was recovered before"
     directory.close()
 
 
-def test_what_was_found_is_found_again_until_it_is_known(tmp_path: Path) -> None:
-    """The recovery that found it has cut the log; if nobody was told, the next start has to tell."""
+def test_lost_records_are_reported_until_a_controller_acts(tmp_path: Path) -> None:
+    """The first recovery cuts the log, so the next start must report the loss again."""
     segment = killed_directory(tmp_path)
     content = bytearray(segment.read_bytes())
     flip_a_bit_in_the_middle(content)
     segment.write_bytes(content)
     directory = open_directory(tmp_path)
     assert lost_tails(directory) == (ONE,)
-    directory.abandon()  # killed before it could register
+    directory.abandon()  # killed before it registered
     directory = open_directory(tmp_path)
     assert lost_tails(directory) == (ONE,)
-    directory.close()  # stopped in time, but before it had registered
+    directory.close()  # stopped cleanly before it registered
     directory = open_directory(tmp_path)
     assert directory.was_clean
     assert lost_tails(directory) == (ONE,)
@@ -113,16 +113,16 @@ def test_what_was_found_is_found_again_until_it_is_known(tmp_path: Path) -> None
     assert lost_tails(open_directory(tmp_path)) == ()
 
 
-def test_a_start_that_came_to_nothing_leaves_a_clean_directory_clean(tmp_path: Path) -> None:
+def test_a_failed_start_keeps_a_clean_directory_clean(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
-    directory.remember(Life(1, 7, "boot of before"))
+    directory.remember(Life(1, 7, "earlier boot"))
     directory.close(broker_epoch=7)
-    open_directory(tmp_path).close()  # an address was in use, say
+    open_directory(tmp_path).close()  # for example because an address was in use
     again = open_directory(tmp_path)
     assert (again.was_clean, again.previous_broker_epoch, again.is_suspect) == (True, 7, False)
 
 
-def test_a_clean_directory_is_not_read(tmp_path: Path) -> None:
+def test_logs_of_a_clean_directory_are_not_read(tmp_path: Path) -> None:
     segment = killed_directory(tmp_path)
     directory = open_directory(tmp_path)
     lost_tails(directory)
@@ -131,7 +131,7 @@ def test_a_clean_directory_is_not_read(tmp_path: Path) -> None:
     assert lost_tails(open_directory(tmp_path)) == ()
 
 
-def test_recovered_replicas_that_nobody_names_are_strays(tmp_path: Path) -> None:
+def test_recovered_replicas_that_are_not_expected_are_strays(tmp_path: Path) -> None:
     killed_directory(tmp_path)
     directory = open_directory(tmp_path)
     lost_tails(directory)
@@ -143,24 +143,24 @@ def test_recovered_replicas_that_nobody_names_are_strays(tmp_path: Path) -> None
     [
         (7, "boot-1", False),
         (7, "boot-2", False),
-        (None, "boot-1", False),  # the process died, the machine did not
+        (None, "boot-1", False),  # the process died, but not the machine
         (None, "boot-2", True),
-        (6, "boot-2", True),  # the marker of another life
+        (6, "boot-2", True),  # the marker of another run
         (6, "boot-1", False),
         (None, "", True),
     ],
 )
-def test_suspicion(marker_epoch: int | None, boot_id: str, is_suspect: bool) -> None:
+def test_is_log_suspect(marker_epoch: int | None, boot_id: str, is_suspect: bool) -> None:
     assert is_log_suspect(Life(5, 7, "boot-1"), marker_epoch, boot_id) is is_suspect
 
 
-def test_an_unknown_past_is_suspect() -> None:
-    """An empty directory: the broker may have held anything before its disk was changed."""
+def test_an_empty_directory_is_suspect() -> None:
+    """The broker may have had records that its new, empty disk lacks."""
     assert is_log_suspect(Life(), None, "boot-1")
     assert is_log_suspect(Life(), -1, "boot-1")
 
 
-def test_a_life_is_remembered(tmp_path: Path) -> None:
+def test_a_life_is_kept_in_meta_properties(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     assert life_of(directory.meta) == Life()
     life = Life(2**62, 12, "b", (TWO, TopicPartition("a.b_c-1", 0)))

@@ -1,4 +1,4 @@
-"""Opening a log: what is read, what is trusted, what is cut and what is made anew (SPEC B9)."""
+"""Opening a log: the files that are read, trusted, cut and rebuilt."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_tail_torn_anywhere_is_cut_to_the_last_whole_batch(tmp_path: Path) -> 
             kill(log)
 
 
-def test_damage_ends_the_log_there_and_later_segments_go(tmp_path: Path) -> None:
+def test_damage_ends_the_log_and_removes_later_segments(tmp_path: Path) -> None:
     log = open_log(tmp_path, THREE_A_SEGMENT)
     batches = append_batches(log, 11)
     kill(log)
@@ -59,7 +59,7 @@ def test_damage_ends_the_log_there_and_later_segments_go(tmp_path: Path) -> None
     assert all(int(path.stem) <= 4 for path in files(tmp_path, ".snapshot"))
 
 
-def test_what_lies_below_the_recovery_point_is_not_read(tmp_path: Path) -> None:
+def test_segments_below_the_recovery_point_are_not_read(tmp_path: Path) -> None:
     log = open_log(tmp_path, THREE_A_SEGMENT)
     append_batches(log, 8)
     log.flush(3)
@@ -80,7 +80,7 @@ def test_after_a_clean_stop_nothing_is_checked(tmp_path: Path) -> None:
     assert (log.log_end_offset, log.cut_at_opening) == (8, None)
 
 
-def test_a_clean_start_finds_times_and_rolls_where_it_would_have(tmp_path: Path) -> None:
+def test_a_clean_start_does_not_change_lookups_by_time_and_rolls(tmp_path: Path) -> None:
     config = LogConfig(segment_ms=100)
     log = open_log(tmp_path, config)
     for offset, timestamp in enumerate([1000, 1050, 1020]):
@@ -95,7 +95,7 @@ def test_a_clean_start_finds_times_and_rolls_where_it_would_have(tmp_path: Path)
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("contents", [None, b"", b"\0" * 7, b"\0" * 240, b"\xff" * 24])
-def test_indexes_lost_or_senseless_are_made_anew(tmp_path: Path, suffix: str, contents: bytes | None) -> None:
+def test_missing_or_invalid_indexes_are_rebuilt(tmp_path: Path, suffix: str, contents: bytes | None) -> None:
     log = open_log(tmp_path, THREE_A_SEGMENT)
     batches = append_batches(log, 8)
     log.close()
@@ -136,7 +136,7 @@ def test_leftovers_are_removed(tmp_path: Path) -> None:
     } | {"leader-epoch-checkpoint"}
 
 
-def test_compacted_segments_that_were_about_to_be_swapped_in(tmp_path: Path) -> None:
+def test_a_start_finishes_an_interrupted_swap(tmp_path: Path) -> None:
     log = open_log(tmp_path, THREE_A_SEGMENT)
     batches = append_batches(log, 8)
     kill(log)
@@ -148,7 +148,7 @@ def test_compacted_segments_that_were_about_to_be_swapped_in(tmp_path: Path) -> 
     assert [segment.base_offset for segment in log.segments] == [0, 6]
 
 
-def test_a_log_that_ends_below_its_start_begins_anew_there(tmp_path: Path) -> None:
+def test_a_log_that_ends_below_its_start_restarts_there(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append_batches(log, 5)
     kill(log)
@@ -169,7 +169,7 @@ def test_leader_epochs_follow_the_log(tmp_path: Path) -> None:
     kill(log)
     log = open_log(tmp_path)
     assert [tuple(entry) for entry in log.leader_epochs] == [(0, 0), (1, 2), (2, 4)], (
-        "none that wrote nothing"
+        "epochs without batches are removed"
     )
     kill(log)
     path = files(tmp_path, ".log")[0]
@@ -197,7 +197,7 @@ def test_a_directory_that_cannot_be_read_is_a_storage_error(tmp_path: Path) -> N
         open_log(tmp_path)
 
 
-def test_producers_are_as_they_were(tmp_path: Path) -> None:
+def test_recovery_restores_the_producers(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig(segment_bytes=4 * SIZE))
     for number in range(40):
         producer = number % 3
@@ -238,7 +238,7 @@ def test_a_clean_stop_leaves_one_snapshot_at_the_end(tmp_path: Path) -> None:
     assert [path.name for path in files(tmp_path, ".snapshot")] == [f"{8:020d}.snapshot"]
 
 
-def test_truncation_takes_producers_back(tmp_path: Path) -> None:
+def test_truncation_restores_earlier_producers(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig(segment_bytes=4 * SIZE))
     for number in range(20):
         append(log, make_batch(number, producer_id=1, producer_epoch=0, base_sequence=number))

@@ -1,4 +1,4 @@
-"""What goes by `retention.ms`, `retention.bytes` and DeleteRecords, and when its files go (SPEC B7, B10)."""
+"""Retention by `retention.ms`, `retention.bytes` and DeleteRecords, and the delayed removal of the files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_log(tmp_path: Path) -> Callable[..., OwnedLog]:
     return make
 
 
-def test_by_size(make_log: Callable[..., OwnedLog]) -> None:
+def test_retention_by_size(make_log: Callable[..., OwnedLog]) -> None:
     log = make_log(retention_bytes=4 * SIZE - 1)
     assert log.delete_old_segments(0, 10) == 6
     assert (log.log_start_offset, log.size_bytes) == (6, 4 * SIZE)
@@ -38,7 +38,7 @@ def test_by_size(make_log: Callable[..., OwnedLog]) -> None:
     assert log.size_bytes == 3 * SIZE
 
 
-def test_by_the_greatest_timestamp_of_a_segment(make_log: Callable[..., OwnedLog]) -> None:
+def test_retention_by_the_greatest_timestamp_of_a_segment(make_log: Callable[..., OwnedLog]) -> None:
     log = make_log(retention_ms=5000)
     assert log.delete_old_segments(8000, 10) == 3
     assert log.delete_old_segments(8000, 10) == 0
@@ -53,7 +53,9 @@ def test_a_young_segment_protects_the_older_ones_behind_it(tmp_path: Path) -> No
     assert log.delete_old_segments(1000, 4) == 1
 
 
-def test_all_of_it_may_go_and_offsets_go_on(make_log: Callable[..., OwnedLog], tmp_path: Path) -> None:
+def test_all_records_can_be_removed_and_offsets_continue(
+    make_log: Callable[..., OwnedLog], tmp_path: Path
+) -> None:
     log = make_log(retention_ms=1)
     assert log.delete_old_segments(HOUR_MS, 10) == 10
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (10, 10, 0)
@@ -64,17 +66,17 @@ def test_all_of_it_may_go_and_offsets_go_on(make_log: Callable[..., OwnedLog], t
     assert read_all(log) == batches
 
 
-def test_nothing_at_or_above_the_high_watermark_goes(make_log: Callable[..., OwnedLog]) -> None:
+def test_nothing_at_or_above_the_high_watermark_is_removed(make_log: Callable[..., OwnedLog]) -> None:
     log = make_log(retention_ms=1)
     assert log.delete_old_segments(HOUR_MS, 4) == 4
     assert log.log_start_offset == 4
 
 
-def test_no_limit(make_log: Callable[..., OwnedLog]) -> None:
+def test_nothing_is_removed_without_limits(make_log: Callable[..., OwnedLog]) -> None:
     assert make_log().delete_old_segments(10**15, 10) == 0
 
 
-def test_a_compacted_topic_loses_only_what_is_below_the_log_start(
+def test_a_compacted_topic_loses_only_segments_below_the_log_start(
     make_log: Callable[..., OwnedLog],
 ) -> None:
     log = make_log(retention_ms=1, retention_bytes=1, cleanup_policy=frozenset({"compact"}))
@@ -113,7 +115,7 @@ def test_the_log_start_within_a_batch(tmp_path: Path) -> None:
     batch = make_batch(0, 10)
     append(log, batch)
     log.increment_log_start_offset(5)
-    assert read_all(log) == [batch], "the client drops what is before the offset it asked for"
+    assert read_all(log) == [batch], "the client discards the records before the offset that it requested"
     kill(log)
     again = open_log(tmp_path, log_start_offset=5)
     assert (again.log_start_offset, again.log_end_offset) == (5, 10)
@@ -128,7 +130,7 @@ def test_leader_epochs_begin_where_the_log_begins(make_log: Callable[..., OwnedL
     assert (tmp_path / "leader-epoch-checkpoint").read_text() == "0\n2\n1 4\n2 6\n"
 
 
-def test_files_go_after_the_delay_and_readers_keep_theirs(
+def test_files_are_removed_after_the_delay_but_readers_keep_theirs(
     make_log: Callable[..., OwnedLog], tmp_path: Path
 ) -> None:
     log = make_log(retention_ms=1, file_delete_delay_ms=60_000)

@@ -1,4 +1,4 @@
-"""Indexes against plain lists, across spills, truncation and reopening; and read by another thread."""
+"""Indexes equal plain lists across spills, truncation and reopening, also for a reader in another thread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def small_spills(monkeypatch: pytest.MonkeyPatch) -> None:
     base=st.sampled_from([0, 10**12]),
     hint=st.integers(-1, 300),
 )
-def test_an_offset_index_is_a_sorted_list(
+def test_an_offset_index_equals_a_sorted_list(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], base: int, hint: int
 ) -> None:
     directory = PartitionDirectory(str(tmp_path_factory.mktemp("index")))
@@ -73,7 +73,7 @@ def test_an_offset_index_is_a_sorted_list(
 
 @settings(max_examples=80, deadline=None)
 @given(times=st.lists(st.integers(0, 1000), max_size=60), kept=st.integers(0, 70))
-def test_a_time_index_has_rising_times_only(
+def test_a_time_index_has_only_rising_timestamps(
     tmp_path_factory: pytest.TempPathFactory, times: list[int], kept: int
 ) -> None:
     index = TimeIndex(PartitionDirectory(str(tmp_path_factory.mktemp("index"))), 100)

@@ -1,6 +1,4 @@
-"""A disk that is full or fails: the append is refused, the log stays as it was, and works again once the disk
-does.
-"""
+"""If the disk is full or fails, an append is refused and the log does not change; later appends succeed."""
 
 from __future__ import annotations
 
@@ -20,7 +18,7 @@ from tidelog.model.errors import ErrorCode
 
 
 class Disk:
-    """Stands in for `os` in the log; fails as told."""
+    """A replacement of `os` in the log that fails on demand."""
 
     def __init__(self) -> None:
         self.room_bytes = 1 << 40
@@ -48,7 +46,9 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 
 @pytest.mark.parametrize("room_bytes", [0, 1, 60, 75])
 @pytest.mark.parametrize("truncates", [True, False])
-def test_a_full_disk(tmp_path: Path, disk: Disk, room_bytes: int, truncates: bool) -> None:
+def test_an_append_to_a_full_disk_changes_nothing(
+    tmp_path: Path, disk: Disk, room_bytes: int, truncates: bool
+) -> None:
     log = open_log(tmp_path)
     batches = append_batches(log, 3)
     disk.room_bytes, disk.truncates = room_bytes, truncates
@@ -70,7 +70,7 @@ def test_a_full_disk(tmp_path: Path, disk: Disk, room_bytes: int, truncates: boo
     assert log.cut_at_opening is None
 
 
-def test_what_a_failed_append_left_is_cut_before_the_next_segment(tmp_path: Path, disk: Disk) -> None:
+def test_the_rest_of_a_failed_append_is_cut_before_the_next_segment(tmp_path: Path, disk: Disk) -> None:
     log = open_log(tmp_path, LogConfig(segment_bytes=200))
     batches = append_batches(log, 1)
     disk.room_bytes, disk.truncates = 70, False
@@ -94,7 +94,7 @@ def test_what_a_failed_append_left_is_cut_before_the_next_segment(tmp_path: Path
     assert open_log(tmp_path, clean=True).cut_at_opening is None
 
 
-def test_a_roll_that_fails_leaves_the_log_as_it_was(tmp_path: Path) -> None:
+def test_a_failed_roll_leaves_the_log_unchanged(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig(segment_bytes=200))
     batches = append_batches(log, 2)
     obstacle = tmp_path / f"{2:020d}.log"

@@ -1,4 +1,4 @@
-"""What a start finds lost stays said until the controller has acted on it, however many lives that takes."""
+"""A start reports suspect and lost logs until a controller has acted on them, over any number of runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tidelog.settings.broker_settings import BrokerSettings
 
 
 class Machine:
-    """`run` is one life of the broker on it; how it was registered is in `registrations`."""
+    """A data directory. `run` is one run of the broker; `registrations` has the registration of each run."""
 
     def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._path = path
@@ -66,7 +66,9 @@ class Machine:
 
 
 @pytest.mark.parametrize("ends", ["cleanly", "killed"])
-def test_until_the_controller_has_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str) -> None:
+def test_suspicion_lasts_until_a_controller_acts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
     machine = Machine(tmp_path, monkeypatch)
     machine.run(is_heard=True, ends="cleanly")
     machine.run(is_heard=True, ends="killed")
@@ -74,5 +76,5 @@ def test_until_the_controller_has_heard(tmp_path: Path, monkeypatch: pytest.Monk
     machine.run(is_heard=False, ends=ends)
     machine.run(is_heard=True, ends="killed")
     machine.run(is_heard=True, ends="killed")
-    # New, sound, suspect, still suspect as nobody heard, and then no longer.
+    # new; after a clean stop; suspect; still suspect, because no controller acted; not suspect any more
     assert machine.registrations == [True, False, True, True, False]

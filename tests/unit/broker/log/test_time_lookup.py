@@ -1,4 +1,4 @@
-"""Offsets by time (SPEC B5): the first record at or after a time, and the first with the greatest, across
+"""Lookups by time find the first record at or after a time, and the first with the greatest timestamp, across
 segments and codecs.
 """
 
@@ -22,7 +22,7 @@ BATCHES = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(batches=BATCHES, start=st.integers(0, 10), interval=st.sampled_from([0, 300]))
-def test_as_a_scan_of_all_records_would_find(
+def test_a_lookup_finds_the_same_record_as_a_scan(
     tmp_path_factory: object, batches: list[tuple[list[int], int]], start: int, interval: int
 ) -> None:
     directory: Path = tmp_path_factory.mktemp("log")  # type: ignore[attr-defined]
@@ -50,7 +50,7 @@ def test_as_a_scan_of_all_records_would_find(
     log.close()
 
 
-def test_an_empty_log_has_no_times(tmp_path: Path) -> None:
+def test_an_empty_log_has_no_timestamps(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert log.offset_for_timestamp(0) is None
     assert log.max_timestamp_offset() is None

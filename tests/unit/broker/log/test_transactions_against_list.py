@@ -1,5 +1,6 @@
-"""What the log and its producer state know of transactions is what a plain list of batches tells, whatever
-happens: which are open, which were aborted where, after truncations, restarts, crashes and retention.
+"""The log and its producer state know the same transactions as a plain list of batches.
+
+This holds for open and for aborted transactions, after truncations, restarts, crashes and retention.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ PRODUCERS = st.sampled_from([1, 2, 3, 4])
 
 
 class Story(NamedTuple):
-    """What the batches of a log tell of transactions."""
+    """The transactions in the batches of a log."""
 
     open: dict[int, int]
     aborted: list[AbortedTransaction]
     unended_at: dict[int, int]
-    """Offset of each marker that ended a transaction -> that transaction's first offset."""
+    """The first offset of each transaction, by the offset of its marker."""
 
 
 def story_of(batches: list[tuple[BatchHeader, bytes]]) -> Story:
@@ -59,7 +60,8 @@ class TransactionsAgainstList(RuleBasedStateMachine):
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="tidelog-transactions-"))
         self.directory = self.root / "t-0"
-        self.batches: list[tuple[BatchHeader, bytes]] = []  # all there ever were, but for what was cut
+        # all batches that were ever appended, except those that were truncated
+        self.batches: list[tuple[BatchHeader, bytes]] = []
         self.log_start = 0
         self.sequences: dict[int, int] = {}
 
@@ -75,7 +77,7 @@ class TransactionsAgainstList(RuleBasedStateMachine):
             self.log.close_files()
         shutil.rmtree(self.root)
 
-    # -- what may happen
+    # -- rules
 
     @rule(producer_id=PRODUCERS, count=st.integers(1, 3), value_bytes=st.integers(0, 80))
     def write(self, producer_id: int, count: int, value_bytes: int) -> None:
@@ -141,7 +143,7 @@ class TransactionsAgainstList(RuleBasedStateMachine):
 
     @rule(cut=st.integers(1, 400))
     def lose_power(self, cut: int) -> None:
-        """The active segment loses what was not flushed, and its indexes hold rubbish."""
+        """The active segment loses what was not flushed, and its indexes have random bytes."""
         kill(self.log)
         newest = files(self.directory, ".log")[-1]
         base = self.log.segments[-1].base_offset
@@ -177,7 +179,7 @@ class TransactionsAgainstList(RuleBasedStateMachine):
             index.write(garbage)
         self._open(clean=True)
 
-    # -- what must hold
+    # -- invariants
 
     @invariant()
     def open_transactions_agree(self) -> None:

@@ -1,5 +1,6 @@
-"""Transactions in a directory that Apache Kafka wrote, after its clean stop and after its SIGKILL; and its
-DumpLogSegments over those that we wrote.
+"""Transactions in directories that Apache Kafka wrote, and Kafka's DumpLogSegments on transactions of ours.
+
+One of Kafka's directories was left by a clean stop, the other by SIGKILL.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ ROUNDS = 24
 
 class Written(NamedTuple):
     directory: Path
-    committed: list[tuple[int, bytes]]  # offset and value of what a read_committed consumer of Kafka saw
+    committed: list[tuple[int, bytes]]  # offset and value that a read_committed consumer of Kafka received
     was_stopped: bool
 
 
@@ -62,7 +63,7 @@ def written(
 
 
 def produce_transactions(bootstrap: str) -> None:
-    """Three producers whose transactions overlap, over several segments; one stays open at the end."""
+    """Three producers whose transactions overlap, over several segments; one transaction stays open."""
     producers = [
         Producer(
             {
@@ -90,13 +91,13 @@ def produce_transactions(bootstrap: str) -> None:
         ending.begin_transaction()
     for producer in producers[
         1:
-    ]:  # the first stays open, what it wrote last and what lies behind is not seen
+    ]:  # the first transaction stays open, so its last records and those after them are not visible
         producer.produce("t", b"behind")
         producer.commit_transaction(60)
 
 
 def committed_messages(bootstrap: str) -> list[tuple[int, bytes]]:
-    """What a read_committed consumer of Kafka sees up to the last stable offset."""
+    """The records that a read_committed consumer of Kafka receives up to the last stable offset."""
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -118,7 +119,7 @@ def committed_messages(bootstrap: str) -> list[tuple[int, bytes]]:
 
 
 def read_committed(log: OwnedLog) -> list[tuple[int, bytes]]:
-    """As a client does: batches up to the last stable offset, less those of aborted transactions."""
+    """Reads like a client: the batches up to the last stable offset, without aborted transactions."""
     state = log.producer_state
     state.on_high_watermark(log.log_end_offset)
     stable = log.log_end_offset if state.first_unstable_offset is None else state.first_unstable_offset
@@ -142,7 +143,7 @@ def read_committed(log: OwnedLog) -> list[tuple[int, bytes]]:
     return seen
 
 
-def test_what_kafka_indexed_is_read(written: Written, tmp_path: Path) -> None:
+def test_kafkas_transaction_index_is_read(written: Written, tmp_path: Path) -> None:
     copied = tmp_path / "t-0"
     shutil.copytree(written.directory, copied)
     log = open_log(copied, CONFIG, clean=written.was_stopped)
@@ -156,8 +157,8 @@ def test_what_kafka_indexed_is_read(written: Written, tmp_path: Path) -> None:
     kill(log)
 
 
-def test_what_we_index_anew_is_what_kafka_had(written: Written, tmp_path: Path) -> None:
-    """From the segments alone: no transaction index, no snapshot, no index."""
+def test_a_rebuilt_transaction_index_equals_kafkas(written: Written, tmp_path: Path) -> None:
+    """Only the `.log` files remain: no index, no transaction index and no snapshot."""
     copied = tmp_path / "t-0"
     shutil.copytree(written.directory, copied)
     kafkas = {path.name: path.read_bytes() for path in files(copied, ".txnindex")}
@@ -171,7 +172,7 @@ def test_what_we_index_anew_is_what_kafka_had(written: Written, tmp_path: Path) 
     kill(log)
 
 
-def test_kafka_reads_what_we_index(java: JavaTools, tmp_path: Path) -> None:
+def test_kafka_reads_our_transaction_index(java: JavaTools, tmp_path: Path) -> None:
     directory = tmp_path / "t-0"
     log = open_log(directory, LogConfig(segment_bytes=2_000, index_interval_bytes=200))
     for number in range(60):

@@ -1,4 +1,4 @@
-"""Cutting the end off: nothing that is remembered of what was there is used for what comes there next."""
+"""Truncation: nothing that the log remembers of the removed records is used for those that replace them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_places_of_readers_are_forgotten(tmp_path: Path) -> None:
     assert [len(batch) for batch in read_all(log, max_bytes=1)] == [SIZE] * 4 + [SIZE + 40] * 6
 
 
-def test_times_are_those_of_what_is_left(tmp_path: Path) -> None:
+def test_timestamps_are_those_of_the_remaining_batches(tmp_path: Path) -> None:
     log = open_log(tmp_path, LogConfig(index_interval_bytes=0))
     for offset in range(10):
         append(log, make_batch(offset, timestamp=100 * offset))
@@ -51,7 +51,7 @@ def test_indexes_already_on_file_are_cut(tmp_path: Path) -> None:
     again = open_log(tmp_path, LogConfig(index_interval_bytes=0), clean=True)
     assert read_all(again) == batches
     again = open_log(tmp_path, LogConfig(index_interval_bytes=0), clean=True)
-    for offset in range(99, -1, -1):  # backwards: no place is remembered
+    for offset in range(99, -1, -1):  # backwards, so that the log remembers no place
         stretch = again.read(offset, 1, 100)
         assert stretch is not None
         assert stretch.read() == batches[offset]
@@ -81,7 +81,7 @@ def test_an_earlier_segment_becomes_the_active_one_again(tmp_path: Path) -> None
     assert read_all(open_log(tmp_path)) == batches
 
 
-def test_epochs_follow(tmp_path: Path) -> None:
+def test_truncation_removes_leader_epochs(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     for epoch, offset in ((0, 0), (3, 4), (4, 8)):
         log.leader_epochs.assign(epoch, offset)
@@ -93,7 +93,7 @@ def test_epochs_follow(tmp_path: Path) -> None:
     assert (log.log_start_offset, log.log_end_offset) == (100, 100)
 
 
-def test_within_a_batch_all_of_it_goes(tmp_path: Path) -> None:
+def test_truncation_within_a_batch_removes_the_batch(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     first = make_batch(0, 5)
     append(log, first)
@@ -104,7 +104,7 @@ def test_within_a_batch_all_of_it_goes(tmp_path: Path) -> None:
 
 
 def test_truncation_to_the_first_offset_keeps_the_producers_before_it(tmp_path: Path) -> None:
-    """Retention removed the batch that opened the transaction; the snapshot at the roll still has it."""
+    """Retention removed the batch that began the transaction, but the snapshot at the roll still has it."""
     log = open_log(tmp_path, LogConfig(retention_bytes=0, retention_ms=-1))
     append(log, make_batch(0, producer_id=9, producer_epoch=0, base_sequence=0, is_transactional=True))
     assert log.delete_old_segments(0, log.log_end_offset) == 1

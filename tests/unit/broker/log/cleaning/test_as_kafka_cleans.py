@@ -1,4 +1,4 @@
-"""Apache Kafka's cleaner and ours on the same directory leave the same batches and records (SPEC B8)."""
+"""Apache Kafka's cleaner and ours leave the same batches and records of the same directory."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ ROUNDS = 4
 DELETE_RETENTION_MS = 60_000
 
 
-def test_the_same_is_left(java: JavaTools, tmp_path: Path) -> None:
+def test_kafkas_cleaner_leaves_the_same_records(java: JavaTools, tmp_path: Path) -> None:
     if shutil.which("javac") is None:
         pytest.skip("a JDK is needed to compile the call of Kafka's cleaner")
     jobs: list[KafkasJob] = []
     ours: list[Path] = []
     ends: list[int] = []
     for seed in range(LOGS):
-        # Not in the past: Kafka forgets producers that wrote too long ago by its own clock.
+        # Not in the past, because Kafka expires old producers by the real time.
         writer = RandomWriter(seed, int(time.time() * 1000))
         directory = tmp_path / f"ours{seed}" / "t-0"
         clean_offset = -1
@@ -53,7 +53,8 @@ def test_the_same_is_left(java: JavaTools, tmp_path: Path) -> None:
             theirs = copy_log(directory, tmp_path / f"kafka{seed}-{number}" / "t-0")
             log = open_log(directory, CONFIG, clean=True, now_ms=writer.now_ms)
             log.clean_offset = clean_offset
-            now_ms = writer.now_ms + number * 40_000  # horizons of the first rounds have passed in the last
+            # in the last round, the horizons of the first ones have passed
+            now_ms = writer.now_ms + number * 40_000
             job = cleaning_job(log, now_ms, delete_retention_ms=DELETE_RETENTION_MS)
             ends.append(clean_log(log, job).clean_offset)
             clean_offset = log.clean_offset
@@ -72,7 +73,7 @@ def test_the_same_is_left(java: JavaTools, tmp_path: Path) -> None:
 
 
 def check_with_kafkas_dump(java: JavaTools, directory: Path) -> None:
-    """Its tool follows each index entry to its batch, and reads every record."""
+    """Kafka's tool follows each index entry to its batch, and reads every record."""
     for suffix, checks in (
         (".log", ["--deep-iteration"]),
         (".index", []),
@@ -83,7 +84,7 @@ def check_with_kafkas_dump(java: JavaTools, directory: Path) -> None:
         if not paths:
             continue
         done = java.run("DumpLogSegments", *checks, "--files", ",".join(map(str, paths)))
-        # An emptied batch keeps its greatest timestamp, in Kafka's own cleaned segments too.
+        # An emptied batch keeps its greatest timestamp, also in segments that Kafka cleaned.
         output = re.sub(
             r"Found timestamp mismatch in \S+\n(  Index timestamp: \d+, log timestamp: -1\n)+",
             "",

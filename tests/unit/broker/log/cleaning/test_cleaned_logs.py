@@ -1,4 +1,4 @@
-"""What a cleaned log holds, judged by itself: by a plain model of compaction, over random logs."""
+"""Cleaned random logs have the records that a plain model of compaction predicts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def write_keys(log: OwnedLog, count: int, keys: int, *, codec: int = 0, a_batch:
 
 
 @pytest.mark.parametrize("codec", range(5))
-def test_a_map_too_small_takes_more_rounds_to_the_same_end(tmp_path: Path, codec: int) -> None:
+def test_a_small_map_takes_more_rounds_to_the_same_result(tmp_path: Path, codec: int) -> None:
     logs = []
     for name, map_keys in (("small", 37), ("large", 10_000)):
         log = open_log(tmp_path / name, CONFIG)
@@ -74,8 +74,8 @@ def test_a_map_too_small_takes_more_rounds_to_the_same_end(tmp_path: Path, codec
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_small_buffers_read_the_same(tmp_path: Path, seed: int) -> None:
-    """Batches larger than the buffer, and chunks that end anywhere in a batch."""
+def test_small_buffers_give_the_same_result(tmp_path: Path, seed: int) -> None:
+    """Some batches are larger than the buffer, and chunks end anywhere in a batch."""
     results = []
     for name, buffer_bytes in (("small", 1), ("odd", 1_237), ("large", 1 << 20)):
         log = open_log(tmp_path / name, CONFIG)
@@ -89,7 +89,7 @@ def test_small_buffers_read_the_same(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_offsets_too_far_apart_for_marks_clean_the_same(
+def test_offsets_too_far_apart_for_marks_give_the_same_result(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = []
@@ -141,7 +141,7 @@ def test_keys_of_any_length(tmp_path: Path, key_bytes: int, a_batch: int) -> Non
     )[::-1]
 
 
-def test_a_tombstone_goes_when_its_time_has_come(tmp_path: Path) -> None:
+def test_a_tombstone_is_removed_after_its_delete_horizon(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", CONFIG)
     for value in (b"v", None):
         append(log, bytes(build_batch([Record(log.log_end_offset, NOW_MS, b"k", value)], leader_epoch=0)))
@@ -154,12 +154,12 @@ def test_a_tombstone_goes_when_its_time_has_come(tmp_path: Path) -> None:
         assert all(record.timestamp == NOW_MS for record in records_of(log) if record.key == b"k")
 
 
-def test_a_cleaned_log_is_recovered_and_written_on(tmp_path: Path) -> None:
+def test_a_cleaned_log_is_recovered_and_appended_to(tmp_path: Path) -> None:
     log = open_log(tmp_path / "t-0", CONFIG)
     write_keys(log, 2_000, 50)
     clean_log(log, cleaning_job(log, NOW_MS))
     before = records_of(log)
-    log.close_files()  # as a process that was killed
+    log.close_files()  # like a process that was killed
     for path in Path(log.directory.path).glob("*.*index"):
         path.unlink()
     log = open_log(tmp_path / "t-0", CONFIG)
@@ -171,7 +171,7 @@ def test_a_cleaned_log_is_recovered_and_written_on(tmp_path: Path) -> None:
     log.close()
 
 
-def test_answers_and_jobs_survive_the_pipe() -> None:
+def test_jobs_and_answers_round_trip() -> None:
     job = CleaningJob(
         "/d",
         (SourceSegment(0, 5, 100, 8, 12),),
@@ -201,8 +201,8 @@ def test_answers_and_jobs_survive_the_pipe() -> None:
             decode_answer(nonsense)
 
 
-def test_a_reader_between_two_exchanges_sees_a_whole_log(tmp_path: Path) -> None:
-    """After each of several segments was swapped in, the log reads from end to end, offsets rising."""
+def test_a_reader_between_two_swaps_sees_a_complete_log(tmp_path: Path) -> None:
+    """After each swap of several segments, the log can be read completely, and offsets increase."""
     log = open_log(tmp_path / "t-0", CONFIG)
     write_keys(log, 6_000, 3_000)
     job = cleaning_job(log, NOW_MS)

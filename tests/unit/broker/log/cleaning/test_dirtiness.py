@@ -1,4 +1,4 @@
-"""What of a log is dirty, how far it may be cleaned, and when it is time (SPEC B8)."""
+"""The part of a log that is dirty, the limit of cleaning, and the time when cleaning is due."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ COMPACT = TopicSettings(cleanup_policy=("compact",))
 
 @pytest.fixture
 def log(tmp_path: Path) -> OwnedLog:
-    """Offsets 0 to 9, 10 to 19, 20 to 29 in three segments of equal size, an hour apart; 30 in the active."""
+    """Offsets 0 to 9, 10 to 19 and 20 to 29 in three segments of equal size, an hour apart; 30 in the active
+    one.
+    """
     log = open_log(tmp_path / "t-0")
     for hour in range(3):
         append(log, make_batch(log.log_end_offset, 10, timestamp=NOW_MS - (3 - hour) * 3_600_000))
@@ -38,7 +40,7 @@ def test_all_but_the_active_segment_of_a_log_that_was_never_cleaned(log: OwnedLo
     assert (dirt.clean_bytes, dirt.ratio) == (0, 1.0)
 
 
-def test_what_was_cleaned_counts_against_the_ratio(log: OwnedLog) -> None:
+def test_clean_bytes_lower_the_ratio(log: OwnedLog) -> None:
     log.clean_offset = 20
     dirt = found(log)
     assert dirt[:2] == (20, 30)
@@ -54,31 +56,31 @@ def test_a_log_without_anything_dirty_is_never_due(log: OwnedLog) -> None:
     assert not dirt.is_due(0.0)
 
 
-def test_never_beyond_the_last_stable_offset(log: OwnedLog) -> None:
+def test_cleaning_stops_at_the_last_stable_offset(log: OwnedLog) -> None:
     assert found(log, stable=20)[:2] == (0, 20)
-    assert found(log, stable=15)[:2] == (0, 10), "up to the beginning of its segment"
+    assert found(log, stable=15)[:2] == (0, 10), "cleaning stops at the beginning of the segment"
     assert found(log, stable=5)[:2] == (0, 0)
 
 
-def test_records_younger_than_min_lag_stay(log: OwnedLog) -> None:
+def test_records_younger_than_min_lag_are_not_cleaned(log: OwnedLog) -> None:
     assert found(log, min_compaction_lag_ms=5_400_000)[:2] == (0, 20)
     assert found(log, min_compaction_lag_ms=9 * 3_600_000)[:2] == (0, 0)
 
 
-def test_what_is_older_than_max_lag_is_due_whatever_the_ratio(log: OwnedLog) -> None:
+def test_records_older_than_max_lag_are_due_at_any_ratio(log: OwnedLog) -> None:
     log.clean_offset = 20
     assert not found(log, max_compaction_lag_ms=3_700_000).is_due(0.9)
     assert found(log, max_compaction_lag_ms=3_500_000).is_due(0.9)
 
 
 @pytest.mark.parametrize("clean_offset", [-1, 4, 32])
-def test_a_checkpoint_that_cannot_be_counts_for_nothing(log: OwnedLog, clean_offset: int) -> None:
+def test_an_impossible_checkpoint_is_ignored(log: OwnedLog, clean_offset: int) -> None:
     log.clean_offset = clean_offset
     log.increment_log_start_offset(10)
     assert found(log).first_dirty_offset == 10
 
 
-def test_truncation_makes_clean_what_lies_below_it_only(log: OwnedLog) -> None:
+def test_truncation_lowers_the_clean_offset(log: OwnedLog) -> None:
     log.clean_offset = 30
     log.truncate_to(20, NOW_MS)
     assert log.clean_offset == 20
@@ -98,7 +100,7 @@ def test_an_open_transaction_holds_cleaning_back(log: OwnedLog) -> None:
     assert found(log, stable=34).first_uncleanable_offset == 33
 
 
-def test_neighbours_share_a_segment_as_long_as_they_fit() -> None:
+def test_adjacent_segments_share_a_segment_if_they_fit() -> None:
     def segment(base: int, size: int, end: int | None = None) -> SourceSegment:
         return SourceSegment(base, base + 10 if end is None else end, size, 8, 12)
 

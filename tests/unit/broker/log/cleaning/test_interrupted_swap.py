@@ -1,5 +1,6 @@
-"""The process dies at any file operation of an exchange of segments, and again at any of the start after it:
-the log holds the newest record of each key and all its offsets, and can be cleaned again.
+"""The process dies at any file operation of a swap of segments, and again at any one of the next start.
+
+The log then still has the newest record of each key and all its offsets, and it can be cleaned again.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ OPERATIONS = ("rename", "replace", "unlink", "fsync", "fdatasync", "truncate", "
 
 
 class ProcessDied(BaseException):
-    """Not an error that anybody handles."""
+    """The death of the process; no code handles this exception."""
 
 
 @pytest.fixture(autouse=True)
 def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes die here, machines don't."""
+    """The tests stop processes, not machines, so nothing needs an fsync."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _fd: None)
 
 
 @contextmanager
 def dies_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[list[str]]:
-    """The `number`th of the OPERATIONS isn't carried out; gives those that were asked for."""
+    """Prevents operation `number` of OPERATIONS, and yields the list of those that were requested."""
     seen: list[str] = []
 
     def counted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -60,7 +61,7 @@ def dies_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[list[str]]
 
 
 def newest_committed(log: OwnedLog) -> dict[bytes, tuple[int, bytes | None]]:
-    """What a read_committed reader ends up with, by key; tombstones are left out."""
+    """Returns the last value of each key that a read_committed reader finds, without tombstones."""
     newest: dict[bytes, tuple[int, bytes | None]] = {}
     aborted = log.aborted_transactions(0, log.log_end_offset)
     offset = 0
@@ -87,7 +88,7 @@ def newest_committed(log: OwnedLog) -> dict[bytes, tuple[int, bytes | None]]:
 
 @pytest.fixture(scope="module")
 def dirty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log with transactions and tombstones that has been cleaned once, so that some may go for good now."""
+    """A log with transactions and tombstones that was cleaned once, so that some can be removed now."""
     directory = tmp_path_factory.mktemp("dirty") / "t-0"
     writer = RandomWriter(3, NOW_MS)
     log = open_log(directory, CONFIG)
@@ -153,14 +154,12 @@ def test_death_at_any_step(dirty: Path, tmp_path: Path, monkeypatch: pytest.Monk
         shutil.rmtree(directory.parent)
         if not died:
             break
-        step += 1 if step < 40 else 9  # the first exchange in full, samples of those after it
+        step += 1 if step < 40 else 9  # the complete first swap, and samples of the later ones
     assert deaths > 30
 
 
 @pytest.mark.slow
-def test_death_during_the_start_after_a_death(
-    dirty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_death_during_the_next_start(dirty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = opened(dirty)
     expected, end_offset = newest_committed(log), log.log_end_offset
     log.close()
@@ -188,11 +187,11 @@ def test_death_during_the_start_after_a_death(
         if len(seen) <= step:
             break
     else:
-        raise AssertionError("a start takes that many file operations?")
+        raise AssertionError("does a start carry out so many file operations?")
     assert step > 10
 
 
-def test_a_start_finishes_what_was_begun_with_its_transaction_index(dirty: Path, tmp_path: Path) -> None:
+def test_a_start_finishes_a_swap_with_its_transaction_index(dirty: Path, tmp_path: Path) -> None:
     directory, done = tmp_path / "t-0", tmp_path / "done" / "t-0"
     shutil.copytree(dirty, directory)
     shutil.copytree(dirty, done)
@@ -211,7 +210,7 @@ def test_a_start_finishes_what_was_begun_with_its_transaction_index(dirty: Path,
     assert transaction_indexes(directory) == transaction_indexes(done)
 
 
-def test_a_disk_that_refuses_leaves_the_log_as_it_was(
+def test_a_disk_error_leaves_the_log_unchanged(
     dirty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = tmp_path / "t-0"

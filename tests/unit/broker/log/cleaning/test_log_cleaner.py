@@ -1,6 +1,4 @@
-"""The broker's cleaner and its worker process: what is picked, what is swapped in under readers, what happens
-when either of them or the partition goes.
-"""
+"""The broker's cleaner and its worker: the choice of logs, swaps under readers, and deaths and removals."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def lab(tmp_path: Path) -> Iterator[InMemoryBroker]:
 def write(
     lab: InMemoryBroker, count: int, *, topic: str = "t", keys: int = 100, rolls: bool = True
 ) -> Replica:
-    """`count` batches of one record; the values tell the offset."""
+    """Writes `count` batches of one record each, whose value contains the offset."""
     replica = lab.broker.leader_replica(topic, 0)
     now_ms = lab.clock.wall_ms()
     for _ in range(count):
@@ -81,7 +79,7 @@ def worker_pids() -> list[int]:
 
 
 async def stopped_worker() -> int:
-    """The next worker that starts, held."""
+    """Waits for the next worker, and stops it with SIGSTOP."""
     began = time.monotonic()
     while not (pids := worker_pids()):
         assert time.monotonic() - began < LIMIT_S
@@ -105,7 +103,7 @@ def test_a_dirty_log_is_cleaned_while_it_is_read_and_written(lab: InMemoryBroker
         await lab.broker.log_cleaner.stop()
 
     lab.runner.run(run())
-    assert sending.read() == before, "what is being sent is sent as it was"
+    assert sending.read() == before, "a range that is being sent does not change"
     sending.release()
     assert newest_offsets(replica) == expected
     assert sum(len(list(iterate_records(batch))) for batch in read_all(replica.log)) == 100
@@ -123,7 +121,7 @@ def test_a_dirty_log_is_cleaned_while_it_is_read_and_written(lab: InMemoryBroker
     assert len(read_all(replica.log)) == 101
 
 
-def test_what_was_cleaned_is_known_after_a_restart(lab: InMemoryBroker) -> None:
+def test_the_clean_offset_survives_a_restart(lab: InMemoryBroker) -> None:
     lab.add_topic("t", configs=COMPACTED)
     replica = write(lab, 1_000)
     expected = newest_offsets(replica)
@@ -140,7 +138,7 @@ def test_what_was_cleaned_is_known_after_a_restart(lab: InMemoryBroker) -> None:
     assert newest_offsets(replica) == expected
 
 
-def test_topics_that_are_not_compacted_stay(lab: InMemoryBroker) -> None:
+def test_topics_that_are_not_compacted_are_not_cleaned(lab: InMemoryBroker) -> None:
     lab.add_topic("plain", configs={"segment.bytes": "1048576"})
     lab.add_topic("t", configs=COMPACTED)
     plain = write(lab, 1_000, topic="plain")
@@ -154,8 +152,8 @@ def test_topics_that_are_not_compacted_stay(lab: InMemoryBroker) -> None:
     assert len(read_all(plain.log)) == 1_000
 
 
-def test_a_partition_can_go_while_it_is_cleaned(lab: InMemoryBroker) -> None:
-    """The worker is held, so it surely is in the middle of it."""
+def test_a_partition_can_be_deleted_while_it_is_cleaned(lab: InMemoryBroker) -> None:
+    """The worker is stopped by SIGSTOP, so the job is certainly not finished."""
     lab.add_topic("t", configs=COMPACTED)
     write(lab, 1_000)
 
@@ -203,7 +201,7 @@ def test_a_damaged_log_is_left_alone_and_the_others_are_cleaned(lab: InMemoryBro
     assert bad.storage.clean_offset == -1
 
 
-def test_the_loop_goes_on_while_the_worker_is_held(lab: InMemoryBroker) -> None:
+def test_the_event_loop_runs_while_the_worker_is_stopped(lab: InMemoryBroker) -> None:
     lab.add_topic("t", configs=COMPACTED)
     replica = write(lab, 1_000)
 
@@ -222,7 +220,7 @@ def test_the_loop_goes_on_while_the_worker_is_held(lab: InMemoryBroker) -> None:
 
 
 def test_the_worker_ends_with_its_broker(tmp_path: Path) -> None:
-    """Even if the broker is killed in the middle of a job."""
+    """This holds even if the broker is killed during a job."""
     parent = (
         "import subprocess, sys, time\n"
         "worker = subprocess.Popen([sys.executable, '-m', 'tidelog.broker.log.cleaning.worker'],"
@@ -238,7 +236,7 @@ def test_the_worker_ends_with_its_broker(tmp_path: Path) -> None:
             worker.wait(LIMIT_S)
 
 
-def test_a_log_that_was_cut_meanwhile_is_not_touched(lab: InMemoryBroker) -> None:
+def test_cleaning_is_called_off_after_a_truncation(lab: InMemoryBroker) -> None:
     lab.add_topic("t", configs=COMPACTED)
     replica = write(lab, 1_000)
 
@@ -258,7 +256,7 @@ def test_a_log_that_was_cut_meanwhile_is_not_touched(lab: InMemoryBroker) -> Non
 
 
 @pytest.mark.parametrize("end", ["stop", "close"])
-def test_an_exchange_that_has_begun_is_finished(
+def test_a_swap_that_has_begun_is_finished(
     lab: InMemoryBroker, end: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.add_topic("t", configs=COMPACTED)
@@ -280,7 +278,7 @@ def test_an_exchange_that_has_begun_is_finished(
             assert time.monotonic() - began < LIMIT_S
             await asyncio.sleep(0.01)
         assert replica.delete_old_segments(lab.clock.wall_ms()) == 0
-        assert len(read_all(replica.log)) == 100, "it is read already"
+        assert len(read_all(replica.log)) == 100, "readers already use the new segment"
         leaving = cleaner.stop() if end == "stop" else lab.broker.hosting.close(T0, delete=False)
         ending = asyncio.ensure_future(leaving)
         for _ in range(20):
@@ -298,7 +296,7 @@ def test_an_exchange_that_has_begun_is_finished(
 
 
 def test_compact_and_delete_together(lab: InMemoryBroker) -> None:
-    """What is older than retention.ms goes whatever its key; the rest is compacted."""
+    """Segments older than retention.ms are removed whatever their keys; the rest is compacted."""
     lab.add_topic("t", configs=COMPACTED | {"cleanup.policy": "compact,delete", "retention.ms": "1000"})
     replica = write(lab, 1_000)
     lab.clock.advance(1_001)
@@ -315,7 +313,7 @@ def test_compact_and_delete_together(lab: InMemoryBroker) -> None:
     assert len(read_all(replica.log)) == 50
 
 
-def test_a_compacted_log_is_not_deleted_from_by_time(lab: InMemoryBroker) -> None:
+def test_retention_by_time_does_not_apply_to_compacted_logs(lab: InMemoryBroker) -> None:
     lab.add_topic("t", configs=COMPACTED | {"retention.ms": "1000"})
     replica = write(lab, 100)
     lab.clock.advance(100_000)
