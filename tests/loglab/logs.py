@@ -20,8 +20,8 @@ _OWN = {"storage", "log", "producer_state", "leader_epochs"}
 class OwnedLog:
     """A partition's log with the state that its core keeps.
 
-    It gives the log what must be persisted and applies what the log reports, as `Replica` and `PartitionCore`
-    do. It passes all other calls to the `PartitionLog` and to the log in that.
+    Like `Replica` and `PartitionCore`, it passes the state to be persisted to the log and applies the results
+    of the log. It passes all other calls to the `PartitionLog` and to the `SegmentedLog` in that.
     """
 
     storage: PartitionLog
@@ -31,12 +31,13 @@ class OwnedLog:
         self.storage, self.producer_state, self.leader_epochs = opened
         self.log = self.storage.log
 
+    # Any: the attribute can be any of PartitionLog or SegmentedLog.
     def __getattr__(self, name: str) -> Any:
         if name in _OWN:
             raise AttributeError(name)
         return getattr(self.storage if hasattr(PartitionLog, name) else self.log, name)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in _OWN:
             object.__setattr__(self, name, value)
         else:

@@ -18,7 +18,7 @@ from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.meta_properties import MetaProperties
 from tidelog.broker.log.partition_log import OpenedLog
 from tidelog.broker.log.previous_life import Life, is_log_suspect, life_of, with_life
-from tidelog.broker.log.transaction_index import AbortedTransaction, aborted_transaction
+from tidelog.broker.log.segment_indexes import AbortedTransaction, aborted_transaction
 from tidelog.broker.partition.events import LogRestarted, Truncated
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import CompletedTransaction, ProducerState

@@ -15,7 +15,7 @@ from typing import Final
 import structlog
 
 from tidelog.broker.log.errors import CorruptFileError
-from tidelog.broker.log.partition_metadata import read_topic_id
+from tidelog.broker.log.partition_directory import read_topic_id
 from tidelog.cli.log_survey import (
     NO_EPOCH,
     greatest_producer_id,

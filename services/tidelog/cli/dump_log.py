@@ -16,9 +16,9 @@ from tidelog.broker.log.checkpoint_file import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
 )
-from tidelog.broker.log.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from tidelog.broker.log.meta_properties import META_PROPERTIES_FILE
 from tidelog.broker.log.partition_directory import LEADER_EPOCHS_FILE, PARTITION_METADATA_FILE
+from tidelog.broker.log.previous_life import CLEAN_SHUTDOWN_FILE
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from tidelog.cli.dump_index import aborted_index_lines, offset_index_lines, time_index_lines

@@ -18,8 +18,8 @@ from tidelog.broker.log.partition_directory import (
     SNAPSHOT_SUFFIX,
     PartitionDirectory,
     parse_partition_directory_name,
+    read_topic_id,
 )
-from tidelog.broker.log.partition_metadata import read_topic_id
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from tidelog.model.topics import TopicPartition

@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole, and Kafka's offset checkpoints.
+"""Kafka's offset checkpoints.
 
 A checkpoint has the version `0` in its first line, the number of entries in the second, and then a line
 `topic partition offset` for each entry.
@@ -6,13 +6,12 @@ A checkpoint has the version `0` in its first line, the number of entries in the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from tidelog.broker.log.errors import CorruptFileError
-from tidelog.broker.log.partition_directory import sync_directory
+from tidelog.broker.log.partition_directory import write_atomically
 from tidelog.model.topics import TopicPartition
 
 RECOVERY_POINT_CHECKPOINT: Final = "recovery-point-offset-checkpoint"
@@ -20,28 +19,6 @@ HIGH_WATERMARK_CHECKPOINT: Final = "replication-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT: Final = "log-start-offset-checkpoint"
 CLEANER_OFFSET_CHECKPOINT: Final = "cleaner-offset-checkpoint"
 _VERSION: Final = 0
-
-
-def write_atomically(path: str | Path, content: bytes, *, syncs: bool = True) -> None:
-    """Replaces the file, or creates it. If the process dies, the file has either the old or the new content.
-
-    With `syncs`, this also holds if the machine fails. Raises OSError.
-    """
-    temporary = f"{os.fspath(path)}.tmp"
-    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        with os.fdopen(fd, "wb", buffering=0) as file:
-            written = file.write(content)
-            if written != len(content):
-                raise OSError(f"{temporary}: {written} of {len(content)} bytes written")
-            if syncs:
-                os.fsync(fd)
-        os.replace(temporary, path)
-    except OSError:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    if syncs:
-        sync_directory(os.path.dirname(path) or ".")
 
 
 def encode_offsets(offsets: Mapping[TopicPartition, int]) -> bytes:

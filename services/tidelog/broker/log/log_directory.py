@@ -25,11 +25,6 @@ from tidelog.broker.log.checkpoint_file import (
     read_offsets,
     write_offsets,
 )
-from tidelog.broker.log.clean_shutdown import (
-    UNKNOWN_BROKER_EPOCH,
-    take_clean_shutdown_marker,
-    write_clean_shutdown_marker,
-)
 from tidelog.broker.log.directory_lock import DirectoryLock
 from tidelog.broker.log.errors import CorruptFileError, LogStorageError
 from tidelog.broker.log.log_config import LogConfig
@@ -37,13 +32,24 @@ from tidelog.broker.log.meta_properties import MetaProperties, read_meta_propert
 from tidelog.broker.log.partition_directory import (
     DELETED_DIRECTORY_SUFFIX,
     LOG_SUFFIX,
+    encode_uuid,
     parse_partition_directory_name,
     partition_directory_name,
+    read_topic_id,
     renamed_directory_name,
+    write_topic_id,
 )
 from tidelog.broker.log.partition_log import NEVER_CLEANED, OpenedLog, PartitionLog
-from tidelog.broker.log.partition_metadata import encode_uuid, read_topic_id, write_topic_id
-from tidelog.broker.log.previous_life import Life, is_log_suspect, life_of, read_boot_id, with_life
+from tidelog.broker.log.previous_life import (
+    UNKNOWN_EPOCH,
+    Life,
+    is_log_suspect,
+    life_of,
+    read_boot_id,
+    take_clean_shutdown_marker,
+    with_life,
+    write_clean_shutdown_marker,
+)
 from tidelog.broker.log.segment import OpenSegments
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
@@ -77,7 +83,7 @@ class LogDirectory:
         that.
         """
         self.was_clean = clean_epoch is not None
-        self.previous_broker_epoch = UNKNOWN_BROKER_EPOCH if clean_epoch is None else clean_epoch
+        self.previous_broker_epoch = UNKNOWN_EPOCH if clean_epoch is None else clean_epoch
         self.partitions: dict[TopicPartition, PartitionLog] = {}
         self.open_segments = OpenSegments()
         self._lock = lock
@@ -377,7 +383,7 @@ class LogDirectory:
     def close(
         self,
         *,
-        broker_epoch: int = UNKNOWN_BROKER_EPOCH,
+        broker_epoch: int = UNKNOWN_EPOCH,
         producer_snapshots: Mapping[TopicPartition, bytes] | None = None,
     ) -> None:
         """Closes all partitions, writes the checkpoints and the clean-shutdown marker, and unlocks.
@@ -400,7 +406,7 @@ class LogDirectory:
             self.checkpoint_clean_offsets()
             self.checkpoint_high_watermarks({})
             if not failures and not self.has_untold_damage and (self.was_clean or not self._unopened):
-                is_unregistered = broker_epoch == UNKNOWN_BROKER_EPOCH  # then this run changed nothing
+                is_unregistered = broker_epoch == UNKNOWN_EPOCH  # then this run changed nothing
                 epoch = self.previous_broker_epoch if is_unregistered else broker_epoch
                 write_clean_shutdown_marker(self.path, epoch)
         except OSError as error:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tidelog.broker.log.checkpoint_file import write_atomically
 from tidelog.broker.log.errors import CorruptFileError
+from tidelog.broker.log.partition_directory import write_atomically
 
 META_PROPERTIES_FILE: Final = "meta.properties"
 _VERSION: Final = 1

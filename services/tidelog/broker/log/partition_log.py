@@ -20,7 +20,6 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from tidelog.broker.log import recovery, retention
-from tidelog.broker.log.checkpoint_file import write_atomically
 from tidelog.broker.log.errors import LogStorageError, TornLogError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.partition_directory import (
@@ -30,6 +29,7 @@ from tidelog.broker.log.partition_directory import (
     PartitionDirectory,
     sync_directory,
     sync_file,
+    write_atomically,
 )
 from tidelog.broker.log.segment import OpenSegments, Segment
 from tidelog.broker.log.segmented_log import SegmentedLog

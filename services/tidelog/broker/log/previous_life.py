@@ -1,17 +1,24 @@
-"""The properties that a broker keeps about its last life, that is, its last run, in `meta.properties`.
+"""The facts that a broker leaves about its last life, that is, its last run.
 
-A start uses them to decide whether the ends of logs may be lost.
+A start uses them to decide whether logs need recovery and whether the ends of logs may be lost. The
+properties of a `Life` are in `meta.properties`. The clean-shutdown marker is the file `.kafka_cleanshutdown`:
+a broker writes it after it has flushed and closed all its logs. It is JSON in the format of Kafka's
+`CleanShutdownFileHandler` and has the broker epoch of that run.
 """
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidelog.broker.log.meta_properties import MetaProperties
+from tidelog.broker.log.partition_directory import write_atomically
 from tidelog.model.topics import TopicPartition
 
 BOOT_ID_FILE: Final = Path("/proc/sys/kernel/random/boot_id")
+CLEAN_SHUTDOWN_FILE: Final = ".kafka_cleanshutdown"
+_MARKER_VERSION: Final = 0
 _LEASE: Final = "tidelog.lease.id"
 _BROKER_EPOCH: Final = "tidelog.broker.epoch"
 _BOOT_ID: Final = "tidelog.boot.id"
@@ -74,6 +81,34 @@ def read_boot_id() -> str:
         return BOOT_ID_FILE.read_text().strip()
     except OSError:
         return ""
+
+
+def take_clean_shutdown_marker(directory: Path) -> int | None:
+    """Removes the marker, because logs can change from now on, and returns its broker epoch.
+
+    Returns -1 if the marker has no broker epoch, and None if there is no marker or if it cannot be parsed.
+    Raises OSError.
+    """
+    path = directory / CLEAN_SHUTDOWN_FILE
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    path.unlink()
+    if not content:
+        return UNKNOWN_EPOCH  # Kafka wrote an empty file before version 3.7
+    try:
+        marker = json.loads(content)
+    except ValueError:
+        return None
+    epoch = marker.get("brokerEpoch", UNKNOWN_EPOCH) if isinstance(marker, dict) else None
+    return epoch if isinstance(epoch, int) else None
+
+
+def write_clean_shutdown_marker(directory: Path, broker_epoch: int) -> None:
+    """Writes the marker; everything must have been flushed before. Raises OSError."""
+    marker = {"version": _MARKER_VERSION, "brokerEpoch": broker_epoch}
+    write_atomically(directory / CLEAN_SHUTDOWN_FILE, json.dumps(marker, separators=(",", ":")).encode())
 
 
 def _partitions(text: str) -> tuple[TopicPartition, ...]:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from tidelog.broker.log.batch_scan import scan_headers
-from tidelog.broker.log.cleaning.swap_files import CLEANED_SUFFIX, complete_interrupted_swaps
+from tidelog.broker.log.cleaning.swap_files import CLEANED_SUFFIX, SWAP_SUFFIX, complete_interrupted_swaps
 from tidelog.broker.log.errors import TornLogError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.partition_directory import (
@@ -28,7 +28,7 @@ from tidelog.broker.log.partition_directory import (
     PartitionDirectory,
 )
 from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET, OpenSegments, Segment, batch_with
-from tidelog.broker.log.transaction_index import AbortedTransaction, aborted_transaction
+from tidelog.broker.log.segment_indexes import AbortedTransaction, aborted_transaction
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError
 from tidelog.broker.partition.producer_state import ProducerState
@@ -43,7 +43,10 @@ _log = structlog.get_logger(__name__)
 
 
 class Cut(NamedTuple):
-    """Where and why recovery cut a log. With `is_damage` it was more than an end that was being written."""
+    """The place and the reason of a cut by recovery.
+
+    `is_damage` is False if the log only lacked the end of a batch that was being written.
+    """
 
     where: str
     is_damage: bool
@@ -86,7 +89,8 @@ def load_segments(
     sound: everything behind it is removed. Raises OSError.
     """
     open_segments = OpenSegments()
-    complete_interrupted_swaps(directory)
+    if any(name.endswith(SWAP_SUFFIX) for name in os.listdir(directory.path)):
+        complete_interrupted_swaps(directory)
     _remove_leftovers(directory)
     bases = directory.offsets_of(LOG_SUFFIX)
     segments: list[Segment] = []

@@ -21,8 +21,7 @@ from tidelog.broker.log.partition_directory import (
     PartitionDirectory,
     sync_file,
 )
-from tidelog.broker.log.segment_indexes import OffsetIndex, TimeIndex
-from tidelog.broker.log.transaction_index import TransactionIndex
+from tidelog.broker.log.segment_indexes import OffsetIndex, TimeIndex, TransactionIndex
 from tidelog.model.instants import WallMs
 from tidelog.records.batch import NO_TIMESTAMP
 

@@ -30,9 +30,8 @@ from tidelog.broker.log.segment import (
     end_at_limit,
     end_before_offset,
 )
-from tidelog.broker.log.segment_indexes import TimeIndex
+from tidelog.broker.log.segment_indexes import AbortedTransaction, TimeIndex, aborted_transaction
 from tidelog.broker.log.time_lookup import TimestampedOffset
-from tidelog.broker.log.transaction_index import AbortedTransaction, aborted_transaction
 from tidelog.broker.partition.producer_state import CompletedTransaction
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as fn
 
-from tidelog.broker.log.partition_metadata import decode_uuid
+from tidelog.broker.log.partition_directory import decode_uuid
 from tidelog.client.leader_epochs import EpochStart
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.archive.batch import BatchArchiver

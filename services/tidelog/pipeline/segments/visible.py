@@ -20,7 +20,7 @@ from tidelog.broker.log.partition_directory import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
 )
-from tidelog.broker.log.transaction_index import CorruptTransactionIndexError, decode_aborted_transactions
+from tidelog.broker.log.segment_indexes import CorruptTransactionIndexError, decode_aborted_transactions
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError, decode_snapshot
 from tidelog.pipeline.errors import PipelineError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 
-from tidelog.broker.log.partition_metadata import decode_uuid
+from tidelog.broker.log.partition_directory import decode_uuid
 from tidelog.pipeline.ledger.entry import RangeEntry
 from tidelog.pipeline.verify.epochs import Epochs, divergences
 from tidelog.pipeline.verify.findings import (

@@ -11,13 +11,17 @@ import pytest
 
 from loglab.batches import append_batches, read_all
 from loglab.logs import OwnedLog
-from tidelog.broker.log.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError, LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
-from tidelog.broker.log.partition_directory import parse_partition_directory_name, renamed_directory_name
-from tidelog.broker.log.partition_metadata import decode_uuid, encode_uuid
+from tidelog.broker.log.partition_directory import (
+    decode_uuid,
+    encode_uuid,
+    parse_partition_directory_name,
+    renamed_directory_name,
+)
+from tidelog.broker.log.previous_life import CLEAN_SHUTDOWN_FILE
 from tidelog.model.topics import TopicPartition
 
 ONE = TopicPartition("one", 0)

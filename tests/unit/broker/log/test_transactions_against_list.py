@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from loglab.batches import append, make_batch, make_marker
 from loglab.logs import files, kill, open_log
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.transaction_index import AbortedTransaction, decode_aborted_transactions
+from tidelog.broker.log.segment_indexes import AbortedTransaction, decode_aborted_transactions
 from tidelog.records.batch import BatchHeader
 from tidelog.records.record import end_transaction_marker
 

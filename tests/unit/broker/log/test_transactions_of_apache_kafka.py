@@ -20,7 +20,7 @@ from brokerlab.peer_kafka import PeerKafka
 from loglab.batches import append, make_batch, make_marker, read_all
 from loglab.logs import OwnedLog, files, kill, open_log
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.transaction_index import AbortedTransaction, decode_aborted_transactions
+from tidelog.broker.log.segment_indexes import AbortedTransaction, decode_aborted_transactions
 from tidelog.records.batch import parse_header
 from tidelog.records.record import iterate_records
 

@@ -19,7 +19,7 @@ from tidelog.broker.log.checkpoint_file import (
     write_offsets,
 )
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.partition_metadata import write_topic_id
+from tidelog.broker.log.partition_directory import write_topic_id
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.commands.export_segments import command
 from tidelog.pipeline.errors import PipelineError

@@ -21,7 +21,7 @@ from tidelog.broker.log.checkpoint_file import (
     write_offsets,
 )
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.partition_metadata import write_topic_id
+from tidelog.broker.log.partition_directory import write_topic_id
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.segments.layout import READ_UNCOMMITTED
 from tidelog.pipeline.segments.storage import Storage

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from tidelog.broker.log.partition_directory import TRANSACTION_INDEX_SUFFIX
-from tidelog.broker.log.transaction_index import AbortedTransaction, decode_aborted_transactions
+from tidelog.broker.log.segment_indexes import AbortedTransaction, decode_aborted_transactions
 
 
 class AbortedTransactions:

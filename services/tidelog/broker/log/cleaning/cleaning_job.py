@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from typing import Final, NamedTuple
 
-from tidelog.broker.log.transaction_index import AbortedTransaction
+from tidelog.broker.log.segment_indexes import AbortedTransaction
 from tidelog.model.instants import WallMs
 
 
@@ -101,7 +102,11 @@ class CleaningFailed(NamedTuple):
 
 
 CleaningAnswer = CleanedSegment | CleaningDone | CleaningFailed
-_KINDS: dict[str, Any] = {kind.__name__: kind for kind in (CleanedSegment, CleaningDone, CleaningFailed)}
+_KINDS: Final[dict[str, Callable[..., CleaningAnswer]]] = {
+    "CleanedSegment": CleanedSegment,
+    "CleaningDone": CleaningDone,
+    "CleaningFailed": CleaningFailed,
+}
 
 
 def encode_answer(answer: CleaningAnswer) -> bytes:
@@ -112,7 +117,7 @@ def decode_answer(line: bytes) -> CleaningAnswer:
     """Raises ValueError for a line that is not an answer."""
     try:
         kind, *fields = json.loads(line)
-        answer: CleaningAnswer = _KINDS[kind](*fields)
+        answer = _KINDS[kind](*fields)
     except (KeyError, TypeError) as error:
         raise ValueError(f"invalid answer of the cleaning worker: {line[:200]!r}") from error
     if isinstance(answer, CleanedSegment):

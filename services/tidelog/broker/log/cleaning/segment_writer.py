@@ -17,7 +17,7 @@ from tidelog.broker.log.partition_directory import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
 )
-from tidelog.broker.log.transaction_index import AbortedTransaction, encode_aborted_transactions
+from tidelog.broker.log.segment_indexes import AbortedTransaction, encode_aborted_transactions
 from tidelog.records.batch import NO_TIMESTAMP
 
 _OFFSET_ENTRY: Final = struct.Struct(">ii")

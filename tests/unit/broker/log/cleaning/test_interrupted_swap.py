@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import ParamSpec, TypeVar
 
 import pytest
 
@@ -23,6 +23,9 @@ from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.records.batch import iterate_headers
 from tidelog.records.record import iterate_records
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 CONFIG = LogConfig(segment_bytes=20_000, index_interval_bytes=512, cleanup_policy=frozenset({"compact"}))
 NOW_MS = 1_700_000_000_000
@@ -45,8 +48,8 @@ def dies_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[list[str]]
     """Prevents operation `number` of OPERATIONS, and yields the list of those that were requested."""
     seen: list[str] = []
 
-    def counted(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
+    def counted(name: str, original: Callable[P, R]) -> Callable[P, R]:
+        def call(*arguments: P.args, **options: P.kwargs) -> R:
             seen.append(name)
             if len(seen) > number:
                 raise ProcessDied(f"{name}{arguments}")
