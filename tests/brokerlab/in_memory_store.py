@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from tidelog.metadata.key_space import DEFAULT_HISTORY_EVENTS, KeySpace
 from tidelog.metadata.store import (
+    DEFAULT_HISTORY_EVENTS,
     Compare,
+    KeySpace,
     KeyValue,
     Listing,
     Operation,

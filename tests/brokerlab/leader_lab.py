@@ -14,8 +14,7 @@ from tidelog.broker.handlers import fetch
 from tidelog.broker.replica import Replica
 from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
 from tidelog.broker.request import PARKED, EncodedBody, RequestContext
-from tidelog.metadata import keys
-from tidelog.metadata.entries import PartitionStateEntry
+from tidelog.metadata.entries import PartitionStateEntry, broker_key
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
@@ -176,8 +175,8 @@ class LeaderLab:
 
     def register(self, broker_id: int) -> int:
         """Registers a new life and returns its broker epoch."""
-        self.store.delete(keys.broker_id(broker_id))
-        return self.store.put(keys.broker_id(broker_id), b"{}")
+        self.store.delete(broker_key(broker_id))
+        return self.store.put(broker_key(broker_id), b"{}")
 
     async def reborn(self, broker_id: int) -> int:
         self.epochs[broker_id] = self.register(broker_id)

@@ -14,7 +14,7 @@ from sim.requests import ask
 from sim.rpc import SimControllerApi
 from sim.store import SimStore
 from tidelog.broker.partition.producer_state import MAX_BATCHES_REMEMBERED
-from tidelog.metadata import keys
+from tidelog.metadata.entries import topic_key
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ForwardedRequest
@@ -96,7 +96,7 @@ class Operator:
 
     async def _make_or_delete(self, _: TopicPartition) -> None:
         """Creates or deletes an extra topic, for which there are no expectations."""
-        if self._world.store.space.get(keys.topic(SCRATCH_TOPIC)) is None:
+        if self._world.store.space.get(topic_key(SCRATCH_TOPIC)) is None:
             self._note("makes the scratch topic")
             topic = CreatableTopic(
                 name=SCRATCH_TOPIC, num_partitions=SCRATCH_PARTITIONS, replication_factor=SCRATCH_REPLICAS

@@ -16,7 +16,7 @@ from sim.plan import TOPIC
 from sim.rpc import controller_name
 from sim.store import STORE
 from tidelog.broker.partition.events import ProposeIsr
-from tidelog.metadata import keys
+from tidelog.metadata.entries import broker_key
 from tidelog.model.topics import TopicPartition
 
 if TYPE_CHECKING:
@@ -524,7 +524,7 @@ class Faults:
 
     def _end_lease_of(self, broker_id: int) -> None:
         store = self._world.store
-        item = store.space.get(keys.broker_id(broker_id))
+        item = store.space.get(broker_key(broker_id))
         if item is not None:
             self._world.trace.add(self._world.loop.now, "strike", f"lease of {item.key} ends")
             store.expire(item.lease)

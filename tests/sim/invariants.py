@@ -14,8 +14,7 @@ from sim.disk import SimPartitionLog, index_of
 from sim.histories import CommitHistory, ShardWriters, TransactionHistory
 from sim.plan import TOPIC, TOPICS
 from sim.trace import Trace
-from tidelog.metadata import keys
-from tidelog.metadata.entries import PartitionStateEntry, TopicEntry, decode_entry
+from tidelog.metadata.entries import TOPIC_PREFIX, PartitionStateEntry, TopicEntry, decode_entry
 from tidelog.metadata.store import Delete, Put
 from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import BatchHeader
@@ -249,7 +248,7 @@ class Invariants:
     def stored(self, source: SimProcess | None, changes: Sequence[Put | Delete], revision: int) -> None:
         """Records that a transaction of the store took effect."""
         for change in changes:
-            if not isinstance(change, Put) or not change.key.startswith(keys.TOPICS):
+            if not isinstance(change, Put) or not change.key.startswith(TOPIC_PREFIX):
                 continue
             entry = decode_entry(change.key, change.value)
             if isinstance(entry, TopicEntry):

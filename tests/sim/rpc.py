@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from sim.loop import PROCESS, SimProcess
 from sim.network import Network
-from tidelog.metadata import keys
-from tidelog.metadata.entries import ControllerEntry, decode_entry
+from tidelog.metadata.entries import CONTROLLER_KEY, ControllerEntry, decode_entry
 from tidelog.metadata.store import MetadataStore, StoreUnavailableError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
@@ -61,7 +60,7 @@ class SimControllerApi:
 
     async def _call(self, method: str, *arguments: Any) -> Any:
         try:
-            item = await self._store.get(keys.CONTROLLER)
+            item = await self._store.get(CONTROLLER_KEY)
         except StoreUnavailableError as error:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, str(error)) from error
         entry = None if item is None else decode_entry(item.key, item.value)

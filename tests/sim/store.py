@@ -13,13 +13,13 @@ from typing import Any, Final
 from sim.loop import MS_PER_S, PROCESS, SimProcess
 from sim.network import Network
 from sim.trace import Trace
-from tidelog.metadata.key_space import KeySpace
-from tidelog.metadata.lease_table import LeaseTable
 from tidelog.metadata.store import (
     Compare,
     Delete,
+    KeySpace,
     KeyValue,
     LeaseNotFoundError,
+    LeaseTable,
     Listing,
     Operation,
     Put,

@@ -33,8 +33,17 @@ from sim.plan import TOPIC, Plan, plan_for
 from sim.rpc import SimControllerApi, controller_name
 from sim.store import STORE, SimStore, StoreServer
 from sim.trace import Trace
-from tidelog.metadata import keys
-from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, TopicEntry, decode_entry
+from tidelog.metadata.entries import (
+    ISR_CHANGE_PREFIX,
+    TOPIC_PREFIX,
+    BrokerEntry,
+    PartitionStateEntry,
+    TopicEntry,
+    broker_key,
+    decode_entry,
+    partition_state_key,
+    topic_key,
+)
 from tidelog.metadata.store import StoreError
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
@@ -179,12 +188,12 @@ class World:
         return [TopicPartition(TOPIC, index) for index in range(len(self.plan.assignments))]
 
     def partition_state(self, topic_partition: TopicPartition) -> PartitionStateEntry | None:
-        item = self.store.space.get(keys.partition_state(*topic_partition))
+        item = self.store.space.get(partition_state_key(*topic_partition))
         entry = None if item is None else decode_entry(item.key, item.value)
         return entry if isinstance(entry, PartitionStateEntry) else None
 
     def topic(self, name: str = TOPIC) -> TopicEntry | None:
-        item = self.store.space.get(keys.topic(name))
+        item = self.store.space.get(topic_key(name))
         entry = None if item is None else decode_entry(item.key, item.value)
         return entry if isinstance(entry, TopicEntry) else None
 
@@ -194,7 +203,7 @@ class World:
         return () if topic is None else topic.assignments[topic_partition.partition]
 
     def _assigned_to(self, broker_id: int) -> set[TopicPartition]:
-        entries = [decode_entry(item.key, item.value) for item in self.store.space.list_prefix(keys.TOPICS)]
+        entries = [decode_entry(item.key, item.value) for item in self.store.space.list_prefix(TOPIC_PREFIX)]
         return {
             TopicPartition(entry.name, index)
             for entry in entries
@@ -392,10 +401,10 @@ class World:
         active = [c for c in controllers if c and c.service.controller and c.service.controller.is_active]
         if len(active) != 1:
             missing.append(f"controllers in office: {active}")
-        if self.store.space.list_prefix(keys.ISR_CHANGE_NOTIFICATIONS):
+        if self.store.space.list_prefix(ISR_CHANGE_PREFIX):
             missing.append("ISR changes that no controller has read")
         topic = self.topic()
-        alive = {b: self.store.space.get(keys.broker_id(b)) for b in self.plan.brokers}
+        alive = {b: self.store.space.get(broker_key(b)) for b in self.plan.brokers}
         epochs = {b: item.create_revision for b, item in alive.items() if item is not None}
         for broker_id in self.plan.brokers:
             node = self.node(broker_id)

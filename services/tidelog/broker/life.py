@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from tidelog.broker.log.previous_life import NO_LEASE, UNKNOWN_BOOT, Life, life_of, read_boot_id
-from tidelog.metadata import keys
-from tidelog.metadata.entries import BrokerEntry, InvalidEntryError, decode_entry
+from tidelog.metadata.entries import CLUSTER_ID_KEY, BrokerEntry, InvalidEntryError, decode_entry
 from tidelog.metadata.session import Claim, KeyHeldError, OtherStoreError, Session
 from tidelog.metadata.store import Compare, KeyValue, MetadataStore, StoreError
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -165,7 +164,7 @@ class BrokerLife:
         """
         if not self._remembers:
             return ()
-        cluster = await self._store.get(keys.CLUSTER_ID)
+        cluster = await self._store.get(CLUSTER_ID_KEY)
         return () if cluster is None else (Compare.create_revision(cluster.key, cluster.create_revision),)
 
     # -- called by the session

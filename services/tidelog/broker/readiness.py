@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from tidelog.metadata import keys
-from tidelog.metadata.entries import InvalidEntryError, PartitionStateEntry, decode_entry
+from tidelog.metadata.entries import InvalidEntryError, PartitionStateEntry, decode_entry, partition_state_key
 from tidelog.metadata.store import MetadataStore, StoreError
 from tidelog.model.topics import TopicPartition
 
@@ -106,7 +105,7 @@ class BrokerReadiness:
 
     async def _state(self, partition: TopicPartition) -> PartitionStateEntry | None:
         try:
-            item = await self._store.get(keys.partition_state(partition.topic, partition.partition))
+            item = await self._store.get(partition_state_key(partition.topic, partition.partition))
             entry = None if item is None else decode_entry(item.key, item.value)
         except (StoreError, InvalidEntryError) as error:
             _log.debug("a partition's state can't be read", partition=str(partition), reason=str(error))

@@ -22,13 +22,15 @@ from tidelog.cli.log_survey import (
     latest_leader_epoch,
     partition_directories,
 )
-from tidelog.metadata import keys
 from tidelog.metadata.entries import (
+    PRODUCER_ID_BLOCK_KEY,
+    TOPIC_PREFIX,
     PartitionStateEntry,
     ProducerIdBlockEntry,
     TopicConfigEntry,
     TopicEntry,
     decode_entry,
+    topic_key,
 )
 from tidelog.metadata.store import MAX_TXN_OPERATIONS, Compare, MetadataStore, Put
 from tidelog.model.topics import INTERNAL_TOPICS
@@ -45,11 +47,11 @@ async def adopt_topics(store: MetadataStore, log_dir: Path, node_id: int) -> Non
 
     Raises OSError, CorruptFileError, StoreError.
     """
-    known = {item.key for item in (await store.list_prefix(keys.TOPICS)).items}
+    known = {item.key for item in (await store.list_prefix(TOPIC_PREFIX)).items}
     found = {
         topic: partitions
         for topic, partitions in sorted(_topics_on_disk(log_dir).items())
-        if keys.topic(topic) not in known
+        if topic_key(topic) not in known
     }
     if found:
         await _skip_producer_ids(
@@ -62,7 +64,7 @@ async def adopt_topics(store: MetadataStore, log_dir: Path, node_id: int) -> Non
 
 async def _skip_producer_ids(store: MetadataStore, directories: Iterable[Path]) -> None:
     """Raises the next producer id, so that no new producer gets an id that the logs already contain."""
-    known = await store.get(keys.PRODUCER_ID_BLOCK)
+    known = await store.get(PRODUCER_ID_BLOCK_KEY)
     block = None if known is None else decode_entry(known.key, known.value)
     next_id = block.first + block.count if isinstance(block, ProducerIdBlockEntry) else 0
     greatest = max((greatest_producer_id(directory) for directory in directories), default=-1)
@@ -100,7 +102,7 @@ async def _adopt(store: MetadataStore, topic: str, partitions: Mapping[int, Path
     entries.append(TopicEntry(topic, topic_id, tuple((node_id,) for _ in range(count))))
     for start in range(0, len(entries), MAX_TXN_OPERATIONS):
         puts = [Put(entry.key, entry.encode()) for entry in entries[start : start + MAX_TXN_OPERATIONS]]
-        await store.txn([Compare.absent(keys.topic(topic))], puts)
+        await store.txn([Compare.absent(topic_key(topic))], puts)
 
 
 def _next_epoch(directory: Path | None) -> int:

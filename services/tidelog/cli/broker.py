@@ -19,9 +19,8 @@ from tidelog.cli.rpc_door import open_rpc_door
 from tidelog.cli.service_options import service_options, settings_from
 from tidelog.cli.service_process import Started, Surroundings, run_service
 from tidelog.controller.metrics import ControllerMetrics
-from tidelog.metadata import keys
 from tidelog.metadata.cluster_identity import ensure_cluster_id
-from tidelog.metadata.entries import encode_uuid
+from tidelog.metadata.entries import CLUSTER_ID_KEY, encode_uuid
 from tidelog.metadata.store import MetadataStore
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.rpc.controller_api import ControllerApi
@@ -74,7 +73,7 @@ async def _cluster_id(store: MetadataStore, directory: Path) -> str:
     meta = await asyncio.to_thread(read_meta_properties, directory)
     if meta is None:
         return await ensure_cluster_id(store, encode_uuid(uuid.uuid4()))
-    if await store.get(keys.CLUSTER_ID) is None:
+    if await store.get(CLUSTER_ID_KEY) is None:
         raise CorruptFileError(
             f"log.dirs: {directory} belongs to cluster {meta.cluster_id}, but etcd holds no cluster. "
             "If etcd's data was lost, 'tidelog cluster recover' rebuilds it from the brokers' directories"

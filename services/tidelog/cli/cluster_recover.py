@@ -23,9 +23,8 @@ from tidelog.cli.rebuilt_metadata import RebuiltTopic, rebuild_topics
 from tidelog.cli.service_options import service_options, settings_from
 from tidelog.cli.service_process import etcd_options
 from tidelog.cli.tool_command import ToolCommand, ToolError
-from tidelog.metadata import keys
 from tidelog.metadata.cluster_identity import ensure_cluster_id
-from tidelog.metadata.entries import Entry, ProducerIdBlockEntry
+from tidelog.metadata.entries import ALL_KEYS_PREFIX, CONTROLLER_EPOCH_KEY, Entry, ProducerIdBlockEntry
 from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.store import MAX_TXN_BYTES, MAX_TXN_OPERATIONS, Delete, MetadataStore, Put, StoreError
@@ -35,7 +34,7 @@ PRODUCER_IDS_SKIPPED: Final = 1_000_000
 SURVEY_THREADS: Final = 8
 UNDER_WAY: Final = "/tidelog/recovering"
 """The key that exists while the store is filled, so that an interrupted recovery can be repeated."""
-_LEFTOVERS: Final = frozenset({keys.CONTROLLER_EPOCH, UNDER_WAY})
+_LEFTOVERS: Final = frozenset({CONTROLLER_EPOCH_KEY, UNDER_WAY})
 """The keys that an empty store may hold: an epoch that only grows."""
 
 
@@ -174,7 +173,7 @@ def _one_cluster(metas: dict[Path, MetaProperties]) -> str:
 
 async def recover(store: MetadataStore, found: Survey) -> list[RebuiltTopic]:
     """Fills the store. Raises ToolError if the store is not empty, StoreError."""
-    items = (await store.list_prefix(keys.EVERYTHING)).items
+    items = (await store.list_prefix(ALL_KEYS_PREFIX)).items
     is_under_way = any(item.key == UNDER_WAY for item in items)
     others = [item.key for item in items if item.key not in _LEFTOVERS]
     if others and not is_under_way:

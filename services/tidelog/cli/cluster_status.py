@@ -15,8 +15,8 @@ from tidelog.cli.local_cluster.readiness import etcd_serves
 from tidelog.cli.local_cluster.report import ClusterReport, read_metadata
 from tidelog.cli.output import note, print_table
 from tidelog.cli.tool_command import ToolCommand
-from tidelog.metadata import keys
 from tidelog.metadata.coordinators import GROUP, coordinator_ids, decode_coordinator
+from tidelog.metadata.entries import ALL_KEYS_PREFIX
 from tidelog.metadata.store import StoreError
 
 MAX_TROUBLED: Final = 30
@@ -101,7 +101,7 @@ async def _read(cluster: LocalCluster) -> ClusterReport:
     store = EtcdMetadataStore(cluster.etcd_options())
     try:
         coordinators = await store.list_prefix(coordinator_ids(GROUP))
-        everything = await store.list_prefix(keys.EVERYTHING)
+        everything = await store.list_prefix(ALL_KEYS_PREFIX)
         return read_metadata(
             everything.items, [decode_coordinator(item.key, item.value) for item in coordinators.items]
         )

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.metadata import keys
-from tidelog.metadata.entries import ControllerEntry, ControllerEpochEntry
+from tidelog.metadata.entries import (
+    CONTROLLER_EPOCH_KEY,
+    CONTROLLER_KEY,
+    ControllerEntry,
+    ControllerEpochEntry,
+)
 from tidelog.metadata.store import CompactedError, Compare, Delete, Get, KeyValue, MetadataStore, Put
 
 
@@ -25,7 +29,7 @@ class Office:
 
     @property
     def is_held(self) -> Compare:
-        return Compare.create_revision(keys.CONTROLLER, self.create_revision)
+        return Compare.create_revision(CONTROLLER_KEY, self.create_revision)
 
 
 async def take_office(
@@ -38,17 +42,17 @@ async def take_office(
     off), it is that one. Raises LeaseNotFoundError, StoreUnavailableError.
     """
     while True:
-        epoch_item = await store.get(keys.CONTROLLER_EPOCH)
+        epoch_item = await store.get(CONTROLLER_EPOCH_KEY)
         epoch = int(epoch_item.value) if epoch_item is not None else 0
         controller, next_epoch = ControllerEntry(controller_id, rpc_address), ControllerEpochEntry(epoch + 1)
         put = Put(controller.key, controller.encode(), lease)
         result = await store.txn(
             [
-                Compare.absent(keys.CONTROLLER),
-                Compare.mod_revision(keys.CONTROLLER_EPOCH, epoch_item.mod_revision if epoch_item else 0),
+                Compare.absent(CONTROLLER_KEY),
+                Compare.mod_revision(CONTROLLER_EPOCH_KEY, epoch_item.mod_revision if epoch_item else 0),
             ],
             [put, Put(next_epoch.key, next_epoch.encode())],
-            [Get(keys.CONTROLLER), Get(keys.CONTROLLER_EPOCH)],
+            [Get(CONTROLLER_KEY), Get(CONTROLLER_EPOCH_KEY)],
         )
         if result.succeeded:
             return Office(next_epoch.controller_epoch, result.revision, result.revision, put)
@@ -64,15 +68,15 @@ async def resign(store: MetadataStore, office: Office) -> None:
     """Vacate the office, if it is still held: the next term has the next epoch. Raises
     StoreUnavailableError.
     """
-    await store.txn([office.is_held], [Delete(keys.CONTROLLER)])
+    await store.txn([office.is_held], [Delete(CONTROLLER_KEY)])
 
 
 async def until_office_is_vacant(store: MetadataStore, holder: KeyValue) -> None:
     """Returns once `holder`'s key may be gone; raises StoreUnavailableError."""
-    watch = store.watch(keys.CONTROLLER, holder.mod_revision + 1)
+    watch = store.watch(CONTROLLER_KEY, holder.mod_revision + 1)
     try:
         async for batch in watch:
-            if any(event.key == keys.CONTROLLER and event.value is None for event in batch.events):
+            if any(event.key == CONTROLLER_KEY and event.value is None for event in batch.events):
                 return
     except CompactedError:
         return

@@ -20,8 +20,13 @@ import structlog
 from tidelog.controller.core.decision import ABSENT, Erase, NoteShutdown, Record, Write
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.election import Office
-from tidelog.metadata import keys
-from tidelog.metadata.entries import PartitionStateEntry, decode_entry
+from tidelog.metadata.entries import (
+    CONTROLLER_KEY,
+    PartitionStateEntry,
+    broker_key,
+    decode_entry,
+    parse_partition_state_key,
+)
 from tidelog.metadata.store import (
     MAX_TXN_BYTES,
     MAX_TXN_OPERATIONS,
@@ -87,7 +92,7 @@ def key_of(record: StoredRecord) -> str:
 
 
 def _is_partition_state(record: StoredRecord) -> bool:
-    return keys.parse_partition_state(key_of(record)) is not None
+    return parse_partition_state_key(key_of(record)) is not None
 
 
 def _packed(records: Iterable[StoredRecord], state: ClusterState) -> Iterator[Batch]:
@@ -138,8 +143,8 @@ def _compares_of(record: StoredRecord, state: ClusterState) -> dict[str, Compare
     if isinstance(entry, PartitionStateEntry) and expected != ABSENT:
         leader = state.brokers.get(entry.leader)
         if leader is not None:
-            broker_key = keys.broker_id(leader.broker_id)
-            compares[broker_key] = Compare.create_revision(broker_key, leader.broker_epoch)
+            leader_key = broker_key(leader.broker_id)
+            compares[leader_key] = Compare.create_revision(leader_key, leader.broker_epoch)
     return compares
 
 
@@ -244,9 +249,9 @@ class RecordWriter:
                     return True
 
     async def _send(self, batch: Batch) -> TxnResult:
-        guard = Compare.mod_revision(keys.CONTROLLER, self._office_revision)
+        guard = Compare.mod_revision(CONTROLLER_KEY, self._office_revision)
         return await self._store.txn(
-            [guard, *batch.compares.values()], batch.operations, [Get(keys.CONTROLLER), *batch.reads]
+            [guard, *batch.compares.values()], batch.operations, [Get(CONTROLLER_KEY), *batch.reads]
         )
 
     def _take_in(self, batch: Batch, result: TxnResult, changes: ChangeSet) -> bool:
@@ -295,7 +300,7 @@ class RecordWriter:
         while not self._is_over():
             try:
                 result = await self._store.txn(
-                    [self._office.is_held], [self._office.key, *reads], [Get(keys.CONTROLLER)]
+                    [self._office.is_held], [self._office.key, *reads], [Get(CONTROLLER_KEY)]
                 )
             except LeaseNotFoundError as error:
                 raise DeposedError("the controller's lease has ended") from error

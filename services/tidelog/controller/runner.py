@@ -26,8 +26,7 @@ from tidelog.controller.environment import rules_from
 from tidelog.controller.metrics import BrokerInfo, ControllerCounts, Overview
 from tidelog.controller.pushes import BrokerPushes, Delivered
 from tidelog.controller.record_writer import DeposedError, RecordWriter
-from tidelog.metadata import keys
-from tidelog.metadata.entries import PartitionStateEntry, decode_entry
+from tidelog.metadata.entries import ALL_KEYS_PREFIX, CONTROLLER_KEY, PartitionStateEntry, decode_entry
 from tidelog.metadata.store import MetadataStore, StoreError, StoreUnavailableError, WatchBatch
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -161,7 +160,7 @@ class Term:
 
         Raises DeposedError, StoreUnavailableError.
         """
-        listing = await self._store.list_prefix(keys.EVERYTHING)
+        listing = await self._store.list_prefix(ALL_KEYS_PREFIX)
         self.state.load((i.key, i.value, i.create_revision, i.mod_revision) for i in listing.items)
         self._revision = listing.revision
         self._begin_duty(self._watch(), "controller-watch")
@@ -423,11 +422,11 @@ class Term:
         self._background.append(task)
 
     async def _watch(self) -> None:
-        watch = self._store.watch(keys.EVERYTHING, self._revision + 1)
+        watch = self._store.watch(ALL_KEYS_PREFIX, self._revision + 1)
         try:
             async for batch in watch:
                 for event in batch.events:
-                    if event.key == keys.CONTROLLER and event.create_revision != self._office.create_revision:
+                    if event.key == CONTROLLER_KEY and event.create_revision != self._office.create_revision:
                         return self.depose("the controller's key is gone")
                 await self._inbox.put(batch)
         except StoreError as error:

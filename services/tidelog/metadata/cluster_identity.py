@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from tidelog.metadata import keys
+from tidelog.metadata.entries import CLUSTER_ID_KEY, SCHEMA_VERSION_KEY
 from tidelog.metadata.store import Compare, Get, MetadataStore, Put, StoreError
 
 SCHEMA_VERSION: Final = 1
@@ -22,9 +22,9 @@ async def ensure_cluster_id(store: MetadataStore, proposed: str) -> str:
     """
     value = json.dumps({"version": 1, "id": proposed}).encode()
     result = await store.txn(
-        [Compare.absent(keys.CLUSTER_ID)],
-        [Put(keys.CLUSTER_ID, value), Put(keys.SCHEMA_VERSION, b"%d" % SCHEMA_VERSION)],
-        [Get(keys.CLUSTER_ID), Get(keys.SCHEMA_VERSION)],
+        [Compare.absent(CLUSTER_ID_KEY)],
+        [Put(CLUSTER_ID_KEY, value), Put(SCHEMA_VERSION_KEY, b"%d" % SCHEMA_VERSION)],
+        [Get(CLUSTER_ID_KEY), Get(SCHEMA_VERSION_KEY)],
     )
     if result.succeeded:
         return proposed

@@ -10,18 +10,75 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from tidelog.metadata import keys
 from tidelog.metadata.store import StoreError
 from tidelog.model.brokers import Endpoint
 from tidelog.model.json_object import JsonObject
 from tidelog.model.topics import TopicPartition
 
+BROKER_PREFIX: Final = "/brokers/ids/"
+TOPIC_PREFIX: Final = "/brokers/topics/"
+CONTROLLER_KEY: Final = "/controller"
+CONTROLLER_EPOCH_KEY: Final = "/controller_epoch"
+ISR_CHANGE_PREFIX: Final = "/isr_change_notification/isr_change_"
+# Decimal; compared and set in the transaction that writes the notification of that number.
+ISR_CHANGE_COUNTER_KEY: Final = "/isr_change_notification/counter"
+TOPIC_CONFIG_PREFIX: Final = "/config/topics/"
+BROKER_CONFIG_PREFIX: Final = "/config/brokers/"
+CLIENT_QUOTA_PREFIX: Final = "/config/client_quotas/"
+# The name that stands for the cluster-wide default in a config key, as in Kafka's own store of old.
+DEFAULT_ENTITY_NAME: Final = "<default>"
+FEATURES_KEY: Final = "/features"
+PRODUCER_ID_BLOCK_KEY: Final = "/latest_producer_id_block"
+CLUSTER_ID_KEY: Final = "/cluster/id"
+SCHEMA_VERSION_KEY: Final = "/tidelog/schema_version"
+SETTLED_SUSPECT_PREFIX: Final = "/tidelog/settled_suspects/"
+# Everything: what the controller lists at its start and watches.
+ALL_KEYS_PREFIX: Final = "/"
+
+_STATE_KEY = re.compile(r"/brokers/topics/([^/]+)/partitions/(\d+)/state")
+
 _VERSION = 1
+
+
+def broker_key(number: int) -> str:
+    return f"{BROKER_PREFIX}{number}"
+
+
+def settled_suspect_key(number: int) -> str:
+    return f"{SETTLED_SUSPECT_PREFIX}{number}"
+
+
+def topic_key(name: str) -> str:
+    return f"{TOPIC_PREFIX}{name}"
+
+
+def partition_state_key(topic_name: str, partition: int) -> str:
+    return f"{TOPIC_PREFIX}{topic_name}/partitions/{partition}/state"
+
+
+def topic_config_key(name: str) -> str:
+    return f"{TOPIC_CONFIG_PREFIX}{name}"
+
+
+def broker_config_key(entity: str) -> str:
+    """`entity` is a broker id in decimal, or "" for the cluster-wide default."""
+    return f"{BROKER_CONFIG_PREFIX}{entity or DEFAULT_ENTITY_NAME}"
+
+
+def isr_change_key(number: int) -> str:
+    return f"{ISR_CHANGE_PREFIX}{number:010d}"
+
+
+def parse_partition_state_key(key: str) -> TopicPartition | None:
+    """Returns the partition whose state `key` holds, or None if it is another kind of key."""
+    match = _STATE_KEY.fullmatch(key)
+    return TopicPartition(match[1], int(match[2])) if match else None
 
 
 class InvalidEntryError(StoreError):
@@ -42,7 +99,7 @@ class BrokerEntry(NamedTuple):
 
     @property
     def key(self) -> str:
-        return keys.broker_id(self.broker_id)
+        return broker_key(self.broker_id)
 
     def encode(self) -> bytes:
         return _dump(
@@ -75,7 +132,7 @@ class ControllerEntry(NamedTuple):
 
     @property
     def key(self) -> str:
-        return keys.CONTROLLER
+        return CONTROLLER_KEY
 
     def encode(self) -> bytes:
         return _dump(
@@ -88,7 +145,7 @@ class ControllerEpochEntry(NamedTuple):
 
     @property
     def key(self) -> str:
-        return keys.CONTROLLER_EPOCH
+        return CONTROLLER_EPOCH_KEY
 
     def encode(self) -> bytes:
         return b"%d" % self.controller_epoch
@@ -109,7 +166,7 @@ class TopicEntry(NamedTuple):
 
     @property
     def key(self) -> str:
-        return keys.topic(self.name)
+        return topic_key(self.name)
 
     def encode(self) -> bytes:
         return _dump(
@@ -137,7 +194,7 @@ class PartitionStateEntry(NamedTuple):
 
     @property
     def key(self) -> str:
-        return keys.partition_state(self.topic, self.partition)
+        return partition_state_key(self.topic, self.partition)
 
     def encode(self) -> bytes:
         value: JsonObject = {
@@ -162,7 +219,7 @@ class TopicConfigEntry(NamedTuple):
 
     @property
     def key(self) -> str:
-        return keys.topic_config(self.topic)
+        return topic_config_key(self.topic)
 
     def encode(self) -> bytes:
         return _dump({"version": _VERSION, "config": dict(self.configs)})
@@ -178,7 +235,7 @@ class BrokerConfigEntry(NamedTuple):
 
     @property
     def key(self) -> str:
-        return keys.broker_config(self.entity)
+        return broker_config_key(self.entity)
 
     def encode(self) -> bytes:
         return _dump({"version": _VERSION, "config": dict(self.configs)})
@@ -201,7 +258,7 @@ class ClientQuotaEntry(NamedTuple):
     @property
     def key(self) -> str:
         name = base64.urlsafe_b64encode(_dump(self.entity.parts)).rstrip(b"=").decode()
-        return f"{keys.CLIENT_QUOTAS}{name}"
+        return f"{CLIENT_QUOTA_PREFIX}{name}"
 
     def encode(self) -> bytes:
         return _dump({"version": _VERSION, "entity": self.entity.parts, "values": dict(self.values)})
@@ -217,7 +274,7 @@ class ProducerIdBlockEntry:
 
     @property
     def key(self) -> str:
-        return keys.PRODUCER_ID_BLOCK
+        return PRODUCER_ID_BLOCK_KEY
 
     def encode(self) -> bytes:
         return _dump(
@@ -232,7 +289,7 @@ class FeaturesEntry(NamedTuple):
 
     @property
     def key(self) -> str:
-        return keys.FEATURES
+        return FEATURES_KEY
 
     def encode(self) -> bytes:
         return _dump({"version": _VERSION, "levels": dict(self.levels)})
@@ -246,7 +303,7 @@ class IsrChangeEntry(NamedTuple):
 
     @property
     def key(self) -> str:
-        return keys.isr_change_notification(self.number)
+        return isr_change_key(self.number)
 
     def encode(self) -> bytes:
         partitions = [{"topic": p.topic, "partition": p.partition} for p in self.partitions]
@@ -263,7 +320,7 @@ class SettledSuspectEntry(NamedTuple):
 
     @property
     def key(self) -> str:
-        return keys.settled_suspect(self.broker_id)
+        return settled_suspect_key(self.broker_id)
 
     def encode(self) -> bytes:
         return _dump({"version": _VERSION, "broker_epoch": self.broker_epoch})
@@ -294,44 +351,44 @@ def decode_entry(key: str, value: bytes) -> Entry | None:
 
 
 def _decode_entry(key: str, value: bytes) -> Entry | None:
-    if key.startswith(keys.TOPICS):
-        partition = keys.parse_partition_state(key)
+    if key.startswith(TOPIC_PREFIX):
+        partition = parse_partition_state_key(key)
         if partition is not None:
             return _decode_partition_state(partition, json.loads(value))
-        name = key[len(keys.TOPICS) :]
+        name = key[len(TOPIC_PREFIX) :]
         return None if "/" in name else _decode_topic(name, json.loads(value))
-    if key.startswith(keys.BROKER_IDS):
-        return _decode_broker(int(key[len(keys.BROKER_IDS) :]), json.loads(value))
-    if key.startswith(keys.TOPIC_CONFIGS):
-        return TopicConfigEntry(key[len(keys.TOPIC_CONFIGS) :], _configs(value))
-    if key.startswith(keys.BROKER_CONFIGS):
-        entity = key[len(keys.BROKER_CONFIGS) :]
-        return BrokerConfigEntry("" if entity == keys.DEFAULT_ENTITY_NAME else entity, _configs(value))
-    if key.startswith(keys.ISR_CHANGE_NOTIFICATIONS):
+    if key.startswith(BROKER_PREFIX):
+        return _decode_broker(int(key[len(BROKER_PREFIX) :]), json.loads(value))
+    if key.startswith(TOPIC_CONFIG_PREFIX):
+        return TopicConfigEntry(key[len(TOPIC_CONFIG_PREFIX) :], _configs(value))
+    if key.startswith(BROKER_CONFIG_PREFIX):
+        entity = key[len(BROKER_CONFIG_PREFIX) :]
+        return BrokerConfigEntry("" if entity == DEFAULT_ENTITY_NAME else entity, _configs(value))
+    if key.startswith(ISR_CHANGE_PREFIX):
         partitions = json.loads(value)["partitions"]
         return IsrChangeEntry(
-            int(key[len(keys.ISR_CHANGE_NOTIFICATIONS) :]),
+            int(key[len(ISR_CHANGE_PREFIX) :]),
             tuple(TopicPartition(p["topic"], p["partition"]) for p in partitions),
         )
-    if key.startswith(keys.SETTLED_SUSPECTS):
-        broker_id = int(key[len(keys.SETTLED_SUSPECTS) :])
+    if key.startswith(SETTLED_SUSPECT_PREFIX):
+        broker_id = int(key[len(SETTLED_SUSPECT_PREFIX) :])
         return SettledSuspectEntry(broker_id, json.loads(value)["broker_epoch"])
-    if key.startswith(keys.CLIENT_QUOTAS):
+    if key.startswith(CLIENT_QUOTA_PREFIX):
         quota = json.loads(value)
         return ClientQuotaEntry(QuotaEntity(tuple((t, n) for t, n in quota["entity"])), quota["values"])
     return _decode_single(key, value)
 
 
 def _decode_single(key: str, value: bytes) -> Entry | None:
-    if key == keys.CONTROLLER:
+    if key == CONTROLLER_KEY:
         controller = json.loads(value)
         return ControllerEntry(controller["controller_id"], controller.get("rpc_address", ""))
-    if key == keys.CONTROLLER_EPOCH:
+    if key == CONTROLLER_EPOCH_KEY:
         return ControllerEpochEntry(int(value))
-    if key == keys.PRODUCER_ID_BLOCK:
+    if key == PRODUCER_ID_BLOCK_KEY:
         block = json.loads(value)
         return ProducerIdBlockEntry(block["broker"], block["first"], block["count"])
-    if key == keys.FEATURES:
+    if key == FEATURES_KEY:
         return FeaturesEntry(json.loads(value)["levels"])
     return None
 

@@ -7,7 +7,7 @@ from typing import Final
 
 import structlog
 
-from tidelog.metadata import keys
+from tidelog.metadata.entries import SCHEMA_VERSION_KEY
 from tidelog.metadata.store import MetadataStore, StoreUnavailableError
 
 RETRY_MS: Final = 500
@@ -21,7 +21,7 @@ async def until_store_answers(store: MetadataStore, where: str) -> None:
     attempts = 0
     while True:
         try:
-            await store.get(keys.SCHEMA_VERSION)
+            await store.get(SCHEMA_VERSION_KEY)
         except StoreUnavailableError as error:
             if attempts % (REMIND_MS // RETRY_MS) == 0:
                 _log.warning("waiting for the metadata store", where=where, reason=str(error))

@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from tidelog.metadata import keys
-from tidelog.metadata.entries import ControllerEntry, InvalidEntryError, decode_entry
+from tidelog.metadata.entries import CONTROLLER_KEY, ControllerEntry, InvalidEntryError, decode_entry
 from tidelog.metadata.store import CompactedError, MetadataStore, StoreUnavailableError
 
 RETRY_MS: Final = 500
@@ -56,14 +55,14 @@ class ControllerLocation:
             await asyncio.sleep(RETRY_MS / 1000)
 
     async def _list_and_watch(self) -> None:
-        listing = await self._store.list_prefix(keys.CONTROLLER)
-        found = next((item for item in listing.items if item.key == keys.CONTROLLER), None)
+        listing = await self._store.list_prefix(CONTROLLER_KEY)
+        found = next((item for item in listing.items if item.key == CONTROLLER_KEY), None)
         self._set(None if found is None else _holder(found.value, found.create_revision))
-        watch = self._store.watch(keys.CONTROLLER, listing.revision + 1)
+        watch = self._store.watch(CONTROLLER_KEY, listing.revision + 1)
         try:
             async for batch in watch:
                 for event in batch.events:
-                    if event.key == keys.CONTROLLER:
+                    if event.key == CONTROLLER_KEY:
                         gone = event.value is None
                         self._set(None if gone else _holder(event.value or b"", event.create_revision))
         finally:
@@ -77,7 +76,7 @@ class ControllerLocation:
 
 
 def _holder(value: bytes, create_revision: int) -> Officeholder:
-    entry = decode_entry(keys.CONTROLLER, value)
+    entry = decode_entry(CONTROLLER_KEY, value)
     if not isinstance(entry, ControllerEntry):
-        raise InvalidEntryError(f"{keys.CONTROLLER} holds {value!r}")
+        raise InvalidEntryError(f"{CONTROLLER_KEY} holds {value!r}")
     return Officeholder(entry.controller_id, entry.rpc_address, create_revision)

@@ -18,8 +18,7 @@ from tidelog.cli.cluster_recover import UNDER_WAY, recover, survey_directories
 from tidelog.cli.log_survey import FoundReplica, LogEnd
 from tidelog.cli.rebuilt_metadata import rebuild_topics
 from tidelog.cli.tool_command import ToolError
-from tidelog.metadata import keys
-from tidelog.metadata.entries import PartitionStateEntry, TopicEntry, decode_entry
+from tidelog.metadata.entries import CONTROLLER_EPOCH_KEY, PartitionStateEntry, TopicEntry, decode_entry
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import Put
 from tidelog.model.topics import TopicPartition
@@ -114,7 +113,7 @@ def test_a_store_is_filled_from_directories(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         store = FileMetadataStore.open(tmp_path / "metadata", monotonic_ms=lambda: 0)
-        await store.txn([], [Put(keys.CONTROLLER_EPOCH, b"7")])
+        await store.txn([], [Put(CONTROLLER_EPOCH_KEY, b"7")])
         await recover(store, found)
         entries = [decode_entry(item.key, item.value) for item in (await store.list_prefix("/")).items]
         (state,) = [entry for entry in entries if isinstance(entry, PartitionStateEntry)]

@@ -17,8 +17,7 @@ from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.core.topics import create_topics
 from tidelog.controller.environment import RandomChance, rules_from
 from tidelog.controller.server import Controller
-from tidelog.metadata import keys
-from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, TopicConfigEntry
+from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, TopicConfigEntry, broker_key
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.lease_keeper import LeaseKeeper
 from tidelog.metadata.store import Compare, Put
@@ -70,7 +69,7 @@ class Core:
     def death(self, *broker_ids: int) -> None:
         for broker_id in broker_ids:
             self.revision += 1
-            self.state.apply_removal(keys.broker_id(broker_id), self.revision, self.changes)
+            self.state.apply_removal(broker_key(broker_id), self.revision, self.changes)
         self.settle()
 
     def register(self, broker_id: int, **said: Any) -> int:

@@ -14,9 +14,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidelog.controller.server import Controller
-from tidelog.metadata import journal as journal_module
-from tidelog.metadata import keys
-from tidelog.metadata.entries import IsrChangeEntry, PartitionStateEntry, decode_entry
+from tidelog.metadata import file_store as file_store_module
+from tidelog.metadata.entries import (
+    CONTROLLER_KEY,
+    TOPIC_PREFIX,
+    IsrChangeEntry,
+    PartitionStateEntry,
+    decode_entry,
+    partition_state_key,
+)
 from tidelog.metadata.store import Compare, Delete, Put
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -157,7 +163,7 @@ def test_an_isr_change_of_a_leader_is_passed_on_and_its_notification_removed(
         for broker_id in (1, 2):
             await cluster.birth(broker_id)
         await _create(cluster, "t", 1, 2)
-        item = await cluster.store.get(keys.partition_state("t", 0))
+        item = await cluster.store.get(partition_state_key("t", 0))
         entry = decode_entry(item.key, item.value)
         assert isinstance(entry, PartitionStateEntry)
         shrunk = entry._replace(isr=(entry.leader,))
@@ -182,7 +188,7 @@ def test_a_leaders_write_in_between_is_read_and_decided_anew(run_cluster: RunClu
         for broker_id in (1, 2, 3):
             await cluster.birth(broker_id)
         await _create(cluster, "t", 1, 3)
-        item = await cluster.store.get(keys.partition_state("t", 0))
+        item = await cluster.store.get(partition_state_key("t", 0))
         entry = decode_entry(item.key, item.value)
         assert isinstance(entry, PartitionStateEntry)
         # Both at once: the controller decides on the death before it has seen the new ISR.
@@ -231,7 +237,7 @@ def test_a_lost_office_is_taken_again(run_cluster: RunCluster) -> None:
     async def scenario(cluster: Any) -> None:
         broker = await cluster.birth(1)
         epoch = cluster.controller.controller_epoch
-        await cluster.store.txn([], [Delete(keys.CONTROLLER)])
+        await cluster.store.txn([], [Delete(CONTROLLER_KEY)])
         await cluster.until(lambda: cluster.controller.controller_epoch not in (None, epoch))
         await _create(cluster, "t")
         assert "t" in broker.topics
@@ -263,7 +269,7 @@ def test_one_that_stands_by_has_a_lease_when_the_office_is_vacant(run_cluster: R
         await cluster.controller.stop()
         await cluster.until(lambda: standby.is_active)
         assert len(leases) == 2
-        holder = await cluster.store.get(keys.CONTROLLER)
+        holder = await cluster.store.get(CONTROLLER_KEY)
         assert holder is not None and holder.lease == leases[1]
         cluster.controller = standby
 
@@ -280,7 +286,7 @@ def test_a_full_disk_refuses_and_the_controller_goes_on(
         broker = await cluster.birth(1)
         await _create(cluster, "before")
         with monkeypatch.context() as patch:
-            patch.setattr(journal_module.os, "write", full)
+            patch.setattr(file_store_module.os, "write", full)
             with pytest.raises(KafkaError) as raised:
                 await _create(cluster, "refused")
         assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
@@ -311,7 +317,7 @@ def test_half_done_work_is_finished_by_the_next(
 
     async def life(directory: Path) -> tuple[int, int]:
         cluster = make_cluster(directory)
-        journal = directory / journal_module.JOURNAL_NAME
+        journal = directory / file_store_module.JOURNAL_NAME
         await cluster.start()
         if work != "create":
             await _create(cluster, "t", 300)
@@ -335,7 +341,7 @@ def test_half_done_work_is_finished_by_the_next(
         count = len(broker.topics["t"].partitions) if "t" in broker.topics else 0
         assert count in accepted
         assert len(broker.replicas) == count
-        states = await cluster.store.list_prefix(keys.TOPICS)
+        states = await cluster.store.list_prefix(TOPIC_PREFIX)
         assert len(states.items) == (count + 1 if count else 0)
         if count:
             await _delete(cluster, "t")
@@ -346,5 +352,5 @@ def test_half_done_work_is_finished_by_the_next(
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         start, end = asyncio.run(life(directory))
-        os.truncate(directory / journal_module.JOURNAL_NAME, start + (end - start) * per_mille // 1000)
+        os.truncate(directory / file_store_module.JOURNAL_NAME, start + (end - start) * per_mille // 1000)
         asyncio.run(next_life(directory))

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from tidelog.controller import pushes
-from tidelog.metadata import keys
-from tidelog.metadata.entries import IsrChangeEntry, PartitionStateEntry, decode_entry
+from tidelog.metadata.entries import IsrChangeEntry, PartitionStateEntry, decode_entry, partition_state_key
 from tidelog.metadata.store import Compare, Put
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -84,7 +83,7 @@ def test_an_isr_change_is_known_at_once_and_told_when_its_leader_says_so(run_clu
         for broker_id in (1, 2, 3):
             await cluster.birth(broker_id)
         await _create(cluster, "t", 1, 3)
-        item = await cluster.store.get(keys.partition_state("t", 0))
+        item = await cluster.store.get(partition_state_key("t", 0))
         entry = decode_entry(item.key, item.value)
         assert isinstance(entry, PartitionStateEntry)
         for broker in cluster.brokers.values():
@@ -240,7 +239,7 @@ def test_a_move_over_the_store_from_request_to_end(run_cluster: RunCluster) -> N
         assert {state.adding_replicas for state in mover.topics["t"].partitions} == {(3,)}
         mover.commands.clear()
         for index in range(50):
-            item = await cluster.store.get(keys.partition_state("t", index))
+            item = await cluster.store.get(partition_state_key("t", index))
             entry = decode_entry(item.key, item.value)
             assert isinstance(entry, PartitionStateEntry)
             joined = entry._replace(isr=(*entry.isr, 3))

@@ -24,10 +24,8 @@ from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.core.topics import create_partitions, create_topics, delete_topics, finish_half_done
 from tidelog.controller.environment import RandomChance, rules_from
 from tidelog.controller.record_writer import Batch, pack_records
-from tidelog.metadata import keys
-from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, decode_entry
-from tidelog.metadata.key_space import KeySpace
-from tidelog.metadata.store import Delete, Put
+from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, broker_key, decode_entry
+from tidelog.metadata.store import Delete, KeySpace, Put
 from tidelog.model.brokers import Endpoint
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.messages.alter_partition_reassignments import (
@@ -106,8 +104,8 @@ class World:
 
     def die(self, *broker_ids: int) -> None:
         for broker_id in broker_ids:
-            self.space.transact((), (Delete(keys.broker_id(broker_id)),), (), bool)
-            self._refresh((keys.broker_id(broker_id),))
+            self.space.transact((), (Delete(broker_key(broker_id)),), (), bool)
+            self._refresh((broker_key(broker_id),))
 
     def join(self, broker_id: int) -> None:
         """Every leader takes it into the ISR."""

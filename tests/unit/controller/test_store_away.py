@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tidelog.controller.server import Controller
-from tidelog.metadata import keys
+from tidelog.metadata.entries import CONTROLLER_KEY, TOPIC_PREFIX
 from tidelog.metadata.store import (
     Compare,
     Delete,
@@ -119,7 +119,7 @@ def test_a_request_of_unknown_outcome_is_answered_so_and_the_term_goes_on(
         there = {"t"} if fate == "lost answer" else set()
         assert broker.topics.keys() == {"after", "afterwards", *there}
         assert cluster.controller.controller_epoch == epoch, "the office was held all along"
-        stored = await cluster.store.list_prefix(keys.TOPICS)
+        stored = await cluster.store.list_prefix(TOPIC_PREFIX)
         assert len(stored.items) == 4 + (4 if there else 0)
 
     run_cluster(scenario)
@@ -177,7 +177,7 @@ def test_what_was_begun_is_brought_to_an_end(run_cluster: RunCluster, fate: str)
         await cluster.until(lambda: not broker.topics)
         for late in store.late:
             await late()
-        assert not (await cluster.store.list_prefix(keys.TOPICS)).items
+        assert not (await cluster.store.list_prefix(TOPIC_PREFIX)).items
         assert cluster.controller.controller_epoch == epoch
 
     run_cluster(scenario)
@@ -212,7 +212,7 @@ def test_an_office_lost_while_the_store_was_away_ends_the_term(run_cluster: RunC
         store.fate = lambda: "away"
         asking = asyncio.create_task(_create(cluster, "t"))
         await asyncio.sleep(0)
-        await cluster.store.txn([], [Delete(keys.CONTROLLER)])
+        await cluster.store.txn([], [Delete(CONTROLLER_KEY)])
         with pytest.raises(KafkaError):
             await asking
         await cluster.until(lambda: not cluster.controller.is_active)
@@ -236,7 +236,7 @@ def test_a_request_cut_off_by_the_end_of_the_term_says_whether_it_may_be_repeate
             count += 1
             if count == 2:  # the topic's own key is there, its partitions are not
                 store.before = None
-                await cluster.store.txn([], [Delete(keys.CONTROLLER)])
+                await cluster.store.txn([], [Delete(CONTROLLER_KEY)])
 
         store.before = usurped
         begun = asyncio.create_task(_create(cluster, "begun", 1000))

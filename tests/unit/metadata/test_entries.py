@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.metadata import keys
 from tidelog.metadata.entries import (
     BrokerConfigEntry,
     BrokerEntry,
@@ -28,6 +27,9 @@ from tidelog.metadata.entries import (
     decode_entry,
     decode_uuid,
     encode_uuid,
+    parse_partition_state_key,
+    partition_state_key,
+    topic_key,
 )
 from tidelog.model.brokers import Endpoint
 from tidelog.model.topics import TopicPartition
@@ -98,9 +100,9 @@ def test_other_values_are_refused_by_name(entry: Entry, value: bytes) -> None:
 
 @given(_NAMES, _IDS)
 def test_partition_keys(topic: str, partition: int) -> None:
-    key = keys.partition_state(topic, partition)
-    assert keys.parse_partition_state(key) == (topic, partition)
-    assert keys.parse_partition_state(keys.topic(topic)) is None
+    key = partition_state_key(topic, partition)
+    assert parse_partition_state_key(key) == (topic, partition)
+    assert parse_partition_state_key(topic_key(topic)) is None
 
 
 @given(st.uuids())

@@ -17,9 +17,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.metadata import journal as journal_module
-from tidelog.metadata.file_store import FileMetadataStore, StoreInUseError
-from tidelog.metadata.journal import JOURNAL_NAME, CorruptJournalError
+from tidelog.metadata import file_store as file_store_module
+from tidelog.metadata.file_store import JOURNAL_NAME, CorruptJournalError, FileMetadataStore, StoreInUseError
 from tidelog.metadata.store import Delete, KeyValue, Operation, Put, StoreUnavailableError
 
 FRAME_HEADER_BYTES = 12
@@ -204,7 +203,7 @@ def test_a_full_disk_refuses_and_takes_nothing_back(
         before = await store.list_prefix("/")
         watch = store.watch("/", before.revision + 1)
         with monkeypatch.context() as patch:
-            patch.setattr(journal_module.os, fails, full)
+            patch.setattr(file_store_module.os, fails, full)
             results = await asyncio.gather(
                 *(store.txn([], [Put("/a", b"lost")]) for _ in range(3)), return_exceptions=True
             )
@@ -236,7 +235,7 @@ def test_parallel_transactions_share_flushes(tmp_path: Path, monkeypatch: pytest
         real(descriptor)
 
     async def scenario(store: FileMetadataStore) -> None:
-        monkeypatch.setattr(journal_module.os, "fdatasync", counting)
+        monkeypatch.setattr(file_store_module.os, "fdatasync", counting)
         await asyncio.gather(*(store.txn([], [Put(f"/{number}", b"")]) for number in range(100)))
 
     _with_store(tmp_path, scenario)

@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from tidelog.metadata import keys
 from tidelog.metadata.cluster_identity import SchemaVersionError, ensure_cluster_id
+from tidelog.metadata.entries import SCHEMA_VERSION_KEY
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.lease_keeper import LeaseKeeper
-from tidelog.metadata.lease_table import LeaseTable
-from tidelog.metadata.store import LeaseNotFoundError, Put
+from tidelog.metadata.store import LeaseNotFoundError, LeaseTable, Put
 
 Scenario = Callable[[FileMetadataStore], Awaitable[None]]
 
@@ -37,7 +36,7 @@ def test_the_first_cluster_id_stays(run: Callable[[Scenario], None]) -> None:
     async def scenario(store: FileMetadataStore) -> None:
         assert await ensure_cluster_id(store, "first") == "first"
         assert await ensure_cluster_id(store, "second") == "first"
-        await store.txn([], [Put(keys.SCHEMA_VERSION, b"99")])
+        await store.txn([], [Put(SCHEMA_VERSION_KEY, b"99")])
         with pytest.raises(SchemaVersionError, match="99"):
             await ensure_cluster_id(store, "third")
 

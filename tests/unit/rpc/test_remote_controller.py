@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from tidelog.metadata import keys
-from tidelog.metadata.entries import ControllerEntry
+from tidelog.metadata.entries import CONTROLLER_KEY, ControllerEntry
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.store import Delete, Put
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -84,11 +83,11 @@ class Town:
 
     async def elect(self, controller_id: int, address: str) -> None:
         entry = ControllerEntry(controller_id, address)
-        await self.store.txn([], [Delete(keys.CONTROLLER)])
+        await self.store.txn([], [Delete(CONTROLLER_KEY)])
         await self.store.txn([], [Put(entry.key, entry.encode())])
 
     async def vacate(self) -> None:
-        await self.store.txn([], [Delete(keys.CONTROLLER)])
+        await self.store.txn([], [Delete(CONTROLLER_KEY)])
 
     async def stop(self) -> None:
         await self.remote.stop()

@@ -11,8 +11,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from tidelog.metadata import keys
 from tidelog.metadata.entries import (
+    BROKER_CONFIG_PREFIX,
+    BROKER_PREFIX,
+    DEFAULT_ENTITY_NAME,
+    FEATURES_KEY,
+    TOPIC_CONFIG_PREFIX,
+    TOPIC_PREFIX,
     BrokerConfigEntry,
     BrokerEntry,
     ClientQuotaEntry,
@@ -25,6 +30,7 @@ from tidelog.metadata.entries import (
     TopicConfigEntry,
     TopicEntry,
     decode_entry,
+    parse_partition_state_key,
 )
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.features import DEFAULT_FEATURE_LEVELS
@@ -262,23 +268,23 @@ class ClusterState:
         self._gone_at[key] = revision
         if self.revisions.pop(key, None) is None:
             return
-        partition_key = keys.parse_partition_state(key)
+        partition_key = parse_partition_state_key(key)
         if partition_key is not None:
             self._remove_partition(partition_key, changes)
-        elif key.startswith(keys.TOPICS):
-            self._remove_topic(key[len(keys.TOPICS) :], changes)
-        elif key.startswith(keys.TOPIC_CONFIGS):
-            topic = key[len(keys.TOPIC_CONFIGS) :]
+        elif key.startswith(TOPIC_PREFIX):
+            self._remove_topic(key[len(TOPIC_PREFIX) :], changes)
+        elif key.startswith(TOPIC_CONFIG_PREFIX):
+            topic = key[len(TOPIC_CONFIG_PREFIX) :]
             self.topic_configs.pop(topic, None)
             changes.topic_configs = True
             self._topic_changed(topic, changes)
-        elif key.startswith(keys.BROKER_IDS):
-            self._remove_broker(int(key[len(keys.BROKER_IDS) :]), changes)
-        elif key.startswith(keys.BROKER_CONFIGS):
-            entity = key[len(keys.BROKER_CONFIGS) :]
-            self.broker_configs.pop("" if entity == keys.DEFAULT_ENTITY_NAME else entity, None)
+        elif key.startswith(BROKER_PREFIX):
+            self._remove_broker(int(key[len(BROKER_PREFIX) :]), changes)
+        elif key.startswith(BROKER_CONFIG_PREFIX):
+            entity = key[len(BROKER_CONFIG_PREFIX) :]
+            self.broker_configs.pop("" if entity == DEFAULT_ENTITY_NAME else entity, None)
             changes.broker_configs = True
-        elif key == keys.FEATURES:
+        elif key == FEATURES_KEY:
             self.feature_levels = DEFAULT_FEATURE_LEVELS
             changes.features = True
         else:

@@ -14,8 +14,13 @@ from typing import Final, NamedTuple
 from tidelog.controller.core.decision import ABSENT, Context, Decision, Erase, Record, Write
 from tidelog.controller.core.placement import Assignments, place_replicas
 from tidelog.controller.core.state import ClusterState
-from tidelog.metadata import keys
-from tidelog.metadata.entries import PartitionStateEntry, TopicConfigEntry, TopicEntry
+from tidelog.metadata.entries import (
+    PartitionStateEntry,
+    TopicConfigEntry,
+    TopicEntry,
+    partition_state_key,
+    topic_config_key,
+)
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import ZERO_TOPIC_ID, collision_key, topic_name_problem
 from tidelog.rpc.broker_commands import NO_LEADER
@@ -342,9 +347,9 @@ def delete_topics(
 def deleted_topic_records(state: ClusterState, topic: TopicEntry) -> list[Record]:
     records: list[Record] = [Erase(topic.key)]
     if topic.name in state.topic_configs:
-        records.append(Erase(keys.topic_config(topic.name)))
+        records.append(Erase(topic_config_key(topic.name)))
     stored = sorted(state.partitions.get(topic.name, ()))
-    records += [Erase(keys.partition_state(topic.name, partition)) for partition in stored]
+    records += [Erase(partition_state_key(topic.name, partition)) for partition in stored]
     return records
 
 
@@ -397,8 +402,8 @@ def finish_half_done(state: ClusterState, context: Context) -> Decision[None]:
                 records.append(Write(first_state(state, context, topic.name, partition, replicas), ABSENT))
     for name, stored in state.partitions.items():
         known = len(state.topics[name].assignments) if name in state.topics else 0
-        records += [Erase(keys.partition_state(name, index)) for index in sorted(stored) if index >= known]
-    records += [Erase(keys.topic_config(name)) for name in state.topic_configs if name not in state.topics]
+        records += [Erase(partition_state_key(name, index)) for index in sorted(stored) if index >= known]
+    records += [Erase(topic_config_key(name)) for name in state.topic_configs if name not in state.topics]
     return Decision(tuple(records), None)
 
 

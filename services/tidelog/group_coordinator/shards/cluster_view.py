@@ -13,13 +13,15 @@ from uuid import UUID
 import structlog
 
 from tidelog.group_coordinator.shard_core import ClusterImage, TopicImage
-from tidelog.metadata import keys
 from tidelog.metadata.entries import (
+    BROKER_PREFIX,
+    TOPIC_PREFIX,
     BrokerEntry,
     InvalidEntryError,
     PartitionStateEntry,
     TopicEntry,
     decode_entry,
+    parse_partition_state_key,
 )
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.coordinator_shards import ShardKind
@@ -94,14 +96,14 @@ class ClusterView:
                 self._is_image_stale = True
 
     def _forget(self, key: str) -> None:
-        partition = keys.parse_partition_state(key)
+        partition = parse_partition_state_key(key)
         if partition is not None:
             self.leaders.pop(TopicPartition(*partition), None)
-        elif key.startswith(keys.TOPICS):
-            if self.topics.pop(key[len(keys.TOPICS) :], None) is not None:
+        elif key.startswith(TOPIC_PREFIX):
+            if self.topics.pop(key[len(TOPIC_PREFIX) :], None) is not None:
                 self._is_image_stale = True
-        elif key.startswith(keys.BROKER_IDS) and key[len(keys.BROKER_IDS) :].isdecimal():
-            self.brokers.pop(int(key[len(keys.BROKER_IDS) :]), None)
+        elif key.startswith(BROKER_PREFIX) and key[len(BROKER_PREFIX) :].isdecimal():
+            self.brokers.pop(int(key[len(BROKER_PREFIX) :]), None)
 
     def image(self) -> ClusterImage:
         if self._is_image_stale:

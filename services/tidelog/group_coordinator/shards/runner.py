@@ -28,7 +28,7 @@ from tidelog.group_coordinator.shards.producer_ids import ProducerIds
 from tidelog.group_coordinator.shards.request_tracing import RequestTracing
 from tidelog.group_coordinator.shards.shard import Cancellable, Shard, ShardState
 from tidelog.group_coordinator.shards.store_follower import StoreFollower
-from tidelog.metadata import keys
+from tidelog.metadata.entries import parse_partition_state_key, topic_key
 from tidelog.metadata.store import Listing, MetadataStore, StoreError, WatchBatch
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
@@ -189,7 +189,7 @@ class CoordinatorRuntime:
         led: list[ShardId] = []
         for event in batch.events:
             self.view.take(event.key, event.value, event.create_revision)
-            partition = keys.parse_partition_state(event.key)
+            partition = parse_partition_state_key(event.key)
             if partition is None:
                 is_general = True
             elif partition.topic.startswith("__"):
@@ -229,7 +229,7 @@ class CoordinatorRuntime:
 
     async def _ask_topic(self, topic: str, told: Callable[[bool | None], None]) -> None:
         try:
-            is_gone = await self._store.get(keys.topic(topic)) is None
+            is_gone = await self._store.get(topic_key(topic)) is None
         except StoreError:
             told(None)
         else:

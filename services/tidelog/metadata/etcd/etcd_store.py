@@ -14,7 +14,6 @@ from tidelog.metadata.etcd.messages import KeyNames
 from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.etcd.transport import Metadata
 from tidelog.metadata.etcd.watching import watch_range
-from tidelog.metadata.key_space import check_txn
 from tidelog.metadata.store import (
     Compare,
     KeyValue,
@@ -24,6 +23,7 @@ from tidelog.metadata.store import (
     StoreUnavailableError,
     TxnResult,
     WatchBatch,
+    check_txn,
 )
 
 # Keys of one answer while listing; halved while an answer is too large (values are at most 1.5 MiB).

@@ -11,7 +11,7 @@ import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.leader_lab import LEADER_EPOCH, LeaderLab, parts, produced
-from tidelog.metadata import keys
+from tidelog.metadata.entries import ISR_CHANGE_PREFIX
 from tidelog.model.errors import ErrorCode
 from tidelog.records.batch import parse_header
 
@@ -452,7 +452,7 @@ def test_a_jump_of_the_wall_clock_changes_no_isr(lab: LeaderLab, jump_ms: int) -
         lab.clock.set_wall(lab.clock.wall_ms() - 7_200_000)
         lab.clock.advance(5_001)
         await lab.isr.propagate_isr_changes()
-        assert (await lab.store.list_prefix(keys.ISR_CHANGE_NOTIFICATIONS)).items
+        assert (await lab.store.list_prefix(ISR_CHANGE_PREFIX)).items
 
     lab.run(scenario)
 

@@ -16,8 +16,7 @@ from brokerlab.in_memory_store import InMemoryStore
 from tidelog.broker.partition.events import Event, IsrRefused, IsrState, IsrWritten, ProposeIsr
 from tidelog.broker.replication.leader import isr_writer
 from tidelog.broker.replication.leader.isr_writer import IsrWriter, ProposingReplica
-from tidelog.metadata import keys
-from tidelog.metadata.entries import PartitionStateEntry
+from tidelog.metadata.entries import PartitionStateEntry, broker_key, partition_state_key
 from tidelog.metadata.store import MAX_TXN_OPERATIONS
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.clock import ManualClock
@@ -54,14 +53,14 @@ class WriterLab:
 
     def register(self, broker_id: int) -> int:
         """The broker epoch of a new life."""
-        self.store.delete(keys.broker_id(broker_id))
-        return self.store.put(keys.broker_id(broker_id), b"{}")
+        self.store.delete(broker_key(broker_id))
+        return self.store.put(broker_key(broker_id), b"{}")
 
     def propose(self, replica: StubReplica, proposal: ProposeIsr) -> None:
         self.writer.propose(cast(ProposingReplica, replica), proposal)
 
     async def isr_of(self, partition: int) -> tuple[list[int], int]:
-        item = await self.store.get(keys.partition_state("t", partition))
+        item = await self.store.get(partition_state_key("t", partition))
         assert item is not None
         return json.loads(item.value)["isr"], item.mod_revision
 
@@ -93,7 +92,7 @@ def test_a_shrink_is_written_and_the_rest_of_the_state_stays() -> None:
         await lab.writer.until_idle()
         isr, revision = await lab.isr_of(0)
         assert (isr, replica.told) == ([1, 2], [IsrWritten(wanted, revision)])
-        item = await lab.store.get(keys.partition_state("t", 0))
+        item = await lab.store.get(partition_state_key("t", 0))
         assert item is not None
         assert b'"controller_epoch":9' in item.value
         assert b'"last_known_leader":7' in item.value

@@ -18,8 +18,7 @@ from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.partition.events import IsrCheckDue, ProposeIsr
 from tidelog.broker.partition.isr_propagation import PROPAGATION_CHECK_INTERVAL_MS, IsrPropagation
 from tidelog.broker.replication.leader.isr_writer import IsrWriter, ProposingReplica
-from tidelog.metadata import keys
-from tidelog.metadata.entries import IsrChangeEntry
+from tidelog.metadata.entries import ISR_CHANGE_COUNTER_KEY, IsrChangeEntry
 from tidelog.metadata.store import Compare, Get, MetadataStore, Put, StoreError, StoreUnavailableError
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import KafkaError
@@ -173,16 +172,16 @@ async def publish_isr_changes(store: MetadataStore, partitions: Sequence[TopicPa
 
 
 async def _publish(store: MetadataStore, partitions: tuple[TopicPartition, ...]) -> None:
-    counter = await store.get(keys.ISR_CHANGE_COUNTER)
+    counter = await store.get(ISR_CHANGE_COUNTER_KEY)
     skipped = 0
     for _ in range(MAX_PUBLISH_ATTEMPTS):
         number = (0 if counter is None else int(counter.value)) + skipped
         entry = IsrChangeEntry(number, partitions)
         revision = 0 if counter is None else counter.mod_revision
         result = await store.txn(
-            [Compare.mod_revision(keys.ISR_CHANGE_COUNTER, revision), Compare.absent(entry.key)],
-            [Put(keys.ISR_CHANGE_COUNTER, b"%d" % (number + 1)), Put(entry.key, entry.encode())],
-            [Get(keys.ISR_CHANGE_COUNTER)],
+            [Compare.mod_revision(ISR_CHANGE_COUNTER_KEY, revision), Compare.absent(entry.key)],
+            [Put(ISR_CHANGE_COUNTER_KEY, b"%d" % (number + 1)), Put(entry.key, entry.encode())],
+            [Get(ISR_CHANGE_COUNTER_KEY)],
         )
         if result.succeeded:
             return

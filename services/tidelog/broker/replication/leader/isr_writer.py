@@ -20,8 +20,7 @@ import structlog
 
 from tidelog.broker.partition.core import PartitionCore
 from tidelog.broker.partition.events import Event, IsrRefused, IsrState, IsrWritten, ProposeIsr
-from tidelog.metadata import keys
-from tidelog.metadata.entries import PartitionStateEntry, decode_entry
+from tidelog.metadata.entries import PartitionStateEntry, broker_key, decode_entry, partition_state_key
 from tidelog.metadata.store import (
     MAX_TXN_OPERATIONS,
     Compare,
@@ -63,7 +62,7 @@ class _Pending:
     def __init__(self, replica: ProposingReplica, proposal: ProposeIsr) -> None:
         self.replica = replica
         self.proposal = proposal
-        self.key = keys.partition_state(*replica.topic_partition)
+        self.key = partition_state_key(*replica.topic_partition)
         self.is_settled = False
 
     @property
@@ -178,7 +177,7 @@ class IsrWriter:
             [
                 *(Compare.mod_revision(p.key, p.proposal.partition_epoch) for p, _ in current),
                 *(
-                    Compare.create_revision(keys.broker_id(broker_id), broker_epoch)
+                    Compare.create_revision(broker_key(broker_id), broker_epoch)
                     for broker_id, broker_epoch in dict.fromkeys(
                         member for pending, _ in current for member in pending.proposal.added
                     )
@@ -187,7 +186,7 @@ class IsrWriter:
             [Put(p.key, _with_isr(state, p.proposal).encode()) for p, state in current],
             [
                 *(Get(p.key) for p, _ in current),
-                *(Get(keys.broker_id(broker_id)) for broker_id in added),
+                *(Get(broker_key(broker_id)) for broker_id in added),
             ],
         )
         if result.succeeded:
