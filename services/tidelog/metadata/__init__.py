@@ -1,1 +1,3 @@
-"""The metadata store: etcd's semantics, file-backed when embedded."""
+"""The metadata store: a contract with etcd's semantics, a store in a file, and (in `etcd`) a store on
+etcd.
+"""

@@ -1,4 +1,4 @@
-"""The cluster's id and the layout's version: written once, compared at every start."""
+"""The cluster id and the version of the layout. Both are written once and compared at every start."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ SCHEMA_VERSION: Final = 1
 
 
 class SchemaVersionError(StoreError):
-    """The store was written by a tidelog whose layout this one doesn't know."""
+    """The metadata store has a layout that this version of tidelog does not know."""
 
 
 async def ensure_cluster_id(store: MetadataStore, proposed: str) -> str:
-    """The id of the store's cluster; `proposed` becomes it if the store is new.
+    """Returns the cluster id in the store. If the store is new, writes `proposed` and returns it.
 
-    Raises SchemaVersionError, StoreUnavailableError.
+    Raises SchemaVersionError and StoreUnavailableError.
     """
     value = json.dumps({"version": 1, "id": proposed}).encode()
     result = await store.txn(
@@ -31,6 +31,8 @@ async def ensure_cluster_id(store: MetadataStore, proposed: str) -> str:
     cluster, schema = result.reads
     found = int(schema.value) if schema is not None else 0
     if found != SCHEMA_VERSION:
-        raise SchemaVersionError(f"the metadata store has layout {found}, not {SCHEMA_VERSION}")
-    assert cluster is not None, "the compare failed, so the key is there"
+        raise SchemaVersionError(
+            f"the metadata store has layout {found}; this version of tidelog needs {SCHEMA_VERSION}"
+        )
+    assert cluster is not None, "the compare failed, so the key exists"
     return str(json.loads(cluster.value)["id"])

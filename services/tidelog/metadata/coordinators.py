@@ -1,7 +1,9 @@
-"""Where coordinators say that they are alive, `/coordinators/<kind>/ids/<id>`, and which shards are theirs,
-`/coordinators/<kind>/shards/<n>/owner`, both under a lease; `.../epoch` beside the owner has none.
+"""Keys and values of coordinators and of the shards that they own.
 
-DESIGN section 2; `<kind>` is `group` or `transaction`.
+A coordinator is alive while `/coordinators/<kind>/ids/<id>` exists. It owns the shard n while
+`/coordinators/<kind>/shards/<n>/owner` holds its id. Both keys have a lease.
+`/coordinators/<kind>/shards/<n>/epoch` has no lease and holds the shard epoch. `<kind>` is `group` or
+`transaction`.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ _VERSION: Final = 1
 
 
 def coordinator_ids(kind: str) -> str:
-    """The prefix of all of a kind."""
+    """Returns the prefix of the keys of all coordinators of a kind."""
     return f"/coordinators/{kind}/ids/"
 
 
 class CoordinatorEntry(NamedTuple):
-    """`rpc_address` is the "host:port" that brokers call, "" while the coordinator serves nothing."""
+    """A coordinator that is alive. `rpc_address` is its gRPC address ("host:port"), or "" if it serves no
+    calls.
+    """
 
     kind: str
     coordinator_id: int
@@ -43,7 +47,7 @@ class CoordinatorEntry(NamedTuple):
 
 
 def decode_coordinator(key: str, value: bytes) -> CoordinatorEntry:
-    """Raises InvalidEntryError."""
+    """Returns the entry at a coordinator's key. Raises InvalidEntryError."""
     match = _KEY.fullmatch(key)
     try:
         if match is not None:
@@ -64,11 +68,11 @@ def shard_epoch(shard: ShardId) -> str:
 class ShardKey(NamedTuple):
     shard: ShardId
     is_owner: bool
-    """Else it is the epoch's."""
+    """True for the key of the owner, False for the key of the shard epoch."""
 
 
 def parse_shard_key(key: str) -> ShardKey | None:
-    """None if it is another kind of key."""
+    """Returns the parts of a shard's key, or None if the key is of another kind."""
     match = _SHARD_KEY.fullmatch(key)
     if match is None:
         return None
@@ -80,7 +84,7 @@ def encode_owner(coordinator_id: int) -> bytes:
 
 
 def decode_owner(key: str, value: bytes) -> int:
-    """The coordinator's id. Raises InvalidEntryError."""
+    """Returns the coordinator id of a shard's owner. Raises InvalidEntryError."""
     try:
         return int(json.loads(value)["coordinator_id"])
     except (ValueError, KeyError, TypeError) as error:
@@ -92,7 +96,7 @@ def encode_epoch(epoch: int) -> bytes:
 
 
 def decode_epoch(key: str, value: bytes) -> int:
-    """Raises InvalidEntryError."""
+    """Returns the shard epoch. Raises InvalidEntryError."""
     try:
         return int(value)
     except ValueError as error:

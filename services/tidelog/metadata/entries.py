@@ -1,9 +1,9 @@
-"""The values of the metadata store, typed: each entry knows its key and its JSON, and `decode_entry` reads
-any of them.
+"""Keys and values of the metadata store: each entry class has its key and its JSON, and `decode_entry` reads
+any entry.
 
-Values are JSON objects with a `version`, except `/controller_epoch` and `/tidelog/schema_version`, which
-are decimal numbers. Unknown fields are skipped, so that an older controller can read what a newer one
-wrote.
+Values are JSON objects with a `version`. Only the values of `/controller_epoch` and `/tidelog/schema_version`
+are decimal numbers. Unknown fields are skipped, so that an older controller can read the values of a newer
+one.
 """
 
 from __future__ import annotations
@@ -26,19 +26,20 @@ TOPIC_PREFIX: Final = "/brokers/topics/"
 CONTROLLER_KEY: Final = "/controller"
 CONTROLLER_EPOCH_KEY: Final = "/controller_epoch"
 ISR_CHANGE_PREFIX: Final = "/isr_change_notification/isr_change_"
-# Decimal; compared and set in the transaction that writes the notification of that number.
+# A decimal number. The transaction that writes a notification compares it and sets it to the notification's
+# number.
 ISR_CHANGE_COUNTER_KEY: Final = "/isr_change_notification/counter"
 TOPIC_CONFIG_PREFIX: Final = "/config/topics/"
 BROKER_CONFIG_PREFIX: Final = "/config/brokers/"
 CLIENT_QUOTA_PREFIX: Final = "/config/client_quotas/"
-# The name that stands for the cluster-wide default in a config key, as in Kafka's own store of old.
+# The name of the cluster-wide default in a config key, as in Kafka's config nodes in ZooKeeper.
 DEFAULT_ENTITY_NAME: Final = "<default>"
 FEATURES_KEY: Final = "/features"
 PRODUCER_ID_BLOCK_KEY: Final = "/latest_producer_id_block"
 CLUSTER_ID_KEY: Final = "/cluster/id"
 SCHEMA_VERSION_KEY: Final = "/tidelog/schema_version"
 SETTLED_SUSPECT_PREFIX: Final = "/tidelog/settled_suspects/"
-# Everything: what the controller lists at its start and watches.
+# The controller lists and watches all keys.
 ALL_KEYS_PREFIX: Final = "/"
 
 _STATE_KEY = re.compile(r"/brokers/topics/([^/]+)/partitions/(\d+)/state")
@@ -67,7 +68,9 @@ def topic_config_key(name: str) -> str:
 
 
 def broker_config_key(entity: str) -> str:
-    """`entity` is a broker id in decimal, or "" for the cluster-wide default."""
+    """Returns the key of a broker's settings. `entity` is a broker id in decimal, or "" for the cluster-wide
+    default.
+    """
     return f"{BROKER_CONFIG_PREFIX}{entity or DEFAULT_ENTITY_NAME}"
 
 
@@ -76,18 +79,19 @@ def isr_change_key(number: int) -> str:
 
 
 def parse_partition_state_key(key: str) -> TopicPartition | None:
-    """Returns the partition whose state `key` holds, or None if it is another kind of key."""
+    """Returns the partition whose state the key holds, or None if the key is of another kind."""
     match = _STATE_KEY.fullmatch(key)
     return TopicPartition(match[1], int(match[2])) if match else None
 
 
 class InvalidEntryError(StoreError):
-    """A value that isn't what its key promises."""
+    """A value does not have the form that its key requires."""
 
 
 class BrokerEntry(NamedTuple):
-    """`/brokers/ids/<id>`; the broker's epoch is the key's create_revision, so it doesn't stand in the
-    value.
+    """`/brokers/ids/<id>`: a broker that is alive.
+
+    The value does not contain the broker epoch, because that is the key's create_revision.
     """
 
     broker_id: int
@@ -123,8 +127,10 @@ class BrokerEntry(NamedTuple):
 
 
 class ControllerEntry(NamedTuple):
-    """`/controller`: who it is and where it is called ("host:port"; "" in one process with the broker). Its
-    create_revision fences the controller's own transactions.
+    """`/controller`: the active controller and its gRPC address ("host:port", or "" in one process with the
+    broker).
+
+    The key's create_revision fences the controller's own transactions.
     """
 
     controller_id: int
@@ -152,10 +158,10 @@ class ControllerEpochEntry(NamedTuple):
 
 
 class TopicEntry(NamedTuple):
-    """`/brokers/topics/<topic>`: `assignments[p]` are the replicas of partition p, the preferred leader
-    first.
+    """`/brokers/topics/<topic>`: a topic and its replicas. `assignments[p]` are the replicas of partition p,
+    the preferred leader first.
 
-    `adding` and `removing` hold the replicas under way of partitions that are being reassigned.
+    `adding` and `removing` hold the replicas that a reassignment adds and removes, by partition.
     """
 
     name: str
@@ -181,7 +187,9 @@ class TopicEntry(NamedTuple):
 
 
 class PartitionStateEntry(NamedTuple):
-    """`/brokers/topics/<topic>/partitions/<p>/state`; leader -1 while none may lead."""
+    """`/brokers/topics/<topic>/partitions/<p>/state`: the state of a partition. `leader` is -1 if there is no
+    leader.
+    """
 
     topic: str
     partition: int
@@ -212,7 +220,7 @@ class PartitionStateEntry(NamedTuple):
 
 
 class TopicConfigEntry(NamedTuple):
-    """`/config/topics/<topic>`: the overrides; no key where there are none."""
+    """`/config/topics/<topic>`: the settings that a topic overrides. A topic without overrides has no key."""
 
     topic: str
     configs: Mapping[str, str]
@@ -226,8 +234,10 @@ class TopicConfigEntry(NamedTuple):
 
 
 class BrokerConfigEntry(NamedTuple):
-    """`/config/brokers/<id>`; `entity` is the id in decimal, "" the cluster-wide default (`<default>` in
-    the key).
+    """`/config/brokers/<id>`: the dynamic settings of brokers.
+
+    `entity` is the broker id in decimal, or "" for the cluster-wide default, which has `<default>` in its
+    key.
     """
 
     entity: str
@@ -242,15 +252,18 @@ class BrokerConfigEntry(NamedTuple):
 
 
 class QuotaEntity(NamedTuple):
-    """Whom a client quota is for: (type, name) pairs in order of type; a name of None is that type's
-    default.
+    """The entity of a client quota: (type, name) pairs, sorted by type. The name None means the default of
+    the type.
     """
 
     parts: tuple[tuple[str, str | None], ...]
 
 
 class ClientQuotaEntry(NamedTuple):
-    """`/config/client_quotas/<entity>`, the entity as base64url of its JSON: names may hold any character."""
+    """`/config/client_quotas/<entity>`: the quotas of an entity.
+
+    The key contains the entity as the base64url of its JSON, because names may contain any character.
+    """
 
     entity: QuotaEntity
     values: Mapping[str, float]
@@ -266,7 +279,7 @@ class ClientQuotaEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlockEntry:
-    """`/latest_producer_id_block`: the block handed out last; the next one starts at `first + count`."""
+    """`/latest_producer_id_block`: the last allocated block. The next block starts at `first + count`."""
 
     broker_id: int
     first: int
@@ -283,7 +296,7 @@ class ProducerIdBlockEntry:
 
 
 class FeaturesEntry(NamedTuple):
-    """`/features`: finalized feature levels by name."""
+    """`/features`: the finalized feature levels by name."""
 
     levels: Mapping[str, int]
 
@@ -296,7 +309,9 @@ class FeaturesEntry(NamedTuple):
 
 
 class IsrChangeEntry(NamedTuple):
-    """`/isr_change_notification/isr_change_<10 digits>`: partitions whose leader changed their state key."""
+    """`/isr_change_notification/isr_change_<10 digits>`: partitions whose leader has changed their
+    state key.
+    """
 
     number: int
     partitions: tuple[TopicPartition, ...]
@@ -311,8 +326,11 @@ class IsrChangeEntry(NamedTuple):
 
 
 class SettledSuspectEntry(NamedTuple):
-    """`/tidelog/settled_suspects/<broker id>`: the controller has taken this life of a broker, whose logs may
-    lack their ends by its own account, out of every ISR and ELR. From then on it may be in them again.
+    """`/tidelog/settled_suspects/<broker id>`: a broker registration whose suspect logs the controller has
+    handled.
+
+    The broker reported that its logs may have lost their ends. The controller has removed this broker epoch
+    from every ISR and ELR, so the broker may join them again.
     """
 
     broker_id: int
@@ -343,7 +361,9 @@ Entry = (
 
 
 def decode_entry(key: str, value: bytes) -> Entry | None:
-    """What stands at `key`; None for keys that aren't described here (other services' own)."""
+    """Returns the entry at a key, or None if this module does not describe the key. Raises
+    InvalidEntryError.
+    """
     try:
         return _decode_entry(key, value)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
@@ -440,7 +460,7 @@ def _dump(value: Any) -> bytes:
 
 
 def encode_uuid(topic_id: uuid.UUID) -> str:
-    """Kafka's own text form of an id: base64url without padding, 22 characters."""
+    """Returns Kafka's text form of an id: base64url without padding, 22 characters."""
     return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 

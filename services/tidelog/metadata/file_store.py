@@ -1,13 +1,20 @@
-"""The metadata store of the embedded mode: a key space in memory, a journal on disk, one process.
+"""The metadata store of embedded mode: a key space in memory and a journal on disk, in one process.
 
-A transaction is decided in memory at once, so order is the order of calls, and is answered when its journal
-frame is on disk. Transactions that come while a flush runs share the next one. Reads and watches wait
-likewise, so that nobody is shown what a crash could take back. If a write fails (a full disk), what wasn't
-on disk is dropped from file and memory alike, those who waited get StoreUnavailableError, and the store
-goes on.
+The store decides a transaction in memory at once, so transactions are ordered by their calls. It answers when
+the journal frame of the transaction is on disk. Transactions that arrive during a flush share the next flush.
+Reads and watches wait too, so that they never show changes that a crash could undo. If a write fails, for
+example because the disk is full, the store drops all changes that are not on disk from the file and from
+memory. The callers that waited for them get StoreUnavailableError, and the store remains usable.
 
-Leases end with the process: at open, the keys of the earlier process's leases are deleted at once, for the
-directory's lock proves that it is gone.
+Leases end with the process. `open` deletes the keys of all leases at once, because the lock of the directory
+proves that the earlier process has ended.
+
+The journal starts with a file header of 12 bytes, followed by frames. A frame is `magic uint32,
+payload_length uint32, crc32c uint32` and its payload. The CRC covers the length and the payload. The first
+frame holds a snapshot, and each later frame holds the transactions of one flush. A flush starts only after
+the previous flush is on disk. A damaged frame at the end is therefore a torn write that nobody has seen
+acknowledged, and `Journal.open` removes it. A damaged frame before an intact one means that acknowledged
+changes are lost, so `Journal.open` refuses the file.
 """
 
 from __future__ import annotations
@@ -42,12 +49,12 @@ from tidelog.metadata.store import (
     WatchBatch,
 )
 
-# The journal is rewritten as a snapshot once its tail outgrows both this and the snapshot: start-up stays
-# fast.
+# The journal is replaced by a snapshot when its tail is larger than this and larger than the snapshot. This
+# bounds the time of a start.
 DEFAULT_SNAPSHOT_TAIL_BYTES: Final = 4 * 1024 * 1024
-# An expiry timer that comes this late means that the whole process stood still, lease holders too.
+# If an expiry timer is this late, the whole process has stalled, and with it the holders of the leases.
 STALL_MS: Final = 500
-# How long after a failed write the deletion of an ended lease's keys is tried again.
+# Time after a failed write until the store retries to delete the keys of an expired lease.
 RETRY_MS: Final = 1000
 _LOCK_NAME: Final = ".lock"
 
@@ -68,11 +75,11 @@ _CHANGE_DELETE = 2
 
 
 class StoreInUseError(StoreError):
-    """Another process has this directory open."""
+    """Another process has opened the directory."""
 
 
 class FileMetadataStore:
-    """Made by `open`; belongs to the event loop it was opened on."""
+    """A MetadataStore in a directory. `open` creates it; it belongs to the running event loop."""
 
     def __init__(
         self,
@@ -94,7 +101,7 @@ class FileMetadataStore:
         self._leases = LeaseTable(first_id=space.revision << 24)
         self._expiry: asyncio.TimerHandle | None = None
         self._pending: list[Transaction] = []
-        # What waits for the next flush, and for the one under way.
+        # Futures of the callers that wait for the next flush and for the flush in progress.
         self._flushed: asyncio.Future[None] | None = None
         self._in_flight: asyncio.Future[None] | None = None
         self._flusher: asyncio.Task[None] | None = None
@@ -112,9 +119,10 @@ class FileMetadataStore:
         history_events: int = DEFAULT_HISTORY_EVENTS,
         snapshot_tail_bytes: int = DEFAULT_SNAPSHOT_TAIL_BYTES,
     ) -> FileMetadataStore:
-        """Synchronous (milliseconds: a few thousand topics are some MB); to be called with the loop running.
+        """Opens the store. An event loop must be running. The call blocks for a few milliseconds per MB of
+        journal.
 
-        Raises StoreInUseError, CorruptJournalError, OSError.
+        Raises StoreInUseError, CorruptJournalError and OSError.
         """
         directory.mkdir(parents=True, exist_ok=True)
         lock = _lock_directory(directory)
@@ -190,18 +198,22 @@ class FileMetadataStore:
         await self._until_durable(outcome.result.revision)
 
     def expire_leases(self) -> None:
-        """End the leases whose time is up by the clock given to `open`; the loop's timer calls this."""
+        """Ends the leases whose deadline has passed on the clock given to `open`. A timer of the event loop
+        calls this.
+        """
         for lease in self._leases.expired(self._monotonic_ms()):
             self._leases.remove(lease)
         for lease in self._ended_leases():
             self._enqueue(self._space.delete_keys(self._space.keys_of_lease(lease)))
 
     def _ended_leases(self) -> list[int]:
-        """Leases whose keys still stand: just expired, or their deletion couldn't be written."""
+        """Returns the leases that have ended but still have keys, because they have just expired or a write
+        failed.
+        """
         return [lease for lease in self._space.leases() if not self._leases.exists(lease)]
 
     async def close(self) -> None:
-        """Write what is pending, then let go of the directory. Safe to call twice."""
+        """Writes the pending transactions and releases the directory. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -232,7 +244,7 @@ class FileMetadataStore:
     async def _until_durable(self, revision: int) -> None:
         while revision > self._durable_revision:
             flushed = self._flushed or self._in_flight
-            assert flushed is not None, "a revision that no flush brings"
+            assert flushed is not None, "no flush is pending that makes the revision durable"
             await asyncio.shield(flushed)
 
     async def _flush_pending(self) -> None:
@@ -264,7 +276,7 @@ class FileMetadataStore:
             self._journal.replace(revision, items)
 
     async def _give_up(self, error: OSError, flushed: asyncio.Future[None]) -> None:
-        """Back to what is on disk; everything decided since, also while the write ran, is refused."""
+        """Restores the state on disk. All later decisions fail, including those made while the write ran."""
         loop = asyncio.get_running_loop()
         refused = [flushed]
         try:
@@ -281,7 +293,8 @@ class FileMetadataStore:
             self._flushed = None
         for future in refused:
             future.set_exception(StoreUnavailableError(f"the metadata journal can't be written: {error}"))
-            future.exception()  # nobody may be waiting (an expired lease's deletion)
+            # marks the exception as retrieved: the deletion of an expired lease's keys has no waiter
+            future.exception()
         self._wake_watches()
 
     def _wake_watches(self) -> None:
@@ -324,12 +337,12 @@ def _lock_directory(directory: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        raise StoreInUseError(f"metadata directory {directory} is in use by another process") from error
+        raise StoreInUseError(f"the metadata directory {directory} is in use by another process") from error
     return descriptor
 
 
 class CorruptJournalError(StoreError):
-    """The journal is damaged in a place that was once safely on disk."""
+    """The journal is damaged in a part that was already on disk."""
 
 
 class Transaction(NamedTuple):
@@ -338,7 +351,7 @@ class Transaction(NamedTuple):
 
 
 class Contents(NamedTuple):
-    """What a journal says: the state at `snapshot_revision` and what came after it."""
+    """The contents of a journal: the state at `snapshot_revision` and the transactions after it."""
 
     snapshot_revision: int
     items: list[KeyValue]
@@ -346,7 +359,10 @@ class Contents(NamedTuple):
 
 
 class Journal:
-    """The open file. Every method that writes returns only once the bytes are on disk."""
+    """The open journal file. Its methods block; the store calls them in its own thread.
+
+    Methods that write return when the bytes are on disk.
+    """
 
     def __init__(self, path: Path, descriptor: int, size_bytes: int, snapshot_bytes: int) -> None:
         self._path = path
@@ -356,12 +372,15 @@ class Journal:
 
     @property
     def tail_bytes(self) -> int:
-        """Bytes written since the snapshot."""
+        """Number of bytes written since the snapshot."""
         return self.size_bytes - self.snapshot_bytes
 
     @classmethod
     def open(cls, directory: Path, first_revision: int) -> tuple[Journal, Contents]:
-        """Open or make it in `directory`; a torn tail is cut. Raises CorruptJournalError, OSError."""
+        """Opens the journal in `directory` or creates it, and removes a torn tail.
+
+        Raises CorruptJournalError and OSError.
+        """
         path = directory / JOURNAL_NAME
         path.with_name(JOURNAL_NAME + _REPLACEMENT_SUFFIX).unlink(missing_ok=True)
         if not path.exists():
@@ -376,8 +395,8 @@ class Journal:
         return cls(path, descriptor, good_bytes, snapshot_bytes), contents
 
     def append(self, transactions: Sequence[Transaction]) -> None:
-        """One frame, on disk when this returns. After an OSError the file may end in part of it: see
-        `undo`.
+        """Appends one frame. After an OSError the file may end with a part of the frame, and the caller must
+        call `undo`.
         """
         frame = encode_frame(encode_transactions(transactions))
         _write_all(self._descriptor, frame)
@@ -385,14 +404,14 @@ class Journal:
         self.size_bytes += len(frame)
 
     def undo(self) -> Contents:
-        """Drop what a failed `append` left behind and read anew what stands. Raises OSError."""
+        """Removes the remains of a failed `append` and reads the journal again. Raises OSError."""
         os.ftruncate(self._descriptor, self.size_bytes)
         os.fsync(self._descriptor)
         contents, _, _ = read_journal(self._path.read_bytes(), str(self._path))
         return contents
 
     def replace(self, revision: int, items: Sequence[KeyValue]) -> None:
-        """Start afresh from this snapshot, in one step: a crash leaves either the old file or the new one."""
+        """Replaces the journal by a snapshot. A crash leaves either the old file or the new one."""
         descriptor, size_bytes = write_snapshot(self._path, revision, items)
         os.close(self._descriptor)
         self._descriptor = descriptor
@@ -404,10 +423,9 @@ class Journal:
 
 
 def write_snapshot(path: Path, revision: int, items: Sequence[KeyValue]) -> tuple[int, int]:
-    """Put a journal that holds just this snapshot in `path`'s place; answers (its open descriptor, its size
-    in bytes).
+    """Replaces the journal at `path` by one that contains only a snapshot.
 
-    The caller syncs the directory.
+    Returns the open descriptor of the new file and its size in bytes. The caller must sync the directory.
     """
     data = _FILE_HEADER + encode_frame(encode_snapshot(revision, items))
     replacement = path.with_name(path.name + _REPLACEMENT_SUFFIX)
@@ -438,13 +456,16 @@ def _sync_directory(directory: Path) -> None:
 
 
 def read_journal(data: bytes, name: str) -> tuple[Contents, int, int]:
-    """(contents, bytes up to the end of the last good frame, bytes up to the end of the snapshot)."""
+    """Returns the contents, the end of the last intact frame and the end of the snapshot, both in bytes.
+
+    Raises CorruptJournalError.
+    """
     if data[: len(_FILE_HEADER)] != _FILE_HEADER:
         raise CorruptJournalError(f"{name} is not a metadata journal of this version of tidelog")
     view = memoryview(data)
     payload, position = _read_frame(view, len(_FILE_HEADER))
     if payload is None or payload[0] != _KIND_SNAPSHOT:
-        raise CorruptJournalError(f"{name}: the snapshot at its beginning is damaged")
+        raise CorruptJournalError(f"{name}: the snapshot at its start is damaged; restore it from a backup")
     snapshot_revision, items = decode_snapshot(payload)
     snapshot_bytes = position
     transactions: list[Transaction] = []
@@ -456,7 +477,7 @@ def read_journal(data: bytes, name: str) -> tuple[Contents, int, int]:
         position = next_position
     if position < len(data) and _has_good_frame_after(data, position + 1):
         raise CorruptJournalError(
-            f"{name}: damaged at byte {position}, with good transactions after it; restore it from a backup"
+            f"{name}: damaged at byte {position}, before intact transactions; restore it from a backup"
         )
     return Contents(snapshot_revision, items, transactions), position, snapshot_bytes
 
@@ -467,7 +488,9 @@ def encode_frame(payload: bytes) -> bytes:
 
 
 def _read_frame(view: memoryview, position: int) -> tuple[memoryview | None, int]:
-    """(payload, position after the frame), or (None, position) if no good frame stands there."""
+    """Returns the payload of the frame at `position` and the position after it, or None and `position` if the
+    frame is damaged.
+    """
     start = position + _FRAME.size
     if start > len(view):
         return None, position

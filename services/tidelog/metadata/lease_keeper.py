@@ -1,4 +1,6 @@
-"""Holds one lease for a service and renews it until told otherwise: from the event loop, or from a thread."""
+"""Keepers of leases: each holds one lease for a service and renews it, from the event loop or from a
+thread.
+"""
 
 from __future__ import annotations
 
@@ -11,30 +13,34 @@ from typing import Final, Protocol, runtime_checkable
 
 from tidelog.metadata.store import LeaseNotFoundError, MetadataStore, StoreUnavailableError
 
-# Kafka's broker.session.timeout.ms and broker.heartbeat.interval.ms.
+# The defaults of broker.session.timeout.ms and broker.heartbeat.interval.ms.
 DEFAULT_SESSION_TIMEOUT_MS: Final = 6000
 DEFAULT_HEARTBEAT_INTERVAL_MS: Final = 2000
-# How often the loop says that it runs, as a part of the lease's time; and how often a thread that holds a
-# renewal back looks again.
+# The event loop reports that it is alive this many times during the TTL of a lease. A thread that withholds a
+# renewal checks the loop equally often.
 _TICKS_IN_SESSION: Final = 8
 _CLOSE_TIMEOUT_S: Final = 5.0
 
 
 class KeptLease(Protocol):
-    """What both kinds of keepers are to those who hold one."""
+    """The interface of both kinds of keepers."""
 
     lease: int
     renewed_s: float
-    """When it was granted or last renewed, by the monotonic clock. Any thread."""
+    """The instant at which the lease was granted or last renewed, in seconds of the monotonic clock. Any
+    thread may read it.
+    """
 
     async def stop(self, *, revoke: bool = True) -> None: ...
 
 
 class LeaseRenewer(Protocol):
-    """Renews with blocking calls, for a thread that doesn't depend on the loop."""
+    """Renews leases with blocking calls, for a thread that does not depend on the event loop."""
 
     def renew(self, lease: int, timeout_ms: int) -> int:
-        """Answers the ms left. Raises LeaseNotFoundError, StoreUnavailableError."""
+        """Returns the remaining time of the lease in ms. Raises LeaseNotFoundError and
+        StoreUnavailableError.
+        """
         ...
 
     def close(self) -> None: ...
@@ -52,7 +58,10 @@ async def start_lease_keeper(
     interval_ms: int = DEFAULT_HEARTBEAT_INTERVAL_MS,
     on_lost: Callable[[], None] | None = None,
 ) -> KeptLease:
-    """With a thread where the store can do that (etcd), else from the loop. Raises StoreUnavailableError."""
+    """Starts a keeper: with a thread if the store offers a LeaseRenewer (etcd), else on the event loop.
+
+    Raises StoreUnavailableError.
+    """
     if isinstance(store, OffersLeaseRenewer):
         return await ThreadLeaseKeeper.start(
             store, store.lease_renewer(), ttl_ms=ttl_ms, interval_ms=interval_ms, on_lost=on_lost
@@ -61,9 +70,9 @@ async def start_lease_keeper(
 
 
 class LeaseKeeper:
-    """`await LeaseKeeper.start(...)`, then `.lease`; `on_lost` is called once if the lease ends by itself.
+    """A keeper that renews on the event loop. `on_lost` is called once if the lease expires.
 
-    While the store can't be reached it goes on trying: the lease may still be there afterwards.
+    While the store is unavailable, the keeper retries, because the lease may still exist afterwards.
     """
 
     def __init__(
@@ -89,9 +98,7 @@ class LeaseKeeper:
         return cls(store, await store.grant_lease(ttl_ms), interval_ms, on_lost)
 
     async def stop(self, *, revoke: bool = True) -> None:
-        """No more renewals; with `revoke` the lease's keys go at once. Never raises for a store that is
-        away.
-        """
+        """Stops the renewals. With `revoke`, also ends the lease, unless the store is unavailable."""
         self._task.cancel()
         await asyncio.wait([self._task])
         if revoke:
@@ -112,11 +119,11 @@ class LeaseKeeper:
 
 
 class ThreadLeaseKeeper:
-    """As LeaseKeeper, but a thread renews, so that a loop that is busy for a second or two loses no lease. A
-    loop that has stood still for half the lease's time is as good as dead, though: then the thread holds
-    renewals back, and the lease ends with what the loop serves.
+    """A keeper that renews in a thread, so that an event loop that is busy for a second or two does not lose
+    its lease.
 
-    `on_lost` is called on the loop.
+    If the event loop stalls for half of the TTL, the thread withholds renewals, because the process no longer
+    serves requests. The lease then expires. `on_lost` is called on the event loop.
     """
 
     def __init__(
@@ -174,7 +181,7 @@ class ThreadLeaseKeeper:
     def _renew_until_stopped(self) -> None:
         pause_s = self._interval_ms / 1000
         while not self._stopping.wait(pause_s):
-            # Not the whole interval: the loop may come back just in time.
+            # The thread waits less than the interval, because the loop may recover in time.
             pause_s = min(self._interval_ms, self._ttl_ms / _TICKS_IN_SESSION) / 1000
             if self._loop_stands_still():
                 continue
@@ -194,9 +201,9 @@ class ThreadLeaseKeeper:
         try:
             self._loop.call_soon_threadsafe(self._on_lost)
         except RuntimeError:
-            return  # the loop is closed: nobody is left to tell
+            return  # the event loop is closed
 
 
 async def _revoke(store: MetadataStore, lease: int) -> None:
-    with suppress(LeaseNotFoundError, StoreUnavailableError):  # then it ends by itself
+    with suppress(LeaseNotFoundError, StoreUnavailableError):  # the lease expires by itself
         await store.revoke_lease(lease)

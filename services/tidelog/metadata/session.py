@@ -1,8 +1,8 @@
-"""A service's place in the cluster: one key under a lease, taken at the start, taken anew when it was lost.
+"""Membership of a service in the cluster: a key under a lease.
 
-A process that was stopped for longer than its lease lives finds its key gone, or in other hands. It then
-takes a new lease and writes the key again: a new life, with a new epoch (the key's create_revision). Only
-when another process holds the key, and keeps it, has this one to end.
+If a process is suspended for longer than the TTL of its lease, its key is deleted, and another process may
+create the key. The process then takes a new lease and writes the key again. It gets a new epoch, which is the
+key's create_revision. The process must end only if another process holds the key and does not release it.
 """
 
 from __future__ import annotations
@@ -34,37 +34,40 @@ from tidelog.metadata.store import (
 HELD_KEY_POLL_MS: Final = 200
 STORE_RETRY_MS: Final = 500
 GIVE_UP_TIMEOUT_MS: Final = 2_000
-"""How long a stop tries to end the lease while the store is away."""
+"""Time in ms for which `stop` tries to end the lease while the store is unavailable."""
 
 _log = structlog.get_logger(__name__)
 
 
 class KeyHeldError(StoreError):
-    """Another process that is alive holds the key, and kept it for as long as this one would wait."""
+    """Another live process held the key for the whole time for which this process was willing to wait."""
 
     def __init__(self, holder: KeyValue) -> None:
-        super().__init__(f"{holder.key} is held by another process that is alive")
+        super().__init__(f"{holder.key} is held by another live process")
         self.holder = holder
 
 
 class OtherStoreError(StoreError):
-    """What the claim presupposes no longer holds."""
+    """A guard of the claim failed: the store is not the one that this process expects."""
 
 
 class Claim(NamedTuple):
-    """What is written. `value` is asked for each life anew, with whether it is the process's first."""
+    """The key to hold. `value` returns the value for a registration; its argument is True for the first of
+    the process.
+    """
 
     key: str
     value: Callable[[bool], bytes]
     guards: tuple[Compare, ...] = ()
-    """What has to hold beside, such as that the store is still that of the same cluster."""
+    """Further conditions for writing the key, such as the expected cluster id."""
 
 
 class Session:
-    """`await start(...)`, then `epoch`; `await stop()`.
+    """A key that this process holds from `start` to `stop`. `epoch` is the epoch of the current registration.
 
-    `on_lease` is awaited with each new lease before the key is written under it, `on_taken` with the epoch of
-    each life; `on_failed` is called once, with what keeps this process from coming back.
+    - `on_lease` is awaited with each new lease, before the key is written.
+    - `on_taken` is awaited with the epoch of each registration.
+    - `on_failed` is called at most once, with the error that keeps this process from registering again.
     """
 
     def __init__(
@@ -94,13 +97,13 @@ class Session:
         self._returning: asyncio.Task[None] | None = None
 
     async def start(self, previous_lease: int = 0) -> int:
-        """Take the key; answers the epoch. `previous_lease` is one of an earlier life that surely has ended:
-        what it holds goes at once.
+        """Takes the key and returns the epoch. `previous_lease` is a lease of an earlier process that has
+        certainly ended; it is revoked, which deletes its keys.
 
-        Raises KeyHeldError once `max_wait_ms` are over, StoreUnavailableError.
+        Raises KeyHeldError after `max_wait_ms`, OtherStoreError and StoreUnavailableError.
         """
         if previous_lease:
-            with contextlib.suppress(LeaseNotFoundError):  # it has ended by itself
+            with contextlib.suppress(LeaseNotFoundError):  # the lease has expired
                 await self._store.revoke_lease(previous_lease)
         try:
             await self._take_first()
@@ -112,12 +115,12 @@ class Session:
 
     @property
     def lease_renewed_s(self) -> float | None:
-        """When the lease was last renewed, by the monotonic clock. Any thread."""
+        """The instant of the last renewal, in seconds of the monotonic clock. Any thread may read it."""
         keeper = self._keeper
         return None if keeper is None else keeper.renewed_s
 
     async def stop(self) -> None:
-        """Give the key up. Never raises for a store that is away: the lease ends by itself then."""
+        """Releases the key. If the store is unavailable, the lease expires by itself."""
         if self._returning is not None:
             self._returning.cancel()
             await asyncio.wait([self._returning])
@@ -125,14 +128,18 @@ class Session:
             async with asyncio.timeout(GIVE_UP_TIMEOUT_MS / 1000):
                 await self._drop_keeper()
         except TimeoutError:
-            _log.warning("the lease is left to end by itself", key=self._claim.key)
+            _log.warning("could not end the lease; it expires by itself", key=self._claim.key)
 
     async def _take_first(self) -> None:
         while True:
             try:
                 return await self._take(is_first=True)
-            except LeaseNotFoundError as error:  # this process was stopped for long, or etcd was slow
-                _log.warning("the lease ended during the start", key=self._claim.key, reason=str(error))
+            except LeaseNotFoundError as error:  # the process was suspended, or etcd was slow
+                _log.warning(
+                    "the lease expired during the start; taking a new one",
+                    key=self._claim.key,
+                    reason=str(error),
+                )
                 await self._drop_keeper()
 
     async def _drop_keeper(self) -> None:
@@ -161,14 +168,14 @@ class Session:
                 return result.revision
             holder = result.reads[0]
             if holder is None:
-                raise OtherStoreError(f"{key} can't be written: the store is not the one it was")
-            if holder.lease == lease:  # written by an attempt whose outcome was unknown
+                raise OtherStoreError(f"{key} can't be written: this is not the store of the same cluster")
+            if holder.lease == lease:  # an earlier attempt, whose outcome was unknown, wrote the key
                 return holder.create_revision
             if waited_ms >= self._max_wait_ms:
                 raise KeyHeldError(holder)
             if not waited_ms:
                 _log.warning(
-                    "the key is held by another process, waiting for it to go",
+                    "another process holds the key; waiting until it releases the key",
                     key=key,
                     holder=holder.value.decode(errors="replace"),
                     max_wait_ms=self._max_wait_ms,
@@ -183,18 +190,18 @@ class Session:
     async def _return_when_lost(self) -> None:
         while True:
             await self._lost.wait()
-            _log.warning("the lease was lost, the key is taken anew", key=self._claim.key)
+            _log.warning("the lease was lost; taking the key again", key=self._claim.key)
             try:
                 await self._drop_keeper()
                 await self._take(is_first=False)
                 _log.info("the key is held again", key=self._claim.key, epoch=self.epoch)
             except (StoreUnavailableError, LeaseNotFoundError, OSError) as error:
-                # OSError: what is to be noted of the new life finds no room on the disk.
-                _log.warning("the key can't be taken yet", key=self._claim.key, reason=str(error))
+                # An OSError means that `on_lease` or `on_taken` could not write to the disk.
+                _log.warning("could not take the key; retrying", key=self._claim.key, reason=str(error))
                 self._lost.set()
                 await asyncio.sleep(STORE_RETRY_MS / 1000)
             except StoreError as error:
-                _log.error("the key can't be taken again", key=self._claim.key, reason=str(error))
+                _log.error("could not take the key again", key=self._claim.key, reason=str(error))
                 if self._on_failed is not None:
                     self._on_failed(error)
                 return

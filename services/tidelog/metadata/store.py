@@ -1,10 +1,12 @@
-"""The metadata store's contract: a small key space with etcd's semantics.
+"""The contract of the metadata store, a small key space with etcd's semantics, and its rules in memory.
 
-Keys are text, values bytes. Every transaction that changes something gets the next revision, one for the
-whole store. A key remembers the revision that made it (`create_revision`), the last that wrote it
-(`mod_revision`) and how often it was written (`version`); a deleted key starts afresh. The names and rules
-are those of etcd's KV, Watch and Lease services (v3), so that etcd itself can stand behind this contract;
-`tests/unit/metadata` holds the one suite every store must pass.
+Keys are text, and values are bytes. Every transaction that changes something gets the next revision of the
+store. A key has the revision that created it (`create_revision`), the revision that last wrote it
+(`mod_revision`) and the number of its writes (`version`). A key that is deleted and created again starts with
+new ones. The names and rules are those of etcd's KV, Watch and Lease services (v3), so that etcd itself can
+implement this contract. The tests in `tests/unit/metadata/test_store_contract.py` check every store.
+
+`KeySpace` and `LeaseTable` implement the rules without I/O, for the file store and the simulator's store.
 """
 
 from __future__ import annotations
@@ -15,39 +17,43 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-# etcd's own limit (--max-txn-ops); compares, success and failure operations are counted each for themselves.
+# etcd's limit (--max-txn-ops). Compares, success operations and failure operations are counted separately.
 MAX_TXN_OPERATIONS: Final = 128
-# Kept below etcd's --max-request-bytes (1.5 MiB).
+# This is less than etcd's --max-request-bytes (1.5 MiB).
 MAX_TXN_BYTES: Final = 1024 * 1024
 NO_LEASE: Final = 0
-# An empty etcd stands at revision 1; the first change is revision 2.
+# The revision of an empty store, as in etcd. The first change gets revision 2.
 FIRST_REVISION: Final = 1
-# Events kept for watches that lag; beyond it they must list again. About 10 MB at the size of partition
-# states.
+# Number of events that are kept for watches that lag behind; a watch that needs older events must list again.
+# They take about 10 MB if all are partition states.
 DEFAULT_HISTORY_EVENTS: Final = 50_000
 
 
 class StoreError(Exception):
-    """Base of what a store raises."""
+    """Base class of the errors that a store raises."""
 
 
 class StoreUnavailableError(StoreError):
-    """The store can't be reached or can't write. A transaction that raises this has an unknown outcome:
-    neither done nor undone until it is read again.
+    """The store can't be reached or can't write.
+
+    The outcome of a transaction that raises this error is unknown until its keys are read again.
     """
 
 
 class InvalidTxnError(StoreError):
-    """A transaction that no store takes: too many operations, too large, one key written twice."""
+    """A transaction that no store accepts: it has too many operations, is too large, or writes a key
+    twice.
+    """
 
 
 class LeaseNotFoundError(StoreError):
-    """The lease has ended (or never was); the keys bound to it are gone."""
+    """The lease has ended or never existed. Its keys are deleted."""
 
 
 class CompactedError(StoreError):
-    """A watch asks for revisions that are no longer kept: list again, then watch from the listing's
-    revision + 1.
+    """A watch needs revisions that are no longer kept.
+
+    The caller must list the keys again and watch from the revision of the listing + 1.
     """
 
     def __init__(self, compact_revision: int) -> None:
@@ -79,7 +85,7 @@ class CompareOperator(Enum):
 
 
 class Compare(NamedTuple):
-    """One condition. A key that isn't there has version and revisions 0, and fails every compare of its
+    """A condition. A key that does not exist has version and revisions 0 and fails every comparison of its
     value.
     """
 
@@ -112,7 +118,7 @@ class Put(NamedTuple):
 
 
 class Delete(NamedTuple):
-    """Of a key that isn't there: no change, no error."""
+    """Deletes a key. It does nothing if the key does not exist."""
 
     key: str
 
@@ -125,8 +131,10 @@ Operation = Put | Delete | Get
 
 
 class TxnResult(NamedTuple):
-    """`revision` is that of the store after the transaction (the changed keys' mod_revision, if it changed
-    any); `reads` are the answers to the branch's Gets, in their order.
+    """The result of a transaction.
+
+    `revision` is the revision of the store after the transaction, which is the mod_revision of the keys that
+    it changed. `reads` are the results of the Gets of the executed branch, in their order.
     """
 
     succeeded: bool
@@ -135,7 +143,9 @@ class TxnResult(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A key was put, or deleted (`value` None; `create_revision`, `lease` are 0 then)."""
+    """The put or the deletion of a key. A deletion has the value None, and its `create_revision` and `lease`
+    are 0.
+    """
 
     key: str
     value: bytes | None
@@ -145,21 +155,21 @@ class Event(NamedTuple):
 
 
 class WatchBatch(NamedTuple):
-    """All events of one revision (never split) that lie under the watched prefix."""
+    """All events of one revision under the watched prefix. A revision is never split."""
 
     revision: int
     events: tuple[Event, ...]
 
 
 class Listing(NamedTuple):
-    """Keys in byte order, as they stood at `revision`."""
+    """Keys in byte order, as of `revision`."""
 
     revision: int
     items: tuple[KeyValue, ...]
 
 
 class MetadataStore(Protocol):
-    """Every answer shows durable state only: nothing that was answered or watched is ever taken back."""
+    """A metadata store. Results and watches show only durable state, which is never undone."""
 
     async def get(self, key: str) -> KeyValue | None: ...
 
@@ -171,31 +181,34 @@ class MetadataStore(Protocol):
         success: Sequence[Operation],
         failure: Sequence[Operation] = (),
     ) -> TxnResult:
-        """If all compares hold, do `success`, else `failure`; all of it at one revision or nothing.
+        """Executes `success` if all compares hold, else `failure`: all operations at one revision, or none.
 
-        Raises InvalidTxnError, LeaseNotFoundError (a Put names an ended lease), StoreUnavailableError.
+        Raises InvalidTxnError, LeaseNotFoundError (if the lease of a Put has ended) and
+        StoreUnavailableError.
         """
         ...
 
     def watch(self, prefix: str, start_revision: int) -> AsyncGenerator[WatchBatch, None]:
-        """Changes under `prefix` from `start_revision` (> 0) on, in revision order, none left out, none
-        twice.
+        """Yields the changes under `prefix` from `start_revision` (> 0) on: each exactly once, in the order
+        of revisions.
 
-        Goes on until it is closed; reconnects by itself. Raises CompactedError when it can't go on without
-        a gap, StoreUnavailableError when the store is closed.
+        The watch runs until the caller closes it, and reconnects by itself. Raises CompactedError if it can't
+        continue without a gap, and StoreUnavailableError when the store is closed.
         """
         ...
 
     async def grant_lease(self, ttl_ms: int) -> int:
-        """A lease id (> 0). A store may round the time up to whole seconds."""
+        """Returns a new lease id (> 0). A store may round the TTL up to whole seconds."""
         ...
 
     async def keep_alive(self, lease: int) -> int:
-        """Renew for the lease's whole time; answers what is left, in ms. Raises LeaseNotFoundError."""
+        """Renews the lease for its whole TTL and returns the remaining time in ms. Raises
+        LeaseNotFoundError.
+        """
         ...
 
     async def revoke_lease(self, lease: int) -> None:
-        """End it; its keys go in one revision. Raises LeaseNotFoundError."""
+        """Ends the lease and deletes its keys at one revision. Raises LeaseNotFoundError."""
         ...
 
     async def close(self) -> None: ...
@@ -205,14 +218,17 @@ Change = Put | Delete
 
 
 class Outcome(NamedTuple):
-    """`changes` are what took effect, to be written down; empty if nothing changed."""
+    """The result of a transaction, and the changes that it made. `changes` is empty if nothing changed."""
 
     result: TxnResult
     changes: tuple[Change, ...]
 
 
 class KeySpace:
-    """`transact` decides and applies one transaction; `replay` applies one that was decided earlier."""
+    """Keys, revisions and history in memory.
+
+    `transact` decides and applies a transaction; `replay` applies one that was decided earlier.
+    """
 
     def __init__(self, history_events: int = DEFAULT_HISTORY_EVENTS) -> None:
         self.revision = FIRST_REVISION
@@ -228,7 +244,7 @@ class KeySpace:
         return self._items.get(key)
 
     def items(self) -> list[KeyValue]:
-        """All keys, in no order: the content of a snapshot."""
+        """Returns all keys in any order, for a snapshot."""
         return list(self._items.values())
 
     def list_prefix(self, prefix: str) -> tuple[KeyValue, ...]:
@@ -248,7 +264,7 @@ class KeySpace:
         return tuple(sorted(self._keys_of_lease.get(lease, ())))
 
     def leases(self) -> tuple[int, ...]:
-        """Those that have keys."""
+        """Returns the leases that have keys."""
         return tuple(self._keys_of_lease)
 
     def leased_keys(self) -> tuple[str, ...]:
@@ -261,7 +277,7 @@ class KeySpace:
         failure: Sequence[Operation],
         lease_exists: Callable[[int], bool],
     ) -> Outcome:
-        """Raises InvalidTxnError or LeaseNotFoundError, then with nothing changed."""
+        """Raises InvalidTxnError or LeaseNotFoundError, and then changes nothing."""
         check_txn(compares, success, failure)
         succeeded = all(self._holds(compare) for compare in compares)
         branch = success if succeeded else failure
@@ -291,8 +307,8 @@ class KeySpace:
         return Outcome(TxnResult(succeeded, self.revision, tuple(reads)), tuple(changes))
 
     def delete_keys(self, keys: Iterable[str]) -> Outcome:
-        """All of them at one revision, however many (a lease that ends): not bound by a transaction's
-        limits.
+        """Deletes any number of keys at one revision, as the end of a lease does. The limits of transactions
+        do not apply.
         """
         revision = self.revision + 1
         present = [key for key in keys if key in self._items]
@@ -303,7 +319,7 @@ class KeySpace:
         return Outcome(TxnResult(True, self.revision), tuple(Delete(key) for key in present))
 
     def restore(self, revision: int, items: Iterable[KeyValue]) -> None:
-        """Become the snapshot's state. History starts here."""
+        """Replaces the state by a snapshot. The history starts at its revision."""
         self.revision = self.compact_revision = revision
         self._items = {item.key: item for item in items}
         self._sorted_keys = None
@@ -315,7 +331,7 @@ class KeySpace:
         self._history_length = 0
 
     def replay(self, revision: int, changes: Iterable[Change]) -> None:
-        """Apply what `transact` once decided; keeps no history (nobody watched)."""
+        """Applies changes that an earlier `transact` decided. They are not added to the history."""
         self._sorted_keys = None
         for change in changes:
             if isinstance(change, Put):
@@ -325,7 +341,9 @@ class KeySpace:
         self.revision = self.compact_revision = revision
 
     def batches_from(self, prefix: str, start_revision: int, up_to_revision: int) -> list[WatchBatch]:
-        """What a watch has to be shown; raises CompactedError if part of it is no longer kept."""
+        """Returns the batches that a watch must deliver. Raises CompactedError if some of them are no longer
+        kept.
+        """
         if start_revision <= self.compact_revision:
             raise CompactedError(self.compact_revision)
         found: list[WatchBatch] = []
@@ -399,9 +417,9 @@ class KeySpace:
 def check_txn(
     compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation]
 ) -> None:
-    """etcd's limits; raises InvalidTxnError."""
+    """Checks the limits of a transaction. Raises InvalidTxnError."""
     if max(len(compares), len(success), len(failure)) > MAX_TXN_OPERATIONS:
-        raise InvalidTxnError(f"more than {MAX_TXN_OPERATIONS} operations in a transaction")
+        raise InvalidTxnError(f"a transaction has more than {MAX_TXN_OPERATIONS} operations")
     size_bytes = 0
     for branch in (success, failure):
         written: set[str] = set()
@@ -415,7 +433,7 @@ def check_txn(
             if isinstance(operation, Put):
                 size_bytes += len(operation.value)
     if size_bytes > MAX_TXN_BYTES:
-        raise InvalidTxnError(f"a transaction of {size_bytes} bytes is larger than {MAX_TXN_BYTES}")
+        raise InvalidTxnError(f"a transaction has {size_bytes} bytes, more than {MAX_TXN_BYTES}")
 
 
 def _compare(actual: int | bytes, operator: CompareOperator, operand: int | bytes) -> bool:
@@ -431,7 +449,7 @@ def _compare(actual: int | bytes, operator: CompareOperator, operand: int | byte
 
 
 class LeaseTable:
-    """A handful of leases (one per service), so a scan for the earliest deadline is cheap enough."""
+    """The deadlines of leases. There are only a few leases, so a scan for the earliest deadline is cheap."""
 
     def __init__(self, first_id: int) -> None:
         self._next_id = first_id + 1
@@ -440,7 +458,7 @@ class LeaseTable:
 
     def grant(self, ttl_ms: int, now_ms: int) -> int:
         if ttl_ms <= 0:
-            raise ValueError(f"a lease of {ttl_ms} ms")
+            raise ValueError(f"the TTL of a lease must be positive, not {ttl_ms} ms")
         lease = self._next_id
         self._next_id += 1
         self._ttl_ms[lease] = ttl_ms
@@ -451,7 +469,7 @@ class LeaseTable:
         return lease in self._ttl_ms
 
     def renew(self, lease: int, now_ms: int) -> int:
-        """Answers the ms it now lasts; raises LeaseNotFoundError."""
+        """Returns the ms that the lease now lasts. Raises LeaseNotFoundError."""
         ttl_ms = self._ttl_ms.get(lease)
         if ttl_ms is None:
             raise LeaseNotFoundError(f"lease {lease:x} does not exist")
@@ -469,7 +487,7 @@ class LeaseTable:
         del self._deadline_ms[lease]
 
     def expired(self, now_ms: int) -> tuple[int, ...]:
-        """Leases whose deadline has come, in no order."""
+        """Returns the leases whose deadline has passed, in any order."""
         return tuple(lease for lease, deadline_ms in self._deadline_ms.items() if deadline_ms <= now_ms)
 
     def next_deadline_ms(self) -> int | None:

@@ -1,4 +1,4 @@
-"""Waiting for the metadata store at a start: a service that comes up before etcd waits, and says so."""
+"""A service that starts before etcd waits for the metadata store and logs that it waits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = structlog.get_logger(__name__)
 
 
 async def until_store_answers(store: MetadataStore, where: str) -> None:
-    """Returns at the first answer, however long that takes; `where` is what the log says is waited for."""
+    """Returns when the store has answered. There is no timeout. `where` names the store in the log."""
     attempts = 0
     while True:
         try:

@@ -154,7 +154,7 @@ def test_another_holder_ends_the_process(tmp_path: Path) -> None:
 
 def test_a_store_that_is_another_one_is_not_written_to(tmp_path: Path) -> None:
     async def scenario(store: FileMetadataStore) -> None:
-        with pytest.raises(OtherStoreError, match="not the one it was"):
+        with pytest.raises(OtherStoreError, match="not the store of the same cluster"):
             await session(store, guard=Compare.create_revision("/cluster/id", 17)).start()
         assert await store.get(KEY) is None
 

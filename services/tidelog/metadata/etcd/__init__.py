@@ -1,1 +1,1 @@
-"""The metadata store on etcd: an own small client and the store on top of it."""
+"""The metadata store on etcd, with a small etcd client of its own."""

@@ -1,4 +1,4 @@
-"""One connection to one of etcd's members."""
+"""A connection to one etcd member."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ T = TypeVar("T")
 
 
 class Cancellable(Protocol):
-    """A call; `cancel` of one that is over does nothing."""
+    """A call. `cancel` does nothing if the call has ended."""
 
     def cancel(self) -> bool: ...
 
 
 class EtcdConnection:
-    """Made by `open`. Used until a call says that the member is no good, then retired: its watches end at
-    once, other calls may still be answered.
+    """A connection to a member, created by `open`.
+
+    It is used until a call fails in a way that blames the member. Then it is retired: its watches end at
+    once, but other calls may still be answered.
     """
 
     def __init__(self, endpoint: EtcdEndpoint, channel: grpc.aio.Channel) -> None:
@@ -45,7 +47,9 @@ class EtcdConnection:
 
     @classmethod
     async def open(cls, endpoint: EtcdEndpoint, options: EtcdOptions) -> EtcdConnection:
-        """Raises OSError (no certificate files, nobody there), TimeoutError."""
+        """Connects to a member. Raises OSError (the member or a certificate file is missing) and
+        TimeoutError.
+        """
         if endpoint.is_tls:
             credentials = await asyncio.to_thread(read_credentials, options)
             channel = grpc.aio.secure_channel(endpoint.target, credentials, channel_options())
@@ -61,11 +65,14 @@ class EtcdConnection:
 
     @property
     def is_ready(self) -> bool:
-        """gRPC reconnects by itself, but then nobody knows whether a call was sent before or after."""
+        """False after the connection was lost, although gRPC reconnects by itself.
+
+        After such a reconnect it is not known whether a call was sent before or after it.
+        """
         return not self.is_retired and self._channel.get_state() is grpc.ChannelConnectivity.READY
 
     async def authenticate(self, options: EtcdOptions) -> str | None:
-        """A token; None if this etcd knows no users. Raises CallFailedError."""
+        """Returns a token, or None if authentication is not enabled in etcd. Raises CallFailedError."""
         request = pb.AuthenticateRequest(name=options.username, password=options.password)
         try:
             return (
@@ -94,7 +101,9 @@ class EtcdConnection:
 
 
 async def answer_of(call: Awaitable[T]) -> T:
-    """Raises CallFailedError; CancelledError only if it is the caller who is cancelled, not the call."""
+    """Returns the answer of a call. Raises CallFailedError, and CancelledError only if the caller is
+    cancelled.
+    """
     try:
         return await call
     except grpc.aio.AioRpcError as error:
@@ -105,7 +114,7 @@ async def answer_of(call: Awaitable[T]) -> T:
         task = asyncio.current_task()
         if task is None or task.cancelling():
             raise
-        raise CallFailedError(CallFault.UNKNOWN, "the connection was given up") from error
+        raise CallFailedError(CallFault.UNKNOWN, "the connection was retired") from error
 
 
 async def _until_ready(channel: grpc.aio.Channel) -> None:
@@ -119,7 +128,7 @@ async def _until_ready(channel: grpc.aio.Channel) -> None:
 
 
 async def _why_not_connected(channel: grpc.aio.Channel) -> str:
-    """A channel tells its state, but only a call that fails on it tells the reason."""
+    """Returns why a channel is not connected. Only a call that fails on the channel has the reason."""
     try:
         await stubs.MaintenanceStub(channel).Status(pb.StatusRequest(), timeout=_REASON_TIMEOUT_S)
     except grpc.aio.AioRpcError as error:

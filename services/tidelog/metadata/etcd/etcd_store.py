@@ -26,19 +26,20 @@ from tidelog.metadata.store import (
     check_txn,
 )
 
-# Keys of one answer while listing; halved while an answer is too large (values are at most 1.5 MiB).
+# Number of keys in one page of a listing. It is halved while an answer is too large (values have up to 1.5
+# MiB).
 PAGE_KEYS: Final = 2000
 
 T = TypeVar("T")
 
 
 class EtcdMetadataStore:
-    """MetadataStore on an etcd cluster; belongs to the event loop it is first used on. Connects by itself, at
-    the first call and whenever needed.
+    """A MetadataStore on an etcd cluster. It belongs to the event loop that first uses it, and connects by
+    itself.
 
-    Reads are linearizable. A read, or a lease's renewal, that fails is repeated with the next endpoint within
-    `operation_timeout_ms`; a transaction is not, unless it surely wasn't carried out.
-    StoreRefusedError (a StoreUnavailableError) says that etcd is there but refuses the user.
+    Reads are linearizable. A read or a renewal that fails is repeated at the next endpoint, within
+    `operation_timeout_ms`. A transaction is repeated only if etcd certainly did not execute it.
+    StoreRefusedError, a StoreUnavailableError, means that etcd answers but rejects the user.
     """
 
     def __init__(self, options: EtcdOptions) -> None:
@@ -66,7 +67,7 @@ class EtcdMetadataStore:
                     continue
                 if error.fault is not CallFault.COMPACTED:
                     raise error.for_caller() from error
-                # Compacted between two pages: what was read so far is of no use.
+                # etcd compacted the revision between two pages, so the listing starts again.
                 items, revision, start = [], 0, first
                 continue
             revision = revision or answer.header.revision
@@ -91,11 +92,11 @@ class EtcdMetadataStore:
         return watch_range(self._connections, self._options, key_range, start_revision, self._names.decode)
 
     async def grant_lease(self, ttl_ms: int) -> int:
-        """Rounded up to whole seconds; etcd itself may give more (2 s is its least, by default)."""
+        """Grants a lease. The TTL is rounded up to whole seconds, and etcd has a minimum (by default 2 s)."""
         if ttl_ms <= 0:
-            raise ValueError(f"a lease of {ttl_ms} ms")
+            raise ValueError(f"the TTL of a lease must be positive, not {ttl_ms} ms")
         request = pb.LeaseGrantRequest(TTL=-(-ttl_ms // 1000))
-        # Repeatable: a lease that was granted unseen ends by itself.
+        # The call is repeatable, because a lease that was granted without an answer expires by itself.
         answer = await self._repeatable(lambda c, t, m: c.lease.LeaseGrant(request, timeout=t, metadata=m))
         return answer.ID
 
@@ -106,7 +107,7 @@ class EtcdMetadataStore:
             try:
                 return (await answer_of(anext(aiter(call)))).TTL
             except StopAsyncIteration as error:
-                raise CallFailedError(CallFault.UNKNOWN, "a renewal was not answered") from error
+                raise CallFailedError(CallFault.UNKNOWN, "etcd did not answer a renewal") from error
             finally:
                 call.cancel()
 
@@ -130,21 +131,25 @@ class EtcdMetadataStore:
         except LeaseNotFoundError:
             if tries == 1:
                 raise
-            # An earlier try, unanswered, has done it.
+            # An earlier attempt without an answer has revoked the lease.
 
     def lease_renewer(self) -> EtcdLeaseRenewer:
-        """Renews leases from a thread of its own, with a connection of its own."""
+        """Returns a renewer for a thread, with its own connection."""
         return EtcdLeaseRenewer(self._options)
 
     async def compact(self, revision: int) -> None:
-        """Forget what was overwritten before `revision`, for every user of this etcd: watches that are behind
-        it get CompactedError. etcd does this by itself if set up so; tests do it by hand.
+        """Compacts the history before `revision`, for all users of this etcd.
+
+        Watches that are behind `revision` get CompactedError. Tests call this; in production etcd compacts by
+        itself (--auto-compaction-retention).
         """
         request = pb.CompactionRequest(revision=revision, physical=True)
         await self._call(lambda c, t, m: c.kv.Compact(request, timeout=t, metadata=m), may_repeat=False)
 
     async def close(self) -> None:
-        """Watches and calls under way get StoreUnavailableError. Safe to call twice."""
+        """Closes the connections. Active watches and calls get StoreUnavailableError. A second call does
+        nothing.
+        """
         await self._connections.close()
 
     async def _call_page(self, request: pb.RangeRequest) -> pb.RangeResponse:

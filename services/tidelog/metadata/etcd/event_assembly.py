@@ -1,7 +1,8 @@
-"""From a watch's answers to whole revisions: pure, so that it can be tried with any cut of the stream.
+"""Assembles the answers of a watch into whole revisions. It does no I/O, so that tests can cut the stream
+anywhere.
 
-etcd sends events in revision order, and a revision's events in one answer; an answer that is too large comes
-in fragments, which may cut a revision. After a reconnect some events come again.
+etcd sends events in the order of revisions, and the events of a revision in one answer. An answer that is too
+large arrives in fragments, which may split a revision. After a reconnect some events arrive again.
 """
 
 from __future__ import annotations
@@ -13,12 +14,14 @@ from tidelog.metadata.store import CompactedError, Event, StoreError, WatchBatch
 
 
 class WatchEndedError(StoreError):
-    """The server gave the watch up; it may be asked for again."""
+    """The server ended the watch. The client may create it again."""
 
 
 class EventAssembly:
-    """`next_revision`: everything before it was handed out, or doesn't concern the watch. `seen_revision`:
-    the newest that the server has told of, 0 before it has told any.
+    """The state of a watch.
+
+    All events before `next_revision` were returned or do not match the watch. `seen_revision` is the newest
+    revision that the server has reported, or 0 before its first report.
     """
 
     def __init__(self, start_revision: int, decode_key: Callable[[bytes], str]) -> None:
@@ -29,17 +32,22 @@ class EventAssembly:
 
     @property
     def revision_to_ask_for(self) -> int:
-        """One earlier than needed. Many releases of etcd forget deletions made at the very revision they
-        compact to, yet let watches start there (its issue 18089). So they refuse one that would miss some.
+        """The start revision for a new stream, one lower than needed.
+
+        Many releases of etcd lose deletions made at the revision to which they compact, and still let watches
+        start at that revision (etcd issue 18089). They reject a watch that starts one revision earlier, which
+        is the safe result.
         """
         return max(1, self.next_revision - 1)
 
     def restart(self) -> None:
-        """A new stream begins, at `revision_to_ask_for`."""
+        """Prepares for a new stream, which starts at `revision_to_ask_for`."""
         self._cut.clear()
 
     def take(self, answer: rpc_pb2.WatchResponse) -> list[WatchBatch]:
-        """Whole revisions that are complete now. Raises CompactedError, WatchEndedError."""
+        """Takes an answer and returns the revisions that are now complete. Raises CompactedError and
+        WatchEndedError.
+        """
         if answer.compact_revision:
             raise CompactedError(answer.compact_revision)
         if answer.canceled:

@@ -1,4 +1,6 @@
-"""Keeps one connection to etcd: to the member that answers, and when it fails to the next."""
+"""Keeps one connection to an etcd member that answers, and moves to the next endpoint when that member
+fails.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.etcd.transport import Metadata, call_metadata
 from tidelog.metadata.store import StoreUnavailableError
 
-# Pause after all endpoints were tried in vain, doubled up to the second.
+# Pause after a failed round over all endpoints. It doubles up to MAX_PAUSE_MS.
 FIRST_PAUSE_MS: Final = 50
 MAX_PAUSE_MS: Final = 1000
-# A token can be refused because the member is behind or the users were just changed; more often than this it
-# is the user.
+# A member may reject a token because the member is behind or because the users were just changed. After this
+# many renewals, the cause must be the user.
 MAX_TOKEN_RENEWALS: Final = 3
 
 T = TypeVar("T")
@@ -28,7 +30,9 @@ _log = structlog.get_logger(__name__)
 
 
 class EtcdConnections:
-    """Belongs to one event loop. A single task connects; everyone who needs a connection waits for it."""
+    """The connection of one event loop to etcd. A single task connects, and all callers wait for that
+    task.
+    """
 
     def __init__(self, options: EtcdOptions) -> None:
         """Raises EtcdAddressError."""
@@ -40,18 +44,19 @@ class EtcdConnections:
         self._needs_token = bool(options.username)
         self._connector: asyncio.Task[None] | None = None
         self._leaving: set[asyncio.Task[None]] = set()
-        self._failure = "not tried yet"
+        self._failure = "no endpoint was tried yet"
         self._is_closed = False
 
     @property
     def metadata(self) -> Metadata:
-        """To be sent with each call."""
+        """Metadata for each call."""
         return call_metadata(self.token)
 
     async def get(self, deadline_s: float | None) -> EtcdConnection:
-        """One that is up, and has a token; `deadline_s` by the loop's clock, None to wait for ever.
+        """Returns a connection that is up and has a token.
 
-        Raises StoreUnavailableError, StoreRefusedError.
+        `deadline_s` is an instant of the loop's clock; None means no deadline. Raises StoreUnavailableError
+        and StoreRefusedError.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -71,10 +76,11 @@ class EtcdConnections:
                 connector.result()
 
     async def call(self, invoke: Invoke[T], *, may_repeat: bool) -> T:
-        """`invoke` gets a connection, a time-out in seconds and the metadata. One that may not be repeated is
-        tried again only if it surely wasn't carried out.
+        """Calls `invoke` with a connection, a timeout in seconds and the metadata, and retries it after a
+        failure.
 
-        Raises CallFailedError with a final answer (see CallFault), StoreUnavailableError otherwise.
+        If `may_repeat` is false, a call is retried only if etcd certainly did not execute it. Raises
+        CallFailedError for a final answer (see CallFault), else StoreUnavailableError.
         """
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self._options.operation_timeout_ms / 1000
@@ -105,18 +111,22 @@ class EtcdConnections:
             pause_ms = min(MAX_PAUSE_MS, 2 * pause_ms)
 
     def forget_token(self, token: str | None) -> None:
-        """It was refused; the next `get` brings another."""
+        """Discards a token that etcd rejected. The next `get` obtains another one."""
         if token == self.token and self._options.username:
             self.token = None
             self._needs_token = True
 
     def retire(self, connection: EtcdConnection, reason: str) -> None:
-        """Not to be used for new calls; those under way have their time to end."""
+        """Stops using the connection for new calls. Calls in progress may finish within the operation
+        timeout.
+        """
         if connection.is_retired:
             return
         connection.retire()
         self._failure = f"{connection.endpoint.target}: {reason}"
-        _log.warning("etcd endpoint given up", endpoint=connection.endpoint.target, reason=reason)
+        _log.warning(
+            "an etcd endpoint failed; trying the next one", endpoint=connection.endpoint.target, reason=reason
+        )
         if connection is self._current:
             self._current = None
             self._next = (self._endpoints.index(connection.endpoint) + 1) % len(self._endpoints)
@@ -146,10 +156,11 @@ class EtcdConnections:
     def _connector_ended(self, task: asyncio.Task[None]) -> None:
         self._connector = None
         if not task.cancelled():
-            task.exception()  # whoever waits has it too; nobody may be waiting
+            # marks the exception as retrieved: waiting callers get it too, but there may be none
+            task.exception()
 
     async def _connect(self) -> None:
-        """Returns with a connection and a token. Raises StoreRefusedError."""
+        """Connects and obtains a token. Raises StoreRefusedError."""
         pause_ms, tried = FIRST_PAUSE_MS, 0
         while True:
             if tried == len(self._endpoints):
@@ -168,7 +179,7 @@ class EtcdConnections:
             except CallFailedError as error:
                 if error.fault is CallFault.REFUSED:
                     raise StoreRefusedError(
-                        f"etcd refuses user {self._options.username}: {error.details}"
+                        f"etcd rejects user {self._options.username}: {error.details}"
                     ) from error
                 self.retire(connection, error.details)
             else:

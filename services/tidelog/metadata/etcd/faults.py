@@ -1,7 +1,7 @@
-"""What went wrong with a call to etcd, and what may be done about it.
+"""Classifies the failures of calls to etcd.
 
-etcd tells its errors apart by gRPC status and text (its `rpctypes` package); the text is the only difference
-between some that were surely not carried out and some that may have been.
+etcd distinguishes its errors by gRPC status and text (its `rpctypes` package). For some errors, only the text
+tells whether etcd may have executed the call.
 """
 
 from __future__ import annotations
@@ -15,13 +15,20 @@ from tidelog.metadata.store import InvalidTxnError, LeaseNotFoundError, StoreErr
 
 
 class StoreRefusedError(StoreUnavailableError):
-    """etcd answers, but refuses this user: wrong password, or no right to the keys."""
+    """etcd answers but rejects this user: the password is wrong, or the user has no permission for the
+    keys.
+    """
 
 
 class CallFault(Enum):
-    """`NOT_DONE`: surely not carried out, another member may do it. `UNKNOWN`: may have been carried out, or
-    still be. `TOKEN`: not carried out for want of a valid token. The others are final answers; only at the
-    moment when space runs out, etcd carries a write out and answers NO_SPACE all the same.
+    """The kind of a failure.
+
+    - `NOT_DONE`: etcd certainly did not execute the call, and another member may execute it.
+    - `UNKNOWN`: etcd may have executed the call, or may still execute it.
+    - `TOKEN`: etcd did not execute the call, because it has no valid token.
+
+    The others are final answers. NO_SPACE has one exception: at the moment when the space runs out, etcd
+    executes a write and still answers NO_SPACE.
     """
 
     NOT_DONE = auto()
@@ -37,7 +44,7 @@ class CallFault(Enum):
 
 
 class CallFailedError(Exception):
-    """A call that was not answered. Never leaves this package."""
+    """A call failed. This package converts it before it reaches a caller of the store."""
 
     def __init__(self, fault: CallFault, details: str) -> None:
         super().__init__(details)
@@ -45,17 +52,17 @@ class CallFailedError(Exception):
         self.details = details
 
     def for_caller(self) -> StoreError:
-        """As the store's contract names it."""
+        """Returns the error of the store's contract."""
         if self.fault is CallFault.LEASE_NOT_FOUND:
             return LeaseNotFoundError(self.details)
         if self.fault is CallFault.INVALID:
             return InvalidTxnError(self.details)
         if self.fault in (CallFault.REFUSED, CallFault.TOKEN):
-            return StoreRefusedError(f"etcd refuses: {self.details}")
+            return StoreRefusedError(f"etcd rejects the call: {self.details}")
         return StoreUnavailableError(f"etcd: {self.details}")
 
 
-# Answered by a member's front door, before anything is proposed to the cluster.
+# A member answers these before it proposes anything to the cluster.
 _NOT_DONE_TEXTS: Final = ("etcdserver: no leader", "etcdserver: too many requests")
 _TOKEN_TEXTS: Final = ("invalid auth token", "revision of auth store is old", "user name is empty")
 _BY_CODE: Final = {
@@ -86,7 +93,7 @@ def fault_of(code: grpc.StatusCode, details: str) -> CallFault:
 
 
 def failed_call(error: grpc.RpcError) -> CallFailedError:
-    """Of what grpc raises; its two kinds of calls, blocking and not, share `code` and `details`."""
+    """Converts an error of grpc. Its blocking and asynchronous calls both have `code` and `details`."""
     code = error.code() or grpc.StatusCode.UNKNOWN
     details = error.details() or code.name
     return CallFailedError(fault_of(code, details), details)

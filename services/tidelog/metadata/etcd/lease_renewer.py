@@ -14,12 +14,12 @@ from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.etcd.transport import call_metadata, channel_options, read_credentials
 from tidelog.metadata.store import LeaseNotFoundError, StoreUnavailableError
 
-# Pause between tries when endpoints refuse at once.
+# Pause between attempts when an endpoint refuses at once.
 RETRY_MS: Final = 100
 
 
 class EtcdLeaseRenewer:
-    """For one thread at a time. Its connection moves to the next endpoint when one fails, like the loop's."""
+    """A LeaseRenewer for one thread at a time. It moves to the next endpoint when an endpoint fails."""
 
     def __init__(self, options: EtcdOptions) -> None:
         """Raises EtcdAddressError."""
@@ -30,8 +30,9 @@ class EtcdLeaseRenewer:
         self._token: str | None = None
 
     def renew(self, lease: int, timeout_ms: int) -> int:
-        """Answers the ms that are left now. Raises LeaseNotFoundError; StoreUnavailableError if no endpoint
-        answers within `timeout_ms`.
+        """Renews a lease and returns the remaining time in ms.
+
+        Raises LeaseNotFoundError, and StoreUnavailableError if no endpoint answers within `timeout_ms`.
         """
         deadline_s = time.monotonic() + timeout_ms / 1000
         while True:
@@ -52,7 +53,7 @@ class EtcdLeaseRenewer:
             return ttl_s * 1000
 
     def close(self) -> None:
-        """From any thread; a call under way fails."""
+        """Closes the connection; a call in progress fails. Any thread may call this."""
         channel, self._channel = self._channel, None
         if channel is not None:
             channel.close()
@@ -74,12 +75,12 @@ class EtcdLeaseRenewer:
                 return answer.TTL
         except grpc.RpcError as error:
             raise failed_call(error) from error
-        except ValueError as error:  # what gRPC says of a channel that was closed
+        except ValueError as error:  # grpc raises it for a closed channel
             raise CallFailedError(CallFault.UNKNOWN, str(error)) from error
-        raise CallFailedError(CallFault.UNKNOWN, "a renewal was not answered")
+        raise CallFailedError(CallFault.UNKNOWN, "etcd did not answer a renewal")
 
     def _authenticate(self, channel: grpc.Channel, timeout_s: float) -> str:
-        """ "" if this etcd knows no users."""
+        """Returns a token, or "" if authentication is not enabled in etcd."""
         request = pb.AuthenticateRequest(name=self._options.username, password=self._options.password)
         try:
             return stubs.AuthStub(channel).Authenticate(request, timeout=timeout_s).token

@@ -1,4 +1,4 @@
-"""The store's terms as etcd's messages, and back."""
+"""Converts the store's types to etcd's messages and back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _EVERYTHING: Final = (b"\0", b"\0")
 
 
 class KeyNames:
-    """Puts the prefix in front of the store's keys, and takes it off."""
+    """Converts keys, adding and removing the prefix of this cluster."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix.encode()
@@ -41,7 +41,9 @@ class KeyNames:
         return key[len(self._prefix) :].decode(errors="replace")
 
     def range_of(self, prefix: str) -> tuple[bytes, bytes]:
-        """First key, and the first past it, of all keys that begin with `prefix`."""
+        """Returns the range of all keys that start with `prefix`: the first key, and the first key after the
+        range.
+        """
         first = self.encode(prefix)
         stem = first.rstrip(b"\xff")
         if stem:
@@ -56,7 +58,7 @@ class KeyNames:
     def txn_request(
         self, compares: Sequence[Compare], success: Sequence[Operation], failure: Sequence[Operation]
     ) -> pb.TxnRequest:
-        """Raises InvalidTxnError for an operand that its target can't have."""
+        """Raises InvalidTxnError if the type of an operand does not match its target."""
         return pb.TxnRequest(
             compare=[self._compare(compare) for compare in compares],
             success=[self._operation(operation) for operation in success],

@@ -1,7 +1,8 @@
-"""How a member with an empty directory comes to its cluster: as a first start, or as one that lost its data.
+"""Lets an etcd member with an empty directory join its cluster, at a first start or after the loss of its
+data.
 
-etcd refuses to start the second as the first, and rightly: the others count on what it had promised. It has
-to leave, with the id it had, and be taken in again with another.
+etcd does not let a member without its data start as a new member, because the others rely on what it had
+acknowledged. Such a member must leave the cluster under its old id and be added under a new one.
 """
 
 from __future__ import annotations
@@ -34,7 +35,9 @@ _log = structlog.get_logger(__name__)
 
 
 class Step(Enum):
-    """What a member without data does next; the first two are etcd's `initial-cluster-state`."""
+    """The next step of a member without data. The first two are the values of etcd's `initial-cluster-
+    state`.
+    """
 
     START_NEW = auto()
     START_EXISTING = auto()
@@ -48,8 +51,10 @@ class NextStep(NamedTuple):
 
 
 class Member(NamedTuple):
-    """As another member sees it. It has client URLs from its first start on; only one that was added to a
-    running cluster is without a name until then.
+    """A member as another member sees it.
+
+    A member has client URLs after its first start. A member that was added to a running cluster has no name
+    until then.
     """
 
     id: int
@@ -59,13 +64,15 @@ class Member(NamedTuple):
 
 
 def next_step(views: Sequence[Sequence[Member]], peer_url: str) -> NextStep:
-    """By what the others that answer say. One of them may be behind: what any has seen did happen."""
+    """Decides from the views of the members that answered. Members that are behind do not hide what others
+    have seen.
+    """
     if not views:
         return NextStep(Step.START_NEW)
     mine = [member for view in views for member in view if peer_url in member.peer_urls]
     started_ids = {member.id for member in mine if member.has_client_urls}
     if any(not member.name and member.id not in started_ids for member in mine):
-        # Removed and added: whoever still sees the former id is behind.
+        # The member was removed and added. A member that still sees the former id is behind.
         return NextStep(Step.START_EXISTING)
     if started_ids:
         return NextStep(Step.REMOVE, min(started_ids))
@@ -73,13 +80,13 @@ def next_step(views: Sequence[Sequence[Member]], peer_url: str) -> NextStep:
 
 
 def has_data(data_dir: Path) -> bool:
-    """Whether a member has run there: then etcd knows by itself where it belongs."""
+    """Returns true if a member has already run in the directory. Then etcd itself knows its cluster."""
     log = data_dir / "member" / "wal"
     return log.is_dir() and any(log.iterdir())
 
 
 class Peers(NamedTuple):
-    """Peer URLs of all members, the one that starts included; files of PEM for https."""
+    """The peer URLs of all members, including this one, and PEM files for https."""
 
     own_url: str
     urls: tuple[str, ...]
@@ -89,11 +96,11 @@ class Peers(NamedTuple):
 
 
 async def cluster_state(options: EtcdOptions, peers: Peers, timeout_s: float) -> str:
-    """`new` or `existing`, after what had to be done for it. For a member without data only.
+    """Returns `new` or `existing` for a member without data, after the necessary changes in the cluster.
 
-    Raises StoreUnavailableError if the others could not agree to it in time: a majority of them is needed.
+    Raises StoreUnavailableError if the others did not agree in time. A majority of them must agree.
     """
-    reason = "nobody was asked"
+    reason = "no member was asked"
     try:
         async with asyncio.timeout(timeout_s):
             while True:
@@ -106,7 +113,7 @@ async def cluster_state(options: EtcdOptions, peers: Peers, timeout_s: float) ->
 
 
 async def _try(options: EtcdOptions, peers: Peers) -> str:
-    """`new`, `existing`, or why neither yet."""
+    """Returns `new` or `existing`, or the reason why neither is certain yet."""
     others = [url for url in peers.urls if url != peers.own_url]
     answers = await asyncio.gather(*(asyncio.to_thread(_members_seen_by, url, peers) for url in others))
     views = [answer for answer in answers if isinstance(answer, list)]
@@ -128,16 +135,18 @@ async def _try(options: EtcdOptions, peers: Peers) -> str:
 
 
 def _members_seen_by(peer_url: str, peers: Peers) -> list[Member] | str | None:
-    """Asked at the peers' port, as etcd itself does: there a member answers before it has a majority, and may
-    be waiting for this one. None: surely nobody is there, as before everyone's first start. A sentence: who
-    knows.
+    """Returns the members that a member reports at its peer URL, as etcd itself requests them.
+
+    At that URL a member answers before it has a majority, for which it may need this member. Returns None if
+    certainly no member runs there, as before the first start of all members, or a reason if that is not
+    known.
     """
     context = None
     try:
         if peer_url.startswith("https:"):
             context = ssl.create_default_context(cafile=peers.ca_file or None)
             context.load_cert_chain(peers.cert_file, peers.key_file)
-        # No proxy: the others are next door.
+        # The members are in the same network, so no proxy is used.
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
         )
@@ -151,10 +160,10 @@ def _members_seen_by(peer_url: str, peers: Peers) -> list[Member] | str | None:
 
 
 def members_of(answer: bytes) -> list[Member]:
-    """Of the JSON that a member answers. Raises ValueError."""
+    """Parses the JSON that a member answers. Raises ValueError."""
     listed = json.loads(answer)
     if not isinstance(listed, list) or not all(isinstance(member, dict) for member in listed):
-        raise ValueError(f"no list of members: {listed!r}")
+        raise ValueError(f"not a list of members: {listed!r}")
     return [
         Member(
             int(member.get("id", 0)),
@@ -176,7 +185,7 @@ async def _connect(endpoint: EtcdEndpoint, options: EtcdOptions) -> EtcdConnecti
 async def _change(
     connections: list[EtcdConnection], decision: NextStep, peer_url: str, options: EtcdOptions
 ) -> str:
-    """Asks one after the other until one has done it; the next look at them says what comes then."""
+    """Asks the members in turn until one has made the change, and returns why the member can't start yet."""
     reason = "no member answers"
     for connection in connections:
         try:
@@ -185,15 +194,18 @@ async def _change(
                 await answer_of(
                     connection.cluster.MemberRemove(request, timeout=options.operation_timeout_ms / 1000)
                 )
-                _log.warning("removed as a member, for its data is lost", id=f"{decision.member_id:x}")
-                return "removed, not added yet"
+                _log.warning(
+                    "removed this member from the cluster because its data is lost",
+                    id=f"{decision.member_id:x}",
+                )
+                return "the member was removed and must be added again"
             await answer_of(
                 connection.cluster.MemberAdd(
                     pb.MemberAddRequest(peerURLs=[peer_url]), timeout=options.operation_timeout_ms / 1000
                 )
             )
-            _log.warning("added as a member", peer_url=peer_url)
-            return "added, not seen yet"
+            _log.warning("added this member to the cluster", peer_url=peer_url)
+            return "the member was added, but the others do not list it yet"
         except CallFailedError as error:
             reason = f"{connection.endpoint.target}: {error.details}"
     return reason

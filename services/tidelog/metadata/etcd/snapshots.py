@@ -1,4 +1,4 @@
-"""Copies of etcd's whole store in files, as `etcdutl snapshot restore` takes them."""
+"""Saves snapshots of etcd's whole store in files that `etcdutl snapshot restore` reads."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.etcd.transport import Metadata
 from tidelog.metadata.store import StoreUnavailableError
 
-# etcd puts the SHA-256 of the store behind it.
+# etcd appends the SHA-256 of the store.
 SUM_BYTES: Final = 32
-# How often another try is made when a member goes in the middle of a copy.
+# Number of attempts if a member fails during a snapshot.
 MAX_ATTEMPTS: Final = 3
 
 _NAME: Final = re.compile(r"etcd-\d{8}-\d{6}\.db")
@@ -31,11 +31,13 @@ _UNFINISHED_NAME: Final = re.compile(r"etcd-\d{8}-\d{6}\.db\.part")
 
 
 class BrokenSnapshotError(Exception):
-    """What a member sent is not whole; the message says how."""
+    """A member sent an incomplete or damaged snapshot."""
 
 
 class SavedSnapshot(NamedTuple):
-    """`revision` was the store's when the copy was asked for: it holds that, or more."""
+    """A snapshot in a file. It holds at least `revision`, the revision of the store when the snapshot was
+    requested.
+    """
 
     path: Path
     size_bytes: int
@@ -44,9 +46,10 @@ class SavedSnapshot(NamedTuple):
 
 
 async def save_snapshot(options: EtcdOptions, path: Path, timeout_s: float) -> SavedSnapshot:
-    """From the first member that answers and knows a leader; `path` is there whole, synced, or not at all.
+    """Saves a snapshot from the first member that answers and knows a leader.
 
-    Raises StoreUnavailableError, BrokenSnapshotError, OSError, TimeoutError.
+    `path` is either complete and synced, or does not exist. Raises StoreUnavailableError,
+    BrokenSnapshotError, OSError and TimeoutError.
     """
     connections = EtcdConnections(options)
     unfinished = path.with_name(path.name + ".part")
@@ -63,8 +66,9 @@ async def save_snapshot(options: EtcdOptions, path: Path, timeout_s: float) -> S
 
 
 def expired_names(names: Iterable[str], keep: int) -> list[str]:
-    """Of the names in a directory those to be removed: all but the newest `keep` snapshots, and what copies
-    that were killed have left. Other names are never among them.
+    """Returns the file names to remove: all but the newest `keep` snapshots, and unfinished snapshots.
+
+    `names` are all names in the directory. Names of other files are never returned.
     """
     there = tuple(names)
     snapshots = sorted(name for name in there if _NAME.fullmatch(name))
@@ -94,10 +98,10 @@ async def _save_from_some_member(connections: EtcdConnections, path: Path, unfin
 
 
 async def _save_from(connection: EtcdConnection, metadata: Metadata, unfinished: Path) -> tuple[int, int]:
-    """The store's revision before the copy, and the size of the file."""
+    """Returns the revision of the store before the snapshot, and the size of the file in bytes."""
     status = await answer_of(connection.maintenance.Status(pb.StatusRequest(), metadata=metadata))
     if not status.leader:
-        raise CallFailedError(CallFault.NOT_DONE, "the member knows no leader, its store may be old")
+        raise CallFailedError(CallFault.NOT_DONE, "the member knows no leader, so its store may be outdated")
     with unfinished.open("wb") as file:
         try:
             pieces = connection.maintenance.Snapshot(pb.SnapshotRequest(), metadata=metadata)
@@ -110,9 +114,11 @@ async def _save_from(connection: EtcdConnection, metadata: Metadata, unfinished:
 
 
 async def write_checked(pieces: AsyncIterable[pb.SnapshotResponse], file: IO[bytes]) -> int:
-    """Writes the blobs; returns their size. Raises BrokenSnapshotError unless the sum at the end is right."""
+    """Writes the blobs and returns their size in bytes. Raises BrokenSnapshotError unless the SHA-256
+    matches.
+    """
     sum_of_store = hashlib.sha256()
-    # The last bytes so far: nobody knows yet whether they are the sum.
+    # The last bytes so far, which may be the SHA-256.
     tail = b""
     size_bytes = remaining_bytes = 0
     async for piece in pieces:
@@ -123,9 +129,9 @@ async def write_checked(pieces: AsyncIterable[pb.SnapshotResponse], file: IO[byt
         sum_of_store.update(tail[:-SUM_BYTES])
         tail = tail[-SUM_BYTES:]
     if remaining_bytes:
-        raise BrokenSnapshotError(f"the copy ended {remaining_bytes} bytes early")
+        raise BrokenSnapshotError(f"the snapshot ended {remaining_bytes} bytes early")
     if size_bytes <= SUM_BYTES or sum_of_store.digest() != tail:
-        raise BrokenSnapshotError("the copy's SHA-256 is not the one at its end")
+        raise BrokenSnapshotError("the snapshot does not match the SHA-256 at its end")
     return size_bytes
 
 

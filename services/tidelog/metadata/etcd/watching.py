@@ -1,4 +1,4 @@
-"""A watch that outlives connections and members."""
+"""A watch that survives the loss of connections and members."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ async def watch_range(
     start_revision: int,
     decode_key: Callable[[bytes], str],
 ) -> AsyncGenerator[WatchBatch, None]:
-    """See MetadataStore.watch. While etcd refuses the user it goes on trying, as for an etcd that is away."""
+    """Implements MetadataStore.watch. It also retries while etcd rejects the user, as while etcd is
+    unavailable.
+    """
     assembly = EventAssembly(start_revision, decode_key)
     pause_ms = FIRST_PAUSE_MS
     while True:
@@ -46,13 +48,13 @@ async def watch_range(
             if error.fault is CallFault.TOKEN:
                 connections.forget_token(token)
             elif error.fault is CallFault.REFUSED:
-                _log.warning("etcd refuses a watch, it is asked for again", reason=error.details)
+                _log.warning("etcd rejected a watch; retrying", reason=error.details)
             else:
                 connections.retire(connection, error.details)
         except (WatchEndedError, StoreRefusedError) as error:
             connections.check_open()
-            _log.warning("etcd ended a watch, it is asked for again", reason=str(error))
-            # A watch under a token that has run out is refused for want of rights.
+            _log.warning("etcd ended a watch; retrying", reason=str(error))
+            # etcd also rejects a watch for missing permissions if its token has expired.
             connections.forget_token(token)
         await asyncio.sleep(pause_ms / 1000)
         pause_ms = min(MAX_PAUSE_MS, 2 * pause_ms)
@@ -65,8 +67,9 @@ async def _stream(
     key_range: tuple[bytes, bytes],
     assembly: EventAssembly,
 ) -> AsyncGenerator[list[WatchBatch], None]:
-    """One stream's life; an empty list when the server has taken the watch on. Raises CallFailedError,
-    WatchEndedError, CompactedError.
+    """Yields the batches of one stream; an empty list when the server has created the watch.
+
+    Raises CallFailedError, WatchEndedError and CompactedError.
     """
     assembly.restart()
     key, range_end = key_range
@@ -79,7 +82,7 @@ async def _stream(
     )
     is_over = asyncio.Event()
 
-    # Not call.write(): it waits for ever in a call that is cancelled before it is on its way (grpc 1.85).
+    # call.write() waits forever in a call that is cancelled before it is sent (grpc 1.85), so it is not used.
     async def requests() -> AsyncGenerator[pb.WatchRequest, None]:
         yield pb.WatchRequest(create_request=create)
         await is_over.wait()
@@ -92,14 +95,14 @@ async def _stream(
             async with asyncio.timeout(options.attempt_timeout_ms / 1000):
                 answer = await answer_of(anext(answers))
         except TimeoutError as error:
-            raise CallFailedError(CallFault.UNKNOWN, "a watch was not taken on in time") from error
+            raise CallFailedError(CallFault.UNKNOWN, "the server did not create a watch in time") from error
         if answer.header.revision < assembly.seen_revision:
             await _check_still_ahead(connections, connection, options, assembly.seen_revision)
         while True:
             yield assembly.take(answer)
             answer = await answer_of(anext(answers))
     except StopAsyncIteration as error:
-        raise CallFailedError(CallFault.UNKNOWN, "the server ended the watch's stream") from error
+        raise CallFailedError(CallFault.UNKNOWN, "the server ended the stream of a watch") from error
     finally:
         is_over.set()
         connection.remove_watch(call)
@@ -108,13 +111,19 @@ async def _stream(
 async def _check_still_ahead(
     connections: EtcdConnections, connection: EtcdConnection, options: EtcdOptions, seen_revision: int
 ) -> None:
-    """A member that is behind the others is no matter. But an etcd restored from an older backup would leave
-    the watch waiting for revisions that now mean something else: CompactedError then.
+    """Raises CompactedError if the whole etcd has an older revision than this watch has seen.
+
+    A single member that is behind is harmless. But if etcd was restored from an older backup, the watch would
+    wait for revisions that now mean something else.
     """
     request = pb.RangeRequest(key=b"\0", range_end=b"\0", count_only=True, limit=1)
     timeout_s = options.attempt_timeout_ms / 1000
     call = connection.kv.Range(request, timeout=timeout_s, metadata=connections.metadata)
     revision = (await answer_of(call)).header.revision
     if revision < seen_revision:
-        _log.error("etcd went back, as if restored from a backup", revision=revision, seen=seen_revision)
+        _log.error(
+            "etcd's revision is older than before, as after a restore from a backup",
+            revision=revision,
+            seen=seen_revision,
+        )
         raise CompactedError(seen_revision)
