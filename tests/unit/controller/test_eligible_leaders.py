@@ -124,7 +124,11 @@ def test_a_term_that_begins_in_the_middle_goes_by_what_is_stored(core: MakeCore)
 
 
 _STEPS = st.lists(
-    st.tuples(st.sampled_from(["die", "live", "power cut", "join", "shrink"]), st.integers(1, 3)), max_size=30
+    st.tuples(
+        st.sampled_from(["die", "live", "power cut", "join", "shrink", "disk fails", "disk works"]),
+        st.integers(1, 3),
+    ),
+    max_size=30,
 )
 
 
@@ -133,17 +137,19 @@ _STEPS = st.lists(
 def test_no_election_loses_what_enough_replicas_have(
     core: MakeCore, steps: list[tuple[str, int]], min_isr: int
 ) -> None:
-    """A model of one partition: `has[b]` is how much of the log broker b has, `high` what was acknowledged.
+    """A model of one partition: `has[b]` is the length of the log on broker b, `high` the acknowledged part.
 
-    Brokers whose machine lost power come back with nothing. As long as fewer of them than the minimum do so
-    at a time, a leader has all that was acknowledged.
+    Brokers whose machine lost power return with nothing. As long as fewer of them than the min ISR do so
+    at a time, every leader has all acknowledged records. A failed disk keeps its log and serves nothing; the
+    controller does not learn when it works again.
     """
     cluster = core([1, 2, 3])
     cluster.make("t", [1, 2, 3], min_insync_replicas=str(min_isr))
     has = dict.fromkeys((1, 2, 3), 1)
-    high, cut = 1, set[int]()
+    high, cut, broken = 1, set[int](), set[int]()
     for step, broker in steps:
         before, alive = cluster.partition("t"), cluster.state.brokers
+        is_led = before.leader in alive and before.leader not in broken
         if step == "die" and broker in alive:
             cluster.death(broker)
         elif step == "live" and broker not in alive:
@@ -153,19 +159,29 @@ def test_no_election_loses_what_enough_replicas_have(
                 cluster.death(broker)
             has[broker] = 0
             cut.add(broker)
-        elif step == "join" and before.leader in alive and broker in alive and broker not in before.isr:
+        elif step == "disk fails" and broker in alive:
+            broken.add(broker)
+            cluster.state.note_replicas(
+                broker, alive[broker].broker_epoch, {TopicPartition("t", 0)}, (), cluster.changes
+            )
+            cluster.settle()
+        elif step == "disk works":
+            broken.discard(broker)
+        elif step == "join" and is_led and broker in alive and broker not in {*before.isr, *broken}:
             has[broker] = has[before.leader]
             cut.discard(broker)
             cluster.leader_writes("t", (*before.isr, broker))
-        elif step == "shrink" and before.leader in alive and broker in before.isr and broker != before.leader:
+        elif step == "shrink" and is_led and broker in before.isr and broker != before.leader:
             cluster.leader_writes("t", tuple(b for b in before.isr if b != broker))
         after, alive = cluster.partition("t"), cluster.state.brokers
         if after.leader in alive:
             assert has[after.leader] >= high, (step, broker, after)
+        if after.leader in alive and after.leader not in broken:
             cut.discard(after.leader)
             has[after.leader] += 1
             for follower in after.isr:
-                if follower in alive:
+                if follower in alive and follower not in broken:
                     has[follower] = max(has[follower], has[after.leader])
             if len(after.isr) >= min_isr:
-                high = min(has[b] for b in after.isr)
+                high = max(high, min(has[b] for b in after.isr))
+        assert not settle_partitions(cluster.state, cluster.context()).records, (step, broker, after)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tidelog.controller.core.commands import commands_for
 from tidelog.controller.core.elections import elect_leaders, settle_partitions
-from tidelog.controller.core.reassignments import alter_partition_reassignments
+from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
 from tidelog.controller.core.state import ChangeSet
 from tidelog.controller.core.topics import create_topics
 from tidelog.model.errors import ErrorCode
@@ -211,3 +211,88 @@ def test_a_replica_that_cant_be_served_is_led_by_others_if_there_are_any(core: M
     assert cluster.partition("t").leader == 1, "2 took it into the ISR: it is well again"
     cluster.birth(1)
     assert not cluster.state.failed_replicas
+
+
+def _fail_replicas(cluster: Any, broker_id: int, partition: TopicPartition) -> None:
+    """The broker reports that the disk of this replica has failed."""
+    broker_epoch = cluster.state.brokers[broker_id].broker_epoch
+    cluster.state.note_replicas(broker_id, broker_epoch, {partition}, (), cluster.changes)
+
+
+def _store(cluster: Any, topic: str, **fields: Any) -> None:
+    """Stores the state of partition 0 with these fields changed."""
+    entry = cluster.partition(topic)._replace(**fields)
+    cluster.revision += 1
+    cluster.state.apply(entry, cluster.revision, cluster.revision, cluster.changes)
+
+
+def test_a_failed_elr_member_is_elected_if_no_other_replica_can_lead(core: MakeCore) -> None:
+    cluster = core([1, 2])
+    _make(cluster, "t", [1, 2])
+    _store(cluster, "t", leader=-1, isr=(), elr=(1,))
+    _fail_replicas(cluster, 1, TopicPartition("t", 0))
+    epoch = cluster.partition("t").leader_epoch
+    cluster.settle()
+    state = cluster.partition("t")
+    assert (state.leader, state.isr, state.leader_epoch) == (1, (1,), epoch + 1)
+    _fail_replicas(cluster, 1, TopicPartition("t", 0))
+    cluster.settle()
+    assert cluster.partition("t") == state, "another failure must not start another election"
+
+
+def test_a_failed_isr_member_is_elected_and_the_isr_stays_whole(core: MakeCore) -> None:
+    cluster = core([1, 2])
+    _make(cluster, "t", [1, 2])
+    _fail_replicas(cluster, 2, TopicPartition("t", 0))
+    cluster.death(1)
+    state = cluster.partition("t")
+    assert (state.leader, state.isr, state.leader_epoch) == (2, (1, 2), 1)
+    cluster.birth(1)
+    state = cluster.partition("t")
+    assert (state.leader, state.isr, state.leader_epoch) == (1, (1,), 2), "a healthy member takes over"
+
+
+def test_a_failed_replica_whose_log_is_suspect_is_not_elected(core: MakeCore) -> None:
+    cluster = core([1, 2])
+    _make(cluster, "t", [1, 2], unclean=False)
+    cluster.death(1, 2)
+    cluster.register(1, is_log_suspect=True)
+    _fail_replicas(cluster, 1, TopicPartition("t", 0))
+    cluster.settle()
+    state = cluster.partition("t")
+    assert (state.leader, state.isr, state.elr) == (-1, (2,), ())
+    cluster.settle()
+    assert cluster.partition("t").leader == -1
+
+
+def test_a_stopping_broker_with_a_failed_replica_is_not_elected(core: MakeCore) -> None:
+    cluster = core([1, 2])
+    _make(cluster, "t", [1, 2])
+    _store(cluster, "t", leader=-1, isr=(), elr=(1,))
+    _fail_replicas(cluster, 1, TopicPartition("t", 0))
+    cluster.state.note_shutdown(1, cluster.state.brokers[1].broker_epoch, cluster.changes)
+    cluster.settle()
+    assert cluster.partition("t").leader == -1
+
+
+def test_an_allowed_unclean_election_comes_before_a_failed_replica(core: MakeCore) -> None:
+    """With `unclean.leader.election.enable`, availability counts more than the log of a failed disk."""
+    cluster = core([1, 2])
+    _make(cluster, "t", [1, 2], unclean=True)
+    _store(cluster, "t", leader=-1, isr=(1,), elr=())
+    _fail_replicas(cluster, 1, TopicPartition("t", 0))
+    cluster.settle()
+    assert (cluster.partition("t").leader, cluster.partition("t").isr) == (2, (2,))
+
+
+def test_a_reassignment_does_not_end_with_a_failed_replica_as_leader(core: MakeCore) -> None:
+    """Its end would delete the replicas that can be read."""
+    cluster = core([1, 2])
+    _make(cluster, "t", [1])
+    cluster.request(
+        alter_partition_reassignments,
+        AlterPartitionReassignmentsRequest(topics=[ReassignableTopic("t", [ReassignablePartition(0, [2])])]),
+    )
+    cluster.leader_writes("t", (1, 2))
+    _fail_replicas(cluster, 2, TopicPartition("t", 0))
+    assert not advance_reassignments(cluster.state, cluster.context()).records

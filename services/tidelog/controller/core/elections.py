@@ -31,12 +31,14 @@ from tidelog.wire.messages.elect_leaders import (
 
 
 class RollCall(NamedTuple):
-    """Sets of broker ids, the first three each a part of `alive`. `failed` are there and can't serve this
-    replica: as good as dead, only that they go on trying.
+    """The ids of a partition's brokers, by state.
 
-    `steady` have been there since before the partition's state was written: a broker that was born again
-    since then is a death and a birth (KIP-903). `stopping` go down of their own accord and are elected
-    nowhere. `suspect` may have lost the end of this log, and no longer belong to its ISR or ELR.
+    - `alive`: registered brokers that can serve the replica.
+    - `steady`: the part of `alive` that registered before the partition's state was written. A broker that
+      registered again later counts as one that failed and returned (KIP-903).
+    - `stopping`: registered brokers in controlled shutdown. They are not elected.
+    - `suspect`: registered brokers that may have lost the end of this log. They leave the ISR and the ELR.
+    - `failed`: registered brokers that reported a disk error for the replica and retry by themselves.
     """
 
     alive: frozenset[int]
@@ -63,12 +65,12 @@ def call_roll(state: ClusterState, replicas: tuple[int, ...], stored: StoredPart
         )
         if is_suspect:  # also one that can't serve: it may be able to later
             suspect.append(replica)
+        if replica in state.stopping:
+            stopping.append(replica)
         if partition in state.failed_replicas.get(replica, ()):
             failed.append(replica)
             continue
         alive.append(replica)
-        if replica in state.stopping:
-            stopping.append(replica)
         if not is_suspect and broker.broker_epoch < stored.mod_revision:
             steady.append(replica)
     return RollCall(
@@ -130,6 +132,8 @@ def next_state(
         if (isr, elr) == (before.isr, before.elr):
             return None
         return before._replace(isr=isr, elr=elr, controller_epoch=context.controller_epoch)
+    if leader == NO_LEADER and not is_new_epoch:
+        leader = _elect_failed(replicas, isr, elr, roll)
     if leader != NO_LEADER:
         is_lossless = leader in isr or leader in elr
         isr = _isr_after(leader, isr, roll)
@@ -214,14 +218,36 @@ def _elect(
     return NO_LEADER
 
 
+def _elect_failed(
+    replicas: tuple[int, ...], isr: tuple[int, ...], elr: tuple[int, ...], roll: RollCall
+) -> int:
+    """Returns the first failed replica of the ISR, else of the ELR, or NO_LEADER.
+
+    Its broker leads as soon as the disk works again. Brokers do not report that, so a replica that is called
+    failed may long be healthy. The election is safe: a log that lost records is suspect, and its replica is
+    in neither `isr` nor `elr`; and a failure belongs to one registration of the broker, whose next one
+    reports anew whether its logs are whole.
+    """
+    for members in (isr, elr):
+        leader = _first(replicas, (roll.failed & frozenset(members)) - roll.stopping)
+        if leader != NO_LEADER:
+            return leader
+    return NO_LEADER
+
+
 def _first(replicas: tuple[int, ...], candidates: Container[int]) -> int:
     return next((replica for replica in replicas if replica in candidates), NO_LEADER)
 
 
 def _isr_after(leader: int, isr: tuple[int, ...], roll: RollCall) -> tuple[int, ...]:
-    """Those who were there all along; the reborn too, when there is nobody else (a cluster that was off)."""
+    """Returns the members that were registered all along. If there is none, brokers that registered again
+    count, too: the whole cluster was off. If the leader's replica has failed, every member stays and may
+    take over: no record is committed without it until the leader, once it works, shrinks the ISR.
+    """
     if leader not in isr:
         return (leader,)
+    if leader in roll.failed:
+        return isr
     present = roll.steady if leader in roll.steady else roll.alive
     return tuple(replica for replica in isr if replica in present)
 
