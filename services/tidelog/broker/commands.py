@@ -18,6 +18,7 @@ from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import (
     CommandResult,
@@ -147,7 +148,7 @@ class CommandReceiver:
     def _retry_later(self) -> None:
         if not self._is_retry_due:
             self._is_retry_due = True
-            self._timer.add(self._start_retry, self._timer.monotonic_ms() + FAILED_RETRY_MS)
+            self._timer.add(self._start_retry, MonotonicMs(self._timer.monotonic_ms() + FAILED_RETRY_MS))
 
     def _start_retry(self) -> None:
         self._retry = asyncio.get_running_loop().create_task(self._retry_failed(), name="failed-replicas")

@@ -16,6 +16,7 @@ from tidelog.broker.connection import Connection, Dispatch
 from tidelog.broker.socket_io import BufferPool, Turn
 from tidelog.broker.socket_protocol import SocketProtocol
 from tidelog.model.brokers import Endpoint
+from tidelog.model.instants import MonotonicMs
 
 if TYPE_CHECKING:
     from tidelog.broker.current_settings import CurrentSettings
@@ -211,5 +212,5 @@ class Listener:
                 connection.close()
         self._timer.add(
             self._watch_idle,
-            self._timer.monotonic_ms() + max(max_idle_ms // IDLE_CHECKS_PER_TIMEOUT, 1),
+            MonotonicMs(self._timer.monotonic_ms() + max(max_idle_ms // IDLE_CHECKS_PER_TIMEOUT, 1)),
         )

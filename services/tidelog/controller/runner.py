@@ -379,7 +379,7 @@ class Term:
                 return decision.reply
 
     def _context(self) -> Context:
-        return Context(self._clock.wall_ms(), self._office.controller_epoch, self._chance, self._rules)
+        return Context(self._office.controller_epoch, self._chance, self._rules)
 
     def _count_election(self, record: Write) -> None:
         entry = record.entry

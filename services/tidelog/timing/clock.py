@@ -8,6 +8,8 @@ from typing import Protocol
 from tidelog.model.instants import MonotonicMs, WallMs
 
 _NS_PER_MS = 1_000_000
+_MANUAL_WALL_MS = WallMs(1_700_000_000_000)
+_MANUAL_MONOTONIC_MS = MonotonicMs(0)
 
 
 class Clock(Protocol):
@@ -37,23 +39,25 @@ class ManualClock:
 
     __slots__ = ("_monotonic_ms", "_wall_ms")
 
-    def __init__(self, wall_ms: int = 1_700_000_000_000, monotonic_ms: int = 0) -> None:
+    def __init__(
+        self, wall_ms: WallMs = _MANUAL_WALL_MS, monotonic_ms: MonotonicMs = _MANUAL_MONOTONIC_MS
+    ) -> None:
         self._wall_ms = wall_ms
         self._monotonic_ms = monotonic_ms
 
     def wall_ms(self) -> WallMs:
-        return WallMs(self._wall_ms)
+        return self._wall_ms
 
     def monotonic_ms(self) -> MonotonicMs:
-        return MonotonicMs(self._monotonic_ms)
+        return self._monotonic_ms
 
     def advance(self, elapsed_ms: int) -> None:
         """Moves both clocks forward by `elapsed_ms`. Raises ValueError if `elapsed_ms` is negative."""
         if elapsed_ms < 0:
             raise ValueError(f"time can't go back by {-elapsed_ms} ms; set_wall skews the wall clock")
-        self._wall_ms += elapsed_ms
-        self._monotonic_ms += elapsed_ms
+        self._wall_ms = WallMs(self._wall_ms + elapsed_ms)
+        self._monotonic_ms = MonotonicMs(self._monotonic_ms + elapsed_ms)
 
-    def set_wall(self, wall_ms: int) -> None:
+    def set_wall(self, wall_ms: WallMs) -> None:
         """Moves only the wall clock, as an NTP step does."""
         self._wall_ms = wall_ms

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from tidelog.model.instants import MonotonicMs
 from tidelog.timing.timer import Callback, Timer
 from tidelog.timing.timing_wheel import TimerEntry
 
@@ -83,7 +84,7 @@ class Purgatory(Generic[Key]):
         """How many keys have anybody waiting."""
         return len(self._watched)
 
-    def watch(self, operation: DelayedOperation, keys: Iterable[Key], deadline_ms: int) -> bool:
+    def watch(self, operation: DelayedOperation, keys: Iterable[Key], deadline_ms: MonotonicMs) -> bool:
         """Complete the operation now if its condition holds or its deadline (on the timer's clock) has
         passed; otherwise park it under `keys`. True if it is over.
         """

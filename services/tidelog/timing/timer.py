@@ -13,6 +13,7 @@ from tidelog.timing.timing_wheel import TimerEntry, TimingWheel
 Callback: TypeAlias = Callable[[], None]
 
 _MS_PER_S = 1000
+_START_MS = MonotonicMs(0)
 
 
 class Timer(Protocol):
@@ -23,7 +24,7 @@ class Timer(Protocol):
     def monotonic_ms(self) -> MonotonicMs:
         """The monotonic clock, in milliseconds, that deadlines are on."""
 
-    def add(self, callback: Callback, deadline_ms: int) -> TimerEntry[Callback]:
+    def add(self, callback: Callback, deadline_ms: MonotonicMs) -> TimerEntry[Callback]:
         """Run `callback` once at `deadline_ms` or soon after; never from within this call."""
 
 
@@ -38,7 +39,7 @@ class LoopTimer:
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._wheel: TimingWheel[Callback] = TimingWheel(start_ms=int(loop.time() * _MS_PER_S))
+        self._wheel: TimingWheel[Callback] = TimingWheel(start_ms=MonotonicMs(int(loop.time() * _MS_PER_S)))
         self._handle: asyncio.TimerHandle | None = None
         self._wake_up_ms: float = math.inf
 
@@ -49,7 +50,7 @@ class LoopTimer:
         """The loop's clock, rounded down to a millisecond."""
         return MonotonicMs(int(self._loop.time() * _MS_PER_S))
 
-    def add(self, callback: Callback, deadline_ms: int) -> TimerEntry[Callback]:
+    def add(self, callback: Callback, deadline_ms: MonotonicMs) -> TimerEntry[Callback]:
         """Run `callback` when the loop's clock has reached `deadline_ms`."""
         wheel = self._wheel
         wheel.skip_idle(self.monotonic_ms())
@@ -62,7 +63,7 @@ class LoopTimer:
         """Run `callback` once `delay_ms` has passed in full (rounded up to the next millisecond of the
         clock).
         """
-        return self.add(callback, math.ceil(self._loop.time() * _MS_PER_S + delay_ms))
+        return self.add(callback, MonotonicMs(math.ceil(self._loop.time() * _MS_PER_S + delay_ms)))
 
     def close(self) -> None:
         """No callback runs any more."""
@@ -87,7 +88,7 @@ class LoopTimer:
     def _wake_up(self) -> None:
         self._handle = None
         # The loop may call up to its clock's resolution early: what it was woken for counts as due.
-        now_ms = max(self.monotonic_ms(), int(self._wake_up_ms))
+        now_ms = max(self.monotonic_ms(), MonotonicMs(int(self._wake_up_ms)))
         for callback in self._wheel.advance(now_ms):
             try:
                 callback()
@@ -104,7 +105,7 @@ class VirtualTimer:
 
     __slots__ = ("_now_ms", "_wheel")
 
-    def __init__(self, start_ms: int = 0) -> None:
+    def __init__(self, start_ms: MonotonicMs = _START_MS) -> None:
         self._now_ms = start_ms
         self._wheel: TimingWheel[Callback] = TimingWheel(start_ms=start_ms)
 
@@ -112,16 +113,16 @@ class VirtualTimer:
         return len(self._wheel)
 
     def monotonic_ms(self) -> MonotonicMs:
-        return MonotonicMs(self._now_ms)
+        return self._now_ms
 
-    def add(self, callback: Callback, deadline_ms: int) -> TimerEntry[Callback]:
+    def add(self, callback: Callback, deadline_ms: MonotonicMs) -> TimerEntry[Callback]:
         return self._wheel.add(callback, deadline_ms)
 
-    def next_expiry_ms(self) -> int | None:
+    def next_expiry_ms(self) -> MonotonicMs | None:
         """Where `advance` has to go for anything to happen."""
         return self._wheel.next_expiry_ms()
 
-    def advance(self, now_ms: int) -> int:
+    def advance(self, now_ms: MonotonicMs) -> int:
         """Move to `now_ms`, running what is due, also what those callbacks add; the number of callbacks
         run.
         """

@@ -16,11 +16,14 @@ from __future__ import annotations
 import heapq
 from typing import Generic, TypeVar
 
+from tidelog.model.instants import MonotonicMs
+
 Task = TypeVar("Task")
 
 DEFAULT_TICK_MS = 1
 DEFAULT_WHEEL_SIZE = 20
-_NOT_QUEUED = -1
+_NOT_QUEUED = MonotonicMs(-1)
+_START_MS = MonotonicMs(0)
 
 
 class TimerEntry(Generic[Task]):
@@ -28,7 +31,7 @@ class TimerEntry(Generic[Task]):
 
     __slots__ = ("_bucket", "_wheels", "deadline_ms", "task")
 
-    def __init__(self, wheels: TimingWheel[Task], task: Task, deadline_ms: int) -> None:
+    def __init__(self, wheels: TimingWheel[Task], task: Task, deadline_ms: MonotonicMs) -> None:
         self.task = task
         self.deadline_ms = deadline_ms
         self._wheels = wheels
@@ -67,17 +70,17 @@ class _Wheel(Generic[Task]):
 
     __slots__ = ("buckets", "current_ms", "interval_ms", "overflow", "tick_ms")
 
-    def __init__(self, tick_ms: int, wheel_size: int, start_ms: int) -> None:
+    def __init__(self, tick_ms: int, wheel_size: int, start_ms: MonotonicMs) -> None:
         self.tick_ms = tick_ms
         self.interval_ms = tick_ms * wheel_size
-        self.current_ms = start_ms - start_ms % tick_ms
+        self.current_ms = MonotonicMs(start_ms - start_ms % tick_ms)
         self.buckets: tuple[_Bucket[Task], ...] = tuple(_Bucket() for _ in range(wheel_size))
         self.overflow: _Wheel[Task] | None = None
 
-    def advance(self, now_ms: int) -> None:
+    def advance(self, now_ms: MonotonicMs) -> None:
         wheel: _Wheel[Task] | None = self
         while wheel is not None and now_ms >= wheel.current_ms + wheel.tick_ms:
-            wheel.current_ms = now_ms - now_ms % wheel.tick_ms
+            wheel.current_ms = MonotonicMs(now_ms - now_ms % wheel.tick_ms)
             wheel = wheel.overflow
 
 
@@ -91,7 +94,10 @@ class TimingWheel(Generic[Task]):
     __slots__ = ("_due", "_pending_count", "_queue", "_queued_count", "_wheel", "_wheel_size")
 
     def __init__(
-        self, tick_ms: int = DEFAULT_TICK_MS, wheel_size: int = DEFAULT_WHEEL_SIZE, start_ms: int = 0
+        self,
+        tick_ms: int = DEFAULT_TICK_MS,
+        wheel_size: int = DEFAULT_WHEEL_SIZE,
+        start_ms: MonotonicMs = _START_MS,
     ) -> None:
         if tick_ms < 1 or wheel_size < 2:
             raise ValueError(
@@ -100,7 +106,7 @@ class TimingWheel(Generic[Task]):
         self._wheel: _Wheel[Task] = _Wheel(tick_ms, wheel_size, start_ms)
         self._wheel_size = wheel_size
         self._due: _Bucket[Task] = _Bucket()
-        self._queue: list[tuple[int, int, _Bucket[Task]]] = []
+        self._queue: list[tuple[MonotonicMs, int, _Bucket[Task]]] = []
         self._queued_count = 0
         self._pending_count = 0
 
@@ -109,7 +115,7 @@ class TimingWheel(Generic[Task]):
         return self._pending_count
 
     @property
-    def current_ms(self) -> int:
+    def current_ms(self) -> MonotonicMs:
         """Start of the tick that the lowest wheel stands at."""
         return self._wheel.current_ms
 
@@ -128,7 +134,7 @@ class TimingWheel(Generic[Task]):
         """
         return len(self._queue)
 
-    def add(self, task: Task, deadline_ms: int) -> TimerEntry[Task]:
+    def add(self, task: Task, deadline_ms: MonotonicMs) -> TimerEntry[Task]:
         """A pending timer for `task`; cancel it through the entry."""
         entry = TimerEntry(self, task, deadline_ms)
         self._pending_count += 1
@@ -137,7 +143,7 @@ class TimingWheel(Generic[Task]):
             entry._bucket = self._due
         return entry
 
-    def advance(self, now_ms: int) -> list[Task]:
+    def advance(self, now_ms: MonotonicMs) -> list[Task]:
         """Tasks that are due at `now_ms`, each once; the clock stands at `now_ms` afterwards."""
         expired: list[Task] = []
         self._expire_due(expired)
@@ -156,7 +162,7 @@ class TimingWheel(Generic[Task]):
         self._wheel.advance(now_ms)
         return expired
 
-    def skip_idle(self, now_ms: int) -> None:
+    def skip_idle(self, now_ms: MonotonicMs) -> None:
         """Move the clock on if nothing expires before `now_ms`, so that a timer added after an idle hour
         goes to a low wheel at once rather than cascading down to it.
         """
@@ -165,7 +171,7 @@ class TimingWheel(Generic[Task]):
             if next_expiry_ms is None or next_expiry_ms > now_ms:
                 self._wheel.advance(now_ms)
 
-    def next_expiry_ms(self) -> int | None:
+    def next_expiry_ms(self) -> MonotonicMs | None:
         """When `advance` must be called next: the start of the first bucket that holds a timer; None if
         none does.
         """
@@ -205,7 +211,7 @@ class TimingWheel(Generic[Task]):
         bucket = wheel.buckets[tick % self._wheel_size]
         bucket.entries[entry] = None
         entry._bucket = bucket
-        expiration_ms = tick * wheel.tick_ms
+        expiration_ms = MonotonicMs(tick * wheel.tick_ms)
         if bucket.expiration_ms != expiration_ms:
             bucket.expiration_ms = expiration_ms
             self._queued_count += 1

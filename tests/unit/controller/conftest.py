@@ -59,7 +59,7 @@ class Core:
             self.birth(broker_id)
 
     def context(self) -> Context:
-        return Context(0, 1, self.chance, self.rules)
+        return Context(1, self.chance, self.rules)
 
     def birth(self, broker_id: int, **said: Any) -> None:
         """`said`: what else stands in the registration."""

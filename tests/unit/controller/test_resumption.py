@@ -61,7 +61,7 @@ class World:
 
     def context(self) -> Context:
         rules = rules_from(BrokerSettings.parse({"min.insync.replicas": "2"}), {})
-        return Context(0, self.epoch, RandomChance(random.Random(4)), rules)
+        return Context(self.epoch, RandomChance(random.Random(4)), rules)
 
     def do(self, decide: Decide) -> None:
         decision = decide(self.state, self.context())

@@ -16,7 +16,7 @@ from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.replica import Replica
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
+from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.topics import GROUP_METADATA_TOPIC, TopicPartition
 from tidelog.records.control import EndTransactionMarker
 from tidelog.rpc.coordinator_session import Marker
@@ -80,7 +80,7 @@ class MarkerWriter:
                     self._append(write, (at, part), marker, topic_partition, now_ms)
         waits_for = [waiting[0].topic_partition for waiting in write.unreplicated.values()]
         write.is_watched = True
-        self._waiting_produce.watch(write, waits_for, self._timer.monotonic_ms() + TIMEOUT_MS)
+        self._waiting_produce.watch(write, waits_for, MonotonicMs(self._timer.monotonic_ms() + TIMEOUT_MS))
 
     def _append(
         self, write: _MarkerWrite, place: Place, marker: Marker, partition: TopicPartition, now_ms: WallMs

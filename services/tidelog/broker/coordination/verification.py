@@ -9,6 +9,7 @@ from typing import Final
 
 from tidelog.broker.coordination.attachment import Call, PassedOnRequest
 from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.timer import Timer
 from tidelog.wire import codec
@@ -59,7 +60,8 @@ class Verification:
             return dict.fromkeys(partitions, refused)
         timer = self._timer
         expiry = timer.add(
-            lambda: on_answered(None, ErrorCode.REQUEST_TIMED_OUT), timer.monotonic_ms() + TIMEOUT_MS
+            lambda: on_answered(None, ErrorCode.REQUEST_TIMED_OUT),
+            MonotonicMs(timer.monotonic_ms() + TIMEOUT_MS),
         )
         try:
             answer, error = await answered

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from tidelog.broker.partition.core import UP_TO_HIGH_WATERMARK
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import INTERNAL_TOPICS
 from tidelog.timing.purgatory import DelayedOperation
 from tidelog.wire.messages.delete_records import (
@@ -67,7 +68,7 @@ class DeleteRecordsHandler:
         )
         # Records that the response reports as deleted must not come back after a crash, and the next periodic
         # checkpoint may be a minute away.
-        deadline_ms = self._timer.monotonic_ms() + max(request.timeout_ms, 0)
+        deadline_ms = MonotonicMs(self._timer.monotonic_ms() + max(request.timeout_ms, 0))
         await asyncio.to_thread(self._log_directory.checkpoint_log_start_offsets)
         if pending:
             await self._until_deleted_everywhere(pending, deadline_ms)
@@ -92,7 +93,7 @@ class DeleteRecordsHandler:
             pending.append((replica, offset, result))
         return result
 
-    async def _until_deleted_everywhere(self, pending: list[Pending], deadline_ms: int) -> None:
+    async def _until_deleted_everywhere(self, pending: list[Pending], deadline_ms: MonotonicMs) -> None:
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         operation = DelayedDeleteRecords(self._metadata, pending, done)
         self._waiting.delete_records.watch(

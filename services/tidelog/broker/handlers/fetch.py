@@ -37,6 +37,7 @@ from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.metrics.telemetry import Telemetry, TopicTraffic
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fetch_session import FIRST_VERSION_WITH_TOPIC_IDS, NO_SESSION
+from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.clock import Clock
 from tidelog.wire import codec
@@ -204,7 +205,7 @@ class Fetch:
         """Waits until the result is complete or `max_wait_ms` has passed."""
         waiting, operation = self._handler.waiting, DelayedFetch(self, self._context)
         self._context.park(on_abandoned=lambda: waiting.fetch.cancel(operation))
-        deadline_ms = waiting.timer.monotonic_ms() + self._request.max_wait_ms
+        deadline_ms = MonotonicMs(waiting.timer.monotonic_ms() + self._request.max_wait_ms)
         waiting.fetch.watch(operation, self._topic_partitions(), deadline_ms)
 
     def is_complete(self, reads: Reads) -> bool:

@@ -198,7 +198,7 @@ class FollowerFetch:
         timer = self._services.timer
         self._session.parked = self
         self._context.park(on_abandoned=self._abandon)
-        self._deadline = timer.add(self.end, timer.monotonic_ms() + self._request.max_wait_ms)
+        self._deadline = timer.add(self.end, MonotonicMs(timer.monotonic_ms() + self._request.max_wait_ms))
 
     def wake_soon(self) -> None:
         """Looks for news once, after all appends of this iteration of the event loop."""

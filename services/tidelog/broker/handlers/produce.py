@@ -48,6 +48,7 @@ from tidelog.broker.request import (
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 from tidelog.timing.clock import Clock
 from tidelog.wire import codec
@@ -486,7 +487,7 @@ class Produce:
         self._handler.waiting.produce.watch(
             operation,
             [replica.topic_partition for replica, _, _ in self._waiting],
-            self._handler.waiting.timer.monotonic_ms() + max(self._request.timeout_ms, 0),
+            MonotonicMs(self._handler.waiting.timer.monotonic_ms() + max(self._request.timeout_ms, 0)),
         )
 
 

@@ -58,7 +58,6 @@ class ControllerRules:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    now_ms: int
     controller_epoch: int
     chance: Chance
     rules: ControllerRules

@@ -426,7 +426,7 @@ class CoordinatorRuntime:
         return self.view.image()
 
     def call_after(self, callback: Callable[[], None], delay_ms: int) -> Cancellable:
-        return self._timer.add(callback, self._timer.monotonic_ms() + delay_ms + 1)
+        return self._timer.add(callback, MonotonicMs(self._timer.monotonic_ms() + delay_ms + 1))
 
     def line_to_leader(self, partition: TopicPartition) -> tuple[int, SessionLine] | None:
         leader = self.view.leader(partition)

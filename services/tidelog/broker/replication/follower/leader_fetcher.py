@@ -48,7 +48,7 @@ from tidelog.broker.replication.follower.leader_questions import LeaderQuestions
 from tidelog.broker.socket_io import BufferPool
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
+from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader
 from tidelog.wire.api_keys import ApiKey
 
@@ -273,7 +273,8 @@ class LeaderFetcher:
         self._is_pausing = True
         timer = self._context.timer
         timer.add(
-            self._end_pause, timer.monotonic_ms() + self._context.settings.broker.replica_fetch_backoff_ms
+            self._end_pause,
+            MonotonicMs(timer.monotonic_ms() + self._context.settings.broker.replica_fetch_backoff_ms),
         )
 
     def _end_pause(self) -> None:
@@ -365,7 +366,7 @@ class LeaderFetcher:
     def resume_after(self, followed: FollowedPartition, pause_ms: int) -> None:
         """Fetches a partition again after a pause."""
         timer = self._context.timer
-        timer.add(partial(self.resume, followed), timer.monotonic_ms() + pause_ms)
+        timer.add(partial(self.resume, followed), MonotonicMs(timer.monotonic_ms() + pause_ms))
 
     # -- for LeaderQuestions
 

@@ -25,6 +25,7 @@ from tidelog.broker.replication.follower.followed_partition import (
 )
 from tidelog.broker.replication.follower.leader_connection import LeaderConnection, Question
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.list_offsets import (
@@ -194,7 +195,7 @@ class LeaderQuestions:
                 error=error.name,
             )
         timer = self._context.timer
-        timer.add(partial(self._ask_again, known), timer.monotonic_ms() + FIRST_BACKOFF_MS)
+        timer.add(partial(self._ask_again, known), MonotonicMs(timer.monotonic_ms() + FIRST_BACKOFF_MS))
 
     def _ask_again(self, known: _EpochQuestion) -> None:
         replica, question = known

@@ -233,7 +233,7 @@ class ReplicaFetchers:
         """Pauses the throttled partitions that lag. As in Kafka, a partition without lag is not paused, so
         that it stays in the ISR.
         """
-        deadline_ms = now_ms + self.throttle.wait_ms(now_ms)
+        deadline_ms = MonotonicMs(now_ms + self.throttle.wait_ms(now_ms))
         for followed in list(self._followed.values()):
             if followed.is_fetched and followed.lag > 0 and followed.is_throttled:
                 self._fetchers[followed.fetcher_key].leave(followed)
@@ -247,7 +247,7 @@ class ReplicaFetchers:
         if not wait_ms:
             self._resume(followed)
         elif not followed.is_stopped:
-            timer.add(partial(self._resume_throttled, followed), now_ms + wait_ms)
+            timer.add(partial(self._resume_throttled, followed), MonotonicMs(now_ms + wait_ms))
 
     def lags(self) -> Iterator[tuple[TopicPartition, int, int]]:
         """Yields each partition, its leader, and the records that it lacks up to the leader's high watermark.
