@@ -67,7 +67,7 @@ Measured = dict[str, dict[str, list[Sample]]]
 
 @dataclass(frozen=True)
 class Contest:
-    """What is compared: the cases, the two sides of a round, and where the page goes."""
+    """A comparison: its cases, the two sides of a round, and the page for the results."""
 
     cases: tuple[Case, ...]
     sides: Callable[[Path], list[Side]]
@@ -157,7 +157,9 @@ class Rounds:
         self._progress = progress
 
     def run(self, fresh_rounds: int, warm_rounds: int) -> None:
-        """Each fresh round starts both brokers anew; the last pair then goes on with the warm rounds."""
+        """Runs the rounds. Each fresh round starts both brokers; the warm rounds use the brokers of the last
+        fresh round.
+        """
         task = self._progress.add_task("", total=(fresh_rounds + warm_rounds) * len(self._cases) * 2)
         for number in range(fresh_rounds):
             directory = self._work_dir / f"round-{number}"

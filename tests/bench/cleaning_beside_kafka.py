@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""Compaction beside Apache Kafka's: both clean a copy of the same directory, ours in its worker process,
-Kafka's cleaner called from Java (as a thread of a warm JVM: a first copy of the log is cleaned before).
+"""Compares compaction with Apache Kafka's. Both sides clean a copy of the same directory: tidelog in its
+worker process, Kafka in its cleaner, which Java calls on a warm JVM (it cleans a first copy of the log
+before).
 
-Prints MB/s by the clock and by CPU time; a tenth of the records are of a key that comes no more.
+The script prints MB/s by the clock and by CPU time. A tenth of the records have a key that does not come
+again.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ from tidelog.records.record import Record
 JAVA = ("java", "-Xmx1g")
 CLEAN_LOG = Path(__file__).resolve().parents[1] / "loglab" / "CleanLog.java"
 SEGMENT_BYTES = 256 * 1024 * 1024
-DEDUPE_BUFFER_BYTES = 128 * 1024 * 1024  # both sides' default
+DEDUPE_BUFFER_BYTES = 128 * 1024 * 1024  # the default of both sides
 IO_BUFFER_BYTES = 256 * 1024
 DELETE_RETENTION_MS = 86_400_000
 LEAST_RATIO = 0.5
@@ -62,7 +64,9 @@ class Cleaned(NamedTuple):
 
 
 def write_log(directory: Path, shape: Shape, total_bytes: int) -> CleaningJob:
-    """Dirty from end to end; the keys in random order, each ten times on average."""
+    """Writes a log that is completely dirty. Its keys are in random order, and each occurs ten times on
+    average.
+    """
     chance = random.Random(1)
     log = open_log(directory, LogConfig(segment_bytes=SEGMENT_BYTES))
     value = chance.randbytes(shape.value_bytes)
@@ -106,7 +110,9 @@ def write_log(directory: Path, shape: Shape, total_bytes: int) -> CleaningJob:
 
 
 def clean_ours(job: CleaningJob) -> tuple[Cleaned, int]:
-    """And the worker's greatest memory in bytes. The `.cleaned` files are written anew each time."""
+    """Returns the measurements and the worker's memory in bytes. The worker overwrites its `.cleaned` files
+    each time.
+    """
     command = [sys.executable, "-m", "tidelog.broker.log.cleaning.worker"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdin is not None
@@ -126,7 +132,7 @@ def clean_ours(job: CleaningJob) -> tuple[Cleaned, int]:
 
 
 def clean_kafkas(jars: Path, directories: Sequence[Path], job: CleaningJob) -> Cleaned:
-    """The last of the directories counts; the others warm the JVM up."""
+    """Returns the measurements of the last directory; the others warm the JVM up."""
     lines = [
         f"{place}\t{job.now_ms}\t0\t{job.first_uncleanable_offset}\t{job.delete_retention_ms}"
         f"\t{job.segment_bytes}\t{DEDUPE_BUFFER_BYTES}\n"
@@ -175,7 +181,7 @@ def main() -> int:
                 ours.append(found)
                 memory = max(memory, used)
         size = sum(segment.size_bytes for segment in job.segments)
-        # Where the map was full a round cleans less: what counts is the speed of what it went through.
+        # A round with a full map cleans less, so the speed is relative to the part that the round read.
         rates = [size / min(c.seconds for c in side) / 1e6 for side in (ours, theirs)]
         by_cpu = min(c.cpu_s for c in theirs) / min(c.cpu_s for c in ours)
         ratio = rates[0] / rates[1]

@@ -1,7 +1,7 @@
-"""What the wire codec costs on this machine, beside its budget (docs: DESIGN section 4). Run it: python
+"""Measures the cost of the wire codec on this machine, and prints the budget beside it: python
 tests/bench/codec_cost.py
 
-Each figure is the best of many short rounds: the cost of the code, without what else the machine does.
+Each figure is the best of many short rounds, so other work of the machine does not count.
 """
 
 from __future__ import annotations
@@ -51,7 +51,9 @@ class Case(NamedTuple):
 
 
 def cases() -> Iterator[Case]:
-    """The budget is given for versions that today's clients use; older ones are beside them."""
+    """Yields the cases. The budgets are for the versions that current clients use; older versions are for
+    comparison.
+    """
     for version in (7, 9, 12, 13):
         yield Case(
             f"ProduceRequest 1x1 decode v{version}",
@@ -82,7 +84,7 @@ def cases() -> Iterator[Case]:
 
 
 def cost_us(run: Callable[[], Any]) -> float:
-    """Microseconds of one call."""
+    """Returns the microseconds of one call."""
     timer = timeit.Timer(run)
     calls = 1
     while timer.timeit(calls) < SECONDS_PER_ROUND:

@@ -1,4 +1,4 @@
-"""What a full LeaderAndIsr and a full UpdateMetadata cost to encode and to decode.
+"""Measures the cost to encode and to decode a full LeaderAndIsr and a full UpdateMetadata.
 
 .venv/bin/python tests/bench/command_cost.py [PARTITIONS]
 """
@@ -18,7 +18,7 @@ PARTITIONS_OF_A_TOPIC = (1, 10, 100, 2000)
 
 
 def topics(partitions: int, of_a_topic: int) -> tuple[TopicState, ...]:
-    """Replication factor 3."""
+    """Returns a command with replication factor 3."""
     made = []
     for number in range(partitions // of_a_topic):
         name, topic_id = f"load-{number:05d}", uuid.uuid4()
@@ -31,7 +31,7 @@ def topics(partitions: int, of_a_topic: int) -> tuple[TopicState, ...]:
 
 
 def measure(order: LeaderAndIsr | UpdateMetadata) -> tuple[int, float, float]:
-    """Bytes, and the least time in ms to encode and to decode."""
+    """Returns the bytes, and the least time in ms to encode and to decode."""
     encode_ms = decode_ms = float("inf")
     for _ in range(ROUNDS):
         started = time.perf_counter()

@@ -1,10 +1,10 @@
-"""What the log costs: appends and reads above the system calls they make, start-up, memory of many
+"""Measures the cost of the log: appends and reads without their system calls, start-up, memory of many
 partitions.
 
 .venv/bin/python tests/bench/log_cost.py [--partitions 1000]
 
-Budgets (issue 3, docs/benchmarks.md): append of a 16 KB batch at most 3 us above its write, a read at the
-tail or where the last one ended at most 3 us.
+The budgets are 3 us for an append of a 16 KB batch, without its write, and 3 us for a read at the end of the
+log or where the previous read ended (docs/benchmarks.md).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ID = uuid.UUID(int=1)
 
 
 class DiskThatTakesNoTime:
-    """In the place of `os`: what is measured then is all but the write itself."""
+    """Replaces `os`, so that the measurement does not include the write itself."""
 
     @staticmethod
     def pwrite(_: int, data: memoryview, __: int) -> int:
@@ -47,7 +47,9 @@ class DiskThatTakesNoTime:
 
 
 def best_us(action: Callable[[], int]) -> str:
-    """Microseconds per step, least and median of the rounds; `action` returns how many steps it took."""
+    """Returns the microseconds of a step: least and median of the rounds. `action` returns the number of its
+    steps.
+    """
     costs = []
     for _ in range(ROUNDS):
         begin = time.perf_counter_ns()
@@ -168,7 +170,7 @@ def open_partitions(root: Path, count: int) -> LogDirectory:
 
 
 def partition_costs(root: Path, count: int, stage: str) -> None:
-    """One stage in this process, which did nothing else before."""
+    """Runs one stage. The process must be new, so that its memory is comparable."""
     process = psutil.Process()
     before = process.memory_info().rss
     begin = time.perf_counter()

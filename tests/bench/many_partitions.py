@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Thousands of partitions with three replicas on three brokers: how long they take to create, how soon other
-brokers lead after a kill, what the idle brokers cost. Prints a table.
+"""Measures thousands of partitions with three replicas on three brokers: the time to create them, the time
+until other brokers lead after a kill, and the cost of the idle brokers. Prints a table.
 
     python tests/bench/many_partitions.py [--partitions 2000] [--topics 20]
 """

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""The segment source beside Spark's Kafka connector: the same records, read from the files of a running
-broker and from the broker itself, by the same session (local[2]), in turns.
+"""Compares the segment source with Spark's Kafka connector. The same session (local[2]) reads the same
+records from the files of a running broker and from the broker itself, in turns.
 
-Prints rows a second and the broker's CPU time meanwhile; with --write puts them into
-docs/benchmarks-pipeline.md. A machine with other work on it says little: the load is told, too.
+The script prints the rows per second and the broker's CPU time; with --write it writes them to
+docs/benchmarks-pipeline.md. It also reports the machine's load, because other work distorts the results.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def _fill(bootstrap: str, topic: str, shape: Shape, rows: int) -> None:
             "compression.type": shape.codec,
         }
     )
-    # Half of it doesn't compress, as with real records.
+    # Half of each value does not compress, as with real records.
     noise = random.Random(7).randbytes(1_000_000)
     half = shape.value_bytes // 2
     for number in track(range(rows), description=shape.name, transient=True):
@@ -181,13 +181,13 @@ def _measure(
     for number in range(runs + 1):
         for name, frame in (("connector", connector), ("source", source)):
             run = _read(frame, psutil.Process(broker.pid), rows)
-            if number:  # the first warms the JVM and the page cache up
+            if number:  # the first run warms up the JVM and the page cache
                 found[name].append(run)
     return Result(shape, rows, _median(found["connector"]), _median(found["source"]))
 
 
 def _read(frame: Callable[[], DataFrame], broker: psutil.Process, rows: int) -> Run:
-    """All columns of all rows."""
+    """Reads all columns of all rows."""
     from pyspark.sql import Observation
     from pyspark.sql.functions import count, lit
 
@@ -201,7 +201,7 @@ def _read(frame: Callable[[], DataFrame], broker: psutil.Process, rows: int) -> 
 
 
 def _cpu_s(process: psutil.Process) -> float:
-    """Its children that ended included."""
+    """Returns the CPU time of a process and of its children that have ended."""
     return float(sum(process.cpu_times()[:4]))
 
 

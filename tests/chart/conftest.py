@@ -34,7 +34,8 @@ def helm() -> str:
 @pytest.fixture(scope="session")
 def render(helm: str) -> Render:
     """`render("NAME=VALUE", ...)` returns the chart's manifests. Assignments are --set options."""
-    import yaml  # of the extra `lab`: without it, pytest skips the modules here, but loads this file
+    # yaml belongs to the extra `lab`. Without it, pytest skips the tests here but still loads this file.
+    import yaml
 
     @functools.cache
     def rendered(*assignments: str) -> list[Manifest]:

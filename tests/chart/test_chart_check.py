@@ -1,4 +1,6 @@
-"""What `make check` says of rendered manifests: each rule finds its planted fault, sound ones have none."""
+"""The rules of `make check` for rendered manifests: each finds its planted fault, and none in sound
+manifests.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +137,7 @@ def test_a_planted_fault_is_found(plant: Fault, fault: str) -> None:
     assert manifest_rules.faults_of_release(manifests) == [fault]
 
 
-def test_what_the_values_bring_along_is_not_judged() -> None:
+def test_objects_from_the_values_are_not_checked() -> None:
     manifests = release()
     main_of(manifests).pop("resources")
     manifests.pop(2)
@@ -143,7 +145,7 @@ def test_what_the_values_bring_along_is_not_judged() -> None:
     assert manifest_rules.faults_of_release(manifests, given) == []
 
 
-def test_a_key_that_is_there_twice_is_an_error() -> None:
+def test_a_repeated_key_is_an_error() -> None:
     with pytest.raises(chart_check.yaml.YAMLError, match="a is there twice"):
         list(chart_check.yaml.load_all("{a: 1, b: {}, a: 2}", chart_check._StrictLoader))
 
@@ -154,7 +156,7 @@ def test_closed_objects_are_strict_and_maps_are_not() -> None:
         "properties": {
             "labels": {"type": "object", "additionalProperties": {"type": "string"}},
             "port": {"x-kubernetes-int-or-string": True},
-            # A field may be called as a keyword is.
+            # A field may have the name of a keyword.
             "nullable": {"type": "object", "properties": {"a": {"type": "string", "nullable": True}}},
         },
     }
@@ -201,7 +203,7 @@ def test_a_fault_is_found_by_the_kinds_own_schema(manifest: Manifest, fault: str
     assert fault in faults[0]
 
 
-def test_an_unknown_kind_is_told() -> None:
+def test_an_unknown_kind_is_reported() -> None:
     try:
         with pytest.raises(manifest_schemas.UnknownKindError, match="core/v1 has no Broker"):
             manifest_schemas.faults_of(named("Broker", "one"))

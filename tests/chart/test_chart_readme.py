@@ -63,7 +63,7 @@ def test_a_value_without_a_comment_is_named(tool: ModuleType) -> None:
     assert tool.problems_of(VALUES, {}) == ["storage.className has no comment that begins with '# --'"]
 
 
-def test_what_the_schema_allows_has_a_default(tool: ModuleType) -> None:
+def test_every_value_of_the_schema_has_a_default(tool: ModuleType) -> None:
     storage = {"properties": {"size": {}, "className": {}, "iops": {}}}
     problems = tool.problems_of(VALUES, {"properties": {"storage": storage, "global": {}}})
     assert problems[1:] == ["storage.iops is in values.schema.json, but has no default here"]

@@ -1,4 +1,4 @@
-"""Which pods a change of values exchanges: those it concerns, and no others."""
+"""A change of values replaces the pods that it affects, and no others."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def pod_templates(manifests: list[Manifest]) -> dict[str, Manifest]:
     return {m["metadata"]["name"]: m["spec"]["template"] for m in manifests if m["kind"] in kinds}
 
 
-# What an upgrade finds in the cluster, and `helm template` can't.
+# The image that an upgrade would find in the cluster, which `helm template` cannot read.
 KEPT = "etcd.joinImage=localhost/tidelog:installed"
 
 
@@ -49,21 +49,21 @@ def test_pods_are_exchanged(render: Render, assignment: str, wanted: set[str]) -
     assert exchanged(render, assignment) == wanted
 
 
-def test_more_brokers_leave_the_settings_of_those_there_are_as_they_were(render: Render) -> None:
-    """From three on the defaults don't depend on how many there are."""
+def test_more_brokers_do_not_change_the_settings_of_existing_ones(render: Render) -> None:
+    """With three or more brokers, the defaults do not depend on their number."""
     (before,) = [m for m in render() if m["metadata"]["name"] == "t-tidelog-settings"]
     (after,) = [m for m in render("brokers.replicas=5") if m["metadata"]["name"] == "t-tidelog-settings"]
     assert before["data"] == after["data"]
 
 
-def test_everything_that_lasts_has_the_labels_of_its_release(render: Render) -> None:
+def test_persistent_objects_have_the_labels_of_their_release(render: Render) -> None:
     for manifest in render("listeners.external.enabled=true", "networkPolicy.enabled=true"):
         labels = manifest["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == "t", manifest["metadata"]["name"]
         assert labels["app.kubernetes.io/managed-by"] == "Helm", manifest["metadata"]["name"]
 
 
-def test_every_container_may_run_where_only_restricted_pods_may(render: Render) -> None:
+def test_every_container_meets_the_restricted_standard(render: Render) -> None:
     seen = 0
     for manifest in render("listeners.external.enabled=true"):
         spec = manifest.get("spec", {})

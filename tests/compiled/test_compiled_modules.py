@@ -44,11 +44,11 @@ def imported_classes(tree: ast.Module) -> dict[str, str]:
     }
 
 
-def test_each_module_that_is_to_be_compiled_is_there() -> None:
+def test_every_listed_module_exists() -> None:
     assert set() == COMPILED - modules().keys()
 
 
-def test_nothing_that_stays_python_derives_from_a_compiled_class() -> None:
+def test_no_interpreted_class_derives_from_a_compiled_class() -> None:
     """mypyc rejects such a class, but only when the first object is created."""
     derived = []
     for name, tree in modules().items():
@@ -73,14 +73,14 @@ def bounds_that_act(tree: ast.Module) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("name", sorted(COMPILED))
-def test_what_bounds_a_slice_does_nothing(name: str) -> None:
+def test_bounds_of_slices_have_no_side_effects(name: str) -> None:
     """mypyc 2.4 evaluates the bounds twice if it has no own function for the slice: a follower wrote each
     response to its log twice.
     """
     assert list(bounds_that_act(modules()[name])) == []
 
 
-def test_processes_are_started_from_the_build_that_is_asked_for() -> None:
+def test_processes_run_the_selected_build() -> None:
     told = subprocess.run(
         [*tidelog_command(), "--version"], capture_output=True, text=True, check=True, timeout=60
     )

@@ -24,7 +24,7 @@ def test_a_test_that_never_ended_has_failed() -> None:
     assert results_in(OUTPUT) == {"TestA": Outcome.PASS, "TestB": Outcome.FAIL, "TestC": Outcome.SKIP}
 
 
-def test_whatever_differs_is_told() -> None:
+def test_every_difference_is_reported() -> None:
     expected = read_outcomes("pass TestA # why\n\nskip TestC\nunsteady TestD\npass TestE\n")
     found = {"TestA": Outcome.SKIP, "TestC": Outcome.PASS, "TestD": Outcome.PASS, "TestF": Outcome.PASS}
     assert [problem.split(":")[0] for problem in mismatches(expected, found)] == [

@@ -19,7 +19,7 @@ TESTS = Path(__file__).resolve().parents[1]
 NOT_RUN = 77
 
 
-def test_without_a_lab_it_says_that_it_did_not_run(tmp_path: Path) -> None:
+def test_without_a_lab_the_runner_reports_that_it_did_not_run(tmp_path: Path) -> None:
     without = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
     environment = {**without, "K8S_LAB": str(tmp_path / "absent"), "PYTHONPATH": str(TESTS)}
     command = [sys.executable, "-m", "e2e", "--short"]
@@ -29,7 +29,7 @@ def test_without_a_lab_it_says_that_it_did_not_run(tmp_path: Path) -> None:
     assert str(tmp_path / "absent") in done.stdout
 
 
-def test_a_lab_that_does_not_start_is_tried_twice_and_taken_down(tmp_path: Path) -> None:
+def test_a_lab_that_does_not_start_is_tried_twice_and_removed(tmp_path: Path) -> None:
     log = tmp_path / "log"
     up, down = tmp_path / "cluster-up.sh", tmp_path / "cluster-down.sh"
     exports = f"export KUBECONFIG={tmp_path}/none PATH={tmp_path}:$PATH"
@@ -60,7 +60,7 @@ def test_suites_add_to_one_line(tmp_path: Path) -> None:
     assert second.line() == "e2e: 33 kills, 1 anomalies, longest gap 4.3 s"
 
 
-def test_what_stays_wrong_is_named() -> None:
+def test_remaining_problems_are_named() -> None:
     answers = iter([["a", "b"], ["b"], []])
     await_none(lambda: next(answers), 10, "not ready")
     with pytest.raises(TimeoutError, match="not ready after 0 s: b"):

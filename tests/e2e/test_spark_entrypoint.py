@@ -35,7 +35,7 @@ def started(directory: Path, *arguments: str, **environment: str) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_an_executor_is_what_spark_asked_for(tmp_path: Path) -> None:
+def test_an_executor_has_sparks_command_line(tmp_path: Path) -> None:
     options = {f"SPARK_JAVA_OPT_{number}": f"-Dn={number} with a space" for number in range(12)}
     said = started(tmp_path, "executor", **OF_SPARK, **options)
     assert said[0] == "java"
@@ -49,7 +49,7 @@ def test_an_executor_is_what_spark_asked_for(tmp_path: Path) -> None:
     assert pairs["--hostname"] == "10.0.0.8"
 
 
-def test_all_else_runs_as_it_is(tmp_path: Path) -> None:
+def test_other_commands_run_unchanged(tmp_path: Path) -> None:
     assert started(tmp_path, "java", "a b", "c") == ["java", "a b", "c"]
 
 

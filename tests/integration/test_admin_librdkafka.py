@@ -96,13 +96,13 @@ def test_a_recreated_topic_is_empty_and_has_another_id(bootstrap: str) -> None:
         "bad-choice",
     ],
 )
-def test_topics_that_cannot_be(bootstrap: str, new: Callable[[], NewTopic], code: int) -> None:
+def test_impossible_topics(bootstrap: str, new: Callable[[], NewTopic], code: int) -> None:
     admin, topic = admin_client(bootstrap), new()
     assert error_code(admin.create_topics([topic])[topic.topic]) == code
     assert topic.topic not in admin.list_topics(timeout=WAIT_S).topics
 
 
-def test_a_topic_cannot_be_created_twice_nor_beside_its_metric_twin(bootstrap: str) -> None:
+def test_a_topic_cannot_be_created_twice_or_with_a_colliding_metric_name(bootstrap: str) -> None:
     admin, name = admin_client(bootstrap), unique("a.b")
     create_topic(bootstrap, name)
     assert error_code(admin.create_topics([NewTopic(name, 1, 1)])[name]) == KafkaError.TOPIC_ALREADY_EXISTS

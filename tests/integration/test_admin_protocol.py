@@ -64,7 +64,7 @@ def test_topics_named_twice_or_reserved_are_not_created(raw: RawClient) -> None:
         ({"num_partitions": -1, "replication_factor": -1, "assignments": [(0, [1]), (0, [1])]}, "assignment"),
     ],
 )
-def test_topics_that_cannot_be_laid_out(raw: RawClient, values: dict[str, Any], code: Any) -> None:
+def test_topics_that_cannot_be_placed(raw: RawClient, values: dict[str, Any], code: Any) -> None:
     name = unknown_name()
     assignments = [
         {"partition_index": index, "broker_ids": replicas}
@@ -110,11 +110,13 @@ def described(raw: RawClient, kind: int, name: str, keys: list[str] | None = Non
         (99, "x", ErrorCode.invalid_request),
     ],
 )
-def test_whose_settings_are_described(raw: RawClient, kind: int, name: str, code: ErrorCode) -> None:
+def test_resources_whose_settings_are_described(
+    raw: RawClient, kind: int, name: str, code: ErrorCode
+) -> None:
     assert described(raw, kind, name).error_code == code
 
 
-def test_unknown_settings_are_left_out(raw: RawClient, topic: str) -> None:
+def test_unknown_settings_are_omitted(raw: RawClient, topic: str) -> None:
     configs = described(raw, TOPIC, topic, ["segment.bytes", "no.such.setting"]).configs
     assert [config.name for config in configs] == ["segment.bytes"]
 
@@ -168,18 +170,18 @@ def test_changes_of_a_topics_settings(
         (99, "x", "x", ErrorCode.invalid_request),
     ],
 )
-def test_whose_settings_are_changed(
+def test_resources_whose_settings_are_changed(
     raw: RawClient, kind: int, name: str, setting: str, code: ErrorCode
 ) -> None:
     assert incremental(raw, (kind, name, [(setting, SET, "2000000")])) == [code]
 
 
-def test_a_resource_named_twice_is_changed_neither_way(raw: RawClient, topic: str) -> None:
+def test_a_resource_named_twice_is_not_changed(raw: RawClient, topic: str) -> None:
     change = (TOPIC, topic, [("retention.ms", SET, "5000")])
     assert incremental(raw, change, change) == [ErrorCode.invalid_request] * 2
 
 
-def test_delete_records_of_what_is_not_there(raw: RawClient, new_topic: Callable[..., str]) -> None:
+def test_delete_records_of_unknown_partitions(raw: RawClient, new_topic: Callable[..., str]) -> None:
     def delete(name: str, partition: int, offset: int) -> tuple[ErrorCode, int]:
         wanted = {"name": name, "partitions": [{"partition_index": partition, "offset": offset}]}
         answer = raw.call("delete_records", 2, topics=[wanted], timeout=1000)
@@ -231,7 +233,7 @@ def test_pages_of_topic_partitions(raw: RawClient, new_topic: Callable[..., str]
     assert page(2, (topic, -1)) == page(2, (topic + "x", 0)) == (ErrorCode.invalid_request, [], None)
 
 
-def test_elections_that_are_not_needed_or_cannot_be(raw: RawClient, topic: str) -> None:
+def test_unnecessary_and_impossible_elections(raw: RawClient, topic: str) -> None:
     unknown = unknown_name()
     wanted = [{"topic": topic, "partitions": [0, 9]}, {"topic": unknown, "partitions": [0]}]
     answer = raw.call("elect_leaders", 2, election_type=0, topic_partitions=wanted, timeout=1000)
@@ -249,9 +251,7 @@ def test_elections_that_are_not_needed_or_cannot_be(raw: RawClient, topic: str) 
     assert of_no_type.error_code == ErrorCode.invalid_request
 
 
-def test_reassignments_that_change_nothing_or_cannot_be(
-    raw: RawClient, new_topic: Callable[..., str]
-) -> None:
+def test_ineffective_and_impossible_reassignments(raw: RawClient, new_topic: Callable[..., str]) -> None:
     topic, unknown = new_topic(3), unknown_name()
     (own,) = raw.call("describe_cluster", 0, include_cluster_authorized_operations=False).brokers
     partitions = [(0, [own.broker_id]), (1, None), (2, [77]), (5, [own.broker_id])]
@@ -305,7 +305,7 @@ def test_only_brokers_are_described(raw: RawClient) -> None:
     assert code(3) == ErrorCode.unsupported_endpoint_type
 
 
-def test_replicas_do_not_move_to_directories_that_are_not_there(raw: RawClient, topic: str) -> None:
+def test_replicas_do_not_move_to_missing_directories(raw: RawClient, topic: str) -> None:
     (directory,) = raw.call("describe_log_dirs", 5, topics=[]).results
 
     def move(path: str, partition: int) -> ErrorCode:

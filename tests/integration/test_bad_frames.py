@@ -72,7 +72,7 @@ def log_lines_about(broker: BrokerProcess, port: int, from_byte: int) -> list[st
 
 
 @pytest.mark.parametrize("name", CLOSING)
-def test_the_connection_is_closed_and_all_else_stands(
+def test_only_the_connection_of_the_bad_frame_is_closed(
     bootstrap: str, topic: str, name: str, shared_broker: BrokerProcess | None
 ) -> None:
     produce_values(bootstrap, topic, [b"kept"])
@@ -100,7 +100,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(raw: RawCli
     assert raw.call("api_versions", 3, client_software_name="x", client_software_version="1").error_code == 0
 
 
-def test_api_versions_says_what_kafka_says(raw: RawClient) -> None:
+def test_api_versions_equals_kafkas(raw: RawClient) -> None:
     answer = raw.call("api_versions", 3, client_software_name="librdkafka", client_software_version="2.0")
     served = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
     assert served[PRODUCE] == (0, 13), "0: librdkafka needs it though 0 to 2 are refused"

@@ -103,7 +103,7 @@ def test_three_members_one_leaves_one_dies(
     await_true(lambda: describe(bootstrap, group).group_state == "Empty")
 
 
-def test_committed_offsets_are_where_the_next_member_goes_on(
+def test_the_next_member_continues_at_the_committed_offsets(
     bootstrap: str, group: str, topic: str, start_members: StartMembers
 ) -> None:
     first = start_members()
@@ -130,7 +130,7 @@ def test_fifty_members_ten_die(bootstrap: str, group: str, topic: str, start_mem
     await_shares(bootstrap, group, topic, [0] * 38 + [1] * 12)
 
 
-def test_a_static_member_comes_back_without_a_rebalance(
+def test_a_static_member_returns_without_a_rebalance(
     bootstrap: str, group: str, topic: str, start_members: StartMembers
 ) -> None:
     settings = {"session_timeout_ms": "45000"}
@@ -210,7 +210,7 @@ def test_java_members_and_tools(bootstrap: str, group: str, topic: str, java: Ja
     assert group not in java.check(COMMAND, *server, "--list")
 
 
-def test_members_go_on_after_the_broker_was_killed(
+def test_members_continue_after_the_broker_was_killed(
     start_broker: Callable[..., BrokerProcess], group: str
 ) -> None:
     broker = start_broker({"group.initial.rebalance.delay.ms": "0"})

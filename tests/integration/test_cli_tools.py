@@ -61,7 +61,7 @@ def name() -> str:
     return f"cli-{uuid.uuid4().hex[:10]}"
 
 
-def test_the_life_of_a_topic(tools: Tools, name: str) -> None:
+def test_a_topic_is_created_changed_and_deleted(tools: Tools, name: str) -> None:
     created = tools.output(
         "topic", "create", "--topic", name, "--partitions", 3, "--replication-factor", 1,
         "--config", "retention.ms=100000000",
@@ -82,12 +82,12 @@ def test_the_life_of_a_topic(tools: Tools, name: str) -> None:
     assert "does not exist" in tools.output("topic", "delete", name, "--if-exists")
 
 
-def test_a_topic_that_is_only_tried(tools: Tools, name: str) -> None:
+def test_a_dry_run_creates_no_topic(tools: Tools, name: str) -> None:
     assert "could be created" in tools.output("topic", "create", name, "--validate-only")
     assert name not in tools.output("topic", "list").splitlines()
 
 
-def test_what_is_mistyped(tools: Tools, topic: str) -> None:
+def test_mistyped_arguments(tools: Tools, topic: str) -> None:
     missing = "no-such-topic"
     assert f"'{topic}' already exists" in tools.refusal("topic", "create", topic)
     for arguments in (
@@ -155,7 +155,7 @@ def test_keys_go_where_the_java_client_puts_them(
     assert places[0] == places[1]
 
 
-def test_headers_nulls_and_all_that_is_printed(tools: Tools, topic: str, bootstrap: str) -> None:
+def test_headers_nulls_and_all_printed_parts(tools: Tools, topic: str, bootstrap: str) -> None:
     text = b"a:1,b:\tk\tv\nNULL\tk\tNULL\n"
     tools.output(
         "produce",
@@ -188,7 +188,7 @@ def test_where_reading_begins_and_ends(tools: Tools, topic: str) -> None:
     assert tools.output("consume", topic, "--timeout-ms", 300) == ""
 
 
-def test_new_records_are_read_as_they_come(tools: Tools, topic: str) -> None:
+def test_new_records_are_read_as_they_arrive(tools: Tools, topic: str) -> None:
     # Background jobs of a shell ignore SIGINT, and processes inherit that.
     heeds_ctrl_c = ["env", "--default-signal=INT"]
     reader = subprocess.Popen(
@@ -229,7 +229,7 @@ def test_lines_are_sent_while_the_input_stays_open(tools: Tools, topic: str, boo
     assert [m.value() for m in consume_messages(bootstrap, topic, 3)][2] == b"third"
 
 
-def test_a_missing_topic_is_created_with_a_word(tools: Tools, name: str) -> None:
+def test_a_missing_topic_is_created_with_a_notice(tools: Tools, name: str) -> None:
     done = tools.run("produce", name, stdin=b"x\n")
     assert done.returncode == 0
     assert f"Topic {name} did not exist; the broker created it with" in done.stderr.decode()

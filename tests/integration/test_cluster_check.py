@@ -24,7 +24,7 @@ def tool(bootstrap: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_everything_works_and_nothing_is_left(bootstrap: str) -> None:
+def test_the_check_succeeds_and_leaves_nothing_behind(bootstrap: str) -> None:
     done = tool(bootstrap, "cluster", "check")
     assert done.returncode == 0, done.stderr
     steps = [line.split()[:2] for line in done.stdout.splitlines()]
@@ -33,7 +33,7 @@ def test_everything_works_and_nothing_is_left(bootstrap: str) -> None:
     assert cluster_check.TOPIC_PREFIX not in tool(bootstrap, "group", "list").stdout
 
 
-def test_what_can_not_be_had_is_told_in_a_line(bootstrap: str) -> None:
+def test_a_failure_is_reported_in_one_line(bootstrap: str) -> None:
     done = tool(bootstrap, "cluster", "check", "--replication-factor", "7")
     assert done.returncode == 1
     assert done.stderr.startswith("tidelog: ")

@@ -158,7 +158,7 @@ def test_three_members_one_leaves_one_dies(
     await_true(lambda: listed(bootstrap, group) == ("consumer", "Empty"))
 
 
-def test_committed_offsets_are_where_the_next_member_goes_on(
+def test_the_next_member_continues_at_the_committed_offsets(
     bootstrap: str, group: str, topic: str, start_members: StartMembers
 ) -> None:
     first = start_members()
@@ -227,7 +227,7 @@ def test_a_regular_expression_follows_new_topics(
     assert f"^{prefix}-.*" in (member.subscribed_topic_regex or ""), "the broker resolves it"
 
 
-def test_a_static_member_that_is_soon_back_moves_nothing(
+def test_a_static_member_that_returns_soon_moves_no_partition(
     bootstrap: str, group: str, start_members: StartMembers
 ) -> None:
     members = [start_members(group_instance_id=f"instance-{number}") for number in range(2)]
@@ -245,7 +245,7 @@ def test_a_static_member_that_is_soon_back_moves_nothing(
     assert by_instance(after) == by_instance(before)
 
 
-def test_members_go_on_after_the_broker_was_killed(
+def test_members_continue_after_the_broker_was_killed(
     broker: BrokerProcess, bootstrap: str, group: str, topic: str, start_members: StartMembers
 ) -> None:
     members = [start_members(), start_members(), start_members(group_instance_id="static")]

@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]  # downloads the data s
 FLIGHTS = 40_000
 
 
-def test_flights_go_in_and_come_out(bootstrap: str) -> None:
+def test_flights_are_written_and_read_back(bootstrap: str) -> None:
     script = REPOSITORY / "tests" / "demo" / "flights.py"
     done = subprocess.run(
         [sys.executable, str(script), "--bootstrap", bootstrap, "--limit", str(FLIGHTS)],
@@ -33,7 +33,7 @@ def test_flights_go_in_and_come_out(bootstrap: str) -> None:
     assert "equal counts, order kept for each carrier, equal hashes" in done.stdout
 
 
-def test_without_a_broker_it_says_so(tmp_path: Path) -> None:
+def test_a_missing_broker_is_reported(tmp_path: Path) -> None:
     script = REPOSITORY / "tests" / "demo" / "flights.py"
     done = subprocess.run(
         [sys.executable, str(script), "--bootstrap", "127.0.0.1:1", "--limit", "1"],

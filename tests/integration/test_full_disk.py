@@ -92,7 +92,7 @@ def test_a_full_disk(small_disk: Path | None, start_broker: Callable[..., Broker
     check_acknowledged(broker.bootstrap, [*acknowledged, 999_999])
 
 
-def test_space_that_comes_back_is_used_without_a_restart(
+def test_freed_space_is_used_without_a_restart(
     small_disk: Path | None, start_broker: Callable[..., BrokerProcess]
 ) -> None:
     if small_disk is None:

@@ -94,7 +94,7 @@ class Load:
 @pytest.mark.parametrize(
     "kills", [pytest.param(FEW_KILLS, id="few"), pytest.param(KILLS, id="many", marks=pytest.mark.slow)]
 )
-def test_nothing_acknowledged_is_lost_nor_repeated(own_broker: BrokerProcess, kills: int) -> None:
+def test_no_acknowledged_record_is_lost_or_repeated(own_broker: BrokerProcess, kills: int) -> None:
     create_topic(own_broker.bootstrap, "t", PARTITIONS, {"segment.bytes": "4194304"})
     chance = random.Random(20240607)
     load = Load(own_broker.bootstrap, "t")

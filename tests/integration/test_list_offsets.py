@@ -107,7 +107,7 @@ def test_unknown_topic_and_partition(raw: RawClient, topic: str) -> None:
     assert answer.topics[0].partitions[0].error_code == 3
 
 
-def test_an_old_leader_epoch_is_told(raw: RawClient, topic: str) -> None:
+def test_an_old_leader_epoch_is_reported(raw: RawClient, topic: str) -> None:
     for epoch, code in ((0, 0), (1000, 75)):
         partition = {"partition_index": 0, "timestamp": -1, "current_leader_epoch": epoch}
         answer = raw.call(

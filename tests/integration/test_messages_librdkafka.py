@@ -251,7 +251,7 @@ def test_a_waiting_consumer_gets_a_message_at_once(bootstrap: str, topic: str) -
         consumer.close()
 
 
-def test_assign_to_the_end_sees_only_what_comes(bootstrap: str, topic: str) -> None:
+def test_assign_to_the_end_returns_only_new_messages(bootstrap: str, topic: str) -> None:
     produce_values(bootstrap, topic, [b"old"] * 3)
     consumer = new_consumer(bootstrap)
     try:

@@ -75,7 +75,7 @@ def new_producer_id(bootstrap: str) -> int:
     return int(answer.producer_id)
 
 
-def test_topics_configs_and_messages_stay(
+def test_topics_configs_and_messages_remain(
     own_broker: BrokerProcess, restart: Callable[[BrokerProcess], None]
 ) -> None:
     bootstrap = own_broker.bootstrap
@@ -108,7 +108,7 @@ def test_topics_configs_and_messages_stay(
     assert [m.offset() for m in produce_values(bootstrap, "kept", [b"next"])] == [3000]
 
 
-def test_the_last_five_batches_of_a_producer_stay(
+def test_the_last_five_batches_of_a_producer_are_remembered(
     own_broker: BrokerProcess, restart: Callable[[BrokerProcess], None]
 ) -> None:
     bootstrap = own_broker.bootstrap
@@ -126,7 +126,9 @@ def test_the_last_five_batches_of_a_producer_stay(
     assert new_producer_id(bootstrap) != producer
 
 
-def test_connected_clients_go_on(own_broker: BrokerProcess, restart: Callable[[BrokerProcess], None]) -> None:
+def test_connected_clients_continue(
+    own_broker: BrokerProcess, restart: Callable[[BrokerProcess], None]
+) -> None:
     bootstrap = own_broker.bootstrap
     create_topic(bootstrap, "t")
     consumer = new_consumer(bootstrap, reconnect_backoff_max_ms=200)
@@ -212,7 +214,7 @@ def test_a_clean_stop_leaves_kafkas_files(own_broker: BrokerProcess) -> None:
         assert (log_dir / name).exists(), name
 
 
-def test_a_torn_tail_is_cut(own_broker: BrokerProcess) -> None:
+def test_a_torn_tail_is_truncated(own_broker: BrokerProcess) -> None:
     bootstrap = own_broker.bootstrap
     create_topic(bootstrap, "t")
     produce_values(bootstrap, "t", [b"%d" % i for i in range(100)], batch_num_messages=10)

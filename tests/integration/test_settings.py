@@ -192,7 +192,7 @@ def test_retention_by_size(start_broker: StartBroker) -> None:
     assert [m.offset() for m in messages] == list(range(first, 800))
 
 
-def test_a_changed_topic_config_counts_at_once(start_broker: StartBroker) -> None:
+def test_a_changed_topic_config_takes_effect_at_once(start_broker: StartBroker) -> None:
     from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
     bootstrap = start_broker().bootstrap

@@ -88,7 +88,7 @@ def test_a_produce(traced: BrokerProcess, collector: OtlpCollector, topic: str) 
     assert collector.resources["tidelog-dev"]["service.instance.id"] == "1"
 
 
-def test_messages_of_a_compressed_batch_are_not_looked_at(
+def test_messages_of_a_compressed_batch_are_not_read(
     traced: BrokerProcess, collector: OtlpCollector, topic: str
 ) -> None:
     before = len([span for span in collector.spans if span.links])
@@ -101,7 +101,7 @@ def test_messages_of_a_compressed_batch_are_not_looked_at(
     assert len([span for span in collector.spans if span.links]) == before
 
 
-def test_a_fetch_waits_and_a_commit_goes_by_the_coordinator(
+def test_spans_of_a_waiting_fetch_and_of_a_commit(
     traced: BrokerProcess, collector: OtlpCollector, topic: str
 ) -> None:
     produced(traced, topic)
@@ -165,7 +165,7 @@ def test_logs_name_the_trace(traced: BrokerProcess, collector: OtlpCollector, to
         assert line["trace_id"] in traces
 
 
-def test_nothing_is_left_untold_at_a_stop(tmp_path: Path) -> None:
+def test_all_spans_are_exported_at_a_stop(tmp_path: Path) -> None:
     with OtlpCollector() as collector:
         settings = {
             "tidelog.tracing.otlp.endpoint": collector.endpoint,
@@ -177,7 +177,7 @@ def test_nothing_is_left_untold_at_a_stop(tmp_path: Path) -> None:
         assert collector.roots("Produce")
 
 
-def test_a_collector_that_is_not_there_hurts_nobody(tmp_path: Path) -> None:
+def test_a_missing_collector_has_no_effect_on_clients(tmp_path: Path) -> None:
     settings = {
         "tidelog.tracing.otlp.endpoint": "http://127.0.0.1:9",
         "tidelog.tracing.sampling.ratio": "1",

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="package")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WatchedCluster]:
-    # Of the extra `lab`: without it, pytest skips the modules here, but loads this file.
+    # These modules need the extra `lab`. Without it, pytest skips the tests here but still loads this file.
     from observabilitylab.prometheus import is_installed
     from observabilitylab.watched_cluster import watched_cluster
 

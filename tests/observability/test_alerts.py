@@ -1,4 +1,4 @@
-"""Each alert of the chart, by promtool: when it fires, what it says; silent before that, and elsewhere."""
+"""promtool runs each alert of the chart: it fires with its text in its case, and does not fire otherwise."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _cases(file: str) -> list[dict[str, Any]]:
 
 
 def _promtool_tests(case: dict[str, Any], rule: dict[str, Any]) -> list[dict[str, Any]]:
-    """The case as promtool wants it, and once more with another release's series."""
+    """Returns the case for promtool, and the case with another release's series."""
     labels = {"severity": rule["labels"]["severity"], **case["labels"]}
     annotations = {
         "summary": case["summary"],
@@ -63,7 +63,7 @@ def _promtool_tests(case: dict[str, Any], rule: dict[str, Any]) -> list[dict[str
 
 
 def _always_there(rule: dict[str, Any]) -> dict[str, str]:
-    """What the release itself has, so that `absent` is not what fires."""
+    """Returns a series of the release itself, so that `absent` does not fire."""
     if "absent" not in rule["expr"]:
         return {}
     name = next(iter(selectors(rule["expr"][rule["expr"].index("absent") :])))
@@ -99,7 +99,7 @@ def test_every_alert_has_a_case(file: str) -> None:
 
 
 @pytest.mark.parametrize("path", RULES, ids=lambda path: path.stem)
-def test_rules_ask_for_metrics_that_exist(path: Path) -> None:
+def test_rules_use_existing_metrics(path: Path) -> None:
     known = table_of_metrics()
     foreign = ("up", "etcd_", "kube_", "kubelet_", "container_")
     asked = {metric_of(name) for rule in _rules(path.stem).values() for name in selectors(rule["expr"])}
@@ -108,7 +108,7 @@ def test_rules_ask_for_metrics_that_exist(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", RULES, ids=lambda path: path.stem)
-def test_rules_look_at_their_release_only(path: Path) -> None:
+def test_rules_use_only_their_release(path: Path) -> None:
     for name, rule in _rules(path.stem).items():
         for selector in selectors(rule["expr"]):
             assert 'namespace="RELEASE_NAMESPACE"' in selector, (name, selector)
@@ -125,14 +125,14 @@ def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(RUNBOOKS.glob("Tidelog*.md")), ids=lambda path: path.stem)
-def test_runbooks_say_what_it_means_and_what_to_do(path: Path) -> None:
+def test_runbooks_explain_meaning_and_actions(path: Path) -> None:
     text = path.read_text()
     assert text.startswith(f"# {path.stem}\n")
     for heading in ("## What it means", "## Look", "## Do"):
         assert f"\n{heading}\n" in text, heading
 
 
-def test_annotations_are_sentences_without_loose_ends() -> None:
+def test_annotations_are_complete_sentences() -> None:
     for path in RULES:
         for name, rule in _rules(path.stem).items():
             assert name.startswith("Tidelog")
@@ -143,7 +143,7 @@ def test_annotations_are_sentences_without_loose_ends() -> None:
 
 
 @pytest.mark.parametrize("path", sorted(RUNBOOKS.glob("Tidelog*.md")), ids=lambda path: path.stem)
-def test_runbooks_name_what_there_is(path: Path) -> None:
+def test_runbooks_name_existing_things(path: Path) -> None:
     text = path.read_text()
     titles = {
         panel["title"] for dashboard_path in DASHBOARDS for panel in dashboard(dashboard_path)["panels"]
@@ -160,7 +160,9 @@ def test_runbooks_name_what_there_is(path: Path) -> None:
 
 
 def _lookup(values: dict[str, Any], name: str) -> None:
-    """KeyError if the chart has no such value; what an empty map may hold is the user's."""
+    """Raises KeyError if the chart has no such value. Users may add any key to a map that is empty in the
+    chart.
+    """
     found: Any = values
     for part in name.split("."):
         if found == {}:

@@ -1,4 +1,4 @@
-"""Every panel's PromQL on a real Prometheus that scrapes a real cluster under load: it must return data."""
+"""Every panel's PromQL returns data from a real Prometheus that scrapes a real cluster under load."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SCRAPES, SCRAPES_TIMEOUT_S = 3, 90.0
 RATE_INTERVAL, RANGE = "30s", "30s"
 DATA_TIMEOUT_S = 60.0
 FOREIGN = ("etcd_", "kube_", "kubelet_", "container_", "node_")
-# Series that a whole cluster may lack, as nothing failed. promtool tests their rules.
+# Series that a healthy cluster may lack, because nothing failed. promtool tests their rules.
 ONLY_AFTER_A_FAULT = {"kube_job_failed", "tidelog_log_cleaner_runs_total"}
 
 
@@ -68,7 +68,7 @@ def test_every_panel_has_data(path: Any, prometheus: Prometheus) -> None:
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_legends_name_labels_that_the_answer_has(path: Any, prometheus: Prometheus) -> None:
+def test_legends_use_labels_of_the_results(path: Any, prometheus: Prometheus) -> None:
     for query in (query for query in queries() if query.dashboard == path.stem):
         wanted = set(re.findall(r"\{\{(\w+)\}\}", query.legend))
         series = prometheus.now(_asked(query))
@@ -77,7 +77,7 @@ def test_legends_name_labels_that_the_answer_has(path: Any, prometheus: Promethe
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_variables_offer_values(path: Any, prometheus: Prometheus) -> None:
+def test_variables_have_values(path: Any, prometheus: Prometheus) -> None:
     for variable in dashboard(path)["templating"]["list"]:
         if variable["type"] != "query":
             continue
@@ -87,7 +87,7 @@ def test_variables_offer_values(path: Any, prometheus: Prometheus) -> None:
         assert prometheus.label_values(metric, found[2]), variable["definition"]
 
 
-def test_rules_run_and_ask_for_series_that_are_there(prometheus: Prometheus) -> None:
+def test_rules_run_on_existing_series(prometheus: Prometheus) -> None:
     groups = prometheus.ask("rules")["groups"]
     evaluated = {rule["name"]: rule for group in groups for rule in group["rules"]}
     assert set(evaluated) == {rule.name for rule in rules()}
@@ -101,18 +101,18 @@ def test_rules_run_and_ask_for_series_that_are_there(prometheus: Prometheus) -> 
     assert missing == set()
 
 
-def test_a_whole_cluster_raises_no_critical_alarm(prometheus: Prometheus) -> None:
+def test_a_healthy_cluster_raises_no_critical_alert(prometheus: Prometheus) -> None:
     alerts = prometheus.ask("alerts")["alerts"]
     raised = [alert["labels"] for alert in alerts if alert["state"] == "firing"]
     assert [labels for labels in raised if labels["severity"] == "critical"] == []
 
 
-def test_traffic_went_well(watched: WatchedCluster, prometheus: Prometheus) -> None:
+def test_the_traffic_has_no_unexpected_errors(watched: WatchedCluster, prometheus: Prometheus) -> None:
     assert watched.traffic.failures == []
 
 
-def test_rules_notice_that_a_broker_was_killed(watched: WatchedCluster, prometheus: Prometheus) -> None:
-    """The last one that looks at the cluster: afterwards it is not whole."""
+def test_rules_detect_a_killed_broker(watched: WatchedCluster, prometheus: Prometheus) -> None:
+    """Kills a broker, so it must be the last test that uses the cluster."""
     watched.cluster.kill("broker-3")
     expected = {"TidelogBrokerDown", "TidelogBrokersMissing", "TidelogUnderReplicatedPartitions"}
 
@@ -122,16 +122,16 @@ def test_rules_notice_that_a_broker_was_killed(watched: WatchedCluster, promethe
     prometheus.await_true(all_are_raised, f"{expected} pending or firing", DATA_TIMEOUT_S)
 
 
-# -- the files alone
+# -- only the files
 
 
-def test_dashboards_are_what_the_generator_makes() -> None:
+def test_dashboards_equal_the_generators_output() -> None:
     command = [sys.executable, str(ROOT / "tools" / "dashboards" / "generate.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-def test_panels_ask_for_metrics_of_the_table() -> None:
+def test_panels_use_documented_metrics() -> None:
     known = table_of_metrics()
     asked = {metric_of(selector) for query in queries() for selector in selectors(_asked(query))}
     assert len(asked) > 100
@@ -139,7 +139,7 @@ def test_panels_ask_for_metrics_of_the_table() -> None:
 
 
 @pytest.mark.parametrize("path", DASHBOARDS, ids=lambda path: path.stem)
-def test_panels_look_at_the_chosen_release(path: Any) -> None:
+def test_panels_show_only_the_chosen_release(path: Any) -> None:
     for query in (query for query in queries() if query.dashboard == path.stem):
         for selector in selectors(query.expression):
             if not selector.startswith("node_"):
@@ -168,7 +168,7 @@ def test_layout(path: Any) -> None:
         assert panel["description"], panel["title"]
 
 
-def test_dashboards_are_five_with_uids_of_their_own() -> None:
+def test_there_are_five_dashboards_with_unique_uids() -> None:
     assert {dashboard(path)["uid"] for path in DASHBOARDS} == {
         f"tidelog-{name}" for name in ("cluster", "lag", "broker", "groups", "kubernetes")
     }

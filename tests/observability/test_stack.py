@@ -1,4 +1,4 @@
-"""The umbrella chart of the observability stack, and what the chart makes for one, as rendered."""
+"""The rendered umbrella chart of the observability stack, and the chart's objects for such a stack."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ Objects = list[dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def chart(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With the chart below it in place, as `helm dependency build` would put it."""
+    """Returns the umbrella chart with the tidelog chart in place, as after `helm dependency build`."""
     target = tmp_path_factory.mktemp("stack") / "observability"
     shutil.copytree(STACK, target, ignore=shutil.ignore_patterns("charts"))
     shutil.copytree(CHART, target / "charts" / "tidelog")
     return target
 
 
-@functools.cache  # helm takes a second and more
+@functools.cache  # helm takes more than a second
 def _rendered(chart: Path, *arguments: str) -> Objects:
     text = chart_check.helm(
         "template", "blue", str(chart), "--namespace", "tide", *chart_check._VERSION, *arguments
@@ -62,7 +62,7 @@ def _config_map(objects: Objects, name: str) -> dict[str, str]:
     ],
     ids=["as it is", "tempo", "kubernetes", "alertmanager"],
 )
-def test_objects_are_what_kubernetes_takes(chart: Path, arguments: list[str]) -> None:
+def test_kubernetes_accepts_the_objects(chart: Path, arguments: list[str]) -> None:
     objects = _rendered(chart, *arguments)
     try:
         assert chart_check.faults_in(objects, set()) == []
@@ -71,7 +71,7 @@ def test_objects_are_what_kubernetes_takes(chart: Path, arguments: list[str]) ->
 
 
 @pytest.mark.skipif(not is_installed(), reason="no promtool: apt-get install prometheus")
-def test_prometheus_takes_its_configuration(chart: Path, tmp_path: Path) -> None:
+def test_prometheus_accepts_its_configuration(chart: Path, tmp_path: Path) -> None:
     arguments = ["--set", "prometheus.kubeStateMetrics=ksm:8080,prometheus.alertmanagers={alertmanager:9093}"]
     objects = _rendered(chart, *arguments)
     rules = _config_map(objects, "blue-prometheus-rules")
@@ -93,7 +93,7 @@ def test_prometheus_takes_its_configuration(chart: Path, tmp_path: Path) -> None
     assert 'namespace="tide",release="blue"' in rules["cluster.yaml"]
 
 
-def test_scraped_pods_get_the_labels_that_rules_ask_for(chart: Path) -> None:
+def test_scraped_pods_get_the_labels_of_the_rules(chart: Path) -> None:
     config = yaml.safe_load(_config_map(_rendered(chart), "blue-prometheus-config")["prometheus.yaml"])
     (job,) = [job for job in config["scrape_configs"] if job["job_name"] == "tidelog"]
     given = {relabel["target_label"] for relabel in job["relabel_configs"] if "target_label" in relabel}
@@ -114,7 +114,7 @@ def test_grafana_has_the_dashboards_and_their_data_source(chart: Path) -> None:
         assert source["url"].removeprefix("http://").split(":")[0] in services
 
 
-def test_traces_go_to_the_collector_that_there_is(chart: Path) -> None:
+def test_traces_go_to_the_installed_collector(chart: Path) -> None:
     objects = _rendered(chart)
     (service,) = [
         o for o in objects if o["kind"] == "Service" and o["metadata"]["name"] == "tidelog-collector"
@@ -123,12 +123,12 @@ def test_traces_go_to_the_collector_that_there_is(chart: Path) -> None:
     assert f"http://{service['metadata']['name']}:4317" in told
 
 
-def test_traces_that_go_nowhere_are_refused(chart: Path) -> None:
+def test_traces_without_a_collector_are_refused(chart: Path) -> None:
     with pytest.raises(chart_check.HelmFailedError, match=r"collector\.exportTo: say where traces go"):
         _rendered(chart, "--set", "jaeger.enabled=false")
 
 
-# -- what the chart itself makes for Prometheus' operator and Grafana's sidecar
+# -- the chart's objects for Prometheus' operator and Grafana's sidecar
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +140,7 @@ def monitored() -> Objects:
 
 
 @pytest.mark.skipif(not is_installed(), reason="no promtool: apt-get install prometheus")
-def test_rules_of_the_chart_are_rules(monitored: Objects, tmp_path: Path) -> None:
+def test_promtool_accepts_the_rules_of_the_chart(monitored: Objects, tmp_path: Path) -> None:
     made = [found for found in monitored if found["kind"] == "PrometheusRule"]
     assert len(made) == len(RULES)
     for found in made:
@@ -155,7 +155,7 @@ def test_rules_of_the_chart_are_rules(monitored: Objects, tmp_path: Path) -> Non
         assert "RELEASE_" not in json.dumps(rule)
 
 
-def test_monitor_gives_the_labels_that_rules_ask_for(monitored: Objects) -> None:
+def test_the_monitor_adds_the_labels_of_the_rules(monitored: Objects) -> None:
     (monitor,) = [found for found in monitored if found["kind"] == "PodMonitor"]
     (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
     assert {relabel["targetLabel"] for relabel in endpoint["relabelings"]} == {

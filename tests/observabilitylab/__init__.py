@@ -1,1 +1,1 @@
-"""Dashboards and alert rules on a real Prometheus: its process, traffic to look at, panels' queries."""
+"""Tests dashboards and alert rules on a real Prometheus: its process, traffic, and the panels' queries."""

@@ -1,4 +1,4 @@
-"""Dashboards, rules and runbooks of the chart, as they are provisioned."""
+"""Dashboards, rules and runbooks of the chart, in the form in which they are provisioned."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PLACEHOLDERS = {
     "RELEASE_FULLNAME": FULLNAME,
     "RUNBOOK_URL": "https://example.org/runbooks",
 }
-# Words of PromQL that stand where a metric could.
+# Words of PromQL at places where a metric could be.
 _NO_METRIC = frozenset(["and", "or", "unless", "bool", "offset", "inf", "nan"])
 
 
@@ -60,7 +60,7 @@ def dashboard(path: Path) -> dict[str, Any]:
 
 
 def panels(path: Path) -> Iterator[dict[str, Any]]:
-    """Without the rows' headings."""
+    """Yields the panels without the headings of rows."""
     yield from (panel for panel in dashboard(path)["panels"] if panel["type"] != "row")
 
 
@@ -79,7 +79,7 @@ def queries() -> Iterator[Query]:
 
 
 def filled_in(text: str) -> str:
-    """What the chart's template makes of a rule file."""
+    """Returns a rule file as the chart's template renders it."""
     for word, value in PLACEHOLDERS.items():
         text = text.replace(word, value)
     return text
@@ -94,7 +94,7 @@ def rules() -> Iterator[Rule]:
 
 
 def with_variables(expression: str, *, rate_interval: str, range_: str) -> str:
-    """As Grafana asks it, with all choices on All but namespace and release."""
+    """Returns the expression as Grafana sends it, if only namespace and release are not set to All."""
     values = {
         "$__rate_interval": rate_interval,
         "$__range": range_,
@@ -110,7 +110,7 @@ def with_variables(expression: str, *, rate_interval: str, range_: str) -> str:
 
 
 def selectors(expression: str) -> set[str]:
-    """Every `metric{labels}` of an expression, without ranges."""
+    """Returns every `metric{labels}` of an expression, without ranges."""
     bare = re.sub(r"\b(by|without|on|ignoring|group_left|group_right)\s*\([^)]*\)", " ", expression)
     found = re.findall(r"\b[a-zA-Z_:][a-zA-Z0-9_:]*\b(?!\s*\()(?:\{[^}]*\})?", _without_strings_outside(bare))
     return {name for name in found if metric_of(name) not in _NO_METRIC}
@@ -121,7 +121,7 @@ def metric_of(selector: str) -> str:
 
 
 def _without_strings_outside(expression: str) -> str:
-    """String arguments and durations go; what stands between braces stays."""
+    """Removes string arguments and durations, and keeps the text between braces."""
     parts = re.split(r"(\{[^}]*\})", expression)
     for index in range(0, len(parts), 2):
         parts[index] = re.sub(r'"[^"]*"|\[[^\]]*\]|\b\d[\w.]*', " ", parts[index])
@@ -129,7 +129,7 @@ def _without_strings_outside(expression: str) -> str:
 
 
 def table_of_metrics() -> set[str]:
-    """All names of docs/metrics.md, and those that histograms and summaries have besides."""
+    """Returns all names of docs/metrics.md, and the additional names of histograms and summaries."""
     names: set[str] = set()
     text = METRICS_TABLE.read_text()
     for name, kind in re.findall(r"^\| `([a-z0-9_]+)` \| (\w+) \|", text, re.MULTILINE):

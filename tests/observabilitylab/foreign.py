@@ -1,7 +1,8 @@
-"""Exporters that a cluster of processes does not have, from what they said of a real one.
+"""Serves recordings of exporters that a cluster of processes does not have.
 
-`recorded/NAME.txt` holds what kube-state-metrics, the kubelet and node_exporter said twice, `SECONDS_APART`
-apart: each line is a series and its two values. Served as if time went on as between the two: counters count.
+`recorded/NAME.txt` holds two scrapes of kube-state-metrics, the kubelet or node_exporter of a real cluster,
+`SECONDS_APART` apart: each line is a series and its two values. The served values continue this change, so
+counters grow.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ SECONDS_APART = 30.0
 
 
 def exposition(text: str, elapsed_s: float) -> str:
-    """What the exporter would say `elapsed_s` after the first recording."""
+    """Returns the exporter's response `elapsed_s` after the first recording."""
     lines = []
     for line in text.splitlines():
         if line and not line.startswith("#"):
@@ -28,7 +29,7 @@ def exposition(text: str, elapsed_s: float) -> str:
 
 
 class ForeignExporters:
-    """`with ForeignExporters() as address:` each recording is at /NAME."""
+    """In `with ForeignExporters() as address:`, each recording is served at /NAME."""
 
     def __init__(self) -> None:
         began_s = time.monotonic()
@@ -42,7 +43,7 @@ class ForeignExporters:
                 self.send_header("Content-Type", "text/plain; version=0.0.4")
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                with contextlib.suppress(ConnectionError):  # a scrape that was given up
+                with contextlib.suppress(ConnectionError):  # the scrape was cancelled
                     self.wfile.write(body)
 
             def log_message(self, *_: object) -> None:

@@ -1,7 +1,8 @@
-"""Pictures of the dashboards from their own queries: `python -m observabilitylab.pictures docs/dashboards`.
+"""Draws the dashboards from their own queries: `python -m observabilitylab.pictures docs/dashboards`.
 
-Not Grafana's own drawing, which needs a Grafana: the same panels at the same places, with what a Prometheus
-answered that scraped a cluster under load while a broker and a controller were killed.
+Grafana does not draw these pictures, because that would require a Grafana. They show the same panels at the
+same places. The data come from a Prometheus that scraped a cluster under load while a broker and a controller
+were killed.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def main() -> None:
 
 
 def _break_things(watched: WatchedCluster) -> None:
-    """First all is whole, then a broker is gone for a while, then the controller in office."""
+    """Lets the cluster run, kills a broker and restarts it, and then kills the active controller."""
     cluster = watched.cluster
     time.sleep(2 * PART_S)
     began_s = time.monotonic()
@@ -61,12 +62,12 @@ def _break_things(watched: WatchedCluster) -> None:
     cluster.kill(controller)
     time.sleep(PART_S / 2)
     watched.start(controller)
-    # The pictures begin one part before the first kill.
+    # The pictures begin shortly before the first kill.
     time.sleep(max(0.0, WATCHED_S - PART_S - (time.monotonic() - began_s)))
 
 
 def draw(source: Mapping[str, Any], prometheus: Prometheus) -> Figure:
-    """All panels of a dashboard, where its grid has them."""
+    """Draws all panels of a dashboard at their places."""
     height = max(p["gridPos"]["y"] + p["gridPos"]["h"] for p in source["panels"]) + 2
     figure = pyplot.figure(figsize=(24 * COLUMN_IN, height * ROW_IN), dpi=DPI, facecolor=BACKGROUND)
     figure.text(0.008, 1 - 1.0 / height, source["title"], color=TEXT, fontsize=13, va="center")
@@ -85,7 +86,7 @@ def draw(source: Mapping[str, Any], prometheus: Prometheus) -> Figure:
 
 
 def save(figure: Figure, path: Path) -> None:
-    """As a PNG of few colours, and of fewer if it is too large."""
+    """Writes a PNG with few colours, and with fewer if it is too large."""
     figure.savefig(path, facecolor=BACKGROUND)
     pyplot.close(figure)
     picture = Image.open(path).convert("RGB")
@@ -131,7 +132,7 @@ def _axes(figure: Figure, box: Any) -> Axes:
 
 
 def _points(one: Any) -> tuple[list[float], list[float]]:
-    """On a grid, with gaps where nothing was scraped."""
+    """Returns the points on a grid, with gaps at times without a scrape."""
     values = {round(float(t) / STEP_S): float(v) for t, v in one["values"]}
     last = max(values)
     steps = range(last - int(WATCHED_S / STEP_S), last + 1)
@@ -255,7 +256,7 @@ def _draw_heatmap(figure: Figure, box: Any, panel: Any, prometheus: Prometheus) 
 
 
 def quantity(value: float, unit: str) -> str:
-    """A number as Grafana would write it, nearly."""
+    """Formats a number nearly as Grafana does."""
     if math.isnan(value):
         return "-"
     if unit in ("bytes", "Bps"):

@@ -1,4 +1,4 @@
-"""A Prometheus of its own port and directory, told what to scrape; asked as Grafana asks it."""
+"""A Prometheus with its own port, directory and targets, and queries like Grafana's."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ ASK_AGAIN_S = 0.2
 SCRAPE_INTERVAL_S = 2
 
 Series = list[dict[str, Any]]
-"""As Prometheus answers: `metric` (labels) and `value` or `values`."""
+"""The series of a response: `metric` (labels) and `value` or `values`."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is scraped, and what is known of it beside what it says itself."""
+    """A scraped address, and the labels that Prometheus adds to its series."""
 
     job: str
     address: str
@@ -44,7 +44,7 @@ def is_installed() -> bool:
 
 
 class Prometheus:
-    """`with Prometheus(directory, targets, rule_files) as prometheus:`"""
+    """`with Prometheus(directory, targets, rule_files) as prometheus:` runs Prometheus."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Prometheus:
                 self._start()
                 return self
             except RuntimeError:
-                if not tries_left:  # somebody may have taken the port that was free a moment ago
+                if not tries_left:  # another process may have taken the port in the meantime
                     raise
         raise AssertionError("not reached")
 
@@ -104,7 +104,7 @@ class Prometheus:
             self._process.wait()
 
     def retarget(self, targets: Sequence[Target]) -> None:
-        """Scrape these from now on: a process that was started again has another port."""
+        """Changes the targets, because a restarted process has another port."""
         self._targets = targets
         self._write_config()
         if self._process is not None:
@@ -159,10 +159,10 @@ class Prometheus:
     def url(self) -> str:
         return f"http://{self._address}"
 
-    # -- asking
+    # -- queries
 
     def ask(self, path: str, **parameters: str | list[str]) -> Any:
-        """`data` of the answer; a refused query is a ValueError that says why."""
+        """Returns `data` of the response. Raises ValueError if Prometheus rejects the query."""
         query = urllib.parse.urlencode(parameters, doseq=True)
         request = urllib.request.Request(f"http://{self._address}/api/v1/{path}?{query}")
         try:
@@ -172,11 +172,11 @@ class Prometheus:
             raise ValueError(f"{parameters}: {error.read().decode(errors='replace')}") from error
 
     def now(self, expression: str) -> Series:
-        """Value of an expression at this moment."""
+        """Returns the current value of an expression."""
         return list(self.ask("query", query=expression)["result"])
 
     def over(self, expression: str, duration_s: float, step_s: float) -> Series:
-        """Values over the last `duration_s`."""
+        """Returns the values of the last `duration_s`."""
         end_s = time.time()
         found = self.ask(
             "query_range",
@@ -188,11 +188,11 @@ class Prometheus:
         return list(found["result"])
 
     def label_values(self, metric: str, label: str) -> list[str]:
-        """What a variable of a dashboard offers."""
+        """Returns the choices of a dashboard's variable."""
         return list(self.ask(f"label/{label}/values", **{"match[]": metric}))
 
     def await_scrapes(self, count: int, timeout_s: float) -> None:
-        """Each target has been scraped so often."""
+        """Waits until each target has been scraped `count` times."""
         self.await_true(
             lambda: (
                 sum(float(s["value"][1]) >= count for s in self.now("count_over_time(up[10m])"))
@@ -203,7 +203,7 @@ class Prometheus:
         )
 
     def await_true(self, condition: Callable[[], bool], what: str, timeout_s: float) -> None:
-        """TimeoutError that names `what`, if it does not come to be."""
+        """Waits for the condition. Raises TimeoutError, which names `what`."""
         deadline_s = time.monotonic() + timeout_s
         while not condition():
             if time.monotonic() > deadline_s:

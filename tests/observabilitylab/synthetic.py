@@ -1,10 +1,9 @@
-"""An hour in the life of a cluster that never was, as its metrics would tell it: what is to be found is
-known.
+"""The metrics of one hour of an invented cluster, so that the correct results of an analysis are known.
 
-Brokers 1 to 3, scraped each 15 s. Broker 2 is away from minute 20 to 25. `flights` is even; `hot` has all
-its records in partition 0, on brokers 1 and 2. Groups on flights-0, to which 100 records a second are
-written: `slow` reads 60 a second, `catching-up` 110, `asleep` nothing. On flights-1, which writes as much
-and whose log start moves on by 90 a second, `behind` reads 80 a second.
+Brokers 1 to 3 are scraped every 15 s. Broker 2 is away from minute 20 to 25. The load of `flights` is even;
+all records of `hot` are in partition 0, on brokers 1 and 2. Producers write 100 records a second to
+flights-0. Three groups read it: `slow` reads 60 a second, `catching-up` 110, `asleep` none. Producers write
+as much to flights-1, whose log start advances by 90 a second; the group `behind` reads 80 a second of it.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ INTERVAL_MS = 15_000
 SAMPLES = 241
 LENGTH_MS = (SAMPLES - 1) * INTERVAL_MS
 AWAY_FROM_S, AWAY_UNTIL_S = 1200, 1500
-"""Broker 2 answers no scrape in [from, until); its partitions have new leaders at once, its replicas are
-out of sync from the first scrape on until the one 30 s after it is back.
+"""The seconds [from, until) in which broker 2 answers no scrape. Its partitions have new leaders at once. Its
+replicas are out of sync from the first scrape in this time until the scrape 30 s after it is back.
 """
 BACK_IN_SYNC_S = AWAY_UNTIL_S + 30
 FLIGHTS, HOT = "flights", "hot"
@@ -37,12 +36,12 @@ HOT_RATE = 1000.0
 READ_PER_S = {"slow": 60.0, "catching-up": 110.0, "asleep": 0.0}
 SLOW_EXPIRES_S, SLOW_EXPIRES_PER_S = 7200.0, -0.5
 CATCHING_UP_LAG = 40_000.0
-"""At the beginning: 4,000 are left after the hour, to be drained in 400 s."""
+"""The lag at the beginning. 4,000 records remain after the hour, which takes 400 s to read."""
 BEHIND_START_MARGIN = 100_000.0
 
 
 def samples(began_ms: int) -> Iterator[Sample]:
-    """In the order of scrapes; labels as Prometheus would add them."""
+    """Yields the samples in the order of scrapes, with the labels that Prometheus would add."""
     for index in range(SAMPLES):
         second = index * INTERVAL_MS // 1000
         at_ms = began_ms + index * INTERVAL_MS
@@ -74,7 +73,7 @@ def end_of(topic: str, partition: int, second: int) -> float:
 
 
 def start_of(topic: str, partition: int, second: int) -> float:
-    """Of flights-1 it moves by whole segments, one a minute."""
+    """Returns the log start. That of flights-1 advances by whole segments, one a minute."""
     return 90.0 * (second // 60 * 60) if (topic, partition) == (FLIGHTS, 1) else 0.0
 
 
@@ -85,7 +84,7 @@ def _broker_page(broker: int, second: int) -> Iterator[Line]:
     has_shrunk = second >= AWAY_FROM_S and broker != 2
     yield "kafka_server_replicamanager_isrshrinks_total", {}, 3.0 if has_shrunk else 0.0
     yield "tidelog_log_directory_size_bytes", {}, 1e12
-    # Broker 1's disk is full 10,000 s after the hour.
+    # Broker 1's disk will be full 10,000 s after the hour.
     yield "tidelog_log_directory_free_bytes", {}, 5e11 - (second * 3.67647e7 if broker == 1 else 0.0)
     for topic, partition in held:
         place = {"topic": topic, "partition": str(partition)}
@@ -134,7 +133,7 @@ def _coordinator_page(second: int) -> Iterator[Line]:
 
 
 def pages(told: Iterable[Sample]) -> dict[tuple[str, int], str]:
-    """(instance, time) -> what its /metrics would have said."""
+    """Returns the text of /metrics by instance and time."""
     found: dict[tuple[str, int], list[str]] = {}
     for sample in told:
         labels = {name: v for name, v in sample.labels.items() if name not in ("instance", "job")}
@@ -144,7 +143,7 @@ def pages(told: Iterable[Sample]) -> dict[tuple[str, int], str]:
 
 
 def open_metrics(told: Iterable[Sample]) -> str:
-    """For `promtool tsdb create-blocks-from openmetrics`: metric by metric, series by series."""
+    """Returns the input of `promtool tsdb create-blocks-from openmetrics`, by metric, then by series."""
     lines: dict[str, list[tuple[str, int, float]]] = {}
     for sample in told:
         lines.setdefault(sample.metric, []).append((_label_text(sample.labels), sample.at_ms, sample.value))

@@ -1,7 +1,7 @@
-"""Every kind of traffic that the dashboards show: plain, idempotent and transactional producers, readers of
-both group protocols, one that has fallen behind, requests that are refused.
+"""Every kind of traffic that the dashboards show: plain, idempotent and transactional producers, members of
+both group protocols, a member that falls behind, and requests that brokers reject.
 
-`with Traffic(bootstrap):` runs it until the block ends. Whether all is correct asks tests/clusterlab.
+`with Traffic(bootstrap):` runs it until the block ends. tests/clusterlab checks the correctness of responses.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ TOPIC_SETTINGS = {"min.insync.replicas": "2", "retention.ms": "3600000"}
 
 
 def create_topics(bootstrap: str, replication_factor: int = 3) -> None:
-    """Returns when they can be used."""
+    """Creates the topics and waits until they can be used."""
     admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
     compacted = {
         "cleanup.policy": "compact",
-        "segment.bytes": "1048576",  # the least
+        "segment.bytes": "1048576",  # the minimum
         "min.cleanable.dirty.ratio": "0.01",
         "max.compaction.lag.ms": "2000",
     }
@@ -55,7 +55,7 @@ def create_topics(bootstrap: str, replication_factor: int = 3) -> None:
 
 
 class Traffic:
-    """Threads that talk to a cluster whose topics `create_topics` made."""
+    """Client threads of a cluster with the topics of `create_topics`."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap
@@ -98,7 +98,7 @@ class Traffic:
             for _ in range(RECORDS_PER_TURN):
                 number += 1
                 producer.produce(TOPIC, f"flight {number}".encode() * 8, key=str(number % 97))
-            # Few keys, large values: something for the cleaner to do.
+            # Few keys with large values give the cleaner work.
             producer.produce(COMPACTED_TOPIC, os.urandom(PLANE_BYTES), key=str(number % 5))
             producer.poll(0)
         producer.flush(CLOSE_TIMEOUT_S)
@@ -126,7 +126,7 @@ class Traffic:
         consumer.close()
 
     def _fall_behind(self) -> None:
-        """Reads a few records, commits them, and reads no more."""
+        """Reads and commits a few records, and then reads no more."""
         settings = self._settings(**{"group.id": SLOW_GROUP, "enable.auto.commit": False})
         consumer = Consumer({**settings, "auto.offset.reset": "earliest"})
         consumer.assign([TopicPartition(TOPIC, partition, 0) for partition in range(PARTITIONS)])
@@ -140,7 +140,7 @@ class Traffic:
         consumer.close()
 
     def _be_refused(self) -> None:
-        """A producer whose records are too large, refused by the broker: failed requests."""
+        """Produces a record that is too large, so that the broker rejects the request."""
         large = 2_000_000
         producer = Producer(self._settings(**{"message.max.bytes": large * 2}))
         while not self._is_over.wait(TURN_S * 10):
@@ -150,7 +150,7 @@ class Traffic:
         producer.flush(1)
 
     def _administer(self) -> None:
-        """A topic's setting goes up and down: writes to etcd, as otherwise only faults make."""
+        """Changes a topic's setting back and forth. Otherwise only faults would cause writes to etcd."""
         admin = AdminClient(self._settings())
         hours = 1
         while not self._is_over.wait(TURN_S * 5):
@@ -166,8 +166,8 @@ class Traffic:
 
 
 def main() -> None:
-    """For a look by hand: `python -m observabilitylab.traffic HOST:PORT SECONDS`."""
-    with contextlib.suppress(KafkaException):  # they are there already
+    """Runs the traffic for manual tests: `python -m observabilitylab.traffic HOST:PORT SECONDS`."""
+    with contextlib.suppress(KafkaException):  # the topics exist
         create_topics(sys.argv[1])
     with Traffic(sys.argv[1]) as traffic:
         time.sleep(float(sys.argv[2]))

@@ -1,4 +1,4 @@
-"""A cluster of processes under traffic, scraped as the chart's monitors would have it scraped."""
+"""A cluster of processes under traffic, scraped in the same way as by the chart's monitors."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ class WatchedCluster:
     foreign: ForeignExporters
 
     def start(self, name: str) -> None:
-        """A process that was killed comes back, and is scraped again."""
+        """Restarts a killed process and scrapes it at its new port."""
         self.cluster.start(name)
         self.prometheus.retarget(all_targets(self.cluster, self.foreign))
 
 
 def all_targets(cluster: TidelogCluster, foreign: ForeignExporters) -> list[Target]:
-    """The cluster's processes and the recorded exporters."""
+    """Returns the cluster's processes and the recorded exporters."""
     recorded = [Target(name[1:], foreign.address, {}, path=name) for name in foreign.names]
     return targets_of(cluster) + recorded
 
 
 def targets_of(cluster: TidelogCluster) -> list[Target]:
-    """One for each process, with the labels that the chart's monitors give."""
+    """Returns a target for each process, with the labels that the chart's monitors add."""
     found = []
     for name, pid in cluster.pids().items():
         kind, number = name.rsplit("-", 1)
@@ -63,7 +63,9 @@ def targets_of(cluster: TidelogCluster) -> list[Target]:
 
 @contextlib.contextmanager
 def watched_cluster(directory: Path) -> Iterator[WatchedCluster]:
-    """Brokers, controllers, coordinators and etcd under traffic, and a Prometheus with the chart's rules."""
+    """Runs brokers, controllers, coordinators and etcd under traffic, and a Prometheus with the chart's
+    rules.
+    """
     cluster = TidelogCluster(directory / "cluster", settings=SETTINGS, options=["--coordinators", "2"])
     with contextlib.ExitStack() as stack:
         stack.callback(cluster.destroy)

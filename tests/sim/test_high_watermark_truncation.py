@@ -163,7 +163,7 @@ async def _two_messages_of_which_the_follower_thinks_one_is_committed(a: Broker,
 
 
 @pytest.mark.parametrize("truncates_by_epoch", [False, True])
-def test_a_follower_that_restarts_before_it_hears_of_the_high_watermark_loses_what_was_acknowledged(
+def test_a_follower_that_restarts_before_it_knows_the_high_watermark_loses_acknowledged_records(
     truncates_by_epoch: bool,
 ) -> None:
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Broker: where a request's time goes, the network, the disks, compaction, the process."""
+"""The dashboard of brokers: times of requests, network, disks, compaction, the process."""
 
 # ruff: noqa: E501 - expressions are read whole
 

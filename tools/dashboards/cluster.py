@@ -1,4 +1,4 @@
-"""Cluster & ISR: is everything led, replicated and writable; who leads what; traffic; etcd."""
+"""The dashboard of the cluster: leaders, replicas, writable partitions, traffic, etcd."""
 
 # ruff: noqa: E501 - expressions are read whole
 

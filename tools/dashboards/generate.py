@@ -1,4 +1,4 @@
-"""Writes charts/tidelog/dashboards/*.json; with --check tells whether they are what this would write.
+"""Writes charts/tidelog/dashboards/*.json. With --check, compares the files with what it would write.
 
 python tools/dashboards/generate.py [--check]
 """

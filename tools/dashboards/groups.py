@@ -1,4 +1,4 @@
-"""Groups & Transactions: their states, the requests that make them, the coordinators' shards."""
+"""The dashboard of groups and transactions: their states, their requests, the coordinators' shards."""
 
 # ruff: noqa: E501 - expressions are read whole
 

@@ -1,4 +1,6 @@
-"""Kubernetes: pods, volumes, resources. From kube-state-metrics, the kubelet and node_exporter."""
+"""The dashboard of Kubernetes: pods, volumes and resources, from kube-state-metrics, the kubelet and
+node_exporter.
+"""
 
 # ruff: noqa: E501 - expressions are read whole
 

@@ -1,4 +1,4 @@
-"""Lag: how far readers are behind, in records, in time, and until what is unread expires."""
+"""The dashboard of lag: in records, in time, and the time until retention deletes unread records."""
 
 # ruff: noqa: E501 - expressions are read whole
 

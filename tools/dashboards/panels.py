@@ -1,7 +1,7 @@
 """The parts of a dashboard: panels, rows, variables, and the JSON that Grafana reads.
 
-Grafana's dashboard schema 39 (Grafana 10.3 and later). In expressions `SEL` stands for the labels that choose
-a release, `PODS` for those of exporters that know pods only.
+The JSON follows Grafana's dashboard schema 39 (Grafana 10.3 and later). In expressions, `SEL` stands for the
+labels that select a release, and `PODS` for those of exporters that know only pods.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ SELECTORS = {
 GOOD, WARNING, BAD = "green", "orange", "red"
 
 Expressions = Mapping[str, str]
-"""Legend -> expression; a legend of Grafana's, as `{{broker}}`."""
+"""Expressions by legend. A legend may contain Grafana's placeholders, such as `{{broker}}`."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One panel; `steps` are (from value, colour), the first one from minus infinity."""
+    """One panel. `steps` are pairs (from value, colour); the first value is minus infinity."""
 
     kind: str
     title: str
@@ -53,7 +53,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Variable:
-    """A choice above the dashboard, of a label's values; `metric` is what is asked for them."""
+    """A choice among the values of a label, shown above the dashboard. `metric` is the metric whose values
+    are offered.
+    """
 
     name: str
     label: str
@@ -84,7 +86,9 @@ def number(
     width: int = 3,
     mappings: Mapping[str, str] | None = None,
 ) -> Panel:
-    """One figure; its colour turns at the values given. With `good_from` less than that is bad."""
+    """Returns a panel with one figure. Its colour changes at the given values; with `good_from`, lower values
+    are bad.
+    """
     steps: list[tuple[float | None, str]] = [(None, GOOD)]
     if good_from is not None:
         steps = [(None, BAD), (good_from, GOOD)]
@@ -105,22 +109,24 @@ def graph(
     stacked: bool = False,
     least: float | None = 0,
 ) -> Panel:
-    """Lines over time."""
+    """Returns a panel with lines over time."""
     return Panel("timeseries", title, about, expressions, unit, width, 8, is_stacked=stacked, least=least)
 
 
 def ranking(title: str, expression: str, legend: str, about: str, *, unit: str = "short") -> Panel:
-    """Bars, the longest first: one moment's values."""
+    """Returns a panel with bars of the current values, the longest first."""
     return Panel("bargauge", title, about, {legend: expression}, unit, 8, 8)
 
 
 def table(title: str, expressions: Expressions, about: str, *, unit: str = "short", width: int = 12) -> Panel:
-    """One line a series, one column an expression; the legend is the column's heading."""
+    """Returns a table with one line for each series and one column for each expression. Legends are the
+    headings.
+    """
     return Panel("table", title, about, expressions, unit, width, 9)
 
 
 def heatmap(title: str, expression: str, about: str, *, width: int = 8) -> Panel:
-    """A histogram's buckets over time, in seconds."""
+    """Returns a panel with a histogram's buckets over time, in seconds."""
     return Panel("heatmap", title, about, {"{{le}}": expression}, "s", width, 8)
 
 
@@ -154,7 +160,7 @@ def dashboard_json(dashboard: Dashboard) -> dict[str, Any]:
 
 
 def selected(expression: str) -> str:
-    """The expression with its labels in place."""
+    """Returns the expression with its labels."""
     for word, labels in SELECTORS.items():
         expression = expression.replace(word, labels)
     return " ".join(expression.split())
@@ -236,7 +242,7 @@ def _target(panel: Panel, index: int, legend: str, expression: str) -> dict[str,
 
 
 def _as_columns(panel: Panel) -> list[dict[str, Any]]:
-    """Several tables into one; their value columns get the legends as headings."""
+    """Merges several tables into one, whose value columns have the legends as headings."""
     legends = list(panel.expressions)
     names = {f"Value #{chr(ord('A') + index)}": legend for index, legend in enumerate(legends)}
     if len(legends) == 1:
@@ -260,7 +266,7 @@ def _datasource_variable() -> dict[str, Any]:
 
 
 def _chained(variables: Sequence[Variable]) -> list[dict[str, Any]]:
-    """Each variable's values are those left by the choices before it."""
+    """Returns the variables. The values of each one depend on the choices before it."""
     found: list[dict[str, Any]] = []
     chosen: list[str] = []
     for variable in variables:
@@ -295,7 +301,7 @@ def _chained(variables: Sequence[Variable]) -> list[dict[str, Any]]:
 
 
 def _restarts_annotation() -> dict[str, Any]:
-    """A line across all panels wherever a process of the release began."""
+    """Returns an annotation: a line across all panels at each start of a process of the release."""
     return {
         "datasource": DATASOURCE,
         "enable": True,

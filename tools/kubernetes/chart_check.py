@@ -1,10 +1,11 @@
-"""Judges the chart as rendered with each set of values (`make check`).
+"""Checks the manifests that the chart renders for each set of values (`make check`).
 
     chart_check.py                     the chart with charts/tidelog/ci/*.yaml and deploy/helm/*.yaml
     chart_check.py VALUES...           with these values only
 
-`helm lint`, then every object against the schema of its kind, then what only all of them together can tell.
-Where helm or the schemas can't be had it says why and succeeds; with REQUIRE_ALL=1 it fails.
+It runs `helm lint`, checks every object against the schema of its kind, and then applies the rules of
+`manifest_rules`, which compare objects with each other. If helm or the schemas are not available, it prints
+the reason and succeeds; with REQUIRE_ALL=1 it fails.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ CHART: Final = ROOT / "charts" / "tidelog"
 VALUES: Final = (CHART / "ci", ROOT / "deploy" / "helm")
 CACHES: Final = ("~/.cache/tidelog/tools/bin", "~/.cache/k8s-lab/bin")
 HELM_TIMEOUT_S: Final = 120
-# What a set of values says is there already: a comment in its file, `# given: Secret/my-tls ConfigMap/other`.
+# A comment in a file of values names the objects that exist already: `# given: Secret/my-tls
+# ConfigMap/other`.
 GIVEN_MARK: Final = "# given:"
 
 
 class HelmFailedError(Exception):
-    """Helm failed; the message is its output."""
+    """Helm failed. The message is its output."""
 
 
 def main() -> int:
@@ -89,7 +91,7 @@ def given_in(values: Path) -> set[tuple[str, str]]:
 
 
 def render(values: Path, *arguments: str) -> list[dict[str, Any]]:
-    """All objects, of hooks too. Raises HelmFailedError."""
+    """Returns all objects, including those of hooks. Raises HelmFailedError."""
     text = helm(
         *("template", "check", str(CHART), "--namespace", "check", "--values", str(values)),
         *_VERSION,
@@ -102,7 +104,7 @@ _VERSION: Final = ("--kube-version", KUBERNETES.version)
 
 
 def helm(*arguments: str) -> str:
-    """Its output. Raises HelmFailedError."""
+    """Returns helm's output. Raises HelmFailedError."""
     program = find_helm()
     if program is None:
         raise HelmFailedError("no helm")
@@ -120,7 +122,7 @@ def find_helm() -> str | None:
 
 
 class _StrictLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """A key that is given twice is an error: Kubernetes would take the second silently."""
+    """A loader that rejects repeated keys, because Kubernetes would silently use the second value."""
 
 
 def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:

@@ -1,10 +1,11 @@
 """Writes the table of values into charts/tidelog/README.md, from the comments of values.yaml.
 
-    chart_readme.py           writes it
-    chart_readme.py --check   compares; exit 1 if it is not what it would write
+    chart_readme.py           writes the table
+    chart_readme.py --check   compares the table with what it would write; exits with 1 if they differ
 
-A value's line is the comment right above it that begins with `# --`. Every value has one, or lies in a value
-that has; every value that the schema allows is there with its default.
+The comment directly above a value, beginning with `# --`, describes the value. Every value must have such a
+comment or be part of a value that has one, and values.yaml must contain every value that the schema allows,
+with its default.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ CHART: Final = ROOT / "charts/tidelog"
 NAME: Final = "tools/kubernetes/chart_readme.py"
 BEGIN: Final = f"<!-- values: written by {NAME} -->"
 END: Final = "<!-- values: end -->"
-# Without a default: what an umbrella chart hands down.
+# Values without a default, which come from an umbrella chart.
 NOT_IN_VALUES: Final = frozenset({"global"})
 _SECTION: Final = re.compile(r"^# === (.+?)(?: \([A-Z, -]+\))? ===$")
 _KEY: Final = re.compile(r"^( *)([A-Za-z][A-Za-z0-9]*):(?: |$)")
@@ -34,7 +35,7 @@ _INDENT: Final = 2
 
 
 class Documented(NamedTuple):
-    """A value with its comment; `path` is `brokers.storage.size`."""
+    """A value with its comment. `path` is, for example, `brokers.storage.size`."""
 
     path: str
     description: str
@@ -65,7 +66,7 @@ def main() -> int:
 
 
 def documented(text: str) -> list[Documented]:
-    """All values of values.yaml that have a comment, in its order."""
+    """Returns all values of values.yaml that have a comment, in order."""
     found: list[Documented] = []
     parents: list[str] = []
     comment: list[str] = []
@@ -88,7 +89,7 @@ def documented(text: str) -> list[Documented]:
 
 
 def problems_of(text: str, schema: dict[str, Any]) -> list[str]:
-    """Values without a comment, and what the schema allows but has no default."""
+    """Returns the values without a comment, and those that the schema allows but values.yaml lacks."""
     values = yaml.safe_load(text)
     paths = {entry.path for entry in documented(text)}
     problems = [
@@ -105,7 +106,7 @@ def problems_of(text: str, schema: dict[str, Any]) -> list[str]:
 
 
 def table(text: str) -> str:
-    """One Markdown table for each section of values.yaml."""
+    """Returns one Markdown table for each section of values.yaml."""
     values = yaml.safe_load(text)
     by_section: dict[str, list[Documented]] = {}
     sections = _sections(text)
@@ -123,7 +124,7 @@ def table(text: str) -> str:
 
 
 def with_table(readme: str, made: str) -> str:
-    """The README with another table. Raises ValueError if it has no place for one."""
+    """Returns the README with this table. Raises ValueError if the README has no place for it."""
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
@@ -152,7 +153,7 @@ def _leaves(values: dict[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def _allowed(schema: dict[str, Any], part: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    """Paths of the properties of objects that name all of theirs; those of definitions are optional."""
+    """Yields the paths of all properties, without those of definitions, which are optional."""
     for name, inner in part.get("properties", {}).items():
         yield prefix + name
         if "$ref" not in inner:

@@ -1,4 +1,5 @@
-"""Rules that no schema can state: a release's objects find each other, and its pods are restricted.
+"""Rules that no schema can state: the objects of a release refer to each other correctly, and its pods are
+restricted.
 
 Each rule takes all objects of a rendered release and yields a sentence for each fault.
 """
@@ -10,12 +11,12 @@ from typing import Any, Final, NamedTuple
 
 Manifest = dict[str, Any]
 
-# Names that are there without the chart: made by Kubernetes in every namespace.
+# Names of objects that Kubernetes creates in every namespace.
 GIVEN: Final = {("ConfigMap", "kube-root-ca.crt"), ("ServiceAccount", "default")}
 
 
 class PodOf(NamedTuple):
-    """A pod as an object describes it."""
+    """The description of a pod in an object."""
 
     owner: str
     kind: str
@@ -28,7 +29,9 @@ class PodOf(NamedTuple):
 
 
 def faults_of_release(manifests: list[Manifest], given: Set[tuple[str, str]] = frozenset()) -> list[str]:
-    """`given`: kinds and names of what the values bring along or say is there already."""
+    """Returns the faults of all rules. `given` are the kinds and names of objects that exist without the
+    chart.
+    """
     pods = [pod for manifest in manifests for pod in _pods_of(manifest)]
     found = [
         *_twice(manifests),
@@ -78,7 +81,7 @@ def _missing_references(
     manifests: list[Manifest], pods: list[PodOf], given: Set[tuple[str, str]]
 ) -> Iterator[str]:
     there = {(m["kind"], m["metadata"]["name"]) for m in manifests} | given
-    # cert-manager makes the Secret that a Certificate names.
+    # cert-manager creates the Secret that a Certificate names.
     there |= {("Secret", m["spec"]["secretName"]) for m in manifests if m["kind"] == "Certificate"}
     for pod in pods:
         for kind, name in _references(pod):
@@ -160,7 +163,7 @@ def _mounts(pod: PodOf) -> Iterator[str]:
 
 
 def _unrestricted(pod: PodOf, given: Set[tuple[str, str]]) -> Iterator[str]:
-    """Kubernetes' pod security standard `restricted`, and a root file system that nobody writes to."""
+    """Checks Kubernetes' pod security standard `restricted`, and that the root file system is read-only."""
     of_pod = pod.spec.get("securityContext", {})
     if of_pod.get("seccompProfile", {}).get("type") not in ("RuntimeDefault", "Localhost"):
         yield "no seccomp profile"

@@ -1,7 +1,7 @@
-"""JSON schemas of Kubernetes' objects and of the custom ones that the chart renders.
+"""JSON schemas of Kubernetes' objects and of the custom objects that the chart renders.
 
-They come from the projects' own Go modules, pinned by version and sum: nothing of them is copied into this
-repository. Closed objects are made strict, so that a field that Kubernetes would drop is an error here.
+They come from the projects' Go modules, pinned by version and checksum; this repository contains no copies.
+Closed objects are made strict, so that a field that Kubernetes would drop is an error here.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Schema = dict[str, Any]
 class GoModule(NamedTuple):
     path: str
     version: str
-    # As in go.sum.
+    # the checksum in go.sum
     sum: str
 
 
@@ -43,7 +43,7 @@ PROMETHEUS_OPERATOR: Final = GoModule(
 CERT_MANAGER: Final = GoModule(
     "github.com/cert-manager/cert-manager", "v1.19.1", "h1:Txh8L/nLWTDcb7ZnXuXbTe15BxQnLbLirXmbNk0fGgY="
 )
-# Group -> where its CustomResourceDefinitions are.
+# The places of CustomResourceDefinitions, by group.
 CUSTOM_GROUPS: Final = {
     "monitoring.coreos.com": (PROMETHEUS_OPERATOR, "example/prometheus-operator-crd"),
     "cert-manager.io": (CERT_MANAGER, "deploy/crds"),
@@ -51,22 +51,22 @@ CUSTOM_GROUPS: Final = {
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Takes a bare `=`, which YAML 1.1 has a meaning for that nobody means, as text."""
+    """A loader that reads a bare `=` as text, because its meaning in YAML 1.1 is not used in practice."""
 
 
 _Loader.add_constructor("tag:yaml.org,2002:value", lambda loader, node: loader.construct_scalar(node))
 
 
 class SchemasMissingError(Exception):
-    """They can't be had here; the message says why and what to do."""
+    """The schemas are not available. The message gives the reason and the next step."""
 
 
 class UnknownKindError(Exception):
-    """There is no schema of such an object."""
+    """There is no schema for this kind of object."""
 
 
 def faults_of(manifest: dict[str, Any]) -> list[str]:
-    """Returns an object's problems, one line each. Raises UnknownKindError, SchemasMissingError."""
+    """Returns the problems of an object, one line each. Raises UnknownKindError and SchemasMissingError."""
     validator = Draft7Validator(schema_of(manifest.get("apiVersion", ""), manifest.get("kind", "")))
     return [_sentence(error) for error in validator.iter_errors(manifest)]
 
@@ -79,7 +79,7 @@ def _sentence(error: ValidationError) -> str:
 
 @functools.cache
 def schema_of(api_version: str, kind: str) -> Schema:
-    """Raises UnknownKindError, SchemasMissingError."""
+    """Raises UnknownKindError and SchemasMissingError."""
     group, _, version = api_version.rpartition("/")
     if group in CUSTOM_GROUPS:
         return _custom_schema(group, version, kind)
@@ -115,14 +115,16 @@ def _custom_schema(group: str, version: str, kind: str) -> Schema:
             for served in document["spec"]["versions"]:
                 if served["name"] == version:
                     schema: Schema = served["schema"]["openAPIV3Schema"]
-                    # What every object has; the API server checks it apart from the schema.
+                    # The fields that every object has. The API server checks them separately from the schema.
                     schema["properties"]["metadata"] = {"type": "object"}
                     return made_strict(schema)
     raise UnknownKindError(f"{module.path} {module.version} has no {kind} of {group}/{version}")
 
 
 def made_strict(schema: Any) -> Any:
-    """A copy in which objects take no other fields than they name, unless they are maps or say so."""
+    """Returns a copy in which objects accept only the fields that they name, unless they are maps or state
+    otherwise.
+    """
     if isinstance(schema, list):
         return [made_strict(part) for part in schema]
     if not isinstance(schema, dict):
@@ -141,7 +143,9 @@ def made_strict(schema: Any) -> Any:
 
 @functools.cache
 def module_directory(module: GoModule) -> Path:
-    """Where the unpacked module lies; Go fetches it when it isn't there. Raises SchemasMissingError."""
+    """Returns the directory of the unpacked module, which Go downloads if necessary. Raises
+    SchemasMissingError.
+    """
     go = shutil.which("go", path=os.pathsep.join([os.environ.get("PATH", ""), *GO_PLACES]))
     if go is None:
         raise SchemasMissingError("no Go here to fetch the schemas with (apt-get install golang)")

@@ -1,4 +1,4 @@
-"""The cases, what each must reach, and how one is run against one side."""
+"""The cases, their targets, and how a case runs against one side."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ MEBIBYTE = 1024 * 1024
 TOUCH_BLOCK = b"\0" * MEBIBYTE
 TOUCHED_SHARE = 1.3
 TOPIC_CONFIGS = {"file.delete.delay.ms": "500"}
-"""Both sides give deleted data's page cache back soon: one case's data is not the next one's disk traffic."""
+"""Lets both sides release the page cache of deleted data soon, so that one case does not slow down the next.
+"""
 Sample = dict[str, float]
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A row of the table: `key` of a sample; its ratio tidelog / Kafka must be at least (most) `target`."""
+    """A row of the table: `key` of a sample. `target` is the least (or greatest) ratio tidelog / Kafka."""
 
     key: str
     title: str
@@ -40,7 +41,9 @@ class Metric:
     limit: float | None = None
 
     def passes(self, ratio: float, value: float) -> bool:
-        """`value`: ours, which a `limit` bounds in itself."""
+        """Returns True if the target is reached. `value` is tidelog's figure, for which `limit` is an upper
+        bound.
+        """
         is_within = ratio <= self.target if self.is_at_most else ratio >= self.target
         return is_within and (self.limit is None or value <= self.limit)
 
@@ -169,7 +172,9 @@ REPLICATED_CASES = (
         "memory", "memory", "memory of all brokers, this load", (Metric("pss_mb", "MB (PSS)", 0.125, True),)
     ),
 )
-"""Three replicas on three brokers, min.insync.replicas 2, 6 partitions where nothing else is said."""
+"""Cases on three brokers with three replicas, min.insync.replicas 2 and, unless stated otherwise, 6
+partitions.
+"""
 RATE = (Metric("per_s", "a second", 1.0),)
 COORDINATED_CASES = (
     Case(
@@ -226,13 +231,14 @@ COORDINATED_CASES = (
         10,
     ),
 )
-"""Three brokers, three replicas; none produces for a case that consumes."""
+"""Cases on three brokers with three replicas. No case writes the records for another case that consumes them.
+"""
 OTHERS_PREFIX = "others_mb_"
 COORDINATOR = "coordinator-"
 
 
 class Bench:
-    """Runs cases against a side, each on a topic of its own."""
+    """Runs cases against a side, each on its own topic."""
 
     def __init__(
         self,
@@ -271,9 +277,9 @@ class Bench:
         return sample
 
     def _touch_page_cache(self, size: int) -> None:
-        """In a virtual machine a page that the host has to find first costs ten times as much: 2.7 instead
-        of 0.2 CPU-s/GiB written were measured, by chance for one side or the other. Pages freed last are
-        used next.
+        """Writes and frees page cache, because freed pages are reused first. In a virtual machine, a page
+        that the host has to allocate first costs ten times as much: 2.7 instead of 0.2 CPU-s per GiB were
+        measured, for either side.
         """
         with self._touch_file.open("wb", buffering=0) as file:
             for _ in range(size // MEBIBYTE):
@@ -281,7 +287,7 @@ class Bench:
         self._touch_file.unlink()
 
     def stopped(self, side: Side) -> None:
-        """What the side's brokers held went with them: `--only` may leave a topic that nothing consumed."""
+        """Forgets the topic of a stopped side. With `--only`, there may be a topic that no case consumed."""
         self._left_topics.pop(side.name, None)
 
     def _forget(self, side: Side) -> None:
@@ -324,7 +330,7 @@ class Bench:
         for name, pid in others.items():
             sample[OTHERS_PREFIX + name] = pss_bytes(pid) / 1e6
         coordinators = [pss_bytes(pid) for name, pid in others.items() if name.startswith(COORDINATOR)]
-        # Kafka's coordinators are its brokers.
+        # Kafka's brokers are its coordinators.
         sample["coordinator_mb"] = max(coordinators) / 1e6 if coordinators else sample["pss_mb"]
         return sample
 

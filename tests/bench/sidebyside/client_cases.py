@@ -1,7 +1,7 @@
-"""What the librdkafka client does, a case a process: `python client_cases.py '{"case": ..., ...}'`.
+"""Runs one case of the librdkafka client in a process: `python client_cases.py '{"case": ..., ...}'`.
 
-Prints one line of JSON with what it measured. The client's own CPU is its process's; the broker's is for the
-caller to measure. Payloads are half random hexadecimal digits, half constant.
+Prints the measurements as one line of JSON. The process measures the client's CPU; the caller measures the
+broker's. Payloads are half random hexadecimal digits, half constant.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ def client_cpu_s() -> float:
 def produce(
     bootstrap: str, topic: str, size: int, limit_s: float, limit_bytes: int, settings: dict[str, Any]
 ) -> dict[str, float]:
-    """As fast as it goes until `limit_bytes` or `limit_s`; the time until all is acknowledged counts."""
+    """Produces at full speed until `limit_bytes` or `limit_s`. The time lasts until everything is
+    acknowledged.
+    """
     failed: list[KafkaError] = []
 
     def on_delivery(error: KafkaError | None, message: Message) -> None:
@@ -92,7 +94,9 @@ def produce(
 
 
 def consume(bootstrap: str, topic: str, partitions: int, messages: int) -> dict[str, float]:
-    """All `messages` once; the rate counts from the first on (connecting is librdkafka's half second)."""
+    """Reads all `messages` once. The rate counts from the first message on, because connecting takes
+    librdkafka half a second.
+    """
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -114,7 +118,8 @@ def consume(bootstrap: str, topic: str, partitions: int, messages: int) -> dict[
     while count < messages:
         if time.perf_counter() - started > CONSUME_LIMIT_S:
             raise RuntimeError(f"{count} of {messages} messages in {CONSUME_LIMIT_S} s")
-        # No more than is left: the call waits its whole time for what never comes.
+        # The call asks only for the remaining messages; otherwise it would wait for its whole timeout at the
+        # end.
         found = consumer.consume(min(CONSUME_AT_ONCE, messages - count), 0.5)
         if found and not first_count:
             began, cpu, first_count = time.perf_counter(), client_cpu_s(), len(found)
@@ -165,7 +170,9 @@ def _consume_latencies(
 
 
 def latency(bootstrap: str, topic: str, rate: int, seconds: float, size: int) -> dict[str, float]:
-    """`rate` messages a second, evenly; from produce() to the consumer's poll(), first second left out."""
+    """Sends `rate` messages a second at even intervals, and measures the time from produce() to the
+    consumer's poll() without the first second.
+    """
     total = int(rate * seconds)
     latencies_ms: list[float] = []
     ready, is_over = threading.Event(), threading.Event()

@@ -1,7 +1,7 @@
-"""What clients of groups and transactions do, a case a process: `coordinated_cases.py '{"case": ...}'`.
+"""Runs one case of clients of groups and transactions in a process: `coordinated_cases.py '{"case": ...}'`.
 
-Groups are driven by a bare client (our codec, one asyncio loop), so that what is measured is the coordinator
-and not fifty clients' start; transactions by librdkafka. Prints one line of JSON.
+A minimal client (tidelog's codec, one asyncio loop) drives the groups, so that the coordinator is measured
+and not the start of fifty clients. librdkafka drives the transactions. Prints one line of JSON.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from tidelog.wire.messages.offset_commit import (
 )
 from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 
-FIND_COORDINATOR, JOIN, SYNC, HEARTBEAT, COMMIT = (4, 7, 5, 4, 8)  # versions
+FIND_COORDINATOR, JOIN, SYNC, HEARTBEAT, COMMIT = (4, 7, 5, 4, 8)  # versions of the requests
 COORDINATOR_LIMIT_S = 60.0
 RETRY_S = 0.1
 HEARTBEAT_S = 0.1
 COMMITS_IN_FLIGHT = 5
-"""Of one client: what a Java consumer has with commitAsync."""
+"""The unanswered commits of one client, as of a Java consumer with commitAsync."""
 TRANSACTION_LIMIT_S = 60
 _SIZE = struct.Struct(">i")
 RETRIABLE = frozenset(
@@ -50,7 +50,7 @@ RETRIABLE = frozenset(
 
 
 class Connection:
-    """Requests may follow each other before they are answered."""
+    """A connection on which a request need not wait for the previous response."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._writer = writer
@@ -92,7 +92,7 @@ class Connection:
 
 
 async def connect(bootstrap: str, group_ids: list[str]) -> dict[str, Connection]:
-    """A connection of its own for each group, to its coordinator, once that can be had."""
+    """Opens a connection to each group's coordinator, once there is one."""
     host, port = bootstrap.split(",")[0].rsplit(":", 1)
     asked = await Connection.open(host, int(port))
     found: dict[str, Connection] = {}
@@ -113,7 +113,9 @@ async def connect(bootstrap: str, group_ids: list[str]) -> dict[str, Connection]
 
 
 class Member:
-    """Of a classic group; follows rebalances as they come. `generation_id` is that of its last assignment."""
+    """A member of a classic group, which takes part in every rebalance. `generation_id` is that of its last
+    assignment.
+    """
 
     def __init__(self, connection: Connection, group_id: str) -> None:
         self._connection = connection
@@ -193,7 +195,7 @@ async def _rebalance(bootstrap: str, members: int, rounds: int) -> dict[str, flo
 
 
 async def _stable(members: list[Member], tasks: list[asyncio.Task[None]], began: float) -> float:
-    """Seconds from `began` until all were assigned to in one generation that nobody has left since."""
+    """Returns the seconds from `began` until all members have an assignment of the same generation."""
     while True:
         await asyncio.sleep(0.01)
         for task in tasks:
@@ -223,7 +225,7 @@ def _commit(group_id: str, topic: str, partitions: int, offset: int) -> OffsetCo
 async def _commit_all(
     connection: Connection, group_id: str, topic: str, partitions: int, end: float | None
 ) -> int:
-    """Until `end` (None: once); how many were acknowledged."""
+    """Commits until `end`, or once if it is None, and returns the number of acknowledged commits."""
     count = 0
     while True:
         request = _commit(group_id, topic, partitions, count)
@@ -261,7 +263,7 @@ async def _commits(bootstrap: str, topic: str, groups: int, seconds: float) -> d
 
 
 def commits(bootstrap: str, topic: str, groups: int, seconds: float) -> dict[str, float]:
-    """Offsets of one partition, of one group with a few in flight, or of many with one each."""
+    """Commits offsets of one partition, for one group with a few commits in flight or many with one each."""
     return asyncio.run(_commits(bootstrap, topic, groups, seconds))
 
 
@@ -278,14 +280,14 @@ async def _many_groups(bootstrap: str, topic: str, groups: int, partitions: int)
 
 
 def many_groups(bootstrap: str, topic: str, groups: int, partitions: int) -> dict[str, float]:
-    """Each group commits offsets once; what memory that takes is for the caller to see."""
+    """Commits offsets once for each group. The caller measures the memory that the groups take."""
     return asyncio.run(_many_groups(bootstrap, topic, groups, partitions))
 
 
 def transactions(
     bootstrap: str, topic: str, producers: int, messages: int, size: int, seconds: float
 ) -> dict[str, float]:
-    """Transactions of so many messages each, one after the other for each producer."""
+    """Runs transactions of `messages` messages each; each producer runs one after the other."""
     counts = [0] * producers
     failed: list[Exception] = []
     start = threading.Barrier(producers + 1)

@@ -1,4 +1,4 @@
-"""The two brokers: started, asked for metadata, measured from /proc, stopped."""
+"""Starts and stops the two brokers, asks them for metadata, and measures them from /proc."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ AS_KAFKA_UP: Final = {
     "offsets.topic.num.partitions": "10",
     "transaction.state.log.num.partitions": "10",
 }
-"""What kafka-up.sh sets for groups and transactions."""
+"""The settings of kafka-up.sh for groups and transactions."""
 METADATA_V1_NO_TOPICS = struct.pack(">hhih5si", 3, 1, 1, 5, b"bench", 0)
 
 
 class Side(Protocol):
-    """One broker, or a cluster of them with what else it needs."""
+    """One broker, or a cluster of brokers with the other processes that it needs."""
 
     name: str
     bootstrap: str
@@ -43,7 +43,9 @@ class Side(Protocol):
     def broker_pids(self) -> list[int]: ...
 
     def other_pids(self) -> dict[str, int]:
-        """By name: controllers, coordinators, etcd. Their CPU counts, their memory is shown apart."""
+        """Returns the pids of controllers, coordinators and etcd by name. The CPU of these processes counts
+        like that of the brokers; their memory is listed separately.
+        """
         ...
 
     def start(self) -> None: ...
@@ -52,7 +54,7 @@ class Side(Protocol):
 
 
 def answers_metadata(bootstrap: str) -> bool:
-    """True if a Metadata answer names a broker."""
+    """Returns True if a Metadata response names a broker."""
     host, port = bootstrap.rsplit(":", 1)
     try:
         with socket.create_connection((host, int(port)), 2) as connection:
@@ -80,9 +82,9 @@ class TidelogSide:
     name = "tidelog"
 
     def __init__(self, work_dir: Path) -> None:
-        # kafka-up.sh gives Kafka a session of its own, too: Linux shares the cores out among sessions
-        # (sched_autogroup_enabled), so a broker in the client's session gets the less the more threads the
-        # client has.
+        # The broker has its own session, as kafka-up.sh gives Kafka one. Linux divides the cores among
+        # sessions (sched_autogroup_enabled), so a broker in the client's session would get less CPU the more
+        # threads the client has.
         self._broker = BrokerProcess(
             work_dir / "tidelog-data", work_dir / "tidelog.log", has_own_session=True
         )
@@ -105,7 +107,7 @@ class TidelogSide:
 
 
 class TidelogClusterSide:
-    """`tidelog cluster up`: each process in a session of its own, as kafka-up.sh's are."""
+    """The side of `tidelog cluster up`, which runs each process in its own session, as kafka-up.sh does."""
 
     name = "tidelog"
 
@@ -137,7 +139,7 @@ class TidelogClusterSide:
 
 
 class KafkaSide:
-    """Combined brokers and controllers."""
+    """Kafka's brokers, which are also its controllers."""
 
     name = "Kafka"
 
@@ -174,7 +176,9 @@ class KafkaSide:
         return done.stderr
 
     def start(self) -> None:
-        """kafka-up.sh times it as we do: from the JVM's start (on a formatted directory) to the answer."""
+        """Starts Kafka. kafka-up.sh measures the same time: from the start of the JVM on a formatted
+        directory to the first response.
+        """
         said = self._run("kafka-up.sh", str(self._brokers))
         found = re.search(r"first metadata answer ([0-9.]+)s", said)
         if found is None:
@@ -186,7 +190,9 @@ class KafkaSide:
 
 
 def machine_facts(kafka: str) -> list[tuple[str, str]]:
-    """What a reader needs to judge the figures; `kafka`: how many of it, how set up."""
+    """Returns the facts that readers need to judge the figures. `kafka` describes the number and setup of its
+    brokers.
+    """
     import confluent_kafka
 
     model = next(

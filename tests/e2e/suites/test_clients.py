@@ -47,7 +47,7 @@ def _read_by_group(bootstrap: str, topic: str, protocol: str) -> set[int]:
     return found
 
 
-def test_a_transaction_from_outside_is_seen_whole(release: Release) -> None:
+def test_a_transaction_from_outside_is_visible_as_a_whole(release: Release) -> None:
     topic = f"transaction-{uuid.uuid4().hex[:8]}"
     create_topic(release.bootstrap, topic, partitions=1, replication_factor=3)
     settings = {"transactional.id": topic, "transaction.timeout.ms": 30_000}
@@ -73,7 +73,7 @@ def test_a_transaction_from_outside_is_seen_whole(release: Release) -> None:
     assert seen == [b"kept", b"kept"]
 
 
-def test_a_client_inside_writes_what_one_outside_reads(release: Release, slowness: float) -> None:
+def test_a_client_inside_writes_and_one_outside_reads(release: Release, slowness: float) -> None:
     """The inner client is another pod, which knows brokers by names that only the cluster's DNS has."""
     topic = f"inside-{uuid.uuid4().hex[:8]}"
     create_topic(release.bootstrap, topic, partitions=3, replication_factor=3)

@@ -154,7 +154,7 @@ def await_planned(release: Release, timeout_s: float) -> None:
     await_none(lacking, timeout_s, "no batch")
 
 
-def test_nothing_lost_or_doubled_when_driver_and_executors_are_killed(
+def test_killed_driver_and_executors_cause_no_loss_and_no_duplicates(
     archive: Release, outcome: Outcome, slowness: float
 ) -> None:
     plan = LoadPlan(TOPIC, PARTITIONS, producers=2, keys=8, records_per_s=300, value_bytes=100)
@@ -195,7 +195,7 @@ def test_nothing_lost_or_doubled_when_driver_and_executors_are_killed(
         verify(archive, ARCHIVE, VERIFIED_S * slowness, log)
 
 
-def test_a_scheduled_archive_takes_all_there_is_and_ends(
+def test_a_scheduled_archive_takes_all_records_and_ends(
     archive: Release, outcome: Outcome, slowness: float
 ) -> None:
     """The test starts the job by hand, because its schedule is New Year, and kills its driver in the middle

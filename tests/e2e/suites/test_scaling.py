@@ -45,7 +45,7 @@ def prepare_said(release: Release) -> str:
 
 
 @pytest.mark.usefixtures("as_before")
-def test_out_and_in_again(release: Release, outcome: Outcome, timeout_s: float, slowness: float) -> None:
+def test_scaling_out_and_in(release: Release, outcome: Outcome, timeout_s: float, slowness: float) -> None:
     topic = "scaling"
     create_topic(release.bootstrap, topic, PARTITIONS, {"min.insync.replicas": "2"}, replication_factor=3)
     with Load(release.bootstrap, LoadPlan(topic, PARTITIONS, producers=2, keys=8, records_per_s=300)) as load:
@@ -77,7 +77,7 @@ def test_out_and_in_again(release: Release, outcome: Outcome, timeout_s: float, 
     assert verdict.is_sound, str(verdict)
 
 
-def test_volumes_that_can_not_grow_are_refused_with_the_reason(release: Release, timeout_s: float) -> None:
+def test_volumes_that_cannot_grow_are_refused_with_the_reason(release: Release, timeout_s: float) -> None:
     """The storage class of the lab, like kind's, cannot grow volumes."""
     classes = [found for found in release.kubectl.get("storageclasses") if found.get("allowVolumeExpansion")]
     if classes:

@@ -15,7 +15,7 @@ from clusterlab import history as of_clusters
 from tidelog.pipeline.checker import history as of_pipeline
 
 
-def test_what_is_sound_passes() -> None:
+def test_a_sound_history_passes() -> None:
     found = judge(sound())
     assert found.is_sound, str(found)
     assert found.counts["acknowledged"] == 5 + 2 + 6
@@ -26,7 +26,7 @@ def test_a_history_file_gives_the_history_back(tmp_path: Path) -> None:
     assert History.load(tmp_path / "h.gz") == sound()
 
 
-def test_the_words_of_clusterlab_mean_the_same_here() -> None:
+def test_outcomes_of_clusterlab_have_the_same_meaning() -> None:
     for name in ("ACKNOWLEDGED", "UNKNOWN", "NO_PLACE"):
         assert getattr(of_clusters, name) == getattr(of_pipeline, name)
 
@@ -38,11 +38,11 @@ def test_a_planted_anomaly_is_named(plant: Callable[[History], None], kind: str)
     assert set(judge(history).kinds) == {kind}, str(judge(history))
 
 
-def test_all_kinds_are_planted_here() -> None:
+def test_every_kind_of_anomaly_is_planted() -> None:
     assert {kind for _, kind in PLANTED} == set(checker.KINDS)
 
 
-def test_a_copier_that_came_no_further_lost_nothing() -> None:
+def test_a_slow_copier_lost_nothing() -> None:
     history = sound()
     without(history, COPY, 5)
     history.sends = [s for s in history.sends if (s.topic, s.number) != (COPY, 5)]

@@ -39,7 +39,7 @@ def _expect_callable(provider: dict[str, Any]) -> None:
     inspect.signature(function).bind(**provider["arguments"])
 
 
-def test_a_leader_and_its_followers_are_told_apart() -> None:
+def test_a_leader_and_its_followers_are_distinguished() -> None:
     kube, targets = import_module("tidelog_chaos.kube"), import_module("tidelog_chaos.targets")
     pods = [kube.Pod(f"b-{n}", f"u{n}", "", "", "broker", n, True) for n in range(3)]
     replicas = {0: (1, [0, 1, 2]), 1: (-1, [0, 1, 2])}
@@ -52,7 +52,7 @@ def test_a_leader_and_its_followers_are_told_apart() -> None:
     assert len({pod.broker_id for pod in both}) == 2
 
 
-def test_what_describe_prints_is_understood() -> None:
+def test_the_output_of_describe_is_parsed() -> None:
     kube = import_module("tidelog_chaos.kube")
     text = (
         "Topic: t\tTopicId: x\tPartitionCount: 2\tReplicationFactor: 3\tConfigs: \n"

@@ -53,7 +53,7 @@ def test_a_pause_long_after_an_upgrade_began_is_not_its_next_write() -> None:
     assert fault.silence_s == pytest.approx(3.1, abs=0.1)
 
 
-def test_a_later_fault_takes_the_blame_for_what_follows_it() -> None:
+def test_problems_after_a_later_fault_are_attributed_to_it() -> None:
     found = acknowledgements({0: (30.0, 38.0)})
     first, second = faults_of([kill("b-0", 10.0), kill("b-1", 29.9)], [], found)
     assert first.silence_s < 0.2
@@ -84,7 +84,7 @@ def test_an_isr_that_was_never_short_is_whole_at_once() -> None:
     assert whole_isr_s([sample(10.2, 0), sample(11.0, 0)], 10.0, 60.0) == 0.0
 
 
-def test_an_isr_that_stays_short_is_not_said_to_be_whole() -> None:
+def test_an_isr_that_stays_short_is_not_reported_as_whole() -> None:
     samples = [sample(10.2, 3), sample(11.0, 0, is_view_known=False)]
     assert whole_isr_s(samples, 10.0, 60.0) is None
 

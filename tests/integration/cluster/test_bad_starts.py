@@ -61,7 +61,7 @@ def service(
         process.wait()
 
 
-def test_broker_id_that_a_live_one_holds(
+def test_the_id_of_a_live_broker(
     tidelog_cluster: TidelogCluster, new_replicated_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     cluster = tidelog_cluster

@@ -57,7 +57,7 @@ def await_status(
     return rows
 
 
-def test_processes_are_real_apart_and_written_down(tidelog_cluster: TidelogCluster) -> None:
+def test_processes_are_separate_and_recorded(tidelog_cluster: TidelogCluster) -> None:
     cluster = tidelog_cluster
     pids = cluster.pids()
     assert set(pids) == NAMES
@@ -102,7 +102,7 @@ def test_kill_shows_and_start_brings_back(tidelog_cluster: TidelogCluster) -> No
 
 
 @pytest.mark.slow
-def test_a_broker_that_was_frozen_for_long_registers_anew(tidelog_cluster: TidelogCluster) -> None:
+def test_a_broker_that_was_frozen_for_long_registers_again(tidelog_cluster: TidelogCluster) -> None:
     cluster = tidelog_cluster
     before = cluster.etcd().get("/brokers/ids/2")
     cluster.command("kill", "broker-2", "--signal", "STOP")
@@ -160,7 +160,7 @@ def test_advertised_ports_racks_ids_and_settings(new_cluster: Callable[..., Tide
         advertised.release()
 
 
-def test_down_stops_all_and_up_goes_on(new_cluster: Callable[..., TidelogCluster]) -> None:
+def test_up_continues_after_down(new_cluster: Callable[..., TidelogCluster]) -> None:
     cluster = new_cluster(brokers=2, controllers=1)
     pids = cluster.pids()
     cluster.signal("broker-2", signal.SIGSTOP)  # even that one
@@ -175,7 +175,9 @@ def test_down_stops_all_and_up_goes_on(new_cluster: Callable[..., TidelogCluster
         cluster.command("up")
 
 
-def test_up_fails_at_once_with_the_log_of_who_died(new_cluster: Callable[..., TidelogCluster]) -> None:
+def test_up_fails_at_once_with_the_log_of_the_dead_process(
+    new_cluster: Callable[..., TidelogCluster],
+) -> None:
     cluster = new_cluster(brokers=2, controllers=1, start=False)
     foreign = cluster.data_dir / "broker-2"
     foreign.mkdir(parents=True)
@@ -196,7 +198,7 @@ def test_up_fails_at_once_with_the_log_of_who_died(new_cluster: Callable[..., Ti
         (["--base-port", "65535", "--brokers", "2"], "beyond 65535"),
     ],
 )
-def test_what_can_be_told_at_once_is(tmp_path: Path, options: list[str], message: str) -> None:
+def test_wrong_arguments_are_reported_at_once(tmp_path: Path, options: list[str], message: str) -> None:
     done = subprocess.run(
         [*tidelog_command(), "cluster", "up", "--data-dir", str(tmp_path / "c"), *options],
         capture_output=True,
@@ -273,7 +275,7 @@ def test_pids_file_is_as_documented(tidelog_cluster: TidelogCluster) -> None:
 
 
 @pytest.mark.slow
-def test_brokers_keep_their_partitions_from_an_etcd_that_was_emptied(
+def test_brokers_keep_their_partitions_if_etcd_was_emptied(
     new_cluster: Callable[..., TidelogCluster],
 ) -> None:
     """A controller with an empty etcd knows no topics and would have the brokers set all partitions aside."""
@@ -302,7 +304,7 @@ def test_brokers_keep_their_partitions_from_an_etcd_that_was_emptied(
 
 
 @pytest.mark.slow
-def test_a_broker_with_data_does_not_make_a_cluster_of_an_empty_etcd(
+def test_a_broker_with_data_does_not_create_a_cluster_in_an_empty_etcd(
     new_cluster: Callable[..., TidelogCluster],
 ) -> None:
     cluster = new_cluster(brokers=1, controllers=1)

@@ -116,7 +116,7 @@ def await_all_read(members: list[MemberProcess], rounds: int) -> None:
         raise AssertionError(f"unread: {sorted(missing)[:20]}") from None
 
 
-def test_members_stay_and_read_on(
+def test_members_stay_and_continue_to_read(
     coordinated: TidelogCluster, topic: str, members: list[MemberProcess]
 ) -> None:
     before = await_stable(coordinated)

@@ -138,7 +138,7 @@ def coordinated(new_cluster: Callable[..., TidelogCluster]) -> TidelogCluster:
     return cluster
 
 
-def test_a_coordinator_that_is_stopped_hands_its_shards_over(
+def test_a_stopped_coordinator_hands_its_shards_over(
     coordinated: TidelogCluster, tell: Callable[..., None]
 ) -> None:
     with committing(coordinated) as committers:
@@ -165,9 +165,7 @@ def test_a_coordinator_that_is_killed_is_replaced_when_its_lease_ends(
         assert silence_s < TAKE_OVER_LIMIT_S + SLACK_S
 
 
-def test_a_broker_that_is_killed_takes_no_commit_with_it(
-    coordinated: TidelogCluster, tell: Callable[..., None]
-) -> None:
+def test_a_killed_broker_loses_no_commit(coordinated: TidelogCluster, tell: Callable[..., None]) -> None:
     with committing(coordinated) as committers:
         until_all_commit(committers)
         killed_s = coordinated.kill("broker-3")

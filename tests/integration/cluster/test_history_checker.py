@@ -50,7 +50,7 @@ acknowledged_plans = st.lists(
 
 
 @given(plans())
-def test_what_is_sound_passes(plan: Plan) -> None:
+def test_a_sound_history_passes(plan: Plan) -> None:
     assert judge(sound_history(plan)).is_sound
 
 
@@ -101,7 +101,7 @@ def test_reordered_records_are_found(outcome: str) -> None:
     assert set(kinds) <= {verdict.REORDERED, verdict.MOVED}
 
 
-def test_an_unknown_record_may_be_there_once_only() -> None:
+def test_a_record_of_unknown_outcome_may_be_stored_only_once() -> None:
     history = sound_history([(0, UNKNOWN, True)])
     history.final.append(history.final[0]._replace(offset=1))
     assert judge(history).kinds == {verdict.DUPLICATED: 1}
@@ -117,7 +117,7 @@ def test_a_record_at_another_place_is_found(plan: Plan, data: st.DataObject) -> 
 
 
 @given(acknowledged_plans, st.data())
-def test_what_was_shown_and_is_gone_is_found(plan: Plan, data: st.DataObject) -> None:
+def test_a_record_that_was_shown_and_disappeared_is_found(plan: Plan, data: st.DataObject) -> None:
     history = sound_history([*plan, (0, UNKNOWN, True)])
     gone = history.final.pop()
     history.tailed = [*history.final, gone]
@@ -137,14 +137,14 @@ def test_a_reader_that_went_backwards_is_found() -> None:
     assert judge(history).kinds == {verdict.REREAD: 1}
 
 
-def test_one_place_acknowledged_for_two_records_is_found() -> None:
+def test_an_offset_acknowledged_for_two_records_is_found() -> None:
     history = sound_history([(0, ACKNOWLEDGED, True), (3, ACKNOWLEDGED, True)])
     history.sent[1] = history.sent[1]._replace(offset=history.sent[0].offset)
     kinds = judge(history).kinds
     assert kinds == {verdict.ACKNOWLEDGED_TWICE: 1, verdict.MOVED: 1}
 
 
-def test_acknowledgements_without_an_offset_only_say_that_it_is_stored() -> None:
+def test_an_acknowledgement_without_an_offset_only_means_stored() -> None:
     history = sound_history([(0, ACKNOWLEDGED, True), (3, ACKNOWLEDGED, True)])
     history.sent = [record._replace(offset=NO_PLACE) for record in history.sent]
     assert judge(history).is_sound

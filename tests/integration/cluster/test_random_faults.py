@@ -24,7 +24,7 @@ SECONDS = float(os.environ.get("FAULT_SECONDS", "20"))
 GO_ON_S = 60.0
 
 
-def test_whatever_dies_nothing_is_lost(
+def test_random_faults_lose_no_record(
     tidelog_cluster: TidelogCluster, new_replicated_topic: Callable[..., str]
 ) -> None:
     topic = new_replicated_topic(tidelog_cluster, PARTITIONS)

@@ -60,7 +60,7 @@ def dynamic_settings(cluster: TidelogCluster, kind: ResourceType, name: str) -> 
     return {entry.name: entry.value for entry in entries if entry.is_dynamic}
 
 
-def test_a_new_broker_gets_its_share_under_load_and_gives_it_back(three: TidelogCluster) -> None:
+def test_a_new_broker_is_filled_and_emptied_under_load(three: TidelogCluster) -> None:
     topic = topic_on_two(three, 6)
     with loaded(three, LoadPlan(topic, 6)):
         shown = rebalance(three, "--topic", topic)
@@ -100,7 +100,7 @@ def big_topic(three: TidelogCluster) -> str:
     return topic
 
 
-def test_copying_is_throttled_and_the_throttle_goes_with_its_end(
+def test_copying_is_throttled_and_the_throttle_is_removed_at_its_end(
     three: TidelogCluster, big_topic: str, tell: Callable[..., None]
 ) -> None:
     began_s = time.monotonic()
@@ -123,7 +123,7 @@ def test_copying_is_throttled_and_the_throttle_goes_with_its_end(
     assert LEADER_REPLICAS not in dynamic_settings(three, ResourceType.TOPIC, big_topic)
 
 
-def test_what_is_under_way_can_be_cancelled(three: TidelogCluster, big_topic: str) -> None:
+def test_a_running_move_can_be_cancelled(three: TidelogCluster, big_topic: str) -> None:
     rebalance(three, "--topic", big_topic, "--execute", "--throttle", "1000", "--timeout", "0.2")
     cancelled = rebalance(three, "--cancel")
     assert cancelled.exit_code == 0, cancelled.output
@@ -134,7 +134,7 @@ def test_what_is_under_way_can_be_cancelled(three: TidelogCluster, big_topic: st
     assert dynamic_settings(three, ResourceType.BROKER, "1") == {}
 
 
-def test_what_can_not_be_is_one_line(three: TidelogCluster) -> None:
+def test_an_impossible_plan_is_reported_in_one_line(three: TidelogCluster) -> None:
     create_topic(three.bootstrap, f"t-{uuid.uuid4().hex[:8]}", 1, replication_factor=3)
     refused = rebalance(three, "--without", "3")
     assert refused.exit_code == 1

@@ -55,7 +55,7 @@ def produce_for(bootstrap: str, topic: str, seconds: float) -> list[float]:
     return latencies_s
 
 
-def test_a_slow_disk_holds_up_only_who_waits_for_it(
+def test_a_slow_disk_delays_only_requests_that_need_it(
     new_cluster: Callable[..., TidelogCluster],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,

@@ -45,7 +45,7 @@ def until_gone(cluster: TidelogCluster, name: str, limit_s: float) -> float:
     return time.monotonic() - began_s
 
 
-def test_without_a_controller_a_broker_flushes_and_goes(
+def test_without_a_controller_a_broker_flushes_and_ends(
     new_cluster: Callable[..., TidelogCluster], tell: Callable[..., None]
 ) -> None:
     cluster = new_cluster(brokers=2, controllers=1, settings={"broker.session.timeout.ms": str(SESSION_MS)})
@@ -75,7 +75,7 @@ def test_a_stop_that_hangs_is_ended(
     assert "the stop takes too long" in cluster.log_tails()
 
 
-def test_a_request_to_a_coordinator_that_stands_still_is_refused(
+def test_a_request_to_a_frozen_coordinator_is_refused(
     new_cluster: Callable[..., TidelogCluster], tell: Callable[..., None]
 ) -> None:
     cluster = new_cluster(brokers=1, controllers=1)

@@ -100,7 +100,7 @@ def faulty_cluster(new_cluster: Callable[..., TidelogCluster]) -> TidelogCluster
         pytest.param(MESSAGES, MOST_FAULTS, id="long", marks=pytest.mark.slow),
     ],
 )
-def test_the_copy_is_exact_whatever_is_killed(
+def test_the_copy_is_exact_under_kills(
     faulty_cluster: TidelogCluster,
     new_replicated_topic: Callable[..., str],
     tmp_path: Path,

@@ -64,7 +64,7 @@ def test_other_errors_are_reported(
         check_of(monkeypatch, _Answers(*found), b"a", b"b").consume()
 
 
-def test_an_aborted_record_that_shows_fails_the_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_visible_aborted_record_fails_the_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     class Writer:
         def __init__(self, *_: Any) -> None:
             pass

@@ -36,7 +36,7 @@ def settings_of(plan: ClusterPlan, name: str) -> BrokerSettings:
     return BrokerSettings.parse(plan.properties(plan.member(name), DIRECTORY))
 
 
-def test_members_start_with_what_the_others_need() -> None:
+def test_processes_start_in_the_order_of_their_dependencies() -> None:
     names = [member.name for member in plan_of(first_id=4).members]
     assert names == [
         "etcd-1",
@@ -96,7 +96,7 @@ def test_properties_read_back_as_they_were(properties: dict[str, str]) -> None:
     assert found == properties
 
 
-def test_etcd_is_told_its_addresses() -> None:
+def test_etcd_gets_its_addresses() -> None:
     plan = plan_of()
     arguments = plan.etcd_arguments(DIRECTORY)
     assert "--listen-client-urls=http://127.0.0.1:20000" in arguments
@@ -126,7 +126,7 @@ def test_a_process_is_found_again_by_another_table(tmp_path: Path) -> None:
     assert not again.signal("one", signal.SIGTERM)
 
 
-def test_a_pid_that_was_given_away_is_not_ours(tmp_path: Path) -> None:
+def test_a_reused_pid_is_not_ours(tmp_path: Path) -> None:
     other = subprocess.Popen(sleeper(Path("elsewhere")))
     try:
         (tmp_path / "pids.json").write_text(json.dumps({"one": other.pid}))

@@ -34,13 +34,13 @@ def test_the_null_marker() -> None:
     ("line", "part"),
     [(b"k v", "has no headers"), (b"h:1\tv", "has no key"), (b"h\tk\tv", "has no header value")],
 )
-def test_a_line_that_lacks_something_is_named(line: bytes, part: str) -> None:
+def test_an_incomplete_line_is_named(line: bytes, part: str) -> None:
     with pytest.raises(ToolError, match=f"line 12 {part}"):
         LineFormat(parses_key=True, parses_headers=True).record_of(line, 7, 12)
 
 
 @given(st.lists(st.binary(max_size=8).filter(lambda b: b"\n" not in b and not b.endswith(b"\r"))), st.data())
-def test_lines_come_out_whole_however_the_input_is_cut(lines: list[bytes], data: st.DataObject) -> None:
+def test_lines_are_complete_for_any_division_of_the_input(lines: list[bytes], data: st.DataObject) -> None:
     text = b"".join(line + data.draw(st.sampled_from([b"\n", b"\r\n"])) for line in lines)
     splitter = LineSplitter(1 << 20)
     found: list[bytes] = []

@@ -34,7 +34,7 @@ def replica(
     return FoundReplica(TopicPartition("t", partition), topic_id, LogEnd(epoch, end), latest_epoch)
 
 
-def test_the_replica_that_came_furthest_leads() -> None:
+def test_the_replica_with_the_longest_log_leads() -> None:
     found = {1: [replica(0, 4, 90)], 2: [replica(0, 5, 80)], 3: [replica(0, 5, 70, latest=9)]}
     (topic,) = rebuild_topics(found, new_topic_id=SEED)
     assert topic.entry == TopicEntry("t", ID, ((1, 2, 3),))
@@ -79,7 +79,7 @@ def directories(draw: st.DrawFn) -> dict[int, list[FoundReplica]]:
 
 
 @given(directories())
-def test_no_replica_is_ahead_of_the_leader_nor_of_its_epoch(found: dict[int, list[FoundReplica]]) -> None:
+def test_no_replica_is_ahead_of_the_leader_or_of_its_epoch(found: dict[int, list[FoundReplica]]) -> None:
     (topic,) = rebuild_topics(found, new_topic_id=SEED)
     for state, assignment in zip(topic.states, topic.entry.assignments, strict=True):
         here = {b: r for b, rs in found.items() for r in rs if r.topic_partition.partition == state.partition}

@@ -76,7 +76,7 @@ def test_one_request_carries_all_partitions_of_a_leader() -> None:
         assert len(broker.requests_of(ProduceRequest)) == 1
 
 
-def test_sequences_follow_on_per_partition() -> None:
+def test_sequence_numbers_continue_in_each_partition() -> None:
     with OneTopicBroker([]) as broker, Cluster(broker.bootstrap, timeout_s=10) as cluster:
         sender = BatchSender(cluster, cluster.topic("t"))
         for count in (3, 2, 1):
@@ -87,7 +87,7 @@ def test_sequences_follow_on_per_partition() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NETWORK_EXCEPTION])
-def test_a_failure_that_passes_is_retried_with_the_same_batch(code: ErrorCode) -> None:
+def test_a_temporary_failure_is_retried_with_the_same_batch(code: ErrorCode) -> None:
     with OneTopicBroker([code]) as broker, Cluster(broker.bootstrap, timeout_s=10) as cluster:
         sender = BatchSender(cluster, cluster.topic("t"))
         assert sender.send({0: records(2)}) == {0: 100}
@@ -96,7 +96,7 @@ def test_a_failure_that_passes_is_retried_with_the_same_batch(code: ErrorCode) -
         assert len(broker.requests_of(MetadataRequest)) >= 2  # the leader was looked up again
 
 
-def test_a_duplicate_is_stored_already() -> None:
+def test_a_duplicate_counts_as_stored() -> None:
     codes = [ErrorCode.NETWORK_EXCEPTION, ErrorCode.DUPLICATE_SEQUENCE_NUMBER]
     with OneTopicBroker(list(codes)) as broker, Cluster(broker.bootstrap, timeout_s=10) as cluster:
         assert BatchSender(cluster, cluster.topic("t")).send({0: records(1)}) == {0: 100}

@@ -31,7 +31,7 @@ def connect(broker: ScriptedBroker, timeout_s: float = 10.0) -> BrokerConnection
     return BrokerConnection(Address("127.0.0.1", broker.port), timeout_s=timeout_s)
 
 
-def test_the_newest_version_that_both_know_is_taken() -> None:
+def test_the_newest_common_version_is_used() -> None:
     seen: list[int] = []
 
     def metadata(request: Any, version: int) -> MetadataResponse:

@@ -62,7 +62,7 @@ def values(loop: FetchLoop) -> list[bytes | None]:
     return [record.value for rows in loop.poll() for record in rows.records]
 
 
-def test_from_the_middle_of_a_batch_and_a_cut_one_at_the_end() -> None:
+def test_reading_from_the_middle_of_a_batch_to_an_incomplete_one() -> None:
     data = batch(0, 4) + batch(4, 2) + batch(6, 5)[:-3]
     with FetchBroker(PartitionData(0, 0, 11, records=data)) as broker, Cluster(broker.bootstrap) as cluster:
         loop = FetchLoop(cluster, cluster.topic("t"), {0: 2})
@@ -87,7 +87,7 @@ def test_aborted_records_are_left_out_of_read_committed(level: int, expected: in
         assert loop.positions == {0: 6}
 
 
-def test_failures_that_pass_are_retried() -> None:
+def test_temporary_failures_are_retried() -> None:
     answers = (
         PartitionData(0, ErrorCode.NOT_LEADER_OR_FOLLOWER),
         None,
@@ -98,7 +98,7 @@ def test_failures_that_pass_are_retried() -> None:
         assert [values(loop), values(loop), values(loop)] == [[], [], [b"0"]]
 
 
-def test_failures_that_stay_are_raised() -> None:
+def test_permanent_failures_are_raised() -> None:
     with FetchBroker(None) as broker, Cluster(broker.bootstrap, timeout_s=0.3) as cluster:
         loop = FetchLoop(cluster, cluster.topic("t"), {0: 0})
         with pytest.raises(Exception, match="closed the connection"):
@@ -106,7 +106,7 @@ def test_failures_that_stay_are_raised() -> None:
                 loop.poll()
 
 
-def test_an_offset_that_is_not_there() -> None:
+def test_an_offset_out_of_range() -> None:
     answer = PartitionData(0, ErrorCode.OFFSET_OUT_OF_RANGE)
     with FetchBroker(answer) as broker, Cluster(broker.bootstrap) as cluster:
         loop = FetchLoop(cluster, cluster.topic("t"), {0: 77})

@@ -43,7 +43,7 @@ HISTORY = [EpochStart(2, 0), EpochStart(5, 100), EpochStart(9, 250)]
         (260, 300, ((9, 260),)),
     ],
 )
-def test_a_range_has_the_epochs_that_wrote_it(
+def test_a_range_has_the_leader_epochs_of_its_records(
     start: int, end: int, expected: tuple[tuple[int, int], ...]
 ) -> None:
     assert walked(HISTORY, 300, OffsetRange(start, end), newest=11) == expected

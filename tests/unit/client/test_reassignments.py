@@ -57,7 +57,7 @@ def reassigned(*codes: int) -> AlterPartitionReassignmentsResponse:
     )
 
 
-def test_moves_are_asked_for_topic_by_topic() -> None:
+def test_moves_are_requested_topic_by_topic() -> None:
     with (
         answering(ALTER_PARTITION_REASSIGNMENTS=reassigned(0, 0)) as broker,
         Cluster(broker.bootstrap) as cluster,
@@ -93,7 +93,7 @@ def test_running_moves() -> None:
         assert list_reassignments(cluster) == {("t", 2): Reassignment((3, 1), (3,), (1,))}
 
 
-def test_elections_that_were_not_needed_do_not_count() -> None:
+def test_unnecessary_elections_do_not_count() -> None:
     codes = ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
     rows = [PartitionResult(index, code, None) for index, code in enumerate(codes)]
     answer = ElectLeadersResponse(replica_election_results=[ReplicaElectionResult("t", rows)])
@@ -101,7 +101,7 @@ def test_elections_that_were_not_needed_do_not_count() -> None:
         assert elect_preferred_leaders(cluster) == 1
 
 
-def test_a_setting_of_many_topics_leaves_out_those_that_are_gone() -> None:
+def test_a_setting_of_many_topics_omits_deleted_topics() -> None:
     def configs(request: DescribeConfigsRequest, version: int) -> DescribeConfigsResponse:
         rows = [DescribeConfigsResourceResult("min.insync.replicas", "2")]
         results = [

@@ -43,14 +43,14 @@ def test_a_balanced_cluster_stays_as_it_is() -> None:
     assert plan_moves(even_topic("t", 6, 3, 3), {0: None, 1: None, 2: None}) == []
 
 
-def test_new_brokers_get_just_what_makes_them_even() -> None:
+def test_new_brokers_get_exactly_their_share() -> None:
     current = even_topic("t", 20, 3, 3)
     moves = plan_moves(current, NO_RACKS)
     assert spread(after_moves(current, moves), list(range(5))) == (0, 0)
     assert moved(moves) == 24, "60 replicas on 5 brokers: two of them need 12 each, no other replica moves"
 
 
-def test_leaving_brokers_are_emptied_and_nothing_else_moves_needlessly() -> None:
+def test_leaving_brokers_are_emptied_without_unnecessary_moves() -> None:
     current = even_topic("t", 20, 5, 3)
     moves = plan_moves(current, NO_RACKS, leaving=(3, 4))
     after = after_moves(current, moves)
@@ -59,7 +59,7 @@ def test_leaving_brokers_are_emptied_and_nothing_else_moves_needlessly() -> None
     assert spread(after, [0, 1, 2])[1] <= 1
 
 
-def test_a_broker_that_is_dead_is_given_up_only_if_asked_for() -> None:
+def test_a_dead_broker_is_emptied_only_on_request() -> None:
     current = {("t", 0): (0, 7)}
     with pytest.raises(PlanError, match="brokers 7 hold replicas but are not alive; --without 7"):
         plan_moves(current, {0: None, 1: None})
@@ -97,7 +97,7 @@ def test_a_leaving_broker_is_replaced_from_its_own_rack_if_that_keeps_racks_apar
     assert [set(move.after) for move in moves] == [{1, 2, 3}]
 
 
-def test_leaders_are_evened_over_a_chain_without_moving_data() -> None:
+def test_leaders_are_balanced_along_a_chain_without_moving_data() -> None:
     """Broker 0 leads three partitions and shares none with broker 2, which leads none."""
     current = {("a", 0): (0, 1), ("b", 0): (0, 1), ("c", 0): (0, 1), ("d", 0): (1, 2), ("e", 0): (1, 2)}
     board = {0: None, 1: None, 2: None}

@@ -30,7 +30,7 @@ def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("no_java")
-def test_no_java_is_one_clear_sentence() -> None:
+def test_a_missing_java_is_one_clear_sentence() -> None:
     with pytest.raises(
         JavaMissingError, match="Spark needs Java 17 or newer, and there is none: install one"
     ):
@@ -46,7 +46,7 @@ def test_an_old_java_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
         check_java()
 
 
-def test_jars_that_are_there_already_are_not_fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_existing_jars_are_not_downloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(JARS_VARIABLE, PROVIDED)
     assert session_jars() == []
     (tmp_path / "a.jar").touch()
@@ -58,7 +58,7 @@ def test_jars_that_are_there_already_are_not_fetched(monkeypatch: pytest.MonkeyP
     assert f"{JARS_VARIABLE} names {tmp_path / 'no'}, which is not a directory" in result.output
 
 
-def test_without_the_extra_the_command_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_the_command_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(PipelineError, match=r"pip install 'tidelog\[pipeline\]'"):
@@ -68,13 +68,13 @@ def test_without_the_extra_the_command_says_what_to_install(monkeypatch: pytest.
 @pytest.mark.parametrize(
     "remote", ["127.0.0.1:15002", "http://host:1", "sc://", "sc://host:port", "sc://[::1"]
 )
-def test_what_is_no_address_of_a_server_is_told(monkeypatch: pytest.MonkeyPatch, remote: str) -> None:
+def test_an_invalid_server_address_is_reported(monkeypatch: pytest.MonkeyPatch, remote: str) -> None:
     monkeypatch.setenv("SPARK_REMOTE", remote)
     with pytest.raises(PipelineError, match=r"not an address of a Spark Connect server"):
         spark_session("nothing")
 
 
-def test_no_server_is_told_at_once_and_not_after_ten_minutes() -> None:
+def test_a_missing_server_is_reported_at_once() -> None:
     address = f"127.0.0.1:{free_port()}"
     with pytest.raises(PipelineError, match=f"no Spark Connect server answers at {address} .*connect-server"):
         spark_session("nothing", remote=f"sc://{address}/;user_id=me")

@@ -26,12 +26,12 @@ def test_moments() -> None:
 
 
 @pytest.mark.parametrize("text", ["0s", "5", "h", "-3m", ""])
-def test_what_is_no_span(text: str) -> None:
+def test_invalid_spans(text: str) -> None:
     with pytest.raises(PipelineError, match="--x"):
         parse_span("--x", text)
 
 
-def test_what_is_no_moment_or_id() -> None:
+def test_invalid_moments_and_ids() -> None:
     with pytest.raises(PipelineError, match="yesterday"):
         parse_moment("--x", "yesterday", NOW_MS)
     assert parse_ids("--x", "4, 3,4") == (3, 4)

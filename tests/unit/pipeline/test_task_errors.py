@@ -24,5 +24,5 @@ tidelog.pipeline.segments.layout.OffsetsMissingError: flights-1: offsets 3 to 5 
         ("ValueError: tidelog.pipeline", None),
     ],
 )
-def test_the_sentence_is_found(page: str, sentence: str | None) -> None:
+def test_the_sentence_in_sparks_error_is_found(page: str, sentence: str | None) -> None:
     assert sentence_of(Exception(page)) == sentence

@@ -27,6 +27,6 @@ def test_topics_being_deleted_are_left_out() -> None:
     assert merge_views([seen((0,))], {}, {}) == []
 
 
-def test_replicas_on_their_way_in_are_told_apart() -> None:
+def test_replicas_that_are_being_added_are_distinguished() -> None:
     (merged,) = merge_views([seen((0, 1))], {"t": 5}, {("t", 0): (2,)})
     assert (merged.lacking, merged.needed_isr) == ((), 2)

@@ -51,7 +51,7 @@ def test_an_earlier_roll_is_stopped(scripted: ScriptedRelease) -> None:
     assert ("DELETE", f"{JOBS}/r-roll") in writes(scripted)
 
 
-def test_brokers_that_hold_replicas_are_not_given_up(scripted: ScriptedRelease) -> None:
+def test_brokers_that_hold_replicas_are_not_removed(scripted: ScriptedRelease) -> None:
     result = prepare(scripted, brokers="0,1")
     assert result.exit_code == 1
     assert "brokers 2 would be removed with 1 replicas (broker 2 1)" in result.stderr
@@ -59,14 +59,14 @@ def test_brokers_that_hold_replicas_are_not_given_up(scripted: ScriptedRelease) 
     assert writes(scripted) == []
 
 
-def test_brokers_that_hold_nothing_may_go(scripted: ScriptedRelease) -> None:
+def test_brokers_without_replicas_may_be_removed(scripted: ScriptedRelease) -> None:
     scripted.assignment = [0, 1]
     result = prepare(scripted, brokers="0,1")
     assert result.exit_code == 0, result.output
     assert "brokers 2 hold no replicas and can be removed" in result.output
 
 
-def test_draining_moves_what_they_hold_first(scripted: ScriptedRelease) -> None:
+def test_draining_moves_the_replicas_first(scripted: ScriptedRelease) -> None:
     scripted.assignment = scripted.isr = [0, 2]
     result = prepare(scripted, "--drain", brokers="0,1")
     assert result.exit_code == 0, result.output
@@ -74,7 +74,7 @@ def test_draining_moves_what_they_hold_first(scripted: ScriptedRelease) -> None:
     assert writes(scripted) == HELD
 
 
-def test_draining_that_can_not_be_done_changes_nothing(scripted: ScriptedRelease) -> None:
+def test_impossible_draining_changes_nothing(scripted: ScriptedRelease) -> None:
     result = prepare(scripted, "--drain", brokers="0,1")
     assert result.exit_code == 1
     assert "t-0 has 3 replicas, but only 2 brokers would remain" in result.stderr
@@ -93,7 +93,7 @@ def test_volumes_grow_and_statefulsets_are_orphaned(scripted: ScriptedRelease) -
     assert orphaned == [(f"{STATEFUL_SETS}/r-broker-{i}", {"propagationPolicy": "Orphan"}) for i in range(3)]
 
 
-def test_a_storage_class_that_can_not_grow_refuses_before_anything_is_changed(
+def test_a_storage_class_without_expansion_is_refused_before_any_change(
     scripted: ScriptedRelease,
 ) -> None:
     scripted.api.refuse_paths[f"{CLAIMS}/data-r-broker-1-0"] = (403, "the storageclass must support resize")
@@ -103,7 +103,7 @@ def test_a_storage_class_that_can_not_grow_refuses_before_anything_is_changed(
     assert [m for m, p in writes(scripted)] == ["PATCH"], "the dry run of the first claim"
 
 
-def test_volumes_of_the_same_size_are_left_alone(scripted: ScriptedRelease) -> None:
+def test_volumes_of_the_same_size_do_not_change(scripted: ScriptedRelease) -> None:
     assert prepare(scripted, "--volume", "broker=1024Mi", "--volume", "etcd=5Gi").exit_code == 0
     assert writes(scripted) == HELD
 
@@ -115,7 +115,7 @@ def test_volumes_never_shrink() -> None:
     assert [claim.name for claim in changes.kept] == ["data-s-0"]
 
 
-def test_a_growth_that_was_cut_off_is_finished() -> None:
+def test_an_interrupted_expansion_is_completed() -> None:
     """The template already has the new size, but a claim does not."""
     changes = plan_growth([VolumeSet("s", "10Gi", [Claim("a", "10Gi"), Claim("b", "5Gi")])], "10Gi")
     assert ([claim.name for claim in changes.grown], changes.recreated) == (["b"], ())

@@ -71,14 +71,14 @@ def test_an_isr_that_stays_short_ends_the_roll_with_its_reason(scripted: Scripte
     assert deleted(scripted) == []
 
 
-def test_leaders_that_know_better_than_the_metadata_are_believed(scripted: ScriptedRelease) -> None:
+def test_metrics_of_leaders_have_precedence_over_metadata(scripted: ScriptedRelease) -> None:
     scripted.metrics["kafka_server_replicamanager_underreplicatedpartitions"] = 1
     assert "leads 1 partitions whose replicas are not all in sync" in reason(scripted)
     scripted.metrics.clear()
     assert "not serving metrics" in reason(scripted)
 
 
-def test_a_spec_that_kubernetes_has_not_taken_up_is_waited_for(scripted: ScriptedRelease) -> None:
+def test_a_spec_that_kubernetes_has_not_observed_is_waited_for(scripted: ScriptedRelease) -> None:
     scripted.api.objects[f"{STATEFUL_SETS}/r-broker-1"]["metadata"]["generation"] = 2
     assert "broker 1" in reason(scripted)
 
@@ -142,7 +142,7 @@ def test_held_deployments_are_resumed_and_the_active_controller_is_marked(script
     ]
 
 
-def test_the_command_ends_with_leaders_where_they_belong(
+def test_the_command_ends_with_preferred_leaders(
     scripted: ScriptedRelease, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = release_of(scripted)

@@ -49,11 +49,11 @@ def replaced(view: ReleaseView) -> int:
 WHOLE = partition(0, 1, 2)
 
 
-def test_nothing_outdated_and_all_in_sync_is_the_end() -> None:
+def test_the_roll_ends_when_all_pods_are_current_and_in_sync() -> None:
     assert next_step(ReleaseView([pod(0), pod(1), pod(2)], LIVE, [WHOLE])) == Finished()
 
 
-def test_the_first_outdated_goes_when_all_is_whole() -> None:
+def test_the_first_outdated_broker_is_replaced_when_all_are_in_sync() -> None:
     assert replaced(ReleaseView([pod(0), outdated(1), outdated(2)], LIVE, [WHOLE])) == 1
 
 
@@ -114,25 +114,25 @@ def test_outdated_pods_are_replaced_if_no_broker_answers() -> None:
 
 
 @pytest.mark.parametrize("scarce", [partition(1, replicas=(1,)), partition(1, 2, replicas=(1, 2), min_isr=2)])
-def test_a_partition_without_a_replica_to_spare_does_not_hold_up_the_roll(scarce: PartitionView) -> None:
+def test_a_partition_without_a_spare_replica_does_not_block_the_roll(scarce: PartitionView) -> None:
     step = next_step(ReleaseView([pod(0), outdated(1), pod(2)], LIVE, [WHOLE, scarce]))
     assert isinstance(step, Replace)
     assert step.interrupted == (scarce,)
 
 
-def test_a_reassignment_under_way_is_not_waited_for() -> None:
+def test_a_running_reassignment_is_not_waited_for() -> None:
     moving = partition(0, 1, 2, replicas=(0, 1, 2, 3), adding=(3,))
     pods = [outdated(0, under_replicated=1), pod(1), pod(2), pod(3)]
     assert replaced(ReleaseView(pods, LIVE | {3}, [moving])) == 0
 
 
-def test_replicas_on_brokers_that_are_gone_for_good_name_the_way_out() -> None:
+def test_the_wait_for_replicas_of_removed_brokers_names_the_next_step() -> None:
     lost = partition(0, 1, replicas=(0, 1, 7))
     text = reason(ReleaseView([outdated(0), pod(1), pod(2)], LIVE, [lost]))
     assert "brokers 7 are not part of the release: run 'tidelog rebalance --without 7 --execute'" in text
 
 
-def test_a_whole_roll_takes_each_broker_once_and_never_two() -> None:
+def test_a_roll_replaces_each_broker_once_and_one_at_a_time() -> None:
     pods = [outdated(i) for i in range(3)]
     order = []
     for _ in range(20):

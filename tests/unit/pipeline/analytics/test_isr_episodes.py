@@ -45,13 +45,13 @@ def test_an_episode_at_the_end_is_open() -> None:
     assert episode.last_ms == 3 * STEP_MS
 
 
-def test_what_was_not_told_in_the_middle_is_said() -> None:
+def test_a_gap_within_an_episode_is_reported() -> None:
     (episode,) = found("32......23")
     assert episode.unseen_ms == 7 * STEP_MS
     assert found("32.23")[0].unseen_ms == 0, "one failed scrape is no silence"
 
 
-def test_a_new_leader_goes_on_with_the_episode() -> None:
+def test_a_new_leader_continues_the_episode() -> None:
     sightings = agreed(told("3332", 1) + told("2233", 2, start=4), STEP_MS)
     (episode,) = episodes_of(sightings, STEP_MS)
     assert episode.leaders == [1, 2]
@@ -77,7 +77,7 @@ def test_time_under_min_isr_counts() -> None:
     assert episode.under_min_ms == 2 * STEP_MS
 
 
-def test_silent_brokers_are_those_not_heard_in_its_time() -> None:
+def test_silent_brokers_are_those_without_reports_during_the_episode() -> None:
     (episode,) = found("33222233")
     all_times = tuple(range(0, 8 * STEP_MS, STEP_MS))
     heard = {1: all_times, 2: all_times[:2] + all_times[6:], 3: all_times}

@@ -33,17 +33,17 @@ def test_a_reader_faster_than_the_writer_drains() -> None:
     assert (found.produced_per_s, found.consumed_per_s) == (pytest.approx(100), pytest.approx(110))
 
 
-def test_a_slower_one_grows_and_is_never_done() -> None:
+def test_the_lag_of_a_slower_reader_grows_for_ever() -> None:
     found = look(line(0, 40), line(0, 60))
     assert (found.state, found.drain_s) == ("growing", None)
 
 
-def test_one_that_commits_nothing_is_stalled_whether_records_come_or_not() -> None:
+def test_a_group_that_commits_nothing_is_stalled_with_and_without_new_records() -> None:
     assert look(line(5, 100), line(7, 0)).state == "stalled"
     assert look(line(5, 0), line(7, 0)).state == "stalled"
 
 
-def test_all_read_and_gone() -> None:
+def test_a_group_that_has_read_everything_and_a_deleted_one() -> None:
     assert look(line(0, 0), line(0, 100)).state == "read"
     assert look(line(40, 0), line(0, 100), end_ms=4_000_000).state == "gone"
 
@@ -54,7 +54,7 @@ def test_a_sawtooth_around_a_level_is_steady() -> None:
     assert (found.state, found.drain_s) == ("steady", None)
 
 
-def test_a_seek_back_is_not_taken_for_reading_backwards() -> None:
+def test_a_seek_back_is_not_a_negative_rate() -> None:
     lags = line(0, 0, 1800) + [(at_ms + 1_815_000, 50_000 + lag) for at_ms, lag in line(0, -20, 600)]
     committed = line(100_000, 10, 1800) + [(at_ms + 1_815_000, 50_000 + c) for at_ms, c in line(0, 30, 600)]
     found = look(lags, committed)
@@ -83,7 +83,7 @@ def test_a_group_that_falls_back_towards_expiry_is_at_risk() -> None:
     assert found.loses_in_s == pytest.approx(5400 / 0.5)
 
 
-def test_one_that_drains_before_is_safe() -> None:
+def test_a_group_that_drains_before_expiry_is_safe() -> None:
     lag = look(line(40_000, -10), line(0, 110))
     found = forecast(lag, line(0, 110), [], line(5000, -1), window_ms=WINDOW_MS)
     assert found.verdict == "safe"
@@ -107,14 +107,14 @@ def test_lost_records_are_counted_once() -> None:
     assert lost_records([(10, 0.0)], [(0, 5.0)]) == 0, "there was no group yet"
 
 
-def test_lost_ones_make_the_verdict() -> None:
+def test_lost_records_determine_the_verdict() -> None:
     committed = line(0, 0)
     starts = [(at_ms, at_ms / 100) for at_ms, _ in committed]
     found = forecast(look(line(99_000, 0), committed), committed, starts, [], window_ms=WINDOW_MS)
     assert (found.verdict, found.lost, found.loses_in_s) == ("lost", 36_000, 0)
 
 
-def test_without_a_sign_of_retention_nobody_knows() -> None:
+def test_without_retention_data_the_verdict_is_unknown() -> None:
     lag = look(line(5, 0), line(5, 0))
     assert forecast(lag, line(5, 0), [], [], window_ms=WINDOW_MS).verdict == "unknown"
     assert forecast(lag, line(5, 0), [], line(9000, 0), window_ms=WINDOW_MS).verdict == "safe"
@@ -122,7 +122,7 @@ def test_without_a_sign_of_retention_nobody_knows() -> None:
     assert forecast(everything, line(5, 0), [], [], window_ms=WINDOW_MS).verdict == "safe"
 
 
-def test_an_expiry_nobody_tells_any_more_is_not_used() -> None:
+def test_an_outdated_expiry_is_not_used() -> None:
     lag = look(line(50, 0), line(5, 0))
     old = line(100, -1, 60)
     found = forecast(lag, line(5, 0), [], old, window_ms=WINDOW_MS)

@@ -35,7 +35,7 @@ def carried(assignment: dict[PartitionKey, tuple[int, ...]], loads: Loads, broke
     ]
 
 
-def test_heavy_partitions_part() -> None:
+def test_heavy_partitions_are_separated() -> None:
     # The counts are equal (two each), but both heavy partitions are on broker 1.
     loads = [load(0, (1,), 1000), load(1, (1,), 1000)]
     loads += [load(index, (2 + index % 2,), 10) for index in range(2, 6)]
@@ -57,7 +57,7 @@ def test_one_giant_stays_where_it_is() -> None:
     assert plan_by_load(told_assignment(loads)[0], THREE, by_key(loads)) == [], "elsewhere it is as heavy"
 
 
-def test_leaders_part_without_a_copy() -> None:
+def test_leaders_are_separated_without_a_copy() -> None:
     loads = [load(p, (1, 2, 3), 100, 50) for p in range(6)]
     moves = plan_by_load(told_assignment(loads)[0], THREE, by_key(loads))
     assert moves
@@ -84,21 +84,21 @@ def test_leaving_brokers_are_emptied() -> None:
         plan_by_load(current, {1: None}, by_key([load(0, (1, 2), 1)]), leaving=(2, 3, 1))
 
 
-def test_a_dead_holder_is_refused_with_the_way_out() -> None:
+def test_a_dead_broker_with_replicas_is_refused_with_the_next_step() -> None:
     proposal = propose([load(0, (1, 9), 5)], THREE)
     assert proposal.refused is not None
     assert "--without 9" in proposal.refused
     assert propose([load(0, (1, 9), 5)], THREE, leaving=(9,)).refused is None
 
 
-def test_what_is_not_told_completely_is_left_out() -> None:
+def test_incomplete_partitions_are_omitted() -> None:
     half = PartitionLoad("t", 1, 1, 3, (1, 2), 5, 5, 0, 0)
     proposal = propose([load(0, (1, 2), 5), half], THREE)
     assert proposal.left_out == 1
     assert all(move.partition != 1 for move in proposal.moves)
 
 
-def test_the_plan_is_what_kafkas_tool_reads() -> None:
+def test_kafkas_tool_reads_the_plan() -> None:
     loads = [load(p, (1, 2, 3), 100, 50) for p in range(6)]
     found = json.loads(plan_json(propose(loads, THREE).moves))
     assert found["version"] == 1

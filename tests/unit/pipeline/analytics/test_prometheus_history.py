@@ -65,7 +65,7 @@ def test_remote_read_gives_each_sample_as_it_was_scraped(url: str) -> None:
         assert told(fetched(prometheus, metric), metric) == told(truth, metric)
 
 
-def test_range_queries_in_slices_give_the_same_and_no_echo_of_ended_series(url: str) -> None:
+def test_sliced_range_queries_give_the_same_without_ended_series(url: str) -> None:
     truth = list(synthetic.samples(BEGAN_MS))
     prometheus = Prometheus(url)
     assert told(fetched(prometheus, LAG, 600_000), LAG) == told(truth, LAG)
@@ -86,7 +86,7 @@ def test_only_the_matching_series_and_the_interval_as_scraped(url: str) -> None:
     assert both.scrape_interval_ms("no_such_metric", END_MS) is None
 
 
-def test_what_prometheus_refuses_and_what_is_none_are_one_sentence(url: str) -> None:
+def test_a_rejected_query_and_a_missing_prometheus_are_reported_in_one_sentence(url: str) -> None:
     with pytest.raises(PipelineError, match="rejected"):
         next(Prometheus(url).samples(Slice(LAG, 0, END_MS, 1000)))  # more points than one answer may have
     with pytest.raises(PipelineError, match="does not answer"):
@@ -119,7 +119,7 @@ def test_each_episode_is_found_with_its_broker(analysis: Analysis) -> None:
 
 
 @pytest.mark.spark
-def test_lags_go_where_they_were_made_to(analysis: Analysis) -> None:
+def test_lags_have_the_expected_trends(analysis: Analysis) -> None:
     trends = {row["consumer_group"]: row for row in analysis.rows["lag_trends"]}
     states = {group: row["state"] for group, row in trends.items()}
     assert states == {"slow": "growing", "behind": "growing", "asleep": "stalled", "catching-up": "draining"}
@@ -130,7 +130,7 @@ def test_lags_go_where_they_were_made_to(analysis: Analysis) -> None:
 
 
 @pytest.mark.spark
-def test_what_retention_takes_is_foreseen(analysis: Analysis) -> None:
+def test_records_that_retention_will_delete_are_predicted(analysis: Analysis) -> None:
     found = {row["consumer_group"]: row for row in analysis.rows["retention_forecasts"]}
     assert found["slow"]["verdict"] == "at risk"
     assert found["slow"]["by_time_s"] == pytest.approx(10_800)
@@ -143,7 +143,7 @@ def test_what_retention_takes_is_foreseen(analysis: Analysis) -> None:
 
 
 @pytest.mark.spark
-def test_skew_and_replicas_are_told_by_the_metrics_alone(analysis: Analysis) -> None:
+def test_skew_and_replicas_are_derived_from_the_metrics_only(analysis: Analysis) -> None:
     hot, even = analysis.skews
     assert (hot.topic, hot.hottest_partition) == (synthetic.HOT, 0)
     assert hot.rate_over_mean == pytest.approx(4)
@@ -174,7 +174,7 @@ def test_tables_plan_and_report_are_written(spark: SparkSession, analysis: Analy
 
 
 @pytest.mark.spark
-def test_a_history_without_tidelog_says_so(spark: SparkSession) -> None:
+def test_a_history_without_tidelog_is_reported(spark: SparkSession) -> None:
     empty = spark.createDataFrame([], history.FACT_SCHEMA)
     with pytest.raises(PipelineError, match="has no sample"):
         analyse(empty, Wishes(), lambda _: None)

@@ -14,12 +14,12 @@ from tidelog.pipeline.analytics.series import (
 )
 
 
-def test_a_counter_that_began_anew_counts_both_lives() -> None:
+def test_a_counter_that_was_reset_counts_both_parts() -> None:
     assert increase([(0, 5), (1, 9), (2, 2), (3, 3)]) == 4 + 2 + 1
     assert increase([(0, 5)]) == 0
 
 
-def test_a_line_is_found_and_noise_without_rise_is_not_clear() -> None:
+def test_a_trend_is_found_and_noise_is_not_a_trend() -> None:
     line = trend([(0, 10), (1000, 12), (2000, 14)])
     assert line is not None
     assert (line.per_s, line.last, line.is_clear) == (2.0, 14, True)
@@ -36,7 +36,7 @@ def test_a_staircase_rises_as_its_steps_do() -> None:
     assert line.per_s == pytest.approx(90, rel=0.02)
 
 
-def test_points_before_a_set_back_belong_to_another_series() -> None:
+def test_points_before_a_reset_belong_to_another_series() -> None:
     assert after_last_fall([(0, 9), (1, 10), (2, 3), (3, 4)]) == [(2, 3), (3, 4)]
     assert after_last_fall([(0, 1), (1, 2)]) == [(0, 1), (1, 2)]
     assert list(after_last_fall([])) == []

@@ -23,7 +23,7 @@ AT_MS = 1_790_000_000_000
 @given(
     st.dictionaries(st.text(max_size=12), st.floats(allow_nan=False), min_size=1, max_size=5),
 )
-def test_what_prometheus_client_writes_is_read_back(values: dict[str, float]) -> None:
+def test_pages_of_prometheus_client_are_parsed(values: dict[str, float]) -> None:
     registry = CollectorRegistry()
     gauge = Gauge("name", "what it is\nin lines", ["topic", "other"], registry=registry)
     for text, value in values.items():
@@ -35,7 +35,7 @@ def test_what_prometheus_client_writes_is_read_back(values: dict[str, float]) ->
     assert all(s.labels["other"] == 'a"b\\c\nd' and s.at_ms == AT_MS for s in found.values())
 
 
-def test_own_time_stamps_win_and_what_is_no_sample_is_named() -> None:
+def test_timestamps_of_samples_count_and_invalid_lines_are_named() -> None:
     assert next(samples_of("a 1 123", AT_MS)).at_ms == 123
     with pytest.raises(ExpositionError, match="line 2"):
         list(samples_of("a 1\n<html>", AT_MS))
@@ -46,12 +46,12 @@ def test_own_time_stamps_win_and_what_is_no_sample_is_named() -> None:
     assert list(samples_of("<html>", AT_MS, wanted={"a"})) == [], "unwanted lines aren't looked at"
 
 
-def test_only_what_is_looked_at_is_kept() -> None:
+def test_only_used_metrics_are_kept() -> None:
     page = 'kafka_consumergroup_lag{x="y"} 1\n# HELP z\nprocess_cpu_seconds_total 5\nkafka_brokers_x 1\n'
     assert kept_lines(page) == 'kafka_consumergroup_lag{x="y"} 1\n'
 
 
-def test_a_scrape_is_a_record_each_and_a_silent_target_says_why() -> None:
+def test_each_scrape_is_a_record_and_a_silent_target_has_a_reason() -> None:
     def fetch(url: str, timeout_s: float) -> str:
         if "2" in url:
             raise ConnectionRefusedError("refused")
@@ -74,7 +74,7 @@ def test_targets_as_people_write_them() -> None:
             parse_target(wrong)
 
 
-def test_snapshots_tell_the_same_facts_as_the_samples() -> None:
+def test_snapshots_give_the_same_facts_as_the_samples() -> None:
     told = [s for s in synthetic.samples(AT_MS) if s.at_ms < AT_MS + 60_000]
     found = [
         fact
@@ -87,7 +87,7 @@ def test_snapshots_tell_the_same_facts_as_the_samples() -> None:
     assert list(snapshot_facts(b"x", None, (), AT_MS)) == []
 
 
-def test_who_told_it() -> None:
+def test_the_source_of_a_fact() -> None:
     def broker(**labels: str) -> int | None:
         place = {"topic": "t", "partition": "0"}
         fact = fact_of(Sample("kafka_log_log_size", {**place, **labels}, 0, 1), {"i:1": 9})
@@ -112,7 +112,7 @@ def test_who_told_it() -> None:
         ("kafka_server_replicamanager_partitioncount", {}, 1.0),
     ],
 )
-def test_what_says_nothing_is_left_out(metric: str, labels: dict[str, str], value: float) -> None:
+def test_series_without_information_are_omitted(metric: str, labels: dict[str, str], value: float) -> None:
     assert fact_of(Sample(metric, labels, 0, value), {}) is None
 
 
@@ -128,7 +128,7 @@ def test_slices_cover_each_step_once(start: int, length: int, step: int, longest
     assert all((part.end_ms - part.start_ms) // step < MAX_POINTS for part in parts)
 
 
-def test_an_answer_that_is_no_prometheus_is_said() -> None:
+def test_a_server_that_is_not_prometheus_is_reported() -> None:
     body = json.dumps({"data": {"result": [{"metric": {"a": "b"}, "values": [[1.5, "2"]]}]}}).encode()
     assert list(range_samples(body, "m")) == [Sample("m", {"a": "b"}, 1500, 2.0)]
     for wrong in (b"<html>", b"[]", b"{}"):

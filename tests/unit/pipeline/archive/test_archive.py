@@ -68,7 +68,7 @@ def taken(ledger: list[CommitEntry]) -> list[tuple[int, int, int, int]]:
     return sorted((r.partition, r.start, r.end, r.count) for entry in ledger for r in entry.ranges)
 
 
-def test_records_come_as_they_are_and_the_group_is_at_the_end(
+def test_records_are_archived_unchanged_and_the_group_is_at_the_end(
     spark: SparkSession, broker: BrokerProcess, new_spec: Callable[..., ArchiveSpec]
 ) -> None:
     spec = new_spec(partitions=2, max_offsets_per_trigger=30)
@@ -114,7 +114,7 @@ def test_records_come_as_they_are_and_the_group_is_at_the_end(
 
 
 @pytest.mark.parametrize("table_format", ["delta", "parquet"])
-def test_a_job_that_breaks_off_anywhere_neither_loses_nor_doubles(
+def test_an_interrupted_job_causes_no_loss_and_no_duplicates(
     spark: SparkSession,
     broker: BrokerProcess,
     new_spec: Callable[..., ArchiveSpec],
@@ -151,7 +151,7 @@ def test_a_job_that_breaks_off_anywhere_neither_loses_nor_doubles(
     assert group_offsets(broker, spec.consumer_group) == {0: (30, 0), 1: (30, 0)}
 
 
-def test_a_lost_checkpoint_is_made_up_for_by_the_ledger(
+def test_the_ledger_replaces_a_lost_checkpoint(
     spark: SparkSession, broker: BrokerProcess, new_spec: Callable[..., ArchiveSpec], tmp_path: Path
 ) -> None:
     spec = new_spec()
@@ -165,7 +165,7 @@ def test_a_lost_checkpoint_is_made_up_for_by_the_ledger(
         run_archive(spark, spec)
 
 
-def test_by_interval_it_goes_on_until_it_is_told_to_stop(
+def test_with_an_interval_the_archive_runs_until_it_is_stopped(
     spark: SparkSession, broker: BrokerProcess, new_spec: Callable[..., ArchiveSpec]
 ) -> None:
     spec = new_spec(interval_ms=100, table_format="parquet")
@@ -182,7 +182,7 @@ def test_by_interval_it_goes_on_until_it_is_told_to_stop(
     assert taken(seen) == [(0, 0, 10, 10), (0, 10, 15, 5)]
 
 
-def test_two_runs_at_once_are_told_from_one_that_comes_again(
+def test_two_runs_at_once_are_distinguished_from_a_restarted_one(
     spark: SparkSession, broker: BrokerProcess, new_spec: Callable[..., ArchiveSpec]
 ) -> None:
     spec = new_spec()
@@ -198,7 +198,7 @@ def test_two_runs_at_once_are_told_from_one_that_comes_again(
     assert rows.count() == 10
 
 
-def test_json_becomes_columns_and_what_cannot_be_read_is_counted(
+def test_json_becomes_columns_and_unreadable_values_are_counted(
     spark: SparkSession,
     broker: BrokerProcess,
     new_spec: Callable[..., ArchiveSpec],

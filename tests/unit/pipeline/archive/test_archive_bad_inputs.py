@@ -49,7 +49,7 @@ def delete_records(bootstrap: str, topic: str, before: int) -> None:
         future.result(CLIENT_TIMEOUT_S)
 
 
-def test_a_topic_that_was_deleted_or_made_anew_is_told(
+def test_a_topic_that_was_deleted_or_created_again_is_reported(
     spark: SparkSession, broker: BrokerProcess, spec: ArchiveSpec
 ) -> None:
     (topic,) = spec.topics
@@ -67,7 +67,7 @@ def test_a_topic_that_was_deleted_or_made_anew_is_told(
     assert read_table(spark, spec.table).count() == 5
 
 
-def test_what_retention_took_stops_the_job_or_stands_in_the_ledger(
+def test_deleted_records_stop_the_job_or_are_recorded_in_the_ledger(
     spark: SparkSession, broker: BrokerProcess, spec: ArchiveSpec
 ) -> None:
     (topic,) = spec.topics

@@ -77,7 +77,7 @@ class Driver:
 
 
 @pytest.mark.timeout(900)
-def test_a_driver_that_is_killed_loses_and_doubles_nothing(
+def test_a_killed_driver_causes_no_loss_and_no_duplicates(
     spark: SparkSession, broker: BrokerProcess, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = new_topic(partitions=PARTITIONS)

@@ -48,7 +48,7 @@ def test_a_first_run_begins_as_the_spec_says() -> None:
     assert (plan.binding.first_batch, plan.starting) == (0, None)
 
 
-def test_a_lost_checkpoint_goes_on_where_the_table_ends() -> None:
+def test_after_a_lost_checkpoint_the_archive_continues_where_the_table_ends() -> None:
     plan = plan_run(SPEC, NEW, table(0, 1, 2))
     assert (plan.binding.first_batch, plan.starting) == (3, {TopicPartition("a", 0): 30})
     assert plan.binding.topics == {"a": "id-a"}
@@ -57,7 +57,7 @@ def test_a_lost_checkpoint_goes_on_where_the_table_ends() -> None:
 @pytest.mark.parametrize(
     ("planned", "done", "batches"), [(-1, -1, ()), (0, -1, ()), (2, 1, (0, 1)), (2, 1, (0, 1, 2))]
 )
-def test_a_run_that_was_killed_goes_on(planned: int, done: int, batches: tuple[int, ...]) -> None:
+def test_a_killed_run_continues(planned: int, done: int, batches: tuple[int, ...]) -> None:
     assert plan_run(SPEC, bound(planned, done), table(*batches)).starting is None
 
 
@@ -81,14 +81,14 @@ def test_a_new_checkpoint_counts_on_from_the_tables_batches() -> None:
         (bound(1, 1), table(0, 1, 2), "is at batch 2, but checkpoint /checkpoints/flights is only at 1"),
     ],
 )
-def test_what_would_lose_or_double_records_is_refused(
+def test_runs_that_would_lose_or_duplicate_records_are_refused(
     checkpoint: CheckpointState, state: TableState, message: str
 ) -> None:
     with pytest.raises(PipelineError, match=message):
         plan_run(SPEC, checkpoint, state)
 
 
-def test_a_topic_that_is_not_asked_for_any_more_is_named() -> None:
+def test_a_topic_that_is_no_longer_requested_is_named() -> None:
     with pytest.raises(PipelineError, match="contains topic 'a', which was not requested"):
         plan_run(replace(SPEC, topics=("b",)), bound(1, 1), table(0, 1))
 
@@ -98,7 +98,7 @@ def test_a_topic_is_left_out_by_a_new_checkpoint() -> None:
     assert (plan.binding.topics, plan.binding.first_batch, plan.starting) == ({}, 2, None)
 
 
-def test_a_topic_made_anew_has_another_id() -> None:
+def test_a_topic_created_again_has_another_id() -> None:
     assert changed_topics({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "9"}) == {"b": ("2", "9")}
 
 
@@ -124,6 +124,6 @@ def test_a_binding_is_read_as_it_was_written(tmp_path: Path) -> None:
         ({"max_offsets_per_trigger": 0}, "at least one record"),
     ],
 )
-def test_a_spec_that_makes_no_sense_is_refused(changes: dict[str, object], message: str) -> None:
+def test_a_contradictory_spec_is_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(PipelineError, match=message):
         replace(SPEC, **changes)  # type: ignore[arg-type]

@@ -137,12 +137,12 @@ def log(start: int, end: int) -> PartitionLog:
     return PartitionLog("t", "AAAAAAAAAAAAAAAAAAAABw", 0, "/d", start, end, end, ((3, 0),), ())
 
 
-def test_it_begins_where_the_table_ends_or_the_log_starts() -> None:
+def test_the_archive_begins_where_the_table_ends_or_the_log_starts() -> None:
     assert begin_offsets([log(4, 9)], {}) == {("t", 0): 4}
     assert begin_offsets([log(4, 9)], {TopicPartition("t", 0): 7}) == {("t", 0): 7}
 
 
-def test_sparks_page_of_text_becomes_its_sentence() -> None:
+def test_sparks_long_error_becomes_one_sentence() -> None:
     text = (
         "[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call last):\n"
         '  File "x.py", line 1, in partitions\n'

@@ -28,14 +28,14 @@ def test_files_are_those_added_and_not_removed(tmp_path: Path) -> None:
     assert [each.entry for each in commits.batches()] == [entry, None]
 
 
-def test_a_commit_half_written_is_none(tmp_path: Path) -> None:
+def test_an_incomplete_commit_does_not_count(tmp_path: Path) -> None:
     commits = ParquetCommits(str(tmp_path))
     commits.create(ParquetTable("flights", "raw"))
     (tmp_path / "_tidelog_commits" / f"{0:020d}.json.tmp").write_text('{"for')
     assert commits.all() == []
 
 
-def test_a_commit_of_another_release_is_told(tmp_path: Path) -> None:
+def test_a_commit_of_another_release_is_reported(tmp_path: Path) -> None:
     (tmp_path / "_tidelog_commits").mkdir()
     (tmp_path / "_tidelog_commits" / "table.json").write_text('{"format": 9}')
     with pytest.raises(PipelineError, match="use the release that wrote it"):

@@ -22,11 +22,11 @@ A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b",
 NOW = Survey({}, {A0: 5, A1: 0}, {A0: 30, A1: 40}, {A0: 20, A1: 40})
 
 
-def test_all_that_waits_if_it_fits() -> None:
+def test_a_batch_takes_all_waiting_records_if_they_fit() -> None:
     assert next_ends({A0: 5, A1: 0}, {A0: 20, A1: 40}, 100) == {A0: 20, A1: 40}
 
 
-def test_a_share_for_each_if_it_does_not() -> None:
+def test_otherwise_each_partition_gets_a_share() -> None:
     assert next_ends({A0: 0, A1: 0}, {A0: 30, A1: 90}, 40) == {A0: 10, A1: 30}
 
 
@@ -38,7 +38,7 @@ def test_a_new_partition_begins_at_0() -> None:
     assert next_ends({A0: 7}, {A0: 7, B0: 3}, 100) == {A0: 7, B0: 3}
 
 
-def test_an_end_that_went_back_is_not_followed() -> None:
+def test_an_end_that_moved_back_is_ignored() -> None:
     assert next_ends({A0: 7}, {A0: 5}, 100) == {A0: 7}
 
 
@@ -57,13 +57,13 @@ def test_batches_come_to_the_end_and_none_is_too_large(ends: dict[TopicPartition
         position = after
 
 
-def test_the_first_batch_begins_where_it_is_told_to() -> None:
+def test_the_first_batch_begins_at_the_given_offsets() -> None:
     assert first_offsets("earliest", NOW) == {A0: 5, A1: 0}
     assert first_offsets("latest", NOW) == {A0: 20, A1: 40}
     assert first_offsets({A1: 7}, NOW) == {A0: 5, A1: 7}
 
 
-def test_what_is_written_down_is_read_as_what_spark_writes(tmp_path: Path) -> None:
+def test_written_plans_are_read_like_those_of_spark(tmp_path: Path) -> None:
     assert parse_offsets(offsets_json({A0: 1, A1: 2, B0: 3})) == {A0: 1, A1: 2, B0: 3}
     checkpoint = StoredDirectory(str(tmp_path))
     checkpoint.write("sources/0/0", f"\x00v1\n{offsets_json({A0: 5})}")
@@ -87,7 +87,7 @@ class OneLog:
         return ranges
 
 
-def test_latest_is_what_was_the_latest_when_the_archive_was_begun(tmp_path: Path) -> None:
+def test_latest_means_the_end_when_the_archive_began(tmp_path: Path) -> None:
     table, checkpoint = str(tmp_path / "table"), str(tmp_path / "checkpoint")
     spec = ArchiveSpec("of-a", "127.0.0.1:1", table, checkpoint, topics=("a",))
     source = OneLog(7)

@@ -41,7 +41,7 @@ def test_a_group_gets_the_ends_of_the_newest_commits(
         assert leader_epochs(cluster, {place: OffsetRange(5, 20)}) == {place: ((0, 5),)}
 
 
-def test_a_log_that_ends_before_what_was_archived_of_its_epoch_has_diverged(
+def test_a_log_that_ends_before_the_archived_end_of_its_epoch_has_diverged(
     broker: BrokerProcess, new_topic: Callable[..., str]
 ) -> None:
     topic = new_topic()
@@ -53,7 +53,7 @@ def test_a_log_that_ends_before_what_was_archived_of_its_epoch_has_diverged(
         assert diverged(cluster, {place: CommittedOffset(9, -1)}) == {}
 
 
-def test_a_group_with_members_is_theirs(broker: BrokerProcess, new_topic: Callable[..., str]) -> None:
+def test_a_group_with_members_is_not_changed(broker: BrokerProcess, new_topic: Callable[..., str]) -> None:
     topic, group = new_topic(), f"progress-{uuid.uuid4().hex[:8]}"
     produce_values(broker.bootstrap, topic, [b"x"])
     consumer = new_consumer(broker.bootstrap, group_id=group)

@@ -26,14 +26,14 @@ class Failing(BatchArchiver):
         raise ValueError("a page of Java\n" * 1000)
 
 
-def test_a_failure_is_kept_and_told() -> None:
+def test_a_failure_is_kept_and_reported() -> None:
     archiver = Failing()
     with pytest.raises(ValueError, match="a page of Java"):
         archiver(None, 0)  # type: ignore[arg-type]  # it isn't read
     assert isinstance(archiver.failure, ValueError)
 
 
-def test_what_is_broken_off_is_told_in_words_that_spark_takes_for_a_stop() -> None:
+def test_an_interrupted_batch_is_reported_in_words_that_spark_takes_for_a_stop() -> None:
     archiver = Failing()
     archiver.is_broken_off = True
     with pytest.raises(BrokenOffError) as told:

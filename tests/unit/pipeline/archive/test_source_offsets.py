@@ -33,14 +33,14 @@ def test_other_text_is_refused(text: str) -> None:
         parse_offsets(text)
 
 
-def test_a_batch_asks_for_what_came_since_the_one_before() -> None:
+def test_a_batch_contains_the_records_since_the_previous_one() -> None:
     assert ranges_between({A0: 10, A1: 5}, {A0: 20, A1: 5, B0: 3}) == {
         A0: OffsetRange(10, 20),
         B0: OffsetRange(0, 3),
     }
 
 
-def test_what_retention_took_is_told_exactly_and_the_rest_is_left() -> None:
+def test_deleted_ranges_are_reported_exactly_and_the_rest_remains() -> None:
     ranges = {A0: OffsetRange(100, 250), A1: OffsetRange(10, 20), B0: OffsetRange(0, 5)}
     missing = missing_ranges(ranges, {A0: 180, A1: 30, B0: 0})
     assert [str(each) for each in missing] == ["a-0: 80 offsets, 100 to 179", "a-1: 10 offsets, 10 to 19"]

@@ -147,7 +147,7 @@ def test_both_checkers_find_the_same(
     assert written.count() == sum(len(verdict.anomalies) for verdict in found.values())
 
 
-def test_more_than_is_listed_is_counted() -> None:
+def test_anomalies_beyond_the_list_are_counted() -> None:
     from pyspark.sql import Row
 
     from tidelog.pipeline.checker.job import _verdicts
@@ -205,7 +205,7 @@ HEAD = '{"audience": {}, "copies": {}}'
 COMMIT = '{"commits": ["g", "log", 0, 1, "acknowledged", 1.0, 2.0]}'
 
 
-def test_what_is_no_entry_is_in_no_list(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_invalid_entry_is_in_no_list(spark: SparkSession, tmp_path: Path) -> None:
     from tidelog.pipeline.checker.operations import read_lines
 
     strange = ("what is this", COMMIT.replace("1,", '"one",'), '{"commits": ["g", "log", 0]}')
@@ -225,7 +225,7 @@ def test_what_is_no_entry_is_in_no_list(spark: SparkSession, tmp_path: Path) -> 
     ],
     ids=["no JSON", "no head", "cut off", "not gzipped", "missing"],
 )
-def test_what_is_no_history_is_said_in_a_sentence(
+def test_a_file_that_is_no_history_is_reported_in_one_sentence(
     spark: SparkSession, tmp_path: Path, content: bytes | None, said: str
 ) -> None:
     from tidelog.pipeline.checker.job import check_histories

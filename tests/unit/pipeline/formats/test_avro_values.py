@@ -60,7 +60,7 @@ def test_plain_values() -> None:
     assert rows[3][1] == "the value is not Avro of schema flight.avsc: 1 bytes are left over"
 
 
-def test_single_objects_of_two_writers_are_told_apart_by_fingerprint() -> None:
+def test_single_objects_of_two_writers_are_distinguished_by_fingerprint() -> None:
     first, second = schema(V1, name="v1.avsc"), schema(V2, name="v2.avsc")
     values: list[bytes | None] = [
         b"\xc3\x01" + fingerprint_of(first) + encoded(V1, {"carrier": "AA"}),
@@ -77,7 +77,7 @@ def test_single_objects_of_two_writers_are_told_apart_by_fingerprint() -> None:
     assert "does not begin with C3 01" in (rows[3][1] or "")
 
 
-def test_the_fingerprint_is_the_one_avro_s_specification_has() -> None:
+def test_the_fingerprint_equals_avros_specification() -> None:
     # This is CRC-64-AVRO of "int", little-endian in the header, from the specification's test vectors.
     assert fingerprint_of(NamedSchema("int", '"int"'))[::-1].hex() == "7275d51a3f395c8f"
 
@@ -146,7 +146,7 @@ def test_logical_types_unions_and_nesting() -> None:
     assert "nothing" not in row
 
 
-def test_two_records_in_a_union_are_told_apart() -> None:
+def test_two_records_in_a_union_are_distinguished() -> None:
     def record(name: str) -> Any:
         return {
             "type": "record",
@@ -176,7 +176,7 @@ def test_two_records_in_a_union_are_told_apart() -> None:
         ),
     ],
 )
-def test_schemas_that_make_no_columns_are_one_sentence(text: str, expected: str) -> None:
+def test_schemas_that_cannot_be_columns_are_reported_in_one_sentence(text: str, expected: str) -> None:
     with pytest.raises(PipelineError, match=r"Avro schema s\.avsc") as caught:
         AvroReader(avro(NamedSchema("s.avsc", text)))
     assert expected in str(caught.value)

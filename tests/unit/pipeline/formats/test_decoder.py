@@ -92,7 +92,7 @@ def test_avro_values_into_a_table_that_has_more(spark: SparkSession) -> None:
     decoded.close()
 
 
-def test_bad_records_are_in_the_quarantine_as_they_were_with_reason_and_origin(
+def test_bad_records_are_quarantined_unchanged_with_reason_and_origin(
     spark: SparkSession, broker: BrokerProcess, new_topic: Callable[..., str]
 ) -> None:
     topic = f"{new_topic()}-quarantine"

@@ -55,13 +55,13 @@ def test_columns_of_the_first_batch() -> None:
     )
 
 
-def test_the_kind_most_records_have_wins_and_the_others_do_not_fit() -> None:
+def test_the_most_frequent_type_becomes_the_column_type() -> None:
     kind = inferred({"a": "x"}, {"a": 1}, {"a": 2})
     assert kind == struct(a=pa.int64())
     assert reason(b'{"a": "x"}', kind) == "field a is text, but the table has bigint"
 
 
-def test_integers_too_large_make_decimals_only_where_they_are_the_rule() -> None:
+def test_large_integers_make_decimals_only_if_most_are_large() -> None:
     huge = 10**20
     assert inferred({"a": 1}, {"a": huge}) == struct(a=pa.int64())
     assert inferred({"a": huge}, {"a": 1}, {"a": huge}) == struct(a=pa.decimal128(38, 0))
@@ -71,7 +71,7 @@ def test_integers_too_large_make_decimals_only_where_they_are_the_rule() -> None
     )
 
 
-def test_a_table_keeps_its_types_and_gets_new_fields_nested_ones_too() -> None:
+def test_a_table_keeps_its_types_and_gets_new_fields_also_nested_ones() -> None:
     known = struct(a=pa.string(), s=struct(x=pa.int64()), l=pa.list_(struct(p=pa.int64())))
     kind = inferred({"a": 1, "s": {"y": "n"}, "l": [{"q": True}], "b": 1}, known=known)
     assert kind == struct(
@@ -82,7 +82,7 @@ def test_a_table_keeps_its_types_and_gets_new_fields_nested_ones_too() -> None:
     )
 
 
-def test_new_fields_are_told_first_and_refused_last() -> None:
+def test_new_fields_are_reported_first_and_refused_last() -> None:
     known = struct(a=pa.int64())
     assert run([b'{"a": 1, "b": 2}'], known, is_last=False) == [({"a": 1}, None, True)]
     assert run([b'{"a": 1, "b": 2}'], known, IGNORING) == [({"a": 1}, None, False)]
@@ -124,7 +124,7 @@ def test_new_fields_are_told_first_and_refused_last() -> None:
         (b'{"x y": 1, "x_y": 2}', "field x_y and another field are both the column x_y"),
     ],
 )
-def test_what_does_not_fit_is_told_with_the_field(value: bytes, expected: str) -> None:
+def test_a_value_that_does_not_fit_is_reported_with_its_field(value: bytes, expected: str) -> None:
     kind = struct(
         a=pa.int64(), s=struct(x=pa.list_(pa.int64())), t=pa.string(), x_y=pa.int64(), id=pa.int64()
     )
@@ -136,7 +136,7 @@ def test_what_does_not_fit_is_told_with_the_field(value: bytes, expected: str) -
     assert rows[2] == (None, None, False)
 
 
-def test_numbers_that_fit_without_loss_are_taken() -> None:
+def test_numbers_that_fit_without_loss_are_accepted() -> None:
     kind = struct(a=pa.int64(), b=pa.float64(), c=pa.decimal128(5, 2), d=pa.int32())
     assert run([b'{"a": 3.0, "b": 2, "c": 1.5, "d": -1}'], kind)[0][1] is None
     assert "cannot hold exactly" in (reason(b'{"b": 9007199254740993}', kind) or "")
@@ -165,14 +165,14 @@ def test_times_dates_and_bytes_by_a_given_schema() -> None:
     assert "but the table has map<string,bigint>" in (reason(b'{"m": [1]}', kind) or "")
 
 
-def test_names_that_tables_do_not_take_are_changed_and_clash_with_nothing() -> None:
+def test_names_that_tables_reject_are_changed_without_clashes() -> None:
     kind = inferred({"http.status": 200, "a b": 1})
     assert kind == struct(http_status=pa.int64(), a_b=pa.int64())
     assert run([b'{"http.status": 1, "a b": 2}'], kind) == [({"http_status": 1, "a_b": 2}, None, False)]
     assert inferred({"x": 1, "X": "y", "kafka_x": 1}) == struct(x=pa.int64())
 
 
-def test_a_map_written_as_an_object_does_not_make_columns_without_end() -> None:
+def test_a_map_written_as_an_object_makes_a_bounded_number_of_columns() -> None:
     records = [{"m": {f"key{number}": 1}, "often": 1} for number in range(MAX_COLUMNS + 50)]
     kind = inferred(*records)
     names = [field.name for field in kind]
@@ -184,7 +184,7 @@ def test_a_map_written_as_an_object_does_not_make_columns_without_end() -> None:
     assert refused[0].endswith("a table has at most 2000 columns and 16 levels")
 
 
-def test_a_deep_one_is_refused_not_stored_in_part() -> None:
+def test_a_deeply_nested_value_is_refused_as_a_whole() -> None:
     deep: Any = 1
     for _ in range(20):
         deep = {"d": deep}
@@ -210,7 +210,7 @@ RECORDS = st.lists(
 
 
 @given(RECORDS, st.lists(st.binary(max_size=8), max_size=3))
-def test_each_value_has_fields_or_a_reason_and_what_is_stored_is_what_was_sent(
+def test_each_value_has_fields_or_a_reason_and_is_stored_unchanged(
     records: list[dict[str, Any]], noise: list[bytes]
 ) -> None:
     values = [json.dumps(record).encode() for record in records] + noise
@@ -228,13 +228,13 @@ def test_each_value_has_fields_or_a_reason_and_what_is_stored_is_what_was_sent(
 
 
 @given(RECORDS)
-def test_shapes_add_up_however_the_records_were_divided(records: list[dict[str, Any]]) -> None:
+def test_shapes_are_independent_of_the_division_of_records(records: list[dict[str, Any]]) -> None:
     values = [json.dumps(record).encode() for record in records]
     parts = [Shape.from_json(json.loads(json.dumps(observed([value]).to_json()))) for value in values]
     assert sum_of(parts).to_json() == observed(values).to_json()
 
 
-def test_merged_keeps_the_table_s_types() -> None:
+def test_merged_keeps_the_types_of_the_table() -> None:
     assert merged(struct(a=pa.int64()), struct(A=pa.string(), b=pa.string())) == struct(
         a=pa.int64(), b=pa.string()
     )

@@ -17,14 +17,14 @@ def file(directory: Path, name: str, content: bytes = b"{}") -> str:
     return str(directory / name)
 
 
-def test_raw_and_json_need_nothing(tmp_path: Path) -> None:
+def test_raw_and_json_need_no_options(tmp_path: Path) -> None:
     assert load_value_format("raw") == RAW
     assert load_value_format("json") == ValueFormat(ValueKind.JSON)
     given = load_value_format("json", schema_files=[file(tmp_path, "s.sql", b"a INT")])
     assert given.json_schema == "a INT"
 
 
-def test_schema_ids_stand_before_the_file_or_at_its_name(tmp_path: Path) -> None:
+def test_schema_ids_come_before_the_file_or_from_its_name(tmp_path: Path) -> None:
     files = [file(tmp_path, "17-flight.avsc"), f"3={file(tmp_path, 'x.avsc')}", file(tmp_path, "4.avsc")]
     found = load_value_format("avro", schema_files=files, framing="confluent")
     assert [schema.schema_id for schema in found.avro_schemas] == [17, 3, 4]
@@ -54,7 +54,7 @@ def test_schema_ids_stand_before_the_file_or_at_its_name(tmp_path: Path) -> None
         ),
     ],
 )
-def test_what_does_not_go_together_is_one_sentence(
+def test_contradictory_options_are_reported_in_one_sentence(
     tmp_path: Path, kind: str, files: list[str], options: dict[str, Any], expected: str
 ) -> None:
     for name in ("a.avsc", "b.avsc", "1-a.avsc", "1-b.avsc"):

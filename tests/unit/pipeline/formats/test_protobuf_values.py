@@ -115,27 +115,27 @@ def test_fields_become_columns() -> None:
     }
 
 
-def test_absent_is_null_where_the_format_can_tell_and_the_default_where_it_cannot() -> None:
+def test_an_absent_field_is_null_or_the_default_as_the_format_can_tell() -> None:
     ((row, _), tombstone) = run(protobuf(), [b"", None])
     assert (row["delay"], row["at"], row["weight"]) == (None, None, None)
     assert (row["carrier"], row["count"], row["kind"], row["seats"]) == ("", Decimal(0), "UNKNOWN", [])
     assert tombstone == (None, None)
 
 
-def test_unknown_fields_and_enum_numbers_are_no_errors() -> None:
+def test_unknown_fields_and_enum_numbers_are_not_errors() -> None:
     value = flight(carrier="AA", kind=7).SerializeToString() + b"\xa0\x06\x01"  # field 100
     ((row, why),) = run(protobuf(), [value])
     assert (row["carrier"], row["kind"], why) == ("AA", "7", None)
 
 
 @pytest.mark.parametrize("value", [b"\x0a\x05AA", b"\xff", b"\x0a\x01\xff"])
-def test_what_is_no_such_message_is_told(value: bytes) -> None:
+def test_a_value_that_is_no_such_message_is_reported(value: bytes) -> None:
     ((row, why),) = run(protobuf(), [value])
     assert row is None
     assert (why or "").startswith("the value is not Protobuf of message air.Flight")
 
 
-def test_a_time_no_column_can_hold_is_told_not_raised() -> None:
+def test_a_time_that_no_column_can_hold_is_reported_and_not_raised() -> None:
     message = flight(carrier="AA")
     message.at.seconds = 10**15
     ((row, why),) = run(protobuf(), [message.SerializeToString()])
@@ -168,19 +168,19 @@ def test_confluent_s_framing_is_skipped() -> None:
         ("air.Kept", "the name of field kafka_key is reserved for the archive's own columns"),
     ],
 )
-def test_messages_that_make_no_columns_are_one_sentence(message: str, expected: str) -> None:
+def test_messages_that_cannot_be_columns_are_reported_in_one_sentence(message: str, expected: str) -> None:
     with pytest.raises(PipelineError) as caught:
         ProtobufReader(protobuf(message))
     assert expected in str(caught.value)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xff", FILES.file[-1].SerializeToString()])
-def test_a_file_that_is_no_descriptor_set_is_told(content: bytes) -> None:
+def test_a_file_that_is_no_descriptor_set_is_reported(content: bytes) -> None:
     with pytest.raises(PipelineError, match="descriptor set"):
         ProtobufReader(ValueFormat(ValueKind.PROTOBUF, descriptor_set=content, message="air.Flight"))
 
 
-def test_imports_that_are_missing_name_the_option() -> None:
+def test_missing_imports_name_the_option() -> None:
     files = descriptor_pb2.FileDescriptorSet()
     files.file.add().CopyFrom(FILES.file[-1])
     with pytest.raises(PipelineError, match="--include_imports"):

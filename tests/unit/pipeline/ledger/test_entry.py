@@ -22,7 +22,7 @@ def test_rows_and_holes_follow_from_the_counts() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "nightly load", "17", '{"job": 3}', '{"tidelog": 1}'])
-def test_commits_of_others_are_passed_over(text: str | None) -> None:
+def test_commits_of_other_writers_are_skipped(text: str | None) -> None:
     assert entry_from_json(text) is None
 
 
@@ -32,7 +32,7 @@ def test_a_newer_format_is_refused() -> None:
 
 
 @pytest.mark.parametrize("field", ["columns", "ranges", "batch_id", "archive"])
-def test_a_damaged_entry_is_named_so(field: str) -> None:
+def test_a_damaged_entry_is_reported_as_damaged(field: str) -> None:
     body = json.loads(ENTRY.to_json())
     del body["tidelog"][field]
     with pytest.raises(LedgerError, match=f"damaged: KeyError.*{field}"):

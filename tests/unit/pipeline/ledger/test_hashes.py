@@ -78,7 +78,7 @@ def test_no_headers_and_an_empty_list_of_them_are_the_same_record(spark: SparkSe
 
 
 @pytest.mark.spark
-def test_a_set_has_one_hash_in_any_order_and_counts_doubles(spark: SparkSession) -> None:
+def test_the_hash_of_a_set_ignores_order_and_counts_duplicates(spark: SparkSession) -> None:
     log = spark.createDataFrame(DISTINCT, LOG_SCHEMA)
     whole = summarise_records(log)
     assert summarise_records(log.repartition(3).orderBy(fn.rand())) == whole
@@ -107,7 +107,7 @@ def _row_hashes(frame: DataFrame, columns: list[str]) -> list[int]:
 
 
 @pytest.mark.spark
-def test_columns_and_fields_added_later_leave_hashes_as_they_are(spark: SparkSession) -> None:
+def test_later_columns_and_fields_do_not_change_hashes(spark: SparkSession) -> None:
     before = spark.createDataFrame(ROWS, ROW_SCHEMA)
     names = before.columns
     hashes = _row_hashes(before, names)

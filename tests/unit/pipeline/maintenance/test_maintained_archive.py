@@ -26,7 +26,7 @@ AT_ONCE_S = 1e-6
 """Maintenance runs after each batch."""
 
 
-def test_small_files_become_large_while_the_archive_goes_on(
+def test_small_files_are_combined_while_the_archive_runs(
     spark: SparkSession, broker: BrokerProcess, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic = new_topic()

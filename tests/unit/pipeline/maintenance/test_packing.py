@@ -14,7 +14,7 @@ SIZES = st.dictionaries(
 )
 
 
-def test_small_files_of_a_date_go_together_up_to_the_target() -> None:
+def test_small_files_of_a_date_are_combined_up_to_the_target() -> None:
     sizes = {f"a/{number}": 40 for number in range(5)} | {"b/0": 40, "b/1": 99, "c/0": 10, "c/1": 10}
     assert [(pack.directory, pack.files, pack.size_bytes) for pack in packs_of(sizes, 100)] == [
         ("a", ("a/0", "a/1"), 80),

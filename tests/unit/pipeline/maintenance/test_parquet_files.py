@@ -49,7 +49,7 @@ def names(commits: ParquetCommits) -> list[str]:
     return [path.removeprefix(f"{DATE}/") for path in commits.files()]
 
 
-def test_a_compaction_takes_the_place_of_its_files_and_may_be_compacted_again(tmp_path: Path) -> None:
+def test_a_compaction_replaces_its_files_and_may_be_compacted_again(tmp_path: Path) -> None:
     commits = commits_of(tmp_path, ("a", "b"), ("c",))
     compact(commits, "1", ("a", "b"), "ab")
     assert names(commits) == ["ab", "c"]
@@ -73,7 +73,7 @@ def vacuum(path: Path, keep_s: float) -> int:
     return maintain_parquet(spark, str(path), settings, time.time).removed
 
 
-def test_only_old_files_that_nobody_needs_are_deleted(tmp_path: Path) -> None:
+def test_only_old_unreferenced_files_are_deleted(tmp_path: Path) -> None:
     commits = commits_of(tmp_path, ("live", "taken"), ("taken-just-now",))
     compact(commits, "1", ("taken",), "made")
     compact(commits, "2", ("taken-just-now",), "made-just-now")
@@ -129,7 +129,7 @@ def test_a_failure_of_maintenance_does_not_stop_the_archive(
     assert scheduled.run_if_due(spark, 61) is None
 
 
-def test_a_damaged_note_of_the_last_run_begins_anew(tmp_path: Path) -> None:
+def test_a_damaged_note_of_the_last_run_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "tidelog-maintenance.json").write_text("{")
     spark: Any = None
     scheduled = ScheduledMaintenance("t", str(tmp_path), MaintenanceSchedule(every_s=60), now_s=100)

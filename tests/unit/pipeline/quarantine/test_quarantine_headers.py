@@ -20,7 +20,7 @@ def record(*more: tuple[str, bytes | None], value: bytes | None = b"v") -> Recor
     return Record(3, 1, b"k", value, (("h", b"1"), ("n", None), *ERROR_HEADERS, *more))
 
 
-def test_origin_reason_and_own_headers_are_told_apart() -> None:
+def test_origin_reason_and_original_headers_are_distinguished() -> None:
     found = quarantined_of(record())
     assert found is not None
     assert found.origin == Origin("flights", 2, 17)
@@ -29,7 +29,7 @@ def test_origin_reason_and_own_headers_are_told_apart() -> None:
     assert found.headers == (("h", b"1"), ("n", None))
 
 
-def test_what_no_archive_sent_is_none() -> None:
+def test_a_record_from_no_archive_is_not_quarantined() -> None:
     assert quarantined_of(Record(0, 1, None, b"v", ())) is None
     no_offset = Record(0, 1, None, b"v", (*ERROR_HEADERS[:3], ("tidelog.error.offset", b"soon")))
     assert quarantined_of(no_offset) is None
@@ -45,7 +45,7 @@ def test_a_note_is_no_quarantined_record_and_names_its_origin() -> None:
     assert note.key == b"k"
 
 
-def test_a_record_is_put_back_as_it_was_with_its_origin_even_the_second_time() -> None:
+def test_a_record_is_replayed_unchanged_with_its_origin_even_the_second_time() -> None:
     found = quarantined_of(record((REPLAY_ORIGIN, b"flights-2@3")))
     assert found is not None
     back = put_back_record(found)
@@ -53,7 +53,7 @@ def test_a_record_is_put_back_as_it_was_with_its_origin_even_the_second_time() -
     assert back.headers == (("h", b"1"), ("n", None), (REPLAY_ORIGIN, b"flights-2@17"))
 
 
-def test_a_left_out_value_is_known() -> None:
+def test_an_omitted_value_is_recognized() -> None:
     found = quarantined_of(record(("tidelog.error.left.out.bytes", b"9000"), value=None))
     assert found is not None
     assert found.left_out_bytes == 9000

@@ -73,7 +73,7 @@ def now_ms() -> int:
     return 1_700_000_000_000
 
 
-def test_list_shows_reasons_and_what_was_sent_twice(broker: BrokerProcess, new_topic: NewTopic) -> None:
+def test_list_shows_reasons_and_duplicates(broker: BrokerProcess, new_topic: NewTopic) -> None:
     bad, origin = new_topic(partitions=2), new_topic(partitions=2)
     quarantine(broker, bad, origin, range(5))
     quarantine(broker, bad, origin, range(3, 7), "field x: text but the table has bigint")
@@ -93,7 +93,7 @@ def test_list_shows_reasons_and_what_was_sent_twice(broker: BrokerProcess, new_t
     assert lines[-1].startswith(f"{bad}: 2 records waiting, 2 sent again by repeated batches")
 
 
-def test_replay_is_dry_unless_told_and_puts_each_back_once(
+def test_replay_is_dry_by_default_and_replays_each_record_once(
     broker: BrokerProcess, new_topic: NewTopic
 ) -> None:
     bad, origin = new_topic(partitions=2), new_topic(partitions=2)
@@ -127,7 +127,9 @@ def test_a_replay_may_choose_and_name_another_topic(broker: BrokerProcess, new_t
     assert len(contents(broker, origin, 2)) == 1
 
 
-def test_a_value_left_out_stays_and_is_named(broker: BrokerProcess, new_topic: NewTopic) -> None:
+def test_a_record_with_an_omitted_value_stays_and_is_named(
+    broker: BrokerProcess, new_topic: NewTopic
+) -> None:
     bad, origin = new_topic(), new_topic(partitions=2)
     quarantine(broker, bad, origin, [8], left_out_bytes=b"2000000")
     output = run(broker, "replay", bad, "--execute").output
@@ -136,7 +138,7 @@ def test_a_value_left_out_stays_and_is_named(broker: BrokerProcess, new_topic: N
     assert contents(broker, origin, 2) == []
 
 
-def test_a_replay_that_fails_midway_has_put_nothing_back_of_its_transaction(
+def test_a_replay_that_fails_replays_nothing_of_its_transaction(
     broker: BrokerProcess, new_topic: NewTopic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bad, origin = new_topic(), new_topic(partitions=2)

@@ -39,7 +39,7 @@ def run(broker: BrokerProcess, *arguments: str) -> str:
     return told.output
 
 
-def test_what_was_put_back_is_archived_once(
+def test_replayed_records_are_archived_once(
     spark: SparkSession, broker: BrokerProcess, new_topic: Callable[..., str], tmp_path: Path
 ) -> None:
     topic, bad = new_topic(), new_topic()

@@ -103,7 +103,7 @@ def test_bounds_leave_out_rows(batches: list[bytearray], choice: st.DataObject) 
 
 @settings(max_examples=25)
 @given(batch_lists(), st.lists(st.sampled_from(list(COLUMNS)), min_size=1, unique=True))
-def test_only_the_columns_wanted(batches: list[bytearray], columns: list[str]) -> None:
+def test_only_requested_columns_are_decoded(batches: list[bytearray], columns: list[str]) -> None:
     data = b"".join(batches)
     assert decoded(data, columns=columns) == [{name: row[name] for name in columns} for row in expected(data)]
 
@@ -187,7 +187,7 @@ def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert decoded(data) == expected(data)
 
 
-def test_header_names_that_are_no_text_are_readable() -> None:
+def test_header_names_that_are_not_utf8_are_readable() -> None:
     good = build_batch([Record(0, 5, b"k", b"v", (("abc", b"x"), ("n", None)))])
     assert b"abc" in good
     damaged = good.replace(b"abc", b"a\xffc")

@@ -86,7 +86,7 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.name[:1].isdecimal()}
 
 
-def test_closed_segments_are_there_byte_by_byte_and_can_be_read(source: Source, tmp_path: Path) -> None:
+def test_closed_segments_are_exported_unchanged_and_readable(source: Source, tmp_path: Path) -> None:
     source.write(4)
     source.abort_a_transaction()
     source.write(5)
@@ -103,7 +103,7 @@ def test_closed_segments_are_there_byte_by_byte_and_can_be_read(source: Source, 
     assert log.topic_id is not None
 
 
-def test_a_second_run_copies_what_is_new_only(source: Source, tmp_path: Path) -> None:
+def test_a_second_run_copies_only_new_segments(source: Source, tmp_path: Path) -> None:
     source.write(6)
     first = export(source, tmp_path / "out")
     again = export(source, tmp_path / "out")
@@ -114,7 +114,7 @@ def test_a_second_run_copies_what_is_new_only(source: Source, tmp_path: Path) ->
     assert more.ends == {PLACE: source.active_base}
 
 
-def test_what_retention_deletes_later_stays_in_the_export(source: Source, tmp_path: Path) -> None:
+def test_segments_that_retention_deletes_remain_in_the_export(source: Source, tmp_path: Path) -> None:
     source.write(8)
     export(source, tmp_path / "out")
     source.lose_before(5)
@@ -167,7 +167,7 @@ def test_a_copy_killed_within_a_file_is_resumed(source: Source, tmp_path: Path) 
     assert log.end_offset == source.active_base
 
 
-def test_damage_at_the_target_is_found_when_asked_for_and_mended(source: Source, tmp_path: Path) -> None:
+def test_damage_at_the_target_is_found_on_request_and_repaired(source: Source, tmp_path: Path) -> None:
     source.write(6)
     export(source, tmp_path / "out")
     victim = tmp_path / "out" / "t-0" / f"{0:020d}.log"
@@ -189,7 +189,7 @@ def test_a_target_that_stores_something_else_is_refused(source: Source, tmp_path
         export_segments(ExportSettings(Storage(), Lying()), [str(source.root)], None, str(tmp_path / "out"))
 
 
-def test_segments_that_were_merged_since_leave_the_export(source: Source, tmp_path: Path) -> None:
+def test_merged_segments_are_removed_from_the_export(source: Source, tmp_path: Path) -> None:
     source.write(8)
     export(source, tmp_path / "out")
     segments = source.log.segments
@@ -206,7 +206,7 @@ def test_segments_that_were_merged_since_leave_the_export(source: Source, tmp_pa
     assert there[f"{0:020d}.log"] == joined
 
 
-def test_a_topic_made_anew_does_not_mix_with_the_old_one(source: Source, tmp_path: Path) -> None:
+def test_a_topic_created_again_is_not_mixed_with_the_old_one(source: Source, tmp_path: Path) -> None:
     source.write(6)
     export(source, tmp_path / "out")
     write_topic_id(source.root / "t-0", uuid.UUID(int=8))
@@ -214,7 +214,7 @@ def test_a_topic_made_anew_does_not_mix_with_the_old_one(source: Source, tmp_pat
         export(source, tmp_path / "out")
 
 
-def test_the_command_says_what_it_did(source: Source, tmp_path: Path) -> None:
+def test_the_command_reports_its_actions(source: Source, tmp_path: Path) -> None:
     source.write(6)
     done = CliRunner().invoke(command, [str(source.root), "--to", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output

@@ -44,7 +44,7 @@ def settings() -> Iterator[dict[str, str]]:
     store.stop()
 
 
-def test_what_was_exported_is_read_from_there(settings: dict[str, str], tmp_path: Path) -> None:
+def test_an_export_is_read_from_the_object_store(settings: dict[str, str], tmp_path: Path) -> None:
     config = LogConfig(segment_bytes=3000, index_interval_bytes=100, retention_ms=-1)
     log = open_log(tmp_path / "t-0", config)
     for _ in range(40):
@@ -72,7 +72,7 @@ def test_what_was_exported_is_read_from_there(settings: dict[str, str], tmp_path
     log.close_files()
 
 
-def test_a_store_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+def test_a_missing_store_is_reported_in_one_sentence(tmp_path: Path) -> None:
     storage = Storage(
         {"endpoint_override": "127.0.0.1:9", "scheme": "http", "anonymous": "true", "region": "x"}
     )

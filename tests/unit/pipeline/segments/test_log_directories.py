@@ -65,7 +65,7 @@ def test_internal_topics_are_read_only_when_named(cluster: Path) -> None:
     assert found(cluster, topics=["__consumer_offsets"]) == {"__consumer_offsets-0": 2}
 
 
-def test_what_is_not_there_is_said(cluster: Path, tmp_path: Path) -> None:
+def test_missing_directories_are_reported(cluster: Path, tmp_path: Path) -> None:
     with pytest.raises(PipelineError, match="contains no partition of c, d"):
         found(cluster, topics=["a", "d", "c"])
     (tmp_path / "empty").mkdir()
@@ -77,7 +77,7 @@ def test_what_is_not_there_is_said(cluster: Path, tmp_path: Path) -> None:
         visible_logs(Storage(), [str(cluster)], None, "dirty")
 
 
-def test_a_partition_that_no_checkpoint_names_is_refused(cluster: Path) -> None:
+def test_a_partition_without_a_checkpoint_is_refused(cluster: Path) -> None:
     data = cluster / "broker-2" / "data"
     checkpoint(data, a=3)
     with pytest.raises(PipelineError, match="no checkpoint says how far b-0"):
@@ -99,14 +99,14 @@ def test_damaged_files_are_named(cluster: Path) -> None:
         found(data)
 
 
-def test_a_topic_that_was_compacted_is_known_as_such(cluster: Path) -> None:
+def test_a_compacted_topic_is_recognized(cluster: Path) -> None:
     data = cluster / "broker-1" / "data"
     assert not visible_logs(Storage(), [str(data)])[0].is_compacted
     write_offsets(data / CLEANER_OFFSET_CHECKPOINT, {TopicPartition("a", 0): 2})
     assert visible_logs(Storage(), [str(data)])[0].is_compacted
 
 
-def test_directories_on_their_way_out_do_not_count(cluster: Path) -> None:
+def test_directories_of_deleted_partitions_do_not_count(cluster: Path) -> None:
     data = cluster / "broker-1" / "data"
     (data / "a-0").rename(data / "a-0.0123456789abcdef0123456789abcdef-delete")
     with pytest.raises(PipelineError, match="contains no partition of a"):

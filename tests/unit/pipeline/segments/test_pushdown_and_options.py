@@ -60,7 +60,7 @@ def test_topics_and_partitions() -> None:
     assert not wanted.has("b", 2)
 
 
-def test_what_is_left_to_spark() -> None:
+def test_options_that_spark_handles() -> None:
     others = [
         EqualTo(("key",), b"k"),
         Not(EqualTo(OFFSET, 3)),

@@ -31,7 +31,7 @@ def replica(
     )
 
 
-def test_the_one_that_knows_most_is_read() -> None:
+def test_the_replica_with_the_newest_state_is_read() -> None:
     [chosen] = choose_replicas([replica("a", 10), replica("b", 12), replica("c", 11)])
     assert chosen.directory == "b"
 
@@ -41,21 +41,21 @@ def test_a_new_leader_whose_checkpoint_is_older_does_not_hide_committed_records(
     assert (chosen.directory, chosen.end_offset) == ("old", 1000)
 
 
-def test_after_an_unclean_election_the_newest_epoch_is_the_truth() -> None:
+def test_after_an_unclean_election_the_newest_epoch_counts() -> None:
     old = replica("old", 1000, ((4, 0),))
     new = replica("new", 960, ((4, 0), (5, 950)))
     [chosen] = choose_replicas([old, new])
     assert (chosen.directory, chosen.end_offset) == ("new", 960)
 
 
-def test_what_an_unclean_election_lost_is_not_read_even_if_the_new_leader_knows_less() -> None:
+def test_records_lost_in_an_unclean_election_are_not_read_even_if_the_new_leader_has_less() -> None:
     old = replica("old", 1000, ((4, 0),), stable=990)
     new = replica("new", 900, ((4, 0), (5, 950)))
     [chosen] = choose_replicas([old, new])
     assert (chosen.directory, chosen.high_watermark, chosen.last_stable_offset) == ("old", 950, 950)
 
 
-def test_among_equals_the_one_that_begins_first() -> None:
+def test_among_equal_replicas_the_one_with_the_lowest_start_is_read() -> None:
     [chosen] = choose_replicas([replica("late", 10, start=5), replica("early", 10, start=2)])
     assert chosen.directory == "early"
 

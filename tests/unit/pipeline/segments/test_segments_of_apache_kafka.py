@@ -80,7 +80,7 @@ def wait_for_checkpoint(directory: Path, high_watermark: int) -> PartitionLog:
     raise AssertionError(f"visible to {log.high_watermark} only")
 
 
-def test_ends_and_aborts_are_found_while_it_runs_and_after_a_kill(written: Written) -> None:
+def test_ends_and_aborted_transactions_are_found_in_a_running_and_a_killed_broker(written: Written) -> None:
     [killed] = visible_logs(Storage(), [str(written.directory)])
     for log in (written.while_it_ran, killed):
         assert (log.high_watermark, log.last_stable_offset) == (END + OPEN, STABLE)
@@ -91,7 +91,7 @@ def test_ends_and_aborts_are_found_while_it_runs_and_after_a_kill(written: Writt
     assert (uncommitted.end_offset, uncommitted.aborted) == (END + OPEN, ())
 
 
-def test_records_are_those_that_a_consumer_saw(written: Written) -> None:
+def test_records_equal_those_of_a_consumer(written: Written) -> None:
     storage = Storage()
     [log] = visible_logs(storage, [str(written.directory)])
     reader = SliceReader(storage, ("offset", "value"))

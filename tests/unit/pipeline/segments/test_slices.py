@@ -169,7 +169,7 @@ def test_batches_larger_than_a_chunk(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tail", [b"\0" * 500, b"\0" * 20, "cut", b"\x55" * 300])
-def test_a_torn_tail_of_the_newest_segment_is_no_matter(tmp_path: Path, tail: bytes | str) -> None:
+def test_a_torn_tail_of_the_newest_segment_is_ignored(tmp_path: Path, tail: bytes | str) -> None:
     files = LogFiles(tmp_path, [5, 6])
     path = Path(files.segments[-1].log_path)
     data = path.read_bytes()
@@ -180,7 +180,7 @@ def test_a_torn_tail_of_the_newest_segment_is_no_matter(tmp_path: Path, tail: by
     assert read(files.log()) == files.rows
 
 
-def test_what_the_newest_segment_lacks_is_named(tmp_path: Path) -> None:
+def test_records_that_the_newest_segment_lacks_are_named(tmp_path: Path) -> None:
     files = LogFiles(tmp_path, [5, 6])
     path = Path(files.segments[-1].log_path)
     path.write_bytes(path.read_bytes()[:-5])
@@ -189,7 +189,7 @@ def test_what_the_newest_segment_lacks_is_named(tmp_path: Path) -> None:
         read(files.log())
 
 
-def test_a_closed_segment_that_is_cut_off_is_damaged(tmp_path: Path) -> None:
+def test_a_truncated_closed_segment_is_damaged(tmp_path: Path) -> None:
     files = LogFiles(tmp_path, [5, 6])
     path = Path(files.segments[0].log_path)
     path.write_bytes(path.read_bytes()[:-5])
@@ -220,7 +220,7 @@ def test_records_that_do_not_fit_are_named(tmp_path: Path) -> None:
         read_slice(part, check_crcs=False)
 
 
-def test_a_segment_deleted_or_written_anew_meanwhile(tmp_path: Path) -> None:
+def test_a_segment_deleted_or_replaced_during_the_read(tmp_path: Path) -> None:
     files = LogFiles(tmp_path, [50, 6])
     whole = list(SegmentPlanner(STORAGE).slices(files.log(), ALL_ROWS))
     pieces = list(SegmentPlanner(STORAGE, 500).slices(files.log(), ALL_ROWS))

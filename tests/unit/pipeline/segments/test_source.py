@@ -108,7 +108,7 @@ def rows(frame: DataFrame) -> list[tuple[object, ...]]:
     return sorted(map(tuple, frame.collect()), key=lambda row: (row[2], row[3], row[4]))
 
 
-def test_rows_are_the_connectors(spark: SparkSession, broker: BrokerProcess) -> None:
+def test_rows_equal_those_of_the_connector(spark: SparkSession, broker: BrokerProcess) -> None:
     connector = spark.read.format("kafka").options(
         **{
             "kafka.bootstrap.servers": broker.bootstrap,
@@ -167,9 +167,7 @@ def test_missing_offsets_are_named(spark: SparkSession, broker: BrokerProcess) -
     )
 
 
-def test_damage_that_a_task_finds_is_named(
-    spark: SparkSession, broker: BrokerProcess, tmp_path: Path
-) -> None:
+def test_damage_found_by_a_task_is_named(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     shutil.copytree(broker.data_dir, copy)
     segment = copy / f"{TOPIC}-1" / f"{0:020}.log"

@@ -28,7 +28,7 @@ def log(topic: str, partition: int, start: int, end: int) -> PartitionLog:
 LOGS = [log("a", 0, 5, 105), log("a", 1, 0, 10), log("b", 0, 0, 0)]
 
 
-def test_it_begins_where_it_is_told() -> None:
+def test_the_stream_begins_at_the_given_offsets() -> None:
     assert initial_offsets(LOGS, EARLIEST) == {("a", 0): 5, ("a", 1): 0, ("b", 0): 0}
     assert initial_offsets(LOGS, LATEST) == {("a", 0): 105, ("a", 1): 10, ("b", 0): 0}
     named = OffsetsOption(-2, {("a", 0): 33, ("a", 1): -1})
@@ -43,25 +43,25 @@ def test_offsets_have_the_connectors_form() -> None:
     assert from_json(to_json(offsets)) == offsets
 
 
-def test_a_batch_ends_at_what_may_be_read() -> None:
+def test_a_batch_ends_at_the_readable_end() -> None:
     start = initial_offsets(LOGS, EARLIEST)
     assert next_offsets(LOGS, start, ends_now(LOGS, LATEST)) == ends_now(LOGS, LATEST)
     until = ends_now(LOGS, OffsetsOption(-1, {("a", 0): 50}))
     assert next_offsets(LOGS, start, until)[("a", 0)] == 50
 
 
-def test_a_log_that_is_seen_less_far_for_a_while_does_not_take_offsets_back() -> None:
+def test_a_log_that_appears_shorter_for_a_while_does_not_move_offsets_back() -> None:
     start = {("a", 0): 200, ("a", 1): 10, ("b", 0): 0}
     assert next_offsets(LOGS, start, ends_now(LOGS, LATEST)) == start
 
 
-def test_new_partitions_join_from_their_beginning_only_where_they_are_wanted() -> None:
+def test_new_partitions_are_read_from_their_beginning_only_if_requested() -> None:
     until = ends_now(LOGS, LATEST)
     assert next_offsets(LOGS, {("a", 0): 5}, until) == until
     assert set(next_offsets(LOGS, {("a", 0): 5}, {("a", 0): 105})) == {("a", 0)}
 
 
-def test_what_was_deleted_before_it_was_read_stops_the_stream_with_its_range() -> None:
+def test_records_deleted_before_they_were_read_stop_the_stream_with_their_range() -> None:
     start = {("a", 0): 2, ("a", 1): 0, ("b", 0): 0}
     with pytest.raises(OffsetsMissingError, match="a-0: offsets 2 to 4 cannot be read"):
         next_offsets(LOGS, start, ends_now(LOGS, LATEST))
@@ -72,14 +72,14 @@ def test_what_was_deleted_before_it_was_read_stops_the_stream_with_its_range() -
         ranges_between(LOGS, start, ends)
 
 
-def test_a_topic_that_is_gone_stops_the_stream() -> None:
+def test_a_deleted_topic_stops_the_stream() -> None:
     with pytest.raises(PipelineError, match="c-0 was read up to offset 7 but is no longer in the segments"):
         next_offsets(LOGS, {("c", 0): 7}, {})
     with pytest.raises(OffsetsMissingError, match="c-0: offsets 7 to 8"):
         ranges_between(LOGS, {("c", 0): 7}, {("c", 0): 9})
 
 
-def test_a_batch_that_is_repeated_but_whose_end_is_not_there_stops_with_its_range() -> None:
+def test_a_repeated_batch_whose_end_is_missing_stops_with_its_range() -> None:
     with pytest.raises(OffsetsMissingError, match="a-1: offsets 10 to 11 cannot be read"):
         ranges_between(LOGS, {("a", 1): 3}, {("a", 1): 12})
 

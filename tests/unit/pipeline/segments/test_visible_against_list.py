@@ -120,7 +120,7 @@ def test_ends_and_aborts_are_those_of_the_list(
 
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS, segment_bytes=st.integers(300, 3000), looks=st.sets(st.integers(1, 60), max_size=8))
-def test_looking_again_and_again_tells_what_the_first_look_would(
+def test_repeated_listings_equal_a_single_listing(
     steps: list[Step], segment_bytes: int, looks: set[int]
 ) -> None:
     root = Path(tempfile.mkdtemp(prefix="tidelog-visible-"))
@@ -144,7 +144,7 @@ def test_looking_again_and_again_tells_what_the_first_look_would(
         shutil.rmtree(root)
 
 
-def test_a_topic_made_anew_in_the_same_directory_is_looked_at_afresh(tmp_path: Path) -> None:
+def test_a_topic_created_again_in_the_same_directory_is_listed_completely(tmp_path: Path) -> None:
     for producer_id in (-1, 1):
         log = open_log(tmp_path / "t-0")
         write_topic_id(tmp_path / "t-0", uuid.UUID(int=producer_id + 2))

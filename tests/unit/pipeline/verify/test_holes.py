@@ -33,7 +33,7 @@ def test_a_range_may_begin_and_end_within_a_batch() -> None:
     assert list(holes_of(seen(example_partition()), 11, 13)) == []
 
 
-def test_what_compaction_took_is_a_hole_between_batches_in_them_and_at_the_end() -> None:
+def test_compacted_records_are_holes_between_within_and_after_batches() -> None:
     thinned = without(example_partition(), 0, 1, 2, 3, 10, 12)
     kinds = count_kinds(holes_of(seen(thinned), 0, 16))
     assert kinds == {"marker": 2, "abort": 2, "compaction": 4 + 2 + 2}
@@ -73,6 +73,6 @@ def test_whole_batches_are_not_read() -> None:
     assert list(holes_of([SeenBatch(parse_header(raw), True, refuse)], 0, 5)) == [Hole(0, 5, "abort")]
 
 
-def test_the_lab_leaves_ends_of_batches_as_compaction_does() -> None:
+def test_the_lab_keeps_the_ends_of_batches_like_compaction() -> None:
     assert parse_header(without(example_partition(), 10).batches[-1][0]).base_offset == 10
     assert replace(example_partition(), start=3).start == 3

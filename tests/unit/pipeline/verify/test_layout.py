@@ -27,14 +27,14 @@ def commit(batch_id: int, *ranges: RangeEntry, archive: str = "a") -> CommitEntr
     return CommitEntry(archive, batch_id, ("x",), ranges)
 
 
-def test_ranges_that_follow_each_other_leave_nothing_to_say() -> None:
+def test_adjacent_ranges_have_no_problem() -> None:
     layout = layout_of([commit(1, taken(5, 9)), commit(0, taken(0, 5), taken(3, 4, partition=1))])
     assert [(p.partition, p.start, p.end) for p in layout.pieces] == [(0, 0, 5), (0, 5, 9), (1, 3, 4)]
     assert layout.problems == ()
     assert layout.spans() == {("t", 0): (0, 9), ("t", 1): (3, 4)}
 
 
-def test_an_empty_range_is_nothing() -> None:
+def test_an_empty_range_has_no_pieces() -> None:
     assert layout_of([commit(0, taken(5, 5))]).pieces == ()
 
 
@@ -68,7 +68,7 @@ def test_a_range_within_another_overlaps_too() -> None:
     assert [len(g.pieces) for g in groups_of(layout.pieces, {})] == [3]
 
 
-def test_two_topics_of_one_name_are_told() -> None:
+def test_two_topics_of_one_name_are_reported() -> None:
     other = replace(taken(5, 9), topic_id="00000000-0000-4000-8000-000000000001")
     assert [p.kind for p in layout_of([commit(0, taken(0, 5)), commit(1, other)]).problems] == ["recreated"]
 
@@ -114,6 +114,6 @@ def test_ids_are_read_in_both_forms() -> None:
     assert topic_uuid("bx9cPo0KT1Kdfi8MT486EQ") == topic_uuid(TOPIC_ID)
 
 
-def test_offsets_are_told_as_ranges() -> None:
+def test_offsets_are_reported_as_ranges() -> None:
     assert offsets_text([9, 3, 7, 8, 3]) == "3, 7-9"
     assert offsets_text(range(0, 40, 2)).endswith("12, 14, ...")

@@ -76,7 +76,7 @@ def holes(log: LogReader, topic: str, start: int, end: int) -> list[Hole]:
 
 
 @pytest.mark.integration
-def test_both_readers_tell_the_same(broker: BrokerProcess, topic: str) -> None:
+def test_both_readers_return_the_same(broker: BrokerProcess, topic: str) -> None:
     for is_committed, found in ((True, HOLES), (False, MARKERS)):
         brokers = BrokerLog(broker.bootstrap, is_committed=is_committed)
         segments = SegmentLog((str(broker.data_dir),), is_committed=is_committed)
@@ -119,5 +119,5 @@ def headers_producer(cluster: Cluster, topic: str) -> int:
 
 
 @pytest.mark.integration
-def test_a_topic_that_is_not_there_has_no_extent(broker: BrokerProcess) -> None:
+def test_a_missing_topic_has_no_extent(broker: BrokerProcess) -> None:
     assert BrokerLog(broker.bootstrap).extents(["no-such-topic"]) == {}

@@ -220,7 +220,7 @@ CASES: Final = (
 KEYS: Final[dict[str, Partition]] = {case.name: (case.topic, number) for number, case in enumerate(CASES)}
 
 
-def test_cases_have_names_of_their_own() -> None:
+def test_cases_have_unique_names() -> None:
     assert len(KEYS) == len(CASES)
 
 
@@ -291,7 +291,7 @@ def test_the_fault_is_found(verdict: Verdict, case: Case) -> None:
 
 
 @pytest.mark.spark
-def test_the_whole_is_the_sum(verdict: Verdict) -> None:
+def test_the_total_is_the_sum_of_the_parts(verdict: Verdict) -> None:
     assert verdict.rows == sum(case.rows for case in CASES)
     assert verdict.lost == sum(case.lost for case in CASES)
     assert verdict.changed == sum(case.changed for case in CASES)
@@ -334,7 +334,7 @@ def quarantine_of(*origins: tuple[Partition, int]) -> MemoryPartition:
 
 
 @pytest.mark.spark
-def test_faults_of_decoded_values_are_found_and_quarantine_is_looked_into(spark: SparkSession) -> None:
+def test_faults_of_decoded_values_and_of_the_quarantine_are_found(spark: SparkSession) -> None:
     """One of the two records that the ledger claims are in quarantine is there."""
     log = MemoryLog({KEYS[case.name]: case.then for case in DECODED})
     records = frame_of(spark, log)

@@ -19,7 +19,7 @@ FAULTY = PartitionVerdict(
 LOST = Problem("lost", "t-1: offsets 0-99: no row of 2 records, offsets <3>, 4", "t", 1)
 
 
-def test_one_line_tells_all() -> None:
+def test_the_report_has_a_summary_line() -> None:
     verdict = Verdict((SOUND, FAULTY), (LOST,))
     assert verdict.line() == (
         "rows 2,086, lost 2, duplicated 3, changed 1, holes 10 explained (marker 4, abort 6), 5 not"

@@ -107,7 +107,7 @@ def run(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
 @pytest.mark.spark
 @pytest.mark.integration
-def test_a_sound_table_is_complete_says_the_command(
+def test_the_command_reports_a_sound_table_as_complete(
     archived: Archived, run: Callable[..., Result], tmp_path: Path
 ) -> None:
     page = tmp_path / "verdict.html"
@@ -124,14 +124,14 @@ def test_a_sound_table_is_complete_says_the_command(
 
 @pytest.mark.spark
 @pytest.mark.integration
-def test_plain_parquet_is_verified_with_segments_alone(spark: SparkSession, archived: Archived) -> None:
+def test_plain_parquet_is_verified_with_segments_only(spark: SparkSession, archived: Archived) -> None:
     verdict = verify(spark, archived.table("parquet"), archived.segments())
     assert (verdict.problems, verdict.rows, verdict.holes) == ((), ROWS, HOLES)
 
 
 @pytest.mark.spark
 @pytest.mark.integration
-def test_a_row_removed_behind_the_table_is_found_in_segments(spark: SparkSession, archived: Archived) -> None:
+def test_a_row_removed_from_a_file_is_found_in_segments(spark: SparkSession, archived: Archived) -> None:
     table = Path(archived.table("parquet"))
     file = max(table.glob("event_date=*/*.parquet"), key=lambda each: each.stat().st_size)
     rows = pq.ParquetFile(file).read()
@@ -151,7 +151,7 @@ def test_a_row_removed_behind_the_table_is_found_in_segments(spark: SparkSession
 
 @pytest.mark.spark
 @pytest.mark.integration
-def test_faults_in_a_delta_table_are_told_by_their_offsets(
+def test_faults_in_a_delta_table_are_reported_by_offset(
     spark: SparkSession, archived: Archived, run: Callable[..., Result]
 ) -> None:
     table = archived.table("delta")
@@ -181,7 +181,9 @@ def _last_sound_version(spark: SparkSession, table: str) -> int:
 
 
 @pytest.mark.spark
-def test_what_is_no_table_is_said_in_a_sentence(run: Callable[..., Result], tmp_path: Path) -> None:
+def test_a_directory_that_is_no_table_is_reported_in_one_sentence(
+    run: Callable[..., Result], tmp_path: Path
+) -> None:
     result = run(str(tmp_path), "--segments", str(tmp_path))
     assert result.exit_code == 1
     assert f"{tmp_path} holds no table of an archive" in result.output
