@@ -85,17 +85,17 @@ def test_a_sound_release_has_no_faults() -> None:
 Fault = Callable[[list[Manifest]], object]
 FAULTS: list[tuple[Fault, str]] = [
     (lambda m: m.append(m[0]), "ServiceAccount/one: rendered twice"),
-    (lambda m: m.pop(0), "Deployment/one: ServiceAccount one is nowhere"),
-    (lambda m: m.pop(1), "Deployment/one: ConfigMap config is nowhere"),
-    (lambda m: m.pop(2), "Deployment/one: Secret secret is nowhere"),
-    (lambda m: m[3]["spec"].update(selector={"app": "two"}), "Service/one: no pod has the labels it selects"),
+    (lambda m: m.pop(0), "Deployment/one: there is no ServiceAccount one"),
+    (lambda m: m.pop(1), "Deployment/one: there is no ConfigMap config"),
+    (lambda m: m.pop(2), "Deployment/one: there is no Secret secret"),
+    (lambda m: m[3]["spec"].update(selector={"app": "two"}), "Service/one: no pod has the selected labels"),
     (
         lambda m: m[3]["spec"]["ports"][0].update(targetPort="rpc"),
-        "Service/one: no pod it selects has the port rpc",
+        "Service/one: no selected pod has the port rpc",
     ),
     (
         lambda m: m[-1]["spec"]["selector"].update(matchLabels={"app": "two"}),
-        "Deployment/one: its selector does not match its pods' labels",
+        "Deployment/one: the selector does not match the labels of the pods",
     ),
     (lambda m: pod_of(m)["securityContext"].pop("seccompProfile"), "Deployment/one: no seccomp profile"),
     (lambda m: pod_of(m)["securityContext"].pop("runAsNonRoot"), "Deployment/one: may run as root"),
@@ -107,25 +107,25 @@ FAULTS: list[tuple[Fault, str]] = [
     (lambda m: main_of(m)["securityContext"].pop("capabilities"), "Deployment/one: main: keeps capabilities"),
     (
         lambda m: main_of(m)["securityContext"].pop("readOnlyRootFilesystem"),
-        "Deployment/one: main: its root file system is writable",
+        "Deployment/one: main: the root file system is writable",
     ),
-    (lambda m: main_of(m).pop("resources"), "Deployment/one: main: no limit of memory"),
+    (lambda m: main_of(m).pop("resources"), "Deployment/one: main: no memory limit"),
     (
         lambda m: main_of(m).update(image="one:latest"),
         "Deployment/one: main: the image one:latest has no fixed tag",
     ),
     (
         lambda m: main_of(m)["livenessProbe"]["httpGet"].update(port="health"),
-        "Deployment/one: main: the livenessProbe asks port health, which it has not",
+        "Deployment/one: main: the container has no port health for its livenessProbe",
     ),
     (lambda m: main_of(m)["env"].append({"name": "A"}), "Deployment/one: main: A is set twice"),
     (
         lambda m: main_of(m)["volumeMounts"].append({"name": "data", "mountPath": "/data"}),
-        "Deployment/one: main: mounts data, which is no volume of the pod",
+        "Deployment/one: main: mounts data, but the pod has no such volume",
     ),
     (
         lambda m: pod_of(m)["volumes"].append({"name": "config", "emptyDir": {}}),
-        "Deployment/one: two volumes are called config",
+        "Deployment/one: two volumes have the name config",
     ),
 ]
 
@@ -146,7 +146,7 @@ def test_objects_from_the_values_are_not_checked() -> None:
 
 
 def test_a_repeated_key_is_an_error() -> None:
-    with pytest.raises(chart_check.yaml.YAMLError, match="a is there twice"):
+    with pytest.raises(chart_check.yaml.YAMLError, match="a is repeated"):
         list(chart_check.yaml.load_all("{a: 1, b: {}, a: 2}", chart_check._StrictLoader))
 
 

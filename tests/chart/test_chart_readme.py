@@ -66,11 +66,11 @@ def test_a_value_without_a_comment_is_named(tool: ModuleType) -> None:
 def test_every_value_of_the_schema_has_a_default(tool: ModuleType) -> None:
     storage = {"properties": {"size": {}, "className": {}, "iops": {}}}
     problems = tool.problems_of(VALUES, {"properties": {"storage": storage, "global": {}}})
-    assert problems[1:] == ["storage.iops is in values.schema.json, but has no default here"]
+    assert problems[1:] == ["storage.iops is in values.schema.json, but has no default in values.yaml"]
 
 
 def test_only_the_table_is_replaced(tool: ModuleType) -> None:
     readme = f"before\n{tool.BEGIN}\nold\n{tool.END}\nafter\n"
     assert tool.with_table(readme, "new") == f"before\n{tool.BEGIN}\n\nnew\n{tool.END}\nafter\n"
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match="are missing"):
         tool.with_table("no place", "new")

@@ -169,7 +169,7 @@ class Release:
                 continue
             if any(line.startswith(OFFICE_METRIC) and line.endswith(" 1.0") for line in said.splitlines()):
                 return pod
-        raise LookupError("no controller says that it is in office")
+        raise LookupError("no controller reports that it is active")
 
     def view(self, topic: str) -> TopicView:
         return view_of_any(self.external_addresses().values(), topic)

@@ -400,7 +400,7 @@ class World:
         controllers = [self.process(controller_name(c)) for c in self.plan.controllers]
         active = [c for c in controllers if c and c.service.controller and c.service.controller.is_active]
         if len(active) != 1:
-            missing.append(f"controllers in office: {active}")
+            missing.append(f"active controllers: {active}")
         if self.store.space.list_prefix(ISR_CHANGE_PREFIX):
             missing.append("ISR changes that no controller has read")
         topic = self.topic()

@@ -44,7 +44,7 @@ def main() -> int:
     chosen: list[Path] = parser.parse_args().values
     files = chosen or [path for folder in VALUES for path in sorted(folder.glob("*.yaml"))]
     if find_helm() is None:
-        return _without("no helm here ('make kube-tools')")
+        return _without("helm is not installed ('make kube-tools')")
     faults = []
     try:
         for path in files:
@@ -107,7 +107,7 @@ def helm(*arguments: str) -> str:
     """Returns helm's output. Raises HelmFailedError."""
     program = find_helm()
     if program is None:
-        raise HelmFailedError("no helm")
+        raise HelmFailedError("helm is not installed")
     done = subprocess.run(
         [program, *arguments], capture_output=True, text=True, timeout=HELM_TIMEOUT_S, check=False
     )
@@ -129,7 +129,7 @@ def _mapping(loader: Any, node: yaml.MappingNode) -> dict[Any, Any]:
     keys = [loader.construct_object(key, deep=True) for key, _ in node.value]
     for key in keys:
         if keys.count(key) > 1:
-            raise yaml.constructor.ConstructorError(None, None, f"{key} is there twice", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"{key} is repeated", node.start_mark)
     mapping: dict[Any, Any] = loader.construct_mapping(node, deep=True)
     return mapping
 

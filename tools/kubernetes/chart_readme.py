@@ -45,7 +45,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="only compare")
+    parser.add_argument("--check", action="store_true", help="compare, and do not write")
     check = parser.parse_args().check
     text = (CHART / "values.yaml").read_text("utf-8")
     schema = json.loads((CHART / "values.schema.json").read_text("utf-8"))
@@ -58,7 +58,7 @@ def main() -> int:
     found = readme.read_text("utf-8")
     wanted = with_table(found, table(text))
     if check and found != wanted:
-        sys.stderr.write(f"charts/tidelog/README.md is not what values.yaml says: run {NAME}\n")
+        sys.stderr.write(f"charts/tidelog/README.md does not match values.yaml: run {NAME}\n")
         return 1
     if not check:
         readme.write_text(wanted, "utf-8")
@@ -99,7 +99,7 @@ def problems_of(text: str, schema: dict[str, Any]) -> list[str]:
     ]
     absent = (path for path in _allowed(schema, schema) if not _has(values, path))
     return problems + [
-        f"{path} is in values.schema.json, but has no default here"
+        f"{path} is in values.schema.json, but has no default in values.yaml"
         for path in absent
         if path not in NOT_IN_VALUES
     ]
@@ -128,7 +128,7 @@ def with_table(readme: str, made: str) -> str:
     before, begin, rest = readme.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"charts/tidelog/README.md: {BEGIN} ... {END} expected")
+        raise ValueError(f"charts/tidelog/README.md: the lines {BEGIN} and {END} are missing")
     return f"{before}{BEGIN}\n\n{made}\n{END}{after}"
 
 

@@ -1,10 +1,11 @@
 #!/bin/bash
-# The suites in charts/tidelog/tests, by helm-unittest. Without it, says so and succeeds; with REQUIRE_ALL=1 it fails.
+# Runs the suites in charts/tidelog/tests with helm-unittest. If it is not installed, prints a message and succeeds; with
+# REQUIRE_ALL=1 it fails.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")"
 eval "$(./install_tools.sh env)"
 if ! command -v helm-unittest >/dev/null; then
-  echo "chart's unit tests not run: no helm-unittest here ('make kube-tools')" >&2
+  echo "the chart's unit tests did not run: helm-unittest is not installed ('make kube-tools')" >&2
   [ -z "${REQUIRE_ALL:-}" ]
   exit
 fi

@@ -1,11 +1,11 @@
 #!/bin/bash
-# What `make check` and `make e2e` need to judge the chart: helm, helm-unittest, promtool.
+# Installs the tools that `make check` and `make e2e` need for the chart: helm, helm-unittest, promtool.
 #
-#   install_tools.sh          installs what is missing (Go modules of go/go.mod, pinned with their sums; promtool by apt)
+#   install_tools.sh          installs missing tools (Go modules of go/go.mod, pinned with checksums; promtool by apt)
 #   install_tools.sh env      prints the export that a shell needs (PATH)
-#   install_tools.sh missing  names what is missing; exit 1 if anything is
+#   install_tools.sh missing  names missing tools; exits with 1 if there are any
 #
-# Needs Go 1.24 or newer for the first two and root for the last.
+# The Go tools need Go 1.24 or newer, promtool needs root.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")"
 TOOLS=${TIDELOG_TOOLS:-$HOME/.cache/tidelog/tools}
@@ -16,7 +16,7 @@ declare -A PACKAGE=(
   [helm-unittest]=github.com/helm-unittest/helm-unittest/cmd/helm-unittest
 )
 
-# What `go build` of helm leaves unsaid: helm's version, and that of the Kubernetes it renders for without a cluster.
+# `go build` does not set helm's version and the version of Kubernetes for which helm renders without a cluster.
 CHARTUTIL=helm.sh/helm/v3/pkg/chartutil LINT=helm.sh/helm/v3/pkg/lint/rules
 LDFLAGS="-s -w -X helm.sh/helm/v3/internal/version.version=v3.19.5"
 for package in $CHARTUTIL $LINT; do LDFLAGS+=" -X $package.k8sVersionMajor=1 -X $package.k8sVersionMinor=34"; done
@@ -38,7 +38,7 @@ install() {
     if [ "$tool" = promtool ]; then
       [ "$(id -u)" = 0 ] || sudo=(sudo -n)
       "${sudo[@]}" apt-get -o DPkg::Lock::Timeout=300 update -qq
-      # The package would start a server of its own.
+      # Without this policy, the package would start a server.
       local policy=/usr/sbin/policy-rc.d made=
       [ -e $policy ] || { printf '#!/bin/sh\nexit 101\n' | "${sudo[@]}" tee $policy >/dev/null; "${sudo[@]}" chmod 755 $policy; made=1; }
       DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get -o DPkg::Lock::Timeout=300 install -y -qq --no-install-recommends prometheus >/dev/null

@@ -1,12 +1,13 @@
 #!/bin/bash
-# Images of the services and of etcd without a container engine or registry, loaded into the lab (`make image-lab`).
+# Builds images of the services and of etcd without a container engine or registry, and loads them into the lab
+# (`make image-lab`).
 #
-#   lab_images.sh [TAG]          builds what changed and loads localhost/tidelog:TAG (default dev) and localhost/tidelog-etcd:TAG
-#   lab_images.sh TAG spark      localhost/tidelog-spark:TAG, the Spark jobs' (1.3 GB), in their place
+#   lab_images.sh [TAG]          loads localhost/tidelog:TAG (default dev) and localhost/tidelog-etcd:TAG
+#   lab_images.sh TAG spark      loads localhost/tidelog-spark:TAG instead, the image of the Spark jobs (1.3 GB)
 #
-# The same as deploy/images/Containerfile, from Debian packages: a root file system of Python alone (no shell), the
-# packages of deploy/images/requirements.txt, tidelog's own wheel of HEAD (REVISION=..., or REVISION=worktree). Each is
-# a layer of its own and made anew only if what it is made of changed. Needs root, the lab's cache and mmdebstrap.
+# The image is like that of deploy/images/Containerfile, but from Debian packages: a root file system with Python and no
+# shell, the packages of deploy/images/requirements.txt, and tidelog's wheel of HEAD (REVISION=..., or REVISION=worktree).
+# Each is a layer, which is built again only if its inputs have changed. Needs root, the lab's cache and mmdebstrap.
 set -euo pipefail
 cd "$(dirname "$(readlink -f "$0")")/../.."
 TAG=${1:-dev}
@@ -16,7 +17,7 @@ K8S_LAB=${K8S_LAB:-../shared/k8s-lab}
 K8S_CACHE=${K8S_CACHE:-$HOME/.cache/k8s-lab}
 CACHE=${TIDELOG_IMAGE_CACHE:-$HOME/.cache/tidelog/images}
 PYTHON=${PYTHON:-.venv/bin/python}
-SITE=usr/local/lib/python3.11/dist-packages # Debian 12's
+SITE=usr/local/lib/python3.11/dist-packages # the path of Debian 12
 ROOT_FS=$CACHE/root
 SPARK_ROOT_FS=$CACHE/spark-root
 
@@ -24,7 +25,7 @@ say() { printf '%(%T)T %s\n' -1 "$*" >&2; }
 [ "$(id -u)" = 0 ] || { echo "building an image from Debian packages needs root" >&2; exit 1; }
 [ -x "$PYTHON" ] || { echo "needs $PYTHON: make setup" >&2; exit 1; }
 mkdir -p "$CACHE"
-exec 9>"$CACHE/.lock"; flock 9 # two of these at the same time would write the same layers
+exec 9>"$CACHE/.lock"; flock 9 # two runs at the same time would write the same layers
 work=$(mktemp -d "$CACHE/work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 
@@ -43,7 +44,7 @@ base_layer() {
   rm -rf "$ROOT_FS"; rm -f "$CACHE"/{packages,code}.stamp
   mmdebstrap --quiet --mode=root --variant=extract --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
     --include=python3.11-minimal,libpython3.11-stdlib,libstdc++6,ca-certificates bookworm "$work/root"
-  # What a service needs: the interpreter, its libraries, certificates. No shell, no package tools, no Perl.
+  # A service needs the interpreter, its libraries and certificates, but no shell, package tools or Perl.
   find "$work/root/usr/bin" "$work/root/usr/sbin" ! -type d ! -name python3.11 -delete
   rm -rf "$work/root"/{var,boot,media,mnt,opt,srv,home,run,root}/* "$work/root"/usr/{include,games} \
     "$work/root"/usr/share/{doc,man,locale,info,lintian,bash-completion,perl,perl5,debconf,menu,pixmaps,bug,base-files} \
@@ -73,7 +74,7 @@ packages_layer() {
     --only-binary :all: --implementation cp --python-version 3.11 --platform manylinux_2_28_x86_64 \
     --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --platform manylinux1_x86_64 \
     -r deploy/images/requirements.txt
-  # of the API server's client the half for asyncio, as large as all the rest, is not used
+  # half of the API server's client is for asyncio and is not used
   rm -rf "$ROOT_FS/$SITE"/{bin,kubernetes/aio}
   find "$ROOT_FS/$SITE" -depth -type d -name tests -exec rm -rf {} +
   in_root -m compileall -q -j 2 --invalidation-mode unchecked-hash "/$SITE"
@@ -88,7 +89,7 @@ wheel_paths() {
   git ls-tree --name-only "$revision" services client pyproject.toml README.md LICENSE
 }
 
-# The wheel of `make compiled`, if it is of this revision and of the image's Python.
+# Prints the wheel of `make compiled`, if it matches this revision and the image's Python.
 compiled_wheel() {
   [ "$REVISION" = worktree ] || git diff --quiet "$REVISION" -- services pyproject.toml || return 0
   ! make -sq build/compiled/.made 2>/dev/null || ls build/wheel/tidelog-*-cp311-cp311-*.whl 2>/dev/null || true
@@ -120,21 +121,21 @@ code_layer() {
   install -m 755 deploy/images/tidelog "$work/code/usr/local/bin/tidelog"
   mkdir -p "$ROOT_FS/mnt/code"
   mount --bind "$work/code" "$ROOT_FS/mnt/code"
-  # its paths as they will be in the image, so that a traceback names the file that is there
+  # the paths are those in the image, so that tracebacks name existing files
   in_root -m compileall -q -j 2 --invalidation-mode unchecked-hash -s /mnt/code -p / /mnt/code || { umount "$ROOT_FS/mnt/code"; exit 1; }
   umount "$ROOT_FS/mnt/code"
   layer code "$work/code" usr
   made code "$stamp"
 }
 
-# Java, bash (Spark's scripts) and tini beside Python; the packages and tidelog lie in the layers of the services.
+# Java, bash (for Spark's scripts) and tini in addition to Python. The services' layers contain the packages and tidelog.
 spark_base_layer() {
   local stamp; stamp=$(declare -f spark_base_layer | sha256sum)
   if up_to_date spark-base "$stamp" && [ -d "$SPARK_ROOT_FS" ]; then return; fi
   command -v mmdebstrap >/dev/null || { echo "needs mmdebstrap: apt-get install mmdebstrap" >&2; exit 1; }
   say "base of the Spark image: Python and Java from Debian packages"
   rm -rf "$SPARK_ROOT_FS"; rm -f "$CACHE/spark-packages.stamp"
-  # Java's certificates are made by maintainer scripts, so they run.
+  # The maintainer scripts run, because they create Java's certificates.
   mmdebstrap --quiet --mode=root --variant=minbase --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
     --include=python3.11-minimal,libpython3.11-stdlib,libstdc++6,ca-certificates,openjdk-17-jre-headless,tini \
     bookworm "$work/spark-root" >/dev/null 2>&1
@@ -145,7 +146,7 @@ spark_base_layer() {
   printf 'tidelog:x:10001:\n' >> "$work/spark-root/etc/group"
   mkdir -p "$work/spark-root/var/lib/tidelog" "$work/spark-root/var/tmp" "$work/spark-root/$SITE" "$work/spark-root/opt"
   ln -s "/$SITE/pyspark" "$work/spark-root/opt/spark"
-  mkdir -p "$work/spark-root/dev/shm" # semaphores of compileall
+  mkdir -p "$work/spark-root/dev/shm" # for semaphores of compileall
   chmod 1777 "$work/spark-root/tmp" "$work/spark-root/var/tmp"
   chroot "$work/spark-root" /usr/bin/python3.11 -I -m compileall -q --invalidation-mode unchecked-hash /usr/lib/python3.11 || true
   layer spark-base "$work/spark-root" .
@@ -159,7 +160,7 @@ spark_packages_layer() {
   up_to_date spark-packages "$stamp" && return
   say "packages of deploy/images/requirements-spark.txt, and Spark's JARs"
   rm -rf "${SPARK_ROOT_FS:?}/$SITE"; mkdir -p "$SPARK_ROOT_FS/$SITE"
-  # pyspark comes as source only, with nothing to compile in it
+  # pyspark is distributed only as source, without code to compile
   "$PYTHON" -m pip --disable-pip-version-check install -q --target "$SPARK_ROOT_FS/$SITE" --no-deps --require-hashes \
     --no-build-isolation -r deploy/images/requirements-spark.txt
   rm -rf "$SPARK_ROOT_FS/$SITE"/{bin,pyspark/examples,pyspark/python,pyspark/jars/connect-repl}
@@ -194,7 +195,7 @@ etcd_image() {
 }
 
 node() { ctr --address "${K8S_RUN:-/var/lib/k8s-lab}/containerd/containerd.sock" -n k8s.io "$@"; }
-# An image whose label says that it is made of the same is there already.
+# An image whose label names the same inputs need not be loaded again.
 loaded() { node images ls "name==$1" 2>/dev/null | grep -qF "tidelog.made-of=$2"; }
 load() { # NAME FILE STAMP
   "$K8S_LAB/cluster-up.sh" load "$2" >/dev/null

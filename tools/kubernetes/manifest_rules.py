@@ -74,7 +74,7 @@ def _twice(manifests: list[Manifest]) -> Iterator[str]:
             yield f"{name_of(manifest)}: rendered twice"
         seen.add(key)
         if len(str(manifest.get("metadata", {}).get("name", ""))) > 63 and manifest["kind"] == "Service":
-            yield f"{name_of(manifest)}: a name of more than 63 characters"
+            yield f"{name_of(manifest)}: the name has more than 63 characters"
 
 
 def _missing_references(
@@ -86,7 +86,7 @@ def _missing_references(
     for pod in pods:
         for kind, name in _references(pod):
             if (kind, name) not in there:
-                yield f"{pod.owner}: {kind} {name} is nowhere"
+                yield f"{pod.owner}: there is no {kind} {name}"
 
 
 def _references(pod: PodOf) -> Iterator[tuple[str, str]]:
@@ -118,11 +118,11 @@ def _services_without_pods(manifests: list[Manifest], pods: list[PodOf]) -> Iter
         selector = manifest["spec"]["selector"].items()
         chosen = [pod for pod in pods if selector <= pod.labels.items()]
         if not chosen:
-            yield f"{name_of(manifest)}: no pod has the labels it selects"
+            yield f"{name_of(manifest)}: no pod has the selected labels"
         for port in manifest["spec"]["ports"]:
             target = port.get("targetPort", port["port"])
             if chosen and not any(target in _port_names(pod) for pod in chosen):
-                yield f"{name_of(manifest)}: no pod it selects has the port {target}"
+                yield f"{name_of(manifest)}: no selected pod has the port {target}"
 
 
 def _selectors(manifests: list[Manifest]) -> Iterator[str]:
@@ -130,7 +130,7 @@ def _selectors(manifests: list[Manifest]) -> Iterator[str]:
         if manifest["kind"] in ("Deployment", "StatefulSet"):
             wanted = manifest["spec"]["selector"]["matchLabels"].items()
             if not wanted <= manifest["spec"]["template"]["metadata"]["labels"].items():
-                yield f"{name_of(manifest)}: its selector does not match its pods' labels"
+                yield f"{name_of(manifest)}: the selector does not match the labels of the pods"
 
 
 def _port_names(pod: PodOf) -> set[Any]:
@@ -146,20 +146,20 @@ def _ports(pod: PodOf) -> Iterator[str]:
             for action in ("httpGet", "tcpSocket", "grpc"):
                 port = container.get(probe, {}).get(action, {}).get("port")
                 if port is not None and port not in known:
-                    yield f"{container['name']}: the {probe} asks port {port}, which it has not"
+                    yield f"{container['name']}: the container has no port {port} for its {probe}"
 
 
 def _mounts(pod: PodOf) -> Iterator[str]:
     volumes = [volume["name"] for volume in pod.spec["volumes"]]
     for name in {name for name in volumes if volumes.count(name) > 1}:
-        yield f"two volumes are called {name}"
+        yield f"two volumes have the name {name}"
     for container in pod.containers:
         names = [variable["name"] for variable in container.get("env", ())]
         for name in sorted({name for name in names if names.count(name) > 1}):
             yield f"{container['name']}: {name} is set twice"
         for mount in container.get("volumeMounts", ()):
             if mount["name"] not in volumes:
-                yield f"{container['name']}: mounts {mount['name']}, which is no volume of the pod"
+                yield f"{container['name']}: mounts {mount['name']}, but the pod has no such volume"
 
 
 def _unrestricted(pod: PodOf, given: Set[tuple[str, str]]) -> Iterator[str]:
@@ -183,8 +183,8 @@ def _unrestricted(pod: PodOf, given: Set[tuple[str, str]]) -> Iterator[str]:
         if "ALL" not in context.get("capabilities", {}).get("drop", ()):
             yield f"{container['name']}: keeps capabilities"
         if not context.get("readOnlyRootFilesystem"):
-            yield f"{container['name']}: its root file system is writable"
+            yield f"{container['name']}: the root file system is writable"
         if not container.get("resources", {}).get("limits", {}).get("memory"):
-            yield f"{container['name']}: no limit of memory"
+            yield f"{container['name']}: no memory limit"
         if container["image"].rpartition(":")[2] in ("latest", ""):
             yield f"{container['name']}: the image {container['image']} has no fixed tag"

@@ -148,7 +148,9 @@ def module_directory(module: GoModule) -> Path:
     """
     go = shutil.which("go", path=os.pathsep.join([os.environ.get("PATH", ""), *GO_PLACES]))
     if go is None:
-        raise SchemasMissingError("no Go here to fetch the schemas with (apt-get install golang)")
+        raise SchemasMissingError(
+            "Go is not installed and cannot download the schemas (apt-get install golang)"
+        )
     command = [go, "mod", "download", "-json", f"{module.path}@{module.version}"]
     with tempfile.TemporaryDirectory() as outside_any_module:
         try:
@@ -161,13 +163,15 @@ def module_directory(module: GoModule) -> Path:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise SchemasMissingError(f"{module.path} was not fetched in time") from error
+            raise SchemasMissingError(f"{module.path} was not downloaded in time") from error
     try:
         answer = json.loads(done.stdout)
     except ValueError as error:
         raise SchemasMissingError(f"{module.path}: {done.stderr.strip() or done.stdout}") from error
     if "Dir" not in answer:
-        raise SchemasMissingError(f"{module.path} can't be fetched: {answer.get('Error', done.stderr)}")
+        raise SchemasMissingError(f"{module.path} cannot be downloaded: {answer.get('Error', done.stderr)}")
     if answer.get("Sum") != module.sum:
-        raise SchemasMissingError(f"{module.path} {module.version} is not what was pinned: {answer['Sum']}")
+        raise SchemasMissingError(
+            f"{module.path} {module.version} has another checksum than the pinned one: {answer['Sum']}"
+        )
     return Path(answer["Dir"])

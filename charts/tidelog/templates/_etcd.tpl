@@ -1,4 +1,4 @@
-{{/* How the services reach etcd, and what the bundled one is. Owner: CHART-ETCD. */}}
+{{/* The services' connection to etcd, and the bundled etcd. Owner: CHART-ETCD. */}}
 
 {{/* Name of the bundled etcd's StatefulSet and headless service; its pods are NAME-0, NAME-1, ... */}}
 {{- define "tidelog.etcd.name" -}}
@@ -10,12 +10,12 @@
 {{- printf "%s.%s.svc.%s" (include "tidelog.etcd.name" .) .Release.Namespace .Values.clusterDomain -}}
 {{- end -}}
 
-{{/* "https" if the bundled etcd speaks TLS. */}}
+{{/* "https" if the bundled etcd uses TLS, otherwise "http". */}}
 {{- define "tidelog.etcd.scheme" -}}
 {{- if include "tidelog.tls.enabled" . }}https{{ else }}http{{ end -}}
 {{- end -}}
 
-{{/* Endpoints, comma-separated, as tidelog.etcd.endpoints takes them: every member, for clients choose. */}}
+{{/* The endpoints of all members, comma-separated, for tidelog.etcd.endpoints. Clients choose among them. */}}
 {{- define "tidelog.etcd.endpoints" -}}
 {{- if .Values.etcd.bundled -}}
 {{- $endpoints := list -}}
@@ -28,7 +28,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* NAME=PEER-URL of each member, as etcd's --initial-cluster takes them. */}}
+{{/* NAME=PEER-URL of each member, for etcd's --initial-cluster. */}}
 {{- define "tidelog.etcd.initialCluster" -}}
 {{- $members := list -}}
 {{- range $i := until (int .Values.etcd.replicas) -}}
@@ -38,7 +38,7 @@
 {{- join "," $members -}}
 {{- end -}}
 
-{{/* The secret with ca.crt, tls.crt, tls.key that the services show to etcd; nothing without TLS. */}}
+{{/* The Secret with ca.crt, tls.crt and tls.key that the services present to etcd; empty without TLS. */}}
 {{- define "tidelog.etcd.clientSecretName" -}}
 {{- if .Values.etcd.bundled -}}
 {{- if include "tidelog.tls.enabled" . -}}
@@ -49,7 +49,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Entries of `env:` of everything that talks to etcd: endpoints, prefix, user, TLS files. */}}
+{{/* Entries of `env:` for all clients of etcd: endpoints, prefix, user, TLS files. */}}
 {{- define "tidelog.etcd.env" -}}
 - name: TIDELOG_ETCD_ENDPOINTS
   value: {{ include "tidelog.etcd.endpoints" . | quote }}
@@ -77,13 +77,13 @@
 {{- end }}
 {{- end -}}
 
-{{/* Entries of `volumes:` and `volumeMounts:` for the same (/etc/tidelog/etcd-tls), or nothing. */}}
+{{/* Entries of `volumes:` and `volumeMounts:` for these TLS files (/etc/tidelog/etcd-tls), or nothing. */}}
 {{- define "tidelog.etcd.volumes" -}}
 {{- with include "tidelog.etcd.clientSecretName" . -}}
 - name: etcd-tls
   secret:
     secretName: {{ . }}
-    # The group of the pod may read it, nobody else.
+    # Only the pod's group may read it.
     defaultMode: 0440
 {{- end -}}
 {{- end -}}
@@ -95,7 +95,7 @@
 {{- end -}}
 {{- end -}}
 
-{{/* What the schema can't say about etcd and TLS. */}}
+{{/* Rules for etcd and TLS that the schema cannot express. */}}
 {{- define "tidelog.validate.etcd" -}}
 {{- if .Values.etcd.bundled -}}
 {{- with lookup "apps/v1" "StatefulSet" .Release.Namespace (include "tidelog.etcd.name" .) -}}
@@ -120,8 +120,8 @@
 {{- end -}}
 
 {{/*
-Image of the container that runs before a member. That of the installation is kept, for it is no reason to restart
-etcd whenever the services are exchanged.
+Image of the init container of etcd's members. Upgrades keep the image of the installation, because a new version of the
+services must not restart etcd.
 */}}
 {{- define "tidelog.etcd.joinImage" -}}
 {{- $image := include "tidelog.image" . -}}

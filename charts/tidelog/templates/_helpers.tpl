@@ -1,10 +1,10 @@
-{{/* Names, labels and images: what every template of the chart uses. */}}
+{{/* Names, labels and images for all templates of the chart. */}}
 
 {{- define "tidelog.name" -}}
 {{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* 40 characters at most: what is appended to it must stay a name. */}}
+{{/* At most 40 characters, so that names with suffixes are valid. */}}
 {{- define "tidelog.fullname" -}}
 {{- if .Values.fullnameOverride -}}
 {{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
@@ -22,7 +22,7 @@
 {{- printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" -}}
 {{- end -}}
 
-{{/* Labels that never change. (dict "root" $ "component" "broker"); without a component those of the release. */}}
+{{/* Labels that never change: (dict "root" $ "component" "broker"), or without a component, those of the release. */}}
 {{- define "tidelog.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "tidelog.name" .root }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -31,7 +31,7 @@ app.kubernetes.io/component: {{ . }}
 {{- end }}
 {{- end -}}
 
-{{/* All labels of an object. (dict "root" $ "component" "broker") */}}
+{{/* All labels of an object: (dict "root" $ "component" "broker"). */}}
 {{- define "tidelog.labels" -}}
 {{ include "tidelog.selectorLabels" . }}
 app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
@@ -48,7 +48,7 @@ helm.sh/chart: {{ include "tidelog.chart" .root }}
 {{- include "tidelog.imageReference" (dict "image" .Values.image "tag" .Chart.AppVersion) -}}
 {{- end -}}
 
-{{/* (dict "image" {registry, repository, tag, digest} "tag" what holds where tag is empty) */}}
+{{/* The reference of an image: (dict "image" {registry, repository, tag, digest} "tag" DEFAULT_TAG). */}}
 {{- define "tidelog.imageReference" -}}
 {{- $repository := .image.repository -}}
 {{- with .image.registry -}}{{- $repository = printf "%s/%s" . $repository -}}{{- end -}}
@@ -69,7 +69,7 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* The ids of the brokers, comma-separated, from brokers.firstId on. */}}
+{{/* The ids of the brokers, comma-separated, starting at brokers.firstId. */}}
 {{- define "tidelog.brokerIds" -}}
 {{- $ids := list -}}
 {{- range $i := until (int .Values.brokers.replicas) -}}
@@ -78,12 +78,12 @@ imagePullSecrets:
 {{- join "," $ids -}}
 {{- end -}}
 
-{{/* Name of the StatefulSet and of the service of one broker: (dict "root" $ "id" 0). Its pod is NAME-0. */}}
+{{/* Name of the StatefulSet and of the Service of one broker: (dict "root" $ "id" 0). Its pod is NAME-0. */}}
 {{- define "tidelog.brokerName" -}}
 {{- printf "%s-broker-%d" (include "tidelog.fullname" .root) (int .id) -}}
 {{- end -}}
 
-{{/* Host that a broker is reached at inside the cluster: its service's, whose address outlives its pods. */}}
+{{/* Host of a broker inside the cluster: the name of its Service, whose address does not change with its pods. */}}
 {{- define "tidelog.brokerHost" -}}
 {{- printf "%s.%s.svc.%s" (include "tidelog.brokerName" .) .root.Release.Namespace .root.Values.clusterDomain -}}
 {{- end -}}
@@ -108,7 +108,7 @@ imagePullSecrets:
 {{- printf "%s-group-coordinator" (include "tidelog.fullname" .) -}}
 {{- end -}}
 
-{{/* Service account of brokers, controllers and coordinators; hooks have their own (ROLL's templates). */}}
+{{/* Service account of brokers, controllers and coordinators. Hooks have their own (_roll.tpl). */}}
 {{- define "tidelog.serviceAccountName" -}}
 {{- if .Values.serviceAccount.create -}}
 {{- default (include "tidelog.fullname" .) .Values.serviceAccount.name -}}
@@ -117,19 +117,19 @@ imagePullSecrets:
 {{- end -}}
 {{- end -}}
 
-{{/* What podSecurity's `restricted` asks of a pod: the user of the images, their group on the volumes. */}}
+{{/* The pod's security context for the pod security standard `restricted`: the images' user, and its group for volumes. */}}
 {{- define "tidelog.podSecurityContext" -}}
 {{- $restricted := dict "runAsNonRoot" true "runAsUser" 10001 "runAsGroup" 10001 "fsGroup" 10001 "fsGroupChangePolicy" "OnRootMismatch" "seccompProfile" (dict "type" "RuntimeDefault") -}}
 {{- toYaml (mergeOverwrite $restricted (deepCopy .Values.podSecurityContext)) -}}
 {{- end -}}
 
-{{/* ... and of each container. */}}
+{{/* The containers' security context for the same standard. */}}
 {{- define "tidelog.containerSecurityContext" -}}
 {{- $restricted := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
 {{- toYaml (mergeOverwrite $restricted (deepCopy .Values.containerSecurityContext)) -}}
 {{- end -}}
 
-{{/* Environment that says which pod this is, by the downward API. */}}
+{{/* Environment variables that describe the pod and its node, from the downward API. */}}
 {{- define "tidelog.podEnv" -}}
 - name: POD_NAME
   valueFrom: {fieldRef: {fieldPath: metadata.name}}

@@ -1,4 +1,4 @@
-{{/* What brokers listen on and what they tell clients. Each takes (dict "root" $ "id" 3 "index" 0). */}}
+{{/* The brokers' listeners and their advertised addresses. Each template takes (dict "root" $ "id" 3 "index" 0). */}}
 
 {{/* The entry of listeners.external.brokers for this broker, as JSON. */}}
 {{- define "tidelog.externalBroker" -}}
@@ -30,8 +30,8 @@
 {{- end -}}
 
 {{/*
-The host that clients outside are told. Of a NodePort it is the node that the pod runs on, unless a name was given; of
-a ClusterIP its service's. Of a load balancer without a name: {address}, see tidelog.externalIsDiscovered.
+The host that clients outside the cluster receive. For a NodePort, it is the pod's node unless a name is given; for a
+ClusterIP, the name of the Service; for a load balancer without a name, {address} (see tidelog.externalIsDiscovered).
 */}}
 {{- define "tidelog.externalHost" -}}
 {{- $external := .root.Values.listeners.external -}}
@@ -52,8 +52,8 @@ $(NODE_IP)
 {{- end -}}
 
 {{/*
-Whether the address of this broker's load balancer is to be found out: it is not known before the balancer is there. Then
-an init container waits for it and writes what the broker advertises.
+Whether the address of this broker's load balancer must be discovered, because it is unknown until the load balancer
+exists. In this case, an init container waits for the address and writes the broker's advertised listeners.
 */}}
 {{- define "tidelog.externalIsDiscovered" -}}
 {{- $external := .root.Values.listeners.external -}}
@@ -62,7 +62,7 @@ true
 {{- end -}}
 {{- end -}}
 
-{{/* The names of the services whose addresses are to be found out, as JSON. */}}
+{{/* The names of the Services whose addresses must be discovered, as JSON. */}}
 {{- define "tidelog.discoveredServices" -}}
 {{- $names := list -}}
 {{- range $index := until (int .Values.brokers.replicas) -}}
@@ -74,7 +74,7 @@ true
 {{- toJson $names -}}
 {{- end -}}
 
-{{/* Local where clients are told the pod's own node: no other need pass their bytes on. */}}
+{{/* Local if clients receive the address of the pod's own node, so that no other node forwards their traffic. */}}
 {{- define "tidelog.externalTrafficPolicy" -}}
 {{- $external := .root.Values.listeners.external -}}
 {{- if $external.externalTrafficPolicy -}}

@@ -1,6 +1,6 @@
 {{/* Monitors, rules, dashboards. Owner: CHART-ETCD, DASHBOARDS. */}}
 
-{{/* Labels that rules and dashboards expect (rules/README.md), made of the pod's own. */}}
+{{/* Labels that rules and dashboards expect (rules/README.md), derived from the pod's labels. */}}
 {{- define "tidelog.metrics.relabelings" -}}
 - sourceLabels: [__meta_kubernetes_pod_label_app_kubernetes_io_instance]
   targetLabel: release
@@ -10,7 +10,7 @@
   targetLabel: broker
 {{- end -}}
 
-{{/* What is scraped how, the same in both monitors: (.Values.metrics.serviceMonitor). */}}
+{{/* The common part of both monitors: (.Values.metrics.serviceMonitor). */}}
 {{- define "tidelog.metrics.endpoint" -}}
 - port: metrics
   path: /metrics
@@ -31,7 +31,7 @@
   {{- end }}
 {{- end -}}
 
-{{/* Pods that have metrics: of the services and of the bundled etcd, not of jobs and tests. */}}
+{{/* Pods that have metrics: those of the services and of the bundled etcd, not those of jobs and tests. */}}
 {{- define "tidelog.metrics.podSelector" -}}
 matchLabels:
   {{- include "tidelog.selectorLabels" (dict "root" $) | nindent 2 }}
@@ -41,7 +41,7 @@ matchExpressions:
     values: [broker, controller, group-coordinator, etcd]
 {{- end -}}
 
-{{/* Where runbooks are, without a slash at its end. */}}
+{{/* The address of the runbooks, without a slash at its end. */}}
 {{- define "tidelog.metrics.runbookUrl" -}}
 {{- trimSuffix "/" (default (printf "configmap/%s-runbooks" (include "tidelog.fullname" .)) .Values.metrics.prometheusRule.runbookUrl) -}}
 {{- end -}}

@@ -1,6 +1,6 @@
 {{/* Parts of network-policies.yaml. Owner: CHART-ETCD. */}}
 
-{{/* Peers: the three services of this release. */}}
+{{/* The peers for the three services of this release. */}}
 {{- define "tidelog.networkPolicy.services" -}}
 - podSelector:
     matchLabels:
@@ -11,7 +11,7 @@
         values: [broker, controller, group-coordinator]
 {{- end -}}
 
-{{/* A rule for who reads metrics: (dict "root" $ "port" 9404). The release's own pods too: the roll asks brokers. */}}
+{{/* The rule for readers of metrics: (dict "root" $ "port" 9404). It includes the release's own pods, because the roll reads brokers' metrics. */}}
 {{- define "tidelog.networkPolicy.metrics" -}}
 - ports: [{port: {{ .port }}}]
   {{- with .root.Values.networkPolicy.metrics.from }}
@@ -23,7 +23,7 @@
   {{- end }}
 {{- end -}}
 
-{{/* `egress:` if it is limited: names, this release, an etcd of the user's, Kubernetes' API where it is asked. */}}
+{{/* `egress:` if it is restricted: DNS, this release, an external etcd, and Kubernetes' API for the pods that use it. */}}
 {{- define "tidelog.networkPolicy.egress" -}}
 {{- $policy := .root.Values.networkPolicy -}}
 {{- if $policy.egress.enabled -}}
@@ -40,7 +40,7 @@ egress:
       {{- end }}
   {{- end }}
   {{- if .withApi }}
-  # Kubernetes' API, for the node's zone; wherever it is, its service's port and the usual one behind it.
+  # Kubernetes' API, which provides the node's zone: the port of its Service and the usual port of its pods.
   - ports: [{port: 443}, {port: 6443}]
   {{- end }}
   {{- with $policy.egress.extra }}

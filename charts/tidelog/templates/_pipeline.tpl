@@ -1,4 +1,4 @@
-{{/* The Spark jobs: a driver for each archive, executors that it asks Kubernetes for. */}}
+{{/* The Spark jobs: a driver for each archive, which requests executors from Kubernetes. */}}
 
 {{- define "tidelog.pipeline.name" -}}
 {{- printf "%s-pipeline" (include "tidelog.fullname" .) -}}
@@ -8,7 +8,7 @@
 {{- include "tidelog.imageReference" (dict "image" .Values.pipeline.image "tag" .Chart.AppVersion) -}}
 {{- end -}}
 
-{{/* The drivers' account; executors run under that of the services, which may do nothing of theirs. */}}
+{{/* The drivers' service account. Executors use that of the services, which does not have the drivers' permissions. */}}
 {{- define "tidelog.pipeline.serviceAccountName" -}}
 {{- if .Values.pipeline.serviceAccount.create -}}
 {{- default (include "tidelog.pipeline.name" .) .Values.pipeline.serviceAccount.name -}}
@@ -21,7 +21,7 @@
 {{- default (printf "%s-tables" (include "tidelog.pipeline.name" .)) .Values.pipeline.storage.existingClaim -}}
 {{- end -}}
 
-{{/* What Spark reads as spark-defaults.conf; pipeline.sparkConf goes over it. */}}
+{{/* The text of spark-defaults.conf. pipeline.sparkConf overrides it. */}}
 {{- define "tidelog.pipeline.sparkConf" -}}
 {{- $pipeline := .Values.pipeline -}}
 {{- $executors := $pipeline.executors -}}
@@ -58,7 +58,7 @@
 {{- end }}
 {{- end -}}
 
-{{/* Where pods of drivers or executors may run: (dict "root" $ "values" .Values.pipeline.driver). */}}
+{{/* The scheduling of drivers' or executors' pods: (dict "root" $ "values" .Values.pipeline.driver). */}}
 {{- define "tidelog.pipeline.placement" -}}
 {{- $segments := .root.Values.pipeline.segments -}}
 enableServiceLinks: false
@@ -84,7 +84,7 @@ tolerations:
 affinity:
   {{- toYaml .values.affinity | nindent 2 }}
 {{- else if and (eq $segments.source "mount") $segments.brokers }}
-# A volume that one node writes to can be read on that node only: where its broker is.
+# A ReadWriteOnce volume can be read only on the node of its broker.
 affinity:
   podAffinity:
     requiredDuringSchedulingIgnoredDuringExecution:
@@ -113,7 +113,7 @@ affinity:
     claimName: {{ $claim }}
     readOnly: true
   {{- else }}
-  # Each pod has a clone of its own, made with the pod and gone with it.
+  # Each pod has its own clone, which is created and deleted with the pod.
   ephemeral:
     volumeClaimTemplate:
       spec:
@@ -137,7 +137,7 @@ affinity:
 {{- end }}
 {{- end -}}
 
-{{/* `metadata:` and `spec:` of a driver's pod: (dict "root" $ "archive" one of pipeline.archives). */}}
+{{/* `metadata:` and `spec:` of a driver's pod: (dict "root" $ "archive" ARCHIVE), where ARCHIVE is an entry of pipeline.archives. */}}
 {{- define "tidelog.pipeline.driver" -}}
 {{- $driver := .root.Values.pipeline.driver -}}
 {{- $conf := printf "%s%s" (include "tidelog.pipeline.sparkConf" .root) (include "tidelog.pipeline.executor" .root) -}}
@@ -161,7 +161,7 @@ spec:
   restartPolicy: OnFailure
   {{- end }}
   serviceAccountName: {{ include "tidelog.pipeline.serviceAccountName" .root }}
-  # It asks Kubernetes for its executors.
+  # The driver requests its executors from Kubernetes.
   automountServiceAccountToken: true
   terminationGracePeriodSeconds: {{ $driver.terminationGracePeriodSeconds }}
   {{- include "tidelog.pipeline.placement" (dict "root" .root "values" $driver) | nindent 2 }}
@@ -195,7 +195,7 @@ spec:
           value: /etc/tidelog/spark
         - name: TIDELOG_SPARK_MASTER
           value: k8s://https://kubernetes.default.svc
-        # The address that executors call the driver at; it owns them, so they go when its pod does.
+        # The address at which executors reach the driver. Its pod owns them, so they are deleted with it.
         - name: SPARK_LOCAL_HOSTNAME
           value: $(POD_IP)
         - name: PYSPARK_SUBMIT_ARGS
@@ -230,7 +230,7 @@ spec:
     {{- end }}
 {{- end -}}
 
-{{/* Template of the executors' pods, for Spark's scheduler: it adds image, command, environment and resources. */}}
+{{/* Template of the executors' pods. Spark's scheduler adds image, command, environment and resources. */}}
 {{- define "tidelog.pipeline.executor" -}}
 {{- $executors := .Values.pipeline.executors -}}
 apiVersion: v1

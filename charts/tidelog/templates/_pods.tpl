@@ -1,7 +1,8 @@
-{{/* What the pods of all three services have in common. Each takes (dict "root" $ "component" "broker" "values" ...). */}}
+{{/* Common parts of the pods of all three services. Each template takes (dict "root" $ "component" "broker" "values" ...). */}}
 
 {{/*
-`metadata:` of a pod template; without the chart's version, which alone is no reason to exchange pods. "settings" is the text of its settings: when it changes, so must the pod.
+`metadata:` of a pod template. It omits the chart's version, because a new version alone must not replace pods. "settings"
+is the text of the pod's settings: if it changes, the pod must be replaced.
 */}}
 {{- define "tidelog.podMetadata" -}}
 labels:
@@ -22,7 +23,7 @@ annotations:
   {{- end }}
 {{- end -}}
 
-{{/* The part of a pod's spec that says who it is and where it may run. */}}
+{{/* The part of a pod's spec with its service account and its scheduling. */}}
 {{- define "tidelog.podPlacement" -}}
 serviceAccountName: {{ include "tidelog.serviceAccountName" .root }}
 automountServiceAccountToken: false
@@ -31,7 +32,7 @@ enableServiceLinks: false
 securityContext:
   {{- include "tidelog.podSecurityContext" .root | nindent 2 }}
 terminationGracePeriodSeconds: {{ .values.terminationGracePeriodSeconds }}
-# Names inside the cluster have four dots: with Kubernetes' own 5 each would be looked up three times in vain.
+# Names inside the cluster have four dots. With Kubernetes' default of 5, each lookup would first try three wrong names.
 dnsConfig:
   options:
     - name: ndots
@@ -96,8 +97,8 @@ podAntiAffinity:
 {{- end -}}
 
 {{/*
-The probes ask the metrics port, which answers from the first moment, also while logs are recovered: startup and
-liveness whether the process lives, readiness whether it serves.
+The probes use the metrics port, which responds from the start, also during the recovery of logs. Startup and liveness
+probes check whether the process is alive, the readiness probe whether it serves requests.
 */}}
 {{- define "tidelog.probes" -}}
 startupProbe:
@@ -147,7 +148,7 @@ spec:
     type: RollingUpdate
     rollingUpdate:
       {{- if eq .values.antiAffinity "hard" }}
-      # There may be no node left for one more.
+      # There may be no node left for an additional pod.
       maxSurge: 0
       maxUnavailable: 1
       {{- else }}

@@ -1,6 +1,7 @@
 {{/*
-Hooks around an upgrade or rollback (ADR 0018). Before it `prepare` refuses or drains brokers that go, grows volumes and
-holds the Deployments; after it `roll` exchanges pods in a safe order. Nothing of it runs at the installation.
+Hooks around an upgrade or rollback (ADR 0018). Before it, `prepare` refuses changes or drains brokers that will be
+removed, expands volumes and pauses the Deployments. After it, `roll` replaces pods in a safe order. No hook runs at the
+installation.
 */}}
 
 {{- define "tidelog.roll.name" -}}
@@ -16,7 +17,7 @@ holds the Deployments; after it `roll` exchanges pods in a safe order. Nothing o
 {{- if .root.Values.rbac.create -}}{{- .name -}}{{- else -}}{{- .root.Values.roll.serviceAccountName -}}{{- end -}}
 {{- end -}}
 
-{{/* Brokers by their pods, ready or not: during a roll some aren't, and after a bad upgrade maybe none is. */}}
+{{/* The brokers' pods, ready or not. During a roll some are not ready, and after a bad upgrade perhaps none is. */}}
 {{- define "tidelog.roll.bootstrap" -}}
 {{- printf "%s.%s.svc.%s:9092" (include "tidelog.brokersServiceName" .) .Release.Namespace .Values.clusterDomain -}}
 {{- end -}}
@@ -24,7 +25,7 @@ holds the Deployments; after it `roll` exchanges pods in a safe order. Nothing o
 {{/* `spec:` of a hook's Job: (dict "root" $ "component" "roll" "name" ... "timeoutSeconds" 1800 "args" [...]). */}}
 {{- define "tidelog.roll.jobSpec" -}}
 {{- $roll := .root.Values.roll -}}
-# Evicted, it is started again; a refusal stays one.
+# An evicted pod is started again. A refusal is final.
 backoffLimit: 3
 podFailurePolicy:
   rules:

@@ -1,8 +1,8 @@
-{{/* Settings: what a user gives by Kafka's name, as a properties file, one for each kind of service. */}}
+{{/* Settings by Kafka's name, as a properties file for each kind of service. */}}
 
 {{/*
-What holds unless a user says otherwise: three replicas, two of which must have what is acknowledged, or as many as
-there are brokers. Said by name, so that a topic of the brokers' own, wanted before all of them are up, waits for them.
+Default settings: three replicas, two of which must store acknowledged records, or as many replicas as there are
+brokers. The number is explicit, so that internal topics that are needed before all brokers run wait for the brokers.
 */}}
 {{- define "tidelog.defaultSettings" -}}
 {{- $replicas := min 3 (int .Values.brokers.replicas) -}}
@@ -19,7 +19,7 @@ transaction.state.log.min.isr: {{ $minIsr }}
 {{- toYaml (mergeOverwrite (include "tidelog.defaultSettings" .root | fromYaml) (deepCopy .root.Values.settings) (deepCopy .own)) -}}
 {{- end -}}
 
-{{/* A properties file of the same. Helm reads numbers as floats, and would print large ones with an exponent. */}}
+{{/* The same settings as a properties file. Helm reads numbers as floats and would print large ones with an exponent. */}}
 {{- define "tidelog.properties" -}}
 {{- $settings := include "tidelog.settings" . | fromYaml -}}
 {{- range $name := keys $settings | sortAlpha }}
@@ -39,8 +39,8 @@ transaction.state.log.min.isr: {{ $minIsr }}
 {{- end -}}
 
 {{/*
-Entries of `env:` that all services have: (dict "root" $ "values" .Values.brokers). A stop is over a little before the
-node would end it, so that the process itself says what it did not get to.
+Entries of `env:` that all services have: (dict "root" $ "values" .Values.brokers). The limit of a stop is slightly
+shorter than the node's, so that the process itself reports unfinished work.
 */}}
 {{- define "tidelog.serviceEnv" -}}
 {{ include "tidelog.podEnv" .root }}
@@ -61,7 +61,7 @@ node would end it, so that the process itself says what it did not get to.
 {{- end }}
 {{- end -}}
 
-{{/* Traces, if switched on: entries of `env:`, `volumes:`, `volumeMounts:`. */}}
+{{/* Entries of `env:`, `volumes:` and `volumeMounts:` for traces, if they are enabled. */}}
 {{- define "tidelog.tracing.env" -}}
 {{- if .Values.tracing.enabled -}}
 - name: TIDELOG_TRACING_OTLP_ENDPOINT

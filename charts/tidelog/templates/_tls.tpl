@@ -4,7 +4,7 @@
 {{- if ne .Values.tls.mode "disabled" }}true{{ end -}}
 {{- end -}}
 
-{{/* Secrets with ca.crt, tls.crt and tls.key: of the services, of etcd's members, of etcd's clients. */}}
+{{/* Secrets with ca.crt, tls.crt and tls.key for the services, for etcd's members and for etcd's clients. */}}
 {{- define "tidelog.tls.servicesSecretName" -}}
 {{- if eq .Values.tls.mode "secret" }}{{ .Values.tls.secret.services }}{{ else }}{{ include "tidelog.fullname" . }}-tls{{ end -}}
 {{- end -}}
@@ -16,8 +16,8 @@
 {{- end -}}
 
 {{/*
-Names in the services' certificate, comma-separated. Who calls a pod by its address checks for `tidelog`, the first:
-a certificate of this release's authority is what counts, not where its holder runs.
+Names in the services' certificate, comma-separated. A service that connects to a pod's address checks the first name,
+`tidelog`: the certificate must come from this release's authority, and its holder may run anywhere.
 */}}
 {{- define "tidelog.tls.servicesDnsNames" -}}
 {{- $svc := printf "%s.svc.%s" .Release.Namespace .Values.clusterDomain -}}
@@ -30,8 +30,8 @@ a certificate of this release's authority is what counts, not where its holder r
 {{- end -}}
 
 {{/*
-Names in the certificate of etcd's members. A member that is called looks the caller's address up: by the address
-(the wildcard matches) or by each name.
+Names in the certificate of etcd's members. A member resolves the address of a connecting member, by the address (the
+wildcard matches) or by each name.
 */}}
 {{- define "tidelog.tls.etcdDnsNames" -}}
 {{- $names := list -}}
@@ -69,7 +69,7 @@ Names in the certificate of etcd's members. A member that is called looks the ca
 {{- end -}}
 {{- end -}}
 
-{{/* What the schema can't say about TLS. */}}
+{{/* Rules for TLS that the schema cannot express. */}}
 {{- define "tidelog.validate.tls" -}}
 {{- with lookup "apps/v1" "StatefulSet" .Release.Namespace (include "tidelog.brokerName" (dict "root" $ "id" .Values.brokers.firstId)) -}}
 {{- $hadTls := false -}}

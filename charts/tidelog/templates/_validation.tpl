@@ -14,7 +14,7 @@ value and what to do. Included once, by templates/configmap.yaml; other parts de
 {{- include "tidelog.validate.pipeline" . -}}
 {{- end -}}
 
-{{/* Names of StatefulSets end in labels of 63 characters: room for "-broker-2147480000-" and a hash of ten. */}}
+{{/* Labels contain the names of StatefulSets and have at most 63 characters, including "-broker-2147480000-" and a hash of ten. */}}
 {{- define "tidelog.validate.names" -}}
 {{- if contains "." (include "tidelog.fullname" .) -}}
 {{- fail (printf "fullnameOverride: %q contains a dot, but names of Services contain only letters, digits and '-'" (include "tidelog.fullname" .)) -}}

@@ -95,7 +95,7 @@ class Release:
         for pod in self.pods("controller"):
             if self.metrics(pod.name).get(OFFICE) == 1:
                 return pod.name
-        raise ActivityFailed("no controller says that it is in office")
+        raise ActivityFailed("no controller reports that it is active")
 
     def replicas(self, topic: str) -> dict[int, tuple[int, list[int]]]:
         """Returns partition -> leader (or -1) and replicas, from the first broker that answers."""

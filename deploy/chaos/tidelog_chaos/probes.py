@@ -49,7 +49,7 @@ def lacking(release: Release) -> list[str]:
     metrics_of = [release.metrics(pod.name) for pod in release.pods("controller")]
     offices = [metrics for metrics in metrics_of if metrics.get(OFFICE) == 1]
     if len(offices) != 1:
-        wrong.append(f"{len(offices)} controllers in office")
+        wrong.append(f"{len(offices)} active controllers")
     elif offices[0].get(OFFLINE, 0) > 0:
         wrong.append(f"{offices[0][OFFLINE]:.0f} partitions offline")
     return wrong
