@@ -32,6 +32,8 @@ PROCESS_CLOCK_RATES: Final = (0.7, 0.9, 1.0, 1.1, 1.5)
 RESTART_AFTER_S: Final = (0.1, 0.5, 2.0, 5.0, 10.0)
 TRAP_LASTS_S: Final = 3.0
 PROPOSAL_DELAY_S: Final = 1.5
+PROPOSAL_WEIGHT: Final = 4
+"""The weight of faults in the middle of an ISR change, relative to the other weights below."""
 MOST_LEADER_CHANGES: Final = 4
 LEADER_CHANGE_S: Final = (0.3, 3.0)
 MOMENTS: Final = ("store", "log")
@@ -64,7 +66,7 @@ class Faults:
             (self._trouble_a_disk, 2),
             (self._set_trap, 6),
             (self._hurry_leaders, 2),
-            (self._await_proposal, 4),
+            (self._await_proposal, PROPOSAL_WEIGHT),
         ]
         if world.plan.coordination is not None:
             self._kinds += [
