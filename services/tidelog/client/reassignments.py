@@ -64,11 +64,13 @@ def standing_of(cluster: Cluster, topics: Collection[str] = ()) -> Standing:
     Raises KafkaError, ClientError.
     """
     view = cluster.describe()
+    # Moves are read before the replicas. The target of a move that ends in between is then known. In the
+    # other order, its old replicas would count as the final ones.
+    under_way = list_reassignments(cluster)
     found = cluster.topics(topics or None)
     for name in topics:
         if name not in found:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic '{name}' does not exist")
-    under_way = list_reassignments(cluster)
     assignment: dict[PartitionKey, tuple[int, ...]] = {}
     for topic in found.values():
         for partition in topic.partitions:

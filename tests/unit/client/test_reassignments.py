@@ -14,6 +14,7 @@ from tidelog.client.reassignments import (
     alter_reassignments,
     elect_preferred_leaders,
     list_reassignments,
+    standing_of,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.api_keys import ApiKey
@@ -35,7 +36,13 @@ from tidelog.wire.messages.list_partition_reassignments import (
     OngoingPartitionReassignment,
     OngoingTopicReassignment,
 )
-from tidelog.wire.messages.metadata import MetadataResponse, MetadataResponseBroker, MetadataResponseTopic
+from tidelog.wire.messages.metadata import (
+    MetadataRequest,
+    MetadataResponse,
+    MetadataResponseBroker,
+    MetadataResponsePartition,
+    MetadataResponseTopic,
+)
 
 
 def answering(**answers: Any) -> ScriptedBroker:
@@ -91,6 +98,35 @@ def test_running_moves() -> None:
     answer = ListPartitionReassignmentsResponse(error_message=None, topics=topics)
     with answering(LIST_PARTITION_REASSIGNMENTS=answer) as broker, Cluster(broker.bootstrap) as cluster:
         assert list_reassignments(cluster) == {("t", 2): Reassignment((3, 1), (3,), (1,))}
+
+
+def test_a_move_that_ends_between_the_requests_counts_as_finished() -> None:
+    brokers: list[MetadataResponseBroker] = []
+    moving = [OngoingTopicReassignment("t", [OngoingPartitionReassignment(0, [3, 1], [3], [1])])]
+    replicas = [3, 1]
+
+    def metadata(request: MetadataRequest, version: int) -> MetadataResponse:
+        seen = [MetadataResponsePartition(0, 0, 1, 0, list(replicas), [1], [])]
+        if request.topics != []:
+            end_move()
+        return MetadataResponse(
+            brokers=brokers, controller_id=1, topics=[MetadataResponseTopic(0, "t", partitions=seen)]
+        )
+
+    def listed(request: Any, version: int) -> ListPartitionReassignmentsResponse:
+        answer = ListPartitionReassignmentsResponse(error_message=None, topics=list(moving))
+        end_move()
+        return answer
+
+    def end_move() -> None:
+        moving.clear()
+        replicas[:] = [3]
+
+    answers = {ApiKey.METADATA: metadata, ApiKey.LIST_PARTITION_REASSIGNMENTS: listed}
+    with ScriptedBroker(answers) as broker:
+        brokers.append(MetadataResponseBroker(1, "127.0.0.1", broker.port))
+        with Cluster(broker.bootstrap) as cluster:
+            assert standing_of(cluster).assignment == {("t", 0): (3,)}
 
 
 def test_unnecessary_elections_do_not_count() -> None:

@@ -91,7 +91,7 @@ def command(
     for component in (CONTROLLER, GROUP_COORDINATOR):
         for workload in found.deployments(component):
             found.pause(workload.name, True)
-            progress.tell(f"deployment {workload.name} is held")
+            progress.tell(f"deployment {workload.name} is paused")
 
 
 def refuse_unless_empty(bootstrap_server: str, leaving: Sequence[int]) -> None:

@@ -37,7 +37,7 @@ def writes(scripted: ScriptedRelease) -> list[tuple[str, str]]:
 HELD = [("PATCH", f"{DEPLOYMENTS}/r-controller"), ("PATCH", f"{DEPLOYMENTS}/r-group-coordinator")]
 
 
-def test_deployments_are_held(scripted: ScriptedRelease) -> None:
+def test_deployments_are_paused(scripted: ScriptedRelease) -> None:
     assert prepare(scripted).exit_code == 0
     assert writes(scripted) == HELD
     assert all(body == {"spec": {"paused": True}} for _, _, body in scripted.api.writes)

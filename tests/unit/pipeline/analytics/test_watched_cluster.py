@@ -187,7 +187,7 @@ def test_a_killed_broker_is_an_episode_with_its_name(cluster: TidelogCluster) ->
         wanted = planned(proposal)
         assert any(key[0] == LOPSIDED for key in wanted), "all of it is on broker 1"
         alter_reassignments(client, wanted)
-        # A move ends after the request is answered, and brokers learn of its end later still.
+        # A running move counts as finished, but brokers learn of its end slightly later than the controller.
         deadline_s = time.monotonic() + 30
         for key, members in wanted.items():
             while set(standing_of(client, [key[0]]).assignment[key]) != set(members):
