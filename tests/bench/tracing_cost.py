@@ -1,11 +1,12 @@
-"""What tracing costs a produce and a fetch: CPU time a request, of the broker's own code without sockets.
+"""Measures the cost of tracing for a produce and a fetch: the CPU time of a request in the broker's code,
+without sockets.
 
 .venv/bin/python tests/bench/tracing_cost.py [ROUNDS]
 
-The variants take turns, round by round, in one process, rounds so short that most aren't interrupted; the
-least time of a variant's rounds is its cost.
-`off` is a broker without tracing, `off again` the same once more: how far the two are apart is what the
-method can't tell. The others trace that share of requests, into an exporter that does nothing.
+The variants run in turns in one process. Rounds are so short that most are not interrupted, and the least
+time of a variant's rounds is its cost. `off` is a broker without tracing, and so is `off again`: their
+difference is the error of the method. The other variants trace that share of requests, with an exporter that
+does nothing.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ SHARES = (0.0, 0.01, 1.0)
 
 
 class Plug:
-    """A connection whose answers go nowhere."""
+    """A connection that discards its responses."""
 
     peer_host, peer_port = "127.0.0.1", 50_000
     is_closed = False
@@ -69,7 +70,7 @@ class Plug:
                 chunk.release()
 
     def wait_for(self, context: Any) -> None:
-        """It is answered in this turn."""
+        """Does nothing, because the request is answered in this turn."""
 
     def is_waiting_for(self, context: Any) -> bool:
         return False
@@ -113,12 +114,12 @@ class Variant:
         self._plug = Plug(lab.runner.get_loop())
 
     def produce(self) -> None:
-        """Appended and answered at once."""
+        """Appends a batch, which is answered at once."""
         frame = produce_frame("t", self._lab.clock.wall_ms())
         self._measure("produce", lambda: self._dispatch(frame), answers=1)
 
     def fetch_and_produce(self) -> None:
-        """A fetch at the log's end, which waits, and the produce that ends its waiting."""
+        """Waits with a fetch at the log's end until a produce ends the wait."""
         frame, replica = (
             produce_frame("t", self._lab.clock.wall_ms()),
             self._lab.broker.leader_replica("t", 0),
@@ -198,7 +199,7 @@ def main() -> None:
         made = variants(Path(directory))
         shuffled = random.Random(1)
         for _ in range(rounds):
-            shuffled.shuffle(made)  # who comes after a dear one finds the caches cold
+            shuffled.shuffle(made)  # a variant that follows an expensive one finds cold caches
             for variant in made:
                 variant.produce()
                 variant.fetch_and_produce()

@@ -110,17 +110,23 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--namespace", default="tidelog-chaos")
     parser.add_argument("--tag", default="dev", help="of localhost/tidelog")
-    parser.add_argument("--upgrade-tag", default="", help="what `upgrade` rolls to; the same if not given")
+    parser.add_argument(
+        "--upgrade-tag", default="", help="the image tag that `upgrade` installs; by default, the same tag"
+    )
     parser.add_argument("--directory", type=Path, default=Path("build/chaos"), help="of the report")
-    parser.add_argument("--experiments", default="", help="their names, by commas; instead of all kinds")
-    parser.add_argument("--without", default="", help="kinds to leave out")
+    parser.add_argument(
+        "--experiments", default="", help="names of experiments, separated by commas, instead of all kinds"
+    )
+    parser.add_argument("--without", default="", help="kinds to omit")
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--records-per-s", type=float, default=200)
-    parser.add_argument("--minutes", type=float, default=240, help="after these no experiment begins")
-    parser.add_argument("--storage-class", default="", help="the cluster's own, in place of small volumes")
+    parser.add_argument("--minutes", type=float, default=240, help="minutes after which no experiment begins")
+    parser.add_argument(
+        "--storage-class", default="", help="a storage class of the cluster, instead of small volumes"
+    )
     parser.add_argument("--title", default="Chaos on the lab")
-    parser.add_argument("--keep-lab", action="store_true", help="a lab that was started stays")
-    parser.add_argument("--keep-images", action="store_true", help="the images that are loaded are used")
+    parser.add_argument("--keep-lab", action="store_true", help="keep a lab that was started")
+    parser.add_argument("--keep-images", action="store_true", help="use the loaded images")
     return parser
 
 

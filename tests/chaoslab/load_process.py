@@ -26,12 +26,14 @@ def main() -> int:
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--directory", type=Path, required=True)
     parser.add_argument(
-        "--prefix", default="chaos", help="of topics, groups and transactional ids; a new one"
+        "--prefix",
+        default="chaos",
+        help="prefix of topics, groups and transactional ids; by default, a new one",
     )
     parser.add_argument("--records-per-s", type=float, default=200)
     parser.add_argument("--replicas", type=int, default=3)
     parser.add_argument("--min-insync-replicas", type=int, default=2)
-    parser.add_argument("--no-verdict", action="store_true", help="the history is judged later")
+    parser.add_argument("--no-verdict", action="store_true", help="do not judge the history")
     parser.add_argument("--seconds", type=float, default=None)
     options = parser.parse_args()
     over = threading.Event()

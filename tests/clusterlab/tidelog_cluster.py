@@ -159,7 +159,7 @@ class TidelogCluster:
         for index, part in enumerate(line):
             if part.startswith("--listen-client-urls"):
                 return part.split("=", 1)[1] if "=" in part else line[index + 1]
-        raise RuntimeError(f"etcd (process {pid}) was told no --listen-client-urls: {line}")
+        raise RuntimeError(f"etcd (process {pid}) has no --listen-client-urls: {line}")
 
     def etcd(self) -> EtcdGateway:
         return EtcdGateway(self.etcd_url())
@@ -168,7 +168,7 @@ class TidelogCluster:
         """Returns the name of the process that holds /controller."""
         found = self.etcd().get("/controller")
         if found is None:
-            raise RuntimeError("nobody holds /controller")
+            raise RuntimeError("no controller holds /controller")
         return f"controller-{found.json['controller_id']}"
 
     def log_dir(self, broker_id: int) -> Path:

@@ -60,7 +60,7 @@ def view_of_any(addresses: Iterable[str], topic: str) -> TopicView:
             return topic_view(address, topic)
         except (OSError, KeyError):
             continue
-    raise ConnectionError(f"no broker says anything about {topic}")
+    raise ConnectionError(f"no broker knows {topic}")
 
 
 def await_view(
@@ -83,5 +83,5 @@ def await_view(
             assert not isinstance(view, str)
             return view
         if time.monotonic() > deadline_s:
-            raise TimeoutError(f"not what was waited for in {timeout_s} s: {shown}")
+            raise TimeoutError(f"the wanted view was not there after {timeout_s} s: {shown}")
         time.sleep(ASK_AGAIN_S)

@@ -118,7 +118,7 @@ def main() -> int:
             try:
                 suite.build()
             except subprocess.CalledProcessError as error:
-                print(f"the suite can't be built: {' '.join(error.cmd)} ended with {error.returncode}")
+                print(f"the suite cannot be built: {' '.join(error.cmd)} ended with {error.returncode}")
                 return 1
             print(f"built after {time.monotonic() - began_s:.0f} s", flush=True)
             if not seeds:
@@ -137,7 +137,7 @@ def main() -> int:
     passed = sum(outcome is Outcome.PASS for outcome in found.values())
     took_s = time.monotonic() - began_s
     print(f"{passed} of {len(found)} tests passed, {len(problems)} not as expected, {took_s:.0f} s")
-    print(f"what they printed: {BUILD}/kgo.log")
+    print(f"the output of the tests: {BUILD}/kgo.log")
     return bool(problems)
 
 

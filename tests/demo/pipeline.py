@@ -79,7 +79,7 @@ def broker_at(bootstrap: str, directory: Path, console: Console) -> Iterator[Non
         until = time.monotonic() + START_TIMEOUT_S
         while not answers(host, int(port)):
             if process.poll() is not None or time.monotonic() > until:
-                raise DemoError(f"the broker didn't start; {log.name} tells why")
+                raise DemoError(f"the broker did not start; {log.name} contains the reason")
             time.sleep(LOOK_S)
         yield
     finally:

@@ -135,12 +135,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--short", action="store_true", help="what CI runs")
     parser.add_argument("--only", default="", metavar="SUITE", help="this suite, such as pipeline")
-    parser.add_argument("--keep-lab", action="store_true", help="a lab that was started stays")
-    parser.add_argument("--keep-images", action="store_true", help="the images that are loaded are used")
+    parser.add_argument("--keep-lab", action="store_true", help="keep a lab that was started")
+    parser.add_argument("--keep-images", action="store_true", help="use the loaded images")
     parser.add_argument("--tag", default="dev", help="of localhost/tidelog")
-    parser.add_argument("--previous-tag", default="previous", help="of the image that is upgraded from")
     parser.add_argument(
-        "--previous", default="", help="the revision that image is made of; the newest release"
+        "--previous-tag", default="previous", help="tag of the image from which the release is upgraded"
+    )
+    parser.add_argument(
+        "--previous", default="", help="revision of that image; by default, the newest release"
     )
     parser.add_argument("--namespace", default="tidelog-e2e")
     parser.add_argument(

@@ -75,7 +75,7 @@ class Lab:
 
     def _expect_possible(self) -> None:
         if not (LAB / "cluster-up.sh").exists():
-            raise LabUnavailableError(f"{LAB} is not there, and KUBECONFIG is not set")
+            raise LabUnavailableError(f"{LAB} does not exist, and KUBECONFIG is not set")
         if os.geteuid():
             raise LabUnavailableError("the lab needs root, and KUBECONFIG is not set")
         unshare = shutil.which("unshare")

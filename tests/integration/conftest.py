@@ -66,7 +66,7 @@ def bootstrap(shared_broker: BrokerProcess | None) -> str:
 def start_broker(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
     """Returns start_broker(settings={...}, start=True, data_dir=..., port=...), which starts a broker."""
     if os.environ.get(EXTERNAL_BOOTSTRAP):
-        pytest.skip(f"starts its own brokers, {EXTERNAL_BOOTSTRAP} names one that runs")
+        pytest.skip(f"the test starts its own brokers, but {EXTERNAL_BOOTSTRAP} names a running one")
     own: list[BrokerProcess] = []
     numbers = itertools.count(1)
 

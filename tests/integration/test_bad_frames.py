@@ -103,7 +103,7 @@ def test_an_unknown_version_of_api_versions_is_answered_in_version_0(raw: RawCli
 def test_api_versions_equals_kafkas(raw: RawClient) -> None:
     answer = raw.call("api_versions", 3, client_software_name="librdkafka", client_software_version="2.0")
     served = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
-    assert served[PRODUCE] == (0, 13), "0: librdkafka needs it though 0 to 2 are refused"
+    assert served[PRODUCE] == (0, 13), "version 0: librdkafka needs it although versions 0 to 2 are rejected"
     assert served[FETCH][0] == 4
     assert served[FETCH][1] >= 17
     assert served[METADATA] == (0, 13)

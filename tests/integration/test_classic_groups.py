@@ -114,7 +114,7 @@ def test_the_next_member_continues_at_the_committed_offsets(
     await_true(lambda: len(second.read) >= PARTITIONS * EACH)
     second.stop()
     assert set(second.read) == offsets(2) - offsets(1)
-    assert len(second.read) == PARTITIONS * EACH, "nothing was read twice"
+    assert len(second.read) == PARTITIONS * EACH, "no record was read twice"
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ def test_a_static_member_returns_without_a_rebalance(
     again = start_members(group_instance_id="two", **settings)
     await_true(lambda: again.owned[0] == lost)
     after = assignments(describe(bootstrap, group))
-    assert len(before.keys() & after.keys()) == 1, "the one that stayed kept its id"
+    assert len(before.keys() & after.keys()) == 1, "the remaining member kept its id"
     assert sorted(map(sorted, before.values())) == sorted(map(sorted, after.values()))
 
 

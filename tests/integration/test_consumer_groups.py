@@ -169,7 +169,7 @@ def test_the_next_member_continues_at_the_committed_offsets(
     await_true(lambda: len(second.read) >= PARTITIONS * EACH)
     second.stop()
     assert set(second.read) == offsets(2) - offsets(1)
-    assert len(second.read) == PARTITIONS * EACH, "nothing was read twice"
+    assert len(second.read) == PARTITIONS * EACH, "no record was read twice"
 
 
 @pytest.mark.slow
@@ -253,7 +253,7 @@ def test_members_continue_after_the_broker_was_killed(
     broker.kill()
     broker.start()
     after = await_shares(bootstrap, group, [4, 4, 4])
-    assert after.group_epoch == before.group_epoch, "members were not gone"
+    assert after.group_epoch == before.group_epoch, "the members had not left"
     assert {m.member_id: m.assignment for m in after.members} == {
         m.member_id: m.assignment for m in before.members
     }

@@ -122,7 +122,7 @@ def test_from_the_middle_of_a_batch(raw: RawClient, bootstrap: str, topic: str) 
     produce_values(bootstrap, topic, [b"x"] * 100, linger_ms=200)
     found = read_offsets(fetch(raw, topic, {0: 150})[0])
     assert found[0] <= 150 <= found[-1] == 199
-    assert found[0] > 0, "the batch before is not needed"
+    assert found[0] > 0, "the previous batch is not needed"
 
 
 def test_an_empty_fetch_waits_max_wait(raw: RawClient, topic: str) -> None:

@@ -40,7 +40,7 @@ def outcomes(
 def test_tool(outcomes: dict[str, tuple[str, str]], name: str, shared_broker: BrokerProcess | None) -> None:
     state, said = outcomes[name]
     if name == "DumpLogSegments" and shared_broker is None:
-        pytest.skip("the external broker's files are elsewhere")
+        pytest.skip("the files of the external broker are not here")
     assert state == "ok", said
 
 

@@ -185,7 +185,7 @@ def test_retention_by_size(start_broker: StartBroker) -> None:
     bootstrap = start_broker({"log.retention.check.interval.ms": "300"}).bootstrap
     create_topic(bootstrap, "t", configs={"retention.bytes": "2000000", "segment.bytes": "1048576"})
     produce_values(bootstrap, "t", [b"%04d" % i * 2500 for i in range(800)], batch_num_messages=10)
-    wait_until(lambda: earliest_offset(bootstrap, "t") > 400, "too little was deleted")
+    wait_until(lambda: earliest_offset(bootstrap, "t") > 400, "too few records were deleted")
     first = earliest_offset(bootstrap, "t")
     assert first <= 600
     messages = consume_messages(bootstrap, "t", 800 - first)

@@ -113,5 +113,5 @@ def test_a_client_that_never_reads_is_throttled(own_broker: BrokerProcess, reque
             except BlockingIOError:
                 time.sleep(0.05)
         assert memory_bytes(own_broker) - idle < GREEDY_LIMIT_BYTES
-        assert sent < MOST_READ_BYTES, "the broker read on and on"
+        assert sent < MOST_READ_BYTES, "the broker continued to read"
         produce_values(own_broker.bootstrap, "t", [b"others are served"])

@@ -29,13 +29,15 @@ def main() -> int:
             [sys.executable, "-m", "sim", *sys.argv[1:]],
             {**os.environ, "PYTHONHASHSEED": HASH_SEED},
         )
-    parser = argparse.ArgumentParser(prog="python -m sim", description="Simulate clusters, a seed each.")
+    parser = argparse.ArgumentParser(
+        prog="python -m sim", description="Simulates clusters, one for each seed."
+    )
     parser.add_argument("--seeds", type=int, default=200)
     parser.add_argument("--first-seed", type=int, default=1)
-    parser.add_argument("--planted", choices=sorted(PLANTED), help="break tidelog in this way first")
+    parser.add_argument("--planted", choices=sorted(PLANTED), help="plant this fault in tidelog first")
     parser.add_argument("--until-found", action="store_true", help="stop at the first seed that fails")
     parser.add_argument(
-        "--show-trace-hash", action="store_true", help="to see that a run is repeated exactly"
+        "--show-trace-hash", action="store_true", help="show a hash of the events, to compare runs"
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     arguments = parser.parse_args()

@@ -332,7 +332,7 @@ class Faults:
                     self._kill_coordinator(other)
 
         self._later(for_s + chance.choice((0.05, 0.2, 1.0)), kill_others)
-        return f"{process} stands still for {for_s:.1f} s, the others die when it goes on"
+        return f"{process} is frozen for {for_s:.1f} s, the others die when it continues"
 
     def _isolate_coordinator(self) -> str | None:
         """Isolates a coordinator from all others, or only from the store. It continues to decide while
@@ -522,7 +522,7 @@ class Faults:
 
         for number in range(rounds):
             self._later(number * pause_s, depose)
-        return f"{rounds} leader changes of {topic_partition} every {pause_s:.1f} s, {deaf} hears of none"
+        return f"{rounds} leader changes of {topic_partition} every {pause_s:.1f} s, {deaf} learns of none"
 
     def _end_lease_of(self, broker_id: int) -> None:
         store = self._world.store
@@ -563,7 +563,7 @@ class Faults:
         self._cut({(process.name, STORE)}, PROPOSAL_DELAY_S)
         if self._crash_machine(joins) is None:
             self._kill_broker(joins)
-        self._note(f"broker {joins} about to join {topic_partition} dies, the store hears of it later")
+        self._note(f"broker {joins} about to join {topic_partition} dies, the store learns of it later")
         self._later(2 * PROPOSAL_DELAY_S, lambda: self._kill_these(others))
 
     def _strike_shrink(
@@ -574,7 +574,7 @@ class Faults:
         """
         stay = list(proposal.isr)
         self._cut({(broker_name(b), STORE) for b in stay}, PROPOSAL_DELAY_S)
-        self._note(f"ISR of {topic_partition} shrinks to {stay}, the store does not hear of it")
+        self._note(f"ISR of {topic_partition} shrinks to {stay}, the store does not learn of it")
         self._later(PROPOSAL_DELAY_S, lambda: self._kill_these(stay))
 
     def _kill_these(self, brokers: list[int]) -> None:

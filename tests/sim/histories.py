@@ -43,7 +43,7 @@ class ShardWriters:
         newest = self._newest.setdefault(shard, epoch)
         if epoch < newest:
             self._fail(
-                "nobody writes to a shard after a newer owner",
+                "no owner writes to a shard after a newer one",
                 f"{shard}: {data!r} of shard epoch {epoch}, after {newest}",
             )
         self._newest[shard] = max(newest, epoch)
@@ -120,7 +120,7 @@ class CommitHistory:
                 continue
             if found is None or found.is_older_than(later):
                 self._fail(
-                    "an acknowledged commit is never lost, nor replaced by an older one",
+                    "an acknowledged commit is never lost or replaced by an older one",
                     f"{group} {partition}: read {found}, acknowledged was {later}",
                 )
                 return
@@ -218,10 +218,10 @@ class TransactionHistory:
         if is_commit and transaction.told_commit is False:
             self._fail("an acknowledged abort is never committed", where)
         if len(set(transaction.outcomes.values())) > 1:
-            self._fail("a transaction is seen whole or not at all", where)
+            self._fail("a transaction is visible as a whole or not at all", where)
         if is_commit:
             if transaction.found.get(topic_partition, 0) < transaction.written.get(topic_partition, 0):
-                self._fail("a transaction is seen whole or not at all", where)
+                self._fail("a transaction is visible as a whole or not at all", where)
             key = (topic_partition, transaction.client)
             if self._last_committed.get(key, -1) >= transaction.number:
                 self._fail("transactions are seen in order", where)
@@ -231,7 +231,7 @@ class TransactionHistory:
         """Records that the coordinator has answered the EndTxn."""
         transaction.told_commit = is_commit
         if any(outcome != is_commit for outcome in transaction.outcomes.values()):
-            self._fail("what was answered to EndTxn holds", f"{transaction}")
+            self._fail("the answers to EndTxn are kept", f"{transaction}")
 
     def shown(self, topic_partition: TopicPartition, header: BatchHeader, data: bytes, reader: str) -> None:
         """Records that a read_committed reader received this batch and was not told that it is aborted."""
@@ -239,7 +239,7 @@ class TransactionHistory:
             return
         transaction = self.transactions[transaction_name(data)]
         if not transaction.outcomes.get(topic_partition):
-            self._fail("read_committed shows what is committed only", f"{reader} {header} {transaction}")
+            self._fail("read_committed shows only committed records", f"{reader} {header} {transaction}")
 
     def hidden(self, topic_partition: TopicPartition, header: BatchHeader, data: bytes, reader: str) -> None:
         """Records that a read_committed reader was told that this batch is aborted."""
@@ -261,7 +261,7 @@ class TransactionHistory:
         for transaction in self.transactions.values():
             for topic_partition, count in transaction.written.items():
                 if transaction.found.get(topic_partition, 0) < count:
-                    self._fail("what is acknowledged is committed", f"{topic_partition}: {transaction}")
+                    self._fail("everything acknowledged is committed", f"{topic_partition}: {transaction}")
             if transaction.told_commit and not all(transaction.outcomes.get(p) for p in transaction.written):
                 self._fail("an acknowledged commit is never aborted", f"{transaction}")
 

@@ -112,7 +112,7 @@ class Invariants:
                 f" {core.log_end_offset}",
             )
         if core.log_start_offset > self.deleted_below.get(topic_partition, 0):
-            self.fail("nothing is deleted unasked", f"{where}: begins at {core.log_start_offset}")
+            self.fail("no record is deleted without a request", f"{where}: begins at {core.log_start_offset}")
         if core.is_leader and (before is None or before[2] != core.leader_epoch):
             self._began_to_lead(process, topic_partition, replica, where)
         high_watermark_before = 0 if before is None else before[0]
@@ -213,7 +213,7 @@ class Invariants:
         if found is None or not all(value in found[1] for value in values):
             shown = None if found is None else describe(*found)
             self.fail(
-                "what is acknowledged is committed", f"{topic_partition} {base_offset} {values!r}: {shown}"
+                "everything acknowledged is committed", f"{topic_partition} {base_offset} {values!r}: {shown}"
             )
 
     def shown(self, topic_partition: TopicPartition, header: BatchHeader, data: bytes, reader: str) -> None:
@@ -222,13 +222,15 @@ class Invariants:
         if found is None or found[1] != data:
             committed = None if found is None else describe(*found)
             self.fail(
-                "what was shown is never taken back",
+                "records that were shown never disappear",
                 f"{reader} {topic_partition} read {describe(header, data)}, committed is {committed}",
             )
 
     def taken_back(self, topic_partition: TopicPartition, offset: int, reader: str, error: str) -> None:
         """Records that a reader's position, which the reader was shown, was refused."""
-        self.fail("what was shown is never taken back", f"{reader} {topic_partition} at {offset}: {error}")
+        self.fail(
+            "records that were shown never disappear", f"{reader} {topic_partition} at {offset}: {error}"
+        )
 
     def told_log_end(
         self, topic_partition: TopicPartition, leader_epoch: int, offset: int, reader: str

@@ -248,7 +248,7 @@ class World:
             self.loop.run_until(lambda: main.done() or self.invariants.violation is not None)
             self.is_over = True
             if not main.done():
-                failure = self.invariants.violation or "the simulation came to a stand"
+                failure = self.invariants.violation or "the simulation has nothing left to do"
             else:
                 error = main.exception()
                 failure = None if error is None else repr(error)
@@ -271,7 +271,7 @@ class World:
         found = (self.trace.event_count, self.trace.counts["fault"], self.acknowledged_records)
         least = (LEAST_EVENTS, LEAST_FAULTS, LEAST_ACKNOWLEDGED)
         if any(have < need for have, need in zip(found, least, strict=True)):
-            return f"the seed is worth nothing: events, faults, acknowledged {found}, at least {least}"
+            return f"the seed proves nothing: events, faults, acknowledged {found}, at least {least}"
         return None
 
     @property
@@ -299,7 +299,7 @@ class World:
         await faults.run(plan.active_s, LEAST_FAULTS)
         self.phase = "heal"
         faults.heal()
-        await self._until(self._has_gone_on, MAX_LOAD_S, "load goes on")
+        await self._until(self._has_gone_on, MAX_LOAD_S, "the load continues")
         for client_task in (*self.producers, *self.careless, self._operator):
             client_task.is_stopped = True
         if self.coordination is not None:
@@ -309,7 +309,7 @@ class World:
         self._check_end()
         if self.coordination is not None:
             told = client.spawn(self.coordination.ask_at_last())
-            await self._until(told.done, SETTLE_S, "committed offsets are told")
+            await self._until(told.done, SETTLE_S, "committed offsets are returned")
 
     def _has_gone_on(self) -> bool:
         return self.acknowledged_records >= LEAST_ACKNOWLEDGED and (
@@ -422,7 +422,7 @@ class World:
                 assert state is not None
                 stored = (state.leader, state.leader_epoch, state.isr, state.elr)
                 if known is None or (known.leader, known.leader_epoch, known.isr, known.elr) != stored:
-                    missing.append(f"broker {broker_id} thinks {known}, stored is {state}")
+                    missing.append(f"broker {broker_id} knows {known}, but the store has {state}")
         return missing
 
     def _is_settled(self, topic_partition: TopicPartition) -> bool:

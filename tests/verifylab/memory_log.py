@@ -116,7 +116,9 @@ def without(partition: MemoryPartition, *offsets: int) -> MemoryPartition:
         if len(left) == len(records):
             kept.append((raw, is_aborted))
         elif left:
-            assert left[-1].offset == header.last_offset, "the builder can't make a batch that ends in a hole"
+            assert left[-1].offset == header.last_offset, (
+                "the builder cannot make a batch that ends in a hole"
+            )
             kept.append((bytes(build_batch(left, base_offset=header.base_offset)), is_aborted))
     return replace(partition, batches=tuple(kept))
 

@@ -182,7 +182,7 @@ def test_killed_driver_and_executors_cause_no_loss_and_no_duplicates(
             archive.kubectl.await_ready(archive.name, WHOLE_S * slowness)
             await_archived(archive, load.ends(), ARCHIVED_S * slowness)
             again_s = time.monotonic() - killed_s
-            print(f"killed {what}: what came until then is archived after {again_s:.1f} s")
+            print(f"killed {what}: all records until then are archived after {again_s:.1f} s")
             time.sleep(CALM_S)
     await_archived(archive, load.ends(), ARCHIVED_S * slowness)
     load.history.final = rows_of_table(archive)

@@ -73,7 +73,7 @@ def test_scaling_out_and_in(release: Release, outcome: Outcome, timeout_s: float
     gap_s = max(load.longest_silence_s(partition, began_s, ended_s) for partition in range(PARTITIONS))
     print(f"{verdict}; longest gap {gap_s:.1f} s; client errors: {dict(load.errors())}")
     outcome.add(kills=0, anomalies=len(verdict.anomalies) + len(load.complaints), longest_gap_s=gap_s)
-    assert not load.errors(), "a producer was told of an error"
+    assert not load.errors(), "a producer got an error"
     assert verdict.is_sound, str(verdict)
 
 

@@ -65,5 +65,5 @@ def test_an_upgrade_and_a_rollback_that_no_producer_notices(
     print(f"{verdict}; longest gap {gap_s:.1f} s; client errors: {dict(load.errors())}")
     outcome.add(kills=0, anomalies=len(verdict.anomalies) + len(load.complaints), longest_gap_s=gap_s)
     assert not load.complaints
-    assert not load.errors(), "a producer was told of an error"
+    assert not load.errors(), "a producer got an error"
     assert verdict.is_sound, str(verdict)

@@ -71,7 +71,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 def tidelog_cluster(cluster: Cluster) -> TidelogCluster:
     """Returns the module's cluster, for tests of features that Kafka does not have."""
     if not isinstance(cluster, TidelogCluster):
-        pytest.skip("Apache Kafka has neither etcd nor controllers apart")
+        pytest.skip("Apache Kafka has no etcd and no separate controllers")
     return cluster
 
 
@@ -79,7 +79,7 @@ def tidelog_cluster(cluster: Cluster) -> TidelogCluster:
 def new_cluster(tmp_path: Path) -> Iterator[Callable[..., TidelogCluster]]:
     """Returns new_cluster(brokers=3, controllers=1, settings={...}, start=True), which starts a cluster."""
     if os.environ.get(WHICH_CLUSTER):
-        pytest.skip(f"starts its own cluster, {WHICH_CLUSTER} names another kind")
+        pytest.skip(f"the test starts its own cluster, but {WHICH_CLUSTER} names another kind")
     own: list[TidelogCluster] = []
 
     def start_one(*, start: bool = True, **arguments: object) -> TidelogCluster:

@@ -84,11 +84,11 @@ def test_the_id_of_a_live_broker(
     said = log.read_text()
     assert code != 0, said
     assert waited_s >= SESSION_S, (
-        f"refused after {waited_s:.1f} s: it might have been the last life's lease\n{said}"
+        f"refused after {waited_s:.1f} s: the lease may have been that of the previous process\n{said}"
     )
     assert "waiting" in said.lower(), said
     assert "2" in said.splitlines()[-1] and "Traceback" not in said, said
-    assert cluster.etcd().get("/brokers/ids/2") == registration, "the live one was left alone"
+    assert cluster.etcd().get("/brokers/ids/2") == registration, "the live broker was not affected"
 
 
 @pytest.mark.parametrize("name, value", [("cluster.id", "AAAAAAAAAAAAAAAAAAAAAA"), ("node.id", "7")])
@@ -121,7 +121,7 @@ def test_data_directory_of_another_cluster_or_broker(
     assert value in said and "Traceback" not in said, said
     assert cluster.etcd().get("/brokers/ids/4") is None
     after = (directory / "meta.properties").read_text()
-    assert value in after, "what was found there was left as it is"
+    assert value in after, "the existing data was not changed"
 
 
 def test_etcd_unreachable_at_the_start(tidelog_cluster: TidelogCluster) -> None:

@@ -62,7 +62,7 @@ def test_processes_are_separate_and_recorded(tidelog_cluster: TidelogCluster) ->
     pids = cluster.pids()
     assert set(pids) == NAMES
     assert all(processes.is_alive(pid) for pid in pids.values())
-    assert len({os.getsid(pid) for pid in pids.values()}) == len(pids), "each in a session of its own"
+    assert len({os.getsid(pid) for pid in pids.values()}) == len(pids), "each process has its own session"
     for address in cluster.addresses.values():
         assert sorted(brokers_of(address)) == [1, 2, 3]
     assert {path.stem for path in (cluster.data_dir / "logs").iterdir()} == NAMES
@@ -89,7 +89,7 @@ def test_kill_shows_and_start_brings_back(tidelog_cluster: TidelogCluster) -> No
     before = cluster.etcd().get("/brokers/ids/3")
     began_s = time.monotonic()
     assert cluster.command("start", "broker-3").startswith(f"ready: {cluster.address(3)}")
-    assert time.monotonic() - began_s < SESSION_S, "the killed one's lease is not waited for"
+    assert time.monotonic() - began_s < SESSION_S, "the start does not wait for the killed broker's lease"
     after = cluster.etcd().get("/brokers/ids/3")
     assert before is not None and after is not None
     assert after.create_revision > before.create_revision, "another life"
@@ -169,7 +169,9 @@ def test_up_continues_after_down(new_cluster: Callable[..., TidelogCluster]) -> 
     assert not (cluster.data_dir / "pids.json").exists()
     assert (cluster.data_dir / "broker-1" / ".kafka_cleanshutdown").exists()
     said = cluster.command("up")
-    assert said.splitlines()[-1] == f"ready: {cluster.bootstrap}", "what isn't given is as it was"
+    assert said.splitlines()[-1] == f"ready: {cluster.bootstrap}", (
+        "options that are not given keep their values"
+    )
     assert sorted(brokers_of(cluster.address(1))) == [1, 2]
     with pytest.raises(ClusterCommandError, match="a cluster is already running there"):
         cluster.command("up")

@@ -105,4 +105,4 @@ def test_a_replica_copies_a_compacted_log_and_leads_it(
     found = read(f"{cluster.address(follower)},{cluster.address(other)}")
     newest = {key: value for _, key, value in found}
     assert newest == {b"key-%d" % (number % KEYS): number for number in range(20_020)}
-    assert [offset for offset, _, value in found if offset != value] == [], "offsets are what they were"
+    assert [offset for offset, _, value in found if offset != value] == [], "the offsets are unchanged"

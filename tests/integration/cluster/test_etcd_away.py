@@ -80,7 +80,7 @@ def test_etcd_away_for_long(tidelog_cluster: TidelogCluster, topic: str, tell: T
         for address in cluster.addresses.values():
             assert topic_view(address, topic) == view_before
         cluster.start("etcd-1")
-        assert states(cluster, topic) == before, "nobody changed anything before the brokers were back"
+        assert states(cluster, topic) == before, "nothing changed before the brokers were back"
         back_s = time.monotonic()
         load.await_acknowledged(range(PARTITIONS), GO_ON_S)
         time.sleep(5)
@@ -110,4 +110,4 @@ def test_broker_that_dies_while_etcd_is_away(tidelog_cluster: TidelogCluster, to
         tell("broker died while etcd was away: writes again after etcd's return", time.monotonic() - back_s)
         cluster.start(f"broker-{victim}")
         load.await_acknowledged(range(PARTITIONS), GO_ON_S)
-    assert not any(refused), "acknowledged without a replica that is in the ISR"
+    assert not any(refused), "a record was acknowledged without a replica in the ISR"

@@ -59,8 +59,8 @@ def tell_waits(tell: Tell, what: str, load: Load, led: list[int], signalled_s: f
     load.await_acknowledged(range(PARTITIONS), GO_ON_S)
     waits = {p: load.first_acknowledged_s(p, signalled_s) - signalled_s for p in range(PARTITIONS)}
     others = [wait for partition, wait in waits.items() if partition not in led]
-    tell(f"{what}: next acknowledged write, partitions it led", max(waits[p] for p in led))
-    tell(f"{what}: next acknowledged write, partitions it followed", max(others))
+    tell(f"{what}: next acknowledged write, led partitions", max(waits[p] for p in led))
+    tell(f"{what}: next acknowledged write, followed partitions", max(others))
     return max(waits[p] for p in led)
 
 
@@ -197,7 +197,7 @@ def test_leader_killed_while_a_follower_is_frozen(cluster: Cluster, topic: str, 
         cluster.signal(f"broker-{frozen}", signal.SIGCONT)
         continued_s = time.monotonic()
         load.await_acknowledged(range(PARTITIONS), GO_ON_S)
-        tell("follower goes on: all partitions write again after", time.monotonic() - continued_s)
+        tell("follower continues: all partitions write again after", time.monotonic() - continued_s)
         cluster.start(f"broker-{leader}")
         load.await_acknowledged(range(PARTITIONS), GO_ON_S)
-    assert not alone, f"broker {left} alone acknowledged what needs two replicas"
+    assert not alone, f"broker {left} alone acknowledged a record that needs two replicas"

@@ -168,4 +168,4 @@ def test_frozen_follower_leaves_and_comes_back(
     epochs = {
         found.json["leader_epoch"] for found in cluster.etcd().keys(f"/brokers/topics/{topic}/partitions/")
     }
-    assert epochs == {state.leader_epoch for state in view.values()}, "an ISR change is no election"
+    assert epochs == {state.leader_epoch for state in view.values()}, "an ISR change is not an election"

@@ -84,7 +84,7 @@ def test_reassignment_with_a_throttle(
     configs = java.check("kafka.admin.ConfigCommand", *server, "--describe", "--entity-type", "brokers")
     assert "throttled.rate" not in configs
     # The quota of the first second is added.
-    assert took_s >= 0.7 * MOVED_BYTES / THROTTLE_BYTES_PER_S - 1, "the throttle held nothing back"
+    assert took_s >= 0.7 * MOVED_BYTES / THROTTLE_BYTES_PER_S - 1, "the throttle had no effect"
 
 
 def test_reassignment_cancelled(

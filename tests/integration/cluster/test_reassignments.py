@@ -87,5 +87,5 @@ def test_replicas_move_under_load(cluster: Cluster, tell: Callable[..., None]) -
             ),
             40,
         )
-        tell("three partitions with one replica moved each, the leader", time.monotonic() - began_s)
+        tell("three partitions moved one replica each, the leader", time.monotonic() - began_s)
         load.await_acknowledged(range(3), 20)

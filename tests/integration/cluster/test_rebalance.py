@@ -70,7 +70,7 @@ def test_a_new_broker_is_filled_and_emptied_under_load(three: TidelogCluster) ->
         done = rebalance(three, "--topic", topic, "--execute")
         assert done.exit_code == 0, done.output
         assert "The plan copies 4 replicas" in done.stderr, (
-            "12 replicas on 3 brokers, and no more moved than that"
+            "there are 12 replicas on 3 brokers, and no more moved"
         )
         assert replicas_on(three, topic) == {1: 4, 2: 4, 3: 4}
         assert "All replicas are where they should be" in rebalance(three, "--topic", topic).stdout

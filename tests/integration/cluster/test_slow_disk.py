@@ -89,6 +89,6 @@ def test_a_slow_disk_delays_only_requests_that_need_it(
     waiting.join()
     tell("fsync of 3 s: longest produce that needs none", max(latencies_s))
     tell("fsync of 3 s: shortest produce that needs one", min(waited))
-    assert min(waited) >= FSYNC_S, "it was acknowledged before it was on the disk"
+    assert min(waited) >= FSYNC_S, "the record was acknowledged before it was on the disk"
     assert max(latencies_s) < MOST_LATENCY_S
     assert cluster.etcd().keys("/brokers/ids/1")[0].create_revision == registered, "its session ended"

@@ -100,6 +100,6 @@ def test_a_request_to_a_frozen_coordinator_is_refused(
             refused_s = time.monotonic() - frozen_s
         finally:
             cluster.signal("coordinator-1", signal.SIGCONT)
-    tell("a request to a frozen coordinator is refused after", refused_s)
+    tell("a request to a frozen coordinator is rejected after", refused_s)
     assert answer.error_code == 14, "COORDINATOR_LOAD_IN_PROGRESS: asked again"
     assert refused_s < FROZEN_LIMIT_S

@@ -85,7 +85,7 @@ def test_silent_brokers_are_those_without_reports_during_the_episode() -> None:
     assert silent_in(episode, (4,), heard, STEP_MS) == [4], "never heard at all"
     late = dict.fromkeys((1, 2, 3), (all_times[0], all_times[7]))
     assert silent_in(episode, (1, 2, 3), late, STEP_MS) == [], (
-        "nobody was heard: that is the scraper's silence"
+        "no broker was heard, so the scraper was silent"
     )
 
 

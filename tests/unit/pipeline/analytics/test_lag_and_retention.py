@@ -87,7 +87,7 @@ def test_a_group_that_drains_before_expiry_is_safe() -> None:
     lag = look(line(40_000, -10), line(0, 110))
     found = forecast(lag, line(0, 110), [], line(5000, -1), window_ms=WINDOW_MS)
     assert found.verdict == "safe"
-    assert found.loses_in_s == pytest.approx(1400), "told all the same: 400 s are enough"
+    assert found.loses_in_s == pytest.approx(1400), "reported, because 400 s are enough"
 
 
 def test_a_log_start_that_is_faster_overtakes() -> None:

@@ -111,7 +111,7 @@ def test_a_moved_replicas_old_home_is_forgotten() -> None:
     def holders(replicas: int) -> tuple[int, ...]:
         return holders_of(told, replicas, 3, leads_as_preferred=True, history_end_ms=100, interval_ms=10)
 
-    assert holders(2) == (3, 1), "3 leads as preferred; 2 told nothing lately"
+    assert holders(2) == (3, 1), "3 is the preferred leader; 2 reported nothing lately"
     assert holders(3) == (3, 1, 2), "unless a replica is missing: then it is on the broker that fell silent"
 
 

@@ -94,7 +94,7 @@ def test_the_source_of_a_fact() -> None:
         assert fact is not None
         return fact.broker
 
-    assert broker(instance="i:1", broker="3") == 9, "what the service says of itself comes first"
+    assert broker(instance="i:1", broker="3") == 9, "the service's own label has precedence"
     assert broker(broker="3", pod="x-4") == 3
     assert broker(pod="my-kafka-4") == 4
     assert broker(instance="exporter:9308") is None

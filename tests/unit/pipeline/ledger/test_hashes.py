@@ -67,7 +67,7 @@ def test_each_difference_between_records_changes_the_hash(spark: SparkSession) -
     assert [row.hash for row in table.select(table_record_hash().alias("hash")).collect()] == hashes
     heads = [row.hash for row in log.select(log_head_hash().alias("hash")).collect()]
     assert [row.hash for row in table.select(table_head_hash().alias("hash")).collect()] == heads
-    assert heads[0] == heads[3] == heads[4], "the value isn't part of it"
+    assert heads[0] == heads[3] == heads[4], "the hash does not include the value"
     assert len(set(heads)) == len(DISTINCT) - 2 - 1, "... and two more differ in it as well"
 
 
