@@ -14,7 +14,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from tidelog.metadata.store import StoreError
 from tidelog.model.brokers import Endpoint
@@ -455,7 +455,7 @@ def _configs(value: bytes) -> dict[str, str]:
     return {str(name): str(setting) for name, setting in json.loads(value)["config"].items()}
 
 
-def _dump(value: Any) -> bytes:
+def _dump(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()
 
 

@@ -48,6 +48,7 @@ from tidelog.metadata.store import (
     TxnResult,
     WatchBatch,
 )
+from tidelog.model.instants import MonotonicMs
 
 # The journal is replaced by a snapshot when its tail is larger than this and larger than the snapshot. This
 # bounds the time of a start.
@@ -88,7 +89,7 @@ class FileMetadataStore:
         journal: Journal,
         space: KeySpace,
         *,
-        monotonic_ms: Callable[[], int],
+        monotonic_ms: Callable[[], MonotonicMs],
         snapshot_tail_bytes: int,
     ) -> None:
         self._directory = directory
@@ -115,7 +116,7 @@ class FileMetadataStore:
         cls,
         directory: Path,
         *,
-        monotonic_ms: Callable[[], int],
+        monotonic_ms: Callable[[], MonotonicMs],
         history_events: int = DEFAULT_HISTORY_EVENTS,
         snapshot_tail_bytes: int = DEFAULT_SNAPSHOT_TAIL_BYTES,
     ) -> FileMetadataStore:

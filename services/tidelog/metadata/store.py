@@ -17,6 +17,8 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
+from tidelog.model.instants import MonotonicMs
+
 # etcd's limit (--max-txn-ops). Compares, success operations and failure operations are counted separately.
 MAX_TXN_OPERATIONS: Final = 128
 # This is less than etcd's --max-request-bytes (1.5 MiB).
@@ -454,29 +456,29 @@ class LeaseTable:
     def __init__(self, first_id: int) -> None:
         self._next_id = first_id + 1
         self._ttl_ms: dict[int, int] = {}
-        self._deadline_ms: dict[int, int] = {}
+        self._deadline_ms: dict[int, MonotonicMs] = {}
 
-    def grant(self, ttl_ms: int, now_ms: int) -> int:
+    def grant(self, ttl_ms: int, now_ms: MonotonicMs) -> int:
         if ttl_ms <= 0:
             raise ValueError(f"the TTL of a lease must be positive, not {ttl_ms} ms")
         lease = self._next_id
         self._next_id += 1
         self._ttl_ms[lease] = ttl_ms
-        self._deadline_ms[lease] = now_ms + ttl_ms
+        self._deadline_ms[lease] = MonotonicMs(now_ms + ttl_ms)
         return lease
 
     def exists(self, lease: int) -> bool:
         return lease in self._ttl_ms
 
-    def renew(self, lease: int, now_ms: int) -> int:
+    def renew(self, lease: int, now_ms: MonotonicMs) -> int:
         """Returns the ms that the lease now lasts. Raises LeaseNotFoundError."""
         ttl_ms = self._ttl_ms.get(lease)
         if ttl_ms is None:
             raise LeaseNotFoundError(f"lease {lease:x} does not exist")
-        self._deadline_ms[lease] = now_ms + ttl_ms
+        self._deadline_ms[lease] = MonotonicMs(now_ms + ttl_ms)
         return ttl_ms
 
-    def renew_all(self, now_ms: int) -> None:
+    def renew_all(self, now_ms: MonotonicMs) -> None:
         for lease in self._ttl_ms:
             self.renew(lease, now_ms)
 
@@ -486,9 +488,9 @@ class LeaseTable:
             raise LeaseNotFoundError(f"lease {lease:x} does not exist")
         del self._deadline_ms[lease]
 
-    def expired(self, now_ms: int) -> tuple[int, ...]:
+    def expired(self, now_ms: MonotonicMs) -> tuple[int, ...]:
         """Returns the leases whose deadline has passed, in any order."""
         return tuple(lease for lease, deadline_ms in self._deadline_ms.items() if deadline_ms <= now_ms)
 
-    def next_deadline_ms(self) -> int | None:
+    def next_deadline_ms(self) -> MonotonicMs | None:
         return min(self._deadline_ms.values(), default=None)

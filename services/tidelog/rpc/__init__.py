@@ -1,1 +1,1 @@
-"""What the services ask of each other."""
+"""The contracts between the services, and their channels: gRPC between processes, direct calls within one."""

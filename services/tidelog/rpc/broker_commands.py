@@ -1,10 +1,10 @@
-"""What the controller tells brokers: LeaderAndIsr, UpdateMetadata, StopReplica.
+"""The controller's commands to brokers: LeaderAndIsr, UpdateMetadata and StopReplica.
 
-Each command carries the controller's id and epoch. A broker keeps the highest epoch it was shown and
-refuses an older one with STALE_CONTROLLER_EPOCH; that check is the receiver's, so a deposed controller can
-do no harm however late its commands arrive. The shapes follow Kafka's requests of these names; between
-processes they travel over gRPC, in one process they are passed as they are, so both sides must treat them
-as immutable.
+Each command carries the controller's id and epoch. A broker remembers the highest controller epoch that it
+has seen and rejects a command of a lower one with STALE_CONTROLLER_EPOCH. Because the receiver checks this,
+commands of a deposed controller do no harm, however late they arrive. The commands have the fields of Kafka's
+requests of these names. Between processes they travel over gRPC. In one process the objects themselves are
+passed, so both sides must treat them as immutable.
 """
 
 from __future__ import annotations
@@ -33,25 +33,24 @@ __all__ = [
 ]
 
 NO_LEADER = -1
-# Name of the cluster-wide default among the broker configs, as in Kafka's own config resources.
+# The name of the cluster-wide default among the broker configs, as in Kafka's config resources.
 DEFAULT_BROKER_ENTITY = ""
 
 
 class PartitionState(NamedTuple):
-    """Leader, ISR and replicas of one partition, as the partition's state key holds them."""
+    """Leader, ISR and replicas of a partition, from its state key."""
 
     topic: str
     topic_id: uuid.UUID
     partition: int
-    leader: int  # NO_LEADER (-1) while no replica may lead
+    leader: int  # NO_LEADER (-1) if no replica may lead
     leader_epoch: int
     isr: tuple[int, ...]
     replicas: tuple[int, ...]
     controller_epoch: int
-    # mod_revision of the state key: what an ISR change by the leader compares against. Kafka's partition
-    # epoch.
+    # The mod_revision of the state key, with which the leader's ISR changes compare: Kafka's partition epoch.
     partition_epoch: int = 0
-    # True only when the replica never existed before: a log may be made afresh without suspicion.
+    # True only if the replica has never existed, so that an empty log does not mean lost data.
     is_new: bool = False
     elr: tuple[int, ...] = ()
     last_known_elr: tuple[int, ...] = ()
@@ -60,9 +59,7 @@ class PartitionState(NamedTuple):
 
 
 class TopicState(NamedTuple):
-    """A whole topic: every partition in order of its index, and the overrides set on the topic (not the
-    defaults).
-    """
+    """A topic with all its partitions, in the order of their index, and the settings that it overrides."""
 
     name: str
     topic_id: uuid.UUID
@@ -77,12 +74,15 @@ class DeletedTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
-    """Become leader or follower of these partitions; make the logs that aren't there.
+    """Makes the broker leader or follower of partitions. The broker creates the logs that do not exist.
 
-    `topic_configs` holds the overrides of every topic named in `partitions` (a topic without overrides may
-    be missing). With `is_full`, `partitions` are all that the receiving broker hosts: any other log of its
-    is a stray. A partition whose `leader_epoch` and `partition_epoch` aren't above what the broker holds is
-    answered with NONE and changes nothing (a repeated command).
+    - `topic_configs` contains the overrides of the topics in `partitions`. A topic without overrides may be
+      missing.
+    - If `is_full` is true, `partitions` are all partitions that the broker hosts, and its other logs are
+      stray partitions.
+
+    A partition whose `leader_epoch` and `partition_epoch` the broker already has is a repetition. It changes
+    nothing and results in NONE.
     """
 
     controller_id: int
@@ -94,14 +94,17 @@ class LeaderAndIsr:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata:
-    """What clients are to be told: brokers alive, topics, settings.
+    """Updates the metadata that the broker gives to clients.
 
-    `brokers` are all that are alive, each time. `topics` are those that changed (each whole) and
-    `deleted_topics` those that went; with `is_full` `topics` are all there are, and what isn't named no
-    longer exists. A topic that was deleted and made again comes in both: deletions are applied first, by
-    topic id. `broker_configs` maps a broker id in decimal, or DEFAULT_BROKER_ENTITY, to its dynamic
-    settings, all of them each time; None where nothing changed. `feature_levels` are the finalized features
-    (ApiVersions answers them), None where nothing changed; a full update has both.
+    - `brokers` are always all live brokers.
+    - `topics` are the topics that have changed, each with all partitions. If `is_full` is true, they are all
+      topics, and other topics no longer exist.
+    - `deleted_topics` are the topics that were deleted. They are applied first, by topic id, because a topic
+      that was deleted and created again is in both.
+    - `broker_configs` maps broker ids in decimal, and DEFAULT_BROKER_ENTITY, to all their dynamic settings.
+    - `feature_levels` are the finalized features, for ApiVersions.
+
+    `broker_configs` and `feature_levels` are None if they have not changed. A full update contains both.
     """
 
     controller_id: int
@@ -116,8 +119,9 @@ class UpdateMetadata:
 
 @dataclass(frozen=True, slots=True)
 class StopReplica:
-    """Stop serving these partitions; with `delete` their logs go too. `topic_ids` guard against a topic
-    made anew.
+    """Stops the broker's replicas of partitions; with `delete`, the broker also deletes their logs.
+
+    `topic_ids` protect a topic that was deleted and created again under the same name.
     """
 
     controller_id: int
@@ -129,17 +133,18 @@ class StopReplica:
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """`error` is of the whole command (STALE_CONTROLLER_EPOCH, ...); those missing went well."""
+    """The result of a command. `error` concerns the whole command, for example STALE_CONTROLLER_EPOCH.
+    Partitions that are not in `partition_errors` succeeded.
+    """
 
     error: ErrorCode = ErrorCode.NONE
     partition_errors: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
 
 
 class BrokerCommands(Protocol):
-    """A broker as the controller sees it. Answers once the command has taken effect (logs exist, metadata
-    is served).
+    """A broker as the controller sees it. A call returns when its command has taken effect.
 
-    Raises ConnectionError if it is unknown whether the command arrived; it may then be sent again.
+    Raises ConnectionError if it is unknown whether the command arrived. The caller may then send it again.
     """
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> CommandResult: ...
@@ -150,8 +155,10 @@ class BrokerCommands(Protocol):
 
 
 class BrokerChannels(Protocol):
-    """How the controller reaches brokers: in one process a table, between processes gRPC channels."""
+    """The controller's channels to brokers."""
 
     def channel(self, broker: BrokerRegistration) -> BrokerCommands:
-        """The channel to this life of the broker; raises ConnectionError if there can be none."""
+        """Returns the channel to a registration of a broker. Raises ConnectionError if the broker has no
+        address.
+        """
         ...

@@ -1,4 +1,6 @@
-"""Brokers, partitions and refusals as protobuf messages (protos/tidelog/rpc/v1/cluster.proto), and back."""
+"""Converts brokers, partitions and refusals to the messages of protos/tidelog/rpc/v1/cluster.proto and
+back.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def refusal_message(error: KafkaError) -> pb.Refusal:
 
 
 def refusal(message: pb.Refusal) -> KafkaError:
-    """A code that this version doesn't know becomes UNKNOWN_SERVER_ERROR, its number in the message."""
+    """Returns the error of a refusal. An unknown code becomes UNKNOWN_SERVER_ERROR, with its number in the
+    message.
+    """
     text = message.message if message.HasField("message") else None
     code = error_code(message.code)
     if code != message.code:
@@ -65,7 +69,7 @@ def refusal(message: pb.Refusal) -> KafkaError:
 
 
 def error_code(number: int) -> ErrorCode:
-    """UNKNOWN_SERVER_ERROR for a number that only a newer version knows."""
+    """Returns the code with this number, or UNKNOWN_SERVER_ERROR if only a newer version knows the number."""
     try:
         return ErrorCode(number)
     except ValueError:

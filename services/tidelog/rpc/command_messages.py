@@ -1,8 +1,7 @@
-"""The controller's commands as protobuf messages (protos/tidelog/rpc/v1/broker_commands.proto), and back.
+"""Converts commands to the messages of protos/tidelog/rpc/v1/broker_commands.proto and back.
 
-What the dataclasses hold comes back as it was, with None and empty kept apart. A full UpdateMetadata of
-thousands of partitions is converted on the broker's event loop, so partitions are written and read field by
-field, without anything in between.
+The conversion loses nothing: it distinguishes None from an empty value. A full UpdateMetadata with thousands
+of partitions is converted on the broker's event loop, so partitions are converted directly, field by field.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _topic_of = attrgetter("topic", "topic_id")
 
 
 def command_message(command: BrokerCommand) -> pb.Command:
-    """A Command whose id and addressee are still to be filled in."""
+    """Returns a Command without its id and addressee, which the caller sets."""
     match command:
         case LeaderAndIsr():
             return pb.Command(leader_and_isr=_leader_and_isr_message(command))
@@ -50,7 +49,9 @@ def command_message(command: BrokerCommand) -> pb.Command:
 
 
 def command(message: pb.Command) -> BrokerCommand | None:
-    """None for a kind that this version doesn't know. Raises ValueError for an id that isn't 16 bytes."""
+    """Returns the command, or None if its kind is unknown. Raises ValueError if an id does not have 16
+    bytes.
+    """
     match message.WhichOneof("kind"):
         case "leader_and_isr":
             return _leader_and_isr(message.leader_and_isr)
@@ -179,7 +180,7 @@ def _states_message(
     add = message.partitions.add
     for state in states:
         if state.topic != topic or state.topic_id != topic_id:
-            raise ValueError(f"partition {state.topic}-{state.partition} is none of topic {topic!r}")
+            raise ValueError(f"partition {state.topic}-{state.partition} does not belong to topic {topic!r}")
         add(
             partition=state.partition,
             leader=state.leader,

@@ -1,4 +1,6 @@
-"""What brokers ask of the controller: forwarded admin requests and producer id blocks."""
+"""The calls of brokers to the controller: forwarded admin requests, producer id blocks and controlled
+shutdown.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,16 @@ from typing import Any, Final, Protocol
 
 from tidelog.model.topics import TopicPartition
 
-# How many producer ids one block holds, as in Kafka's ProducerIdsBlock.
+# Number of producer ids in a block, as in Kafka's ProducerIdsBlock.
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardedRequest:
-    """A client's request as the broker decoded and authorised it (the idea of Kafka's Envelope, KIP-590)."""
+    """A client's request that the broker has decoded and authorised, as in Kafka's Envelope (KIP-590)."""
 
     api_version: int
-    message: Any  # the request dataclass of tidelog.wire.messages.<api>
+    message: Any  # Any: the class in tidelog.wire.messages depends on the API
     principal: str = "User:ANONYMOUS"
     client_id: str | None = None
     host: str = ""
@@ -24,38 +26,44 @@ class ForwardedRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlock:
-    """Producer ids `first` .. `first + count - 1`, which no one else is ever given."""
+    """The producer ids from `first` to `first + count - 1`. Each id is in only one block."""
 
     first: int
     count: int = PRODUCER_ID_BLOCK_SIZE
 
 
 class ControllerApi(Protocol):
-    """The active controller. Every call raises KafkaError(NOT_CONTROLLER) while the one called isn't
-    (retriable).
+    """The active controller. Every call raises the retriable KafkaError(NOT_CONTROLLER) if the controller is
+    not active.
     """
 
     async def handle(self, api_key: int, request: ForwardedRequest) -> Any:
-        """The response dataclass of that API (its `throttle_time_ms` left 0). Served:
+        """Returns the response to a request, with `throttle_time_ms` 0. Its class depends on the API, hence
+        Any.
 
-        CreateTopics, DeleteTopics, CreatePartitions, AlterConfigs, IncrementalAlterConfigs, ElectLeaders,
-        AlterPartitionReassignments, ListPartitionReassignments, UpdateFeatures, AlterClientQuotas,
-        DescribeClientQuotas. Refusals stand in the response, as in Kafka; anything else raises
-        KafkaError(UNSUPPORTED_VERSION). The answer comes once every live broker concerned has applied the
-        change, or the request's own time-out has passed (its `timeout_ms`; then REQUEST_TIMED_OUT where the
-        API can say it).
+        The controller serves CreateTopics, DeleteTopics, CreatePartitions, AlterConfigs,
+        IncrementalAlterConfigs, ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments,
+        UpdateFeatures, AlterClientQuotas and DescribeClientQuotas. Other APIs raise
+        KafkaError(UNSUPPORTED_VERSION). As in Kafka, the response contains the errors of single topics or
+        entities. The call returns when every live broker concerned has applied the change, or after the
+        request's `timeout_ms`. After a timeout, the response has REQUEST_TIMED_OUT if the API provides for
+        it.
         """
         ...
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> tuple[TopicPartition, ...]:
-        """Before a broker stops: moves what it leads to others and takes it out of every ISR in which it is
-        not alone. Answers what it still leads, for want of another. It is not elected again in this life.
-        STALE_BROKER_EPOCH from another life.
+        """Moves the leaders of a broker that is about to stop, and removes it from every ISR that has other
+        members.
+
+        Returns the partitions that the broker still leads because no other replica may lead. The controller
+        does not elect this broker epoch again. Raises KafkaError(STALE_BROKER_EPOCH) if the broker has
+        registered again.
         """
         ...
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:
-        """A block of its own, stored before it is answered. STALE_BROKER_EPOCH from a broker that was since
-        reborn.
+        """Returns a new block, which is stored before the call returns.
+
+        Raises KafkaError(STALE_BROKER_EPOCH) if the broker has registered again.
         """
         ...

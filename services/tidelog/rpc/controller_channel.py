@@ -1,15 +1,15 @@
-"""The controller as brokers see it over gRPC, wherever it is.
+"""A ControllerApi that calls the active controller over gRPC.
 
-What a broker asks is asked again for as long as it surely did nothing: nobody is in office, the one in office
-can't be connected to, or it answers NOT_CONTROLLER. A call that was sent and whose answer didn't come may
-have been carried out; it is repeated only where that changes nothing, else it fails with REQUEST_TIMED_OUT,
-as Kafka says of a change of unknown outcome, and the client decides.
+A call is repeated as long as the controller certainly did nothing: there is no active controller, the
+connection to it fails, or it answers NOT_CONTROLLER. If a call was sent but not answered, the controller may
+have executed it. The call is then repeated only if the repetition changes nothing. Otherwise it fails with
+REQUEST_TIMED_OUT, Kafka's error for a change with an unknown outcome, and the client decides.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import grpc
@@ -22,7 +22,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.model.trace_context import outgoing_metadata
 from tidelog.rpc.cluster_messages import refusal, topic_partition
 from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
-from tidelog.rpc.controller_location import ControllerLocation, Officeholder
+from tidelog.rpc.controller_location import ActiveController, ControllerLocation
 from tidelog.rpc.generated import controller_api_pb2 as pb
 from tidelog.rpc.generated.controller_api_pb2_grpc import ControllerApiStub
 from tidelog.rpc.grpc_transport import MAX_MESSAGE_BYTES, open_channel
@@ -34,49 +34,50 @@ if TYPE_CHECKING:
     from tidelog.rpc.generated.controller_api_pb2_grpc import ControllerApiAsyncStub
 
 RETRY_MS: Final = 100
-# The bounds of a call's time: the request's own time-out between them. The controller lets no answer wait
-# for brokers longer than that either.
+# Bounds of the time of a call. Between them, the request's own timeout applies. The controller waits for
+# brokers no longer than that.
 MIN_TIMEOUT_MS: Final = 1_000
 MAX_TIMEOUT_MS: Final = 30_000
-# The controller answers when the request's time is over, too; its answer is given so long to arrive.
+# The controller also answers when the request has timed out. This is the additional time for its answer to
+# arrive.
 ANSWER_SLACK_MS: Final = 2_000
-# How long a broker that stops looks for a controller to hand over to. One that ends in order is followed by
-# the next within that time; after one that died nobody is in office until its lease ends.
+# Time for which a stopping broker looks for an active controller. After an orderly stop of a controller,
+# another one is active within this time. After a crash of a controller, its lease must expire first.
 SHUTDOWN_SEARCH_MS: Final = 1_500
-# Once another is in office, how long the answer of the one before is still waited for.
+# Time to wait for the answer of a controller after another one has become active.
 LAST_ANSWER_MS: Final = 500
 _ENVELOPE_BYTES: Final = 64 * 1024
 
-# Requests that change nothing, so that they may be made twice. Any request that is to be validated only is
-# another.
+# Requests that change nothing and may be repeated. Requests with `validate_only` may also be repeated.
 _READ_ONLY: Final = frozenset({ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.DESCRIBE_CLIENT_QUOTAS})
 
 _Answer = TypeVar("_Answer", pb.HandleResponse, pb.AllocateProducerIdsResponse, pb.ControlledShutdownResponse)
-_Ask: TypeAlias = "Callable[[ControllerApiAsyncStub, float], Coroutine[Any, Any, _Answer]]"
+_T = TypeVar("_T")
+_Ask: TypeAlias = "Callable[[ControllerApiAsyncStub, float], Coroutine[object, None, _Answer]]"
 
 _log = structlog.get_logger(__name__)
 
 
 class _Connection(NamedTuple):
-    holder: Officeholder
+    active: ActiveController
     channel: grpc.aio.Channel
     stub: ControllerApiAsyncStub
     identity: Identity | None
 
 
 class _UnknownOutcomeError(Exception):
-    """The call was sent; whether it was carried out is not known."""
+    """The call was sent, and it is unknown whether the controller executed it."""
 
 
 class RemoteController:
-    """`ControllerApi` of whoever is in office.
+    """A `ControllerApi` that calls the active controller, wherever it runs.
 
         controller = RemoteController(store)
         controller.start()
         ...
         await controller.stop()
 
-    Calls wait for a controller, within their time. Made for one event loop; `start` needs it running.
+    A call waits for an active controller until it times out. `start` needs a running event loop.
     """
 
     def __init__(self, store: MetadataStore, tls: PeerTls | None = None) -> None:
@@ -90,14 +91,14 @@ class RemoteController:
         self._location.start()
 
     async def stop(self) -> None:
-        """Calls from now on fail with NOT_CONTROLLER, those under way have a moment left."""
+        """Lets new calls fail with NOT_CONTROLLER. Calls in progress may finish within LAST_ANSWER_MS."""
         self._is_stopped = True
         await self._location.stop()
         self._disconnect()
         await asyncio.gather(*self._closing)
 
-    async def handle(self, api_key: int, request: ForwardedRequest) -> Any:
-        """Raises KafkaError, also for a request that the API's version can't express."""
+    async def handle(self, api_key: int, request: ForwardedRequest) -> Any:  # see ControllerApi.handle
+        """Raises KafkaError, also if the version of the API can't express the request."""
         message, version = request.message, request.api_version
         forwarded = pb.HandleRequest(
             api_key=api_key,
@@ -121,7 +122,7 @@ class RemoteController:
         answer = await self._call(
             lambda stub, timeout_s: _one(stub.AllocateProducerIds(asked, timeout=timeout_s)),
             timeout_ms=MAX_TIMEOUT_MS + ANSWER_SLACK_MS,
-            is_repeatable=True,  # at worst a block is wasted
+            is_repeatable=True,  # at worst, a block is wasted
         )
         return ProducerIdBlock(answer.block.first, answer.block.count)
 
@@ -138,10 +139,10 @@ class RemoteController:
     async def _call(
         self, ask: _Ask[_Answer], *, timeout_ms: int, is_repeatable: bool, search_ms: int | None = None
     ) -> _Answer:
-        """`search_ms` bounds how long a controller that can be connected to is looked for each time."""
+        """`search_ms` bounds each search for an active controller that accepts connections."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_ms / 1000
-        failure = KafkaError(ErrorCode.NOT_CONTROLLER, "There is no controller at the moment.")
+        failure = KafkaError(ErrorCode.NOT_CONTROLLER, "No controller is active at the moment.")
         while True:
             search_s = deadline if search_ms is None else min(deadline, loop.time() + search_ms / 1000)
             connection = await self._connected(search_s, failure)
@@ -150,7 +151,7 @@ class RemoteController:
             except _UnknownOutcomeError as error:
                 failure = KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
-                    f"The controller gave no answer ({error}); whether the change was made is unknown.",
+                    f"The controller did not answer ({error}); it is unknown whether it made the change.",
                 )
                 if not is_repeatable:
                     raise failure from error
@@ -160,44 +161,47 @@ class RemoteController:
                 failure = refusal(answer.refusal)
                 if failure.code is not ErrorCode.NOT_CONTROLLER:
                     raise failure
-            await self._pause(connection.holder, deadline)
+            await self._pause(connection.active, deadline)
 
     async def _connected(self, deadline: float, failure: KafkaError) -> _Connection:
-        """A connection to the one in office. Raises `failure` if there is none until the deadline."""
+        """Returns a connection to the active controller. Raises `failure` at the deadline."""
         try:
             async with asyncio.timeout_at(deadline):
                 while not self._is_stopped:
-                    holder = self._location.holder
-                    if holder is None or not holder.rpc_address:
-                        await self._location.until_other_than(holder)
+                    active = self._location.active
+                    if active is None or not active.rpc_address:
+                        await self._location.until_other_than(active)
                         continue
-                    connection = self._connection_to(holder)
-                    await _first_of(_ready(connection.channel), self._location.until_other_than(holder))
-                    if self._location.holder == holder:
+                    connection = self._connection_to(active)
+                    await _first_of(_ready(connection.channel), self._location.until_other_than(active))
+                    if self._location.active == active:
                         return connection
         except TimeoutError:
             raise failure from None
         raise KafkaError(ErrorCode.NOT_CONTROLLER, "This process is stopping.")
 
-    def _connection_to(self, holder: Officeholder) -> _Connection:
+    def _connection_to(self, active: ActiveController) -> _Connection:
         known = self._connection
         identity = None if self._tls is None else self._tls.identity()
-        if known is not None and known.holder == holder:
-            # A connection that stands outlives the certificates that it was made with, a new one does not.
+        if known is not None and known.active == active:
+            # An open connection remains usable after its certificates have been renewed, but a new one would
+            # not.
             is_connected = known.channel.get_state() is grpc.ChannelConnectivity.READY
             if is_connected or known.identity is identity:
                 return known
         self._disconnect()
         _log.info(
-            "calls go to the controller", controller_id=holder.controller_id, address=holder.rpc_address
+            "connecting to the active controller",
+            controller_id=active.controller_id,
+            address=active.rpc_address,
         )
-        channel = open_channel(holder.rpc_address, self._tls)
+        channel = open_channel(active.rpc_address, self._tls)
         stub: ControllerApiAsyncStub = ControllerApiStub(channel)
-        made = self._connection = _Connection(holder, channel, stub, identity)
+        made = self._connection = _Connection(active, channel, stub, identity)
         return made
 
     def _disconnect(self) -> None:
-        """Calls under way over the connection have a moment for their answers."""
+        """Closes the connection. Calls in progress may finish within LAST_ANSWER_MS."""
         known, self._connection = self._connection, None
         if known is not None:
             closing = asyncio.create_task(known.channel.close(LAST_ANSWER_MS / 1000))
@@ -208,27 +212,28 @@ class RemoteController:
         remaining_s = max(0.0, deadline - asyncio.get_running_loop().time())
         asked = asyncio.create_task(ask(connection.stub, remaining_s))
         try:
-            await _first_of(asyncio.wait([asked]), self._location.until_other_than(connection.holder))
+            await _first_of(asyncio.wait([asked]), self._location.until_other_than(connection.active))
             if not asked.done():
-                # A controller that is frozen, or cut off, would keep the client waiting to its deadline.
+                # A controller that is frozen or cut off would keep the client waiting until its deadline.
                 await asyncio.wait([asked], timeout=LAST_ANSWER_MS / 1000)
             if not asked.done():
-                raise _UnknownOutcomeError("another controller is in office")
+                raise _UnknownOutcomeError("another controller became active")
             return asked.result()
         except grpc.aio.AioRpcError as error:
             if error.code() is grpc.StatusCode.UNIMPLEMENTED:
                 raise KafkaError(
-                    ErrorCode.UNSUPPORTED_VERSION, "The controller is of an older version."
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    "The controller has an older version and does not know this call.",
                 ) from error
             raise _UnknownOutcomeError(f"{error.code().name}: {error.details()}") from error
         finally:
             asked.cancel()
 
-    async def _pause(self, holder: Officeholder, deadline: float) -> None:
-        """Until there is another controller, or it is time to try again."""
+    async def _pause(self, active: ActiveController, deadline: float) -> None:
+        """Returns when another controller is active, or after RETRY_MS."""
         try:
             async with asyncio.timeout_at(min(deadline, asyncio.get_running_loop().time() + RETRY_MS / 1000)):
-                await self._location.until_other_than(holder)
+                await self._location.until_other_than(active)
         except TimeoutError:
             return
 
@@ -239,7 +244,10 @@ def _encoded(api_key: int, request: ForwardedRequest) -> bytes:
     except UnsupportedVersionError as error:
         raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, str(error)) from error
     if len(body) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"a request of {len(body)} bytes is too large")
+        raise KafkaError(
+            ErrorCode.INVALID_REQUEST,
+            f"The request has {len(body)} bytes, too many to forward it to the controller.",
+        )
     return body
 
 
@@ -252,16 +260,18 @@ async def _ready(channel: grpc.aio.Channel) -> None:
     try:
         await channel.channel_ready()
     except grpc.aio.UsageError:
-        return  # closed meanwhile, for there is another controller
+        return  # another controller became active and the channel was closed
 
 
-async def _one(call: Any) -> Any:
-    """The answer of a gRPC call, which is awaitable without being a coroutine."""
+async def _one(call: Awaitable[_T]) -> _T:
+    """Returns the answer of a gRPC call, which is awaitable but not a coroutine."""
     return await call
 
 
-async def _first_of(*waits: Coroutine[Any, Any, Any]) -> None:
-    """Returns when one of them does; the others are cancelled. Raises what that one raised."""
+async def _first_of(*waits: Coroutine[object, None, object]) -> None:
+    """Returns when one of the coroutines returns, and cancels the others. Raises the exception of the first
+    one.
+    """
     tasks = [asyncio.create_task(wait) for wait in waits]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

@@ -1,4 +1,4 @@
-"""Where the controller in office takes calls: `/controller` in the metadata store, read and watched."""
+"""Follows `/controller` in the metadata store to find the active controller."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ RETRY_MS: Final = 500
 _log = structlog.get_logger(__name__)
 
 
-class Officeholder(NamedTuple):
-    """A controller in one term: `term` is the create_revision of `/controller`."""
+class ActiveController(NamedTuple):
+    """An active controller. `term` is the create_revision of `/controller`."""
 
     controller_id: int
     rpc_address: str
@@ -24,13 +24,15 @@ class Officeholder(NamedTuple):
 
 
 class ControllerLocation:
-    """Who holds the office, as far as the store has told. While the store is away, the last one known."""
+    """The active controller according to the store. While the store is unavailable, it is the last
+    known one.
+    """
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.holder: Officeholder | None = None
+        self.active: ActiveController | None = None
 
     def start(self) -> None:
         self._task = asyncio.create_task(self._follow(), name="controller-location")
@@ -41,9 +43,9 @@ class ControllerLocation:
             task.cancel()
             await asyncio.wait([task])
 
-    async def until_other_than(self, holder: Officeholder | None) -> None:
-        """Returns once somebody else holds the office, or nobody does."""
-        while self.holder == holder:
+    async def until_other_than(self, active: ActiveController | None) -> None:
+        """Returns when another controller, or none, is active."""
+        while self.active == active:
             await self._changed.wait()
 
     async def _follow(self) -> None:
@@ -51,32 +53,34 @@ class ControllerLocation:
             try:
                 await self._list_and_watch()
             except (CompactedError, StoreUnavailableError, InvalidEntryError) as error:
-                _log.warning("the controller is looked up again", reason=str(error))
+                _log.warning("can't follow the active controller; retrying", reason=str(error))
             await asyncio.sleep(RETRY_MS / 1000)
 
     async def _list_and_watch(self) -> None:
         listing = await self._store.list_prefix(CONTROLLER_KEY)
         found = next((item for item in listing.items if item.key == CONTROLLER_KEY), None)
-        self._set(None if found is None else _holder(found.value, found.create_revision))
+        self._set(None if found is None else _active_controller(found.value, found.create_revision))
         watch = self._store.watch(CONTROLLER_KEY, listing.revision + 1)
         try:
             async for batch in watch:
                 for event in batch.events:
                     if event.key == CONTROLLER_KEY:
                         gone = event.value is None
-                        self._set(None if gone else _holder(event.value or b"", event.create_revision))
+                        self._set(
+                            None if gone else _active_controller(event.value or b"", event.create_revision)
+                        )
         finally:
             await watch.aclose()
 
-    def _set(self, holder: Officeholder | None) -> None:
-        if holder != self.holder:
-            self.holder = holder
+    def _set(self, active: ActiveController | None) -> None:
+        if active != self.active:
+            self.active = active
             self._changed.set()
             self._changed = asyncio.Event()
 
 
-def _holder(value: bytes, create_revision: int) -> Officeholder:
+def _active_controller(value: bytes, create_revision: int) -> ActiveController:
     entry = decode_entry(CONTROLLER_KEY, value)
     if not isinstance(entry, ControllerEntry):
         raise InvalidEntryError(f"{CONTROLLER_KEY} holds {value!r}")
-    return Officeholder(entry.controller_id, entry.rpc_address, create_revision)
+    return ActiveController(entry.controller_id, entry.rpc_address, create_revision)

@@ -1,14 +1,14 @@
 """The items that a coordinator and a broker send each other over their session.
 
-A coordinator holds one session with each live broker. Over it, the broker that leads a shard's partition lets
-the shard's owner read and append to that partition, and forwards clients' requests for the shard; the owner
-has transaction markers written to partitions that the broker leads. Between processes a session is one gRPC
-stream (`grpc_sessions`), in one process it is two queues (`in_process`). Both keep the order of the items of
-each side, and lose items only if the session ends.
+A coordinator holds one session with each live broker. Through it, the broker that leads a shard's partition
+lets the shard's owner read and append to that partition, and forwards clients' requests for the shard. The
+owner also sends transaction markers for partitions that the broker leads. Between processes a session is one
+gRPC stream (`grpc_sessions`); in one process it is two queues (`in_process`). Both keep the order of the
+items of each side, and lose items only if the session ends.
 
-An *attachment* is the hold of one owner on the partition of one shard at one broker. The coordinator numbers
-its attachments. An attachment ends with `ShardLost`, with `DetachShard` or with the session; nothing is
-appended through it afterwards.
+An *attachment* is the permission of a shard's owner to append to the shard's partition at one broker. The
+coordinator numbers its attachments. An attachment ends with `ShardLost`, with `DetachShard` or with the
+session. Nothing is appended through it afterwards.
 """
 
 from __future__ import annotations
@@ -22,21 +22,25 @@ from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 
 MAX_UNSENT_BYTES: Final = 64 * 1024 * 1024
-"""What waits to be sent over one session; a session whose other side takes nothing for so long is closed."""
+"""Limit of the unsent bytes of one session. A session whose peer reads so slowly that it reaches the limit is
+closed.
+"""
 
 
-# -- from the coordinator
+# -- items from the coordinator
 
 
 class Hello(NamedTuple):
-    """First of all."""
+    """The first item of a session."""
 
     coordinator_id: int
 
 
 class AttachShard(NamedTuple):
-    """Answered by ShardAttached or ShardLost. A broker refuses a shard epoch below the highest that was
-    attached (COORDINATOR_NOT_AVAILABLE); one that is higher ends the attachment of the one before.
+    """Requests an attachment. The broker answers ShardAttached or ShardLost.
+
+    A broker rejects a shard epoch that is lower than the highest attached one (COORDINATOR_NOT_AVAILABLE). A
+    higher shard epoch ends the earlier attachment.
     """
 
     attachment: int
@@ -45,8 +49,9 @@ class AttachShard(NamedTuple):
 
 
 class ReadShard(NamedTuple):
-    """Answered by ShardRecords: whole batches from `from_offset` on, up to the log's end (no high watermark
-    limits an owner).
+    """Requests whole batches from `from_offset` up to the log end offset. The broker answers ShardRecords.
+
+    The high watermark does not limit an owner.
     """
 
     attachment: int
@@ -55,10 +60,13 @@ class ReadShard(NamedTuple):
 
 
 class AppendToShard(NamedTuple):
-    """Whole record batches (base offsets not yet assigned), to be appended at `expected_offset` in
-    `leader_epoch`, acks=all. There is no answer but that `ShardCommitted` passes them; anything else than
-    that log end and epoch, or any refusal, is `ShardLost`, and none of them, nor any later one, is in the log
-    by this attachment. So an owner may append again before it has heard of the last.
+    """Appends whole record batches at `expected_offset` in `leader_epoch`, with acks=all. Base offsets are
+    not yet assigned.
+
+    There is no direct answer: `ShardCommitted` reports that the high watermark has passed the batches. If the
+    log end offset or the leader epoch differs, or if the append fails, the broker answers `ShardLost`. Then
+    neither these batches nor those of later items are appended through the attachment. An owner may therefore
+    append again without waiting.
     """
 
     attachment: int
@@ -77,24 +85,26 @@ class ServedShard(NamedTuple):
 
 
 class ServeShards(NamedTuple):
-    """All that this coordinator has loaded and decides for now; told to every broker at each change. The
-    higher shard epoch wins where two coordinators name the same shard.
+    """All shards that this coordinator has loaded and serves. It is sent to every broker at each change.
+
+    If two coordinators name the same shard, the higher shard epoch wins.
     """
 
     shards: tuple[ServedShard, ...]
 
 
 class Hold(NamedTuple):
-    """An answer waits at the broker until the high watermark has reached `offset`."""
+    """A condition for an answer: the broker holds it back until the high watermark has reached `offset`."""
 
     attachment: int
     offset: int
 
 
 class AnswerRequest(NamedTuple):
-    """To a ForwardedToShard. `body` is the response in the request's API and version, without header; None
-    if `error` says why there is none. If the attachment of `hold` ends first, the broker makes a retriable
-    refusal of it.
+    """Answers a ForwardedToShard.
+
+    `body` is the response in the API and version of the request, without header, or None if there is only an
+    `error`. If the attachment of `hold` ends first, the broker replaces the answer by a retriable error.
     """
 
     request_id: int
@@ -104,7 +114,7 @@ class AnswerRequest(NamedTuple):
 
 
 class Marker(NamedTuple):
-    """The end of one transaction, for the partitions of it that the asked broker leads."""
+    """The end of a transaction, for those of its partitions that the receiving broker leads."""
 
     producer_id: int
     producer_epoch: int
@@ -120,13 +130,16 @@ class WriteMarkers(NamedTuple):
 
 
 class AskProducerIds(NamedTuple):
-    """Answered by ProducerIdsTold: a block that is the coordinator's own."""
+    """Requests a producer id block. The broker answers ProducerIdsTold."""
 
     call_id: int
 
 
 class AskOffsets(NamedTuple):
-    """Answered by OffsetsTold, for the partitions that the broker leads: (partition, committed offset)."""
+    """Requests offsets of partitions that the broker leads. The broker answers OffsetsTold.
+
+    `positions` are pairs of a partition and its committed offset.
+    """
 
     call_id: int
     positions: tuple[tuple[TopicPartition, int], ...]
@@ -146,11 +159,11 @@ FromCoordinator: TypeAlias = (
 )
 
 
-# -- from the broker
+# -- items from the broker
 
 
 class Welcome(NamedTuple):
-    """Answer to Hello."""
+    """The answer to Hello."""
 
     broker_id: int
     broker_epoch: int
@@ -165,8 +178,9 @@ class ShardAttached(NamedTuple):
 
 
 class ShardRecords(NamedTuple):
-    """`records` are whole batches, the first holding `from_offset` or a later one; empty at the log's end.
-    `next_offset` is where to go on.
+    """The answer to ReadShard. `records` are whole batches; it is empty at the log end offset.
+
+    The first batch contains `from_offset` or a later offset. `next_offset` is the offset of the next read.
     """
 
     attachment: int
@@ -177,15 +191,18 @@ class ShardRecords(NamedTuple):
 
 
 class ShardCommitted(NamedTuple):
-    """The high watermark has come so far."""
+    """The high watermark has advanced to `high_watermark`."""
 
     attachment: int
     high_watermark: int
 
 
 class ShardLost(NamedTuple):
-    """The attachment has ended, and why: this broker no longer leads, or leads in another epoch, the log end
-    was another, too few replicas are in sync, the disk refused, another owner came.
+    """The attachment has ended.
+
+    The reason may be that the broker no longer leads the partition or leads it in another epoch, that the log
+    end offset differed, that too few replicas are in sync, that the disk failed, or that another owner
+    attached.
     """
 
     attachment: int
@@ -194,9 +211,12 @@ class ShardLost(NamedTuple):
 
 
 class ForwardedToShard(NamedTuple):
-    """A request for the shard, as a client sent it (`body` without header), authorised by the broker; or the
-    broker's own: WriteTxnMarkers for a partition of `__consumer_offsets`, AddPartitionsToTxn (v4 on) to
-    verify a transactional produce. `traceparent` names the trace that it belongs to, if it is traced.
+    """A request for the shard that the broker has authorised: a client's request, or one of the broker
+    itself.
+
+    The broker itself sends WriteTxnMarkers for partitions of `__consumer_offsets`, and AddPartitionsToTxn
+    (version 4 or later) to verify a transactional produce. `body` has no header. `traceparent` names the
+    trace of the request, or is "".
     """
 
     request_id: int
@@ -211,14 +231,18 @@ class ForwardedToShard(NamedTuple):
 
 
 class MarkersWritten(NamedTuple):
-    """An error code for each partition of each marker, in the order of the call; NONE once replicated."""
+    """The error codes of the partitions of each marker, in the order of the call. NONE means that the marker
+    is replicated.
+    """
 
     call_id: int
     errors: tuple[tuple[ErrorCode, ...], ...]
 
 
 class ProducerIdsTold(NamedTuple):
-    """Ids `first` to `first + count - 1`; count 0: none can be had now."""
+    """The producer ids from `first` to `first + count - 1`. If `count` is 0, no ids are available at the
+    moment.
+    """
 
     call_id: int
     first: int
@@ -226,9 +250,11 @@ class ProducerIdsTold(NamedTuple):
 
 
 class PartitionOffsets(NamedTuple):
-    """`first_unread_timestamp_ms` is of the first record at or after the committed offset, by the time index;
-    -1 if there is none or it is not known. All offsets -1: not led here. `retention_ms` is how old records
-    get before they are deleted, -1 if time doesn't delete them.
+    """The offsets of a partition. All offsets are -1 if the broker does not lead the partition.
+
+    - `first_unread_timestamp_ms` is the timestamp of the first record at or after the committed offset, from
+      the time index, or -1 if there is none or it is unknown.
+    - `retention_ms` is the age at which records are deleted, or -1 if they are not deleted by age.
     """
 
     log_start_offset: int
@@ -239,7 +265,7 @@ class PartitionOffsets(NamedTuple):
 
 
 class OffsetsTold(NamedTuple):
-    """In the order of the call."""
+    """The answer to AskOffsets, in the order of its positions."""
 
     call_id: int
     partitions: tuple[PartitionOffsets, ...]
@@ -264,38 +290,42 @@ class SessionLine(Protocol):
     """The sending side of one end of a session."""
 
     def send(self, item: Item) -> None:
-        """Never waits: items leave at the end of the loop's turn, many in one message. Nothing happens on a
-        line that has ended. More than MAX_UNSENT_BYTES unsent end it.
+        """Queues an item and returns at once.
+
+        The items of a turn leave together at its end. After the end of the session the call does nothing.
+        More than MAX_UNSENT_BYTES of unsent items end the session.
         """
         ...
 
     def close(self) -> None:
-        """End the session; the own end is not told."""
+        """Ends the session. The caller's own SessionEnd is not notified."""
         ...
 
 
 class SessionEnd(Protocol):
-    """The receiving side, given by whoever holds that end."""
+    """The receiving side of one end of a session. The owner of that end implements it."""
 
     def received(self, items: Sequence[Item]) -> None:
-        """In the order in which they were sent. Must not raise."""
+        """Receives items in the order in which they were sent. It must not raise."""
         ...
 
     def closed(self) -> None:
-        """Once, when the session has ended by the other side or the line between."""
+        """Called once, when the other side has ended the session or the connection is lost."""
         ...
 
 
 class SessionConnector(Protocol):
-    """How a coordinator reaches brokers."""
+    """Opens a coordinator's sessions with brokers."""
 
     def connect(self, broker: BrokerRegistration, end: SessionEnd) -> SessionLine:
-        """At once; what is sent waits for the connection. `end.closed()` if that can't be had."""
+        """Opens a session and returns at once. Items wait for the connection; if it fails, `end.closed()` is
+        called.
+        """
         ...
 
 
 class SessionAcceptor(Protocol):
-    """How a broker takes sessions."""
+    """Accepts sessions on a broker."""
 
     def accept(self, line: SessionLine) -> SessionEnd:
         """Called with each new session."""

@@ -1,5 +1,5 @@
-"""The controller's side of the command streams: one to each life of a broker, opened when there is something
-to send.
+"""The controller's command streams, one to each registration of a broker. A stream is opened for the first
+command.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidelog.rpc.grpc_transport import MAX_MESSAGE_BYTES, open_channel
 from tidelog.rpc.peer_tls import PeerTls
 
 _COMMANDS: Final = f"/{pb.DESCRIPTOR.services_by_name['BrokerCommands'].full_name}/Commands"
-# Id and addressee of a command, which come on top of what is measured.
+# Size of a command's id and addressee, which are not part of the measured bytes.
 _ENVELOPE_BYTES: Final = 64
 
 _Stream: TypeAlias = "grpc.aio.StreamStreamCall[bytes, pb.CommandAnswer]"
@@ -39,10 +39,10 @@ _log = structlog.get_logger(__name__)
 
 
 class GrpcBrokerChannels:
-    """`BrokerChannels` over gRPC, by the brokers' `rpc_address`. Make one for a process, close it at its end.
+    """`BrokerChannels` over gRPC, to the brokers' `rpc_address`. A process has one and closes it at its end.
 
-    Commands are numbered here, over all brokers and streams, so that a broker can tell one that comes late
-    (see broker_commands.proto).
+    It numbers the commands over all brokers and streams, so that a broker can detect a late command (see
+    broker_commands.proto).
     """
 
     def __init__(self, tls: PeerTls | None = None) -> None:
@@ -53,9 +53,9 @@ class GrpcBrokerChannels:
         self._closing: set[asyncio.Task[None]] = set()
 
     def channel(self, broker: BrokerRegistration) -> BrokerCommands:
-        """Raises ConnectionError for a broker without an address."""
+        """Raises ConnectionError if the broker has no gRPC address."""
         if not broker.rpc_address:
-            raise ConnectionError(f"broker {broker.broker_id} names no address for commands")
+            raise ConnectionError(f"broker {broker.broker_id} has registered no gRPC address")
         known = self._lives.get(broker.broker_id)
         if known is not None and known.is_to(broker):
             return known
@@ -67,14 +67,14 @@ class GrpcBrokerChannels:
         return made
 
     async def close(self) -> None:
-        """Commands under way fail with ConnectionError."""
+        """Closes all channels. Commands in progress fail with ConnectionError."""
         lives = list(self._lives.values())
         self._lives.clear()
         await asyncio.gather(*self._closing, *(life.close() for life in lives))
 
 
 class _LastEncoded:
-    """An UpdateMetadata goes to all brokers alike: the bytes of the last command are kept for the next."""
+    """The bytes of the last UpdateMetadata, because all brokers get the same one."""
 
     def __init__(self) -> None:
         self._command: BrokerCommand | None = None
@@ -87,7 +87,8 @@ class _LastEncoded:
         encoded = command_message(order).SerializeToString()
         if len(encoded) > MAX_MESSAGE_BYTES - _ENVELOPE_BYTES:
             raise KafkaError(
-                ErrorCode.MESSAGE_TOO_LARGE, f"{type(order).__name__} of {len(encoded)} bytes can't be sent"
+                ErrorCode.MESSAGE_TOO_LARGE,
+                f"{type(order).__name__} has {len(encoded)} bytes, too many for one message",
             )
         if isinstance(order, UpdateMetadata):
             self._command, self._bytes = order, encoded
@@ -95,8 +96,10 @@ class _LastEncoded:
 
 
 class _LifeChannel:
-    """`BrokerCommands` of one life of a broker. One command at a time; each waits for its answer as long as
-    the connection lives. A stream that broke is opened anew by the next command.
+    """`BrokerCommands` for one registration of a broker.
+
+    It sends one command at a time. A command waits for its answer as long as the connection exists. After a
+    failure the next command opens a new stream.
     """
 
     def __init__(
@@ -115,7 +118,7 @@ class _LifeChannel:
         self._is_closed = False
 
     def is_to(self, broker: BrokerRegistration) -> bool:
-        """Of this life, at this address."""
+        """Returns true if the channel leads to this broker epoch at this address."""
         known = self._broker
         return known.broker_epoch == broker.broker_epoch and known.rpc_address == broker.rpc_address
 
@@ -145,7 +148,7 @@ class _LifeChannel:
             envelope = pb.Command(
                 id=number, broker_id=self._broker.broker_id, broker_epoch=self._broker.broker_epoch
             )
-            # Protobuf reads messages one after the other as one: the body need not be encoded again.
+            # Protobuf merges messages that are concatenated, so the body is not encoded again.
             answer = await self._connection.ask(number, envelope.SerializeToString() + body)
         return self._result(answer)
 
@@ -159,19 +162,20 @@ class _LifeChannel:
                 raise ConnectionError(f"broker {self._broker.broker_id}: {answer.not_carried_out}")
             case _:
                 raise KafkaError(
-                    ErrorCode.UNSUPPORTED_VERSION, f"broker {self._broker.broker_id} gave an unknown answer"
+                    ErrorCode.UNSUPPORTED_VERSION,
+                    f"broker {self._broker.broker_id} sent an answer of an unknown kind",
                 )
 
 
 class _Connection:
-    """One channel with one stream on it; after any failure it is closed and of no more use."""
+    """A channel with one stream. After a failure it is closed and can't be used again."""
 
     def __init__(self, address: str, tls: PeerTls | None) -> None:
         self._address = address
         self._channel = open_channel(address, tls)
         method: _Method = self._channel.stream_stream(
             _COMMANDS,
-            request_serializer=None,  # the bytes as they are
+            request_serializer=None,  # the bytes are already serialized
             response_deserializer=pb.CommandAnswer.FromString,
         )
         self._stream: _Stream = method()
@@ -181,7 +185,7 @@ class _Connection:
         self.is_broken = False
 
     async def ask(self, number: int, encoded: bytes) -> pb.CommandAnswer:
-        """Raises ConnectionError if the stream breaks before the answer."""
+        """Sends a command and returns its answer. Raises ConnectionError if the stream fails first."""
         self._expected = number
         answered: asyncio.Future[pb.CommandAnswer] = asyncio.get_running_loop().create_future()
         self._answered = answered
@@ -190,14 +194,14 @@ class _Connection:
             # A write to a stream that is cancelled before it is connected never returns (grpc.aio 1.85).
             await asyncio.wait((writing, self._reader), return_when=asyncio.FIRST_COMPLETED)
             if not writing.done():
-                raise ConnectionError(f"{self._address}: closed before it was connected")
+                raise ConnectionError(f"{self._address}: the stream was closed before it was connected")
             await writing
             return await answered
-        except (grpc.RpcError, asyncio.InvalidStateError) as error:  # writing failed
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:  # the write failed
             self._break_off()
             raise ConnectionError(f"{self._address}: {_reason(error)}") from error
         except BaseException:
-            # Given up by the caller: an answer that still comes must not be taken for the next command's.
+            # The caller was cancelled. A late answer must not be taken for the answer to the next command.
             self._break_off()
             raise
         finally:
@@ -206,30 +210,30 @@ class _Connection:
             writing.cancel()
 
     async def _read(self) -> None:
-        """Ends with the stream, and closes the channel then: nothing is held open to a broker that went."""
+        """Reads answers until the stream ends, and then closes the channel."""
         reason = "the broker ended the stream"
         try:
             async for answer in self._stream:
                 if self._answered is None or answer.id != self._expected:
-                    reason = f"an answer to {answer.id}, expected was {self._expected}"
+                    reason = f"the answer is to command {answer.id} instead of {self._expected}"
                     break
                 if not self._answered.done():
                     self._answered.set_result(answer)
         except grpc.RpcError as error:
             reason = _reason(error)
-        finally:  # also when it is cancelled, which breaking off the stream does
+        finally:  # also after a cancellation, which is the effect of _break_off
             self._break_off()
             if self._answered is not None and not self._answered.done():
                 self._answered.set_exception(ConnectionError(f"{self._address}: {reason}"))
             await self._channel.close()
 
     def _break_off(self) -> None:
-        """The reader then ends."""
+        """Cancels the stream, which ends the reader."""
         self.is_broken = True
         self._stream.cancel()
 
     async def close(self) -> None:
-        """A command under way fails with ConnectionError."""
+        """Closes the channel. A command in progress fails with ConnectionError."""
         self._break_off()
         await asyncio.wait([self._reader])
 

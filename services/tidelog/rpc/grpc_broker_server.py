@@ -1,4 +1,4 @@
-"""A broker's side of the command stream: takes the controller's commands over gRPC, in order, for this life
+"""The broker's side of the command stream. It takes the controller's commands in order, for this broker epoch
 only.
 """
 
@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final
 
 import grpc.aio
 import structlog
@@ -24,20 +24,20 @@ from tidelog.rpc.command_messages import BrokerCommand, command, result_message
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.generated.broker_commands_pb2_grpc import add_BrokerCommandsServicer_to_server
 
-# How long a command for a life that this broker doesn't know to be its own yet is kept: the controller may
-# hear of a registration before the broker has the store's answer to it.
+# Time for which a command waits if its broker epoch is newer than the known one. The controller may learn of
+# a registration before the broker has received the store's answer.
 EPOCH_WAIT_MS: Final = 5_000
-# How long a stop waits for a command under way.
+# Time for which a stop waits for a command in progress.
 STOP_WAIT_MS: Final = 5_000
 
 _log = structlog.get_logger(__name__)
 
 
 class BrokerCommandsService:
-    """gRPC's `BrokerCommands` in front of the broker's own.
+    """gRPC's `BrokerCommands`, which calls the broker's own.
 
-    A command is carried out to its end even if its stream breaks meanwhile, and never two at once; so a
-    broken stream leaves nothing half done, and what a controller sends again waits its turn.
+    A command is executed completely even if its stream breaks. Only one command is executed at a time, so a
+    repeated command waits for the first one.
     """
 
     def __init__(self, commands: BrokerCommands, broker_id: int) -> None:
@@ -50,7 +50,7 @@ class BrokerCommandsService:
         self._in_work: set[asyncio.Task[pb.CommandAnswer]] = set()
 
     def set_broker_epoch(self, broker_epoch: int) -> None:
-        """Tell it in which life the broker is, after each registration. Until the first, commands wait."""
+        """Sets the broker epoch after each registration. Before the first registration, commands wait."""
         self._broker_epoch = broker_epoch
         self._epoch_changed.set()
         self._epoch_changed = asyncio.Event()
@@ -62,11 +62,11 @@ class BrokerCommandsService:
         if self._in_work:
             await asyncio.wait(self._in_work, timeout=STOP_WAIT_MS / 1000)
         for task in self._in_work:
-            _log.warning("a command is broken off", broker_id=self._broker_id)
+            _log.warning("aborting a command that did not finish in time", broker_id=self._broker_id)
             task.cancel()
 
     async def Commands(  # noqa: N802  the name in the .proto
-        self, requests: AsyncIterator[pb.Command], _context: grpc.aio.ServicerContext[Any, Any]
+        self, requests: AsyncIterator[pb.Command], _context: object
     ) -> AsyncIterator[pb.CommandAnswer]:
         async for message in requests:
             task = asyncio.create_task(self._answer(message))
@@ -79,22 +79,31 @@ class BrokerCommandsService:
             return _not_carried_out(message, self._address_problem(message))
         async with self._one_at_a_time:
             if message.broker_epoch < self._broker_epoch:
-                # Its life is over, so is the command.
+                # The command was meant for an earlier registration.
                 return _answered(message, CommandResult(ErrorCode.STALE_BROKER_EPOCH))
             try:
                 order = command(message)
             except ValueError as error:
                 return _failed(message, KafkaError(ErrorCode.INVALID_REQUEST, str(error)))
             if order is None:
-                return _failed(message, KafkaError(ErrorCode.UNSUPPORTED_VERSION, "unknown command"))
+                return _failed(
+                    message,
+                    KafkaError(
+                        ErrorCode.UNSUPPORTED_VERSION, "This version of tidelog does not know the command."
+                    ),
+                )
             place = (order.controller_epoch, message.id)
             if order.controller_epoch == self._last_carried_out[0] and place <= self._last_carried_out:
-                return _not_carried_out(message, f"a command after {message.id} was carried out already")
+                return _not_carried_out(
+                    message, f"a command with an id of at least {message.id} was already executed"
+                )
             self._last_carried_out = max(self._last_carried_out, place)
             return await self._carry_out(message, order)
 
     async def _is_for_us(self, message: pb.Command) -> bool:
-        """Waits, within bounds, for the registration by which this broker will know that it is meant."""
+        """Returns true if the command is for this broker epoch. It waits up to EPOCH_WAIT_MS for the
+        registration.
+        """
         if message.broker_id != self._broker_id:
             return False
         try:
@@ -107,8 +116,8 @@ class BrokerCommandsService:
 
     def _address_problem(self, message: pb.Command) -> str:
         return (
-            f"for broker {message.broker_id} of epoch {message.broker_epoch}, "
-            f"this is broker {self._broker_id} of epoch {self._broker_epoch}"
+            f"the command is for broker {message.broker_id} of epoch {message.broker_epoch}, "
+            f"but this is broker {self._broker_id} of epoch {self._broker_epoch}"
         )
 
     async def _carry_out(self, message: pb.Command, order: BrokerCommand) -> pb.CommandAnswer:

@@ -1,9 +1,9 @@
-"""The controller's side of brokers' calls."""
+"""The gRPC service of the controller."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import grpc.aio
 import structlog
@@ -23,15 +23,16 @@ from tidelog.wire.codec import (
     response_encoder,
 )
 
-_Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+_Context: TypeAlias = "grpc.aio.ServicerContext[pb.HandleRequest, pb.HandleResponse]"
 _Answer = TypeVar("_Answer")
 
 _log = structlog.get_logger(__name__)
 
 
 class ControllerApiService:
-    """gRPC's `ControllerApi` in front of the process's own controller. Refusals travel as answers, so a gRPC
-    status other than OK always means that the transport failed.
+    """gRPC's `ControllerApi`, which calls the controller of this process.
+
+    Refusals are part of the answers, so a gRPC status other than OK always means that the transport failed.
     """
 
     def __init__(self, controller: ControllerApi, tracing: CallTracing | None = None) -> None:
@@ -42,7 +43,7 @@ class ControllerApiService:
         add_ControllerApiServicer_to_server(self, server)  # type: ignore[arg-type]  # no base class needed
 
     async def stop(self) -> None:
-        """Nothing to see through: a call that is broken off has an unknown outcome for its caller."""
+        """Does nothing: a call that is aborted has an unknown outcome for its caller."""
 
     async def Handle(  # noqa: N802  the name in the .proto
         self, message: pb.HandleRequest, context: _Context
@@ -61,7 +62,7 @@ class ControllerApiService:
         return pb.HandleResponse(body=body)
 
     async def AllocateProducerIds(  # noqa: N802
-        self, message: pb.AllocateProducerIdsRequest, _context: _Context
+        self, message: pb.AllocateProducerIdsRequest, _context: object
     ) -> pb.AllocateProducerIdsResponse:
         asked = self._controller.allocate_producer_ids(message.broker_id, message.broker_epoch)
         block = await _outcome(asked)
@@ -70,7 +71,7 @@ class ControllerApiService:
         return pb.AllocateProducerIdsResponse(block=pb.ProducerIdBlock(first=block.first, count=block.count))
 
     async def ControlledShutdown(  # noqa: N802
-        self, message: pb.ControlledShutdownRequest, _context: _Context
+        self, message: pb.ControlledShutdownRequest, _context: object
     ) -> pb.ControlledShutdownResponse:
         asked = self._controller.controlled_shutdown(message.broker_id, message.broker_epoch)
         partitions = await _outcome(asked)
@@ -94,7 +95,7 @@ class ControllerApiService:
 
 
 def _trace_of(tracing: CallTracing, api_key: int, context: _Context) -> CallTrace | None:
-    """The broker's, if it traces this request."""
+    """Continues the broker's trace, if the broker traces this request."""
     for key, value in context.invocation_metadata() or ():
         if key == TRACEPARENT:
             attributes = {"rpc.system": "grpc", "rpc.service": "tidelog.rpc.v1.ControllerApi"}

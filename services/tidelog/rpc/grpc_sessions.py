@@ -29,12 +29,13 @@ from tidelog.rpc.session_messages import (
 )
 
 MESSAGE_INTERVAL_MS: Final = 1
-"""The shortest time between two messages of one side. A message costs about 0.1 ms of CPU on either side,
-with one item or with fifty, so the items of a busy session wait for each other. An idle session sends at
-once.
+"""The minimum time between two messages of one side.
+
+A message costs about 0.1 ms of CPU on either side, with one item or with fifty. The items of a busy session
+therefore wait and leave together. An idle session sends at once.
 """
 CLOSE_TIMEOUT_MS: Final = 1_000
-"""How long items that were sent before `close` may take to leave."""
+"""Time for the items that were sent before `close` to leave."""
 
 _SERVICE: Final = pb.DESCRIPTOR.services_by_name["CoordinatorSessions"].full_name
 _METHOD: Final = "Session"
@@ -60,7 +61,7 @@ class CoordinatorSessionsService:
         server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: handler}),))
 
     async def stop(self) -> None:
-        """Waits until the sessions, which the server has cancelled, have told their ends."""
+        """Waits until the sessions, which the server has cancelled, have notified their ends."""
         if self._sessions:
             await asyncio.wait(self._sessions)
 
@@ -130,11 +131,11 @@ class _Line:
         self._decode = decode
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
-        """Counts the message that gRPC is sending, too."""
+        """Number of unsent bytes, including the message that gRPC is sending."""
         loop = asyncio.get_running_loop()
         self._loop = loop
         self._writable: asyncio.Future[None] | None = None
-        """Present while the writer waits for items."""
+        """A future while the writer waits for items."""
         self._aborted: asyncio.Future[None] = loop.create_future()
         self._is_closing = False
         self._is_over = False
@@ -145,7 +146,11 @@ class _Line:
         encoded = self._encode(item)
         self._unsent_bytes += len(encoded)
         if self._unsent_bytes > MAX_UNSENT_BYTES:
-            _log.warning("a session's peer does not read", peer=self._peer, unsent_bytes=self._unsent_bytes)
+            _log.warning(
+                "the peer of a session does not read; closing the session",
+                peer=self._peer,
+                unsent_bytes=self._unsent_bytes,
+            )
             self._abort()
             return
         self._unsent.append(encoded)
@@ -172,7 +177,7 @@ class _Line:
             self.ended()
 
     def ended(self) -> None:
-        """Tells the end, unless it closed the session itself."""
+        """Notifies the end, unless it has closed the session itself."""
         if self._is_over:
             return
         self._is_over = True
@@ -195,7 +200,7 @@ class _Line:
         try:
             while True:
                 if unsent:
-                    message = b"".join(unsent)  # messages that are joined are one message of all their items
+                    message = b"".join(unsent)  # Protobuf merges messages that are concatenated.
                     unsent.clear()
                     await write(message)
                     self._unsent_bytes -= len(message)

@@ -1,7 +1,7 @@
-"""How every gRPC channel and server of tidelog is made: limits, keepalives, credentials.
+"""Creates the gRPC channels and servers of tidelog, with their limits, keepalives and credentials.
 
-A channel or server that nobody uses costs no CPU: keepalives are sent only while a call is open, and by
-gRPC's own threads, so that an event loop that is busy for a while isn't taken for dead.
+An unused channel or server needs no CPU. gRPC's own threads send keepalives, and only while a call is open.
+An event loop that is busy for some time is therefore not considered dead.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ import grpc.aio
 from tidelog.rpc.peer_tls import Identity, PeerTls
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
-# An open stream's other side is asked for a sign of life after so long in silence, and given up if none comes
-# in time. A dead broker or controller is found out sooner by its lease; this is for a connection that is cut
-# while both its ends live.
+# An idle peer of an open stream is pinged after this interval, and the stream fails if there is no answer in
+# time. A dead broker or controller is detected earlier by its lease. The pings detect a lost connection
+# between two live processes.
 KEEPALIVE_INTERVAL_MS: Final = 10_000
 KEEPALIVE_TIMEOUT_MS: Final = 5_000
-# What a server takes from clients of another version before it calls their keepalives a nuisance.
+# Minimum interval of keepalives that a server accepts from clients of another version.
 MIN_KEEPALIVE_INTERVAL_MS: Final = 5_000
 CONNECT_TIMEOUT_MS: Final = 3_000
 FIRST_RECONNECT_DELAY_MS: Final = 100
 LAST_RECONNECT_DELAY_MS: Final = 1_000
-# A pod that comes back has another address under its name; gRPC would look it up twice a minute at most.
+# A pod that restarts has another address under its name. By default gRPC resolves a name at most twice a
+# minute.
 MIN_RESOLUTION_INTERVAL_MS: Final = 500
-# Calls and streams that a server has in work; more are refused at once (RESOURCE_EXHAUSTED).
+# Limit of concurrent calls and streams of a server. It rejects further ones with RESOURCE_EXHAUSTED.
 MAX_CONCURRENT_CALLS: Final = 1_000
 
 _COMMON_OPTIONS: Final = (
@@ -35,30 +36,32 @@ _COMMON_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.keepalive_time_ms", KEEPALIVE_INTERVAL_MS),
     ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
-    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),  # what counts in fact; 60 s if it isn't set
+    # grpc 1.85 uses this value (default 60 s), not the one above
+    ("grpc.http2.ping_timeout_ms", KEEPALIVE_TIMEOUT_MS),
     ("grpc.keepalive_permit_without_calls", 0),
     ("grpc.http2.max_pings_without_data", 0),  # no limit: a stream may be silent for days
 )
 _CHANNEL_OPTIONS: Final = _COMMON_OPTIONS + (
     ("grpc.initial_reconnect_backoff_ms", FIRST_RECONNECT_DELAY_MS),
-    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),  # gRPC's name for the time a connect may take
+    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),  # gRPC's name for the connect timeout
     ("grpc.max_reconnect_backoff_ms", LAST_RECONNECT_DELAY_MS),
     ("grpc.dns_min_time_between_resolutions_ms", MIN_RESOLUTION_INTERVAL_MS),
-    ("grpc.enable_retries", 0),  # what may be sent again is decided by us
-    ("grpc.use_local_subchannel_pool", 1),  # a new channel is a new connection
-    ("grpc.enable_http_proxy", 0),  # services speak to each other directly, whatever the environment says
-    ("grpc.service_config_disable_resolution", 1),  # settings don't come from DNS
+    ("grpc.enable_retries", 0),  # the callers decide what may be repeated
+    ("grpc.use_local_subchannel_pool", 1),  # a new channel uses a new connection
+    ("grpc.enable_http_proxy", 0),  # services connect directly, even if the environment names a proxy
+    ("grpc.service_config_disable_resolution", 1),  # DNS does not provide settings
 )
 _SERVER_OPTIONS: Final = _COMMON_OPTIONS + (
-    ("grpc.so_reuseport", 0),  # an address in use is an error, not shared
+    ("grpc.so_reuseport", 0),  # two servers must not share an address
     ("grpc.http2.min_recv_ping_interval_without_data_ms", MIN_KEEPALIVE_INTERVAL_MS),
     ("grpc.http2.max_ping_strikes", 0),
 )
 
 
 def open_channel(address: str, tls: PeerTls | None = None) -> grpc.aio.Channel:
-    """A channel to `host:port`; it connects at its first call. Call from a running event loop. With `tls` it
-    uses the certificates of this moment for as long as it lives.
+    """Returns a channel to `host:port`, which connects at its first call. An event loop must be running.
+
+    With `tls`, the channel uses the current certificates for as long as it exists.
     """
     if tls is None:
         return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
@@ -69,17 +72,17 @@ def open_channel(address: str, tls: PeerTls | None = None) -> grpc.aio.Channel:
 
 
 class RpcService(Protocol):
-    """One gRPC service that an RpcServer offers."""
+    """A gRPC service of an RpcServer."""
 
     def add_to(self, server: grpc.aio.Server) -> None: ...
 
     async def stop(self) -> None:
-        """End its streams and see what is in work through; new calls no longer come."""
+        """Ends the streams and waits for calls in progress. The server no longer accepts new calls."""
         ...
 
 
 class RpcServer:
-    """A process's gRPC door, with all its services behind one address.
+    """The gRPC server of a process, with all its services at one address.
 
     server = RpcServer(BrokerCommandsService(...))
     address = await server.start("127.0.0.1:0")
@@ -93,9 +96,9 @@ class RpcServer:
         self.port = 0
 
     async def start(self, listen: str) -> str:
-        """Listen on `host:port` (port 0: any that is free); answers `host:port` with the port that was had.
+        """Listens on `host:port` and returns `host:port` with the actual port. Port 0 selects a free port.
 
-        Raises OSError if the address can't be had.
+        Raises OSError if the address is not available.
         """
         server = grpc.aio.server(options=_SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS)
         for service in self._services:
@@ -106,13 +109,13 @@ class RpcServer:
             else:
                 self.port = server.add_secure_port(listen, _server_credentials(self._tls))
         except RuntimeError as error:
-            raise OSError(f"{listen} can't be listened on: {error}") from error
+            raise OSError(f"can't listen on {listen}: {error}") from error
         await server.start()
         self._server = server
         return f"{listen.rpartition(':')[0]}:{self.port}"
 
     async def stop(self) -> None:
-        """Take no more calls, break off the streams, wait for what is in work. Safe to call twice."""
+        """Rejects new calls, ends the streams and waits for calls in progress. A second call does nothing."""
         server, self._server = self._server, None
         if server is None:
             return
@@ -122,7 +125,7 @@ class RpcServer:
 
 
 def _server_credentials(tls: PeerTls) -> grpc.ServerCredentials:
-    """gRPC asks at each handshake whether there are new certificates, in a thread of its own."""
+    """Returns credentials that gRPC refreshes at each handshake, in its own thread."""
     shown = tls.identity()
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
@@ -133,7 +136,7 @@ def _server_credentials(tls: PeerTls) -> grpc.ServerCredentials:
         shown = identity
         return _configuration(identity)
 
-    # Its annotation does not know what its text says: None is for no change.
+    # The function may return None if nothing has changed, as gRPC documents, but its annotation omits None.
     asked = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewed)
     return grpc.dynamic_ssl_server_credentials(
         _configuration(shown), asked, require_client_authentication=True

@@ -1,4 +1,4 @@
-"""Channels between services that run in one process (`tidelog dev`): the object itself is the channel."""
+"""Channels between services in one process (`tidelog dev`), which pass the objects themselves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tidelog.rpc.coordinator_session import Item, SessionAcceptor, SessionEnd, S
 
 
 class InProcessBrokerChannels:
-    """The brokers of this process by id. A broker is attached before it registers in the metadata store."""
+    """The brokers of this process by id. A broker attaches before it registers in the metadata store."""
 
     def __init__(self) -> None:
         self._brokers: dict[int, BrokerCommands] = {}
@@ -29,8 +29,9 @@ class InProcessBrokerChannels:
 
 
 class InProcessSessionConnector:
-    """Sessions of this process's coordinator with its brokers: items are passed on as they are, at the next
-    turn of the loop, so that neither side is called while it speaks.
+    """Sessions between the coordinator and the brokers of this process.
+
+    Items are delivered in the next turn of the event loop, so that neither side is called while it sends.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,7 @@ class InProcessSessionConnector:
         self._acceptors[broker_id] = acceptor
 
     def detach(self, broker_id: int) -> None:
-        """New sessions with it are refused; those there are go on until one side closes them."""
+        """Rejects new sessions with the broker. Existing sessions continue until one side closes them."""
         self._acceptors.pop(broker_id, None)
 
     def connect(self, broker: BrokerRegistration, end: SessionEnd) -> SessionLine:
@@ -61,7 +62,7 @@ class InProcessSessionConnector:
 
 
 class _InProcessLine:
-    """One side's line; what it sends is handed to the other's end."""
+    """The line of one side, which delivers items to the end of the other side."""
 
     other: _InProcessLine
 
@@ -83,7 +84,9 @@ class _InProcessLine:
             asyncio.get_running_loop().call_soon(self._end)
 
     def _deliver(self) -> None:
-        """All of a turn at once. What was sent before the closing still arrives, as over a connection."""
+        """Delivers the items of a turn together. Items sent before `close` still arrive, as over a
+        connection.
+        """
         items, self._unsent = self._unsent, []
         if not self.other.is_over and self.other.end is not None:
             self.other.end.received(items)

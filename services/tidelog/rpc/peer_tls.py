@@ -1,10 +1,10 @@
-"""TLS among the services: both sides of a call or session show a certificate of the same authority.
+"""TLS between the services. Both sides of a connection show a certificate of the same authority.
 
-Whoever calls checks that the certificate is for `server_name`, whatever the address: pods are called by
-addresses that no certificate could name. The files are looked at for each new connection and read again when
-they changed, as they do where cert-manager or a mounted Secret renews them. What is then half-written or
-doesn't belong together is left alone, with a warning: the ones before go on being used. Connections that are
-open stay open.
+The client checks that the certificate is for `server_name`, whatever the address, because pods have addresses
+that no certificate can contain. Each new connection checks the files and reads them again if they have
+changed, for example after cert-manager has renewed a mounted Secret. If the new files are incomplete or do
+not match each other, the earlier certificates remain in use, and a warning is logged. Open connections are
+not affected.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ _Signature = tuple[tuple[int, int, int], ...]
 
 
 class Identity(NamedTuple):
-    """What the files held, in PEM; and as contexts, for those who don't use gRPC."""
+    """The contents of the files, in PEM."""
 
     ca: bytes
     cert: bytes
     key: bytes
-    server_context: ssl.SSLContext
-    client_context: ssl.SSLContext
 
 
 class PeerTls:
-    """Raises OSError, in one sentence, if the files aren't there or don't make sense. Any thread may ask."""
+    """The certificates for connections between services. It is safe for use by several threads.
+
+    Raises OSError with a one-sentence message if the files are missing or invalid.
+    """
 
     def __init__(
         self, ca_file: str, cert_file: str, key_file: str, *, server_name: str = DEFAULT_SERVER_NAME
@@ -47,7 +48,7 @@ class PeerTls:
         self._identity = self._read()
 
     def identity(self) -> Identity:
-        """The latest that makes sense. The same object as long as nothing changed."""
+        """Returns the latest valid certificates. It is the same object until the files change."""
         with self._lock:
             signature: _Signature = ()
             try:
@@ -56,14 +57,16 @@ class PeerTls:
                     return self._identity
                 identity = self._read()
                 if self._looked_at() != signature:
-                    return self._identity  # they are being changed at this moment
+                    return self._identity  # the files are being replaced right now
             except OSError as error:
                 if self._refused != signature:
-                    _log.warning("renewed certificates can't be used, the old ones are", reason=str(error))
+                    _log.warning(
+                        "can't use the renewed certificates; keeping the earlier ones", reason=str(error)
+                    )
                 self._refused = signature
                 return self._identity
             self._identity, self._signature = identity, signature
-        _log.info("certificates between the services are renewed", file=str(self._paths[1]))
+        _log.info("using renewed certificates for connections between services", file=str(self._paths[1]))
         return self._identity
 
     def _looked_at(self) -> _Signature:
@@ -72,18 +75,14 @@ class PeerTls:
 
     def _read(self) -> Identity:
         ca, cert, key = (path.read_bytes() for path in self._paths)
-        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        server.verify_mode = ssl.CERT_REQUIRED
-        for context in (server, client):
-            context.minimum_version = ssl.TLSVersion.TLSv1_2
-            try:
-                context.load_verify_locations(cadata=ca.decode("ascii", errors="replace"))
-            except (ssl.SSLError, ValueError) as error:
-                raise OSError(f"{self._paths[0]} holds no certificates in PEM") from error
-            try:
-                context.load_cert_chain(self._paths[1], self._paths[2])
-            except ssl.SSLError as error:
-                reason = error.reason or "not PEM"
-                raise OSError(f"{self._paths[1]} and {self._paths[2]} are no pair: {reason}") from error
-        return Identity(ca, cert, key, server, client)
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        try:
+            context.load_verify_locations(cadata=ca.decode("ascii", errors="replace"))
+        except (ssl.SSLError, ValueError) as error:
+            raise OSError(f"{self._paths[0]} contains no certificates in PEM") from error
+        try:
+            context.load_cert_chain(self._paths[1], self._paths[2])
+        except ssl.SSLError as error:
+            reason = error.reason or "the files are not PEM"
+            raise OSError(f"{self._paths[1]} and {self._paths[2]} do not match: {reason}") from error
+        return Identity(ca, cert, key)

@@ -1,5 +1,7 @@
-"""What coordinators and brokers say to each other as protobuf messages
-(protos/tidelog/rpc/v1/coordinator_session.proto), and back.
+"""Converts the items of sessions to the messages of protos/tidelog/rpc/v1/coordinator_session.proto and back.
+
+The tables below map the class or the name of an item to its encoder or decoder. Their values take different
+classes, which no type can express, hence Any.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ _KINDS_BACK: Final = {number: kind for kind, number in _KINDS.items()}
 
 
 def coordinator_message(item: Item) -> bytes:
-    """A frame of one item; frames that are joined are one frame of all their items."""
+    """Returns the message of one item of a coordinator. Concatenated messages are one message with all their
+    items.
+    """
     by_hand = _FREQUENT.get(type(item))
     if by_hand is not None:
         return by_hand(item)
@@ -29,7 +33,7 @@ def coordinator_message(item: Item) -> bytes:
 
 
 def broker_message(item: Item) -> bytes:
-    """As `coordinator_message`, of what a broker says."""
+    """Returns the message of one item of a broker. See coordinator_message."""
     by_hand = _FREQUENT.get(type(item))
     if by_hand is not None:
         return by_hand(item)
@@ -37,19 +41,19 @@ def broker_message(item: Item) -> bytes:
 
 
 def coordinator_items(frame: bytes) -> list[Item]:
-    """What a coordinator said; kinds that aren't known are left out. Raises ValueError."""
+    """Returns the items of a coordinator's message. Items of unknown kinds are skipped. Raises ValueError."""
     return _items(pb.FromCoordinator, _COORDINATOR_DECODERS, frame)
 
 
 def broker_items(frame: bytes) -> list[Item]:
-    """As `coordinator_items`, of what a broker said."""
+    """Returns the items of a broker's message. Items of unknown kinds are skipped. Raises ValueError."""
     return _items(pb.FromBroker, _BROKER_DECODERS, frame)
 
 
 def _items(frames: Any, decoders: dict[str, Callable[[Any], Item]], frame: bytes) -> list[Item]:
     try:
         message = frames.FromString(frame)
-    except Exception as error:  # DecodeError is another class in each of protobuf's implementations
+    except Exception as error:  # each implementation of protobuf has its own DecodeError
         raise ValueError(str(error)) from error
     items = []
     for entry in message.items:
@@ -74,7 +78,7 @@ def _shard(message: pb.Shard) -> ShardId:
 
 
 def _error(code: int) -> ErrorCode:
-    return _ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)  # of another version
+    return _ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)  # a newer version may send an unknown code
 
 
 def _partition_message(partition: TopicPartition) -> cluster_pb2.TopicPartition:
@@ -107,17 +111,18 @@ def _marker(message: pb.Marker) -> session.Marker:
     )
 
 
-# -- what comes often
+# -- encoders of frequent items
 #
-# A message object costs more to make than its bytes: these are written by hand, in less than half the time.
-# Before each field stands its tag: its number in the .proto * 8, + 2 if it has a length.
+# Creating a message object costs more than writing its bytes, so these encoders write the bytes themselves,
+# in less than half the time. Each field is preceded by its tag: its number in the .proto * 8, + 2 if the
+# field has a length.
 
 _ONE_BYTE: Final = tuple(bytes((number,)) for number in range(128))
 _CACHED_TAILS: Final = 1_000
 
 
 def _varint(number: int) -> bytes:
-    """As protobuf's int32 and int64."""
+    """Encodes a number like protobuf's int32 and int64."""
     if 0 <= number < 128:
         return _ONE_BYTE[number]
     number &= 0xFFFF_FFFF_FFFF_FFFF
@@ -130,7 +135,7 @@ def _varint(number: int) -> bytes:
 
 
 def _in_frame(item_tag: bytes, size: int, *fields: bytes) -> bytes:
-    """`fields`, of `size` bytes together, as the only item of a frame."""
+    """Returns a message whose only item consists of `fields`, which have `size` bytes together."""
     length = _varint(size)
     return b"".join((b"\x0a", _varint(size + 1 + len(length)), item_tag, length, *fields))
 
@@ -190,7 +195,9 @@ def _forwarded_to_shard(item: session.ForwardedToShard) -> bytes:
 def _around_body(
     shard: ShardId, api_key: int, api_version: int, principal: str, client_id: str | None, host: str
 ) -> tuple[bytes, bytes]:
-    """What is alike in all requests of a kind by one client: the fields before its body, and those after."""
+    """Returns the fields before and after the body, which are equal for all requests of one kind by one
+    client.
+    """
     before = pb.ForwardedToShard(shard=_shard_message(shard), api_key=api_key, api_version=api_version)
     after = pb.ForwardedToShard(principal=principal, client_id=client_id, host=host)
     return before.SerializeToString() + b"\x2a", after.SerializeToString()
@@ -206,7 +213,7 @@ _FREQUENT: Final[dict[type, Callable[[Any], bytes]]] = {
 }
 
 
-# -- of the coordinator
+# -- encoders and decoders of a coordinator's items
 
 
 def _coordinator(**kind: Any) -> pb.FromCoordinator:
@@ -301,7 +308,7 @@ _COORDINATOR_DECODERS: Final[dict[str, Callable[[Any], Item]]] = {
 }
 
 
-# -- of the broker
+# -- encoders and decoders of a broker's items
 
 
 def _broker(**kind: Any) -> pb.FromBroker:

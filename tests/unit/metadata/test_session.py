@@ -64,6 +64,24 @@ def test_a_live_holder_is_respected(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
+def test_a_key_that_was_written_under_the_own_lease_is_held(tmp_path: Path) -> None:
+    """An attempt whose outcome was unknown may have written the key."""
+
+    async def scenario(store: FileMetadataStore) -> None:
+        async def write(lease: int) -> None:
+            await store.txn([], [Put(KEY, b"first", lease)])
+
+        claim = Claim(KEY, lambda is_first: b"first")
+        mine = Session(store, claim, ttl_ms=TTL_MS, interval_ms=10, max_wait_ms=0, on_lease=write)
+        epoch = await mine.start()
+        item = await held(store)
+        assert (item.create_revision, item.version) == (epoch, 1)
+        await mine.stop()
+        assert await store.get(KEY) is None
+
+    run(tmp_path, scenario)
+
+
 def test_the_lease_of_an_earlier_life_is_ended_at_once(tmp_path: Path) -> None:
     async def scenario(store: FileMetadataStore) -> None:
         lease = await store.grant_lease(TTL_MS)
@@ -148,6 +166,7 @@ def test_another_holder_ends_the_process(tmp_path: Path) -> None:
         assert isinstance(await failed, KeyHeldError)
         assert (await held(store)).value == b"other"
         await mine.stop()
+        assert (await held(store)).value == b"other"
 
     run(tmp_path, scenario)
 

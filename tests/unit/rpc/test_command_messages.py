@@ -157,7 +157,7 @@ def test_what_is_absent_and_what_is_empty_are_kept_apart() -> None:
 
 def test_a_partition_in_another_topics_state_is_refused() -> None:
     stranger = PartitionState("b", uuid.UUID(int=2), 0, 1, 0, (1,), (1,), 1)
-    with pytest.raises(ValueError, match="none of topic 'a'"):
+    with pytest.raises(ValueError, match="does not belong to topic 'a'"):
         command_message(UpdateMetadata(1, 1, (), (TopicState("a", uuid.UUID(int=1), (stranger,), {}),)))
 
 

@@ -143,7 +143,7 @@ def test_the_same_channel_serves_one_life() -> None:
 
 
 def test_a_broker_without_an_address_can_not_be_reached() -> None:
-    with pytest.raises(ConnectionError, match="names no address"):
+    with pytest.raises(ConnectionError, match="no gRPC address"):
         GrpcBrokerChannels().channel(BrokerRegistration(1, EPOCH, ()))
 
 
@@ -370,7 +370,7 @@ def test_two_servers_can_not_have_one_address() -> None:
     async def scenario() -> None:
         async with opened(RecordingBroker()) as (door, _):
             second = RpcServer(BrokerCommandsService(RecordingBroker(), 2))
-            with pytest.raises(OSError, match="can't be listened on"):
+            with pytest.raises(OSError, match="can't listen on"):
                 await second.start(door.address)
 
     run(scenario())
