@@ -290,6 +290,7 @@ class Coordinator:
         self.shard = Shard(SHARD, shard_epoch, coordinator_id, self._make_core, self)
         self.attachments = coordinator_id * 1000
         self.events: list[str] = []
+        self.load_times_ms: list[int] = []
         self.ended: list[EndTransaction] = []
         self.asked_for_ids: list[AllocateProducerId] = []
         self.timers: list[tuple[int, Callable[[], None], _Timer]] = []
@@ -330,7 +331,7 @@ class Coordinator:
             case ShardCommitted() if item.attachment == shard.attachment:
                 shard.committed(item.high_watermark)
             case ShardLost() if item.attachment == shard.attachment:
-                shard.lose(item.error.name, told=True)
+                shard.lose(item.error.name, broker_knows=True)
         self.end_turn()
         return True
 
@@ -349,6 +350,7 @@ class Coordinator:
 
     def started_serving(self, shard: Shard, load_ms: int) -> None:
         self.events.append("serving")
+        self.load_times_ms.append(load_ms)
 
     def detached(self, attachment: int, core: ShardCore | None) -> None:
         pass

@@ -15,9 +15,7 @@ from tidelog.broker.server import BrokerServer
 from tidelog.cli.adopt import adopt_topics
 from tidelog.controller.metrics import ControllerMetrics
 from tidelog.controller.server import Controller
-from tidelog.group_coordinator.metrics import CoordinatorMetrics
 from tidelog.group_coordinator.server import GroupCoordinator
-from tidelog.group_coordinator.shards.request_tracing import RequestTracing
 from tidelog.metadata.cluster_identity import ensure_cluster_id
 from tidelog.metadata.entries import encode_uuid
 from tidelog.metadata.file_store import FileMetadataStore
@@ -81,13 +79,13 @@ class EmbeddedCluster:
             connector = InProcessSessionConnector()
             connector.attach(settings.node_id, broker.broker.coordination)
             await broker.start()
-            coordinator = await GroupCoordinator.start(store, settings, connector, clock=clock)
+            coordinator = await GroupCoordinator.start(
+                store, settings, connector, clock=clock, tracing=tracing
+            )
             undo.push_async_callback(coordinator.stop)
-            if tracing is not None:
-                coordinator.runtime.tracing = RequestTracing(tracing)
             controller_metrics = ControllerMetrics()
             controller_metrics.observe(controller)
-            for collector in (broker_metrics, controller_metrics, CoordinatorMetrics(coordinator.lag)):
+            for collector in (broker_metrics, controller_metrics, coordinator.metrics):
                 metrics.register(collector)
             if settings.tidelog_metrics_listener:
                 metrics.serve(settings.tidelog_metrics_listener)

@@ -10,9 +10,7 @@ import click
 from tidelog.cli.service_options import service_options, settings_from
 from tidelog.cli.service_process import Started, Surroundings, run_service
 from tidelog.controller.metrics import ControllerMetrics
-from tidelog.group_coordinator.metrics import CoordinatorMetrics
 from tidelog.group_coordinator.server import GroupCoordinator
-from tidelog.group_coordinator.shards.request_tracing import RequestTracing
 from tidelog.metadata.store import StoreError
 from tidelog.rpc.grpc_sessions import GrpcSessionConnector
 
@@ -29,7 +27,7 @@ def command(configs: tuple[Path, ...], assignments: tuple[str, ...]) -> None:
 
 async def _start(around: Surroundings) -> Started:
     settings, store, stack = around.settings, around.store, around.stack
-    around.metrics.register(ControllerMetrics())
+    around.metrics.register(ControllerMetrics())  # every process reports that it is not the controller
     failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
 
     def fail(error: StoreError) -> None:
@@ -38,11 +36,11 @@ async def _start(around: Surroundings) -> Started:
 
     connector = GrpcSessionConnector(around.tls)
     stack.push_async_callback(connector.close)
-    coordinator = await GroupCoordinator.start(store, settings, connector, on_failed=fail)
+    coordinator = await GroupCoordinator.start(
+        store, settings, connector, tracing=around.tracing, on_failed=fail
+    )
     stack.push_async_callback(coordinator.stop)
-    around.metrics.register(CoordinatorMetrics(coordinator.lag))
-    if around.tracing is not None:
-        coordinator.runtime.tracing = RequestTracing(around.tracing)
+    around.metrics.register(coordinator.metrics)
     around.metrics.lease = coordinator
     around.health.ready_when(coordinator.why_not_ready)
     return Started(f"group-coordinator-{settings.node_id}", failed)

@@ -10,8 +10,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+from tidelog.model.coordinator_shards import ShardKind
+
 if TYPE_CHECKING:
     from tidelog.metrics.families import Families
+    from tidelog.model.instants import WallMs
 
 
 class GroupLag(NamedTuple):
@@ -48,8 +51,8 @@ class TransactionsSummary(NamedTuple):
     """
 
     counts: Mapping[str, int] = {}
-    oldest_open_ms: int | None = None
-    oldest_ending_ms: int | None = None
+    oldest_open_ms: WallMs | None = None
+    oldest_ending_ms: WallMs | None = None
 
 
 class ShardLoads(NamedTuple):
@@ -59,6 +62,24 @@ class ShardLoads(NamedTuple):
     loaded: int
     longest_ms: int
     lost: int
+
+
+class CoordinatorCounts:
+    """Counters of one coordinator. Only the event loop changes them, and any thread may read them."""
+
+    __slots__ = ("ended", "loads", "longest_load_ms", "lost")
+
+    def __init__(self) -> None:
+        self.ended = {True: 0, False: 0}
+        """The numbers of committed (True) and aborted (False) transactions whose markers are all written."""
+        self.loads = dict.fromkeys(ShardKind, 0)
+        self.longest_load_ms = dict.fromkeys(ShardKind, 0)
+        self.lost = dict.fromkeys(ShardKind, 0)
+
+    def loaded(self, kind: ShardKind, load_ms: int) -> None:
+        """Counts the load of a shard."""
+        self.loads[kind] += 1
+        self.longest_load_ms[kind] = max(self.longest_load_ms[kind], load_ms)
 
 
 class CoordinatorView(Protocol):
@@ -92,7 +113,7 @@ class CoordinatorView(Protocol):
     @property
     def ending_transaction_count(self) -> int: ...
 
-    def now_ms(self) -> int:
+    def now_ms(self) -> WallMs:
         """Returns the wall clock's time."""
         ...
 

@@ -1,6 +1,7 @@
-"""The group coordinator as a service: groups and transactions, of the shards that it claims.
+"""The group coordinator as a service: it owns shards and decides for the groups and transactions in them.
 
-Registered at `/coordinators/<kind>/ids/<id>` under a lease, which its claims of shards live by, too.
+This module constructs all parts of the service. The coordinator is registered at
+`/coordinators/<kind>/ids/<id>` under a lease, and its claims of shards have the same lease.
 """
 
 from __future__ import annotations
@@ -14,34 +15,44 @@ from typing import Final
 import structlog
 
 from tidelog.group_coordinator.groups.group_core import GroupCore
+from tidelog.group_coordinator.metrics import CoordinatorMetrics
 from tidelog.group_coordinator.shard_core import ShardCore
+from tidelog.group_coordinator.shards.claims import Claims
+from tidelog.group_coordinator.shards.cluster_view import ClusterView
 from tidelog.group_coordinator.shards.lag import LagReporter
-from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
+from tidelog.group_coordinator.shards.markers import MarkerSender
+from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions
+from tidelog.group_coordinator.shards.producer_ids import ProducerIds
+from tidelog.group_coordinator.shards.request_tracing import RequestTracing
+from tidelog.group_coordinator.shards.runner import BrokerSessions, CoordinatorRuntime
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
 from tidelog.metadata.coordinators import GROUP, CoordinatorEntry
 from tidelog.metadata.session import Claim, KeyHeldError, Session
 from tidelog.metadata.store import MetadataStore, StoreError
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.trace_context import CallTracing
 from tidelog.rpc.coordinator_session import SessionConnector
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.clock import Clock, SystemClock
 from tidelog.timing.timer import LoopTimer
 
 GRACE_MS: Final = 5_000
-"""How much longer than a session's time-out a start waits for an id that another process holds."""
+"""The time beyond the session timeout that a start waits for an id that another process holds."""
 
 _log = structlog.get_logger(__name__)
 
 
 class GroupCoordinator:
-    """`await GroupCoordinator.start(store, settings, connector)`, then `await stop()`."""
+    """A running coordinator: `await GroupCoordinator.start(...)`, then `await stop()`."""
 
-    def __init__(self, session: Session, runtime: CoordinatorRuntime, timer: LoopTimer) -> None:
+    def __init__(
+        self, session: Session, runtime: CoordinatorRuntime, lag: LagReporter, timer: LoopTimer
+    ) -> None:
         self.runtime = runtime
-        self.lag = LagReporter(runtime)
-        """What metrics show of this coordinator."""
+        self.metrics = CoordinatorMetrics(lag)
         self._session = session
+        self._lag = lag
         self._timer = timer
 
     @classmethod
@@ -52,24 +63,18 @@ class GroupCoordinator:
         connector: SessionConnector,
         *,
         clock: Clock | None = None,
+        tracing: CallTracing | None = None,
         on_failed: Callable[[StoreError], None] | None = None,
     ) -> GroupCoordinator:
-        """`on_failed` is called with what keeps it from staying registered: another process took its id.
+        """Registers the coordinator and begins to claim shards.
 
-        Raises KafkaError(DUPLICATE_BROKER_REGISTRATION) if another live coordinator has this node.id,
+        Calls `on_failed` with the error if another process takes the coordinator's id later. Raises
+        KafkaError(DUPLICATE_BROKER_REGISTRATION) if another live coordinator has this node.id, and
         StoreUnavailableError.
         """
-        loop = asyncio.get_running_loop()
-        timer = LoopTimer(loop)
-        runtime = CoordinatorRuntime(
-            store,
-            connector,
-            settings.node_id,
-            core_factories(settings),
-            clock=clock or SystemClock(),
-            timer=timer,
-            call_soon=loop.call_soon,
-        )
+        timer = LoopTimer(asyncio.get_running_loop())
+        clock = clock or SystemClock()
+        runtime, lag = _compose(store, settings, connector, clock, timer, tracing)
         entry = CoordinatorEntry(GROUP, settings.node_id)
         session = Session(
             store,
@@ -87,25 +92,24 @@ class GroupCoordinator:
             await runtime.stop()
             raise KafkaError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
-                f"node.id: group coordinator {settings.node_id} is another process that is alive; "
+                f"node.id: another live process is group coordinator {settings.node_id}; "
                 "give this one another node.id",
             ) from error
         except BaseException:
             await runtime.stop()
             raise
         _log.info("registered as group coordinator", coordinator_id=settings.node_id, key=entry.key)
-        coordinator = cls(session, runtime, timer)
         if settings.tidelog_metrics_listener:
-            coordinator.lag.start()
-        return coordinator
+            lag.start()
+        return cls(session, runtime, lag, timer)
 
     def why_not_ready(self) -> str | None:
-        """None once it is registered and has claimed its share of shards."""
+        """Returns None if the coordinator is registered and has claimed its share of the shards."""
         return self.runtime.claims.why_incomplete()
 
     @property
     def lease_renewed_s(self) -> float | None:
-        """When the lease was last renewed, by the monotonic clock. Any thread, as the next."""
+        """The monotonic time of the lease's last renewal. Any thread may read it, and `leases_lost`, too."""
         return self._session.lease_renewed_s
 
     @property
@@ -113,15 +117,43 @@ class GroupCoordinator:
         return self._session.leases_lost
 
     async def stop(self) -> None:
-        """Hand the shards over, give up the registration."""
-        self.lag.stop()
+        """Hands the shards over and ends the registration."""
+        self._lag.stop()
         await self.runtime.stop()
         await self._session.stop()
         self._timer.close()
 
 
+def _compose(
+    store: MetadataStore,
+    settings: BrokerSettings,
+    connector: SessionConnector,
+    clock: Clock,
+    timer: LoopTimer,
+    tracing: CallTracing | None,
+) -> tuple[CoordinatorRuntime, LagReporter]:
+    view = ClusterView(store)
+    sessions = BrokerSessions(connector, settings.node_id, view, timer)
+    questions = OffsetQuestions(sessions.line_to_leader, timer)
+    runtime = CoordinatorRuntime(
+        settings.node_id,
+        core_factories(settings),
+        view=view,
+        claims=Claims(store, settings.node_id, shard_count=view.shard_count),
+        sessions=sessions,
+        markers=MarkerSender(sessions.line_to_leader, view.is_topic_gone, timer),
+        producer_ids=ProducerIds(sessions.any_line, timer),
+        offset_questions=questions,
+        tracing=None if tracing is None else RequestTracing(tracing),
+        clock=clock,
+        timer=timer,
+        call_soon=asyncio.get_running_loop().call_soon,
+    )
+    return runtime, LagReporter(runtime, questions, clock, timer)
+
+
 def core_factories(settings: BrokerSettings) -> dict[ShardKind, Callable[[ShardId, int], ShardCore]]:
-    """How the core of a shard is made, given its number and epoch."""
+    """Returns for each kind of shard a function that makes a core, given the shard and its epoch."""
     return {
         ShardKind.GROUP: lambda shard, epoch: GroupCore(settings, new_member_uuid),
         ShardKind.TRANSACTION: lambda shard, epoch: TransactionCore(epoch, settings),
@@ -129,7 +161,7 @@ def core_factories(settings: BrokerSettings) -> dict[ShardKind, Callable[[ShardI
 
 
 def new_member_uuid() -> str:
-    """As Kafka's `Uuid.randomUuid().toString()`: 22 characters, the first not a dash."""
+    """Returns a text in the format of Kafka's `Uuid.randomUuid`: 22 characters, the first not a dash."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).rstrip(b"=").decode()
         if not text.startswith("-"):

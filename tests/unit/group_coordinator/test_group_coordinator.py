@@ -42,7 +42,7 @@ def test_an_id_that_is_held_is_refused(tmp_path: Path, monkeypatch: pytest.Monke
     async def scenario() -> None:
         store = FileMetadataStore.open(tmp_path, monotonic_ms=lambda: 0)
         first = await GroupCoordinator.start(store, SETTINGS, InProcessSessionConnector())
-        with pytest.raises(KafkaError, match=r"node\.id: group coordinator 3 is another process"):
+        with pytest.raises(KafkaError, match=r"node\.id: another live process is group coordinator 3"):
             await GroupCoordinator.start(store, SETTINGS, InProcessSessionConnector())
         await first.stop()
         await store.close()

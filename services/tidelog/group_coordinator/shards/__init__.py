@@ -1,1 +1,1 @@
-"""What runs the cores of groups and transactions: claims, loading, appending, holding, markers, lag."""
+"""The runtime of group and transaction cores: claims, loads, appends, replication, markers and lag."""

@@ -1,16 +1,16 @@
-"""Shards claimed in the metadata store.
+"""The shards that this coordinator claims in the metadata store.
 
-Whose a shard is, is what its `owner` key says, as this process has last seen it: a claim counts when the
-watch shows it, a lost one likewise. A transaction of unknown outcome needs no thought therefore. Nothing
-rests on the keys but who tries: what an owner may write is decided by its shard epoch, which each claim
-raises by one.
+The `owner` key of a shard names its owner, as this process last saw the key: a claim counts when the watch
+shows it, and so does the loss of a claim. A transaction with an unknown outcome therefore needs no special
+handling. The keys only decide which coordinator tries to own a shard. Safety rests on the shard epoch, which
+each claim raises by one: brokers and later owners ignore what an older owner writes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -62,27 +62,27 @@ class _Epoch(NamedTuple):
 _NO_EPOCH: Final = _Epoch(0, 0)
 
 
+class ClaimListener(Protocol):
+    def claimed(self, shard: ShardId, epoch: int) -> None: ...
+
+    def claim_lost(self, shard: ShardId) -> None: ...
+
+    def surplus(self, shard: ShardId) -> None:
+        """Reports that another coordinator should own the shard: drain it, then `release` it."""
+        ...
+
+
 class Claims:
-    """`start`, then `lease_taken` with each lease; `on_claimed` and `on_lost` tell what changes,
-    `on_surplus` which shard another is to have: `release` it when it is drained.
-    """
+    """The claims of one coordinator. After `start`, call `lease_taken` with each lease."""
+
+    _listener: ClaimListener
 
     def __init__(
-        self,
-        store: MetadataStore,
-        coordinator_id: int,
-        *,
-        shard_count: Callable[[ShardKind], int],
-        on_claimed: Callable[[ShardId, int], None],
-        on_lost: Callable[[ShardId], None],
-        on_surplus: Callable[[ShardId], None],
+        self, store: MetadataStore, coordinator_id: int, *, shard_count: Callable[[ShardKind], int]
     ) -> None:
         self._store = store
         self._id = coordinator_id
         self._shard_count = shard_count
-        self._on_claimed = on_claimed
-        self._on_lost = on_lost
-        self._on_surplus = on_surplus
         self._follower = StoreFollower(
             store, COORDINATORS, on_listing=self._on_listing, on_batch=self._on_batch
         )
@@ -93,7 +93,7 @@ class Claims:
         self._epochs: dict[ShardId, _Epoch] = {}
         self._revision = 0
         self._settled: dict[ShardId, int] = {}
-        """Revisions that have to be seen before a shard is claimed (or released) again."""
+        """For each shard, the revision that the watch must reach before the shard is claimed again."""
         self._mine: dict[ShardId, int] = {}
         self._least_epochs: dict[ShardId, int] = {}
         self._changed = asyncio.Event()
@@ -101,41 +101,46 @@ class Claims:
 
     @property
     def mine(self) -> dict[ShardId, int]:
-        """Shard epochs of what is owned."""
+        """The epochs of the owned shards."""
         return self._mine
 
-    async def start(self) -> None:
+    async def start(self, listener: ClaimListener) -> None:
         """Raises StoreUnavailableError."""
+        self._listener = listener
         await self._follower.start()
         self._balancing = asyncio.create_task(self._balance(), name="shard-claims")
 
     async def lease_taken(self, lease: int) -> None:
-        """From now on claims are made under this one; those under another are lost."""
+        """Makes claims under this lease from now on. Claims under another lease are lost."""
         self._lease = lease
         entry = CoordinatorEntry(ShardKind.TRANSACTION.value, self._id)
         await self._store.txn([], [Put(entry.key, entry.encode(), lease)])
         self._compare_owned()
 
     def shards_changed(self) -> None:
-        """There may be more of them."""
+        """Looks for unclaimed shards, because the number of shards may have grown."""
         self._changed.set()
 
     def outbid(self, shard: ShardId, epoch: int) -> None:
-        """The shard's log has a claim of that epoch: the next one must be above. So it goes on where the
-        metadata store was rebuilt and knows no epochs.
+        """Makes the next claim of the shard exceed `epoch`, which was found in the shard's log.
+
+        The log can have a newer epoch than the metadata store if the store was rebuilt.
         """
         self._least_epochs[shard] = epoch
 
     async def leave(self) -> None:
-        """The others share out what this one has; it claims nothing more. Shards stay until `release`."""
+        """Ends the registration, so that the other coordinators divide this one's shards.
+
+        This coordinator claims nothing more, and it keeps its shards until `release`.
+        """
         self._is_leaving = True
         if not self._lease:
-            return  # who is registered under this id is another process
-        gone: list[Operation] = [Delete(CoordinatorEntry(kind.value, self._id).key) for kind in ShardKind]
-        await self._store.txn([], gone)
+            return  # another process is registered under this id
+        deletes: list[Operation] = [Delete(CoordinatorEntry(kind.value, self._id).key) for kind in ShardKind]
+        await self._store.txn([], deletes)
 
     async def release(self, shards: Iterable[ShardId]) -> None:
-        """Nothing of them is used any more. Raises StoreUnavailableError."""
+        """Deletes the claims of shards that are closed. Raises StoreUnavailableError."""
         owned = [(shard, self._owners[shard]) for shard in shards if self._is_mine(shard)]
         for at in range(0, len(owned), CLAIMS_IN_TXN):
             chunk = owned[at : at + CLAIMS_IN_TXN]
@@ -150,7 +155,7 @@ class Claims:
             await asyncio.wait([self._balancing])
         await self._follower.stop()
 
-    # -- what the store says
+    # -- changes of the store
 
     def _on_listing(self, listing: Listing) -> None:
         for live in self._live.values():
@@ -181,7 +186,9 @@ class Claims:
             else:
                 self._owners[parsed.shard] = _Owner(decode_owner(key, value), lease, create_revision)
         except InvalidEntryError as error:
-            _log.warning("a key is not what it should be", reason=str(error))
+            _log.warning(
+                "a key of the metadata store is ignored because its value is not valid", reason=str(error)
+            )
 
     def _take_coordinator(self, key: str, value: bytes | None) -> None:
         match key.split("/"):
@@ -208,15 +215,15 @@ class Claims:
         before, self._mine = self._mine, mine
         for shard, epoch in before.items():
             if mine.get(shard) != epoch:
-                self._on_lost(shard)
+                self._listener.claim_lost(shard)
         for shard, epoch in mine.items():
             if before.get(shard) != epoch:
-                self._on_claimed(shard, epoch)
+                self._listener.claimed(shard, epoch)
 
-    # -- what this coordinator wants
+    # -- the share of this coordinator
 
     def why_incomplete(self) -> str | None:
-        """None if it is registered and all of its share is claimed, by what the store has shown."""
+        """Returns None if this coordinator is registered and has claimed its share of the shards."""
         missing = total = 0
         for kind in ShardKind:
             if not self._lease or self._id not in self._live[kind.value]:
@@ -227,7 +234,6 @@ class Claims:
         return f"{missing} of its {total} shards are not claimed yet" if missing else None
 
     def _wanted(self, kind: ShardKind) -> list[ShardId]:
-        """Its fair share."""
         count = self._shard_count(kind)
         owners = {s.partition: o.coordinator_id for s, o in self._owners.items() if s.kind is kind}
         shares = plan_shares(self._live[kind.value], owners, count)
@@ -241,19 +247,19 @@ class Claims:
                 for kind in ShardKind:
                     await self._balance_kind(kind)
             except LeaseNotFoundError:
-                continue  # the next lease comes with a change
+                continue  # the next lease starts another attempt
             except StoreUnavailableError as error:
-                _log.warning("shards can't be claimed yet", reason=str(error))
+                _log.warning("claiming shards failed and will be repeated", reason=str(error))
                 await asyncio.sleep(RETRY_MS / 1000)
                 self._changed.set()
-            except Exception:  # noqa: BLE001 - a bug must not end it: nobody would claim any more
-                _log.exception("sharing out shards failed")
+            except Exception:  # noqa: BLE001 - a bug must not end the task that claims shards
+                _log.exception("claiming shards failed because of a bug and will be repeated")
                 await asyncio.sleep(RETRY_MS / 1000)
 
     async def _balance_kind(self, kind: ShardKind) -> None:
         live = self._live[kind.value]
         if self._is_leaving or not self._lease or self._id not in live:
-            return  # without a lease it may still be the life before that is registered
+            return  # without a lease, the registration may still be that of an earlier process
         wanted = self._wanted(kind)
         free = [s for s in wanted if s not in self._owners and self._is_settled(s)]
         for at in range(0, len(free), CLAIMS_IN_TXN):
@@ -261,13 +267,13 @@ class Claims:
         kept = set(wanted)
         for shard in list(self._mine):
             if shard.kind is kind and shard not in kept:  # also if its topic was deleted
-                self._on_surplus(shard)
+                self._listener.surplus(shard)
 
     def _is_settled(self, shard: ShardId) -> bool:
         return self._settled.get(shard, 0) <= self._revision
 
     async def _claim(self, shards: Sequence[ShardId]) -> None:
-        """All of them in one transaction; if one of them is somebody's by now, each by itself."""
+        """Claims all of them in one transaction, or one by one if another coordinator has claimed some."""
         compares: list[Compare] = []
         puts: list[Operation] = []
         for shard in shards:

@@ -1,7 +1,8 @@
-"""How far groups are behind: looked up every few seconds, without reading a record.
+"""The lag of groups, which the coordinator determines every few seconds without reading records.
 
-A leader tells where its partition's log begins and ends, and by its time index when the record at the
-committed offset came. Records of transactions that are still open don't count: nobody can read them yet.
+The leader of a partition reports where its log begins and ends, and from its time index the timestamp of the
+record at the committed offset. Records of open transactions do not count, because no consumer can read them
+yet.
 """
 
 from __future__ import annotations
@@ -13,27 +14,34 @@ from typing import Final, TypeVar
 from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.groups.shared import Group
 from tidelog.group_coordinator.metrics import GroupLag, GroupSummary, ShardLoads, TransactionsSummary
-from tidelog.group_coordinator.shards.offset_questions import Position
+from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions, Position
 from tidelog.group_coordinator.shards.runner import CoordinatorRuntime
-from tidelog.group_coordinator.shards.shard import Cancellable, ShardState
+from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer, ShardState
 from tidelog.group_coordinator.transactions.transaction import PREPARED, TransactionStatus
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
 from tidelog.model.coordinator_shards import ShardKind
+from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import PartitionOffsets
+from tidelog.timing.clock import Clock
 
 INTERVAL_MS: Final = 5_000
 MAX_POSITIONS: Final = 200_000
-"""Looked up at a time; groups beyond are left out."""
+"""The most positions of one lookup. The lag of further positions is not reported."""
 
 CoreT = TypeVar("CoreT", bound=GroupCore | TransactionCore)
 
 
 class LagReporter:
-    """A CoordinatorView: what `start` looks up from time to time."""
+    """The CoordinatorView that metrics show. `start` begins the lookups."""
 
-    def __init__(self, runtime: CoordinatorRuntime) -> None:
+    def __init__(
+        self, runtime: CoordinatorRuntime, questions: OffsetQuestions, clock: Clock, timer: DelayTimer
+    ) -> None:
         self._runtime = runtime
+        self._questions = questions
+        self._clock = clock
+        self._timer = timer
         self._lags: Sequence[GroupLag] = ()
         self._groups: Sequence[GroupSummary] = ()
         self._transactions = TransactionsSummary()
@@ -41,8 +49,8 @@ class LagReporter:
         self._is_stopped = False
 
     def start(self) -> None:
-        """On the loop."""
-        self._look()
+        """Begins the lookups. Must be called on the event loop."""
+        self._look_up()
 
     def stop(self) -> None:
         self._is_stopped = True
@@ -82,29 +90,29 @@ class LagReporter:
     def ending_transaction_count(self) -> int:
         return self._runtime.markers.ending_count
 
-    def now_ms(self) -> int:
-        return self._runtime.now_ms()
+    def now_ms(self) -> WallMs:
+        return self._clock.wall_ms()
 
     @property
     def shard_counts(self) -> Mapping[tuple[str, str], int]:
         shards = list(self._runtime.shards.values())
         return Counter((shard.shard_id.kind.value, shard.state.value) for shard in shards)
 
-    def _look(self) -> None:
+    def _look_up(self) -> None:
         if self._is_stopped:
             return
-        self._next = self._runtime.call_after(self._look, INTERVAL_MS)
+        self._next = self._timer.add_after(self._look_up, INTERVAL_MS)
         committed: list[tuple[str, TopicPartition, int]] = []
         groups: list[GroupSummary] = []
         for core in self._serving(GroupCore):
-            groups += [standing_of(group) for group in core.groups.by_id.values()]
+            groups += [summary_of(group) for group in core.groups.by_id.values()]
             for key, offset in core.offsets.committed_offsets():
                 if len(committed) < MAX_POSITIONS:
                     committed.append((key.group_id, key.topic_partition, offset.offset))
         self._groups = groups
         self._transactions = transactions_of(self._serving(TransactionCore))
         asked: list[Position] = list({(partition, offset) for _, partition, offset in committed})
-        self._runtime.offset_questions.ask(asked, lambda found: self._told(committed, found))
+        self._questions.ask(asked, lambda found: self._set_lags(committed, found))
 
     def _serving(self, kind: type[CoreT]) -> Iterator[CoreT]:
         for shard in self._runtime.shards.values():
@@ -112,12 +120,12 @@ class LagReporter:
             if shard.state is ShardState.SERVING and isinstance(core, kind):
                 yield core
 
-    def _told(
+    def _set_lags(
         self,
         committed: Sequence[tuple[str, TopicPartition, int]],
         found: Mapping[Position, PartitionOffsets],
     ) -> None:
-        now_ms = self._runtime.now_ms()
+        now_ms = self._clock.wall_ms()
         lags = []
         for group, partition, offset in committed:
             offsets = found.get((partition, offset))
@@ -126,7 +134,7 @@ class LagReporter:
         self._lags = lags
 
 
-def standing_of(group: Group) -> GroupSummary:
+def summary_of(group: Group) -> GroupSummary:
     listed = group.listed()
     return GroupSummary(
         group.group_id, listed.group_type, listed.group_state, group.member_count(), group.generation_or_epoch
@@ -134,10 +142,10 @@ def standing_of(group: Group) -> GroupSummary:
 
 
 def transactions_of(cores: Iterable[TransactionCore]) -> TransactionsSummary:
-    """Every state is counted, if with 0."""
+    """Returns the number of transactions in every state, including states without a transaction."""
     counts = {status.kafka_name: 0 for status in TransactionStatus}
-    open_ms: list[int] = []
-    ending_ms: list[int] = []
+    open_ms: list[WallMs] = []
+    ending_ms: list[WallMs] = []
     for core in cores:
         for transaction in core.transactions.values():
             counts[transaction.status.kafka_name] += 1
@@ -149,10 +157,12 @@ def transactions_of(cores: Iterable[TransactionCore]) -> TransactionsSummary:
 
 
 def lag_of(
-    group: str, partition: TopicPartition, offset: int, offsets: PartitionOffsets, now_ms: int
+    group: str, partition: TopicPartition, offset: int, offsets: PartitionOffsets, now_ms: WallMs
 ) -> GroupLag:
-    """What was deleted before it was read doesn't count; what can't be read yet neither. A record may be
-    deleted when it is `retention.ms` old; it stays longer if younger ones lie in its segment.
+    """Returns the lag of a group in one partition.
+
+    Deleted records and records that can't be read yet do not count. Retention may delete a record when it is
+    `retention.ms` old, but the record stays longer if its segment has newer records.
     """
     lag = max(0, offsets.last_stable_offset - max(offset, offsets.log_start_offset))
     first_unread_ms = offsets.first_unread_timestamp_ms

@@ -1,18 +1,18 @@
-"""Transactions that are decided: a marker to every partition, until each leader has it.
+"""The markers of decided transactions, which are sent until every partition's leader has written them.
 
-What is due in one turn of the loop goes to each broker as one call. A partition is only done when its leader
-says so, or when its topic is gone by the word of the metadata store itself: the watched view may be late.
+The markers of one turn go to each broker in one call. A partition is done when its leader has confirmed the
+marker, or when the metadata store itself confirms that the topic is deleted; the watched view may be behind.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 import structlog
 
 from tidelog.group_coordinator.shard_core import EndTransaction
-from tidelog.group_coordinator.shards.shard import Cancellable
+from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import Marker, MarkersWritten, SessionLine, WriteMarkers
@@ -28,29 +28,20 @@ _FINAL: Final = frozenset(
         ErrorCode.PRODUCER_FENCED,
     }
 )
-"""A newer owner of the shard, or a newer epoch of the producer: this transaction is theirs to end."""
+"""The errors after which a newer owner of the shard, or a newer epoch of the producer, ends the transaction.
+"""
 
 _log = structlog.get_logger(__name__)
 
 
-class MarkerOutlets(Protocol):
-    def line_to_leader(self, partition: TopicPartition) -> tuple[int, SessionLine] | None:
-        """The leader's id and the session to it."""
-        ...
-
-    def is_topic_gone(self, topic: str, told: Callable[[bool | None], None]) -> None:
-        """Ask the metadata store; None: it can't say."""
-        ...
-
-    def call_after(self, callback: Callable[[], None], delay_ms: int) -> Cancellable: ...
-
-    def has_pending_markers(self) -> None:
-        """`flush` is to be called at the end of the turn."""
-        ...
+LineToLeader = Callable[[TopicPartition], tuple[int, SessionLine] | None]
+"""Returns the id of a partition's leader and the session with it; None if one of them is missing."""
+IsTopicGone = Callable[[str, Callable[[bool | None], None]], None]
+"""Looks up whether a topic is deleted; None means that the store is unavailable."""
 
 
 class Ending:
-    """One transaction on its way to its partitions."""
+    """One decided transaction, with the partitions that still need its marker."""
 
     __slots__ = ("done", "effect", "owner", "remaining")
 
@@ -71,8 +62,12 @@ class _Call:
 
 
 class MarkerSender:
-    def __init__(self, outlets: MarkerOutlets) -> None:
-        self._outlets = outlets
+    """Sends markers, and repeats them after errors and timeouts."""
+
+    def __init__(self, line_to_leader: LineToLeader, is_topic_gone: IsTopicGone, timer: DelayTimer) -> None:
+        self._line_to_leader = line_to_leader
+        self._is_topic_gone = is_topic_gone
+        self._timer = timer
         self._endings: dict[object, set[Ending]] = {}
         self._due: list[tuple[Ending, TopicPartition]] = []
         self._later: list[tuple[Ending, TopicPartition]] = []
@@ -85,26 +80,30 @@ class MarkerSender:
         return sum(len(endings) for endings in self._endings.values())
 
     def begin(self, effect: EndTransaction, owner: object, done: Callable[[], None]) -> None:
-        """`done` once every partition has it; `owner` is whose shard's memory asked: see `forget`."""
+        """Takes a transaction, whose markers the next `flush` sends, and calls `done` after the last one.
+
+        `owner` is the core that decided the transaction; see `forget`.
+        """
         ending = Ending(effect, owner, done)
         if not ending.remaining:
             done()
             return
         self._endings.setdefault(owner, set()).add(ending)
-        self._put_due((ending, partition) for partition in effect.partitions)
+        self._due.extend((ending, partition) for partition in effect.partitions)
 
     def forget(self, owner: object) -> None:
-        """Its shard is lost; whoever loads it next begins again."""
+        """Drops the transactions of a discarded core. The next owner of the shard sends their markers."""
         for ending in self._endings.pop(owner, ()):
             ending.remaining.clear()
 
     def flush(self) -> None:
+        """Sends the markers that are due, in as few calls as possible."""
         due, self._due = self._due, []
         by_broker: dict[int, tuple[SessionLine, dict[Ending, list[TopicPartition]]]] = {}
         for ending, partition in due:
             if partition not in ending.remaining:
                 continue
-            found = self._outlets.line_to_leader(partition)
+            found = self._line_to_leader(partition)
             if found is None:
                 self._wait_or_skip(ending, partition)
                 continue
@@ -138,7 +137,7 @@ class MarkerSender:
         self._call_id += 1
         call_id = self._call_id
         call = self._calls[call_id] = _Call(broker_id, parts)
-        call.overdue = self._outlets.call_after(lambda: self._call_failed(call_id), CALL_TIMEOUT_MS)
+        call.overdue = self._timer.add_after(lambda: self._call_failed(call_id), CALL_TIMEOUT_MS)
         line.send(
             WriteMarkers(
                 call_id,
@@ -173,7 +172,7 @@ class MarkerSender:
             self._done_with(ending, partition)
         elif error in _FINAL:
             _log.warning(
-                "a transaction is no longer this coordinator's to end",
+                "a newer coordinator or producer epoch ends the transaction",
                 transactional_id=ending.effect.transactional_id,
                 partition=str(partition),
                 reason=error.name,
@@ -196,27 +195,22 @@ class MarkerSender:
                 ending.done()
 
     def _wait_or_skip(self, ending: Ending, partition: TopicPartition) -> None:
-        def told(is_gone: bool | None) -> None:
+        def answer(is_gone: bool | None) -> None:
             if is_gone:
                 self._done_with(ending, partition)
             else:
                 self._wait(ending, partition)
 
-        self._outlets.is_topic_gone(partition.topic, told)
+        self._is_topic_gone(partition.topic, answer)
 
     def _wait(self, ending: Ending, partition: TopicPartition) -> None:
         if partition in ending.remaining:
             self._later.append((ending, partition))
             if self._retry is None:
-                self._retry = self._outlets.call_after(self._retry_now, RETRY_MS)
+                self._retry = self._timer.add_after(self._retry_now, RETRY_MS)
 
     def _retry_now(self) -> None:
         self._retry = None
         later, self._later = self._later, []
-        self._put_due(later)
-
-    def _put_due(self, parts: Iterable[tuple[Ending, TopicPartition]]) -> None:
-        was_empty = not self._due
-        self._due.extend(parts)
-        if was_empty and self._due:
-            self._outlets.has_pending_markers()
+        self._due.extend(later)
+        self.flush()

@@ -1,35 +1,33 @@
-"""Producer ids for transactional producers: blocks that a broker gets from the controller."""
+"""Producer ids for transactional producers, from blocks that a broker obtains from the controller."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final
 
-from tidelog.group_coordinator.shards.shard import Cancellable
+from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer
 from tidelog.rpc.coordinator_session import AskProducerIds, ProducerIdsTold, SessionLine
 
 ASK_AGAIN_MS: Final = 200
 MAX_WAIT_MS: Final = 4_000
-"""Then the producer is refused, and asks again."""
+"""The time after which a waiting request is refused. The producer then sends the request again."""
 PREFETCH_BELOW: Final = 100
+"""The number of remaining ids at which the next block is requested."""
 
 Taken = Callable[[int | None], None]
 
 
-class ProducerIdOutlets(Protocol):
-    def any_line(self) -> tuple[int, SessionLine] | None:
-        """A broker's id and the session to it; another one each time, if there are some."""
-        ...
-
-    def call_after(self, callback: Callable[[], None], delay_ms: int) -> Cancellable: ...
+AnyLine = Callable[[], tuple[int, SessionLine] | None]
+"""Returns a broker's id and the session with it, another broker each time. None if there is no session."""
 
 
 class ProducerIds:
-    """`take` gives the next one, at once or later; None if none can be had."""
+    """The ids that this coordinator may assign. The next block is requested before the last id is used."""
 
-    def __init__(self, outlets: ProducerIdOutlets) -> None:
-        self._outlets = outlets
+    def __init__(self, any_line: AnyLine, timer: DelayTimer) -> None:
+        self._any_line = any_line
+        self._timer = timer
         self._next = 0
         self._end = 0
         self._following: tuple[int, int] | None = None
@@ -39,16 +37,18 @@ class ProducerIds:
         self._ask_again: Cancellable | None = None
 
     def take(self, taken: Taken) -> None:
+        """Calls `taken` with the next id, at once or later, or with None after MAX_WAIT_MS without an id."""
         if self._end - self._next <= PREFETCH_BELOW and self._following is None:
             self._ask()
         if self._next < self._end or self._roll():
             self._next += 1
             taken(self._next - 1)
             return
-        overdue = self._outlets.call_after(self._give_up_first, MAX_WAIT_MS)
+        overdue = self._timer.add_after(self._give_up_first, MAX_WAIT_MS)
         self._waiting.append((taken, overdue))
 
-    def told(self, item: ProducerIdsTold) -> None:
+    def received(self, item: ProducerIdsTold) -> None:
+        """Adds the block of a broker's answer. A block without ids means that none is available now."""
         if item.call_id != self._call_id or self._asked_broker is None:
             return
         self._asked_broker = None
@@ -78,7 +78,7 @@ class ProducerIds:
     def _ask(self) -> None:
         if self._asked_broker is not None or self._ask_again is not None:
             return
-        found = self._outlets.any_line()
+        found = self._any_line()
         if found is None:
             self._ask_later()
             return
@@ -88,7 +88,7 @@ class ProducerIds:
 
     def _ask_later(self) -> None:
         if self._ask_again is None and self._waiting:
-            self._ask_again = self._outlets.call_after(self._ask_now, ASK_AGAIN_MS)
+            self._ask_again = self._timer.add_after(self._ask_now, ASK_AGAIN_MS)
 
     def _ask_now(self) -> None:
         self._ask_again = None

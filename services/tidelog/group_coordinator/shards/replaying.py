@@ -1,47 +1,84 @@
-"""A shard's log, batch by batch, into a new core.
+"""Loads a shard: replays its log, batch by batch, into a new core.
 
-The partition is compacted, so what a later record of the same key replaces may as well be missing: plain
-records wait until some have gathered, and of those of one key only the last is replayed. A shard that was not
-cleaned for long, with a million commits of the same positions, loads several times faster so.
+The partition is compacted, so only the last record of a key counts. Records that belong to no transaction are
+therefore collected, and of each key only the last collected record is replayed. This makes the load of a
+shard several times faster if the cleaner has not run for long and the shard has a million commits of few
+positions.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import struct
+from typing import Final, NamedTuple
 
 import structlog
 
 from tidelog.group_coordinator.shard_core import Producer, ReplayedRecord, ShardCore, UnknownRecordError
-from tidelog.group_coordinator.shards.claim_record import CLAIM_KEY, ShardClaim, decode_claim
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.instants import WallMs
 from tidelog.records.batch import BatchHeader, iterate_headers
 from tidelog.records.record import end_transaction_marker, records_of, scan_records
 
-MAX_GATHERED: Final = 10_000
-"""Keys; as many are replayed at a time without the loop standing still for long."""
+MAX_COLLECTED_KEYS: Final = 10_000
+"""The replay of so many records does not block the event loop for long."""
+
+CLAIM_KEY: Final = struct.pack(">h", 29801) + b"claim"
+"""The key of claim records: `29801 int16, "claim"`.
+
+Kafka's tools skip keys of unknown types. All claims have the same key, so compaction keeps the last one.
+"""
+_CLAIM_VALUE: Final = struct.Struct(">hii")
+_CLAIM_VERSION: Final = 0
 
 _log = structlog.get_logger(__name__)
 
 
-class Replay:
-    """`read` for each piece of the log, `finish`; then `newest_claim` has the highest shard epoch of all."""
+class ShardClaim(NamedTuple):
+    """The record that a new owner appends to the shard's partition before it serves.
 
-    __slots__ = ("_core", "_gathered", "_shard", "newest_claim", "record_count", "skipped_count")
+    Its value is `0 int16, shard_epoch int32, coordinator_id int32`.
+    """
+
+    shard_epoch: int
+    coordinator_id: int
+
+
+def encode_claim(claim: ShardClaim) -> bytes:
+    """Returns the value of a claim record."""
+    return _CLAIM_VALUE.pack(_CLAIM_VERSION, claim.shard_epoch, claim.coordinator_id)
+
+
+def decode_claim(value: bytes | None) -> ShardClaim | None:
+    """Returns None if the value is not a claim. A later version's value may be longer."""
+    if value is None or len(value) < _CLAIM_VALUE.size:
+        return None
+    _, shard_epoch, coordinator_id = _CLAIM_VALUE.unpack_from(value)
+    return ShardClaim(shard_epoch, coordinator_id)
+
+
+class Replay:
+    """The replay of one shard's log.
+
+    Call `read` for each piece of the log and then `finish`. `newest_claim` is the claim with the highest
+    shard epoch that was read.
+    """
+
+    __slots__ = ("_collected", "_core", "_shard", "newest_claim", "record_count", "skipped_count")
 
     def __init__(self, shard: ShardId, core: ShardCore) -> None:
         self._shard = shard
         self._core = core
-        self._gathered: dict[bytes, tuple[bytes | None, int, int]] = {}
+        self._collected: dict[bytes, tuple[bytes | None, int, int]] = {}
         """Key -> value, timestamp, offset; in the order of the offsets."""
         self.newest_claim: ShardClaim | None = None
         self.record_count = 0
-        """Of the log, replaced ones too."""
+        """The number of records in the log, including replaced records and without claims."""
         self.skipped_count = 0
 
     def read(self, batches: bytes, from_offset: int) -> None:
-        """Whole batches; what lies before `from_offset` of the first is left out. Raises ValueError for
-        bytes that are none.
+        """Reads whole batches and ignores records below `from_offset`.
+
+        Raises ValueError if the bytes are not batches.
         """
         for position, header in iterate_headers(batches):
             if header.is_control:
@@ -50,9 +87,9 @@ class Replay:
                 self._records(batches, position, header, from_offset)
 
     def finish(self) -> None:
-        """Replay what has gathered."""
-        gathered, self._gathered = self._gathered, {}
-        for key, (value, timestamp_ms, offset) in gathered.items():
+        """Replays the collected records."""
+        collected, self._collected = self._collected, {}
+        for key, (value, timestamp_ms, offset) in collected.items():
             self._replay(ReplayedRecord(key, value, WallMs(timestamp_ms), None), offset)
 
     def _marker(self, batches: bytes, position: int, header: BatchHeader) -> None:
@@ -66,7 +103,7 @@ class Replay:
         if header.is_transactional:
             self.finish()
             producer = Producer(header.producer_id, header.producer_epoch)
-        gathered = self._gathered
+        collected = self._collected
         body = records_of(batches, header, position)
         base_offset, base_timestamp = header.base_offset, header.base_timestamp
         for span in scan_records(body, header.record_count):
@@ -86,9 +123,9 @@ class Replay:
                 record = ReplayedRecord(key, value, timestamp_ms, producer)
                 self._replay(record, offset)
                 continue
-            gathered.pop(key, None)
-            gathered[key] = value, base_timestamp + span.timestamp_delta, offset
-        if len(gathered) > MAX_GATHERED:
+            collected.pop(key, None)
+            collected[key] = value, base_timestamp + span.timestamp_delta, offset
+        if len(collected) > MAX_COLLECTED_KEYS:
             self.finish()
 
     def _replay(self, record: ReplayedRecord, offset: int) -> None:

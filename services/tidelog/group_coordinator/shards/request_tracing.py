@@ -1,4 +1,4 @@
-"""Clients' requests that their broker traces: the coordinator's part of it."""
+"""Traces the coordinator's part of requests that a broker traces."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ class RequestTracing:
         self._tracing = tracing
 
     def traced(self, item: ForwardedToShard, decide: Callable[[], None]) -> None:
-        """`decide` within a span of the broker's trace. What was decided is replicated afterwards: the
-        broker's span goes on until then.
+        """Runs `decide` within a span of the broker's trace.
+
+        The span ends with the decision. The broker's own span covers the replication that follows.
         """
         shard = item.shard
         attributes: dict[str, str | int | float | bool] = {

@@ -1,35 +1,34 @@
-"""The coordinator's runtime: claims, sessions and shards put together.
+"""The coordinator's runtime: its sessions with brokers, and the shards that it owns.
 
-Everything happens on one event loop. What a session brings in one turn is decided in one go; then each shard
-that has something sends one append. Nothing here waits for anything but the metadata store.
+Everything runs on one event loop. All items that a session delivers in one turn are processed together; then
+each shard with decisions sends one append. Only the metadata store is ever waited for.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import structlog
 
+from tidelog.group_coordinator.metrics import CoordinatorCounts
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
     ClusterImage,
     EndTransaction,
     ShardCore,
 )
-from tidelog.group_coordinator.shards.broker_sessions import BrokerSession, BrokerSessions
 from tidelog.group_coordinator.shards.claims import Claims
-from tidelog.group_coordinator.shards.cluster_view import BROKERS_AND_TOPICS, ClusterView
-from tidelog.group_coordinator.shards.counts import RuntimeCounts
+from tidelog.group_coordinator.shards.cluster_view import ClusterView
 from tidelog.group_coordinator.shards.markers import MarkerSender
 from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions
 from tidelog.group_coordinator.shards.producer_ids import ProducerIds
 from tidelog.group_coordinator.shards.request_tracing import RequestTracing
-from tidelog.group_coordinator.shards.shard import Cancellable, Shard, ShardState
-from tidelog.group_coordinator.shards.store_follower import StoreFollower
-from tidelog.metadata.entries import parse_partition_state_key, topic_key
-from tidelog.metadata.store import Listing, MetadataStore, StoreError, WatchBatch
+from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer, Shard, ShardState
+from tidelog.metadata.entries import parse_partition_state_key
+from tidelog.metadata.store import StoreError, WatchBatch
+from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
@@ -37,6 +36,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
     ForwardedToShard,
+    Hello,
     Item,
     MarkersWritten,
     OffsetsTold,
@@ -49,65 +49,196 @@ from tidelog.rpc.coordinator_session import (
     ShardCommitted,
     ShardLost,
     ShardRecords,
+    Welcome,
 )
 from tidelog.timing.clock import Clock
-from tidelog.timing.timer import Timer
+from tidelog.timing.timer import LoopTimer
 from tidelog.wire.api_keys import ApiKey
 
 _FIRST_VERSION_OF_BROKERS: Final = 4
-FIRST_RETRY_MS: Final = 20
+FIRST_SESSION_RETRY_MS: Final = 50
+FIRST_ATTACH_RETRY_MS: Final = 20
 MAX_RETRY_MS: Final = 1_000
 IMAGE_DELAY_MS: Final = 20
-"""Of changes of topics the cores are told the first at once, those that follow it so closely together."""
+"""After a change of topics, further changes within this time reach the cores together."""
 DRAIN_TIMEOUT_MS: Final = 1_000
 STORE_TIMEOUT_MS: Final = 500
-"""At a stop: what etcd hasn't taken by then ends with the lease."""
+"""The time that a stop waits for etcd. The lease ends the claims that etcd has not deleted by then."""
 
 MakeCore = Callable[[ShardId, int], ShardCore]
+"""Makes the core of a shard, given its number and its shard epoch."""
 
 _log = structlog.get_logger(__name__)
 
 
+class BrokerSession:
+    """The coordinator's end of one session. `line` keeps the items that are sent before it is connected."""
+
+    __slots__ = ("_sessions", "broker", "is_over", "line")
+
+    line: SessionLine
+
+    def __init__(self, sessions: BrokerSessions, broker: BrokerRegistration) -> None:
+        self._sessions = sessions
+        self.broker = broker
+        self.is_over = False
+
+    def received(self, items: Sequence[Item]) -> None:
+        if not self.is_over:
+            self._sessions.received(self, items)
+
+    def closed(self) -> None:
+        self._sessions.ended(self)
+
+
+class SessionListener(Protocol):
+    def items_received(self, session: BrokerSession, items: Sequence[Item]) -> None: ...
+
+    def session_began(self, session: BrokerSession) -> None: ...
+
+    def session_ended(self, session: BrokerSession) -> None: ...
+
+
+class BrokerSessions:
+    """The sessions with all live brokers. A session that ends is opened again."""
+
+    _listener: SessionListener
+
+    def __init__(
+        self, connector: SessionConnector, coordinator_id: int, view: ClusterView, timer: DelayTimer
+    ) -> None:
+        self._connector = connector
+        self._coordinator_id = coordinator_id
+        self._view = view
+        self._timer = timer
+        self._brokers: dict[int, BrokerRegistration] = {}
+        self._sessions: dict[int, BrokerSession] = {}
+        self._failures: dict[int, int] = {}
+        self._retries: dict[int, Cancellable] = {}
+        self._next_line = 0
+
+    def start(self, listener: SessionListener) -> None:
+        self._listener = listener
+
+    def __iter__(self) -> Iterator[BrokerSession]:
+        return iter(list(self._sessions.values()))
+
+    def get(self, broker_id: int) -> BrokerSession | None:
+        return self._sessions.get(broker_id)
+
+    def line_to_leader(self, partition: TopicPartition) -> tuple[int, SessionLine] | None:
+        """Returns the id of the partition's leader and the line to it, or None if one of them is missing."""
+        leader = self._view.leader(partition)
+        session = None if leader is None else self._sessions.get(leader.broker_id)
+        return None if session is None else (session.broker.broker_id, session.line)
+
+    def any_line(self) -> tuple[int, SessionLine] | None:
+        """Returns the id of a broker and the line to it, another broker at each call."""
+        sessions = list(self._sessions.values())
+        if not sessions:
+            return None
+        self._next_line += 1
+        session = sessions[self._next_line % len(sessions)]
+        return session.broker.broker_id, session.line
+
+    def brokers_changed(self, brokers: Iterable[BrokerRegistration]) -> None:
+        """Opens and closes sessions to match the live brokers.
+
+        A broker with another epoch has restarted, so it gets a new session.
+        """
+        self._brokers = {broker.broker_id: broker for broker in brokers}
+        for broker_id, session in list(self._sessions.items()):
+            now = self._brokers.get(broker_id)
+            if now is None or now.broker_epoch != session.broker.broker_epoch:
+                self._end(session)
+        for broker_id in self._brokers:
+            if broker_id not in self._sessions:
+                self._connect(broker_id)
+
+    def close(self) -> None:
+        self._brokers = {}
+        for retry in self._retries.values():
+            retry.cancel()
+        self._retries.clear()
+        for session in list(self._sessions.values()):
+            self._end(session)
+
+    def received(self, session: BrokerSession, items: Sequence[Item]) -> None:
+        if isinstance(items[0], Welcome):
+            self._failures.pop(session.broker.broker_id, None)
+        self._listener.items_received(session, items)
+
+    def ended(self, session: BrokerSession) -> None:
+        """Handles the end of a session by the broker or by a failure of the connection."""
+        if session.is_over:
+            return
+        session.is_over = True
+        broker_id = session.broker.broker_id
+        self._sessions.pop(broker_id, None)
+        failures = self._failures[broker_id] = self._failures.get(broker_id, 0) + 1
+        if failures == 1:
+            _log.info("the session with a broker ended", broker_id=broker_id)
+        self._listener.session_ended(session)
+        if broker_id in self._brokers and broker_id not in self._retries:
+            delay_ms = min(FIRST_SESSION_RETRY_MS << min(failures, 10), MAX_RETRY_MS)
+            self._retries[broker_id] = self._timer.add_after(lambda: self._connect(broker_id), delay_ms)
+
+    def _end(self, session: BrokerSession) -> None:
+        session.is_over = True
+        self._sessions.pop(session.broker.broker_id, None)
+        session.line.close()
+        self._listener.session_ended(session)
+
+    def _connect(self, broker_id: int) -> None:
+        retry = self._retries.pop(broker_id, None)
+        if retry is not None:
+            retry.cancel()
+        broker = self._brokers.get(broker_id)
+        if broker is None or broker_id in self._sessions:
+            return
+        session = self._sessions[broker_id] = BrokerSession(self, broker)
+        session.line = self._connector.connect(broker, session)
+        session.line.send(Hello(self._coordinator_id))
+        self._listener.session_began(session)
+
+
 class CoordinatorRuntime:
-    """`start`, then `lease_taken` with each lease of the coordinator's session; `stop` hands over."""
+    """The owned shards, and the routing of items and effects between them and the other parts.
+
+    `server.py` constructs the parts. Call `start`, then `lease_taken` with each lease of the coordinator's
+    registration. `stop` hands the shards over.
+    """
 
     def __init__(
         self,
-        store: MetadataStore,
-        connector: SessionConnector,
         coordinator_id: int,
         make_cores: Mapping[ShardKind, MakeCore],
         *,
+        view: ClusterView,
+        claims: Claims,
+        sessions: BrokerSessions,
+        markers: MarkerSender,
+        producer_ids: ProducerIds,
+        offset_questions: OffsetQuestions,
+        tracing: RequestTracing | None,
         clock: Clock,
-        timer: Timer,
+        timer: LoopTimer,
         call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
-        self.view = ClusterView()
         self.shards: dict[ShardId, Shard] = {}
-        self.counts = RuntimeCounts()
-        self.tracing: RequestTracing | None = None
-        """For requests that their broker traces; None where tracing is off."""
-        self._store = store
+        self.counts = CoordinatorCounts()
+        self.claims = claims
+        self.sessions = sessions
+        self.markers = markers
+        self._view = view
+        self._producer_ids = producer_ids
+        self._offset_questions = offset_questions
+        self._tracing = tracing
         self._coordinator_id = coordinator_id
         self._make_cores = make_cores
         self._clock = clock
         self._timer = timer
         self._call_soon = call_soon
-        self._follower = StoreFollower(
-            store, BROKERS_AND_TOPICS, on_listing=self._cluster_listed, on_batch=self._cluster_changed
-        )
-        self.claims = Claims(
-            store,
-            coordinator_id,
-            shard_count=self.view.shard_count,
-            on_claimed=self._claimed,
-            on_lost=self._claim_lost,
-            on_surplus=self._surplus,
-        )
-        self.sessions = BrokerSessions(connector, coordinator_id, self)
-        self.markers = MarkerSender(self)
-        self.producer_ids = ProducerIds(self)
-        self.offset_questions = OffsetQuestions(self)
         self._by_attachment: dict[int, Shard] = {}
         self._attachments = 0
         self._retries: dict[ShardId, Cancellable] = {}
@@ -118,36 +249,41 @@ class CoordinatorRuntime:
         self._image_due: Cancellable | None = None
         self._is_stopping = False
         self._drained = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._releases: set[asyncio.Task[None]] = set()
+        # Any: each function takes the item type of its key, which a dict's type can't express.
         self._takes: dict[type, Callable[[BrokerSession, Any], None]] = {
             ForwardedToShard: self._forwarded,
             ShardCommitted: self._committed,
             ShardAttached: self._attached,
             ShardRecords: self._records,
             ShardLost: self._lost_at_broker,
-            MarkersWritten: lambda _, item: self.markers.written(item),
-            ProducerIdsTold: lambda _, item: self.producer_ids.told(item),
-            OffsetsTold: lambda _, item: self.offset_questions.told(item),
+            MarkersWritten: lambda _, item: markers.written(item),
+            ProducerIdsTold: lambda _, item: producer_ids.received(item),
+            OffsetsTold: lambda _, item: offset_questions.received(item),
         }
 
-    # -- life
+    # -- start and stop
 
     async def start(self) -> None:
         """Raises StoreUnavailableError."""
-        await self._follower.start()
-        await self.claims.start()
+        self.sessions.start(self)
+        await self._view.start(self)
+        await self.claims.start(self)
 
     async def lease_taken(self, lease: int) -> None:
         await self.claims.lease_taken(lease)
 
     async def stop(self) -> None:
-        """Hand everything over: no new requests, what is decided is let out, shards are free. Bounded."""
+        """Drains all shards and releases their claims.
+
+        Takes no new requests, waits until decisions are replicated, and ends after a bounded time.
+        """
         self._is_stopping = True
         try:
             async with asyncio.timeout(STORE_TIMEOUT_MS / 1000):
                 await self.claims.leave()
         except (TimeoutError, StoreError) as error:
-            _log.warning("leaving without the metadata store", reason=str(error))
+            _log.warning("the stop continues without the metadata store", reason=str(error))
         shards = list(self.shards.values())
         for shard in shards:
             shard.release()
@@ -160,11 +296,11 @@ class CoordinatorRuntime:
             async with asyncio.timeout(STORE_TIMEOUT_MS / 1000):
                 await self.claims.release([shard.shard_id for shard in shards])
         except (TimeoutError, StoreError) as error:
-            _log.warning("shards are left to their lease", reason=str(error))
+            _log.warning("claims of shards remain until their lease ends", reason=str(error))
         await self.claims.stop()
-        await self._follower.stop()
+        await self._view.stop()
         self.sessions.close()
-        for task in list(self._tasks):
+        for task in list(self._releases):
             task.cancel()
 
     async def _until_drained(self, shards: Sequence[Shard]) -> None:
@@ -174,21 +310,19 @@ class CoordinatorRuntime:
                     self._drained.clear()
                     await self._drained.wait()
         except TimeoutError:
-            _log.warning("shards are given up before all they decided was replicated")
+            _log.warning("shards are closed before all their decisions are replicated")
 
-    # -- the metadata store
+    # -- changes of the cluster
 
-    def _cluster_listed(self, listing: Listing) -> None:
-        self.view.replace((item.key, item.value, item.create_revision) for item in listing.items)
-        self._after_change()
+    def cluster_listed(self) -> None:
+        self._brokers_or_topics_changed()
         for shard in list(self.shards.values()):
             self._attend(shard)
 
-    def _cluster_changed(self, batch: WatchBatch) -> None:
+    def cluster_changed(self, batch: WatchBatch) -> None:
         is_general = False
         led: list[ShardId] = []
         for event in batch.events:
-            self.view.take(event.key, event.value, event.create_revision)
             partition = parse_partition_state_key(event.key)
             if partition is None:
                 is_general = True
@@ -197,52 +331,32 @@ class CoordinatorRuntime:
                     ShardId(kind, partition.partition) for kind in ShardKind if kind.topic == partition.topic
                 ]
         if is_general:
-            self._after_change()
+            self._brokers_or_topics_changed()
         for shard_id in led:
             shard = self.shards.get(shard_id)
             if shard is not None:
                 self._attend(shard)
 
-    def _after_change(self) -> None:
+    def _brokers_or_topics_changed(self) -> None:
         if not self._is_stopping:
-            self.sessions.brokers_changed(self.view.brokers.values())
+            self.sessions.brokers_changed(self._view.brokers.values())
             self.claims.shards_changed()
             if self._image_due is None:
-                self._tell_image()
-                self._image_due = self.call_after(self._tell_image_again, IMAGE_DELAY_MS)
+                self._send_image()
+                self._image_due = self.call_after(self._send_image_again, IMAGE_DELAY_MS)
 
-    def _tell_image_again(self) -> None:
+    def _send_image_again(self) -> None:
         self._image_due = None
-        self._tell_image()
+        self._send_image()
 
-    def _tell_image(self) -> None:
-        image = self.view.image()
+    def _send_image(self) -> None:
+        image = self._view.image()
         for shard in list(self.shards.values()):
             shard.image_changed(image)
 
-    def is_topic_gone(self, topic: str, told: Callable[[bool | None], None]) -> None:
-        """The view may be late: the store itself is asked."""
-        if topic in self.view.topics:
-            told(False)
-        else:
-            self._spawn(self._ask_topic(topic, told))
-
-    async def _ask_topic(self, topic: str, told: Callable[[bool | None], None]) -> None:
-        try:
-            is_gone = await self._store.get(topic_key(topic)) is None
-        except StoreError:
-            told(None)
-        else:
-            told(is_gone)
-
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     # -- claims
 
-    def _claimed(self, shard_id: ShardId, shard_epoch: int) -> None:
+    def claimed(self, shard_id: ShardId, shard_epoch: int) -> None:
         known = self.shards.pop(shard_id, None)
         if known is not None:
             self._forget(known)
@@ -251,13 +365,13 @@ class CoordinatorRuntime:
         )
         self._attend(shard)
 
-    def _claim_lost(self, shard_id: ShardId) -> None:
+    def claim_lost(self, shard_id: ShardId) -> None:
         shard = self.shards.pop(shard_id, None)
         if shard is not None:
             self._forget(shard)
 
-    def _surplus(self, shard_id: ShardId) -> None:
-        """Another coordinator is to have it; it is let go when what it decided is replicated."""
+    def surplus(self, shard_id: ShardId) -> None:
+        """Drains the shard for another coordinator."""
         shard = self.shards.get(shard_id)
         if shard is not None and shard.state is not ShardState.DRAINING:
             shard.release()
@@ -268,13 +382,13 @@ class CoordinatorRuntime:
         self._cancel_retry(shard.shard_id)
         self._serving_changed()
 
-    # -- shards: where they are attached
+    # -- attachments of shards
 
     def _attend(self, shard: Shard) -> None:
-        """See that it is attached where its partition is led."""
+        """Attaches the shard at its partition's leader, unless it is attached there."""
         if self._is_stopping or shard.state in (ShardState.DRAINING, ShardState.CLOSED):
             return
-        leader = self.view.leader(shard.shard_id.topic_partition)
+        leader = self._view.leader(shard.shard_id.topic_partition)
         if leader is None:
             return
         session = self.sessions.get(leader.broker_id)
@@ -282,7 +396,7 @@ class CoordinatorRuntime:
             is_there = session is not None and session.line is shard.line
             if is_there and (shard.leader_epoch < 0 or leader.leader_epoch <= shard.leader_epoch):
                 return
-            shard.lose("its partition is led elsewhere")
+            shard.lose("another broker leads its partition")
         self._cancel_retry(shard.shard_id)
         if session is not None:
             self._attachments += 1
@@ -307,14 +421,14 @@ class CoordinatorRuntime:
         self.counts.lost[shard.shard_id.kind] += was_attached
         self._serving_changed()
         self._cancel_retry(shard.shard_id)
-        delay_ms = min(FIRST_RETRY_MS << min(shard.attempts, 10), MAX_RETRY_MS)
+        delay_ms = min(FIRST_ATTACH_RETRY_MS << min(shard.attempts, 10), MAX_RETRY_MS)
 
-        def again() -> None:
+        def retry() -> None:
             self._retries.pop(shard.shard_id, None)
             if self.shards.get(shard.shard_id) is shard:
                 self._attend(shard)
 
-        self._retries[shard.shard_id] = self.call_after(again, delay_ms)
+        self._retries[shard.shard_id] = self.call_after(retry, delay_ms)
 
     def deposed(self, shard: Shard, newer_epoch: int) -> None:
         self.claims.outbid(shard.shard_id, newer_epoch)
@@ -327,13 +441,15 @@ class CoordinatorRuntime:
 
     def _given_up(self, shard: Shard) -> None:
         self._serving_changed()
-        self._spawn(self._release(shard.shard_id))
+        task = asyncio.create_task(self._release(shard.shard_id))
+        self._releases.add(task)
+        task.add_done_callback(self._releases.discard)
 
     async def _release(self, shard_id: ShardId) -> None:
         try:
             await self.claims.release([shard_id])
         except StoreError as error:
-            # Its key says it is still here: the next change of shares comes by again.
+            # The key still names this coordinator as the owner, so the next change of shares repeats this.
             _log.warning("a shard can't be released yet", shard=str(shard_id), reason=str(error))
 
     # -- sessions
@@ -349,32 +465,32 @@ class CoordinatorRuntime:
     def session_ended(self, session: BrokerSession) -> None:
         for shard in list(self.shards.values()):
             if shard.line is session.line:
-                shard.lose("the session with the broker ended", told=True)
+                shard.lose("the session with the broker ended", broker_knows=True)
         broker_id = session.broker.broker_id
         self.markers.session_ended(broker_id)
-        self.producer_ids.session_ended(broker_id)
-        self.offset_questions.session_ended(broker_id)
+        self._producer_ids.session_ended(broker_id)
+        self._offset_questions.session_ended(broker_id)
 
     def items_received(self, session: BrokerSession, items: Sequence[Item]) -> None:
         takes = self._takes
-        self._is_flush_due = True  # whatever is decided meanwhile leaves at the end of this
+        self._is_flush_due = True  # the call below sends everything that is decided before it
         for item in items:
             take = takes.get(type(item))
             if take is not None:
                 try:
                     take(session, item)
-                except Exception:  # noqa: BLE001 - a bug of one; the others' items have to be taken
-                    _log.exception("an item of a session failed", item=type(item).__name__)
+                except Exception:  # noqa: BLE001 - a bug; the other items must still be processed
+                    _log.exception("processing an item of a session failed", item=type(item).__name__)
         self._flush()
 
     def _forwarded(self, session: BrokerSession, item: ForwardedToShard) -> None:
         shard = self.shards.get(item.shard)
-        # A client's request from where the partition was led before may be older than what others have been
-        # told since; only brokers' own questions come from anywhere.
+        # A client's request that comes through a former leader may be older than answers sent since then.
+        # Questions of brokers may come from any broker.
         if shard is None or (session.line is not shard.line and not _is_of_a_broker(item)):
             session.line.send(AnswerRequest(item.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
-        elif item.traceparent and self.tracing is not None:
-            self.tracing.traced(item, lambda: shard.request(item, session.line))
+        elif item.traceparent and self._tracing is not None:
+            self._tracing.traced(item, lambda: shard.request(item, session.line))
         else:
             shard.request(item, session.line)
 
@@ -396,9 +512,9 @@ class CoordinatorRuntime:
     def _lost_at_broker(self, session: BrokerSession, item: ShardLost) -> None:
         shard = self._by_attachment.get(item.attachment)
         if shard is not None:
-            shard.lose(f"{item.error.name} {item.message}".rstrip(), told=True)
+            shard.lose(f"{item.error.name} {item.message}".rstrip(), broker_knows=True)
 
-    # -- what shards want
+    # -- effects and outlets of shards
 
     def end_transaction(self, shard: Shard, effect: EndTransaction) -> None:
         core = shard.core
@@ -410,11 +526,13 @@ class CoordinatorRuntime:
             shard.effect_done(core, effect, None)
 
         self.markers.begin(effect, core, done)
+        self._has_pending_markers = True
+        self._flush_soon()
 
     def allocate_producer_id(self, shard: Shard, effect: AllocateProducerId) -> None:
         core = shard.core
         if core is not None:
-            self.producer_ids.take(lambda producer_id: shard.effect_done(core, effect, producer_id))
+            self._producer_ids.take(lambda producer_id: shard.effect_done(core, effect, producer_id))
 
     def now_ms(self) -> WallMs:
         return self._clock.wall_ms()
@@ -423,28 +541,15 @@ class CoordinatorRuntime:
         return self._timer.monotonic_ms()
 
     def image(self) -> ClusterImage:
-        return self.view.image()
+        return self._view.image()
 
     def call_after(self, callback: Callable[[], None], delay_ms: int) -> Cancellable:
-        return self._timer.add(callback, MonotonicMs(self._timer.monotonic_ms() + delay_ms + 1))
-
-    def line_to_leader(self, partition: TopicPartition) -> tuple[int, SessionLine] | None:
-        leader = self.view.leader(partition)
-        session = None if leader is None else self.sessions.get(leader.broker_id)
-        return None if session is None else (session.broker.broker_id, session.line)
-
-    def any_line(self) -> tuple[int, SessionLine] | None:
-        session = self.sessions.any()
-        return None if session is None else (session.broker.broker_id, session.line)
+        return self._timer.add_after(callback, delay_ms)
 
     # -- the end of a turn
 
     def has_pending(self, shard: Shard) -> None:
         self._pending.append(shard)
-        self._flush_soon()
-
-    def has_pending_markers(self) -> None:
-        self._has_pending_markers = True
         self._flush_soon()
 
     def _serving_changed(self) -> None:
@@ -481,5 +586,5 @@ class CoordinatorRuntime:
 
 
 def _is_of_a_broker(item: ForwardedToShard) -> bool:
-    """It asks whether a partition is part of a transaction, or has it take part."""
+    """Returns whether a broker, not a client, sent this AddPartitionsToTxn (KIP-890)."""
     return item.api_key == ApiKey.ADD_PARTITIONS_TO_TXN and item.api_version >= _FIRST_VERSION_OF_BROKERS

@@ -1,13 +1,14 @@
-"""One claimed shard: attach, load, claim, serve, lose, begin again.
+"""One shard that this coordinator owns: it attaches, loads, claims, serves, and starts again after a loss.
 
     waiting ─attach─► attaching ─► loading ─► claiming ─► serving
        ▲                  │           │           │          │ ─release─► draining ─► closed
        └──────────────────┴───lost────┴───────────┴──────────┘
 
-Pure but for what it is given: items go out through the line of the session it is attached over, everything
-else through its outlets. The core decides on the newest state; a reply names the offset up to which the
-shard has appended, and the broker that asked holds it until the high watermark is there. So nobody is told
-what could still be lost. Whatever goes wrong with the log ends the attachment, and with it the core's memory.
+A shard does no I/O. It sends items through the line of the session over which it is attached, and it uses
+ShardOutlets for everything else. The core decides on its newest state. A reply names the offset up to which
+the shard has appended, and the broker holds the reply until the high watermark reaches that offset. So no
+client receives a result that can still be lost. Any failure of the log ends the attachment and discards the
+core.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from enum import Enum
 from functools import cache
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import structlog
 
@@ -27,17 +28,27 @@ from tidelog.group_coordinator.shard_core import (
     CoordinatorRecord,
     Decision,
     Effect,
+    EndMarker,
     EndTransaction,
+    Producer,
     SetTimer,
     ShardCore,
     ShardRequest,
 )
-from tidelog.group_coordinator.shards.batch_writer import BatchWriter
-from tidelog.group_coordinator.shards.claim_record import CLAIM_KEY, ShardClaim, encode_claim
-from tidelog.group_coordinator.shards.replaying import Replay
+from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, Replay, ShardClaim, encode_claim
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
+from tidelog.records.batch import CURRENT_MAGIC, NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchHeader
+from tidelog.records.builder import (
+    NO_LEADER_EPOCH,
+    NO_PRODUCER_EPOCH,
+    NO_SEQUENCE,
+    assemble_batch,
+    build_end_transaction_batch,
+)
+from tidelog.records.control import EndTransactionMarker
+from tidelog.records.varint import append_varint
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
     AppendToShard,
@@ -54,9 +65,25 @@ from tidelog.wire.codec import Decoder, Encoder, MalformedMessageError, request_
 from tidelog.wire.malformed import UnsupportedVersionError
 
 LOAD_BYTES: Final = 512 * 1024
-"""Read at a time: as much as is replayed without the loop standing still for long."""
+"""The size of one read. The replay of so many bytes does not block the event loop for long."""
+MAX_BATCH_BYTES: Final = 256 * 1024
+"""The size at which a batch ends; well below the topic's max.message.bytes."""
 
 _log = structlog.get_logger(__name__)
+
+
+def _varint(number: int) -> bytes:
+    output = bytearray()
+    append_varint(output, number)
+    return bytes(output)
+
+
+_SMALL: Final = tuple(_varint(number) for number in range(4096))
+_NULL: Final = _varint(-1)
+
+
+def _small_varint(number: int) -> bytes:
+    return _SMALL[number] if 0 <= number < 4096 else _varint(number)
 
 
 def _nothing() -> None:
@@ -82,29 +109,35 @@ class Cancellable(Protocol):
     def cancel(self) -> bool: ...
 
 
+class DelayTimer(Protocol):
+    """Runs callbacks on the event loop after a delay on the monotonic clock."""
+
+    def add_after(self, callback: Callable[[], None], delay_ms: int) -> Cancellable: ...
+
+
 class ShardOutlets(Protocol):
-    """What a shard has done beside sending."""
+    """The actions that a shard requests and the changes that it reports, except items that it sends."""
 
     def started_serving(self, shard: Shard, load_ms: int) -> None: ...
 
     def detached(self, attachment: int, core: ShardCore | None) -> None:
-        """An attachment is over, and with it the core's memory."""
+        """Reports that an attachment has ended and that its core is discarded."""
         ...
 
     def lost(self, shard: Shard, *, was_attached: bool) -> None:
-        """It is waiting again, from whatever state."""
+        """Reports that the shard is waiting again."""
         ...
 
     def deposed(self, shard: Shard, newer_epoch: int) -> None:
-        """It has read a claim newer than its own, and is closed."""
+        """Reports that the shard has read a newer claim than its own and is closed."""
         ...
 
     def drained(self, shard: Shard) -> None:
-        """Released, and closed."""
+        """Reports that the shard is closed after `release`."""
         ...
 
     def has_pending(self, shard: Shard) -> None:
-        """`flush` is to be called at the end of the turn."""
+        """Requests a call of `flush` at the end of the turn."""
         ...
 
     def call_after(self, callback: Callable[[], None], delay_ms: int) -> Cancellable: ...
@@ -113,19 +146,105 @@ class ShardOutlets(Protocol):
 
     def allocate_producer_id(self, shard: Shard, effect: AllocateProducerId) -> None: ...
 
-    def now_ms(self) -> WallMs:
-        """The wall clock."""
-        ...
+    def now_ms(self) -> WallMs: ...
 
     def monotonic_ms(self) -> MonotonicMs:
-        """The clock of timers."""
+        """Returns the time on the clock that `call_after` uses."""
         ...
 
     def image(self) -> ClusterImage: ...
 
 
+class BatchWriter:
+    """Packs the records of decisions into batches.
+
+    One turn of the loop can bring hundreds of decisions, so their records share a batch. Transactional
+    records and markers get batches of their own. All records of a batch have the timestamp of the first one.
+    Base offsets start at 0; the partition's leader assigns the real ones.
+    """
+
+    __slots__ = ("_batches", "_count", "_payload", "_producer", "_timestamp_ms", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        """The number of records and markers since the last `take`; each needs one offset."""
+        self._batches: list[bytearray] = []
+        self._payload = bytearray()
+        self._count = 0
+        self._timestamp_ms = WallMs(-1)
+        self._producer: Producer | None = None
+
+    def add(self, records: list[CoordinatorRecord], producer: Producer | None, now_ms: WallMs) -> None:
+        """Adds records in this order. `producer` is the producer of a transaction, if they belong to one."""
+        if producer is not None or self._producer is not None or len(self._payload) > MAX_BATCH_BYTES:
+            self._end_batch()
+            self._producer = producer
+        if not self._count:
+            self._timestamp_ms = now_ms
+        count, payload = self._count, self._payload
+        for key, value in records:
+            if len(payload) > MAX_BATCH_BYTES:
+                self._count = count
+                self._end_batch()
+                self._producer, self._timestamp_ms = producer, now_ms
+                count, payload = 0, self._payload
+            # attributes, timestamp delta (always 0), offset delta, key, value, no headers
+            head = b"\0\0" + _small_varint(count) + _small_varint(len(key)) + key
+            if value is None:
+                body = head + _NULL + b"\0"
+            else:
+                body = head + _small_varint(len(value)) + value + b"\0"
+            payload += _small_varint(len(body))
+            payload += body
+            count += 1
+        self._count = count
+        self.count += len(records)
+
+    def add_marker(self, marker: EndMarker, now_ms: WallMs) -> None:
+        self._end_batch()
+        self._batches.append(
+            build_end_transaction_batch(
+                EndTransactionMarker(marker.is_commit, marker.coordinator_epoch),
+                base_offset=0,
+                timestamp_ms=now_ms,
+                producer_id=marker.producer.producer_id,
+                producer_epoch=marker.producer.producer_epoch,
+            )
+        )
+        self.count += 1
+
+    def take(self) -> bytes:
+        """Returns the batches of everything that was added since the last call."""
+        self._end_batch()
+        batches, self._batches, self.count = self._batches, [], 0
+        return bytes(batches[0]) if len(batches) == 1 else b"".join(batches)
+
+    def _end_batch(self) -> None:
+        if self._count:
+            producer = self._producer
+            header = BatchHeader(
+                base_offset=0,
+                batch_length=0,
+                partition_leader_epoch=NO_LEADER_EPOCH,
+                magic=CURRENT_MAGIC,
+                crc=0,
+                attributes=0 if producer is None else TRANSACTIONAL_BIT,
+                last_offset_delta=self._count - 1,
+                base_timestamp=self._timestamp_ms,
+                max_timestamp=self._timestamp_ms,
+                producer_id=NO_PRODUCER_ID if producer is None else producer.producer_id,
+                producer_epoch=NO_PRODUCER_EPOCH if producer is None else producer.producer_epoch,
+                base_sequence=NO_SEQUENCE,
+                record_count=self._count,
+            )
+            self._batches.append(assemble_batch(header, self._payload))
+            self._payload = bytearray()
+            self._count = 0
+        self._producer = None
+
+
 class Asker:
-    """Who asked, and how the answer is to be written: the `reply_to` of a request."""
+    """The `reply_to` of a request: the session of the request and the encoder of its response."""
 
     __slots__ = ("encoder", "line", "request_id")
 
@@ -136,7 +255,7 @@ class Asker:
 
 
 class _Timer:
-    """A running timer of the core, which fires at `fires_ms` and is due at `deadline_ms`, never earlier."""
+    """A running timer of the core. It fires at `fires_ms`, which is never later than its `deadline_ms`."""
 
     __slots__ = ("deadline_ms", "fires_ms", "handle")
 
@@ -147,7 +266,7 @@ class _Timer:
 
 
 class _Held(NamedTuple):
-    """Let out here, not by the broker, when the high watermark has reached `offset`."""
+    """An answer or effect that the shard itself holds until the high watermark reaches `offset`."""
 
     offset: int
     release: Callable[[], None]
@@ -155,7 +274,7 @@ class _Held(NamedTuple):
 
 
 class Shard:
-    """Its methods are told what happened; none of them raises."""
+    """The state machine of one shard. Its methods report events, and none of them raises an exception."""
 
     def __init__(
         self,
@@ -173,10 +292,10 @@ class Shard:
         self.core: ShardCore | None = None
         self.leader_epoch = -1
         self.log_end_offset = -1
-        """With what is not sent yet."""
+        """The log end with the records that are not sent yet."""
         self.high_watermark = -1
         self.attempts = 0
-        """Since it served last."""
+        """The number of attachments since the shard last served."""
         self._coordinator_id = coordinator_id
         self._make_core = make_core
         self._outlets = outlets
@@ -186,12 +305,12 @@ class Shard:
         self._held: deque[_Held] = deque()
         self._timers: dict[Hashable, _Timer] = {}
         self._image_version = -1
-        self._load_began_ms = 0
+        self._load_began_ms = MonotonicMs(0)
 
     # -- the attachment
 
     def attach(self, line: SessionLine, attachment: int) -> None:
-        """Over the session of the broker that should lead the partition."""
+        """Attaches over the session of the broker that should lead the partition."""
         self.state = ShardState.ATTACHING
         self.line, self.attachment, self.leader_epoch = line, attachment, -1
         self.attempts += 1
@@ -205,7 +324,7 @@ class Shard:
         self.log_end_offset = item.log_start_offset
         self.core = self._make_core(self.shard_id, self.shard_epoch)
         self._replay = Replay(self.shard_id, self.core)
-        self._load_began_ms = self._outlets.now_ms()
+        self._load_began_ms = self._outlets.monotonic_ms()
         self.state = ShardState.LOADING
         if item.log_start_offset >= item.log_end_offset:
             self.log_end_offset = item.log_end_offset
@@ -219,19 +338,23 @@ class Shard:
         from_offset, is_end = self.log_end_offset, not item.records or item.next_offset >= item.log_end_offset
         self.log_end_offset = max(item.next_offset, from_offset)
         if not is_end:
-            self._read_on()  # fetched while these are replayed
+            self._read_on()  # the broker reads them while this shard replays the records
         try:
             self._replay.read(item.records, from_offset)
             if is_end:
                 self._replay.finish()
-        except Exception:  # noqa: BLE001 - whatever is wrong, this shard can't be served
-            _log.exception("a shard can't be loaded", shard=str(self.shard_id), from_offset=from_offset)
+        except Exception:  # noqa: BLE001 - any error means that this shard can't be served
+            _log.exception(
+                "a shard can't be loaded; it will be loaded again",
+                shard=str(self.shard_id),
+                from_offset=from_offset,
+            )
             self.lose("its log can't be read")
             return
         claim = self._replay.newest_claim
         if claim is not None and claim.shard_epoch > self.shard_epoch:
             _log.warning(
-                "deposed: a newer owner has claimed the shard",
+                "a newer owner has claimed the shard, so this one closes it",
                 shard=str(self.shard_id),
                 shard_epoch=self.shard_epoch,
                 newer_epoch=claim.shard_epoch,
@@ -253,15 +376,20 @@ class Shard:
             self._close()
             self._outlets.drained(self)
 
-    def lose(self, reason: str, *, told: bool = False) -> None:
-        """The attachment is over; `told`: the broker knows. What the core knew is dropped."""
+    def lose(self, reason: str, *, broker_knows: bool = False) -> None:
+        """Ends the attachment and discards the core. `broker_knows` states whether the broker ended it."""
         if self.state in (ShardState.WAITING, ShardState.CLOSED):
             return
         is_draining = self.state is ShardState.DRAINING
         was_attached = self.state is not ShardState.ATTACHING
-        if self.state is not ShardState.ATTACHING or not told:
-            _log.info("a shard is lost", shard=str(self.shard_id), state=self.state.value, reason=reason)
-        self._drop(told=told)
+        if self.state is not ShardState.ATTACHING or not broker_knows:
+            _log.info(
+                "a shard has lost its attachment",
+                shard=str(self.shard_id),
+                state=self.state.value,
+                reason=reason,
+            )
+        self._drop(broker_knows=broker_knows)
         if is_draining:
             self.state = ShardState.CLOSED
             self._outlets.drained(self)
@@ -270,7 +398,7 @@ class Shard:
             self._outlets.lost(self, was_attached=was_attached)
 
     def release(self) -> None:
-        """Give it up in good order: take nothing more, let out what is decided, detach."""
+        """Begins to drain: the shard takes no more requests and closes when its decisions are replicated."""
         if self.state in (ShardState.DRAINING, ShardState.CLOSED):
             return
         if self.state is not ShardState.SERVING:
@@ -279,15 +407,15 @@ class Shard:
             return
         self.flush()
         self.state = ShardState.DRAINING
-        self._refuse_owed()
+        self._refuse_open_requests()
         self.committed(self.high_watermark)
 
     def close(self) -> None:
-        """At once."""
+        """Closes at once. Requests that wait for replication are refused."""
         if self.state is not ShardState.CLOSED:
             self._close()
 
-    # -- what the core decides
+    # -- decisions of the core
 
     def request(self, item: ForwardedToShard, line: SessionLine) -> None:
         if self.state is not ShardState.SERVING:
@@ -298,7 +426,7 @@ class Shard:
             decoder, encoder = _codecs(api_key, api_version)
             message, _ = decoder(item.body, 0)
         except (MalformedMessageError, UnsupportedVersionError) as error:
-            _log.warning("a forwarded request can't be read", api_key=api_key, reason=str(error))
+            _log.warning("a forwarded request can't be decoded", api_key=api_key, reason=str(error))
             line.send(AnswerRequest(item.request_id, None, ErrorCode.INVALID_REQUEST))
             return
         asker = Asker(line, item.request_id, encoder)
@@ -307,10 +435,10 @@ class Shard:
         )
         now_ms = self._outlets.now_ms()
         core = self.core
-        assert core is not None  # it serves
+        assert core is not None  # because it serves
         try:
             decision = core.handle(request, now_ms)
-        except Exception:  # noqa: BLE001 - a bug: the shard is loaded anew, the others go on
+        except Exception:  # noqa: BLE001 - a bug; the shard is loaded again, the other shards continue
             _log.exception("a shard's core failed", shard=str(self.shard_id), api_key=api_key)
             line.send(AnswerRequest(item.request_id, None, ErrorCode.COORDINATOR_NOT_AVAILABLE))
             self.lose("its core failed")
@@ -318,7 +446,7 @@ class Shard:
         self._carry_out(decision, now_ms)
 
     def effect_done(self, core: ShardCore, effect: Effect, outcome: int | None) -> None:
-        """Of an effect of `core`; if that has been dropped meanwhile, nothing happens."""
+        """Reports the end of an effect of `core`. Has no effect if that core has been discarded."""
         if core is self.core and self.state is ShardState.SERVING:
             self._decide(lambda now_ms: core.effect_done(effect, outcome, now_ms))
 
@@ -329,7 +457,7 @@ class Shard:
             self._decide(lambda now_ms: core.image_changed(image, now_ms))
 
     def flush(self) -> None:
-        """Send what was decided in this turn: one append, then the answers that wait for it."""
+        """Sends the decisions of this turn: one append, then the answers that wait for it."""
         line = self.line
         writer = self._writer
         count = writer.count
@@ -342,7 +470,7 @@ class Shard:
             for to, answer in answers:
                 to.send(answer)
 
-    # -- within
+    # -- internals
 
     def _read_on(self) -> None:
         assert self.line is not None
@@ -367,7 +495,7 @@ class Shard:
         self.attempts = 0
         image = self._outlets.image()
         self._image_version = image.version
-        load_ms = self._outlets.now_ms() - self._load_began_ms
+        load_ms = self._outlets.monotonic_ms() - self._load_began_ms
         _log.debug(
             "a shard is served",
             shard=str(self.shard_id),
@@ -383,7 +511,7 @@ class Shard:
         now_ms = self._outlets.now_ms()
         try:
             decision = event(now_ms)
-        except Exception:  # noqa: BLE001 - a bug: the shard is loaded anew, the others go on
+        except Exception:  # noqa: BLE001 - a bug; the shard is loaded again, the other shards continue
             _log.exception("a shard's core failed", shard=str(self.shard_id))
             self.lose("its core failed")
             return
@@ -407,13 +535,14 @@ class Shard:
         for effect in decision.effects:
             self._take_effect(effect)
 
-    def _answer(self, asker: Any, message: Any) -> None:
-        line: SessionLine = asker.line
+    def _answer(self, asker: Hashable, message: object) -> None:
+        assert isinstance(asker, Asker)  # every `reply_to` comes from `request`
+        line = asker.line
         body = b"".join(asker.encoder(message))
         offset = self.log_end_offset
         if self.high_watermark >= offset:
             line.send(AnswerRequest(asker.request_id, body))
-        elif line is not self.line:  # of a broker that doesn't know how far this partition is replicated
+        elif line is not self.line:  # a broker that does not know this partition's high watermark
             answer = AnswerRequest(asker.request_id, body)
             refusal = AnswerRequest(asker.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             self._held.append(_Held(offset, lambda: line.send(answer), lambda: line.send(refusal)))
@@ -469,27 +598,28 @@ class Shard:
             ended = effect
             self._held.append(_Held(self.log_end_offset, lambda: self._outlets.end_transaction(self, ended)))
 
-    def _refuse_owed(self) -> None:
-        """Every request that the core has not answered: the client asks again, the next owner."""
+    def _refuse_open_requests(self) -> None:
+        """Refuses the requests that the core has not answered. The clients then ask the next owner."""
         core = self.core
         if core is None:
             return
         try:
             for reply in core.deactivate():
-                asker: Any = reply.reply_to
+                asker = reply.reply_to
+                assert isinstance(asker, Asker)
                 asker.line.send(AnswerRequest(asker.request_id, b"".join(asker.encoder(reply.message))))
-        except Exception:  # noqa: BLE001 - a bug: the shard is loaded anew, the others go on
-            _log.exception("a shard's core failed at its end", shard=str(self.shard_id))
+        except Exception:  # noqa: BLE001 - a bug; the shard is loaded again, the other shards continue
+            _log.exception("a shard's core failed in deactivate", shard=str(self.shard_id))
         self.core = None
         for timer in self._timers.values():
             timer.handle.cancel()
         self._timers.clear()
 
-    def _drop(self, *, told: bool) -> None:
+    def _drop(self, *, broker_knows: bool) -> None:
         line, self.line = self.line, None
         self._outlets.detached(self.attachment, self.core)
-        self._refuse_owed()
-        for to, answer in self._answers:  # decided, but never appended
+        self._refuse_open_requests()
+        for to, answer in self._answers:  # decided but never appended
             to.send(AnswerRequest(answer.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         self._answers.clear()
         held, self._held = self._held, deque()
@@ -497,10 +627,10 @@ class Shard:
             waiting.refuse()
         self._writer = BatchWriter()
         self._replay = None
-        if line is not None and not told:
+        if line is not None and not broker_knows:
             line.send(DetachShard(self.attachment))
         self.attachment = -1
 
     def _close(self) -> None:
-        self._drop(told=self.line is None)
+        self._drop(broker_knows=self.line is None)
         self.state = ShardState.CLOSED

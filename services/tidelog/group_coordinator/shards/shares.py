@@ -1,7 +1,7 @@
-"""Which coordinator is to own which shard: equal shares, as few moves as can be.
+"""The assignment of shards to coordinators: equal shares with as few moves as possible.
 
-Every coordinator works it out for itself from the same keys, so all agree as soon as they have seen the same.
-Until then two may want one shard: the metadata store gives it to one.
+Every coordinator computes the assignment from the same keys, so all agree as soon as they have seen the same
+keys. Until then, two coordinators may claim one shard, and the metadata store gives it to one of them.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
 Shares: TypeAlias = dict[int, int]
-"""Shard number -> coordinator id."""
+"""Coordinator ids by shard number."""
 
 
 def plan_shares(coordinators: Iterable[int], owners: Mapping[int, int], shard_count: int) -> Shares:
-    """Each of `shard_count` shards to one of the live coordinators; {} if there is none.
+    """Assigns each of `shard_count` shards to a live coordinator. Returns {} if there is no coordinator.
 
-    `owners` is who owns what now. Who has more than a fair share gives the highest numbers away; what is
-    free goes, in order, to whoever has least (of those the lowest id).
+    `owners` has the present owner of each owned shard. A coordinator with more than a fair share gives up the
+    shards with the highest numbers. Free shards go, in order, to the coordinator with the fewest shards, and
+    among equals to the one with the lowest id.
     """
     planned: dict[int, list[int]] = {coordinator: [] for coordinator in sorted(coordinators)}
     if not planned:
@@ -27,7 +28,7 @@ def plan_shares(coordinators: Iterable[int], owners: Mapping[int, int], shard_co
         if owner in planned:
             planned[owner].append(shard)
     least, extra = divmod(shard_count, len(planned))
-    # Those who have most keep the ones that are over.
+    # The coordinators with the most shards keep one more than the others.
     by_load = sorted(planned, key=lambda coordinator: (-len(planned[coordinator]), coordinator))
     quotas = {coordinator: least + (rank < extra) for rank, coordinator in enumerate(by_load)}
     for coordinator, shards in planned.items():

@@ -1,4 +1,4 @@
-"""A prefix of the metadata store, listed and then watched for as long as the process lives."""
+"""Follows the keys below a prefix of the metadata store: lists them and then watches them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _log = structlog.get_logger(__name__)
 
 
 class StoreFollower:
-    """`on_listing` first, and again whenever the watch had a gap; `on_batch` with each change after it.
+    """Calls `on_listing` at the start and after each gap of the watch, and `on_batch` with each later change.
 
-    While the store is away nobody is told anything: what was seen stays.
+    While the store is unavailable, it makes no calls.
     """
 
     def __init__(
@@ -52,13 +52,15 @@ class StoreFollower:
             try:
                 await self._watch(revision + 1)
             except (CompactedError, StoreUnavailableError) as error:
-                _log.warning("keys are listed again", prefix=self._prefix, reason=str(error))
-            except Exception:  # noqa: BLE001 - a bug must not end it: list again
-                _log.exception("following the metadata store failed", prefix=self._prefix)
+                _log.warning(
+                    "keys of the metadata store are listed again", prefix=self._prefix, reason=str(error)
+                )
+            except Exception:  # noqa: BLE001 - a bug must not end the task: list again
+                _log.exception("following the metadata store failed and starts again", prefix=self._prefix)
             revision = await self._list_again()
 
     async def _list_again(self) -> int:
-        """Answers the revision to go on from."""
+        """Returns the revision of a new listing."""
         while True:
             await asyncio.sleep(RETRY_MS / 1000)
             try:
@@ -66,8 +68,8 @@ class StoreFollower:
                 self._on_listing(listing)
             except StoreUnavailableError:
                 continue
-            except Exception:  # noqa: BLE001 - as above
-                _log.exception("a listing of the metadata store can't be taken", prefix=self._prefix)
+            except Exception:  # noqa: BLE001 - a bug must not end the task: list again
+                _log.exception("a listing of the metadata store can't be applied", prefix=self._prefix)
                 continue
             return listing.revision
 

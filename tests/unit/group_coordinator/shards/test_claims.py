@@ -1,4 +1,4 @@
-"""Claims of shards in the metadata store: shared out, handed over, lost with the lease."""
+"""Claims of shards in the metadata store: their distribution, their handover, their loss with the lease."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUP_SHARDS = {ShardId(ShardKind.GROUP, number) for number in range(SHARDS)}
 
 
 class Owner:
-    """Claims of one coordinator; gives up at once what another is to have."""
+    """The claims of one coordinator, which releases surplus shards at once."""
 
     def __init__(self, store: FileMetadataStore, coordinator_id: int) -> None:
         self.store = store
@@ -31,32 +31,29 @@ class Owner:
             store,
             coordinator_id,
             shard_count=lambda kind: SHARDS if kind is ShardKind.GROUP else 0,
-            on_claimed=self._claimed,
-            on_lost=self._lost,
-            on_surplus=self._surplus,
         )
 
     async def start(self) -> None:
-        await self.claims.start()
+        await self.claims.start(self)
         self.lease = await self.store.grant_lease(60_000)
         await self.claims.lease_taken(self.lease)
         entry = CoordinatorEntry(ShardKind.GROUP.value, self.id)
         await self.store.txn([], [Put(entry.key, entry.encode(), self.lease)])
 
-    def _claimed(self, shard: ShardId, epoch: int) -> None:
+    def claimed(self, shard: ShardId, epoch: int) -> None:
         assert shard not in self.owned
         self.owned[shard] = epoch
 
-    def _lost(self, shard: ShardId) -> None:
+    def claim_lost(self, shard: ShardId) -> None:
         del self.owned[shard]
 
-    def _surplus(self, shard: ShardId) -> None:
+    def surplus(self, shard: ShardId) -> None:
         self.releases.add(asyncio.create_task(self.claims.release([shard])))
 
 
 async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110 - the store tells nobody else
+        while not condition():  # noqa: ASYNC110 - only the owners see changes of the store
             await asyncio.sleep(0.005)
 
 
@@ -65,7 +62,7 @@ def store(tmp_path: Path) -> FileMetadataStore:
     return FileMetadataStore.open(tmp_path, monotonic_ms=lambda: 0)
 
 
-def test_one_claims_all_with_the_next_epoch(store: FileMetadataStore) -> None:
+def test_one_coordinator_claims_all_shards_with_their_next_epochs(store: FileMetadataStore) -> None:
     async def scenario() -> None:
         known = ShardId(ShardKind.GROUP, 3)
         await store.txn([], [Put(shard_epoch(known), b"41")])
@@ -122,7 +119,7 @@ def test_the_claims_of_a_lease_are_lost_with_it(store: FileMetadataStore) -> Non
     asyncio.run(scenario())
 
 
-def test_a_claim_that_was_found_in_the_log_is_outbid(store: FileMetadataStore) -> None:
+def test_a_claim_exceeds_the_epoch_found_in_the_log(store: FileMetadataStore) -> None:
     async def scenario() -> None:
         owner, shard = Owner(store, 1), ShardId(ShardKind.GROUP, 2)
         await owner.start()

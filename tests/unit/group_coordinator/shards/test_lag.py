@@ -1,4 +1,4 @@
-"""Lag of a partition from what its leader tells."""
+"""The lag of a group, computed from the offsets that the partition's leader reports."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from tidelog.group_coordinator.metrics import TransactionsSummary
 from tidelog.group_coordinator.shards.lag import lag_of, transactions_of
 from tidelog.group_coordinator.transactions.transaction import Transaction, TransactionStatus
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
+from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import PartitionOffsets
 from tidelog.settings.broker_settings import BrokerSettings
 
-NOW_MS = 1_000_000
+NOW_MS = WallMs(1_000_000)
 
 
 @pytest.mark.parametrize(
@@ -49,18 +50,18 @@ def test_when_unread_records_expire(committed: int, offsets: PartitionOffsets, e
 
 
 def test_transactions_are_counted_by_state() -> None:
-    def standing(*transactions: Transaction) -> TransactionsSummary:
+    def summary(*transactions: Transaction) -> TransactionsSummary:
         core = TransactionCore(0, BrokerSettings.parse({}))
         core.transactions.update({str(number): one for number, one in enumerate(transactions)})
         return transactions_of([core])
 
-    assert standing().oldest_open_ms is None
+    assert summary().oldest_open_ms is None
     ongoing = Transaction(1, 0, 60_000, TransactionStatus.ONGOING, start_ms=NOW_MS)
-    found = standing(ongoing, ongoing._replace(start_ms=NOW_MS - 5), Transaction(2, 0, 60_000, start_ms=1))
+    found = summary(ongoing, ongoing._replace(start_ms=NOW_MS - 5), Transaction(2, 0, 60_000, start_ms=1))
     assert found.oldest_open_ms == NOW_MS - 5
     assert found.oldest_ending_ms is None
     ending = ongoing._replace(status=TransactionStatus.PREPARE_COMMIT, start_ms=1, update_ms=NOW_MS - 7)
-    assert standing(ending, ending._replace(update_ms=NOW_MS)).oldest_ending_ms == NOW_MS - 7
+    assert summary(ending, ending._replace(update_ms=NOW_MS)).oldest_ending_ms == NOW_MS - 7
     assert found.counts["Ongoing"] == 2
     assert found.counts["Empty"] == 1
     assert found.counts["PrepareAbort"] == 0

@@ -1,4 +1,4 @@
-"""Markers of decided transactions: to every leader, again until it has them, never left out by mistake."""
+"""The markers of decided transactions reach every leader, and are repeated until they are written."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from collections.abc import Callable
 
 from tidelog.group_coordinator.shard_core import EndTransaction, Producer
 from tidelog.group_coordinator.shards.markers import CALL_TIMEOUT_MS, RETRY_MS, MarkerSender
+from tidelog.group_coordinator.shards.shard import Cancellable
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import Item, Marker, MarkersWritten, WriteMarkers
 from tidelog.timing.timer import VirtualTimer
-from tidelog.timing.timing_wheel import TimerEntry
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 
 
 class Cluster:
-    """Outlets: who leads what, and the sessions to them."""
+    """The leaders of the partitions and the sessions with them."""
 
     def __init__(self) -> None:
         self.leaders: dict[TopicPartition, int] = {A0: 1, A1: 2, B0: 1}
         self.sent: list[tuple[int, WriteMarkers]] = []
         self.timer = VirtualTimer()
         self.asked_topics: list[tuple[str, Callable[[bool | None], None]]] = []
-        self.sender = MarkerSender(self)
+        self.sender = MarkerSender(self._line_to_leader, self._is_topic_gone, self)
         self.done: list[str] = []
 
     def end(self, name: str, *partitions: TopicPartition, owner: object = "core") -> None:
@@ -40,18 +40,15 @@ class Cluster:
         self.timer.advance(self.timer.monotonic_ms() + elapsed_ms)
         self.sender.flush()
 
-    def line_to_leader(self, partition: TopicPartition) -> tuple[int, Line] | None:
+    def _line_to_leader(self, partition: TopicPartition) -> tuple[int, Line] | None:
         leader = self.leaders.get(partition)
         return None if leader is None else (leader, Line(self, leader))
 
-    def is_topic_gone(self, topic: str, told: Callable[[bool | None], None]) -> None:
-        self.asked_topics.append((topic, told))
+    def _is_topic_gone(self, topic: str, answer: Callable[[bool | None], None]) -> None:
+        self.asked_topics.append((topic, answer))
 
-    def call_after(self, callback: Callable[[], None], delay_ms: int) -> TimerEntry[Callable[[], None]]:
+    def add_after(self, callback: Callable[[], None], delay_ms: int) -> Cancellable:
         return self.timer.add(callback, self.timer.monotonic_ms() + delay_ms)
-
-    def has_pending_markers(self) -> None:
-        pass
 
 
 class Line:
@@ -64,10 +61,10 @@ class Line:
         self._cluster.sent.append((self._broker_id, item))
 
     def close(self) -> None:
-        raise AssertionError("not asked for")
+        raise AssertionError("the test closes no session")
 
 
-def test_each_leader_is_told_what_it_leads_and_the_last_ends_it() -> None:
+def test_each_leader_gets_its_markers_and_the_last_answer_ends_the_transaction() -> None:
     cluster = Cluster()
     cluster.end("tx", A0, A1, B0)
     (first, to_first), (second, to_second) = cluster.sent
@@ -81,7 +78,7 @@ def test_each_leader_is_told_what_it_leads_and_the_last_ends_it() -> None:
     assert cluster.sender.ending_count == 0
 
 
-def test_transactions_of_a_turn_are_one_call() -> None:
+def test_the_markers_of_a_turn_are_one_call() -> None:
     cluster = Cluster()
     for name in ("x", "xx", "xxx"):
         effect = EndTransaction(name, Producer(len(name), 3), False, 8, 2, (A0,))
@@ -103,20 +100,20 @@ def test_a_rejected_marker_is_sent_to_the_new_leader() -> None:
     assert cluster.done == ["tx"]
 
 
-def test_the_end_of_a_session_is_no_answer() -> None:
+def test_the_end_of_a_session_repeats_the_call() -> None:
     cluster = Cluster()
     cluster.end("tx", A0, A1)
     cluster.answer(cluster.sent[1][1])
     cluster.sender.session_ended(1)
     cluster.pass_time(RETRY_MS)
     assert [broker for broker, _ in cluster.sent] == [1, 2, 1]
-    cluster.answer(cluster.sent[0][1])  # late, of a call that counts no more
+    cluster.answer(cluster.sent[0][1])  # a late answer to the first call
     assert not cluster.done
     cluster.answer(cluster.sent[2][1])
     assert cluster.done == ["tx"]
 
 
-def test_a_silent_leader_is_asked_again() -> None:
+def test_a_call_without_an_answer_is_repeated() -> None:
     cluster = Cluster()
     cluster.end("tx", A0)
     cluster.pass_time(CALL_TIMEOUT_MS)
@@ -129,17 +126,17 @@ def test_a_partition_without_a_leader_waits_unless_its_topic_is_gone() -> None:
     del cluster.leaders[A0]
     cluster.end("tx", A0, B0)
     cluster.answer(cluster.sent[0][1])
-    topic, told = cluster.asked_topics.pop()
+    topic, answer = cluster.asked_topics.pop()
     assert topic == "a"
-    told(None)
-    assert not cluster.done, "a store that can't say is no word of a topic's end"
+    answer(None)
+    assert not cluster.done, "an unavailable store does not confirm that the topic is deleted"
     cluster.pass_time(RETRY_MS)
-    _, told = cluster.asked_topics.pop()
-    told(True)
+    _, answer = cluster.asked_topics.pop()
+    answer(True)
     assert cluster.done == ["tx"]
 
 
-def test_a_newer_owner_or_epoch_ends_it_without_an_outcome() -> None:
+def test_a_newer_owner_or_epoch_ends_the_transaction_without_an_outcome() -> None:
     for error in (ErrorCode.TRANSACTION_COORDINATOR_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH):
         cluster = Cluster()
         cluster.end("tx", A0)
@@ -160,7 +157,7 @@ def test_the_requests_of_a_lost_shard_are_dropped() -> None:
     assert cluster.done == ["other"]
 
 
-def test_no_partitions_are_done_at_once() -> None:
+def test_a_transaction_without_partitions_ends_at_once() -> None:
     cluster = Cluster()
     cluster.end("tx")
     assert cluster.done == ["tx"]

@@ -1,4 +1,4 @@
-"""A log read in pieces, with what was replaced left out, gives the state that every record gives."""
+"""A replay that skips replaced records gives the same state as a replay of every record."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
 )
 from tidelog.group_coordinator.shard_core import CoordinatorRecord, EndMarker, Producer, ReplayedRecord
 from tidelog.group_coordinator.shards import replaying
-from tidelog.group_coordinator.shards.batch_writer import BatchWriter
-from tidelog.group_coordinator.shards.claim_record import CLAIM_KEY, ShardClaim, encode_claim
-from tidelog.group_coordinator.shards.replaying import Replay
+from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, Replay, ShardClaim, encode_claim
+from tidelog.group_coordinator.shards.shard import BatchWriter
 from tidelog.model.coordinator_shards import ShardId, ShardKind
+from tidelog.model.instants import WallMs
 from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
 from tidelog.settings.broker_settings import BrokerSettings
 
 SHARD = ShardId(ShardKind.GROUP, 0)
-NOW_MS = 1_000
+NOW_MS = WallMs(1_000)
 
 
 def new_core() -> GroupCore:
@@ -42,7 +42,7 @@ def test_replaying_in_pieces_equals_replaying_every_record(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
-    monkeypatch.setattr(replaying, "MAX_GATHERED", chance.randint(0, 6))
+    monkeypatch.setattr(replaying, "MAX_COLLECTED_KEYS", chance.randint(0, 6))
     plain, writer, offset = new_core(), BatchWriter(), 0
     open_producers: set[int] = set()
     for number in range(120):
@@ -75,7 +75,7 @@ def test_replaying_in_pieces_equals_replaying_every_record(
     assert dict(core.offsets.committed_offsets()) == dict(plain.offsets.committed_offsets())
 
 
-def test_the_highest_claim_counts_and_what_is_unknown_is_skipped() -> None:
+def test_the_highest_claim_counts_and_unknown_records_are_skipped() -> None:
     writer = BatchWriter()
     for epoch in (3, 5, 4):
         writer.add([CoordinatorRecord(CLAIM_KEY, encode_claim(ShardClaim(epoch, 9)))], None, NOW_MS)

@@ -1,4 +1,4 @@
-"""One claimed shard: load, claim, serve, hold, lose, be deposed, let go."""
+"""One owned shard: loading, claiming, serving, holding replies, losing its attachment, and draining."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.group_coordinator.shard_core import (
     Producer,
     SetTimer,
 )
-from tidelog.group_coordinator.shards.claim_record import CLAIM_KEY, ShardClaim, decode_claim
+from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, ShardClaim, decode_claim
 from tidelog.group_coordinator.shards.shard import ShardState
 from tidelog.model.errors import ErrorCode
 from tidelog.records.record import iterate_records
@@ -57,7 +57,7 @@ def test_an_empty_shard_is_claimed_and_served_once_the_claim_is_replicated() -> 
     assert coordinator.core.is_active
 
 
-def test_an_answer_waits_for_the_high_watermark_and_so_does_one_that_saw_it() -> None:
+def test_an_answer_that_depends_on_unreplicated_records_waits_for_the_high_watermark() -> None:
     coordinator = serving()
     partition = coordinator.partition
     written = partition.request(coordinator.line, "g", 7)
@@ -70,7 +70,7 @@ def test_an_answer_waits_for_the_high_watermark_and_so_does_one_that_saw_it() ->
     assert seen.message.throttle_time_ms == 7
 
 
-def test_the_decisions_of_a_turn_are_one_append() -> None:
+def test_the_decisions_of_a_turn_make_one_append() -> None:
     coordinator = serving()
     partition = coordinator.partition
     before = partition.append_count
@@ -83,7 +83,7 @@ def test_the_decisions_of_a_turn_are_one_append() -> None:
     assert log_numbers(partition) == {f"g{number}": number for number in range(20)}
 
 
-def test_another_brokers_question_is_held_here() -> None:
+def test_the_shard_holds_the_answer_to_another_broker() -> None:
     coordinator = serving()
     partition, elsewhere = coordinator.partition, Line(coordinator.partition)
     partition.request(coordinator.line, "g", 7)
@@ -99,7 +99,7 @@ def test_another_brokers_question_is_held_here() -> None:
     assert asked.message.throttle_time_ms == 7
 
 
-def test_another_brokers_question_is_refused_if_the_shard_is_lost_first() -> None:
+def test_a_held_answer_becomes_a_refusal_if_the_attachment_is_lost() -> None:
     coordinator = serving()
     partition, elsewhere = coordinator.partition, Line(coordinator.partition)
     partition.request(coordinator.line, "g", 7)
@@ -113,12 +113,12 @@ def test_another_brokers_question_is_refused_if_the_shard_is_lost_first() -> Non
     assert asked.error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def test_decisions_of_the_turn_of_a_loss_are_not_appended() -> None:
+def test_decisions_that_are_not_sent_before_a_loss_are_not_appended() -> None:
     coordinator = serving()
     partition = coordinator.partition
     undone = partition.request(coordinator.line, "g", 7)
     coordinator.shard.request(coordinator.line.inbound.popleft(), coordinator.line)  # type: ignore[arg-type]
-    coordinator.shard.lose("the session ended", told=True)
+    coordinator.shard.lose("the session ended", broker_knows=True)
     partition.attached = None
     coordinator.attach()
     coordinator.settle()
@@ -148,10 +148,10 @@ def test_a_lost_shard_is_loaded_without_its_unreplicated_records() -> None:
     assert coordinator.core.numbers == {"g": 1}
 
 
-def test_a_newer_claim_deposes() -> None:
+def test_a_newer_claim_closes_the_shard() -> None:
     partition = Partition()
     serving(5, partition)
-    partition.attached, partition.highest_shard_epoch = None, -1  # as on a leader that knows of neither
+    partition.attached, partition.highest_shard_epoch = None, -1  # a new leader, which knows of neither owner
     late = Coordinator(partition, 4, coordinator_id=2)
     late.attach()
     late.settle()
@@ -179,7 +179,7 @@ def test_a_released_shard_sends_its_decided_replies() -> None:
     assert partition.attached is None
 
 
-def test_a_core_that_fails_is_loaded_anew() -> None:
+def test_a_core_that_fails_is_loaded_again() -> None:
     coordinator = serving()
     written = coordinator.partition.request(coordinator.line, "g", 1)
     coordinator.settle()
@@ -208,7 +208,7 @@ def test_a_transaction_is_ended_only_when_its_end_is_replicated() -> None:
     assert core.effects_done == [(ENDING, None)]
 
 
-def test_the_outcome_for_a_core_that_is_gone_is_dropped() -> None:
+def test_the_outcome_for_a_discarded_core_is_ignored() -> None:
     coordinator = serving()
     old = coordinator.core
     coordinator.partition.lose(ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -230,6 +230,17 @@ def test_a_timer_fires_after_its_delay_although_the_wall_clock_was_set_back() ->
     coordinator.wall_skew_ms = -300_000
     coordinator.advance(1)
     assert coordinator.core.numbers["tick"] == coordinator.now - 300_000
+
+
+def test_the_load_time_is_measured_on_the_monotonic_clock() -> None:
+    coordinator = Coordinator(Partition(), 1)
+    coordinator.attach()
+    coordinator.settle(commits=False)
+    coordinator.wall_skew_ms = -300_000
+    coordinator.advance(40)
+    coordinator.partition.commit(1)
+    coordinator.settle()
+    assert coordinator.load_times_ms == [40]
 
 
 def test_a_timer_that_is_moved_later_keeps_running() -> None:
@@ -270,7 +281,7 @@ def test_a_replaced_timer_does_not_fire() -> None:
 
 
 class _History:
-    """Random events around one partition and coordinators that come and go; what clients were told."""
+    """Random events of one partition and several coordinators, and the answers that clients received."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -318,7 +329,7 @@ class _History:
         self.check()
 
     def check(self) -> None:
-        """What was acknowledged is below the high watermark, and reads saw nothing that may be taken back."""
+        """Checks that acknowledged writes are replicated and that reads saw only replicated writes."""
         committed = 0
         for _, end, batch in self.partition.log:
             if end <= self.partition.high_watermark:
@@ -349,12 +360,12 @@ class _History:
 
 
 @pytest.mark.parametrize("seed", range(150))
-def test_nothing_acknowledged_is_lost_and_everyone_is_answered_once(seed: int) -> None:
+def test_no_acknowledged_write_is_lost_and_every_request_is_answered_once(seed: int) -> None:
     history = _History(seed)
     for _ in range(400):
         history.step()
     history.finish()
 
 
-def test_the_group_id_of_the_lab_belongs_to_its_shard() -> None:
+def test_the_name_of_the_shard() -> None:
     assert str(SHARD) == "group-7"

@@ -1,4 +1,4 @@
-"""Who is to own which shard."""
+"""The assignment of shards to coordinators."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_shares_are_equal_and_every_shard_has_an_owner(
 
 
 @given(COORDINATORS, OWNERS, st.integers(0, 60))
-def test_no_more_moves_than_needed(coordinators: set[int], owners: dict[int, int], count: int) -> None:
+def test_the_number_of_moves_is_minimal(coordinators: set[int], owners: dict[int, int], count: int) -> None:
     shares = plan_shares(coordinators, owners, count)
     held = Counter(owner for shard, owner in owners.items() if shard < count and owner in coordinators)
     kept = sum(owners.get(shard) == owner for shard, owner in shares.items())
@@ -52,7 +52,7 @@ def test_no_more_moves_than_needed(coordinators: set[int], owners: dict[int, int
 
 
 @given(COORDINATORS, OWNERS, st.integers(0, 60))
-def test_a_plan_that_is_carried_out_changes_no_more(
+def test_a_plan_made_from_its_own_result_is_the_same(
     coordinators: set[int], owners: dict[int, int], count: int
 ) -> None:
     shares = plan_shares(coordinators, owners, count)

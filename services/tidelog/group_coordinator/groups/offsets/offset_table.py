@@ -24,7 +24,7 @@ from tidelog.wire.messages.records.offset_commit import OffsetCommitKey, OffsetC
 from tidelog.wire.schema import ZERO_UUID
 
 REMEMBERED_MS: Final = 7 * 86_400_000
-"""How long a silent producer's epoch is kept: longer than on brokers (producer.id.expiration.ms)."""
+"""The time that a silent producer's epoch is kept; longer than on brokers (producer.id.expiration.ms)."""
 LEGACY_KIND: Final = 0
 _KIND: Final = 1
 _KEY_START: Final = struct.Struct(">hh")
