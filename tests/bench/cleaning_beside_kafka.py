@@ -155,7 +155,7 @@ def main() -> int:
     )
     parser.add_argument("--mib", type=int, default=1024, help="size of the log")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--value-bytes", type=int, help="with --records-a-batch: only this shape")
+    parser.add_argument("--value-bytes", type=int, help="measure only this shape, with --records-a-batch")
     parser.add_argument("--records-a-batch", type=int, default=1)
     options = parser.parse_args()
     console = Console(highlight=False, width=120)

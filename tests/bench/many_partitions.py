@@ -25,7 +25,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--partitions", type=int, default=2000, help="in all")
+    parser.add_argument("--partitions", type=int, default=2000, help="number of all partitions")
     parser.add_argument("--topics", type=int, default=20)
     parser.add_argument("--idle-seconds", type=float, default=20)
     options = parser.parse_args()

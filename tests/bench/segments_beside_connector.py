@@ -112,10 +112,14 @@ def main() -> int:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--megabytes", type=int, default=400, help="values of each shape")
-    parser.add_argument("--runs", type=int, default=3, help="of each reader, in turns; the median counts")
-    parser.add_argument("--shapes", type=int, default=len(SHAPES), help="only the first so many")
-    parser.add_argument("--write", action="store_true", help=f"the report to {REPORT.name}")
+    parser.add_argument("--megabytes", type=int, default=400, help="size of the values of each shape")
+    parser.add_argument(
+        "--runs", type=int, default=3, help="runs of each reader, in turns; the result is the median"
+    )
+    parser.add_argument(
+        "--shapes", type=int, default=len(SHAPES), help="number of shapes, from the first one"
+    )
+    parser.add_argument("--write", action="store_true", help=f"write the report to {REPORT.name}")
     arguments = parser.parse_args()
     arguments.shapes = SHAPES[: arguments.shapes]
     return arguments

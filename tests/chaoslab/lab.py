@@ -109,11 +109,11 @@ def _parser() -> argparse.ArgumentParser:
         prog="make chaos", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--namespace", default="tidelog-chaos")
-    parser.add_argument("--tag", default="dev", help="of localhost/tidelog")
+    parser.add_argument("--tag", default="dev", help="tag of the image localhost/tidelog")
     parser.add_argument(
         "--upgrade-tag", default="", help="the image tag that `upgrade` installs; by default, the same tag"
     )
-    parser.add_argument("--directory", type=Path, default=Path("build/chaos"), help="of the report")
+    parser.add_argument("--directory", type=Path, default=Path("build/chaos"), help="directory of the report")
     parser.add_argument(
         "--experiments", default="", help="names of experiments, separated by commas, instead of all kinds"
     )

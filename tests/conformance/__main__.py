@@ -101,9 +101,11 @@ def run_again(suite: Suite, expected: Mapping[str, Outcome], found: dict[str, Ou
 def main() -> int:
     parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
     parser.add_argument(
-        "--records", type=int, default=1000, help="messages of each ETL test; its own: 500000"
+        "--records", type=int, default=1000, help="messages of each ETL test; the suite itself uses 500000"
     )
-    parser.add_argument("--seeds", default=os.environ.get("KGO_SEEDS", ""), help="brokers that run already")
+    parser.add_argument(
+        "--seeds", default=os.environ.get("KGO_SEEDS", ""), help="addresses of running brokers"
+    )
     arguments = parser.parse_args()
     if shutil.which("go") is None:
         print("skipped: Go is not installed")

@@ -293,7 +293,7 @@ def main() -> int:
     parser.add_argument("--bootstrap", default="127.0.0.1:9092", help="HOST:PORT (default: %(default)s)")
     parser.add_argument("--topic", help="a topic that does not exist yet (default: flights-<random>)")
     parser.add_argument("--keep", action="store_true", help="do not delete the topic at the end")
-    parser.add_argument("--limit", type=int, help="only the first so many flights")
+    parser.add_argument("--limit", type=int, help="number of flights to send (default: all)")
     options = parser.parse_args()
     console = Console(highlight=False)
     try:

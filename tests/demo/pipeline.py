@@ -331,10 +331,12 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--bootstrap", default="127.0.0.1:9092", help="HOST:PORT (default: %(default)s)")
-    parser.add_argument("--directory", type=Path, default=DIRECTORY, help="(default: %(default)s)")
+    parser.add_argument(
+        "--directory", type=Path, default=DIRECTORY, help="directory of the results (default: %(default)s)"
+    )
     parser.add_argument("--keep", action="store_true", help="do not delete the topic at the end")
-    parser.add_argument("--limit", type=int, help="only the first so many flights")
-    parser.add_argument("--master", help="Spark's (default: local[*])")
+    parser.add_argument("--limit", type=int, help="number of flights to send (default: all)")
+    parser.add_argument("--master", help="Spark's master (default: local[*])")
     options = parser.parse_args()
     console = Console(highlight=False)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # our own broker ends with the demo

@@ -133,11 +133,11 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="e2e", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--short", action="store_true", help="what CI runs")
-    parser.add_argument("--only", default="", metavar="SUITE", help="this suite, such as pipeline")
+    parser.add_argument("--short", action="store_true", help="run what CI runs")
+    parser.add_argument("--only", default="", metavar="SUITE", help="run one suite, such as pipeline")
     parser.add_argument("--keep-lab", action="store_true", help="keep a lab that was started")
     parser.add_argument("--keep-images", action="store_true", help="use the loaded images")
-    parser.add_argument("--tag", default="dev", help="of localhost/tidelog")
+    parser.add_argument("--tag", default="dev", help="tag of the image localhost/tidelog")
     parser.add_argument(
         "--previous-tag", default="previous", help="tag of the image from which the release is upgraded"
     )
@@ -146,9 +146,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--namespace", default="tidelog-e2e")
     parser.add_argument(
-        "--slowness", type=float, default=3.0 if os.environ.get("CI") else 1.0, help="factor of limits"
+        "--slowness", type=float, default=3.0 if os.environ.get("CI") else 1.0, help="factor for time limits"
     )
-    parser.add_argument("pytest", nargs="*", help="further arguments of pytest")
+    parser.add_argument("pytest", nargs="*", help="further arguments for pytest")
     return parser
 
 

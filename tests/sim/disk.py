@@ -278,7 +278,7 @@ class SimPartitionLog:
     def delete_old_segments(
         self, now_ms: int, high_watermark: int, producer_snapshot: Callable[[], bytes]
     ) -> int:
-        """Deletes the batches below the log start, each of which counts as a segment. Returns their number."""
+        """Deletes the batches below the log start and returns their number. A batch counts as a segment."""
         batches = self.stored.batches
         count = index_of(batches, self.log_start_offset)
         if count:
