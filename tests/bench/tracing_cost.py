@@ -122,7 +122,7 @@ class Variant:
         """Waits with a fetch at the log's end until a produce ends the wait."""
         frame, replica = (
             produce_frame("t", self._lab.clock.wall_ms()),
-            self._lab.broker.leader_replica("t", 0),
+            self._lab.broker.hosted.leader_replica("t", 0),
         )
         fetch = bytearray(fetch_frame("t", 0))
         place = fetch.index(struct.pack(">qi", 0, -1))  # fetch offset and last fetched epoch
@@ -144,7 +144,7 @@ class Variant:
             request()
         loop.run_until_complete(asyncio.sleep(0))
         before = self._plug.answers
-        core = self._lab.broker.leader_replica("t", 0).core
+        core = self._lab.broker.hosted.leader_replica("t", 0).core
         end_offset = core.log_end_offset + REQUESTS_A_ROUND * RECORDS
         began_s = time.thread_time()
         for _ in range(REQUESTS_A_ROUND):

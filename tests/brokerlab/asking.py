@@ -8,10 +8,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
-from tidelog.broker.broker import Broker
 from tidelog.broker.connection import Connection
 from tidelog.broker.dispatch import Dispatcher
-from tidelog.broker.handlers.wiring import HandlerWiring
+from tidelog.broker.handlers.wiring import HandlerObjects, HandlerWiring
 from tidelog.broker.request import RequestContext
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -26,7 +25,7 @@ class Asked:
 
     def __init__(
         self,
-        broker: Broker,
+        broker: HandlerObjects,
         request: Any,
         version: int,
         *,

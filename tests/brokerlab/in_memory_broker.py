@@ -14,14 +14,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-from tidelog.broker.broker import Broker
+from brokerlab.in_memory_store import InMemoryStore
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.broker.handlers.wiring import HandlerWiring
 from tidelog.broker.log.log_directory import LogDirectory
-from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.partition.events import VerificationAsked, VerifyTransaction
 from tidelog.broker.partition.producer_state import NO_GUARD
+from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
 from tidelog.broker.request import RequestContext
+from tidelog.broker.server import BrokerParts, BrokerState
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.records.batch import parse_header
@@ -72,12 +73,16 @@ class InMemoryBroker:
         self._open()
 
     def _open(self) -> None:
-        self.broker = Broker(
-            self._settings,
-            MetadataView(CLUSTER_ID),
+        telemetry = Telemetry(self.clock)
+        state = BrokerState.create(self._settings, CLUSTER_ID)
+        self.store = InMemoryStore()
+        self.isr = IsrMaintenance(state.hosted, state.current_settings, self.clock, telemetry, self.store)
+        self.broker = BrokerParts(
+            state,
+            self.isr,
             LogDirectory.open(self._directory, cluster_id=CLUSTER_ID, node_id=BROKER_ID),
             self.controller,
-            Telemetry(self.clock),
+            telemetry,
             self.clock,
             VirtualTimer(),
             random.Random(1),
@@ -166,7 +171,7 @@ class InMemoryBroker:
         """One batch of `count` records; of a transaction, as if its coordinator had vouched for it."""
         now_ms = self.clock.wall_ms()
         records = [Record(number, now_ms, None, b"%d" % number, []) for number in range(count)]
-        replica = self.broker.leader_replica(topic, partition)
+        replica = self.broker.hosted.leader_replica(topic, partition)
         batch = memoryview(build_batch(records, **producer))
         asked = replica.core.step(VerificationAsked(parse_header(batch), False, now_ms))
         guard = next((effect.guard for effect in asked if isinstance(effect, VerifyTransaction)), NO_GUARD)

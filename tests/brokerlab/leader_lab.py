@@ -9,10 +9,8 @@ from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
-from brokerlab.in_memory_store import InMemoryStore
 from tidelog.broker.handlers import fetch
 from tidelog.broker.replica import Replica
-from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
 from tidelog.broker.request import PARKED, EncodedBody, RequestContext
 from tidelog.metadata.entries import PartitionStateEntry, broker_key
 from tidelog.model.brokers import BrokerRegistration, Endpoint
@@ -154,11 +152,8 @@ class LeaderLab:
         self.lab = lab
         self.broker = lab.broker
         self.clock = lab.clock
-        self.store = InMemoryStore()
-        self.isr = IsrMaintenance(
-            lab.broker.hosted, lab.broker.current_settings, lab.clock, lab.broker.telemetry, self.store
-        )
-        self.broker.isr_maintenance = self.isr
+        self.store = lab.store
+        self.isr = lab.isr
         self.topic_ids: dict[str, uuid.UUID] = {}
         self.racks: dict[int, str] = {}
         self.epochs = {broker_id: self.register(broker_id) for broker_id in (1, 2, 3)}
@@ -231,7 +226,7 @@ class LeaderLab:
     # -- actions of clients and followers
 
     def replica(self, partition: int = 0, topic: str = "t") -> Replica:
-        return self.broker.replicas[TopicPartition(topic, partition)]
+        return self.broker.hosted.replicas[TopicPartition(topic, partition)]
 
     def follower(
         self, replica_id: int, *, version: int = FETCH_VERSION, broker_epoch: int | None = None

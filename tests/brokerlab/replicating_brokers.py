@@ -11,16 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from tidelog.broker.broker import Broker
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.handlers.wiring import HandlerWiring
 from tidelog.broker.listener import ConnectionLimits, Listener
 from tidelog.broker.log.log_directory import LogDirectory
-from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.partition.events import IsrWritten, ProposeIsr
 from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.replica import Replica
-from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
+from tidelog.broker.server import BrokerParts, BrokerState
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.topics import TopicPartition
@@ -67,9 +65,10 @@ class ReplicatingBroker:
             }
         )
         self.timer = LoopTimer(asyncio.get_running_loop())
-        self.broker = Broker(
-            self.settings,
-            MetadataView(CLUSTER_ID),
+        self.isr = WritesAtOnce()
+        self.broker = BrokerParts(
+            BrokerState.create(self.settings, CLUSTER_ID),
+            self.isr,
             LogDirectory.open(directory, cluster_id=CLUSTER_ID, node_id=broker_id),
             cast(ControllerApi, None),
             Telemetry(),
@@ -77,9 +76,7 @@ class ReplicatingBroker:
             self.timer,
             random.Random(broker_id),
         )
-        self.broker.broker_epoch = 100 + broker_id
-        self.isr = WritesAtOnce()
-        self.broker.isr_maintenance = cast(IsrMaintenance, self.isr)
+        self.broker.identity.broker_epoch = 100 + broker_id
         self.commands = self.broker.commands
         self.dispatcher = Dispatcher(HandlerWiring(self.broker), self.broker.telemetry)
         self.listener = self._listen(0)
@@ -111,10 +108,11 @@ class ReplicatingBroker:
     @property
     def registration(self) -> BrokerRegistration:
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", self.told_port or self.listener.port)
-        return BrokerRegistration(self.broker.broker_id, self.broker.broker_epoch, (endpoint,))
+        identity = self.broker.identity
+        return BrokerRegistration(identity.broker_id, identity.broker_epoch, (endpoint,))
 
     def replica(self, topic_partition: TopicPartition) -> Replica:
-        return self.broker.replicas[topic_partition]
+        return self.broker.hosted.replicas[topic_partition]
 
     async def close(self) -> None:
         self.listener.close()

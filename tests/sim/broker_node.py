@@ -12,12 +12,10 @@ from sim.disk import SimDisk, SimLogDirectory, SimPartitionLog
 from sim.loop import SimClock, SimProcess
 from sim.rpc import SimControllerApi
 from sim.store import SimStore
-from tidelog.broker.broker import Broker
 from tidelog.broker.handlers.wiring import HandlerWiring
-from tidelog.broker.housekeeping import Housekeeping
 from tidelog.broker.life import BrokerLife
-from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
+from tidelog.broker.server import BrokerParts, BrokerState
 from tidelog.metadata.entries import BrokerEntry
 from tidelog.metadata.store import StoreError
 from tidelog.metrics.telemetry import Telemetry
@@ -54,11 +52,12 @@ class BrokerNode:
         self.routes: dict[tuple[int, int], Any] = {}
         self._life: BrokerLife | None = None
         self._receiver: Any = None
-        self._housekeeping: Housekeeping | None = None
+        self._isr_maintenance: IsrMaintenance | None = None
+        self._has_started = False
 
     @property
     def is_serving(self) -> bool:
-        return self._housekeeping is not None and not self.is_stopping
+        return self._has_started and not self.is_stopping
 
     @property
     def session_acceptor(self) -> Any:
@@ -79,20 +78,21 @@ class BrokerNode:
         clock = SimClock(process)
         directory: Any = SimLogDirectory(self.disk, self.broker_id, self._log_changed)
         store = SimStore(world.network)
-        broker = Broker(
-            settings,
-            MetadataView(CLUSTER_ID),
+        telemetry = Telemetry(clock)
+        state = BrokerState.create(settings, CLUSTER_ID)
+        maintenance = IsrMaintenance(state.hosted, state.current_settings, clock, telemetry, store)
+        self._watch_proposals(maintenance)
+        self._isr_maintenance = maintenance
+        broker = BrokerParts(
+            state,
+            maintenance,
             directory,
             SimControllerApi(world.network, store),
-            Telemetry(clock),
+            telemetry,
             clock,
             LoopTimer(world.loop),
             random.Random(world.chance.getrandbits(64)),
         )
-        broker.isr_maintenance = maintenance = IsrMaintenance(
-            broker.hosted, broker.current_settings, broker.clock, broker.telemetry, store
-        )
-        self._watch_proposals(maintenance)
         self._receiver = broker.commands
         self.commands_service = BrokerCommandsService(self._receiver, self.broker_id)
         self._life = BrokerLife(
@@ -109,9 +109,9 @@ class BrokerNode:
         await self._register(directory)
         await self._receiver.first_metadata.wait()
         await self._life.logs_are_known()
-        self._housekeeping = broker.housekeeping()
-        self._housekeeping.start()
-        broker.isr_maintenance.start()
+        self._has_started = True
+        broker.housekeeping.start()
+        maintenance.start()
 
     def _log_changed(self, topic_partition: TopicPartition, log: SimPartitionLog) -> None:
         self.world.log_changed(self.process, topic_partition, log)
@@ -153,12 +153,13 @@ class BrokerNode:
         registration.
         """
         assert self._life is not None
+        assert self._isr_maintenance is not None
         await self._life.hand_over()
         self.is_stopping = True
-        if self._housekeeping is not None:
-            await self._housekeeping.stop()
-        await self.broker.isr_maintenance.stop()
-        self.broker.answer_waiting()
+        if self._has_started:
+            await self.broker.housekeeping.stop()
+        await self._isr_maintenance.stop()
+        self.broker.waiting.answer_all()
         await self._receiver.stop()
         await self.broker.hosting.close_all()
         await self._life.end()

@@ -229,7 +229,7 @@ class Faults:
             if broker_id not in world.replicas_of(topic_partition):
                 continue
             state = world.partition_state(topic_partition)
-            replica = node.broker.replicas.get(topic_partition)
+            replica = node.broker.hosted.replicas.get(topic_partition)
             if state is None or replica is None or broker_id not in state.isr:
                 return False
             if replica.log.log_end_offset < world.invariants.log(topic_partition).end_offset:

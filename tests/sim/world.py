@@ -227,7 +227,7 @@ class World:
         if process is not None:
             service = process.service
             if type(service) is BrokerNode and service.broker is not None:
-                self.invariants.check_broker(process, service.broker.replicas)
+                self.invariants.check_broker(process, service.broker.hosted.replicas)
 
     def _note_problem(self, context: dict[str, Any]) -> None:
         """Records an error that nobody caught. It is a bug, unless it is the way in which services end."""
@@ -413,8 +413,13 @@ class World:
                 continue
             view = node.broker.metadata
             assigned = self._assigned_to(broker_id)
-            if set(node.broker.replicas) != assigned or set(self.disks[broker_id].partitions) != assigned:
-                missing.append(f"broker {broker_id} hosts {list(node.broker.replicas)}, not {assigned}")
+            if (
+                set(node.broker.hosted.replicas) != assigned
+                or set(self.disks[broker_id].partitions) != assigned
+            ):
+                missing.append(
+                    f"broker {broker_id} hosts {list(node.broker.hosted.replicas)}, not {assigned}"
+                )
             if {b: known.broker_epoch for b, known in view.brokers.items()} != epochs:
                 missing.append(f"broker {broker_id} knows brokers {list(view.brokers.values())} of {epochs}")
             for topic_partition in self.topic_partitions:
@@ -436,7 +441,9 @@ class World:
         for broker_id in replicas:
             node = self.node(broker_id)
             replica = (
-                None if node is None or node.broker is None else node.broker.replicas.get(topic_partition)
+                None
+                if node is None or node.broker is None
+                else node.broker.hosted.replicas.get(topic_partition)
             )
             if replica is None or (replica.core.log_end_offset, replica.core.high_watermark) != (end, end):
                 return False
@@ -482,13 +489,13 @@ class World:
             for broker_id in self.replicas_of(topic_partition):
                 node = self.node(broker_id)
                 broker = None if node is None else node.broker
-                replica = None if broker is None else broker.replicas.get(topic_partition)
+                replica = None if broker is None else broker.hosted.replicas.get(topic_partition)
                 if replica is None:
                     lines.append(f"  broker {broker_id}: {'down' if broker is None else 'no replica'}")
                     continue
                 core = replica.core
                 lines.append(
-                    f"  broker {broker_id} of {broker.broker_epoch}: leader {core.leader} epoch"
+                    f"  broker {broker_id} of {broker.identity.broker_epoch}: leader {core.leader} epoch"
                     f" {core.leader_epoch} at {core.partition_epoch} isr {core.in_sync_replicas} pending"
                     f" {core.pending_isr} LSO {core.last_stable_offset} HW {core.high_watermark}"
                     f" LEO {core.log_end_offset}"

@@ -55,8 +55,7 @@ class Hosting:
         self._metadata = metadata
         self._hosted = hosted
         self._waiting = waiting
-        self.isr = isr
-        """Receives the ISR changes of replicas. A test may replace it before it hosts a partition."""
+        self._isr = isr
         self._fetchers = fetchers
         self._log_cleaner = log_cleaner
         self._log_directory = log_directory
@@ -132,7 +131,7 @@ class Hosting:
             traffic,
             machine,
             self._waiting,
-            self.isr,
+            self._isr,
             self._fetchers,
         )
 

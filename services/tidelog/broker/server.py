@@ -1,6 +1,4 @@
-"""A broker's life: open the data directory, register, take the controller's first commands, listen; and all
-of it backwards at the end.
-"""
+"""The composition root of the broker, and the broker's start and stop."""
 
 from __future__ import annotations
 
@@ -10,22 +8,37 @@ import random
 import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
-from tidelog.broker.broker import Broker
+from tidelog.broker.client_fetch_sessions import ClientFetchSessions
+from tidelog.broker.commands import CommandReceiver
+from tidelog.broker.controller_connection import ControllerConnection
+from tidelog.broker.coordination.coordination import Coordination
+from tidelog.broker.current_settings import CurrentSettings
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.handlers.wiring import HandlerWiring
+from tidelog.broker.hosted_partitions import HostedPartitions
+from tidelog.broker.hosting import Hosting
+from tidelog.broker.housekeeping import Housekeeping
+from tidelog.broker.identity import BrokerIdentity
 from tidelog.broker.life import BrokerLife
 from tidelog.broker.listener import ConnectionLimits, Listener
 from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log.lost_tails import find_lost_tails
+from tidelog.broker.log_cleaner import LogCleaner
 from tidelog.broker.metadata_view import MetadataView
-from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.metrics import BrokerMetrics, BrokerView
 from tidelog.broker.readiness import BrokerReadiness
+from tidelog.broker.replica import IsrChanges
+from tidelog.broker.replication.follower.followed_partition import FollowerContext
+from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
+from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
 from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
+from tidelog.broker.replication.throttle import LeaderThrottle
 from tidelog.broker.topic_rules import log_config
+from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.metadata.entries import BrokerEntry
 from tidelog.metadata.store import MetadataStore
 from tidelog.metrics.process_metrics import LeaseView
@@ -35,33 +48,130 @@ from tidelog.metrics.telemetry import (
     BROKER_RUNNING,
     BROKER_STARTING,
     BROKER_STOPPING,
+    Telemetry,
 )
 from tidelog.model.brokers import Endpoint
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.clock import SystemClock
-from tidelog.timing.timer import LoopTimer
+from tidelog.timing.clock import Clock, SystemClock
+from tidelog.timing.timer import LoopTimer, Timer
 
 if TYPE_CHECKING:
     from tidelog.tracing.tracer import Tracing
 
 FIRST_COMMANDS_TIMEOUT_MS: Final = 30_000
-"""How long a start waits for the controller of its own process to say what the broker hosts."""
+"""How long a start waits for the commands of a controller in the same process."""
 REMIND_MS: Final = 10_000
-"""How often a start says that it still waits for a controller elsewhere."""
+"""The interval at which a start logs that it still waits for a controller in another process."""
 
 _log = structlog.get_logger(__name__)
 
 
-class BrokerServer:
-    """Made by `open`; `start` returns when clients can connect; `stop` hands leadership over, flushes and
-    marks the directory clean. `failed` is done, with the reason, when the broker can't live on.
+class BrokerState(NamedTuple):
+    """The state of one broker that most of its objects read."""
+
+    identity: BrokerIdentity
+    current_settings: CurrentSettings
+    metadata: MetadataView
+    hosted: HostedPartitions
+
+    @classmethod
+    def create(cls, settings: BrokerSettings, cluster_id: str) -> BrokerState:
+        """Returns the state of a broker that is not registered and hosts nothing."""
+        metadata = MetadataView(cluster_id)
+        return cls(
+            BrokerIdentity(settings.node_id),
+            CurrentSettings(settings),
+            metadata,
+            HostedPartitions(metadata, settings.node_id),
+        )
+
+
+class BrokerParts:
+    """The objects of one broker. The constructor passes to each the objects that it uses and starts none.
+
+    Only `BrokerServer`, the simulator and test labs hold all of them.
     """
 
     def __init__(
         self,
-        broker: Broker,
+        state: BrokerState,
+        isr_changes: IsrChanges,
+        log_directory: LogDirectory,
+        controller: ControllerApi,
+        telemetry: Telemetry,
+        clock: Clock,
+        timer: Timer,
+        random_source: random.Random,
+    ) -> None:
+        self.identity, self.current_settings, self.metadata, self.hosted = state
+        self.log_directory = log_directory
+        self.telemetry = telemetry
+        self.clock = clock
+        self.timer = timer
+        settings = self.current_settings.broker
+        self.controller_connection = ControllerConnection(controller, self.identity)
+        self.fetch_sessions = ClientFetchSessions(
+            settings.max_incremental_fetch_session_cache_slots, lambda: random_source.randrange(1, 2**31)
+        )
+        self.follower_fetch_sessions = FollowerFetchSessions(
+            lambda: random_source.randrange(1, 2**31), self.metadata.topic_names
+        )
+        self.leader_throttle = LeaderThrottle(settings, timer)
+        self.current_settings.observe(self.leader_throttle.settings_changed)
+        self.waiting = WaitingRequests(self.current_settings, timer, self.follower_fetch_sessions)
+        self.fetchers = ReplicaFetchers(
+            FollowerContext(self.identity, self.current_settings, self.metadata, clock, timer),
+            telemetry.broker_traffic,
+        )
+        self.coordination = Coordination(
+            self.identity,
+            self.current_settings,
+            self.metadata,
+            self.hosted,
+            self.controller_connection,
+            self.waiting.produce,
+            clock,
+            timer,
+        )
+        self.waiting.observe(self.coordination)
+        self.log_cleaner = LogCleaner(self.current_settings, self.hosted, log_directory, clock)
+        self.hosting = Hosting(
+            self.identity,
+            self.current_settings,
+            self.metadata,
+            self.hosted,
+            self.waiting,
+            isr_changes,
+            self.fetchers,
+            self.log_cleaner,
+            log_directory,
+            telemetry,
+            clock,
+        )
+        self.commands = CommandReceiver(
+            self.identity,
+            self.current_settings,
+            self.metadata,
+            self.hosted,
+            self.hosting,
+            self.waiting,
+            self.fetchers,
+            timer,
+        )
+        self.housekeeping = Housekeeping(
+            self.current_settings, self.hosted, log_directory, self.log_cleaner, clock
+        )
+
+
+class BrokerServer:
+    """One running broker. `failed` is done, with the reason, when the broker cannot continue."""
+
+    def __init__(
+        self,
+        parts: BrokerParts,
+        isr_maintenance: IsrMaintenance,
         store: MetadataStore,
         metrics: BrokerMetrics,
         timer: LoopTimer,
@@ -69,28 +179,25 @@ class BrokerServer:
         *,
         is_alone: bool,
     ) -> None:
-        self.broker = broker
-        self.commands = broker.commands
-        self.coordination = broker.coordination
-        """Where coordinators' sessions are taken."""
-        broker.isr_maintenance = self._isr_maintenance = IsrMaintenance(
-            broker.hosted, broker.current_settings, broker.clock, broker.telemetry, store
-        )
+        self.commands = parts.commands
+        self.coordination = parts.coordination
+        """Accepts the sessions of coordinators."""
         self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
+        self._parts = parts
         self._is_alone = is_alone
         self._phase: str | None = "recovering logs"
-        self._readiness = BrokerReadiness(broker.identity, broker.metadata, store)
+        self._isr_maintenance = isr_maintenance
+        self._readiness = BrokerReadiness(parts.identity, parts.metadata, store)
         self._metrics = metrics
         self._telemetry = metrics.telemetry
         self._timer = timer
-        self._dispatcher = _new_dispatcher(broker, tracing)
-        self._housekeeping = broker.housekeeping()
+        self._dispatcher = _new_dispatcher(parts, tracing)
         self._listeners: list[Listener] = []
         self._life = BrokerLife(
-            broker.identity,
-            broker.current_settings,
-            broker.log_directory,
-            broker.controller_connection,
+            parts.identity,
+            parts.current_settings,
+            parts.log_directory,
+            parts.controller_connection,
             store,
             remembers=not is_alone,
             on_failed=self._fail,
@@ -120,17 +227,13 @@ class BrokerServer:
         clock = SystemClock()
         timer = LoopTimer(asyncio.get_running_loop())
         log_directory = LogDirectory.open(directory, cluster_id=cluster_id, node_id=settings.node_id)
-        broker = Broker(
-            settings,
-            MetadataView(cluster_id),
-            log_directory,
-            controller,
-            metrics.telemetry,
-            clock,
-            timer,
-            random.Random(),
+        state = BrokerState.create(settings, cluster_id)
+        telemetry = metrics.telemetry
+        isr_maintenance = IsrMaintenance(state.hosted, state.current_settings, clock, telemetry, store)
+        parts = BrokerParts(
+            state, isr_maintenance, log_directory, controller, telemetry, clock, timer, random.Random()
         )
-        return cls(broker, store, metrics, timer, tracing, is_alone=is_alone)
+        return cls(parts, isr_maintenance, store, metrics, timer, tracing, is_alone=is_alone)
 
     @property
     def lease(self) -> LeaseView:
@@ -149,16 +252,16 @@ class BrokerServer:
         Raises OSError if an address can't be had, TimeoutError without a controller in this process,
         KafkaError if the id is held by a live broker.
         """
-        broker, settings = self.broker, self.broker.settings
+        parts, settings = self._parts, self._parts.current_settings.broker
         self._telemetry.broker_state = BROKER_STARTING
         plan = settings.listener_plan()
-        limits = ConnectionLimits(broker.current_settings)
+        limits = ConnectionLimits(parts.current_settings)
         for endpoint in plan.bind:
             listener = Listener(
                 endpoint,
-                broker.current_settings,
-                broker.telemetry,
-                broker.timer,
+                parts.current_settings,
+                self._telemetry,
+                self._timer,
                 self._dispatcher.dispatch,
                 limits,
             )
@@ -172,10 +275,10 @@ class BrokerServer:
             rpc_address,
         )
         if not self._is_alone:
-            # If this start comes to nothing, the next one must not take the directory for sound.
-            broker.log_directory.has_untold_damage = broker.log_directory.is_suspect
+            # If this start fails, the next start must not trust the directory either.
+            parts.log_directory.has_untold_damage = parts.log_directory.is_suspect
             entry = entry._replace(
-                is_log_suspect=broker.log_directory.is_suspect,
+                is_log_suspect=parts.log_directory.is_suspect,
                 suspect_partitions=await self._find_lost_tails(),
             )
         self._phase = "registering"
@@ -184,8 +287,8 @@ class BrokerServer:
         self._phase = "registered, waiting for a controller"
         await self._until_told()
         await self._life.logs_are_known()
-        self._metrics.observe(broker.view())
-        self._housekeeping.start()
+        self._metrics.observe(self._view())
+        parts.housekeeping.start()
         self._isr_maintenance.start()
         for listener in self._listeners:
             await listener.serve()
@@ -198,13 +301,28 @@ class BrokerServer:
         return self._phase or self._readiness.why_not()
 
     async def _find_lost_tails(self) -> tuple[TopicPartition, ...]:
-        broker = self.broker
+        parts, settings = self._parts, self._parts.current_settings
         return await asyncio.to_thread(
             find_lost_tails,
-            broker.log_directory,
-            log_config(broker.topic_settings({})),
-            threads=broker.settings.num_recovery_threads_per_data_dir,
-            now_ms=broker.clock.wall_ms(),
+            parts.log_directory,
+            log_config(settings.topic({})),
+            threads=settings.broker.num_recovery_threads_per_data_dir,
+            now_ms=parts.clock.wall_ms(),
+        )
+
+    def _view(self) -> BrokerView:
+        """Returns the state that the broker's metrics show."""
+        parts = self._parts
+        return BrokerView(
+            parts.identity.broker_id,
+            parts.log_directory.path,
+            parts.hosted,
+            parts.waiting,
+            parts.fetch_sessions,
+            parts.follower_fetch_sessions,
+            parts.fetchers,
+            parts.coordination,
+            parts.log_cleaner,
         )
 
     async def _until_told(self) -> None:
@@ -218,7 +336,7 @@ class BrokerServer:
                     raise TimeoutError(
                         f"the controller gave no commands within {timeout_ms // 1000} s"
                     ) from error
-                _log.warning("registered, waiting for a controller", broker_id=self.broker.broker_id)
+                _log.warning("registered, waiting for a controller", broker_id=self._parts.identity.broker_id)
 
     async def _first_metadata(self) -> None:
         waits = asyncio.ensure_future(self.commands.first_metadata.wait())
@@ -246,7 +364,7 @@ class BrokerServer:
         async with contextlib.AsyncExitStack() as last:
             last.callback(self._timer.close)
             last.push_async_callback(self._life.end)
-            last.push_async_callback(self.broker.hosting.close_all)
+            last.push_async_callback(self._parts.hosting.close_all)
             last.push_async_callback(self.commands.stop)
             last.push_async_callback(self._stop_serving)
             self._telemetry.broker_state = BROKER_HANDING_OVER
@@ -259,22 +377,22 @@ class BrokerServer:
         for listener in self._listeners:
             listener.stop_accepting()
         await self._readiness.stop()
-        await self._housekeeping.stop()
+        await self._parts.housekeeping.stop()
         await self._isr_maintenance.stop()
-        self.broker.answer_waiting()
+        self._parts.waiting.answer_all()
         await self._dispatcher.stop()
         await asyncio.sleep(0)  # the answers leave at the end of this turn
         for listener in self._listeners:
             listener.close()
 
 
-def _new_dispatcher(broker: Broker, tracing: Tracing | None) -> Dispatcher:
-    handlers = HandlerWiring(broker)
+def _new_dispatcher(parts: BrokerParts, tracing: Tracing | None) -> Dispatcher:
+    handlers = HandlerWiring(parts)
     if tracing is None:
-        return Dispatcher(handlers, broker.telemetry)
+        return Dispatcher(handlers, parts.telemetry)
     from tidelog.broker.tracing import RequestTracer  # only a broker with tracing needs it
 
-    return Dispatcher(handlers, broker.telemetry, RequestTracer(tracing, broker.metadata.topic_names))
+    return Dispatcher(handlers, parts.telemetry, RequestTracer(tracing, parts.metadata.topic_names))
 
 
 def _advertised(endpoints: tuple[Endpoint, ...], ports: Mapping[str, int]) -> tuple[Endpoint, ...]:

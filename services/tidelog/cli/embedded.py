@@ -77,7 +77,7 @@ class EmbeddedCluster:
             channels.attach(settings.node_id, broker.commands)
             undo.push_async_callback(broker.stop)
             connector = InProcessSessionConnector()
-            connector.attach(settings.node_id, broker.broker.coordination)
+            connector.attach(settings.node_id, broker.coordination)
             await broker.start()
             coordinator = await GroupCoordinator.start(
                 store, settings, connector, clock=clock, tracing=tracing

@@ -96,7 +96,7 @@ def test_the_higher_shard_epoch_has_the_shard(lab: InMemoryBroker) -> None:
     older.say(AttachShard(9, shard, 4))
     assert older.take_one(ShardLost).attachment == 9
     older.say(AppendToShard(held.attachment, 3, 0, batch(b"late")))
-    assert lab.broker.leader_replica(*shard.topic_partition).core.log_end_offset == 0
+    assert lab.broker.hosted.leader_replica(*shard.topic_partition).core.log_end_offset == 0
 
 
 def test_an_owner_reads_all_batches_to_the_end(lab: InMemoryBroker) -> None:
@@ -176,7 +176,7 @@ def test_appends_follow_each_other_without_an_answer(lab: InMemoryBroker) -> Non
 def test_an_append_at_another_offset_or_epoch_loses_the_shard(lab: InMemoryBroker) -> None:
     (shard,) = shard_partitions(lab)
     coordinator = ScriptedCoordinator(lab)
-    replica = lab.broker.leader_replica(*shard.topic_partition)
+    replica = lab.broker.hosted.leader_replica(*shard.topic_partition)
     for epoch, offset in ((3, 1), (2, 0), (4, 0)):
         attachment = coordinator.attach(shard).attachment
         coordinator.say(
@@ -198,7 +198,7 @@ def test_bytes_that_are_no_batches_lose_the_shard_only(lab: InMemoryBroker) -> N
         assert coordinator.take(ShardLost) or not coordinator.sent, wrong
         assert not coordinator.is_closed, wrong
         coordinator.say(DetachShard(attachment))
-    assert lab.broker.leader_replica(*shard.topic_partition).core.log_end_offset == 0
+    assert lab.broker.hosted.leader_replica(*shard.topic_partition).core.log_end_offset == 0
 
 
 def test_committed_is_what_the_isr_has(lab: InMemoryBroker) -> None:
@@ -212,7 +212,7 @@ def test_committed_is_what_the_isr_has(lab: InMemoryBroker) -> None:
 
 
 def follower_has(lab: InMemoryBroker, shard: ShardId, offset: int) -> None:
-    replica = lab.broker.leader_replica(*shard.topic_partition)
+    replica = lab.broker.hosted.leader_replica(*shard.topic_partition)
     replica.follower_fetched(FollowerFetched(OTHER_BROKER_ID, 11, offset, 0, lab.clock.monotonic_ms()))
 
 

@@ -234,7 +234,7 @@ def test_an_answer_is_held_until_what_it_tells_is_replicated(lab: InMemoryBroker
     for item, offset in zip(forwarded, (3, 1, 0), strict=True):
         coordinator.say(AnswerRequest(item.request_id, body, hold=Hold(attachment, offset)))
     assert [asked.answer is None for asked in (first, second, third)] == [True, True, False]
-    replica = lab.broker.leader_replica(*shard.topic_partition)
+    replica = lab.broker.hosted.leader_replica(*shard.topic_partition)
     for offset, still in ((1, [True, False]), (2, [True, False]), (3, [False, False])):
         replica.follower_fetched(FollowerFetched(OTHER_BROKER_ID, 11, offset, 0, 0))
         assert [asked.answer is None for asked in (first, second)] == still
@@ -284,7 +284,7 @@ def test_what_is_owed_or_held_is_refused_when_the_session_ends(lab: InMemoryBrok
 def test_a_stopping_broker_sends_clients_elsewhere(lab: InMemoryBroker) -> None:
     owned(lab)
     asked = heartbeat(lab)
-    lab.broker.answer_waiting()
+    lab.broker.waiting.answer_all()
     assert error_of(asked) is ErrorCode.NOT_COORDINATOR
     assert error_of(heartbeat(lab)) is ErrorCode.NOT_COORDINATOR
 

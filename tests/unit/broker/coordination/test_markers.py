@@ -69,7 +69,7 @@ def test_a_transaction_ends_where_it_is_led_and_is_refused_elsewhere(lab: InMemo
         ),
     )
     for partition in here:
-        core = lab.broker.leader_replica(*partition).core
+        core = lab.broker.hosted.leader_replica(*partition).core
         assert core.last_stable_offset == core.log_end_offset >= 3
 
 
@@ -100,7 +100,7 @@ def test_a_marker_counts_once_it_is_replicated(lab: InMemoryBroker) -> None:
     replicated_topic(lab, 4)
     coordinator = ScriptedCoordinator(lab)
     coordinator.say(WriteMarkers(1, (marker(TopicPartition("t", 0)),)))
-    replica = lab.broker.leader_replica("t", 0)
+    replica = lab.broker.hosted.leader_replica("t", 0)
     replica.follower_fetched(FollowerFetched(OTHER_BROKER_ID, 11, 2, 0, 0))
     assert not coordinator.sent
     replica.follower_fetched(FollowerFetched(OTHER_BROKER_ID, 11, 3, 0, 0))
@@ -215,5 +215,5 @@ def test_kafkas_tool_ends_a_hanging_transaction(lab: InMemoryBroker, version: in
             )
         ]
     )
-    core = lab.broker.leader_replica("t", 0).core
+    core = lab.broker.hosted.leader_replica("t", 0).core
     assert core.last_stable_offset == core.log_end_offset == 3

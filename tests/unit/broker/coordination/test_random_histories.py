@@ -124,7 +124,7 @@ class History:
         owner.log_end_offset += 2
 
     def fetch(self) -> None:
-        replica = self.lab.broker.replicas[self.shard.topic_partition]
+        replica = self.lab.broker.hosted.replicas[self.shard.topic_partition]
         core = replica.core
         if core.is_leader:
             offset = self.random.randint(core.high_watermark, core.log_end_offset)
@@ -180,7 +180,7 @@ class History:
 
     def check(self) -> None:
         """After each event: those that were answered in it."""
-        core = self.lab.broker.replicas[self.shard.topic_partition].core
+        core = self.lab.broker.hosted.replicas[self.shard.topic_partition].core
         waiting = []
         for asked in self.asked:
             if asked.answer is None:

@@ -67,7 +67,7 @@ def test_an_older_controller_is_refused(lab: InMemoryBroker) -> None:
         run(lab.commands.stop_replica(StopReplica(2, 8, (T0,), {}, delete=True))),
     )
     assert [result.error for result in results] == [ErrorCode.STALE_CONTROLLER_EPOCH] * 3
-    assert lab.broker.replicas[T0].core.is_leader
+    assert lab.broker.hosted.replicas[T0].core.is_leader
     assert "t" in lab.broker.metadata.topics
     assert lab.broker.metadata.brokers
 
@@ -75,9 +75,9 @@ def test_an_older_controller_is_refused(lab: InMemoryBroker) -> None:
 def test_a_repeated_command_changes_nothing(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     lab.append("t", 5)
-    replica = lab.broker.replicas[T0]
+    replica = lab.broker.hosted.replicas[T0]
     assert not lead(lab, state()).partition_errors
-    assert lab.broker.replicas[T0] is replica
+    assert lab.broker.hosted.replicas[T0] is replica
     assert (replica.core.leader_epoch, replica.core.high_watermark) == (3, 5)
 
 
@@ -85,14 +85,14 @@ def test_a_repeated_command_changes_nothing(lab: InMemoryBroker) -> None:
 def test_an_overtaken_command_is_ignored(lab: InMemoryBroker, changes: dict[str, int]) -> None:
     lab.add_topic("t")
     lead(lab, state(**changes))
-    assert lab.broker.leader_replica("t", 0).core.leader_epoch == 3
+    assert lab.broker.hosted.leader_replica("t", 0).core.leader_epoch == 3
 
 
 def test_a_topic_that_was_created_again_is_empty(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     lab.append("t", 5)
     lead(lab, state(topic_id=NEW_ID, leader_epoch=0, partition_epoch=0))
-    replica = lab.broker.leader_replica("t", 0)
+    replica = lab.broker.hosted.leader_replica("t", 0)
     assert (replica.topic_id, replica.log.log_end_offset) == (NEW_ID, 0)
     assert lab.broker.log_directory.topic_id_on_disk(T0) == NEW_ID
 
@@ -120,7 +120,7 @@ def test_stop_replica_does_not_delete_a_topic_that_was_created_again(lab: InMemo
     lab.add_topic("t")
     stop = StopReplica(BROKER_ID, EPOCH, (T0,), {"t": NEW_ID}, delete=True)
     lab.runner.run(lab.commands.stop_replica(stop))
-    assert T0 in lab.broker.replicas
+    assert T0 in lab.broker.hosted.replicas
 
 
 def test_the_high_watermark_survives_a_restart(lab: InMemoryBroker) -> None:
@@ -129,7 +129,7 @@ def test_the_high_watermark_survives_a_restart(lab: InMemoryBroker) -> None:
     lab.append("t", 5)
     lab.runner.run(lab.commands.stop_replica(StopReplica(BROKER_ID, EPOCH, (T0,), {}, delete=False)))
     lead(lab, state(leader=2, leader_epoch=4, isr=(2,), replicas=(BROKER_ID, 2)))
-    assert lab.broker.replicas[T0].core.high_watermark == 5
+    assert lab.broker.hosted.replicas[T0].core.high_watermark == 5
 
 
 def test_writing_an_epoch_is_retried(lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -144,11 +144,11 @@ def test_writing_an_epoch_is_retried(lab: InMemoryBroker, monkeypatch: pytest.Mo
         patch.setattr(PartitionLog, "persist_leader_epochs", full_disk)
         result = lead(lab, *(state(partition=index, leader_epoch=4) for index in range(2)))
     assert result.partition_errors == {T0: ErrorCode.KAFKA_STORAGE_ERROR}
-    assert T0 not in lab.broker.replicas
+    assert T0 not in lab.broker.hosted.replicas
     assert T0 not in lab.broker.log_directory.partitions  # its files are closed
-    assert lab.broker.leader_replica("t", 1).core.leader_epoch == 4
+    assert lab.broker.hosted.leader_replica("t", 1).core.leader_epoch == 4
     pass_time(lab)  # the controller does not repeat the command
-    assert lab.broker.leader_replica("t", 0).log.log_end_offset == 5
+    assert lab.broker.hosted.leader_replica("t", 0).log.log_end_offset == 5
 
 
 def test_a_failed_replica_that_is_stopped_is_forgotten(
@@ -163,10 +163,10 @@ def test_a_failed_replica_that_is_stopped_is_forgotten(
         patch.setattr(PartitionLog, "persist_leader_epochs", full_disk)
         lead(lab, state(leader_epoch=4))
         pass_time(lab)
-        assert T0 not in lab.broker.replicas
+        assert T0 not in lab.broker.hosted.replicas
     lab.runner.run(lab.commands.stop_replica(StopReplica(BROKER_ID, EPOCH, (T0,), {}, delete=True)))
     pass_time(lab)
-    assert T0 not in lab.broker.replicas
+    assert T0 not in lab.broker.hosted.replicas
 
 
 def pass_time(lab: InMemoryBroker) -> None:
@@ -193,21 +193,21 @@ def test_a_bug_is_reported_after_all_partitions_are_done(
     monkeypatch.setattr(Replica, "lead_or_follow", broken)
     with pytest.raises(ZeroDivisionError):
         lead(lab, *(state(partition=index) for index in range(3)))
-    assert lab.broker.leader_replica("t", 2)
+    assert lab.broker.hosted.leader_replica("t", 2)
 
 
 def test_partitions_that_a_full_command_omits_become_stray(lab: InMemoryBroker) -> None:
     lab.add_topic("t", partitions=2)
     lead(lab, state(), is_full=True)
-    assert list(lab.broker.replicas) == [T0]
+    assert list(lab.broker.hosted.replicas) == [T0]
     with pytest.raises(KafkaError, match="NOT_LEADER_OR_FOLLOWER"):
-        lab.broker.leader_replica("t", 1)
+        lab.broker.hosted.leader_replica("t", 1)
     assert lab.broker.log_directory.topic_partitions_on_disk() == [T0]
 
 
 def test_settings_reach_the_replicas(lab: InMemoryBroker) -> None:
     topic_id = lab.add_topic("t")
     lab.update_metadata(topics=(TopicState("t", topic_id, (state(),), {"retention.ms": "5000"}),))
-    assert lab.broker.replicas[T0].log.config.retention_ms == 5000
+    assert lab.broker.hosted.replicas[T0].log.config.retention_ms == 5000
     lab.update_metadata(broker_configs={"": {"message.max.bytes": "1234"}})
-    assert lab.broker.replicas[T0].settings.max_message_bytes == 1234
+    assert lab.broker.hosted.replicas[T0].settings.max_message_bytes == 1234

@@ -171,5 +171,5 @@ def test_this_broker_changes_its_root_loggers_level(
 def test_invalid_stored_settings_do_not_change_the_broker(lab: InMemoryBroker) -> None:
     lab.update_metadata(broker_configs={OWN: {"message.max.bytes": "2000000"}})
     lab.update_metadata(broker_configs={OWN: {"log.retention.ms": "0"}})
-    assert lab.broker.settings.message_max_bytes == 2000000
-    assert lab.broker.settings.log_retention_ms is None
+    assert lab.broker.current_settings.broker.message_max_bytes == 2000000
+    assert lab.broker.current_settings.broker.log_retention_ms is None

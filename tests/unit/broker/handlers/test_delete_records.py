@@ -27,7 +27,7 @@ def test_moves_the_log_start_offset_up_and_never_down(lab: InMemoryBroker) -> No
     lab.append("t", 10)
     assert delete(lab, "t", 4) == (0, 4)
     assert delete(lab, "t", 2) == (0, 4)
-    assert lab.broker.leader_replica("t", 0).log.log_start_offset == 4
+    assert lab.broker.hosted.leader_replica("t", 0).log.log_start_offset == 4
     assert delete(lab, "t", -1) == (0, 10)
 
 
@@ -62,4 +62,4 @@ def test_deleted_records_stay_deleted_after_a_restart(make_broker: Callable[...,
     delete(lab, "t", 7)
     lab.reopen()
     lab.add_topic("t")
-    assert lab.broker.leader_replica("t", 0).core.log_start_offset == 7
+    assert lab.broker.hosted.leader_replica("t", 0).core.log_start_offset == 7

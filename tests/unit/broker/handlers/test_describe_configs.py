@@ -104,7 +104,7 @@ def test_dynamic_broker_settings_and_those_of_all_brokers(lab: InMemoryBroker) -
     own = describe(lab, ResourceType.BROKER, str(BROKER_ID), "message.max.bytes")["message.max.bytes"]
     assert (own.value, own.config_source) == ("2000001", ConfigSource.DYNAMIC_BROKER_CONFIG)
     assert describe(lab, ResourceType.TOPIC, "t")["max.message.bytes"].value == "2000001"
-    assert lab.broker.leader_replica("t", 0).settings.max_message_bytes == 2000001
+    assert lab.broker.hosted.leader_replica("t", 0).settings.max_message_bytes == 2000001
 
 
 def test_the_root_logger(lab: InMemoryBroker, log_level: Callable[[str], None]) -> None:

@@ -63,7 +63,7 @@ def test_sizes_of_partitions_and_of_the_disk(lab: InMemoryBroker) -> None:
     lab.add_topic("a", 2)
     lab.add_topic("b")
     lab.append("a", 10, partition=1)
-    size = lab.broker.leader_replica("a", 1).log.size_bytes
+    size = lab.broker.hosted.leader_replica("a", 1).log.size_bytes
     assert size > 0
     directory = log_dir(lab, None)
     assert sizes(directory) == {("a", 0): 0, ("a", 1): size, ("b", 0): 0}

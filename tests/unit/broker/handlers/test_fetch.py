@@ -100,13 +100,15 @@ def append_bytes(lab: InMemoryBroker, size_bytes: int, partition: int = 0, topic
     """Appends one batch of about `size_bytes` and returns its exact size."""
     value = bytes(max(size_bytes - 80, 1))
     batch = build_batch([Record(0, lab.clock.wall_ms(), None, value, [])])
-    lab.broker.leader_replica(topic, partition).append(memoryview(batch), 1, 9, lab.clock.wall_ms())
+    lab.broker.hosted.leader_replica(topic, partition).append(memoryview(batch), 1, 9, lab.clock.wall_ms())
     return len(batch)
 
 
 def segment_references(lab: InMemoryBroker) -> int:
     return sum(
-        segment.references for replica in lab.broker.replicas.values() for segment in replica.log.segments
+        segment.references
+        for replica in lab.broker.hosted.replicas.values()
+        for segment in replica.log.segments
     )
 
 
@@ -214,7 +216,7 @@ def test_a_fetch_at_the_log_end_waits_for_the_first_batch(lab: InMemoryBroker, c
     assert ask(lab, client, {("t", 0): 0, ("t", 1): 0}) is None
     size = append_bytes(lab, 1000, partition=1)
     assert [sizes(answer) for answer in client.answers] == [{("t", 0): 0, ("t", 1): size}]
-    assert len(lab.broker.fetch_purgatory) == 0
+    assert len(lab.broker.waiting.fetch) == 0
 
 
 @pytest.mark.parametrize("fields", [{"max_wait_ms": 0}, {"min_bytes": 0}, {"min_bytes": -1}])
@@ -295,7 +297,7 @@ def test_a_closed_connection_ends_the_wait(lab: InMemoryBroker, client: Client) 
     lab.add_topic("t")
     assert ask(lab, client, {("t", 0): 0}) is None
     client.close()
-    assert len(lab.broker.fetch_purgatory) == 0
+    assert len(lab.broker.waiting.fetch) == 0
     append_bytes(lab, 1000)
     lab.broker.timer.advance(10_000)
     assert not client.answers

@@ -29,16 +29,16 @@ def test_a_failure_of_one_partition_does_not_affect_the_others(
 
     monkeypatch.setattr(Replica, "delete_old_segments", retention)
     with capture_logs() as logs:
-        lab.runner.run(lab.broker.housekeeping().apply_retention())
+        lab.runner.run(lab.broker.housekeeping.apply_retention())
     assert sorted(done) == [0, 2]
     assert [(entry["event"], entry["partition"]) for entry in logs] == [("housekeeping failed", "t-1")]
 
 
 def test_housekeeping_skips_a_log_that_is_being_truncated(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
-    replica = lab.broker.leader_replica("t", 0)
+    replica = lab.broker.hosted.leader_replica("t", 0)
     lab.append("t", producer_id=7, producer_epoch=0, base_sequence=0)
-    housekeeping = lab.broker.housekeeping()
+    housekeeping = lab.broker.housekeeping
     lab.clock.advance(replica.core.producers.expiration_ms)
     replica.core.fetch_state = FetchState.TRUNCATING
     lab.runner.run(housekeeping.expire_producers())
@@ -60,11 +60,11 @@ def test_housekeeping_skips_a_partition_that_is_closed_meanwhile(
         return 0
 
     monkeypatch.setattr(Replica, "delete_old_segments", retention)
-    first, second = lab.broker.replicas
+    first, second = lab.broker.hosted.replicas
 
     async def both() -> None:
         await asyncio.gather(
-            lab.broker.housekeeping().apply_retention(),
+            lab.broker.housekeeping.apply_retention(),
             lab.broker.hosting.close(second, delete=True),
         )
 
@@ -74,7 +74,7 @@ def test_housekeeping_skips_a_partition_that_is_closed_meanwhile(
 
 @pytest.mark.parametrize("failure", [LogStorageError("full"), OSError(28, "full"), KeyError("a bug")])
 def test_a_task_that_fails_is_retried(lab: InMemoryBroker, failure: Exception) -> None:
-    housekeeping = lab.broker.housekeeping()
+    housekeeping = lab.broker.housekeeping
     turns: list[int] = []
 
     async def duty() -> None:

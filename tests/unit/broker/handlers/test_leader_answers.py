@@ -137,7 +137,7 @@ async def delete(lab: LeaderLab, offset: int) -> DeleteRecordsPartitionResult:
 async def until_it_waits(lab: LeaderLab) -> None:
     """Waits until the thread that writes the checkpoint has ended."""
     for _ in range(5000):
-        if len(lab.broker.delete_records_purgatory):
+        if len(lab.broker.waiting.delete_records):
             return
         await asyncio.sleep(0.001)
     raise AssertionError("it does not wait")

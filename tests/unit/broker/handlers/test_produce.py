@@ -50,7 +50,7 @@ def error_of(response: Any) -> int:
 
 def test_flush_messages_flushes_the_batch_before_the_response(lab: InMemoryBroker) -> None:
     lab.add_topic("t", configs={"flush.messages": "3"})
-    log = lab.broker.leader_replica("t", 0).storage
+    log = lab.broker.hosted.leader_replica("t", 0).storage
     answer, _ = send(lab, acks=1, count=2)
     assert error_of(answer) == 0 and log.recovery_point == 0
     answer, _ = send(lab, acks=-1, count=1)
@@ -96,7 +96,7 @@ def test_a_leader_that_followed_during_the_flush_acknowledges_nothing(
 
     async def scenario() -> int:
         await take_role(BROKER_ID, state.leader_epoch + 1)
-        wider = lab.broker.leader_replica("t", 0).core
+        wider = lab.broker.hosted.leader_replica("t", 0).core
         wider.in_sync_replicas = (BROKER_ID, OTHER_BROKER_ID)  # so that the request waits
         answer, _ = send(lab, acks=-1)
         answering = asyncio.ensure_future(cast(Any, answer))

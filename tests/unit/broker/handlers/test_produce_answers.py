@@ -126,13 +126,13 @@ def test_offsets_follow_each_other(lab: InMemoryBroker, client: Client, acks: in
     lab.add_topic("t", partitions=2)
     assert [part.base_offset for part in parts(send(lab, client, 0, 1, acks=acks))] == [0, 0]
     assert [part.base_offset for part in parts(send(lab, client, 1, acks=acks))] == [3]
-    assert len(lab.broker.produce_purgatory) == 0
+    assert len(lab.broker.waiting.produce) == 0
 
 
 def test_acks_0_has_no_response(lab: InMemoryBroker, client: Client) -> None:
     lab.add_topic("t")
     assert send(lab, client, acks=0) is NO_REPLY
-    assert lab.broker.leader_replica("t", 0).log.log_end_offset == 3
+    assert lab.broker.hosted.leader_replica("t", 0).log.log_end_offset == 3
     with pytest.raises(ClosedByProtocolError, match="UNKNOWN_TOPIC_OR_PARTITION"):
         send(lab, client, 5, acks=0)
 
@@ -141,7 +141,7 @@ def test_invalid_acks_append_nothing(lab: InMemoryBroker, client: Client) -> Non
     lab.add_topic("t")
     (part,) = parts(send(lab, client, acks=2))
     assert (part.error_code, part.base_offset) == (ErrorCode.INVALID_REQUIRED_ACKS, -1)
-    assert lab.broker.leader_replica("t", 0).log.log_end_offset == 0
+    assert lab.broker.hosted.leader_replica("t", 0).log.log_end_offset == 0
 
 
 def test_an_error_of_one_partition_does_not_affect_the_others(
@@ -158,7 +158,7 @@ def test_an_error_of_one_partition_does_not_affect_the_others(
     monkeypatch.setattr(SegmentedLog, "append", full_disk)
     answers = parts(send(lab, client, 0, 1))
     assert [part.error_code for part in answers] == [ErrorCode.KAFKA_STORAGE_ERROR, 0]
-    assert lab.broker.leader_replica("t", 0).core.log_end_offset == 0
+    assert lab.broker.hosted.leader_replica("t", 0).core.log_end_offset == 0
 
 
 @pytest.mark.parametrize("records", [None, b"\x00" * 5, b"\xff" * 200])
@@ -179,7 +179,7 @@ def test_internal_topics_are_refused(lab: InMemoryBroker, client: Client, name: 
     lab.add_topic(name)
     (part,) = parts(send(lab, client, topic={"name": name}))
     assert part.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-    assert lab.broker.leader_replica(name, 0).core.log_end_offset == 0
+    assert lab.broker.hosted.leader_replica(name, 0).core.log_end_offset == 0
     (part,) = parts(send(lab, client, topic={"name": name}, client_id="__admin_client"))
     assert (part.error_code, part.base_offset) == (0, 0)
 
@@ -214,7 +214,7 @@ def test_acks_all_waits_until_its_timeout(lab: InMemoryBroker, client: Client) -
     assert not client.answers
     lab.broker.timer.advance(1000)
     assert [part.error_code for part in parts(client.answers[0])] == [ErrorCode.REQUEST_TIMED_OUT]
-    assert len(lab.broker.produce_purgatory) == 0
+    assert len(lab.broker.waiting.produce) == 0
 
 
 def test_acks_all_waits_for_the_high_watermark(lab: InMemoryBroker, client: Client) -> None:
@@ -252,7 +252,7 @@ def test_a_closed_connection_ends_the_wait(lab: InMemoryBroker, client: Client) 
     replicate(lab)
     assert send(lab, client, timeout_ms=2**31 - 1) is PARKED
     client.close()
-    assert len(lab.broker.produce_purgatory) == 0
+    assert len(lab.broker.waiting.produce) == 0
     assert len(lab.broker.timer) == 0
 
 
@@ -260,7 +260,7 @@ def test_a_wait_ends_when_the_broker_stops(lab: InMemoryBroker, client: Client) 
     lab.add_topic("t")
     replicate(lab)
     assert send(lab, client, timeout_ms=2**31 - 1) is PARKED
-    lab.broker.produce_purgatory.expire_all()
+    lab.broker.waiting.produce.expire_all()
     assert len(client.answers) == 1
 
 

@@ -97,7 +97,7 @@ def produce(
 
 def end(lab: InMemoryBroker, *, is_commit: bool, epoch: int = 0, version: int = 0) -> None:
     marker = EndTransactionMarker(is_commit, 1)
-    lab.broker.leader_replica("t", 0).append_marker(PID, epoch, marker, version, lab.clock.wall_ms())
+    lab.broker.hosted.leader_replica("t", 0).append_marker(PID, epoch, marker, version, lab.clock.wall_ms())
 
 
 def fetch(lab: InMemoryBroker, offset: int, *, max_bytes: int = 1 << 20, isolation_level: int = 1) -> Any:
@@ -137,7 +137,7 @@ def test_a_verified_batch_that_waits_for_replicas_does_not_delay_later_requests(
     coroutine = lab.handle(ApiKey.PRODUCE, request, cast(RequestContext, context))
     assert asyncio.iscoroutine(coroutine)
     assert lab.runner.run(coroutine) is PARKED
-    replica = lab.broker.leader_replica("t", 0)
+    replica = lab.broker.hosted.leader_replica("t", 0)
     assert replica.core.log_end_offset == 1 and not answers
     fetched = FollowerFetched(OTHER_BROKER_ID, 11, 1, 0, 0)
     replica.follower_fetched(fetched)
@@ -183,7 +183,7 @@ def test_refusals_of_the_coordinator_become_errors_that_producers_know(
     assert refusal_for(error, version).code is expected
     coordination.errors = [error]
     assert produce(lab, 0, version=version) == [(expected, -1)]
-    assert lab.broker.leader_replica("t", 0).core.log_end_offset == 0
+    assert lab.broker.hosted.leader_replica("t", 0).core.log_end_offset == 0
     assert produce(lab, 0, version=version) == [(ErrorCode.NONE, 0)], "it comes again"
 
 
@@ -192,7 +192,7 @@ def test_a_batch_is_refused_if_its_transaction_ends_during_verification(
 ) -> None:
     coordination.meanwhile = lambda: end(lab, is_commit=False)
     assert produce(lab, 0) == [(ErrorCode.INVALID_TXN_STATE, -1)]
-    assert lab.broker.leader_replica("t", 0).core.producers.first_unstable_offset is None
+    assert lab.broker.hosted.leader_replica("t", 0).core.producers.first_unstable_offset is None
 
 
 def test_verification_can_be_disabled_except_for_clients_that_rely_on_it(
@@ -221,7 +221,7 @@ def test_a_repeated_batch_is_answered_as_before(
 ) -> None:
     produce(lab, 0)
     assert produce(lab, 0) == [(ErrorCode.NONE, 0)]
-    assert lab.broker.leader_replica("t", 0).core.log_end_offset == 2
+    assert lab.broker.hosted.leader_replica("t", 0).core.log_end_offset == 2
 
 
 def test_read_committed_gets_the_aborted_transactions(
@@ -267,13 +267,13 @@ def test_a_restart_keeps_the_transactions(lab: InMemoryBroker, coordination: Scr
     after = fetch(lab, 0)
     assert (after.records, after.aborted_transactions) == (before.records, before.aborted_transactions)
     assert after.last_stable_offset == before.last_stable_offset == 3
-    (row,) = lab.broker.leader_replica("t", 0).core.producers.describe()
+    (row,) = lab.broker.hosted.leader_replica("t", 0).core.producers.describe()
     assert (row.producer_id, row.current_txn_start_offset, row.coordinator_epoch) == (PID, 3, 1)
 
 
 def test_an_owner_appends_several_batches_of_its_shard(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
-    replica = lab.broker.leader_replica("t", 0)
+    replica = lab.broker.hosted.leader_replica("t", 0)
     now_ms = lab.clock.wall_ms()
     plain = bytes(build_batch([Record(number, now_ms, b"k", b"v") for number in range(2)]))
     pending = bytes(
@@ -300,7 +300,7 @@ def test_an_owner_appends_several_batches_of_its_shard(lab: InMemoryBroker) -> N
 
 def test_an_owners_appends_span_segments(lab: InMemoryBroker) -> None:
     lab.add_topic("t", configs={"segment.bytes": "1048576"})
-    replica = lab.broker.leader_replica("t", 0)
+    replica = lab.broker.hosted.leader_replica("t", 0)
     now_ms = lab.clock.wall_ms()
     batch = bytes(build_batch([Record(0, now_ms, None, bytes(400_000))]))
     assert replica.append_for_shard(memoryview(batch * 5), replica.core.leader_epoch, 0, now_ms) == 5

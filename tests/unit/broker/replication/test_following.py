@@ -91,7 +91,7 @@ def test_a_leader_in_another_life_is_connected_to_anew(tmp_path: Path) -> None:
                 relay.swallow()
                 cluster.append(1, T0)
                 leader.told_port = None
-                leader.broker.broker_epoch += 1
+                leader.broker.identity.broker_epoch += 1
                 await cluster.show_brokers()
                 await until(lambda: leader.replica(T0).core.high_watermark == 2)
 

@@ -48,7 +48,7 @@ def write(
     lab: InMemoryBroker, count: int, *, topic: str = "t", keys: int = 100, rolls: bool = True
 ) -> Replica:
     """Writes `count` batches of one record each, whose value contains the offset."""
-    replica = lab.broker.leader_replica(topic, 0)
+    replica = lab.broker.hosted.leader_replica(topic, 0)
     now_ms = lab.clock.wall_ms()
     for _ in range(count):
         offset = replica.log.log_end_offset
@@ -133,7 +133,7 @@ def test_the_clean_offset_survives_a_restart(lab: InMemoryBroker) -> None:
     lab.runner.run(run())
     lab.reopen()
     lab.add_topic("t", configs=COMPACTED)
-    replica = lab.broker.leader_replica("t", 0)
+    replica = lab.broker.hosted.leader_replica("t", 0)
     assert replica.storage.clean_offset == 1_000
     assert newest_offsets(replica) == expected
 
