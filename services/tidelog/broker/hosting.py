@@ -26,6 +26,7 @@ from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.errors import KafkaError
 from tidelog.model.topics import TopicPartition
+from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.clock import Clock
 
 _log = structlog.get_logger(__name__)
@@ -61,6 +62,11 @@ class Hosting:
         self._log_directory = log_directory
         self._telemetry = telemetry
         self._clock = clock
+        settings.observe(self._broker_settings_changed)
+
+    def _broker_settings_changed(self, settings: BrokerSettings) -> None:
+        for replica in self._hosted.replicas.values():
+            replica.core.producers.expiration_ms = settings.producer_id_expiration_ms
 
     async def take_role(self, role: Role) -> None:
         """Makes a replica lead or follow; opens it first if need be. Raises KafkaError if the log can't be
@@ -108,6 +114,7 @@ class Hosting:
             now_ms=self._clock.wall_ms(),
         )
         broker_settings = self._settings.broker
+        producers.expiration_ms = broker_settings.producer_id_expiration_ms
         max_lag = broker_settings.replica_lag_max_messages
         core = PartitionCore(
             self._identity.broker_id,

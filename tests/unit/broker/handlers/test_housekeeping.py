@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,6 +47,32 @@ def test_housekeeping_skips_a_log_that_is_being_truncated(lab: InMemoryBroker) -
     replica.core.fetch_state = FetchState.FETCHING
     lab.runner.run(housekeeping.expire_producers())
     assert not len(replica.core.producers)
+
+
+def test_a_producer_expires_after_the_time_of_the_setting(tmp_path: Path) -> None:
+    lab = InMemoryBroker(tmp_path, {"producer.id.expiration.ms": "1000"})
+    try:
+        lab.add_topic("t")
+        producers = lab.broker.hosted.leader_replica("t", 0).core.producers
+        lab.append("t", producer_id=7, producer_epoch=0, base_sequence=0)
+        lab.clock.advance(999)
+        lab.runner.run(lab.broker.housekeeping.expire_producers())
+        assert len(producers) == 1
+        lab.clock.advance(1)
+        lab.runner.run(lab.broker.housekeeping.expire_producers())
+        assert len(producers) == 0
+    finally:
+        lab.close()
+
+
+def test_a_changed_producer_id_expiration_applies_to_open_partitions(lab: InMemoryBroker) -> None:
+    lab.add_topic("t")
+    producers = lab.broker.hosted.leader_replica("t", 0).core.producers
+    lab.append("t", producer_id=7, producer_epoch=0, base_sequence=0)
+    lab.update_metadata(broker_configs={"": {"producer.id.expiration.ms": "1000"}})
+    lab.clock.advance(1000)
+    lab.runner.run(lab.broker.housekeeping.expire_producers())
+    assert len(producers) == 0
 
 
 def test_housekeeping_skips_a_partition_that_is_closed_meanwhile(
