@@ -160,6 +160,7 @@ class BrokerNode:
             await self.broker.housekeeping.stop()
         await self._isr_maintenance.stop()
         self.broker.waiting.answer_all()
+        self.broker.coordination.stop()
         await self._receiver.stop()
         await self.broker.hosting.close_all()
         await self._life.end()

@@ -131,11 +131,10 @@ class BrokerParts:
             self.metadata,
             self.hosted,
             self.controller_connection,
-            self.waiting.produce,
+            self.waiting,
             clock,
             timer,
         )
-        self.waiting.observe(self.coordination)
         self.log_cleaner = LogCleaner(self.current_settings, self.hosted, log_directory, clock)
         self.hosting = Hosting(
             self.identity,
@@ -380,6 +379,7 @@ class BrokerServer:
         await self._parts.housekeeping.stop()
         await self._isr_maintenance.stop()
         self._parts.waiting.answer_all()
+        self._parts.coordination.stop()
         await self._dispatcher.stop()
         await asyncio.sleep(0)  # the answers leave at the end of this turn
         for listener in self._listeners:

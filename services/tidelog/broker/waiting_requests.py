@@ -18,16 +18,12 @@ _log = structlog.get_logger(__name__)
 
 
 class PartitionObserver(Protocol):
-    """Learns of changes to partitions besides the waiting requests: the coordinators' attachments."""
+    """An object that reacts to changes of one partition. The attachment of a coordinator is one."""
 
-    def high_watermark_advanced(self, topic_partition: TopicPartition) -> None: ...
+    def high_watermark_advanced(self) -> None: ...
 
-    def leadership_changed(self, topic_partition: TopicPartition) -> None:
+    def leadership_changed(self) -> None:
         """The partition may have another leader or leader epoch, or this broker no longer hosts it."""
-        ...
-
-    def stop(self) -> None:
-        """The broker stops: whatever waits is answered now."""
         ...
 
 
@@ -41,15 +37,19 @@ class WaitingRequests:
     ) -> None:
         self._settings = settings
         self._follower_fetch_sessions = follower_fetch_sessions
-        self._observers: list[PartitionObserver] = []
+        self._observers: dict[TopicPartition, PartitionObserver] = {}
         self.timer = timer
         self.produce: Purgatory[TopicPartition] = Purgatory("Produce", timer, _operation_failed)
         self.fetch: Purgatory[TopicPartition] = Purgatory("Fetch", timer, _operation_failed)
         self.delete_records: Purgatory[TopicPartition] = Purgatory("DeleteRecords", timer, _operation_failed)
 
-    def observe(self, observer: PartitionObserver) -> None:
-        """Registers `observer` for the changes to all partitions."""
-        self._observers.append(observer)
+    def observe(self, topic_partition: TopicPartition, observer: PartitionObserver) -> None:
+        """Registers the observer of a partition, which replaces an earlier one."""
+        self._observers[topic_partition] = observer
+
+    def stop_observing(self, topic_partition: TopicPartition) -> None:
+        """Removes the observer of a partition."""
+        del self._observers[topic_partition]
 
     def high_watermark_advanced(self, topic_partition: TopicPartition) -> None:
         """Completes fetches that wait for records and produce requests with acks=all."""
@@ -59,8 +59,9 @@ class WaitingRequests:
         if topic_partition in sessions.fetched:
             is_urgent = is_rack_aware(self._settings.broker.replica_selector_class)
             sessions.high_watermark_advanced(topic_partition, is_urgent=is_urgent)
-        for observer in self._observers:
-            observer.high_watermark_advanced(topic_partition)
+        observer = self._observers.get(topic_partition)
+        if observer is not None:
+            observer.high_watermark_advanced()
 
     def log_end_advanced(self, topic_partition: TopicPartition) -> None:
         """Completes followers' fetches: the leader appended records."""
@@ -78,8 +79,9 @@ class WaitingRequests:
         """Has each request that waits for this partition check again whether it can still be answered: the
         partition may have another leader or leader epoch, or this broker no longer hosts it.
         """
-        for observer in self._observers:
-            observer.leadership_changed(topic_partition)
+        observer = self._observers.get(topic_partition)
+        if observer is not None:
+            observer.leadership_changed()
         self.high_watermark_advanced(topic_partition)
         self.delete_records.check_and_complete(topic_partition)
         self._follower_fetch_sessions.log_end_advanced(topic_partition)
@@ -89,8 +91,6 @@ class WaitingRequests:
         for purgatory in (self.fetch, self.produce, self.delete_records):
             purgatory.expire_all()
         self._follower_fetch_sessions.end_all()
-        for observer in self._observers:
-            observer.stop()
 
 
 def _operation_failed(operation: DelayedOperation, error: Exception) -> None:

@@ -112,7 +112,9 @@ class AttachedSession(Protocol):
 
 
 class Attachment:
-    """The hold of one owner on one shard's partition, valid for one leader epoch of the partition."""
+    """The hold of one owner on one shard's partition, valid for one leader epoch of the partition. It is the
+    `PartitionObserver` of this partition.
+    """
 
     __slots__ = (
         "_held",
@@ -200,11 +202,9 @@ class Attachment:
         )
 
     def high_watermark_advanced(self) -> None:
-        """Tells the owner the new high watermark and releases the answers that waited for it. The caller
-        makes sure that the replica still leads.
-        """
+        """Tells the owner the new high watermark and releases the answers that waited for it."""
         high_watermark = self.replica.core.high_watermark
-        if high_watermark == self._told_high_watermark:
+        if high_watermark == self._told_high_watermark or self.problem():
             return
         self._told_high_watermark = high_watermark
         self.session.line.send(ShardCommitted(self.number, high_watermark))
@@ -212,6 +212,12 @@ class Attachment:
         while held and held[0][0] <= high_watermark:
             _, _, request_id, body = heapq.heappop(held)
             self.session.finish(request_id, body, ErrorCode.NONE)
+
+    def leadership_changed(self) -> None:
+        """Ends the attachment if its replica does not lead in the same leader epoch any more."""
+        problem = self.problem()
+        if problem:
+            self.session.lose(self, problem)
 
     def hold(self, request_id: int, call: Call, body: bytes, offset: int) -> None:
         """Keeps the answer until the high watermark has reached `offset`."""

@@ -24,9 +24,9 @@ from tidelog.broker.current_settings import CurrentSettings
 from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.identity import BrokerIdentity
 from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.topics import TopicPartition
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
     AppendToShard,
@@ -49,7 +49,6 @@ from tidelog.rpc.coordinator_session import (
     WriteMarkers,
 )
 from tidelog.timing.clock import Clock
-from tidelog.timing.purgatory import Purgatory
 from tidelog.timing.timer import Timer
 
 MAX_SESSIONS: Final = 100
@@ -325,9 +324,7 @@ class CoordinatorSession:
 
 
 class Coordination:
-    """Accepts coordinators' sessions and passes requests on to the coordinators. It is a `SessionAcceptor`
-    and a `PartitionObserver`.
-    """
+    """Accepts coordinators' sessions and passes requests on to the coordinators: a `SessionAcceptor`."""
 
     def __init__(
         self,
@@ -336,22 +333,22 @@ class Coordination:
         metadata: MetadataView,
         hosted: HostedPartitions,
         controller: ControllerConnection,
-        waiting_produce: Purgatory[TopicPartition],
+        waiting: WaitingRequests,
         clock: Clock,
         timer: Timer,
     ) -> None:
         self.identity = identity
         self.controller = controller
         self.clock = clock
-        self.markers = MarkerWriter(hosted, waiting_produce, clock, timer, self.pass_on)
+        self.markers = MarkerWriter(hosted, waiting.produce, clock, timer, self.pass_on)
         self.offsets = OffsetPositions(hosted)
         self.topics = InternalTopics(settings, metadata, controller.api)
         self.verification = Verification(self.ask_transaction_owner, timer)
         self._metadata = metadata
         self._hosted = hosted
+        self._waiting = waiting
         self._sessions: dict[CoordinatorSession, None] = {}
         self._attached: dict[ShardId, Attachment] = {}
-        self._attached_partitions: dict[TopicPartition, Attachment] = {}
         self._highest_epochs: dict[ShardId, int] = {}
         self._serving: dict[ShardId, CoordinatorSession] = {}
         self._is_stopped = False
@@ -446,28 +443,14 @@ class Coordination:
         self._highest_epochs[shard] = item.shard_epoch
         attachment = Attachment(self._hosted, session, item.attachment, shard, item.shard_epoch, replica)
         self._attached[shard] = attachment
-        self._attached_partitions[topic_partition] = attachment
+        self._waiting.observe(topic_partition, attachment)
         return attachment
 
     def detached(self, attachment: Attachment) -> None:
         """Removes an attachment that has ended."""
         if self._attached.get(attachment.shard) is attachment:
             del self._attached[attachment.shard]
-            del self._attached_partitions[attachment.shard.topic_partition]
-
-    # -- PartitionObserver
-
-    def high_watermark_advanced(self, topic_partition: TopicPartition) -> None:
-        attachment = self._attached_partitions.get(topic_partition)
-        if attachment is not None and not attachment.problem():
-            attachment.high_watermark_advanced()
-
-    def leadership_changed(self, topic_partition: TopicPartition) -> None:
-        attachment = self._attached_partitions.get(topic_partition)
-        if attachment is not None:
-            problem = attachment.problem()
-            if problem:
-                attachment.session.lose(attachment, problem)
+            self._waiting.stop_observing(attachment.shard.topic_partition)
 
     # -- requests
 

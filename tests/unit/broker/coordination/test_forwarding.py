@@ -284,7 +284,7 @@ def test_what_is_owed_or_held_is_refused_when_the_session_ends(lab: InMemoryBrok
 def test_a_stopping_broker_sends_clients_elsewhere(lab: InMemoryBroker) -> None:
     owned(lab)
     asked = heartbeat(lab)
-    lab.broker.waiting.answer_all()
+    lab.broker.coordination.stop()
     assert error_of(asked) is ErrorCode.NOT_COORDINATOR
     assert error_of(heartbeat(lab)) is ErrorCode.NOT_COORDINATOR
 
