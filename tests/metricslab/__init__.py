@@ -18,8 +18,7 @@ from tidelog.group_coordinator.metrics import (
     TransactionsSummary,
 )
 from tidelog.metrics.process_metrics import ProcessMetrics
-from tidelog.metrics.request_metrics import Durations
-from tidelog.metrics.telemetry import BROKER_RUNNING, Telemetry
+from tidelog.metrics.telemetry import BROKER_RUNNING, Durations, Telemetry
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.clock import ManualClock

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
-from tidelog.metrics.request_metrics import LatencyWindow, RequestMetrics, add_up
+from tidelog.metrics.telemetry import LatencyWindow, RequestMetrics, Telemetry, add_up
 from tidelog.model.errors import ErrorCode
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from tidelog.broker.waiting_requests import WaitingRequests
     from tidelog.metrics.families import Families
     from tidelog.metrics.loop_watch import LoopWatch
-    from tidelog.metrics.telemetry import Telemetry
     from tidelog.model.topics import TopicPartition
     from tidelog.timing.purgatory import Purgatory
 

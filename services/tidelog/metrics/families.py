@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from prometheus_client.core import HistogramMetricFamily, Metric
 
-from tidelog.metrics.request_metrics import cumulative_counts, quantile_ms
+from tidelog.metrics.telemetry import cumulative_counts, quantile_ms
 
 QUANTILES: Final = (0.5, 0.75, 0.95, 0.98, 0.99, 0.999)
 DURATION_BOUNDS_S: Final = (
@@ -53,7 +53,7 @@ class Families:
         self.summary(name, doc, "_sum", seconds * 1000, **labels)
 
     def histogram(self, name: str, doc: str, counts: Sequence[int], seconds: float, **labels: str) -> None:
-        """Adds a histogram of durations; `counts` are bucket counts of `request_metrics.Durations`."""
+        """Adds a histogram of durations; `counts` are bucket counts of `Durations`."""
         metric = self._metrics.get(name)
         if metric is None:
             metric = self._metrics[name] = HistogramMetricFamily(name, doc, labels=tuple(labels))

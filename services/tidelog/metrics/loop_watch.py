@@ -11,7 +11,7 @@ import threading
 import time
 from typing import Final
 
-from tidelog.metrics.request_metrics import Durations
+from tidelog.metrics.telemetry import Durations
 
 TICK_MS: Final = 100
 WINDOW_MS: Final = 60_000

@@ -1,14 +1,15 @@
 """The counters of a broker.
 
-Counting means adding to the integers of slotted objects on the event loop: no lock, no Prometheus object, no
-string. `broker/metrics.py` turns them into samples when Prometheus scrapes, in the scraper's thread.
+The event loop adds to the integers of slotted objects and uses no lock, Prometheus object or string.
+`broker/metrics.py` makes samples, quantiles and histograms of them in a thread when Prometheus scrapes.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from tidelog.metrics.request_metrics import Durations, LatencyWindow, RequestMetrics
 from tidelog.timing.clock import Clock, SystemClock
 
 # The states of a broker under the numbers that Kafka gives them (`BrokerState`).
@@ -17,6 +18,94 @@ BROKER_RECOVERING: Final = 2
 BROKER_RUNNING: Final = 3
 BROKER_HANDING_OVER: Final = 6
 BROKER_STOPPING: Final = 7
+
+
+# Each power of two of microseconds has four buckets. A bucket's bounds differ by at most a quarter, and the
+# value in its middle is at most an eighth off.
+_SUB_BUCKET_BITS = 2
+_BUCKET_COUNT = 64 << _SUB_BUCKET_BITS
+_US_PER_S = 1_000_000
+
+
+def _upper_bound_us(index: int) -> int:
+    """Returns the first microsecond after bucket `index`."""
+    bits, part = index >> _SUB_BUCKET_BITS, index & 3
+    if bits == 0:
+        return 1
+    return ((5 + part << bits) + 7) >> 3
+
+
+_UPPER_BOUNDS_US = tuple(_upper_bound_us(index) for index in range(_BUCKET_COUNT))
+
+
+class Durations:
+    """Counts how often an operation ran and how long it took."""
+
+    __slots__ = ("_buckets", "count", "seconds")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+        self._buckets = [0] * _BUCKET_COUNT
+
+    def took(self, seconds: float) -> None:
+        self.count += 1
+        self.seconds += seconds
+        us = int(seconds * 1_000_000)
+        bits = us.bit_length()
+        self._buckets[bits << 2 | (us << 3 >> bits & 3)] += 1
+
+    def bucket_counts(self) -> tuple[int, ...]:
+        return tuple(self._buckets)
+
+
+class RequestMetrics(Durations):
+    """Counts the requests of one version of one API. `waits` counts the requests that had to wait for other
+    requests before they could be answered.
+    """
+
+    __slots__ = ("response_bytes", "version", "waits")
+
+    def __init__(self, version: int) -> None:
+        super().__init__()
+        self.version = version
+        self.response_bytes = 0
+        self.waits = Durations()
+
+    def observe(self, seconds: float, response_bytes: int) -> None:
+        """Counts one request, which was answered `seconds` after it arrived."""
+        self.count += 1
+        self.seconds += seconds
+        self.response_bytes += response_bytes
+        us = int(seconds * 1_000_000)
+        bits = us.bit_length()
+        self._buckets[bits << 2 | (us << 3 >> bits & 3)] += 1
+
+
+class LatencyWindow:
+    """Selects the last one to two minutes of counts that only grow.
+
+    Kafka weighs durations towards the last five minutes. This window moves when it is read and a minute has
+    passed, so the code that counts does nothing for it.
+    """
+
+    __slots__ = ("_newer", "_older", "_turned_at_ms")
+
+    TURN_MS = 60_000
+
+    def __init__(self) -> None:
+        self._older: Sequence[int] = (0,) * _BUCKET_COUNT
+        self._newer: Sequence[int] = self._older
+        self._turned_at_ms: int | None = None
+
+    def recent(self, counts: Sequence[int], now_ms: int) -> list[int]:
+        """Returns the part of `counts`, the totals by bucket, in the window. `now_ms` is monotonic."""
+        if self._turned_at_ms is None:
+            self._turned_at_ms = now_ms
+        elif now_ms - self._turned_at_ms >= self.TURN_MS:
+            self._older, self._newer = self._newer, tuple(counts)
+            self._turned_at_ms = now_ms
+        return [now - before for now, before in zip(counts, self._older, strict=True)]
 
 
 class TopicTraffic:
@@ -153,3 +242,38 @@ class Telemetry:
     def connection_closed(self, listener_name: str) -> None:
         """Counts a connection that was closed."""
         self.listeners[listener_name].closed_total += 1
+
+
+# -- for scrapes
+
+
+def add_up(columns: Iterable[Sequence[int]]) -> list[int]:
+    """Returns the sums of the bucket counts of several versions."""
+    return [sum(column) for column in zip(*columns, strict=True)]
+
+
+def quantile_ms(counts: Sequence[int], quantile: float) -> float:
+    """Returns the duration in milliseconds that a share of `quantile` does not exceed.
+
+    Returns 0 if nothing was counted.
+    """
+    total = sum(counts)
+    if total == 0:
+        return 0.0
+    rank = quantile * total
+    seen = 0
+    for index, count in enumerate(counts):
+        seen += count
+        if count and seen >= rank:
+            upper_us = _UPPER_BOUNDS_US[index]
+            lower_us = _UPPER_BOUNDS_US[index - 1] if index else 0
+            return (lower_us + upper_us) / 2 / 1000
+    raise AssertionError("a rank above the total")
+
+
+def cumulative_counts(counts: Sequence[int], bounds_s: Sequence[float]) -> list[int]:
+    """Returns how many durations were at most each of `bounds_s`, exact to the width of a bucket."""
+    cumulative = [0]
+    for count in counts:
+        cumulative.append(cumulative[-1] + count)
+    return [cumulative[bisect_right(_UPPER_BOUNDS_US, round(bound * _US_PER_S))] for bound in bounds_s]

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 
 def is_compiled() -> bool:
     """Returns whether the request path is machine code (ADR 0020), without importing it."""
-    spec = find_spec("tidelog.metrics.request_metrics")
+    spec = find_spec("tidelog.metrics.telemetry")
     return spec is not None and (spec.origin or "").endswith(tuple(EXTENSION_SUFFIXES))
 
 

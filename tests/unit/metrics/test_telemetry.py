@@ -25,14 +25,14 @@ from tidelog.metrics.endpoint import new_registry
 from tidelog.metrics.families import Collector
 from tidelog.metrics.loop_watch import LoopWatch
 from tidelog.metrics.process_metrics import ProcessMetrics
-from tidelog.metrics.request_metrics import (
+from tidelog.metrics.telemetry import (
     LatencyWindow,
     RequestMetrics,
+    Telemetry,
     add_up,
     cumulative_counts,
     quantile_ms,
 )
-from tidelog.metrics.telemetry import Telemetry
 from tidelog.process.structured_log import configure_logging
 from tidelog.settings.setting import SettingError
 from tidelog.timing.clock import ManualClock

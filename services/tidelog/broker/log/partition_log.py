@@ -36,7 +36,7 @@ from tidelog.broker.log.segmented_log import SegmentedLog
 from tidelog.broker.partition.events import LogRestarted, Truncated
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
-from tidelog.metrics.request_metrics import Durations
+from tidelog.metrics.telemetry import Durations
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 

@@ -25,7 +25,7 @@ from tidelog.broker.listener import Listener
 from tidelog.broker.log.segment import FileRange, Segment
 from tidelog.broker.request import RequestContext
 from tidelog.broker.socket_io import BufferPool, Chunk, Turn
-from tidelog.metrics.request_metrics import RequestMetrics
+from tidelog.metrics.telemetry import RequestMetrics
 from tidelog.wire.codec import MalformedMessageError
 
 MAX_IN_FLIGHT = 4
