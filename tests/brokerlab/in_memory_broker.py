@@ -1,7 +1,7 @@
-"""A broker without sockets: real replicas and logs in a temporary directory, a controller that answers
-what a test tells it to.
+"""A broker without sockets: real replicas and logs in a temporary directory, and a controller whose answers
+the test sets.
 
-Requests and answers go through the codec, so a handler that answers what can't be sent fails.
+Requests and responses pass through the codec, so a handler fails if its response cannot be encoded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ OTHER_BROKER_ID = 2
 
 
 class ScriptedController:
-    """`answer` makes the response of what is forwarded, or raises; `forwarded` is what was."""
+    """A controller for tests. `answer` makes or raises the answer to a forwarded request; `forwarded` has all
+    of them.
+    """
 
     def __init__(self) -> None:
         self.forwarded: list[tuple[ApiKey, ForwardedRequest]] = []
@@ -50,8 +52,8 @@ class ScriptedController:
 
     async def handle(self, api_key: int, request: ForwardedRequest) -> Any:
         self.forwarded.append((ApiKey(api_key), request))
-        assert self.answer is not None, f"{ApiKey(api_key).name} was not to be forwarded"
-        # Between processes both are encoded, so they must be what that version can express.
+        assert self.answer is not None, f"{ApiKey(api_key).name} must not be forwarded"
+        # Between processes both are encoded, so the version must be able to express them.
         codec.request_encoder(api_key, request.api_version)(request.message)
         answer = self.answer(request.message)
         codec.response_encoder(api_key, request.api_version)(answer)
@@ -62,7 +64,7 @@ class ScriptedController:
 
 
 class InMemoryBroker:
-    """One broker and the requests a test makes of it."""
+    """One broker, and methods that send it requests."""
 
     def __init__(self, directory: Path, settings: dict[str, str] | None = None) -> None:
         self._directory = directory
@@ -96,19 +98,20 @@ class InMemoryBroker:
         self.runner.close()
 
     def reopen(self) -> None:
-        """A clean stop and a start with the same data; topics have to be added again."""
+        """Stops the broker cleanly and starts it with the same data. The test must add the topics again."""
         self.runner.run(self.broker.hosting.close_all())
         self._open()
 
     def call(self, request: Any, version: int, *, listener_name: str = "PLAINTEXT") -> Any:
-        """The answer to `request`, both as they are after having been on the wire."""
+        """Returns the response to `request`. Both are encoded and decoded."""
         key = next(
             key for key in SERVED_APIS if f"{ApiKey(key).name_in_kafka}Request" == type(request).__name__
         )
         encoded = b"".join(bytes(chunk) for chunk in codec.request_encoder(key, version)(request))
         handling = self.handlers.handling(key)
         decode = handling.decoder(version) if handling.decoder else codec.request_decoder(key, version)
-        frame = memoryview(bytearray(encoded)) if key == ApiKey.PRODUCE else encoded  # it is written into
+        # the handler writes into the frame
+        frame = memoryview(bytearray(encoded)) if key == ApiKey.PRODUCE else encoded
         message, end = decode(frame, 0)
         assert end == len(encoded)
         context = SimpleNamespace(
@@ -132,7 +135,7 @@ class InMemoryBroker:
         """Returns the handler's own result, without the codec."""
         return self.handlers.handling(api_key).handle(request, context)
 
-    # -- what the controller would command
+    # -- commands of the controller
 
     def update_metadata(self, **changes: Any) -> None:
         endpoints = tuple(
@@ -168,7 +171,9 @@ class InMemoryBroker:
         return topic_id
 
     def append(self, topic: str, count: int = 1, partition: int = 0, **producer: Any) -> None:
-        """One batch of `count` records; of a transaction, as if its coordinator had vouched for it."""
+        """Appends one batch of `count` records. A batch of a transaction is appended as if its coordinator
+        had verified it.
+        """
         now_ms = self.clock.wall_ms()
         records = [Record(number, now_ms, None, b"%d" % number, []) for number in range(count)]
         replica = self.broker.hosted.leader_replica(topic, partition)

@@ -29,7 +29,7 @@ class InMemoryStore:
         self.failures: list[str] = []
         self.is_away = False
         self.writes: list[tuple[tuple[Compare, ...], tuple[Operation, ...]]] = []
-        """Every transaction that writes something, whatever its outcome."""
+        """All transactions that write something, whatever their outcome."""
 
     async def get(self, key: str) -> KeyValue | None:
         self._check()
@@ -48,10 +48,10 @@ class InMemoryStore:
         if is_write:
             self.writes.append((tuple(compares), tuple(success)))
         if fate == "lost":
-            raise StoreUnavailableError("lost on its way there")
+            raise StoreUnavailableError("the request was lost")
         result = self._space.transact(compares, success, failure, lambda _: True).result
         if fate == "unsure":
-            raise StoreUnavailableError("lost on its way back")
+            raise StoreUnavailableError("the response was lost")
         return result
 
     def put(self, key: str, value: bytes) -> int:

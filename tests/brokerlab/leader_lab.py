@@ -76,7 +76,7 @@ class Peer:
         return cast(RequestContext, context)
 
     def sent(self, message: Any) -> Any:
-        """Returns the answer as it is after the wire. Files that sendfile would send are read."""
+        """Returns the answer after it was encoded and decoded. Files that sendfile would send are read."""
         if isinstance(message, EncodedBody):
             chunks = list(message.chunks)
         else:

@@ -1,4 +1,4 @@
-"""Several brokers in one process that replicate over real sockets; the test is their controller and their
+"""Several brokers in one process that replicate over real sockets. The test acts as their controller and
 metadata store.
 """
 
@@ -36,7 +36,7 @@ PATIENCE_S = 15.0
 
 
 class WritesAtOnce:
-    """A store that takes every ISR proposal, at the next turn of the loop."""
+    """A store that accepts every ISR proposal at the next iteration of the event loop."""
 
     def __init__(self) -> None:
         self.written: list[ProposeIsr] = []
@@ -46,7 +46,7 @@ class WritesAtOnce:
 
     def _write(self, replica: Replica, proposal: ProposeIsr) -> None:
         self.written.append(proposal)
-        # Far below what the test's next command carries.
+        # This partition epoch is far below that of the test's next command.
         replica.step(IsrWritten(proposal, proposal.partition_epoch + 1))
 
     def isr_changed(self, topic_partition: TopicPartition, *, is_expansion: bool) -> None: ...
@@ -81,7 +81,7 @@ class ReplicatingBroker:
         self.dispatcher = Dispatcher(HandlerWiring(self.broker), self.broker.telemetry)
         self.listener = self._listen(0)
         self.told_port: int | None = None
-        """Where the others are told to connect to, if it isn't where it listens."""
+        """The port that other brokers connect to, if it is not the port of the listener."""
 
     def _listen(self, port: int) -> Listener:
         endpoint = Endpoint("PLAINTEXT", "127.0.0.1", port)
@@ -97,11 +97,11 @@ class ReplicatingBroker:
         return listener
 
     async def go_dark(self) -> None:
-        """No connections any more, as if the process were gone."""
+        """Closes the listener and all connections, as if the process had ended."""
         self.listener.close()
 
     async def come_back(self) -> None:
-        """On another port, as after a restart."""
+        """Listens on another port, as after a restart."""
         self.listener = self._listen(0)
         await self.listener.serve()
 
@@ -121,7 +121,7 @@ class ReplicatingBroker:
 
 
 class ReplicatingCluster:
-    """Brokers 1 to n. `async with` opens and closes them."""
+    """Brokers 1 to n, which `async with` opens and closes."""
 
     def __init__(self, directory: Path, brokers: int = 2, settings: Mapping[str, str] | None = None) -> None:
         self._directory = directory
@@ -142,7 +142,7 @@ class ReplicatingCluster:
             await node.close()
 
     async def show_brokers(self) -> None:
-        """Tell everyone everyone's address."""
+        """Sends the addresses of all brokers to all brokers."""
         await self._update_metadata()
 
     async def elect(
@@ -157,7 +157,9 @@ class ReplicatingCluster:
         told: tuple[int, ...] | None = None,
         known: bool = True,
     ) -> None:
-        """Every partition of the topic gets this leader; `told` are the brokers that hear of it (all)."""
+        """Makes `leader` the leader of all partitions of the topic. `told` are the brokers that receive the
+        command, all by default.
+        """
         everybody = tuple(self.brokers)
         self._revision += 1000
         states = tuple(
@@ -193,14 +195,14 @@ class ReplicatingCluster:
             await node.commands.update_metadata(update)
 
     def append(self, broker_id: int, topic_partition: TopicPartition, **shape: Any) -> None:
-        """One batch at that leader."""
+        """Appends one batch at that leader."""
         append_to(self.brokers[broker_id].replica(topic_partition), **shape)
 
     def end_offset(self, broker_id: int, topic_partition: TopicPartition) -> int:
         return self.brokers[broker_id].replica(topic_partition).core.log_end_offset
 
     async def level(self, topic_partition: TopicPartition, leader: int) -> None:
-        """Wait until all replicas stand where the leader does and know its high watermark."""
+        """Waits until all replicas have the leader's log end and high watermark."""
 
         first = self.brokers[leader]
 
@@ -227,8 +229,8 @@ def append_to(replica: Replica, *, records: int = 1, value_bytes: int = 10, **pr
 
 
 async def until(holds: Callable[[], bool], what: str = "") -> None:
-    """Wait for what other tasks of this loop bring about."""
+    """Waits until other tasks of this event loop have made the condition true."""
     deadline = asyncio.get_running_loop().time() + PATIENCE_S
     while not holds():
-        assert asyncio.get_running_loop().time() < deadline, f"waited in vain {what}"
+        assert asyncio.get_running_loop().time() < deadline, f"the condition did not become true {what}"
         await asyncio.sleep(0.002)

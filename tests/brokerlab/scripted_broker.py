@@ -1,4 +1,4 @@
-"""A broker that answers what a test tells it to, one thread a connection; for tests of clients."""
+"""A broker whose answers the test sets, with one thread per connection, for tests of clients."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tidelog.wire.headers import SIZE_BYTES, decode_request_header, response_beg
 from tidelog.wire.messages.api_versions import ApiVersion, ApiVersionsResponse
 
 Answer = Callable[[Any, int], Any]
-"""(request, version) -> the response message; bytes to send as they are; None to close the connection."""
+"""Called with a request and its version. Returns the response, bytes to send unchanged, or None to close the
+connection.
+"""
 
 
 def served_apis() -> list[ApiVersion]:
@@ -24,7 +26,7 @@ def served_apis() -> list[ApiVersion]:
 
 
 class ScriptedBroker:
-    """`answers` by API key; ApiVersions is answered with all that Kafka serves unless it is among them."""
+    """A broker with `answers` by API key. By default, ApiVersions names all APIs that Kafka serves."""
 
     def __init__(self, answers: Mapping[int, Answer]) -> None:
         self.answers = {ApiKey.API_VERSIONS: self._api_versions, **answers}

@@ -1,4 +1,4 @@
-"""A coordinator's end of a session, speaking as a test tells it."""
+"""A coordinator's end of a session, whose items the test sends."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SentItem = TypeVar("SentItem")
 
 
 class ScriptedCoordinator:
-    """Items that the broker sends are kept until a test takes them."""
+    """One coordinator. Items that the broker sends are kept until the test takes them."""
 
     def __init__(self, lab: InMemoryBroker, coordinator_id: int = 1) -> None:
         self.sent: list[Item] = []
@@ -54,7 +54,7 @@ class ScriptedCoordinator:
         self.end.received(items)
 
     def take(self, kind: type[SentItem]) -> list[SentItem]:
-        """All items of this kind that came until now."""
+        """Returns all items of this kind that have arrived."""
         found = [item for item in self.sent if type(item) is kind]
         self.sent = [item for item in self.sent if type(item) is not kind]
         return found
@@ -73,7 +73,7 @@ class ScriptedCoordinator:
         return attached
 
     def own(self, *shards: ShardId, epoch: int = 1) -> dict[ShardId, ShardAttached]:
-        """Attach, and serve all of them at once."""
+        """Attaches to all shards and serves them at once."""
         attached = {shard: self.attach(shard, epoch) for shard in shards}
         self.say(ServeShards(tuple(ServedShard(shard, epoch) for shard in shards)))
         return attached
@@ -93,7 +93,7 @@ def decoded(forwarded: ForwardedToShard) -> Any:
 
 
 def batch(*values: bytes) -> bytes:
-    """One as a coordinator sends it: no offset yet."""
+    """Returns a batch as a coordinator sends it, without an offset."""
     return bytes(build_batch([Record(at, 1000, b"key", value, []) for at, value in enumerate(values)]))
 
 
@@ -106,8 +106,8 @@ def shard_partitions(
     replicas: tuple[int, ...] | None = None,
     partition_epoch: int = 1,
 ) -> list[ShardId]:
-    """The internal topic, as the controller would command it; called again, other leaders. Each partition
-    has its leader alone unless `replicas` says otherwise.
+    """Creates the internal topic as the controller does. A further call changes its leaders. Each partition
+    has only its leader as replica unless `replicas` is given.
     """
     topic_id = uuid.uuid5(uuid.NAMESPACE_DNS, kind.topic)
     states = tuple(

@@ -1,5 +1,5 @@
-"""The bit sets of operations that a client is told it may do (KIP-430): all that exist, while there is no
-authorizer.
+"""The bit sets of operations that a client may do (KIP-430). Without an authorizer, a client may do all of
+them.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""The controller's commands to this broker: host, lead, follow and stop replicas, and take the metadata. The
-commands of an older controller are refused.
+"""The controller's commands to this broker: host, lead, follow and stop replicas, and replace the metadata.
+Commands of an older controller are rejected.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PARTITIONS_AT_A_TIME: Final = 16
 """The number of replicas that are opened at the same time. Opening one mostly waits for the disk."""
 
 FAILED_RETRY_MS: Final = 5_000
-"""How long a partition that failed waits before it is tried again. The controller does not repeat the
+"""The time after which a partition that failed is tried again. The controller does not repeat the
 command, because it sees a live broker, and a full disk may have space by then.
 """
 
@@ -154,7 +154,7 @@ class CommandReceiver:
         self._retry = asyncio.get_running_loop().create_task(self._retry_failed(), name="failed-replicas")
 
     async def _retry_failed(self) -> None:
-        """Has the partitions that failed take their roles again."""
+        """Repeats the last command for each partition that failed."""
         async with self._one_at_a_time:
             self._is_retry_due = False
             for role in self._hosted.failed_roles():

@@ -1,7 +1,7 @@
-"""What of AlterConfigs and IncrementalAlterConfigs the broker that is asked refuses itself, before the
-controller sees it.
+"""The checks of AlterConfigs and IncrementalAlterConfigs that the receiving broker makes before it forwards
+the request.
 
-As in Kafka, whose broker checks what only it knows (its own settings) and the form of the request; the
+As in Kafka, the broker checks the form of the request and its own settings, which only it knows. The
 controller checks the rest.
 """
 
@@ -26,14 +26,14 @@ SUBTRACT: Final = 3
 
 
 class Change(Protocol):
-    """A setting's new value; the part of the two requests' `AlterableConfig` that is common."""
+    """The new value of a setting: the common fields of `AlterableConfig` in the two requests."""
 
     name: str
     value: str | None
 
 
 class Resource(Protocol):
-    """The part of the two requests' `AlterConfigsResource` that is common."""
+    """The common fields of `AlterConfigsResource` in the two requests."""
 
     resource_type: int
     resource_name: str
@@ -45,7 +45,7 @@ class Resource(Protocol):
 def refusals(
     settings: BrokerSettings, resources: Sequence[Resource], *, is_incremental: bool
 ) -> dict[int, KafkaError]:
-    """Index of a resource -> why it is refused."""
+    """Returns the error of each rejected resource by its index."""
     times_named = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     refused = {}
     for index, resource in enumerate(resources):
@@ -85,22 +85,20 @@ def _check(settings: BrokerSettings, resource: Resource, is_incremental: bool) -
 
 def _check_log_level(change: Change) -> None:
     if _operation(change) not in (SET, DELETE):
-        raise KafkaError(
-            ErrorCode.INVALID_REQUEST, "Log levels are set, they can't be added to or taken from"
-        )
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "A log level can only be set; it is not a list")
     check_level(change.name, change.value or "" if _operation(change) == SET else "INFO")
     if _operation(change) == DELETE:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "The root logger always has a level")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "The level of the root logger cannot be deleted")
 
 
 def _operation(change: Change) -> int:
-    """What AlterConfigs, which has no operations, asks for is SET."""
+    """Returns the operation of a change. AlterConfigs has no operations; its changes count as SET."""
     operation: int = getattr(change, "config_operation", SET)
     return operation
 
 
 def _check_broker(settings: BrokerSettings, resource: Resource, is_incremental: bool) -> None:
-    """What would be in force must go together with what this broker was started with."""
+    """Raises KafkaError if the changed settings contradict those with which this broker was started."""
     is_own = resource.resource_name != ALL_BROKERS
     if is_own:
         check_broker_name(resource.resource_name, settings.node_id)
@@ -112,8 +110,6 @@ def _check_broker(settings: BrokerSettings, resource: Resource, is_incremental: 
         operation = _operation(change)
         if operation == DELETE:
             overrides.pop(change.name, None)
-        elif (
-            operation == SET
-        ):  # lists that are added to or taken from are looked at by the controller, which changes them
+        elif operation == SET:  # the controller checks changes of lists, because it makes them
             overrides[change.name] = change.value
     validate_broker_overrides(overrides, per_broker=is_own, broker=settings)

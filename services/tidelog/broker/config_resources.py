@@ -1,4 +1,4 @@
-"""What settings belong to: topics, brokers, their loggers; and which of them this broker answers for."""
+"""The resources that settings belong to: topics, brokers and loggers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ class ResourceType(IntEnum):
 
 
 ALL_BROKERS: Final = ""
-"""The name of the broker resource that stands for all brokers."""
+"""The name of the resource that means all brokers."""
 
 
 def check_broker_name(name: str, own_id: int) -> None:
-    """KafkaError(INVALID_REQUEST) unless `name` is this broker's id: other brokers' settings are theirs
-    to answer for.
+    """Raises KafkaError(INVALID_REQUEST) unless `name` is this broker's id. Each broker answers only for its
+    own settings.
     """
     try:
         broker_id = int(name)
@@ -39,7 +39,7 @@ def check_broker_name(name: str, own_id: int) -> None:
 
 
 def unserved_resource(resource_type: int) -> KafkaError:
-    """For resources that have no settings here (yet)."""
+    """Returns the error for a type of resource that has no settings in tidelog."""
     if resource_type == ResourceType.CLIENT_METRICS:
         return KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics are not supported yet")
     if resource_type == ResourceType.GROUP:

@@ -1,8 +1,8 @@
-"""One client's TCP connection: frames in, answers out in the order of their requests.
+"""One client's TCP connection. It reads frames and sends the responses in the order of their requests.
 
-Requests are started as they arrive, so a client may pipeline; one that parks (a long poll, acks=all)
-lets the next start, and the answers still leave in order. A request handled by a coroutine holds back
-those behind it, as Kafka does with every request.
+A request starts as soon as it has arrived, so a client may pipeline. While a request is parked (a long poll,
+acks=all), the next one starts; the responses still leave in order. A request whose handler is a coroutine
+holds back the requests after it, as Kafka does with every request.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tidelog.broker.socket_io import (
 from tidelog.wire.codec import MalformedMessageError
 
 MAX_UNSENT_BYTES: Final = 1024 * 1024
-"""Answers the client has not taken yet; beyond it nothing more is read from the socket."""
+"""The bytes of responses that the client may leave unread. Above it, the broker stops reading requests."""
 MAX_READY_BYTES: Final = 256 * 1024
-"""Answers to the requests of one read leave together, but not more of them."""
+"""The responses to the requests of one read leave together, up to this size."""
 
 _log = structlog.get_logger(__name__)
 
 
 class ClosedByProtocolError(Exception):
-    """The client said something that has no answer in Kafka's protocol; the message says what. The
+    """The client sent something to which Kafka's protocol has no response. The message names it. The
     connection is closed.
     """
 
@@ -57,7 +57,7 @@ class ConnectionOwner(Protocol):
         ...
 
     def forget(self, connection: Connection) -> None:
-        """The connection has ended."""
+        """Removes a connection that has ended."""
         ...
 
 
@@ -70,8 +70,8 @@ class Dispatch(Protocol):
 
 
 class Connection(RequestSource):
-    """Reads frames and sends answers in order; `dispatch` knows what a request means. A `SocketProtocol`
-    passes the event loop's calls to it.
+    """Reads frames, passes them to `dispatch`, and sends the responses in order. A `SocketProtocol` passes
+    the event loop's calls to it.
     """
 
     __slots__ = (
@@ -110,42 +110,44 @@ class Connection(RequestSource):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether requests of this connection are still to be answered: then it isn't idle."""
+        """Whether requests of this connection are unanswered. The connection is not idle then."""
         return bool(self._waiting) or self._barrier
 
     @property
     def unanswered_count(self) -> int:
-        """Requests begun and not answered. Any thread, as the two below."""
+        """The number of requests that were started and not answered. Any thread may read it."""
         return len(self._waiting)
 
     @property
     def unsent_bytes(self) -> int:
-        """Answers that the client has not taken yet."""
+        """The bytes of responses that the client has not accepted yet. Any thread may read it."""
         return self._unsent_bytes()
 
     @property
     def is_held_back(self) -> bool:
-        """Whether nothing is read from it for now."""
+        """Whether the broker has stopped reading from this connection for now. Any thread may read it."""
         return self._paused
 
     def is_waiting_for(self, context: RequestContext) -> bool:
-        """Whether its answer is not there yet, or waits for those before it."""
+        """Returns whether the response is not ready, or waits for the responses before it."""
         return context in self._waiting
 
     def is_idle_since(self, time: float) -> bool:
-        """Whether it waits for nothing and has not heard or told anything since `time` (monotonic clock)."""
+        """Returns whether no request waits and no byte was received or sent since `time` (of the monotonic
+        clock).
+        """
         return (
             self.last_active < time
             and not self.is_waiting
             and (self._outbox is None or self._outbox.last_progress < time)
         )
 
-    # -- the transport's calls
+    # -- calls of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
         peername = transport.get_extra_info("peername")
-        if peername is None:  # it was reset before it was let in
+        if peername is None:  # the client reset the connection before it was accepted
             self.close()
             return
         self.peer_host, self.peer_port = peername[:2]
@@ -172,10 +174,10 @@ class Connection(RequestSource):
             return
         self._process()
 
-    # -- requests in
+    # -- requests
 
     def _process(self) -> None:
-        """Start every whole request that is here; the answers leave at the end of the loop's turn."""
+        """Starts every complete request. The responses leave at the end of the event loop's iteration."""
         frames, dispatch = self._frames, self.dispatch
         self._is_processing = True
         try:
@@ -212,7 +214,9 @@ class Connection(RequestSource):
             self._transport.pause_reading()
 
     def _resume(self) -> None:
-        """Something that held requests back may be gone: take up what was kept, then read on."""
+        """Continues with the requests that were held back, and then with reading, if nothing holds them back
+        any more.
+        """
         if not self._paused or self.is_closed or self._is_processing:
             return
         if (
@@ -227,16 +231,16 @@ class Connection(RequestSource):
             self._transport.resume_reading()
 
     def _resume_soon(self) -> None:
-        """Not within the caller, who may be another connection's request."""
+        """Calls `_resume` later, because the caller may be serving a request of another connection."""
         if self._paused and not self.is_closed:
             self.loop.call_soon(self._resume)
 
     def start_barrier(self) -> None:
-        """Hold back later requests until `end_barrier`."""
+        """Holds back later requests until `end_barrier`."""
         self._barrier = True
 
     def hold_back(self) -> None:
-        """Read nothing until `end_barrier`."""
+        """Stops reading until `end_barrier`."""
         self._barrier = True
         self._pause()
 
@@ -244,10 +248,10 @@ class Connection(RequestSource):
         self._barrier = False
         self._resume()
 
-    # -- answers out
+    # -- responses
 
     def answer_now(self, context: RequestContext, chunks: Sequence[Chunk]) -> None:
-        """The answer of a request that was just started."""
+        """Sends the response of a request that was just started."""
         if self._waiting:
             context.chunks = chunks
             self._waiting.append(context)
@@ -256,11 +260,11 @@ class Connection(RequestSource):
             self._ready_bytes += context.answer_bytes
 
     def wait_for(self, context: RequestContext) -> None:
-        """Keep the place of a request that is answered later."""
+        """Keeps the place of a request that is answered later."""
         self._waiting.append(context)
 
     def answer_later(self, context: RequestContext, chunks: Sequence[Chunk]) -> None:
-        """The answer of a request that waited; it leaves once all before it have left."""
+        """Sends the response of a request that waited, once all responses before it are sent."""
         context.chunks = chunks
         self.last_active = monotonic()
         waiting = self._waiting
@@ -275,11 +279,11 @@ class Connection(RequestSource):
         self._resume_soon()
 
     def at_end_of_turn(self, call: Callable[[], None]) -> None:
-        """Have `call` run once all that can be read has been; what it answers leaves with the others."""
+        """Calls `call` after every readable socket has been read and before the responses are sent."""
         self._turn.call_at_end(call)
 
     def flush(self) -> None:
-        """Send the answers that are ready, in one write."""
+        """Sends the responses that are ready, in one write."""
         ready = self._ready
         if not ready or self._outbox is None:
             return
@@ -299,7 +303,7 @@ class Connection(RequestSource):
     # -- the end
 
     def refuse(self, reason: str) -> None:
-        """Close a connection that broke the protocol, with one line in the log."""
+        """Closes the connection of a client that broke the protocol, and logs the reason."""
         if not self.is_closed:
             _log.warning("connection closed", peer=f"{self.peer_host}:{self.peer_port}", reason=reason)
             self.close()

@@ -13,7 +13,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest, ProducerIdBlock
 
 Answer = TypeVar("Answer")
-_UNREACHABLE: Final = "The controller can't be reached; whether the change was made is unknown"
+_UNREACHABLE: Final = "The controller cannot be reached. It is unknown whether the change was made"
 
 
 class ControllerConnection:
@@ -30,7 +30,9 @@ class ControllerConnection:
 
     @property
     def id_for_clients(self) -> int:
-        """The broker to which clients send admin requests. Every broker forwards these, so it is this one."""
+        """The id of the broker to which clients send admin requests. It is this broker, because every broker
+        forwards them.
+        """
         return self._identity.broker_id
 
     async def forward(self, api_key: int, request: Any, context: RequestContext) -> Any:
@@ -47,8 +49,8 @@ class ControllerConnection:
         context: RequestContext,
         refuse: Callable[[ErrorCode, str | None], Answer],
     ) -> Answer:
-        """Returns the controller's answer, or what `refuse` makes of the error code and message if the
-        controller refuses the whole request or can't be reached. Clients may retry after that code.
+        """Returns the controller's answer. If the controller rejects the whole request or cannot be reached,
+        returns `refuse(code, message)`. Clients may retry after that code.
         """
         try:
             answer: Answer = await self.forward(api_key, request, context)
@@ -59,7 +61,9 @@ class ControllerConnection:
         return answer
 
     async def next_producer_id(self) -> int:
-        """Returns a producer id that nobody else gets. A restart loses the rest of a block, as in Kafka."""
+        """Returns a producer id that no other producer gets. A restart loses the rest of a block, as in
+        Kafka.
+        """
         async with self._refilling:
             if not self._producer_ids_left:
                 block = await self.allocate_producer_ids()
@@ -70,7 +74,7 @@ class ControllerConnection:
             return producer_id
 
     async def allocate_producer_ids(self) -> ProducerIdBlock:
-        """Returns a block of producer ids that nobody else gets."""
+        """Returns a block of producer ids that no other broker gets."""
         identity = self._identity
         return await self.api.allocate_producer_ids(identity.broker_id, identity.broker_epoch)
 

@@ -1,4 +1,4 @@
-"""From a frame to its handler and from the handler's answer to bytes."""
+"""Finds the handler of each request and encodes the handler's response."""
 
 from __future__ import annotations
 
@@ -30,18 +30,20 @@ if TYPE_CHECKING:
     from tidelog.metrics.telemetry import Telemetry
 
 MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
-"""Of anything but Produce: decoding makes objects of up to 28 times the bytes, and blocks the loop for 0.3
-s a MiB at the worst.
+"""The limit for all APIs except Produce. Decoding a request creates objects of up to 28 times its size, and
+may block the event loop for 0.3 s per MiB.
 """
 
 STOP_TIMEOUT_MS: Final = 1_000
-"""How long a stop waits for requests in work; those may wait for a controller that isn't there."""
+"""The time that a stop waits for requests in progress, which may wait for a controller that is down."""
 
 _log = structlog.get_logger(__name__)
 
 
 class _ApiVersionsFallback(Route):
-    """ApiVersions in a version nobody knows: its body isn't read, the answer is v0 (KIP-511)."""
+    """The route of an ApiVersions request in an unknown version. Its body is not read, and the response is v0
+    (KIP-511).
+    """
 
     __slots__ = ()
 
@@ -62,7 +64,7 @@ class RequestObserver(Protocol):
 
 
 class Dispatcher:
-    """The table of routes of one broker."""
+    """The dispatcher of one broker, with its table of routes."""
 
     def __init__(
         self, handlers: HandlerWiring, telemetry: Telemetry, observer: RequestObserver | None = None
@@ -74,8 +76,8 @@ class Dispatcher:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def dispatch(self, connection: Connection, frame: memoryview) -> None:
-        """Start the request in `frame`. Raises what closes the connection: MalformedMessageError,
-        ClosedByProtocolError.
+        """Starts the request in `frame`. Raises MalformedMessageError or ClosedByProtocolError to close the
+        connection.
         """
         api_key, version, correlation_id, client_id, position = decode_request_header(frame, 0)
         route = self._routes.get((api_key, version)) or self._new_route(connection, api_key, version)
@@ -120,7 +122,8 @@ class Dispatcher:
     ) -> None:
         try:
             reply = await answer
-            if not isinstance(reply, Unanswered):  # else it waits on, but holds nobody back any longer
+            # else the request still waits, but later requests may start
+            if not isinstance(reply, Unanswered):
                 context.reply(reply)
         except Exception as error:  # noqa: BLE001 - a bug: this request's connection ends, nothing else is hurt
             _log.error("a request failed", api=context.route.api_key.name, exc_info=error)
@@ -137,13 +140,13 @@ class Dispatcher:
             return _ApiVersionsFallback(self._telemetry)
         if not served.min_version <= version <= served.max_version:
             raise ClosedByProtocolError(
-                f"{name} v{version} is not served, v{served.min_version} to v{served.max_version} are"
+                f"{name} v{version} is not served; versions {served.min_version} to {served.max_version} are"
             )
         route = Route(ApiKey(api_key), version, self._handlers.handling(api_key), self._telemetry)
         self._routes[api_key, version] = route
         return route
 
     async def stop(self) -> None:
-        """Wait for requests that are being handled."""
+        """Waits for requests in progress."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=STOP_TIMEOUT_MS / 1000)

@@ -1,6 +1,6 @@
 """The feature levels that clients and Kafka's tools read from ApiVersions and UpdateFeatures (KIP-584).
 
-They say which protocol behaviours this broker has, so only features that are really there are named.
+They state which behaviour of the protocol this broker implements.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 
 class Feature(NamedTuple):
-    """`level` is what is in force, 0 where it is switched off."""
+    """A feature. `level` is the level in force, 0 if the feature is off."""
 
     name: str
     min_level: int
@@ -18,7 +18,7 @@ class Feature(NamedTuple):
 
 
 SUPPORTED_FEATURES: Final = (
-    # Level 30 is Kafka 4.3's metadata.version; tools refuse to talk to a cluster that names none.
+    # Level 30 is the metadata.version of Kafka 4.3. Tools reject a cluster without a metadata.version.
     Feature("metadata.version", 7, 30, 30),
     Feature("group.version", 0, 1, 1),  # the consumer protocol (KIP-848)
     Feature("transaction.version", 0, 2, 2),  # an epoch for each transaction (KIP-890)

@@ -161,7 +161,7 @@ class HostedPartitions:
         return self.replicas.pop(topic_partition, None)
 
     def close_failed(self, *, except_for: Collection[TopicPartition] = ()) -> None:
-        """CLOSED for the partitions that failed and are not named: they are not tried again."""
+        """CLOSED for the failed partitions that are not in `except_for`. They are not tried again."""
         for topic_partition in list(self._failed()):
             if topic_partition not in except_for:
                 self.close(topic_partition)

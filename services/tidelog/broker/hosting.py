@@ -33,8 +33,8 @@ _log = structlog.get_logger(__name__)
 
 
 class Hosting:
-    """Takes each hosted partition through its states. Two calls for one partition must not overlap;
-    `CommandReceiver` sees to that.
+    """Moves each hosted partition through its states. Two calls for one partition must not overlap;
+    `CommandReceiver` makes one at a time.
     """
 
     def __init__(
@@ -69,8 +69,8 @@ class Hosting:
             replica.core.producers.expiration_ms = settings.producer_id_expiration_ms
 
     async def take_role(self, role: Role) -> None:
-        """Makes a replica lead or follow; opens it first if need be. Raises KafkaError if the log can't be
-        opened or the role not be written to disk. The partition is FAILED then.
+        """Makes a replica lead or follow, and opens it first if it is not open. Raises KafkaError if the log
+        cannot be opened or the role cannot be written to disk. The partition is FAILED then.
         """
         state, topic_partition = role.state, TopicPartition(role.state.topic, role.state.partition)
         try:
@@ -143,8 +143,8 @@ class Hosting:
         )
 
     async def close(self, topic_partition: TopicPartition, *, delete: bool) -> None:
-        """Stops hosting the partition. With `delete`, its files go after `file.delete.delay.ms`. Raises
-        LogStorageError.
+        """Stops hosting the partition. With `delete`, its files are deleted after `file.delete.delay.ms`.
+        Raises LogStorageError.
         """
         replica = self._hosted.close(topic_partition)
         if replica is None:
@@ -166,8 +166,8 @@ class Hosting:
     async def stop_replica(
         self, topic_partition: TopicPartition, topic_id: uuid.UUID | None, *, delete: bool
     ) -> None:
-        """Stops hosting the partition if it is one of this topic id (None: of any). The files of a replica
-        that failed are deleted too. Raises LogStorageError.
+        """Stops hosting the partition if it has this topic id, or any if `topic_id` is None. With `delete`,
+        the files of a failed replica are deleted, too. Raises LogStorageError.
         """
         if self._hosted.state(topic_partition) is HostingState.FAILED:
             self._hosted.close(topic_partition)
@@ -196,8 +196,8 @@ class Hosting:
             _log.error("failed replica can't be closed", partition=str(topic_partition), reason=str(error))
 
     async def keep_only(self, expected: Collection[TopicPartition]) -> None:
-        """Closes the replicas that the controller does not know and renames their directories. They are kept,
-        because data is never deleted on a guess.
+        """Closes the replicas that the controller does not know and renames their directories. No data is
+        deleted, because the controller may be wrong.
         """
         self._hosted.close_failed(except_for=expected)
         for topic_partition in [known for known in self._hosted.replicas if known not in expected]:
@@ -207,8 +207,8 @@ class Hosting:
             _log.warning("partition unknown to the controller is set aside", partition=str(stray))
 
     async def close_all(self) -> None:
-        """Ends a broker cleanly: flushes and checkpoints the logs, writes the marker of a clean shutdown and
-        unlocks the directory. Raises LogStorageError.
+        """Closes all logs: flushes and checkpoints them, writes the clean-shutdown marker and unlocks the
+        directory. Raises LogStorageError.
         """
         await self._fetchers.stop()
         await self._log_cleaner.stop()

@@ -17,7 +17,7 @@ class HostingState(Enum):
     LEADING = "leading"
     """The controller made this broker the leader. The core may have stepped down since."""
     FOLLOWING = "following"
-    """Another broker leads, or none."""
+    """Another broker leads the partition, or no broker does."""
     FAILED = "failed"
     """The log could not be opened or the role not be taken. The broker tries again later."""
     CLOSED = "closed"
@@ -32,7 +32,7 @@ TRANSITIONS: Final[Mapping[HostingState, frozenset[HostingState]]] = {
     HostingState.FAILED: frozenset({HostingState.OPENING, HostingState.CLOSED}),
     HostingState.CLOSED: frozenset(),
 }
-"""The states that may follow each state. Every role begins with SETTLING, a repeated one too."""
+"""The states that may follow each state. Every role begins with SETTLING, also a repeated one."""
 
 
 class IllegalTransitionError(Exception):

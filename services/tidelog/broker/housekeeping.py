@@ -86,8 +86,8 @@ class Housekeeping:
             await asyncio.sleep(interval_ms / 1000)
 
     async def _each(self, work: Callable[[Replica], Awaitable[None]]) -> None:
-        """Does `work` for every replica. A failure is logged, and the next replica follows. Replicas that are
-        closed meanwhile are skipped.
+        """Calls `work` for every replica. A failure is logged, and the next replica follows. Replicas that
+        are closed meanwhile are skipped.
         """
         replicas = self._hosted.replicas
         for topic_partition, replica in list(replicas.items()):

@@ -188,8 +188,8 @@ class BrokerLife:
     def _explain(self, error: StoreError) -> Exception:
         if isinstance(error, OtherStoreError):
             return StoreError(
-                "etcd no longer holds this cluster: was it emptied, or restored? Stop all brokers and "
-                "controllers, then 'tidelog cluster recover' rebuilds it from their directories"
+                "etcd no longer holds this cluster; it may have been emptied or restored. Stop all brokers "
+                "and controllers, then 'tidelog cluster recover' rebuilds it from their directories"
             )
         if not isinstance(error, KeyHeldError):
             return error
@@ -197,7 +197,7 @@ class BrokerLife:
         return KafkaError(
             ErrorCode.DUPLICATE_BROKER_REGISTRATION,
             f"node.id: broker id {broker_id} is held by another broker that is alive"
-            f"{_where(error.holder)}; give this one another id, or stop that one",
+            f"{_where(error.holder)}; give this broker another id, or stop the other one",
         )
 
 

@@ -1,5 +1,5 @@
-"""Listening sockets, and the limits on connections: in total, per address, per second, and how long they may
-be idle.
+"""Listening sockets, and the limits on connections: their number, their number per address, their rate, and
+their idle time.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""A broker's loggers as Kafka's tools see them (KIP-412): one, `root`, whose level can be changed while
-the broker runs. The change ends with the process, as in Kafka.
+"""The loggers of a broker in the terms of Kafka's tools (KIP-412). There is one, `root`. Its level can be
+changed while the broker runs; a restart resets it, as in Kafka.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.process.structured_log import log_level, set_log_level
 
 ROOT_LOGGER: Final = "root"
-# Kafka's names for levels -> ours.
+# Maps Kafka's names of levels to ours.
 _LEVELS: Final = {
     "TRACE": "debug",
     "DEBUG": "debug",
@@ -23,21 +23,23 @@ _SHOWN_LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "er
 
 
 def current_level() -> str:
-    """By Kafka's name."""
+    """Returns the level of `root` under Kafka's name."""
     return _SHOWN_LEVELS[log_level()]
 
 
 def check_level(logger: str, level: str) -> None:
-    """KafkaError(INVALID_CONFIG) unless the logger exists and can have this level."""
+    """Raises KafkaError(INVALID_CONFIG) unless the logger exists and the level is valid."""
     if logger != ROOT_LOGGER:
-        raise KafkaError(ErrorCode.INVALID_CONFIG, f"Logger {logger} does not exist, only {ROOT_LOGGER} does")
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"Logger {logger} does not exist; the only logger is {ROOT_LOGGER}"
+        )
     if level.upper() not in _LEVELS:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"{level} is no log level; valid levels are {', '.join(sorted(_LEVELS))}",
+            f"{level} is not a log level; valid levels are {', '.join(sorted(_LEVELS))}",
         )
 
 
 def set_level(level: str) -> None:
-    """To one that `check_level` let pass."""
+    """Changes the level to one that passed `check_level`."""
     set_log_level(_LEVELS[level.upper()])

@@ -1,4 +1,4 @@
-"""Encoded Metadata answers, kept while the metadata they were made from is current."""
+"""Encoded Metadata responses, kept as long as the metadata in them is current."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidelog.broker.request import EncodedBody
 
 MAX_ANSWERS: Final = 64
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
-"""All that is kept, together."""
+"""The limit for the size of all kept responses."""
 
 
 class MetadataAnswers:

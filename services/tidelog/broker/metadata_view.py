@@ -1,5 +1,5 @@
-"""What this broker tells clients of the cluster: brokers, topics, settings, as the controller last said
-(UpdateMetadata).
+"""This broker's view of the cluster: the brokers, topics and settings of the controller's last
+UpdateMetadata.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from tidelog.rpc.broker_commands import PartitionState, TopicState, UpdateMetada
 
 
 class MetadataView:
-    """Read by handlers, written by the controller's commands alone. `version` grows with each change, so
-    answers made from it can be cached.
+    """Handlers read the view, and only the controller's commands change it. `version` grows with each change,
+    so responses made from the view can be cached.
     """
 
     def __init__(self, cluster_id: str) -> None:
@@ -50,12 +50,14 @@ class MetadataView:
             self.broker_configs = update.broker_configs
 
     def learn_id(self, topic_id: uuid.UUID, topic: str) -> None:
-        """A partition of the topic is hosted here, before `apply` tells of it: its followers ask by id."""
+        """Adds the id of a topic that this broker hosts before `apply` names it, because its followers use
+        the id.
+        """
         self.topic_names.setdefault(topic_id, topic)
 
     def forget_id(self, topic_id: uuid.UUID) -> None:
-        """The topic was deleted, and made again under another id: what names the old one is refused from now
-        on, before `apply` tells of the new one.
+        """Removes the id of a topic that was deleted and created again. Requests with the old id are rejected
+        even before `apply` names the new one.
         """
         self.topic_names.pop(topic_id, None)
 
@@ -66,13 +68,12 @@ class MetadataView:
         partitions = state.partitions
         if 0 <= partition < len(partitions) and partitions[partition].partition == partition:
             return partitions[partition]
-        # Of a topic that is still being made some may be missing, and the others stand before their place.
+        # While a topic is being created, some partitions may be missing, so the others are not at their
+        # index.
         return next((found for found in partitions if found.partition == partition), None)
 
     def node(self, broker_id: int, listener_name: str) -> tuple[BrokerRegistration, Endpoint] | None:
-        """One live broker with its address on the listener that the asking client uses; None if there is
-        none.
-        """
+        """Returns a live broker with its address on the client's listener, or None if there is none."""
         broker = self.brokers.get(broker_id)
         endpoint = None if broker is None else broker.endpoint(listener_name)
         return None if broker is None or endpoint is None else (broker, endpoint)
@@ -80,12 +81,12 @@ class MetadataView:
     def nodes(
         self, broker_ids: Iterable[int], listener_name: str
     ) -> list[tuple[BrokerRegistration, Endpoint]]:
-        """Those of them that `node` knows, in order of id: the addresses that go with an answer (KIP-951)."""
+        """Returns the brokers of `broker_ids` that `node` knows, in the order of their ids (KIP-951)."""
         found = (self.node(broker_id, listener_name) for broker_id in sorted(broker_ids))
         return [node for node in found if node is not None]
 
     def endpoints(self, listener_name: str) -> Iterable[tuple[BrokerRegistration, Endpoint]]:
-        """Each live broker with its address on the listener that the asking client uses."""
+        """Returns each live broker with its address on the client's listener."""
         for broker in self.brokers.values():
             for endpoint in broker.endpoints:
                 if endpoint.listener_name == listener_name:

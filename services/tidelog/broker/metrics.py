@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _REQUEST_METRICS: Final = "kafka_network_requestmetrics"
 _ALSO_KNOWN_AS: Final = {"Fetch": "FetchConsumer"}
-"""Dashboards ask for clients' fetches under Kafka's second name."""
+"""Dashboards query the fetches of clients under Kafka's second name."""
 
 _TRAFFIC: Final = (
     ("messagesin", "messages_in", "Records appended"),

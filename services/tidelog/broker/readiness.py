@@ -52,7 +52,7 @@ class BrokerReadiness:
         identity = self._identity
         known = self._metadata.brokers.get(identity.broker_id)
         if known is None or known.broker_epoch != identity.broker_epoch:
-            return "the broker is registered and waits until the controller has seen that"
+            return "the broker is registered, but the controller has not seen the registration yet"
         if self._epoch != identity.broker_epoch:
             self._epoch = identity.broker_epoch
             self._is_caught_up = False

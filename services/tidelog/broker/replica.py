@@ -108,7 +108,7 @@ class IsrChanges(Protocol):
     """Writes a leader's ISR changes. No method waits."""
 
     def propose(self, replica: Replica, proposal: ProposeIsr) -> None:
-        """Starts to write it to the store. The outcome is always IsrWritten or IsrRefused."""
+        """Starts to write the proposal to the store. The outcome is always IsrWritten or IsrRefused."""
 
     def isr_changed(self, topic_partition: TopicPartition, *, is_expansion: bool) -> None:
         """Counts an ISR change and notifies the controller."""
@@ -182,8 +182,8 @@ class Replica:
     ) -> Appended:
         """Appends the one batch of a Produce request.
 
-        Changes its bytes in place (offset, epoch, time) and does not keep them. `guard` is that of the
-        transaction's verification.
+        Changes the bytes of the batch in place (offset, epoch, time) and does not keep them. `guard` is the
+        guard of the transaction's verification.
         """
         rules = self.append_rules
         header = validate_batches(records, rules=rules, produce_version=produce_version, now_ms=now_ms)
@@ -241,7 +241,7 @@ class Replica:
         return count
 
     def _roll(self, header: BatchHeader, now_ms: WallMs) -> None:
-        """Begins a new segment for this batch. The producers are then as of the log end."""
+        """Begins a new segment for this batch, with a snapshot of the producers at the log end."""
         self.storage.roll(header.base_offset, now_ms, self.core.producers.snapshot())
 
     # -- coordinators
@@ -348,10 +348,10 @@ class Replica:
         log_start_offset: int,
         now_ms: WallMs,
     ) -> bool:
-        """Appends, on a follower, what the leader answered to a fetch.
+        """Appends, on a follower, the records of a Fetch response of the leader.
 
-        `records` are the whole, validated batches of `headers`. Returns False if a leader epoch begins with
-        them: then the caller awaits `flush_leader_epochs` and calls this again.
+        `records` are the complete, validated batches of `headers`. Returns False if a leader epoch begins
+        with them. The caller then awaits `flush_leader_epochs` and calls this again.
         """
         core = self.core
         effects = core.step(RecordsReceived(leader_epoch, headers, high_watermark, log_start_offset))
@@ -459,7 +459,7 @@ class Replica:
         self.step(event)
 
     def apply_settings(self, settings: TopicSettings) -> None:
-        """Takes the topic's settings, at the start and whenever they change."""
+        """Applies the topic's settings, at the start and after each change."""
         self.settings = settings
         self.append_rules = append_rules(settings)
         self._may_need_records = self.append_rules.may_need_records

@@ -1,4 +1,4 @@
-"""What a handler knows of the request it answers, and the ways to answer it."""
+"""The context of a request, and the results that a handler may return."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ NO_REPLY: Final = Unanswered.NO_REPLY
 
 
 class RequestSource:
-    """The connection that a request came from, as far as the request uses it. `Connection` implements it."""
+    """The part of a connection that its requests use. `Connection` implements it."""
 
     __slots__ = ("is_closed", "last_active", "listener_name", "loop", "peer_host")
 
@@ -67,9 +67,9 @@ class RequestSource:
 
 
 class RequestSteps(Protocol):
-    """Observes the steps of one request: what is handled, appended or read, waited for and answered. A
-    request has an observer only if it is traced. Code that reports a step first checks for None, and
-    otherwise pays nothing.
+    """Observes the steps of one request: handling, append or read, waits, and response. A request has an
+    observer only if it is traced. Code that reports a step first checks for None, and otherwise costs
+    nothing.
     """
 
     @property
@@ -90,13 +90,11 @@ class RequestSteps(Protocol):
     def read_ended(self, size_bytes: int, partition_count: int) -> None: ...
 
     def wait_began(self, name: str) -> None:
-        """The request waits for something with a name of its own. The wait lasts until the next step
-        begins.
-        """
+        """Begins a wait with a name of its own. The wait lasts until the next step begins."""
         ...
 
     def parked(self) -> None:
-        """The request waits for what its API usually waits for, unless a wait has begun already."""
+        """Begins the usual wait of the request's API, unless a wait has begun already."""
         ...
 
     def answered(self, message: Message | EncodedBody) -> None:
@@ -113,7 +111,7 @@ class RequestSteps(Protocol):
 
 
 class RequestContext:
-    """One request on its way: its header's facts and its place in the connection's order of answers."""
+    """One request: the fields of its header, and its place in the connection's order of responses."""
 
     __slots__ = (
         "answer_bytes",
@@ -142,11 +140,11 @@ class RequestContext:
         self.api_version = route.version
         self.correlation_id = correlation_id
         self.client_id = client_id
-        self.answer_bytes: int  # known when it is encoded
-        self.started_at = started_at  # seconds of the monotonic clock, when its bytes arrived
+        self.answer_bytes: int  # known when the response is encoded
+        self.started_at = started_at  # seconds of the monotonic clock at the arrival of the bytes
         self.chunks: Sequence[Chunk] | None = None
         self.on_abandoned: Callable[[], object] | None = None
-        self.parked_at: float  # known when it is parked
+        self.parked_at: float  # known when the request is parked
         self.steps: RequestSteps | None = None
 
     @property
@@ -155,7 +153,7 @@ class RequestContext:
 
     @property
     def traceparent(self) -> str:
-        """The trace that services learn to which the request is passed on; empty if it is not traced."""
+        """The trace context for services that receive this request; empty if the request is not traced."""
         return "" if self.steps is None else self.steps.traceparent
 
     @property
@@ -163,8 +161,8 @@ class RequestContext:
         return self.connection.peer_host
 
     def park(self, on_abandoned: Callable[[], object] | None = None) -> Unanswered:
-        """Keep the place in the order of answers; `on_abandoned` is called if the connection ends before
-        the answer.
+        """Keeps the place in the order of responses. `on_abandoned` is called if the connection ends before
+        the response.
         """
         if self.steps is not None:
             self.steps.parked()
@@ -174,7 +172,7 @@ class RequestContext:
         return PARKED
 
     def reply(self, message: Message | EncodedBody) -> None:
-        """Answer a parked request."""
+        """Sends the response of a parked request."""
         self.on_abandoned = None
         if self.steps is not None:
             self.steps.answered(message)
@@ -183,7 +181,7 @@ class RequestContext:
             self.connection.answer_later(self, self.route.encode_answer(self, message))
 
     def abandon(self) -> None:
-        """The connection is gone."""
+        """Ends the request, because the connection has ended."""
         if self.on_abandoned is not None:
             self.on_abandoned()
             self.on_abandoned = None
@@ -202,7 +200,7 @@ class DelayedRequest(DelayedOperation):
 
 
 class EncodedBody:
-    """An answer whose body is encoded already."""
+    """A response whose body is already encoded."""
 
     __slots__ = ("chunks",)
 
@@ -215,7 +213,9 @@ Reply: TypeAlias = "Message | EncodedBody | Unanswered"
 Answer: TypeAlias = "Reply | Coroutine[Any, Any, Reply]"
 """A handler's result. A coroutine holds back the later requests of the connection until it returns."""
 Handler: TypeAlias = "Callable[[Any, RequestContext], Answer]"
-"""Its first argument is a request of the handler's own API, which a table of handlers can't express."""
+"""The first argument is a request of the handler's own API. The type of a table of handlers cannot express
+that.
+"""
 
 
 DecoderOfVersion: TypeAlias = Callable[[int], codec.Decoder]
@@ -229,7 +229,7 @@ class Handling(NamedTuple):
 
 
 class Route:
-    """How one version of one API is decoded, handled and encoded; made at its first request."""
+    """The decoder, handler and encoder of one version of one API. It is created at the first request."""
 
     __slots__ = (
         "_begin",
@@ -256,7 +256,7 @@ class Route:
         self.handle = handling.handle
         self.keeps_frame = (
             api_key == ApiKey.PRODUCE
-        )  # its handler is done with the records before the buffer is used again
+        )  # the handler finishes with the records before the buffer is reused
         self.decode = (
             codec.request_decoder(api_key, version) if handling.decoder is None else handling.decoder(version)
         )
@@ -265,13 +265,13 @@ class Route:
         self.telemetry = telemetry.request_metrics(api_key.name_in_kafka, version)
 
     def counted_as(self, name: str, telemetry: Telemetry) -> Route:
-        """The same under another name in the metrics."""
+        """Returns the same route under another name in the metrics."""
         route = Route(self.api_key, self.version, self._handling, telemetry)
         route.telemetry = telemetry.request_metrics(name, self.version)
         return route
 
     def encode_answer(self, context: RequestContext, message: Message | EncodedBody) -> list[Chunk]:
-        """The whole frame: size, header, body."""
+        """Returns the complete frame: size, header and body."""
         chunks: list[Chunk] = list(message.chunks) if type(message) is EncodedBody else self.encode(message)
         first = chunks[0]
         assert type(first) is bytes

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from tidelog.tracing.tracer import Tracing
 
 FIRST_COMMANDS_TIMEOUT_MS: Final = 30_000
-"""How long a start waits for the commands of a controller in the same process."""
+"""The time that a start waits for the commands of a controller in the same process."""
 REMIND_MS: Final = 10_000
 """The interval at which a start logs that it still waits for a controller in another process."""
 
@@ -217,12 +217,12 @@ class BrokerServer:
     ) -> BrokerServer:
         """Opens the data directory.
 
-        `is_alone` means that this is the only broker there can be, with the controller in its own process.
-        Raises LogDirectoryInUseError, CorruptFileError (also for a directory of another cluster or broker)
-        and OSError.
+        `is_alone` means that the cluster has no other broker and that the controller runs in this process.
+        Raises LogDirectoryInUseError, CorruptFileError (also if the directory belongs to another cluster or
+        broker) and OSError.
         """
         for name in settings.without_effect:
-            _log.warning("a setting of Kafka's has no effect here", setting=name)
+            _log.warning("a Kafka setting has no effect in tidelog", setting=name)
         clock = SystemClock()
         timer = LoopTimer(asyncio.get_running_loop())
         log_directory = LogDirectory.open(directory, cluster_id=cluster_id, node_id=settings.node_id)
@@ -245,11 +245,12 @@ class BrokerServer:
         rpc_address: str = "",
         on_epoch: Callable[[int], None] | None = None,
     ) -> None:
-        """Starts the broker. Other services call it at `rpc_address`, which is empty if they share its
-        process. `on_epoch` is called with the broker epoch after each registration.
+        """Starts the broker and returns when clients can connect. Other services call it at `rpc_address`,
+        which is empty if they share its process. `on_epoch` is called with the broker epoch after each
+        registration.
 
-        Raises OSError if an address can't be had, TimeoutError without a controller in this process,
-        KafkaError if the id is held by a live broker.
+        Raises OSError if it cannot listen on an address, TimeoutError if the controller in this process sends
+        no commands, and KafkaError if another live broker holds the id.
         """
         parts, settings = self._parts, self._parts.current_settings.broker
         self._telemetry.broker_state = BROKER_STARTING
@@ -296,7 +297,9 @@ class BrokerServer:
         self._telemetry.broker_state = BROKER_RUNNING
 
     def why_not_ready(self) -> str | None:
-        """None once clients can be sent here: started, registered, caught up."""
+        """Returns the reason why clients cannot be sent to this broker. Returns None if it has started, is
+        registered and has caught up.
+        """
         return self._phase or self._readiness.why_not()
 
     async def _find_lost_tails(self) -> tuple[TopicPartition, ...]:
@@ -325,7 +328,9 @@ class BrokerServer:
         )
 
     async def _until_told(self) -> None:
-        """By the controller, what this broker hosts. One elsewhere may take as long as it likes to come."""
+        """Waits for the controller's first commands. Waits without a limit for a controller in another
+        process.
+        """
         timeout_ms = FIRST_COMMANDS_TIMEOUT_MS if self._is_alone else REMIND_MS
         while True:
             try:
@@ -333,7 +338,7 @@ class BrokerServer:
             except TimeoutError as error:
                 if self._is_alone:
                     raise TimeoutError(
-                        f"the controller gave no commands within {timeout_ms // 1000} s"
+                        f"the controller sent no commands within {timeout_ms // 1000} s"
                     ) from error
                 _log.warning("registered, waiting for a controller", broker_id=self._parts.identity.broker_id)
 
@@ -357,8 +362,9 @@ class BrokerServer:
         return {listener.name: listener.port for listener in self._listeners}
 
     async def stop(self) -> None:
-        """Hand leadership over, finish or fail what waits, flush, write the clean-shutdown marker, give up
-        the registration: in this order, each whatever became of those before.
+        """Stops the broker. It hands over its leaderships, answers the waiting requests, flushes the logs,
+        writes the clean-shutdown marker, and gives up its registration. If one step fails, the later ones run
+        nevertheless.
         """
         async with contextlib.AsyncExitStack() as last:
             last.callback(self._timer.close)
@@ -381,7 +387,7 @@ class BrokerServer:
         self._parts.waiting.answer_all()
         self._parts.coordination.stop()
         await self._dispatcher.stop()
-        await asyncio.sleep(0)  # the answers leave at the end of this turn
+        await asyncio.sleep(0)  # the responses leave at the end of this iteration
         for listener in self._listeners:
             listener.close()
 
@@ -396,7 +402,7 @@ def _new_dispatcher(parts: BrokerParts, tracing: Tracing | None) -> Dispatcher:
 
 
 def _advertised(endpoints: tuple[Endpoint, ...], ports: Mapping[str, int]) -> tuple[Endpoint, ...]:
-    """Port 0 becomes the port that was had, an empty host the machine's name."""
+    """Replaces port 0 by the port that was bound, and an empty host by the name of the machine."""
     return tuple(
         endpoint._replace(
             host=endpoint.host or socket.gethostname(), port=endpoint.port or ports[endpoint.listener_name]

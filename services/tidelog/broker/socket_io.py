@@ -29,7 +29,8 @@ from tidelog.wire.headers import SIZE_BYTES
 
 SHARED_BUFFER_BYTES: Final = 256 * 1024
 FIRST_READ_BYTES: Final = 64 * 1024
-"""What a connection that sends large frames reads before it knows the size of the next frame."""
+"""The size of the reads of a connection that sends large frames, before the size of the next frame is known.
+"""
 LARGE_FRAME_BYTES: Final = 128 * 1024
 FIRST_ALLOCATION_BYTES: Final = 1024 * 1024 + 64 * 1024
 """The first buffer for a frame. A frame may claim any size up to the limit, so the buffer starts with this

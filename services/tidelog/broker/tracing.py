@@ -225,7 +225,7 @@ def _batch_attributes(topic: str | None, partition: int, header: BatchHeader | N
 def _header_of(records: memoryview) -> BatchHeader | None:
     try:
         header = parse_header(records)
-    except ValueError:  # the append refuses the batch, in Kafka's words
+    except ValueError:  # the append rejects the batch with Kafka's error
         return None
     return header if header.magic == CURRENT_MAGIC else None
 

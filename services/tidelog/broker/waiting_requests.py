@@ -76,7 +76,7 @@ class WaitingRequests:
         self.delete_records.check_and_complete(topic_partition)
 
     def leadership_changed(self, topic_partition: TopicPartition) -> None:
-        """Has each request that waits for this partition check again whether it can still be answered: the
+        """Checks for each request that waits for this partition whether it can still be answered. The
         partition may have another leader or leader epoch, or this broker no longer hosts it.
         """
         observer = self._observers.get(topic_partition)
@@ -87,14 +87,14 @@ class WaitingRequests:
         self._follower_fetch_sessions.log_end_advanced(topic_partition)
 
     def answer_all(self) -> None:
-        """Answers every waiting request with what there is, because the broker stops."""
+        """Answers every waiting request with the data that is available, because the broker stops."""
         for purgatory in (self.fetch, self.produce, self.delete_records):
             purgatory.expire_all()
         self._follower_fetch_sessions.end_all()
 
 
 def _operation_failed(operation: DelayedOperation, error: Exception) -> None:
-    """Closes the connection: the answer will never come, so no later request may be answered either."""
+    """Closes the connection. The request gets no response, so no later request may get one either."""
     _log.error("a waiting request failed", operation=type(operation).__name__, exc_info=error)
     if isinstance(operation, DelayedRequest):
         operation.context.connection.close()

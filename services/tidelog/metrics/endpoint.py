@@ -51,7 +51,7 @@ class MetricFamilies(PrometheusCollector):
 def new_registry(collectors: Sequence[Collector]) -> CollectorRegistry:
     """Returns a registry of the collectors and of the process's memory, CPU and garbage collections.
 
-    A collector that joins `collectors` later is asked from then on.
+    Collectors that are added to `collectors` later are included.
     """
     registry = CollectorRegistry()
     registry.register(MetricFamilies(collectors))
@@ -71,7 +71,7 @@ class MetricsEndpoint:
             address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
 
             def handle_error(self, request: Any, client_address: Any) -> None:  # types of socketserver
-                """Ignores that a client went away."""
+                """Ignores errors of clients that have disconnected."""
 
         app = _with_probes(health, make_wsgi_app(new_registry(collectors)))
         self._server = make_server(host, port, app, Server, handler_class=_SilentHandler)

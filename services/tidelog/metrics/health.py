@@ -1,8 +1,8 @@
-"""Whether a process lives, and whether it is ready to be used: what Kubernetes' probes ask.
+"""Liveness and readiness of a process, for the probes of Kubernetes.
 
-Alive is a process whose event loop turns, whatever it does meanwhile: recovering logs, waiting for etcd. One
-whose loop stands still for LIVENESS_STALL_MS is to be killed. Ready is what the service itself says; the
-question is put to it on its own loop, so it may look at all it has.
+A process is alive if its event loop runs, even while it recovers logs or waits for etcd. If the loop has not
+run for LIVENESS_STALL_MS, the process should be killed. The service itself decides whether it is ready. It is
+asked on its own event loop, so it may use all its objects.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from typing import Final, NamedTuple
 
 TICK_MS: Final = 500
 LIVENESS_STALL_MS: Final = 10_000
-"""Longer than a slow disk or a large command holds up a loop, longer than a lease lives without it, too."""
+"""Longer than a slow disk or a large command blocks the loop, and longer than a lease lives without renewal.
+"""
 ANSWER_TIMEOUT_MS: Final = 800
-"""Kubelet waits for a second."""
+"""Kubelet waits one second."""
 
 WhyNotReady = Callable[[], str | None]
 
 
 class Verdict(NamedTuple):
-    """`reason` is one line, for people."""
+    """The answer to a probe. `reason` is one line for people."""
 
     is_good: bool
     reason: str
 
 
 class Health:
-    """Made on the loop that it watches. `ready_when` sets who is asked; before that, and after `not_ready`,
-    the process is not. `liveness` and `readiness` are for other threads.
+    """Answers the probes of one process. It is created on the event loop that it watches. The process is not
+    ready before `ready_when` and after `not_ready`. Other threads call `liveness` and `readiness`.
     """
 
     def __init__(self, monotonic_s: Callable[[], float] = time.monotonic) -> None:
@@ -42,11 +43,13 @@ class Health:
         self._tick_handle = self._loop.call_later(TICK_MS / 1000, self._tick)
 
     def not_ready(self, reason: str) -> None:
-        """From now on, for this reason."""
+        """Makes the process not ready, for this reason."""
         self._why_not = lambda: reason
 
     def ready_when(self, why_not: WhyNotReady) -> None:
-        """Whenever it answers None; else what it answers is the reason. Called on the loop."""
+        """Makes the process ready whenever `why_not` returns None; otherwise its result is the reason. It is
+        called on the event loop.
+        """
         self._why_not = why_not
 
     def close(self) -> None:
@@ -56,12 +59,12 @@ class Health:
         self._ticked_s = self._monotonic_s()
         self._tick_handle = self._loop.call_later(TICK_MS / 1000, self._tick)
 
-    # -- from any thread but the loop's
+    # -- for threads other than the loop's
 
     def liveness(self) -> Verdict:
         silent_ms = (self._monotonic_s() - self._ticked_s) * 1000
         if silent_ms > LIVENESS_STALL_MS:
-            return Verdict(False, f"the event loop stands still for {silent_ms / 1000:.0f} s")
+            return Verdict(False, f"the event loop has not run for {silent_ms / 1000:.0f} s")
         return Verdict(True, "alive")
 
     def readiness(self) -> Verdict:
@@ -72,7 +75,7 @@ class Health:
             try:
                 answers.append(self._why_not())
             except Exception as error:  # noqa: BLE001 - a bug in a probe must not end the loop
-                answers.append(f"readiness can't be told: {error!r}")
+                answers.append(f"the readiness check failed: {error!r}")
             answered.set()
 
         try:

@@ -1,7 +1,7 @@
-"""Whether an event loop keeps up: how late it comes to what it is asked for, and how busy its thread is.
+"""Measures the delay of an event loop's callbacks and the CPU time of its thread.
 
-What a request waits for its turn isn't measured request by request, which would cost each of them; it is
-what anything waits for that the loop is asked to do. So the loop asks itself, a few times a second.
+To measure the wait of every request would slow down all of them. Instead, the loop schedules a callback a few
+times per second and measures how late the callback runs.
 """
 
 from __future__ import annotations
@@ -16,11 +16,13 @@ from tidelog.metrics.telemetry import Durations
 TICK_MS: Final = 100
 WINDOW_MS: Final = 60_000
 MIN_SHARE_INTERVAL_S: Final = 0.5
-"""Over less than that a share of busy time means nothing: the last one is told again."""
+"""The share of busy time means nothing over a shorter time. Until then, the previous value is returned."""
 
 
 class LoopWatch:
-    """Made on the loop's thread; `lag` and the other figures may be read from any."""
+    """The measurements of one event loop. It is created on the loop's thread; any thread may read the
+    figures.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.lag = Durations()
@@ -49,16 +51,16 @@ class LoopWatch:
 
     @property
     def max_lag_s(self) -> float:
-        """The greatest lag of the last one to two minutes."""
+        """Returns the greatest delay of the last one to two minutes."""
         return max(self._newest_max_s, self._older_max_s)
 
     @property
     def busy_seconds(self) -> float:
-        """CPU time of the loop's thread."""
+        """Returns the CPU time of the loop's thread."""
         return time.clock_gettime(self._clock_id)
 
     def idle_share(self) -> float:
-        """Of the time since this was last asked, what the loop's thread used no CPU in."""
+        """Returns the share of the time since the last call in which the loop's thread used no CPU."""
         now_s, busy_s = time.monotonic(), self.busy_seconds
         before_s, busy_before_s = self._seen
         if now_s - before_s >= MIN_SHARE_INTERVAL_S:

@@ -83,7 +83,7 @@ class ProcessMetrics:
         self.collectors.append(collector)
 
     def watch_loop(self) -> None:
-        """Shows how the event loop of this thread keeps up, until `close`."""
+        """Starts to measure the event loop of this thread, until `close`."""
         if self.loop is None:
             self.loop = LoopWatch(asyncio.get_running_loop())
 

@@ -1,1 +1,1 @@
-"""What every process of tidelog needs: its log output and the kind of its build."""
+"""Parts that every process of tidelog needs: its log output and the kind of its build."""

@@ -1,7 +1,7 @@
-"""Structured logs: an event and its key=value pairs, for people on a terminal, as JSON lines otherwise.
+"""Structured logs: an event with key=value pairs for a terminal, JSON lines otherwise.
 
-Modules take `structlog.get_logger(__name__)` at import; nothing is printed otherwise until the process's
-entry point has called `configure_logging`. Logs go to standard error: standard output is the command's own.
+Modules call `structlog.get_logger(__name__)` at import. No log is written before the process calls
+`configure_logging`. Logs go to standard error, because standard output belongs to the command.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ _LEVELS = {
 
 
 def configure_logging(log_format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
-    """`log_format` is `text`, `json` or `auto` (text on a terminal); `level` the least that is shown.
+    """Configures the logs of this process. `log_format` is `text`, `json` or `auto` (text on a terminal);
+    `level` is the lowest level that is logged.
 
-    ValueError for any other. The standard library's loggers (asyncio's, say) are written the same way.
+    Raises ValueError for other values. Loggers of the standard library, such as asyncio's, write the same
+    format.
     """
     if level not in _LEVELS:
-        raise ValueError(f"unknown log level {level}; there are {', '.join(_LEVELS)}")
+        raise ValueError(f"unknown log level {level}; valid levels are {', '.join(_LEVELS)}")
     if log_format not in ("auto", "text", "json"):
-        raise ValueError(f"unknown log format {log_format}; there are auto, text, json")
+        raise ValueError(f"unknown log format {log_format}; valid formats are auto, text and json")
     output = sys.stderr if stream is None else stream
     as_text = log_format == "text" or (log_format == "auto" and output.isatty())
     shared: list[Any] = [
@@ -60,21 +62,21 @@ def configure_logging(log_format: str = "auto", level: str = "info", stream: Tex
 
 
 def set_log_level(level: str) -> None:
-    """The least level that is shown from now on, for all loggers. ValueError for an unknown one."""
+    """Sets the lowest level that all loggers log. Raises ValueError for an unknown level."""
     if level not in _LEVELS:
-        raise ValueError(f"unknown log level {level}; there are {', '.join(_LEVELS)}")
+        raise ValueError(f"unknown log level {level}; valid levels are {', '.join(_LEVELS)}")
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]))
     logging.getLogger().setLevel(_LEVELS[level])
 
 
 def log_level() -> str:
-    """The least level that is shown."""
+    """Returns the lowest level that is logged."""
     least = logging.getLogger().level
     return next((name for name, number in _LEVELS.items() if number >= least), "error")
 
 
 def _text_renderers(output: TextIO) -> list[Any]:
-    # Plain tracebacks: the prettier ones show local variables, records and secrets among them.
+    # Plain tracebacks. Rich tracebacks show local variables, which may contain records and secrets.
     renderer = structlog.dev.ConsoleRenderer(
         colors=output.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
     )
@@ -86,7 +88,7 @@ def _json_renderers() -> list[Any]:
 
 
 class _NamedLogger(structlog.WriteLogger):
-    """Writes lines, and knows the name that `get_logger` was given."""
+    """A logger that writes lines and knows the name that was given to `get_logger`."""
 
     def __init__(self, file: TextIO, name: str | None) -> None:
         super().__init__(file)

@@ -1,4 +1,4 @@
-"""Probes: over HTTP, from a loop that turns, stands still or is gone."""
+"""Probes over HTTP, for an event loop that runs, is blocked, or is closed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def _probes_over_http() -> None:
         metrics.close()
 
 
-def test_loop_that_stands_still_is_not_alive() -> None:
+def test_a_blocked_loop_is_not_alive() -> None:
     asyncio.run(_loop_that_stands_still_is_not_alive())
 
 
@@ -57,14 +57,14 @@ async def _loop_that_stands_still_is_not_alive() -> None:
         now_s[0] += LIVENESS_STALL_MS / 1000
         assert health.liveness().is_good
         now_s[0] += 1
-        assert health.liveness() == Verdict(False, "the event loop stands still for 11 s")
+        assert health.liveness() == Verdict(False, "the event loop has not run for 11 s")
         await asyncio.sleep(2 * TICK_MS / 1000)
         assert health.liveness().is_good
     finally:
         health.close()
 
 
-def test_busy_loop_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_loop_is_not_ready(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(health_module, "ANSWER_TIMEOUT_MS", 20)
     asyncio.run(_busy_loop_is_not_ready())
 
@@ -79,11 +79,11 @@ async def _busy_loop_is_not_ready() -> None:
     health.close()
 
 
-def test_fault_in_the_check_is_told() -> None:
-    asyncio.run(_fault_in_the_check_is_told())
+def test_an_error_in_the_readiness_check_is_the_reason() -> None:
+    asyncio.run(_an_error_in_the_readiness_check())
 
 
-async def _fault_in_the_check_is_told() -> None:
+async def _an_error_in_the_readiness_check() -> None:
     health = Health()
     health.ready_when(lambda: str(1 // 0))
     verdict = await asyncio.to_thread(health.readiness)
@@ -91,7 +91,7 @@ async def _fault_in_the_check_is_told() -> None:
     health.close()
 
 
-def test_loop_that_is_closed() -> None:
+def test_a_closed_loop_is_not_ready() -> None:
     async def made() -> Health:
         return Health()
 

@@ -1,4 +1,4 @@
-"""docs/metrics.md and the code agree on every metric: its name, its type, its labels."""
+"""docs/metrics.md and the code agree on the name, type and labels of every metric."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows() -> dict[str, Row]:
         row = _ROW.fullmatch(line)
         assert row is not None, f"not a row of the table: {line}"
         name, kind, unit, labels, source, _ = row.groups()
-        assert name not in found, f"{name} is there twice"
+        assert name not in found, f"{name} has two rows"
         assert set(source) <= SOURCES
         words = [word.strip() for word in labels.split(",") if word.strip()]
         optional = frozenset(word[1:-1] for word in words if word.startswith("["))
@@ -47,12 +47,12 @@ def shown() -> dict[str, Metric]:
     return {shown_name(family): family for family in MetricFamilies(full_metrics().collectors).collect()}
 
 
-def test_names() -> None:
+def test_code_and_documentation_have_the_same_names() -> None:
     assert shown().keys() - rows().keys() == set(), "not in docs/metrics.md"
     assert rows().keys() - shown().keys() == set(), "in docs/metrics.md only"
 
 
-def test_types_and_labels() -> None:
+def test_code_and_documentation_have_the_same_types_and_labels() -> None:
     table = rows()
     for name, family in shown().items():
         row = table[name]
@@ -62,12 +62,11 @@ def test_types_and_labels() -> None:
         assert (name, in_use) == (name, row.labels)
         for sample in family.samples:
             missing = row.labels - row.optional - sample.labels.keys()
-            is_part = sample.name.endswith(("_sum", "_count"))  # of a histogram: without `le`
+            is_part = sample.name.endswith(("_sum", "_count"))  # a histogram, here without `le`
             assert missing <= ({"le"} if is_part else set()), (name, sample.labels)
 
 
-def test_units_in_names() -> None:
-    """What ends in a unit is in that unit."""
+def test_a_name_that_ends_in_a_unit_has_that_unit() -> None:
     for name, row in rows().items():
         stem = name.removesuffix("_total")
         if stem.endswith(("_seconds", "_secs")):
@@ -78,7 +77,7 @@ def test_units_in_names() -> None:
             assert row.unit == "ms", name
 
 
-def test_every_family_has_one_meaning() -> None:
-    """A scrape has each name once, also where broker, controller and coordinator share a process."""
+def test_every_name_has_one_family() -> None:
+    """A scrape contains each name once, also if broker, controller and coordinator share a process."""
     names = [shown_name(family) for family in MetricFamilies(full_metrics().collectors).collect()]
     assert len(names) == len(set(names))

@@ -1,4 +1,4 @@
-"""Counters cost little, and metrics have the names that Kafka's dashboards ask for."""
+"""Counters, and the metrics with the names that Kafka's dashboards query."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_requests() -> None:
     assert value(telemetry, "tidelog_request_duration_seconds_bucket", request="Fetch", le="+Inf") == 100
 
 
-def test_traffic_by_topic_and_in_all() -> None:
+def test_traffic_of_each_topic_and_of_all_topics() -> None:
     telemetry = Telemetry(ManualClock())
     telemetry.topic("a").produced(3, 300)
     telemetry.topic("b").produced(4, 400)
@@ -182,7 +182,7 @@ def test_quantiles_are_within_an_eighth(durations_s: list[float], quantile: floa
     assert cumulative_counts(metrics.bucket_counts(), [20_000.0]) == [len(durations_s)]
 
 
-def test_the_window_forgets_what_is_two_minutes_old() -> None:
+def test_the_window_drops_durations_older_than_two_minutes() -> None:
     window, metrics = LatencyWindow(), RequestMetrics(0)
     metrics.observe(10.0, 0)
     assert sum(window.recent(metrics.bucket_counts(), 0)) == 1
@@ -203,7 +203,7 @@ def restored_logging() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("restored_logging")
-def test_logs_are_json_lines_away_from_a_terminal() -> None:
+def test_logs_are_json_lines_if_there_is_no_terminal() -> None:
     output = StringIO()
     log = structlog.get_logger("tidelog.test")
     configure_logging("auto", "info", output)
@@ -222,7 +222,7 @@ def test_logs_are_json_lines_away_from_a_terminal() -> None:
 
 
 @pytest.mark.usefixtures("restored_logging")
-def test_logs_for_people_are_key_value_and_show_no_local_variables() -> None:
+def test_text_logs_are_key_value_pairs_without_local_variables() -> None:
     output = StringIO()
     configure_logging("text", "error", output)
     secret = "hunter" + "2"
@@ -246,7 +246,7 @@ def test_unknown_log_options_are_refused(log_format: str, level: str) -> None:
         configure_logging(log_format, level)
 
 
-def test_waiting_is_told_apart() -> None:
+def test_waits_are_counted_apart_from_work() -> None:
     telemetry = full_metrics()
     prefix = "kafka_network_requestmetrics"
     assert value(telemetry, f"{prefix}_totaltimems_sum", request="Produce") == pytest.approx(4)
@@ -275,7 +275,7 @@ def test_partitions_as_kafka_exporter_shows_them() -> None:
     assert value(telemetry, "kafka_broker_info", id="1", address="one:9092", rack="a") == 1
 
 
-def test_what_connections_have_in_work() -> None:
+def test_unfinished_requests_of_connections() -> None:
     telemetry = full_metrics()
     assert value(telemetry, "kafka_network_requestchannel_requestqueuesize") == 4
     assert value(telemetry, "kafka_network_requestchannel_responsequeuesize") == 1
@@ -308,7 +308,7 @@ def test_groups_and_transactions() -> None:
     assert value(telemetry, "tidelog_transactions_ended_total", outcome="committed") == 8
 
 
-def test_a_directory_that_is_gone() -> None:
+def test_a_missing_data_directory_is_offline() -> None:
     telemetry = BrokerMetrics(Telemetry(ManualClock()))
     telemetry.observe(broker_view(data_path=Path("/nowhere/at/all")))
     assert value(telemetry, "kafka_log_logmanager_offlinelogdirectorycount") == 1
@@ -323,7 +323,7 @@ def test_a_process_shows_only_the_services_that_it_registers() -> None:
     assert "kafka_controller_kafkacontroller_activecontrollercount" in names
 
 
-def test_an_event_loop_that_was_held_up() -> None:
+def test_the_lag_of_a_blocked_event_loop() -> None:
     async def held_up() -> LoopWatch:
         watch = LoopWatch(asyncio.get_running_loop())
         await asyncio.sleep(0)
