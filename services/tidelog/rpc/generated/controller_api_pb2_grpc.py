@@ -55,7 +55,7 @@ class ControllerApiServicer:
     """Missing associated documentation comment in .proto file."""
 
     def Handle(self, request, context):
-        """A client's admin request, passed on by the broker that authorised it. To be repeated only if it changes
+        """Executes a client's admin request that a broker has authorised. It may be repeated only if it changes
         nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -63,14 +63,15 @@ class ControllerApiServicer:
         raise NotImplementedError('Method not implemented!')
 
     def AllocateProducerIds(self, request, context):
-        """A block of producer ids that no one else is ever given. May be repeated: a lost answer wastes a block.
+        """Allocates a block of producer ids. It may be repeated: a lost answer only wastes a block.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ControlledShutdown(self, request, context):
-        """A broker is about to stop: move what it leads, take it out of every ISR that has others. May be repeated.
+        """Moves the leaders of a broker that is about to stop, and removes it from every ISR that has other
+        members. It may be repeated.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -3,16 +3,17 @@
 isort:skip_file
 The session between a coordinator and a broker.
 
-Each coordinator holds one session with each live broker for as long as both live. The coordinator opens it at
-the broker's gRPC address. Both sides may send at any time. A message holds all items that its sender produced in
-one turn of its event loop. The items of one side arrive in order, across all of its messages, and are lost only
-if the session ends. The receiver skips an item of an unknown kind.
+Each coordinator holds one session with each live broker for as long as both live. The coordinator opens it
+at the broker's gRPC address. Both sides may send at any time. A message holds all items that its sender
+produced in one turn of its event loop. The items of one side arrive in order, across all of its messages,
+and are lost only if the session ends. The receiver skips an item of an unknown kind.
 
-An attachment is the hold of one owner on the partition of one shard at one broker. The coordinator numbers its
-attachments; a number is valid in one session. The owner reads and appends through its attachment. The attachment
-ends with ShardLost, with DetachShard or with the session.
+An attachment is the permission of a shard's owner to append to the shard's partition at one broker. The
+coordinator numbers its attachments; a number is valid in one session. The owner reads and appends through
+its attachment. The attachment ends with ShardLost, with DetachShard or with the session.
 
-Clients' record bytes are not sent over a session: only the coordinators' own records are read and appended here.
+Clients' record bytes are not sent over a session: only the coordinators' own records are read and appended
+here.
 """
 
 from collections import abc as _abc
@@ -230,7 +231,7 @@ Global___Shard: _TypeAlias = Shard  # noqa: Y015
 
 @_typing.final
 class ServedShard(_message.Message):
-    """A shard that a coordinator has loaded and decides for, and the shard epoch of its claim in the metadata store."""
+    """A shard that a coordinator has loaded and serves, and the shard epoch of its claim in the metadata store."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -255,9 +256,9 @@ Global___ServedShard: _TypeAlias = ServedShard  # noqa: Y015
 
 @_typing.final
 class Hello(_message.Message):
-    """-- from the coordinator
+    """-- items from the coordinator
 
-    First of all.
+    The first item of a session.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -279,8 +280,8 @@ Global___Hello: _TypeAlias = Hello  # noqa: Y015
 
 @_typing.final
 class AttachShard(_message.Message):
-    """Answered by ShardAttached or ShardLost. A broker refuses a shard epoch below the highest that was attached;
-    one that is higher ends the attachment of the one before.
+    """Requests an attachment. The broker answers ShardAttached or ShardLost. It rejects a lower shard epoch than
+    the highest attached one. A higher shard epoch ends the earlier attachment.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -309,8 +310,8 @@ Global___AttachShard: _TypeAlias = AttachShard  # noqa: Y015
 
 @_typing.final
 class ReadShard(_message.Message):
-    """Answered by ShardRecords: whole batches from `from_offset` on, up to the log's end, not only to the high
-    watermark.
+    """Requests whole batches from `from_offset` up to the log end offset, not only to the high watermark. The
+    broker answers ShardRecords.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -338,9 +339,10 @@ Global___ReadShard: _TypeAlias = ReadShard  # noqa: Y015
 
 @_typing.final
 class AppendToShard(_message.Message):
-    """To be appended, acks=all, if the broker leads in `leader_epoch` and its log ends at `expected_offset`; else,
-    or if it fails otherwise, the attachment is lost, with this and all that was sent after it. No answer but that
-    ShardCommitted passes the end of it.
+    """Appends batches with acks=all, if the broker leads in `leader_epoch` and its log end offset is
+    `expected_offset`. If not, or if the append fails, the attachment is lost, and neither this nor any later
+    append through it is made. There is no direct answer: ShardCommitted reports that the high watermark has
+    passed the batches.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -353,7 +355,7 @@ class AppendToShard(_message.Message):
     leader_epoch: _builtins.int
     expected_offset: _builtins.int
     batches: _builtins.bytes
-    """Whole record batches, base offsets and partition leader epochs not yet set."""
+    """Whole record batches, whose base offsets and partition leader epochs are not set yet."""
     def __init__(
         self,
         *,
@@ -391,7 +393,9 @@ Global___DetachShard: _TypeAlias = DetachShard  # noqa: Y015
 
 @_typing.final
 class ServeShards(_message.Message):
-    """All shards that the coordinator serves now, each time. Where two coordinators name one, the higher epoch wins."""
+    """Always all shards that the coordinator serves. If two coordinators name the same shard, the higher shard
+    epoch wins.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -413,8 +417,8 @@ Global___ServeShards: _TypeAlias = ServeShards  # noqa: Y015
 
 @_typing.final
 class Hold(_message.Message):
-    """An answer waits at the broker until the high watermark has come to `offset`; if the attachment ends before,
-    the broker makes a retriable refusal of it.
+    """A condition for an answer: the broker holds it back until the high watermark has reached `offset`. If the
+    attachment ends first, the broker replaces the answer by a retriable error.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -439,7 +443,7 @@ Global___Hold: _TypeAlias = Hold  # noqa: Y015
 
 @_typing.final
 class AnswerRequest(_message.Message):
-    """To a ForwardedToShard."""
+    """Answers a ForwardedToShard."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -449,7 +453,9 @@ class AnswerRequest(_message.Message):
     HOLD_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
     body: _builtins.bytes
-    """The response in the request's API and version, without header. Absent: `error_code` says why."""
+    """The response in the API and version of the request, without header. Absent if there is only an
+    `error_code`.
+    """
     error_code: _builtins.int
     """Kafka's error code."""
     @_builtins.property
@@ -479,7 +485,7 @@ Global___AnswerRequest: _TypeAlias = AnswerRequest  # noqa: Y015
 
 @_typing.final
 class Marker(_message.Message):
-    """The end of one transaction, for partitions of it that the asked broker leads."""
+    """The end of a transaction, for those of its partitions that the receiving broker leads."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -493,9 +499,9 @@ class Marker(_message.Message):
     producer_epoch: _builtins.int
     is_commit: _builtins.bool
     coordinator_epoch: _builtins.int
-    """The shard epoch of who writes it."""
+    """The shard epoch of the coordinator that writes the marker."""
     transaction_version: _builtins.int
-    """2 on: the producer's epoch grows with each transaction (KIP-890)."""
+    """From version 2 on, the producer epoch increases with each transaction (KIP-890)."""
     @_builtins.property
     def partitions(self) -> _containers.RepeatedCompositeFieldContainer[_cluster_pb2.TopicPartition]: ...
     def __init__(
@@ -518,7 +524,7 @@ Global___Marker: _TypeAlias = Marker  # noqa: Y015
 
 @_typing.final
 class WriteMarkers(_message.Message):
-    """Answered by MarkersWritten."""
+    """Writes transaction markers. The broker answers MarkersWritten."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -543,7 +549,7 @@ Global___WriteMarkers: _TypeAlias = WriteMarkers  # noqa: Y015
 
 @_typing.final
 class AskProducerIds(_message.Message):
-    """Answered by ProducerIdsTold."""
+    """Requests a producer id block. The broker answers ProducerIdsTold."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -564,7 +570,7 @@ Global___AskProducerIds: _TypeAlias = AskProducerIds  # noqa: Y015
 
 @_typing.final
 class Position(_message.Message):
-    """A partition, and the offset that a group has committed for it."""
+    """A partition and the offset that a group has committed for it."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -589,7 +595,7 @@ Global___Position: _TypeAlias = Position  # noqa: Y015
 
 @_typing.final
 class AskOffsets(_message.Message):
-    """Answered by OffsetsTold."""
+    """Requests offsets of partitions. The broker answers OffsetsTold."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -614,9 +620,9 @@ Global___AskOffsets: _TypeAlias = AskOffsets  # noqa: Y015
 
 @_typing.final
 class Welcome(_message.Message):
-    """-- from the broker
+    """-- items from the broker
 
-    Answer to Hello.
+    The answer to Hello.
     """
 
     DESCRIPTOR: _descriptor.Descriptor
@@ -672,7 +678,9 @@ Global___ShardAttached: _TypeAlias = ShardAttached  # noqa: Y015
 
 @_typing.final
 class ShardRecords(_message.Message):
-    """`records` are whole batches, the first holds `from_offset` or a later one; none at the log's end."""
+    """The answer to ReadShard. `records` are whole batches; it is empty at the log end offset. The first batch
+    contains `from_offset` or a later offset.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -684,7 +692,7 @@ class ShardRecords(_message.Message):
     attachment: _builtins.int
     from_offset: _builtins.int
     next_offset: _builtins.int
-    """Where to read on."""
+    """The offset of the next read."""
     log_end_offset: _builtins.int
     records: _builtins.bytes
     def __init__(
@@ -706,7 +714,7 @@ Global___ShardRecords: _TypeAlias = ShardRecords  # noqa: Y015
 
 @_typing.final
 class ShardCommitted(_message.Message):
-    """The high watermark has come so far."""
+    """The high watermark has advanced to `high_watermark`."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -758,7 +766,7 @@ Global___ShardLost: _TypeAlias = ShardLost  # noqa: Y015
 
 @_typing.final
 class ForwardedToShard(_message.Message):
-    """A request for the shard, authorised by the broker: a client's as it came, or the broker's own."""
+    """A request for the shard that the broker has authorised: a client's request, or one of the broker itself."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -772,16 +780,16 @@ class ForwardedToShard(_message.Message):
     HOST_FIELD_NUMBER: _builtins.int
     TRACEPARENT_FIELD_NUMBER: _builtins.int
     request_id: _builtins.int
-    """The session's own numbers."""
+    """Numbers the requests of one session."""
     api_key: _builtins.int
     api_version: _builtins.int
     body: _builtins.bytes
-    """Without header."""
+    """The request without header."""
     principal: _builtins.str
     client_id: _builtins.str
     host: _builtins.str
     traceparent: _builtins.str
-    """W3C Trace Context, of a request that is traced; else empty."""
+    """The W3C Trace Context of a traced request, else empty."""
     @_builtins.property
     def shard(self) -> Global___Shard: ...
     def __init__(
@@ -809,7 +817,7 @@ Global___ForwardedToShard: _TypeAlias = ForwardedToShard  # noqa: Y015
 
 @_typing.final
 class MarkerErrors(_message.Message):
-    """Kafka's error codes, one for each partition of a marker, in their order."""
+    """Kafka's error codes of the partitions of a marker, in their order."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -831,7 +839,7 @@ Global___MarkerErrors: _TypeAlias = MarkerErrors  # noqa: Y015
 
 @_typing.final
 class MarkersWritten(_message.Message):
-    """In the order of the call's markers; code 0 only once the marker is replicated."""
+    """The results in the order of the call's markers. Code 0 means that the marker is replicated."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -856,7 +864,9 @@ Global___MarkersWritten: _TypeAlias = MarkersWritten  # noqa: Y015
 
 @_typing.final
 class ProducerIdsTold(_message.Message):
-    """Ids `first` to `first + count - 1` belong to the coordinator that asked; count 0: none can be had now."""
+    """The ids from `first` to `first + count - 1`, for the coordinator that asked. If `count` is 0, no ids are
+    available at the moment.
+    """
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -883,7 +893,7 @@ Global___ProducerIdsTold: _TypeAlias = ProducerIdsTold  # noqa: Y015
 
 @_typing.final
 class PartitionOffsets(_message.Message):
-    """All -1: the broker doesn't lead the partition."""
+    """The offsets of a partition. All are -1 if the broker does not lead the partition."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -896,9 +906,11 @@ class PartitionOffsets(_message.Message):
     high_watermark: _builtins.int
     last_stable_offset: _builtins.int
     first_unread_timestamp_ms: _builtins.int
-    """Of the first record at or after the committed offset, by the time index; -1: none, or not known."""
+    """Timestamp of the first record at or after the committed offset, from the time index; -1 if there is none
+    or it is unknown.
+    """
     retention_ms: _builtins.int
-    """retention.ms where records are deleted by time; not there: they are not, or nobody knows."""
+    """retention.ms of the partition. Absent if records are not deleted by age, or if it is unknown."""
     def __init__(
         self,
         *,
@@ -920,7 +932,7 @@ Global___PartitionOffsets: _TypeAlias = PartitionOffsets  # noqa: Y015
 
 @_typing.final
 class OffsetsTold(_message.Message):
-    """In the order of the call's positions."""
+    """The answer to AskOffsets, in the order of its positions."""
 
     DESCRIPTOR: _descriptor.Descriptor
 

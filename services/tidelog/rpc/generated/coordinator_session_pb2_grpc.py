@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class CoordinatorSessionsStub:
-    """Served by brokers.
+    """The service of brokers.
     """
 
     def __init__(self, channel):
@@ -43,7 +43,7 @@ class CoordinatorSessionsStub:
 
 
 class CoordinatorSessionsServicer:
-    """Served by brokers.
+    """The service of brokers.
     """
 
     def Session(self, request_iterator, context):
@@ -69,7 +69,7 @@ def add_CoordinatorSessionsServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class CoordinatorSessions:
-    """Served by brokers.
+    """The service of brokers.
     """
 
     @staticmethod

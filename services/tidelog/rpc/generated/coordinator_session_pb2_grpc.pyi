@@ -3,16 +3,17 @@
 isort:skip_file
 The session between a coordinator and a broker.
 
-Each coordinator holds one session with each live broker for as long as both live. The coordinator opens it at
-the broker's gRPC address. Both sides may send at any time. A message holds all items that its sender produced in
-one turn of its event loop. The items of one side arrive in order, across all of its messages, and are lost only
-if the session ends. The receiver skips an item of an unknown kind.
+Each coordinator holds one session with each live broker for as long as both live. The coordinator opens it
+at the broker's gRPC address. Both sides may send at any time. A message holds all items that its sender
+produced in one turn of its event loop. The items of one side arrive in order, across all of its messages,
+and are lost only if the session ends. The receiver skips an item of an unknown kind.
 
-An attachment is the hold of one owner on the partition of one shard at one broker. The coordinator numbers its
-attachments; a number is valid in one session. The owner reads and appends through its attachment. The attachment
-ends with ShardLost, with DetachShard or with the session.
+An attachment is the permission of a shard's owner to append to the shard's partition at one broker. The
+coordinator numbers its attachments; a number is valid in one session. The owner reads and appends through
+its attachment. The attachment ends with ShardLost, with DetachShard or with the session.
 
-Clients' record bytes are not sent over a session: only the coordinators' own records are read and appended here.
+Clients' record bytes are not sent over a session: only the coordinators' own records are read and appended
+here.
 """
 
 from collections import abc as _abc
@@ -39,7 +40,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class CoordinatorSessionsStub:
-    """Served by brokers."""
+    """The service of brokers."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -49,13 +50,13 @@ class CoordinatorSessionsStub:
 
 @_typing.type_check_only
 class CoordinatorSessionsAsyncStub(CoordinatorSessionsStub):
-    """Served by brokers."""
+    """The service of brokers."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Session: _aio.StreamStreamMultiCallable[_coordinator_session_pb2.FromCoordinator, _coordinator_session_pb2.FromBroker]  # type: ignore[assignment]
 
 class CoordinatorSessionsServicer(metaclass=_abc_1.ABCMeta):
-    """Served by brokers."""
+    """The service of brokers."""
 
     @_abc_1.abstractmethod
     def Session(

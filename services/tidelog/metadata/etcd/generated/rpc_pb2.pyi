@@ -3,8 +3,9 @@
 isort:skip_file
 The part of etcd v3's client API that tidelog calls.
 
-Written for tidelog. Package, service and message names and field numbers are etcd's (3.4 and later), for
-they are what travels; calls, fields and enum values that tidelog has no use for are left out.
+This file was written for tidelog. The package, the names of services and messages and the field numbers
+are those of etcd 3.4 and later, because they define the wire format. Calls, fields and enum values that
+tidelog does not use are omitted.
 """
 
 from collections import abc as _abc
@@ -26,7 +27,7 @@ DESCRIPTOR: _descriptor.FileDescriptor
 
 @_typing.final
 class ResponseHeader(_message.Message):
-    """At the head of every answer."""
+    """The header of every answer."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -38,7 +39,9 @@ class ResponseHeader(_message.Message):
     member_id: _builtins.int
     """The member that answered."""
     revision: _builtins.int
-    """Store revision when the request was applied. In a watch's progress notice: all events up to it were sent."""
+    """Store revision when the request was applied. In a progress notification of a watch: all events up to it
+    were sent.
+    """
     raft_term: _builtins.int
     """Grows with each change of etcd's leader."""
     def __init__(
@@ -70,13 +73,15 @@ class RangeRequest(_message.Message):
     COUNT_ONLY_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     range_end: _builtins.bytes
-    """First key past the range; empty: only `key`. Both "\\0": all keys."""
+    """First key after the range. If it is empty, the range is only `key`. If both are "\\0", the range is all
+    keys.
+    """
     limit: _builtins.int
-    """Most keys in the answer; 0 for no limit."""
+    """Maximum number of keys in the answer; 0 means no limit."""
     revision: _builtins.int
-    """Read the past as of this revision; 0 for now."""
+    """Revision at which to read; 0 means the current one."""
     serializable: _builtins.bool
-    """True lets a member answer from what it has, which may be old. tidelog leaves it false: reads are
+    """If true, a member may answer from its own state, which may be old. tidelog leaves it false: its reads are
     linearizable.
     """
     keys_only: _builtins.bool
@@ -109,9 +114,9 @@ class RangeResponse(_message.Message):
     MORE_FIELD_NUMBER: _builtins.int
     COUNT_FIELD_NUMBER: _builtins.int
     more: _builtins.bool
-    """The limit cut the answer short."""
+    """True if the limit cut the answer short."""
     count: _builtins.int
-    """Keys in the range, whatever the limit."""
+    """Number of keys in the range, independent of the limit."""
     @_builtins.property
     def header(self) -> Global___ResponseHeader: ...
     @_builtins.property
@@ -187,7 +192,7 @@ class DeleteRangeRequest(_message.Message):
     RANGE_END_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     range_end: _builtins.bytes
-    """As in RangeRequest."""
+    """See RangeRequest."""
     def __init__(
         self,
         *,
@@ -227,7 +232,7 @@ Global___DeleteRangeResponse: _TypeAlias = DeleteRangeResponse  # noqa: Y015
 
 @_typing.final
 class RequestOp(_message.Message):
-    """One operation of a transaction."""
+    """An operation of a transaction."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -289,7 +294,7 @@ Global___ResponseOp: _TypeAlias = ResponseOp  # noqa: Y015
 
 @_typing.final
 class Compare(_message.Message):
-    """One condition of a transaction. A key that is not there has version and revisions 0, and fails every
+    """A condition of a transaction. A key that does not exist has version and revisions 0, and fails every
     comparison of its value.
     """
 
@@ -373,7 +378,7 @@ class TxnRequest(_message.Message):
     FAILURE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def compare(self) -> _containers.RepeatedCompositeFieldContainer[Global___Compare]:
-        """All must hold for `success`; else `failure` is done."""
+        """If all conditions hold, `success` is executed, else `failure`."""
 
     @_builtins.property
     def success(self) -> _containers.RepeatedCompositeFieldContainer[Global___RequestOp]: ...
@@ -406,7 +411,7 @@ class TxnResponse(_message.Message):
     def header(self) -> Global___ResponseHeader: ...
     @_builtins.property
     def responses(self) -> _containers.RepeatedCompositeFieldContainer[Global___ResponseOp]:
-        """One for each operation of the branch that was done."""
+        """One for each operation of the executed branch."""
 
     def __init__(
         self,
@@ -430,9 +435,9 @@ class CompactionRequest(_message.Message):
     REVISION_FIELD_NUMBER: _builtins.int
     PHYSICAL_FIELD_NUMBER: _builtins.int
     revision: _builtins.int
-    """Older versions than this revision's go; the current value of every key stays."""
+    """Versions older than this revision are removed. The current value of every key remains."""
     physical: _builtins.bool
-    """Answer only when the space is free in the member's file."""
+    """If true, the member answers only when the space is free in its file."""
     def __init__(
         self,
         *,
@@ -504,13 +509,15 @@ class WatchCreateRequest(_message.Message):
     FRAGMENT_FIELD_NUMBER: _builtins.int
     key: _builtins.bytes
     range_end: _builtins.bytes
-    """As in RangeRequest."""
+    """See RangeRequest."""
     start_revision: _builtins.int
-    """First revision to show; 0 for changes from now on."""
+    """First revision to report; 0 means changes from now on."""
     progress_notify: _builtins.bool
-    """Send an empty answer now and then while nothing changes: how far the watch has come."""
+    """If true, the server sends an empty answer from time to time while nothing changes, to report its
+    progress.
+    """
     fragment: _builtins.bool
-    """Let the server cut a large answer into several. Without it an answer may exceed any message limit."""
+    """If true, the server splits a large answer into several. Otherwise an answer may exceed any message limit."""
     def __init__(
         self,
         *,
@@ -561,19 +568,19 @@ class WatchResponse(_message.Message):
     EVENTS_FIELD_NUMBER: _builtins.int
     watch_id: _builtins.int
     created: _builtins.bool
-    """Answer to the create request."""
+    """True in the answer to the create request."""
     canceled: _builtins.bool
-    """The watch has ended; `compact_revision` or `cancel_reason` says why."""
+    """True if the watch has ended. The reason is in `compact_revision` or `cancel_reason`."""
     compact_revision: _builtins.int
-    """Set if the watch asked for revisions that are forgotten: nothing older than this is left."""
+    """The oldest available revision, if the watch asked for revisions that were compacted."""
     cancel_reason: _builtins.str
     fragment: _builtins.bool
-    """More of this answer follows."""
+    """True if further parts of this answer follow."""
     @_builtins.property
     def header(self) -> Global___ResponseHeader: ...
     @_builtins.property
     def events(self) -> _containers.RepeatedCompositeFieldContainer[_kv_pb2.Event]:
-        """In revision order. Whole revisions, save between the fragments of one answer."""
+        """In the order of revisions. Only fragments of an answer may split a revision."""
 
     def __init__(
         self,
@@ -602,9 +609,9 @@ class LeaseGrantRequest(_message.Message):
     TTL_FIELD_NUMBER: _builtins.int
     ID_FIELD_NUMBER: _builtins.int
     TTL: _builtins.int
-    """Seconds; the server may give more."""
+    """In seconds. The server may grant more."""
     ID: _builtins.int
-    """0: the server picks one."""
+    """If 0, the server selects one."""
     def __init__(
         self,
         *,
@@ -629,7 +636,7 @@ class LeaseGrantResponse(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     ID: _builtins.int
     TTL: _builtins.int
-    """Seconds."""
+    """In seconds."""
     error: _builtins.str
     @_builtins.property
     def header(self) -> Global___ResponseHeader: ...
@@ -716,7 +723,7 @@ class LeaseKeepAliveResponse(_message.Message):
     TTL_FIELD_NUMBER: _builtins.int
     ID: _builtins.int
     TTL: _builtins.int
-    """Seconds it now lasts; 0 or less: the lease is no more."""
+    """Remaining time in seconds; 0 or less if the lease does not exist."""
     @_builtins.property
     def header(self) -> Global___ResponseHeader: ...
     def __init__(
@@ -742,7 +749,7 @@ class LeaseTimeToLiveRequest(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     ID: _builtins.int
     keys: _builtins.bool
-    """Answer the bound keys too."""
+    """If true, the answer contains the keys of the lease."""
     def __init__(
         self,
         *,
@@ -768,9 +775,9 @@ class LeaseTimeToLiveResponse(_message.Message):
     KEYS_FIELD_NUMBER: _builtins.int
     ID: _builtins.int
     TTL: _builtins.int
-    """Seconds left; -1: the lease is no more."""
+    """Remaining time in seconds; -1 if the lease does not exist."""
     grantedTTL: _builtins.int
-    """Seconds it had when granted or renewed."""
+    """Time in seconds for which the lease was granted or renewed."""
     @_builtins.property
     def header(self) -> Global___ResponseHeader: ...
     @_builtins.property
@@ -940,7 +947,7 @@ class AuthenticateResponse(_message.Message):
     HEADER_FIELD_NUMBER: _builtins.int
     TOKEN_FIELD_NUMBER: _builtins.int
     token: _builtins.str
-    """Goes into the metadata entry `token` of later calls."""
+    """The value of the metadata entry `token` of later calls."""
     @_builtins.property
     def header(self) -> Global___ResponseHeader: ...
     def __init__(
@@ -985,20 +992,20 @@ class StatusResponse(_message.Message):
     ERRORS_FIELD_NUMBER: _builtins.int
     DBSIZEINUSE_FIELD_NUMBER: _builtins.int
     version: _builtins.str
-    """The member's etcd version, such as 3.5.1."""
+    """The member's etcd version, for example 3.5.1."""
     dbSize: _builtins.int
-    """Bytes of the member's file."""
+    """Size of the member's file in bytes."""
     leader: _builtins.int
-    """Member id of the leader; 0: none is known."""
+    """Member id of the leader; 0 if the member knows none."""
     raftIndex: _builtins.int
     raftTerm: _builtins.int
     dbSizeInUse: _builtins.int
-    """Bytes of the file that are in use; what defragmentation would leave."""
+    """Bytes of the file that are in use, which is its size after a defragmentation."""
     @_builtins.property
     def header(self) -> Global___ResponseHeader: ...
     @_builtins.property
     def errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """Alarms, such as NOSPACE."""
+        """Alarms, for example NOSPACE."""
 
     def __init__(
         self,
@@ -1072,14 +1079,14 @@ Global___SnapshotRequest: _TypeAlias = SnapshotRequest  # noqa: Y015
 
 @_typing.final
 class SnapshotResponse(_message.Message):
-    """A piece of the file."""
+    """A part of the file."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
     REMAINING_BYTES_FIELD_NUMBER: _builtins.int
     BLOB_FIELD_NUMBER: _builtins.int
     remaining_bytes: _builtins.int
-    """Bytes that follow in later pieces."""
+    """Number of bytes in later parts."""
     blob: _builtins.bytes
     def __init__(
         self,
@@ -1106,9 +1113,9 @@ class Member(_message.Message):
     ISLEARNER_FIELD_NUMBER: _builtins.int
     ID: _builtins.int
     name: _builtins.str
-    """Empty as long as the member has not started."""
+    """Empty until the member has started."""
     isLearner: _builtins.bool
-    """Has no vote yet."""
+    """True if the member does not vote yet."""
     @_builtins.property
     def peerURLs(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -1166,7 +1173,7 @@ class MemberAddResponse(_message.Message):
     def member(self) -> Global___Member: ...
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
-        """All of them, the new one included."""
+        """All members, including the new one."""
 
     def __init__(
         self,
@@ -1212,7 +1219,7 @@ class MemberRemoveResponse(_message.Message):
     def header(self) -> Global___ResponseHeader: ...
     @_builtins.property
     def members(self) -> _containers.RepeatedCompositeFieldContainer[Global___Member]:
-        """Those that stay."""
+        """The remaining members."""
 
     def __init__(
         self,
@@ -1234,7 +1241,7 @@ class MemberListRequest(_message.Message):
 
     LINEARIZABLE_FIELD_NUMBER: _builtins.int
     linearizable: _builtins.bool
-    """Through the leader; ignored before 3.5."""
+    """If true, the leader is asked. etcd before 3.5 ignores it."""
     def __init__(
         self,
         *,

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class KVStub:
-    """Keys, values, transactions.
+    """Keys, values and transactions.
     """
 
     def __init__(self, channel):
@@ -63,7 +63,7 @@ class KVStub:
 
 
 class KVServicer:
-    """Keys, values, transactions.
+    """Keys, values and transactions.
     """
 
     def Range(self, request, context):
@@ -85,14 +85,14 @@ class KVServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Txn(self, request, context):
-        """All of one branch at one revision, or nothing.
+        """Executes all operations of one branch at one revision, or none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Compact(self, request, context):
-        """Forget what was overwritten or deleted before a revision.
+        """Forgets values that were overwritten or deleted before a revision.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,7 +135,7 @@ def add_KVServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class KV:
-    """Keys, values, transactions.
+    """Keys, values and transactions.
     """
 
     @staticmethod
@@ -275,7 +275,7 @@ class KV:
 
 
 class WatchStub:
-    """Changes of keys, from any revision that is not compacted.
+    """Reports changes of keys, from any revision that is not compacted.
     """
 
     def __init__(self, channel):
@@ -292,11 +292,11 @@ class WatchStub:
 
 
 class WatchServicer:
-    """Changes of keys, from any revision that is not compacted.
+    """Reports changes of keys, from any revision that is not compacted.
     """
 
     def Watch(self, request_iterator, context):
-        """Many watches may share a stream; tidelog opens one stream for each.
+        """A stream may carry many watches; tidelog opens one stream for each watch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -319,7 +319,7 @@ def add_WatchServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Watch:
-    """Changes of keys, from any revision that is not compacted.
+    """Reports changes of keys, from any revision that is not compacted.
     """
 
     @staticmethod
@@ -351,7 +351,7 @@ class Watch:
 
 
 class LeaseStub:
-    """Leases: keys that go away with whoever wrote them.
+    """Leases: keys that are deleted when their owner stops renewing the lease.
     """
 
     def __init__(self, channel):
@@ -383,7 +383,7 @@ class LeaseStub:
 
 
 class LeaseServicer:
-    """Leases: keys that go away with whoever wrote them.
+    """Leases: keys that are deleted when their owner stops renewing the lease.
     """
 
     def LeaseGrant(self, request, context):
@@ -443,7 +443,7 @@ def add_LeaseServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Lease:
-    """Leases: keys that go away with whoever wrote them.
+    """Leases: keys that are deleted when their owner stops renewing the lease.
     """
 
     @staticmethod
@@ -556,7 +556,7 @@ class Lease:
 
 
 class AuthStub:
-    """Tokens for user name and password. The other calls are for setting a server up (tests do).
+    """Tokens for user names and passwords. The other calls set up a server; only tests use them.
     """
 
     def __init__(self, channel):
@@ -588,7 +588,7 @@ class AuthStub:
 
 
 class AuthServicer:
-    """Tokens for user name and password. The other calls are for setting a server up (tests do).
+    """Tokens for user names and passwords. The other calls set up a server; only tests use them.
     """
 
     def AuthEnable(self, request, context):
@@ -647,7 +647,7 @@ def add_AuthServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Auth:
-    """Tokens for user name and password. The other calls are for setting a server up (tests do).
+    """Tokens for user names and passwords. The other calls set up a server; only tests use them.
     """
 
     @staticmethod
@@ -760,7 +760,7 @@ class Auth:
 
 
 class ClusterStub:
-    """Who the members are. Asked for by those who run an etcd, not by the services.
+    """The members of the cluster. Tools that operate an etcd use it; the services do not.
     """
 
     def __init__(self, channel):
@@ -787,7 +787,7 @@ class ClusterStub:
 
 
 class ClusterServicer:
-    """Who the members are. Asked for by those who run an etcd, not by the services.
+    """The members of the cluster. Tools that operate an etcd use it; the services do not.
     """
 
     def MemberAdd(self, request, context):
@@ -835,7 +835,7 @@ def add_ClusterServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Cluster:
-    """Who the members are. Asked for by those who run an etcd, not by the services.
+    """The members of the cluster. Tools that operate an etcd use it; the services do not.
     """
 
     @staticmethod
@@ -921,7 +921,7 @@ class Cluster:
 
 
 class MaintenanceStub:
-    """A member's own state.
+    """The state of one member.
     """
 
     def __init__(self, channel):
@@ -948,7 +948,7 @@ class MaintenanceStub:
 
 
 class MaintenanceServicer:
-    """A member's own state.
+    """The state of one member.
     """
 
     def Status(self, request, context):
@@ -958,14 +958,14 @@ class MaintenanceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Defragment(self, request, context):
-        """Gives the space of forgotten values back to the file system; the member answers nothing meanwhile.
+        """Returns the space of forgotten values to the file system. The member answers no other calls meanwhile.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Snapshot(self, request, context):
-        """The member's whole store as a file, and the SHA-256 of that at its end.
+        """Sends the member's whole store as a file, followed by its SHA-256.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -998,7 +998,7 @@ def add_MaintenanceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Maintenance:
-    """A member's own state.
+    """The state of one member.
     """
 
     @staticmethod

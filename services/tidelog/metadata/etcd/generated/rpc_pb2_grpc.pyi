@@ -3,8 +3,9 @@
 isort:skip_file
 The part of etcd v3's client API that tidelog calls.
 
-Written for tidelog. Package, service and message names and field numbers are etcd's (3.4 and later), for
-they are what travels; calls, fields and enum values that tidelog has no use for are left out.
+This file was written for tidelog. The package, the names of services and messages and the field numbers
+are those of etcd 3.4 and later, because they define the wire format. Calls, fields and enum values that
+tidelog does not use are omitted.
 """
 
 from collections import abc as _abc
@@ -31,7 +32,7 @@ GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 
 class KVStub:
-    """Keys, values, transactions."""
+    """Keys, values and transactions."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -41,25 +42,25 @@ class KVStub:
     Put: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.PutRequest, _rpc_pb2.PutResponse]
     DeleteRange: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.DeleteRangeRequest, _rpc_pb2.DeleteRangeResponse]
     Txn: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.TxnRequest, _rpc_pb2.TxnResponse]
-    """All of one branch at one revision, or nothing."""
+    """Executes all operations of one branch at one revision, or none."""
     Compact: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.CompactionRequest, _rpc_pb2.CompactionResponse]
-    """Forget what was overwritten or deleted before a revision."""
+    """Forgets values that were overwritten or deleted before a revision."""
 
 @_typing.type_check_only
 class KVAsyncStub(KVStub):
-    """Keys, values, transactions."""
+    """Keys, values and transactions."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Range: _aio.UnaryUnaryMultiCallable[_rpc_pb2.RangeRequest, _rpc_pb2.RangeResponse]  # type: ignore[assignment]
     Put: _aio.UnaryUnaryMultiCallable[_rpc_pb2.PutRequest, _rpc_pb2.PutResponse]  # type: ignore[assignment]
     DeleteRange: _aio.UnaryUnaryMultiCallable[_rpc_pb2.DeleteRangeRequest, _rpc_pb2.DeleteRangeResponse]  # type: ignore[assignment]
     Txn: _aio.UnaryUnaryMultiCallable[_rpc_pb2.TxnRequest, _rpc_pb2.TxnResponse]  # type: ignore[assignment]
-    """All of one branch at one revision, or nothing."""
+    """Executes all operations of one branch at one revision, or none."""
     Compact: _aio.UnaryUnaryMultiCallable[_rpc_pb2.CompactionRequest, _rpc_pb2.CompactionResponse]  # type: ignore[assignment]
-    """Forget what was overwritten or deleted before a revision."""
+    """Forgets values that were overwritten or deleted before a revision."""
 
 class KVServicer(metaclass=_abc_1.ABCMeta):
-    """Keys, values, transactions."""
+    """Keys, values and transactions."""
 
     @_abc_1.abstractmethod
     def Range(
@@ -88,7 +89,7 @@ class KVServicer(metaclass=_abc_1.ABCMeta):
         request: _rpc_pb2.TxnRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_rpc_pb2.TxnResponse, _abc.Awaitable[_rpc_pb2.TxnResponse]]:
-        """All of one branch at one revision, or nothing."""
+        """Executes all operations of one branch at one revision, or none."""
 
     @_abc_1.abstractmethod
     def Compact(
@@ -96,30 +97,30 @@ class KVServicer(metaclass=_abc_1.ABCMeta):
         request: _rpc_pb2.CompactionRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_rpc_pb2.CompactionResponse, _abc.Awaitable[_rpc_pb2.CompactionResponse]]:
-        """Forget what was overwritten or deleted before a revision."""
+        """Forgets values that were overwritten or deleted before a revision."""
 
 def add_KVServicer_to_server(servicer: KVServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class WatchStub:
-    """Changes of keys, from any revision that is not compacted."""
+    """Reports changes of keys, from any revision that is not compacted."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> WatchAsyncStub: ...
     Watch: _grpc.StreamStreamMultiCallable[_rpc_pb2.WatchRequest, _rpc_pb2.WatchResponse]
-    """Many watches may share a stream; tidelog opens one stream for each."""
+    """A stream may carry many watches; tidelog opens one stream for each watch."""
 
 @_typing.type_check_only
 class WatchAsyncStub(WatchStub):
-    """Changes of keys, from any revision that is not compacted."""
+    """Reports changes of keys, from any revision that is not compacted."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Watch: _aio.StreamStreamMultiCallable[_rpc_pb2.WatchRequest, _rpc_pb2.WatchResponse]  # type: ignore[assignment]
-    """Many watches may share a stream; tidelog opens one stream for each."""
+    """A stream may carry many watches; tidelog opens one stream for each watch."""
 
 class WatchServicer(metaclass=_abc_1.ABCMeta):
-    """Changes of keys, from any revision that is not compacted."""
+    """Reports changes of keys, from any revision that is not compacted."""
 
     @_abc_1.abstractmethod
     def Watch(
@@ -127,12 +128,12 @@ class WatchServicer(metaclass=_abc_1.ABCMeta):
         request_iterator: _MaybeAsyncIterator[_rpc_pb2.WatchRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_rpc_pb2.WatchResponse], _abc.AsyncIterator[_rpc_pb2.WatchResponse]]:
-        """Many watches may share a stream; tidelog opens one stream for each."""
+        """A stream may carry many watches; tidelog opens one stream for each watch."""
 
 def add_WatchServicer_to_server(servicer: WatchServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class LeaseStub:
-    """Leases: keys that go away with whoever wrote them."""
+    """Leases: keys that are deleted when their owner stops renewing the lease."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -146,7 +147,7 @@ class LeaseStub:
 
 @_typing.type_check_only
 class LeaseAsyncStub(LeaseStub):
-    """Leases: keys that go away with whoever wrote them."""
+    """Leases: keys that are deleted when their owner stops renewing the lease."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     LeaseGrant: _aio.UnaryUnaryMultiCallable[_rpc_pb2.LeaseGrantRequest, _rpc_pb2.LeaseGrantResponse]  # type: ignore[assignment]
@@ -156,7 +157,7 @@ class LeaseAsyncStub(LeaseStub):
     LeaseTimeToLive: _aio.UnaryUnaryMultiCallable[_rpc_pb2.LeaseTimeToLiveRequest, _rpc_pb2.LeaseTimeToLiveResponse]  # type: ignore[assignment]
 
 class LeaseServicer(metaclass=_abc_1.ABCMeta):
-    """Leases: keys that go away with whoever wrote them."""
+    """Leases: keys that are deleted when their owner stops renewing the lease."""
 
     @_abc_1.abstractmethod
     def LeaseGrant(
@@ -190,7 +191,7 @@ class LeaseServicer(metaclass=_abc_1.ABCMeta):
 def add_LeaseServicer_to_server(servicer: LeaseServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class AuthStub:
-    """Tokens for user name and password. The other calls are for setting a server up (tests do)."""
+    """Tokens for user names and passwords. The other calls set up a server; only tests use them."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -203,7 +204,7 @@ class AuthStub:
 
 @_typing.type_check_only
 class AuthAsyncStub(AuthStub):
-    """Tokens for user name and password. The other calls are for setting a server up (tests do)."""
+    """Tokens for user names and passwords. The other calls set up a server; only tests use them."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     AuthEnable: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthEnableRequest, _rpc_pb2.AuthEnableResponse]  # type: ignore[assignment]
@@ -212,7 +213,7 @@ class AuthAsyncStub(AuthStub):
     Authenticate: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthenticateRequest, _rpc_pb2.AuthenticateResponse]  # type: ignore[assignment]
 
 class AuthServicer(metaclass=_abc_1.ABCMeta):
-    """Tokens for user name and password. The other calls are for setting a server up (tests do)."""
+    """Tokens for user names and passwords. The other calls set up a server; only tests use them."""
 
     @_abc_1.abstractmethod
     def AuthEnable(
@@ -245,7 +246,7 @@ class AuthServicer(metaclass=_abc_1.ABCMeta):
 def add_AuthServicer_to_server(servicer: AuthServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class ClusterStub:
-    """Who the members are. Asked for by those who run an etcd, not by the services."""
+    """The members of the cluster. Tools that operate an etcd use it; the services do not."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -257,7 +258,7 @@ class ClusterStub:
 
 @_typing.type_check_only
 class ClusterAsyncStub(ClusterStub):
-    """Who the members are. Asked for by those who run an etcd, not by the services."""
+    """The members of the cluster. Tools that operate an etcd use it; the services do not."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     MemberAdd: _aio.UnaryUnaryMultiCallable[_rpc_pb2.MemberAddRequest, _rpc_pb2.MemberAddResponse]  # type: ignore[assignment]
@@ -265,7 +266,7 @@ class ClusterAsyncStub(ClusterStub):
     MemberList: _aio.UnaryUnaryMultiCallable[_rpc_pb2.MemberListRequest, _rpc_pb2.MemberListResponse]  # type: ignore[assignment]
 
 class ClusterServicer(metaclass=_abc_1.ABCMeta):
-    """Who the members are. Asked for by those who run an etcd, not by the services."""
+    """The members of the cluster. Tools that operate an etcd use it; the services do not."""
 
     @_abc_1.abstractmethod
     def MemberAdd(
@@ -291,7 +292,7 @@ class ClusterServicer(metaclass=_abc_1.ABCMeta):
 def add_ClusterServicer_to_server(servicer: ClusterServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class MaintenanceStub:
-    """A member's own state."""
+    """The state of one member."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
@@ -299,23 +300,23 @@ class MaintenanceStub:
     def __new__(cls, channel: _aio.Channel) -> MaintenanceAsyncStub: ...
     Status: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.StatusRequest, _rpc_pb2.StatusResponse]
     Defragment: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.DefragmentRequest, _rpc_pb2.DefragmentResponse]
-    """Gives the space of forgotten values back to the file system; the member answers nothing meanwhile."""
+    """Returns the space of forgotten values to the file system. The member answers no other calls meanwhile."""
     Snapshot: _grpc.UnaryStreamMultiCallable[_rpc_pb2.SnapshotRequest, _rpc_pb2.SnapshotResponse]
-    """The member's whole store as a file, and the SHA-256 of that at its end."""
+    """Sends the member's whole store as a file, followed by its SHA-256."""
 
 @_typing.type_check_only
 class MaintenanceAsyncStub(MaintenanceStub):
-    """A member's own state."""
+    """The state of one member."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     Status: _aio.UnaryUnaryMultiCallable[_rpc_pb2.StatusRequest, _rpc_pb2.StatusResponse]  # type: ignore[assignment]
     Defragment: _aio.UnaryUnaryMultiCallable[_rpc_pb2.DefragmentRequest, _rpc_pb2.DefragmentResponse]  # type: ignore[assignment]
-    """Gives the space of forgotten values back to the file system; the member answers nothing meanwhile."""
+    """Returns the space of forgotten values to the file system. The member answers no other calls meanwhile."""
     Snapshot: _aio.UnaryStreamMultiCallable[_rpc_pb2.SnapshotRequest, _rpc_pb2.SnapshotResponse]  # type: ignore[assignment]
-    """The member's whole store as a file, and the SHA-256 of that at its end."""
+    """Sends the member's whole store as a file, followed by its SHA-256."""
 
 class MaintenanceServicer(metaclass=_abc_1.ABCMeta):
-    """A member's own state."""
+    """The state of one member."""
 
     @_abc_1.abstractmethod
     def Status(
@@ -330,7 +331,7 @@ class MaintenanceServicer(metaclass=_abc_1.ABCMeta):
         request: _rpc_pb2.DefragmentRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_rpc_pb2.DefragmentResponse, _abc.Awaitable[_rpc_pb2.DefragmentResponse]]:
-        """Gives the space of forgotten values back to the file system; the member answers nothing meanwhile."""
+        """Returns the space of forgotten values to the file system. The member answers no other calls meanwhile."""
 
     @_abc_1.abstractmethod
     def Snapshot(
@@ -338,6 +339,6 @@ class MaintenanceServicer(metaclass=_abc_1.ABCMeta):
         request: _rpc_pb2.SnapshotRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_rpc_pb2.SnapshotResponse], _abc.AsyncIterator[_rpc_pb2.SnapshotResponse]]:
-        """The member's whole store as a file, and the SHA-256 of that at its end."""
+        """Sends the member's whole store as a file, followed by its SHA-256."""
 
 def add_MaintenanceServicer_to_server(servicer: MaintenanceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
