@@ -1,11 +1,11 @@
 """Writes the Python stubs of protos/ (`make protos`).
 
     generate.py           writes the modules
-    generate.py --check   compares them with what it would write; exit 1 if they differ
+    generate.py --check   exits with 1 if the modules differ from those that it would write
 
-For every `x.proto` of a package: `x_pb2.py` (messages), `x_pb2_grpc.py` (stubs, servicers) and their types as
-`.pyi`. protoc names Python modules after the folders of the .proto files; here they live inside tidelog's own
-packages (PACKAGES), so the imports among them are rewritten.
+Each `x.proto` gives `x_pb2.py` (messages), `x_pb2_grpc.py` (stubs and servicers) and their types as `.pyi`.
+protoc names Python modules after the directories of the .proto files. This tool puts them into tidelog's
+packages (PACKAGES) and rewrites the imports among them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from grpc_tools import protoc
 ROOT: Final = Path(__file__).resolve().parents[2]
 PROTOS: Final = ROOT / "protos"
 SOURCE_ROOT: Final = "services"
-# Folder under protos/ -> the Python package of its stubs.
+# Maps a directory under protos/ to the Python package of its stubs.
 PACKAGES: Final = {
     "etcd": "tidelog.metadata.etcd.generated",
     "tidelog/rpc/v1": "tidelog.rpc.generated",
@@ -32,7 +32,7 @@ PLUGINS: Final = ("protoc-gen-mypy", "protoc-gen-mypy_grpc")
 
 
 class GenerationError(Exception):
-    """protoc refused; it has said why."""
+    """protoc failed. It has already printed the reason."""
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
 
 
 def make_files() -> dict[Path, str]:
-    """Paths and texts of all generated modules."""
+    """Returns the paths and texts of all generated modules."""
     files: dict[Path, str] = {}
     for folder in PACKAGES:
         sources = sorted((PROTOS / folder).glob("*.proto"))
@@ -69,29 +69,29 @@ def make_files() -> dict[Path, str]:
 
 
 def has_services(made: Path, sources: list[Path]) -> bool:
-    """protoc writes an empty stubs module for a file of messages only."""
+    """Returns true if the .proto has services. Without services, protoc writes an empty stubs module."""
     stem = made.name.partition("_pb2_grpc.")[0]
     return any(re.search(r"^service ", source.read_text(), re.M) for source in sources if source.stem == stem)
 
 
 def run_protoc(sources: list[Path], target: Path) -> None:
     well_known = Path(grpc_tools.__file__).parent / "_proto"
-    # `quiet`: the plugins name every file they write.
+    # Without `quiet`, the plugins print every file that they write.
     plugins = [f"--plugin={name}={Path(sys.executable).with_name(name)}" for name in PLUGINS]
     outputs = [f"--{kind}_out={target}" for kind in ("python", "grpc_python")]
     outputs += [f"--{kind}_out=quiet:{target}" for kind in ("mypy", "mypy_grpc")]
     names = [source.relative_to(PROTOS).as_posix() for source in sources]
-    # In this process: protoc is a library here, there is no program of that name to install.
+    # protoc runs in this process, because grpc_tools contains it as a library.
     status = protoc.main(["protoc", f"-I{PROTOS}", f"-I{well_known}", *plugins, *outputs, *names])
     if status != 0:
         raise GenerationError(f"protoc ended with {status} for {', '.join(names)}")
 
 
 def with_own_imports(text: str) -> str:
-    """`etcd.kv_pb2` -> `tidelog.metadata.etcd.generated.kv_pb2`, in import statements and in type stubs."""
+    """Replaces `etcd.kv_pb2` by `tidelog.metadata.etcd.generated.kv_pb2`, in imports and in type stubs."""
     for folder, package in PACKAGES.items():
         module = re.escape(folder.replace("/", "."))
-        # protoc's own two forms: `from a.b import c_pb2 as alias`, `import a.b.c_pb2`.
+        # protoc writes `from a.b import c_pb2 as alias` and `import a.b.c_pb2`.
         text = re.sub(rf"^from {module} import (\w+_pb2)", rf"from {package} import \1", text, flags=re.M)
         text = re.sub(rf"(?<![\w.]){module}\.(\w+_pb2)\b", rf"{package}.\1", text)
     return text
@@ -102,7 +102,7 @@ def package_directory(folder: str) -> Path:
 
 
 def existing() -> set[Path]:
-    """Returns the files that exist now. Whole directories belong to this tool."""
+    """Returns the files that exist now. This tool owns all files in these directories."""
     directories = [package_directory(folder) for folder in PACKAGES]
     return {path for directory in directories for path in directory.glob("*.py*") if path.is_file()}
 

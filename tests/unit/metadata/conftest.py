@@ -1,4 +1,6 @@
-"""Real etcd servers for the tests of this directory: each version started once, when first asked for."""
+"""Real etcd servers for the tests of this directory. Each version is started once, for the first test that
+needs it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ DEBIANS_ETCD = Path("/usr/bin/etcd")
 
 
 def _found() -> dict[str, EtcdBinary]:
-    """By OLD and NEW; a later release than 3.5 counts as new."""
+    """Returns the etcd binaries by OLD and NEW. A release later than 3.5 counts as NEW."""
     binaries: dict[str, EtcdBinary] = {}
     for path in (etcd_on_path(), DEBIANS_ETCD, etcd_of_distro()):
         if path is None or not path.exists():
@@ -42,7 +44,7 @@ def etcd_binaries() -> dict[str, EtcdBinary]:
 
 @pytest.fixture(scope="session")
 def etcd_binary(etcd_binaries: dict[str, EtcdBinary]) -> Callable[[str], EtcdBinary]:
-    """That of OLD or NEW; skips the test where there is none."""
+    """Returns the binary of OLD or NEW, and skips the test if there is none."""
 
     def binary(version: str) -> EtcdBinary:
         if version not in etcd_binaries:
@@ -54,7 +56,7 @@ def etcd_binary(etcd_binaries: dict[str, EtcdBinary]) -> Callable[[str], EtcdBin
 
 @pytest.fixture(scope="session")
 def any_etcd_binary(etcd_binaries: dict[str, EtcdBinary]) -> EtcdBinary:
-    """The newest there is."""
+    """The newest etcd on this machine."""
     for version in (NEW, OLD):
         if version in etcd_binaries:
             return etcd_binaries[version]
@@ -65,7 +67,9 @@ def any_etcd_binary(etcd_binaries: dict[str, EtcdBinary]) -> EtcdBinary:
 def etcd_server(
     etcd_binary: Callable[[str], EtcdBinary], tmp_path_factory: pytest.TempPathFactory
 ) -> Generator[Callable[[str], EtcdProcess]]:
-    """A running server of OLD or NEW, shared by the session's tests: each takes a key prefix of its own."""
+    """Returns a running server of OLD or NEW. The tests of the session share it, each with its own key
+    prefix.
+    """
     servers: dict[str, EtcdProcess] = {}
 
     def server(version: str) -> EtcdProcess:

@@ -1,4 +1,4 @@
-"""Keys and values: everything written is read back the same, nothing else is taken for it."""
+"""Entries are encoded and decoded without loss, and other values are refused."""
 
 from __future__ import annotations
 
@@ -86,12 +86,12 @@ _ENTRIES: st.SearchStrategy[Entry] = st.one_of(
 
 
 @given(_ENTRIES)
-def test_entries_come_back_as_they_went(entry: Entry) -> None:
+def test_entries_are_encoded_and_decoded_without_loss(entry: Entry) -> None:
     assert decode_entry(entry.key, entry.encode()) == entry
 
 
 @given(_ENTRIES, st.binary(max_size=40))
-def test_other_values_are_refused_by_name(entry: Entry, value: bytes) -> None:
+def test_invalid_values_are_refused_with_their_key(entry: Entry, value: bytes) -> None:
     try:
         decode_entry(entry.key, value)
     except InvalidEntryError as error:
@@ -106,14 +106,14 @@ def test_partition_keys(topic: str, partition: int) -> None:
 
 
 @given(st.uuids())
-def test_ids_have_kafkas_text(topic_id: uuid.UUID) -> None:
+def test_ids_have_kafkas_text_form(topic_id: uuid.UUID) -> None:
     text = encode_uuid(topic_id)
     assert len(text) == 22
     assert decode_uuid(text) == topic_id
 
 
-def test_the_documented_shapes() -> None:
-    """DESIGN section 2, which other programs may read."""
+def test_the_json_of_values() -> None:
+    """Other programs may read these values, so their form is fixed."""
     state = PartitionStateEntry("t", 3, 1, 5, (1, 2), 7)
     assert state.key == "/brokers/topics/t/partitions/3/state"
     assert json.loads(state.encode()) == {
@@ -133,20 +133,22 @@ def test_the_documented_shapes() -> None:
 @pytest.mark.parametrize(
     "key", ["/tidelog/schema_version", "/cluster/id", "/coordinators/group/ids/1", "/brokers/topics/t/other"]
 )
-def test_keys_of_others_are_passed_over(key: str) -> None:
+def test_other_keys_are_skipped(key: str) -> None:
     assert decode_entry(key, b"\xff") is None
 
 
 @given(_ENTRIES)
-def test_what_a_later_version_adds_is_passed_over(entry: Entry) -> None:
+def test_fields_of_a_later_version_are_skipped(entry: Entry) -> None:
     value = json.loads(entry.encode())
     if isinstance(value, dict):
         value |= {"of_a_later_version": {"a": [1]}}
         assert decode_entry(entry.key, json.dumps(value).encode()) == entry
 
 
-def test_what_the_first_version_wrote_is_read() -> None:
-    """Without what was added since: a cluster's etcd outlives the services that wrote it."""
+def test_values_of_the_first_version_are_read() -> None:
+    """The values lack the fields that later versions added, because the etcd of a cluster outlives the
+    services.
+    """
     endpoint = {"listener": "A", "host": "h", "port": 1, "protocol": "PLAINTEXT"}
     written: dict[str, object] = {
         "/brokers/ids/3": {"version": 1, "endpoints": [endpoint], "rack": None, "rpc_address": "h:2"},

@@ -1,4 +1,4 @@
-"""Addresses, key ranges, and what an error of etcd's means."""
+"""Addresses of etcd, key ranges, and the classification of etcd's errors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_options() -> None:
 
 
 @given(st.text(max_size=5), st.text(max_size=4), st.text(max_size=8))
-def test_a_range_holds_just_the_keys_that_begin_with_the_prefix(space: str, prefix: str, key: str) -> None:
+def test_a_range_contains_exactly_the_keys_with_the_prefix(space: str, prefix: str, key: str) -> None:
     names = KeyNames(space)
     first, end = names.range_of(prefix)
     encoded = names.encode(key)
@@ -54,7 +54,7 @@ def test_a_range_holds_just_the_keys_that_begin_with_the_prefix(space: str, pref
     assert names.decode(encoded) == key
 
 
-def test_an_operand_must_fit_its_target() -> None:
+def test_the_type_of_an_operand_must_match_its_target() -> None:
     for compare in (Compare("/a", CompareTarget.VALUE, 1), Compare("/a", CompareTarget.VERSION, b"1")):
         with pytest.raises(InvalidTxnError):
             KeyNames("").txn_request([compare], [], [])

@@ -1,4 +1,4 @@
-"""The store on etcd while members die, freeze and come back, connections break and history is compacted."""
+"""The store on etcd while members die, freeze and return, connections break and history is compacted."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def _opened(*endpoints: str, **options: int) -> AsyncGenerator[EtcdMetadat
 
 
 async def _write(store: EtcdMetadataStore, key: str, value: bytes, within_s: float = 20) -> int:
-    """Write once, however often that has to be asked: answers the revision."""
+    """Writes the key exactly once, with as many attempts as necessary, and returns the revision."""
     deadline = time.monotonic() + within_s
     before = 0
     while True:
@@ -74,7 +74,7 @@ async def _write(store: EtcdMetadataStore, key: str, value: bytes, within_s: flo
 async def _collect(
     watch: AsyncGenerator[WatchBatch], key: str, last: bytes
 ) -> list[tuple[str, bytes | None]]:
-    """Events until `key` is put with `last`; revisions must grow."""
+    """Returns the events until `key` is put with `last`, and checks that revisions increase."""
     seen: list[tuple[str, bytes | None]] = []
     revision = 0
     async for batch in watch:
@@ -111,8 +111,8 @@ def test_another_member_takes_over(cluster: list[EtcdProcess], fault: Fault) -> 
 
 
 @pytest.mark.slow
-def test_a_member_without_the_others_is_left(cluster: list[EtcdProcess]) -> None:
-    """It still listens and answers, but can't agree with anyone: the store says so, and comes back."""
+def test_a_member_without_a_majority_is_left(cluster: list[EtcdProcess]) -> None:
+    """The member listens and answers but has no majority. The store reports this and recovers afterwards."""
 
     async def scenario() -> None:
         async with _opened(cluster[0].endpoint) as store:
@@ -133,7 +133,7 @@ def test_a_member_without_the_others_is_left(cluster: list[EtcdProcess]) -> None
 
 
 @pytest.mark.slow
-def test_a_watch_outlives_its_server(member: EtcdProcess) -> None:
+def test_a_watch_survives_its_server(member: EtcdProcess) -> None:
     async def scenario() -> None:
         async with _opened(member.endpoint, operation_timeout_ms=1500) as store:
             await _write(store, "/k", b"first")
@@ -157,11 +157,13 @@ def test_a_watch_outlives_its_server(member: EtcdProcess) -> None:
 
 
 def test_no_transaction_is_repeated(member: EtcdProcess) -> None:
-    """A frozen server takes the request and answers nothing; thawed, it carries it out: once."""
+    """A frozen server accepts the request without an answer. When it continues, it executes the
+    request once.
+    """
 
     async def scenario() -> None:
         async with _opened(member.endpoint, operation_timeout_ms=1000) as store:
-            await _write(store, "/connected", b"")  # repeated until the connection is up
+            await _write(store, "/connected", b"")  # a read is repeated until the connection is up
             await store.txn([], [Put("/k", b"0")])
             member.pause()
             with pytest.raises(StoreUnavailableError):
@@ -208,7 +210,7 @@ def test_a_full_etcd_still_answers_reads_and_watches(tmp_path: Path, any_etcd_bi
         member.stop()
 
 
-def test_nobody_there_is_said_in_time() -> None:
+def test_the_store_is_unavailable_if_no_server_runs() -> None:
     async def scenario() -> None:
         port = free_port()
         async with _opened(f"http://127.0.0.1:{port}", operation_timeout_ms=500) as store:
@@ -221,7 +223,7 @@ def test_nobody_there_is_said_in_time() -> None:
     asyncio.run(scenario())
 
 
-def test_a_server_that_says_nothing_is_named_with_the_reason() -> None:
+def test_the_error_names_a_server_that_does_not_answer() -> None:
     async def scenario() -> None:
         async with await asyncio.start_server(lambda *_: None, "127.0.0.1", 0) as silent:
             port = silent.sockets[0].getsockname()[1]
@@ -233,8 +235,8 @@ def test_a_server_that_says_nothing_is_named_with_the_reason() -> None:
     asyncio.run(scenario())
 
 
-def test_broken_connections_lose_and_repeat_nothing(member: EtcdProcess) -> None:
-    """Each revision has three keys; some are so large that etcd cuts its answers."""
+def test_a_watch_over_broken_connections_has_each_event_once(member: EtcdProcess) -> None:
+    """Each revision has three keys, and some are so large that etcd fragments its answers."""
     revisions = 120
 
     async def scenario() -> None:
@@ -270,7 +272,7 @@ def test_broken_connections_lose_and_repeat_nothing(member: EtcdProcess) -> None
     asyncio.run(scenario())
 
 
-def test_compaction_behind_a_cut_watch_is_told(member: EtcdProcess) -> None:
+def test_a_watch_that_missed_a_compaction_fails(member: EtcdProcess) -> None:
     async def scenario() -> None:
         async with (
             TcpRelay("127.0.0.1", member.client_port) as relay,
@@ -289,7 +291,7 @@ def test_compaction_behind_a_cut_watch_is_told(member: EtcdProcess) -> None:
             with pytest.raises(CompactedError) as raised:
                 await asyncio.wait_for(waiting, 10)
             assert raised.value.compact_revision == last
-            # What is listed and watched from there on misses nothing.
+            # A listing and a watch from its revision on miss nothing.
             listing = await watcher.list_prefix("/")
             watch = watcher.watch("/", listing.revision + 1)
             following = (await writer.txn([], [Put("/k", b"after")])).revision
@@ -300,7 +302,7 @@ def test_compaction_behind_a_cut_watch_is_told(member: EtcdProcess) -> None:
 
 
 def test_a_deletion_at_the_compacted_revision_is_not_missed(member: EtcdProcess) -> None:
-    """etcd 3.5.1 forgets the deletion, but lets a watch start at its revision."""
+    """etcd 3.5.1 loses the deletion, but lets a watch start at its revision."""
 
     async def scenario() -> None:
         async with _opened(member.endpoint) as store:
@@ -315,8 +317,8 @@ def test_a_deletion_at_the_compacted_revision_is_not_missed(member: EtcdProcess)
     asyncio.run(scenario())
 
 
-def test_an_etcd_that_went_back_is_not_waited_for(tmp_path: Path, any_etcd_binary: EtcdBinary) -> None:
-    """As after a restore from an old backup, while the services ran on."""
+def test_a_watch_ends_if_etcd_is_restored_from_a_backup(tmp_path: Path, any_etcd_binary: EtcdBinary) -> None:
+    """etcd is restored from an old backup while the services run."""
     ports = {"client_port": free_port(), "peer_port": free_port()}
     before, after = (
         EtcdProcess(tmp_path / name, tmp_path / "log", binary=any_etcd_binary, **ports)
@@ -342,9 +344,7 @@ def test_an_etcd_that_went_back_is_not_waited_for(tmp_path: Path, any_etcd_binar
         after.stop()
 
 
-def test_progress_keeps_a_quiet_watch_from_being_compacted(
-    tmp_path: Path, any_etcd_binary: EtcdBinary
-) -> None:
+def test_progress_protects_an_idle_watch_from_compaction(tmp_path: Path, any_etcd_binary: EtcdBinary) -> None:
     if any_etcd_binary.minor < (3, 5):
         pytest.skip("etcd 3.4 can't be told to report progress more often than every ten minutes")
     flag = "--experimental-watch-progress-notify-interval=200ms"
@@ -376,8 +376,8 @@ def test_progress_keeps_a_quiet_watch_from_being_compacted(
 
 
 @pytest.mark.slow
-def test_a_silent_network_is_noticed(member: EtcdProcess) -> None:
-    """Nothing is refused and nothing arrives: pings find out."""
+def test_a_silent_network_is_detected(member: EtcdProcess) -> None:
+    """The network drops all packets without an error, so only pings detect it."""
 
     async def scenario() -> None:
         async with (
@@ -430,7 +430,7 @@ def test_long_listings_come_in_pages_of_one_revision(
     asyncio.run(scenario(300))
 
 
-def test_an_answer_too_large_is_read_in_smaller_pages(
+def test_a_listing_with_large_values_is_read_in_smaller_pages(
     member: EtcdProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog.metadata.etcd.transport.MAX_ANSWER_BYTES", 1_200_000)
@@ -456,7 +456,7 @@ def test_an_ended_lease_is_not_found_after_an_outage(member: EtcdProcess) -> Non
             member.start()
             while True:
                 with contextlib.suppress(StoreUnavailableError):
-                    # Still there: a new leader gives every lease its whole time again.
+                    # The lease still exists, because a new leader renews every lease for its whole TTL.
                     assert await store.keep_alive(lease) > 0
                     break
             deadline = time.monotonic() + 15
@@ -469,7 +469,7 @@ def test_an_ended_lease_is_not_found_after_an_outage(member: EtcdProcess) -> Non
     asyncio.run(scenario())
 
 
-def test_closing_ends_everything_at_once(member: EtcdProcess) -> None:
+def test_close_ends_calls_and_watches_at_once(member: EtcdProcess) -> None:
     async def scenario() -> None:
         relay = TcpRelay("127.0.0.1", member.client_port)
         async with relay:

@@ -1,4 +1,4 @@
-"""Members of a real etcd that lose their data come back by themselves, and nothing written is lost."""
+"""Members of a real etcd that lose their data join again by themselves, and no write is lost."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_next_step(views: list[list[Member]], decision: NextStep) -> None:
 
 
 async def until_all_have_started(client_port: int) -> None:
-    """As this member sees them; its port is open before."""
+    """Returns the members as this member lists them. Its port must be open."""
     async with asyncio.timeout(60), grpc.aio.insecure_channel(f"127.0.0.1:{client_port}") as channel:
         cluster = stubs.ClusterStub(channel)
         while True:
@@ -87,7 +87,7 @@ def members(tmp_path: Path, any_etcd_binary: EtcdBinary) -> Generator[list[EtcdP
 
 
 def join(member: EtcdProcess, others: list[EtcdProcess], directory: Path, timeout_s: int = 20) -> Result:
-    """Leaves the state on the member's command line."""
+    """Does not change the state on the member's command line."""
     config = {
         "name": member.name,
         "data-dir": str(member.data_dir),
@@ -108,7 +108,7 @@ def join(member: EtcdProcess, others: list[EtcdProcess], directory: Path, timeou
 
 
 def put(endpoints: tuple[str, ...], key: str, value: bytes) -> None:
-    """An election may come first; a write that has no answer is made again."""
+    """Retries a write, because an election may delay it."""
 
     async def write() -> None:
         store = EtcdMetadataStore(EtcdOptions(endpoints))
@@ -136,26 +136,26 @@ def get(endpoints: tuple[str, ...], key: str) -> bytes | None:
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_a_member_that_lost_its_data_is_taken_in_again(members: list[EtcdProcess], tmp_path: Path) -> None:
+def test_a_member_that_lost_its_data_joins_again(members: list[EtcdProcess], tmp_path: Path) -> None:
     lost, *others = members
     put(others[0].endpoints, "/before", b"1")
     lost.kill()
     put((others[0].endpoint, others[1].endpoint), "/meanwhile", b"2")
     shutil.rmtree(lost.data_dir)
-    for _ in range(2):  # also when its pod is killed right after the first attempt
+    for _ in range(2):  # the second attempt has the state after a pod was killed right after the first one
         result = join(lost, others, tmp_path)
         assert result.exit_code == 0, result.output
         assert lost.arguments == ["--initial-cluster-state=existing"]
     lost.start()
     assert get((lost.endpoint,), "/meanwhile") == b"2"
-    # It counts: with one of the others gone there is still a majority.
+    # The member votes again: without one of the others there is still a majority.
     others[0].kill()
     put((lost.endpoint, others[1].endpoint), "/after", b"3")
     assert get((lost.endpoint,), "/after") == b"3"
 
 
 @pytest.mark.integration
-def test_a_member_with_data_just_starts(members: list[EtcdProcess], tmp_path: Path) -> None:
+def test_a_member_with_data_starts_without_changes(members: list[EtcdProcess], tmp_path: Path) -> None:
     member, *others = members
     for other in others:
         other.kill()
@@ -167,7 +167,7 @@ def test_a_member_with_data_just_starts(members: list[EtcdProcess], tmp_path: Pa
 
 
 @pytest.mark.integration
-def test_a_first_start_beside_one_that_waits_for_a_majority(
+def test_a_first_start_while_another_member_waits_for_a_majority(
     tmp_path: Path, any_etcd_binary: EtcdBinary
 ) -> None:
     members = [
@@ -182,7 +182,7 @@ def test_a_first_start_beside_one_that_waits_for_a_majority(
             assert result.exit_code == 0, result.output
             assert member.arguments == ["--initial-cluster-state=new"]
             member.spawn()
-            # It listens, but answers clients only when it has a majority: when the next one has started.
+            # The member listens, but it answers clients only after the next member has started.
             member.wait_until_up()
         put(members[0].endpoints, "/k", b"1")
     finally:
@@ -192,9 +192,7 @@ def test_a_first_start_beside_one_that_waits_for_a_majority(
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_without_a_majority_of_the_others_it_waits_and_says_so(
-    members: list[EtcdProcess], tmp_path: Path
-) -> None:
+def test_a_member_waits_for_a_majority_of_the_others(members: list[EtcdProcess], tmp_path: Path) -> None:
     lost, gone, there = members
     lost.kill()
     gone.kill()
@@ -204,7 +202,7 @@ def test_without_a_majority_of_the_others_it_waits_and_says_so(
     assert "the cluster did not add this member again within 3 s: " in result.output
 
 
-def test_a_config_that_is_none_is_told(tmp_path: Path) -> None:
+def test_an_invalid_config_is_reported(tmp_path: Path) -> None:
     source = tmp_path / "in.json"
     source.write_text('{"name": "etcd-0"}')
     result = CliRunner().invoke(

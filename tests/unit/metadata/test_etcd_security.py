@@ -1,4 +1,4 @@
-"""TLS with client certificates, and user names with passwords, against a real etcd."""
+"""TLS with client certificates, and user names with passwords, with a real etcd."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _make_certificate(directory: Path, name: str, ca: tuple[Path, Path]) -> tupl
 
 @pytest.fixture
 def certificates(tmp_path: Path) -> Path:
-    """A directory with ca, other-ca, server and client, as .pem and .key."""
+    """Returns a directory with ca, other-ca, server and client, as .pem and .key."""
     if shutil.which("openssl") is None:
         pytest.skip("no openssl to make certificates with")
     ca = _make_ca(tmp_path, "ca")
@@ -112,7 +112,7 @@ def test_tls_with_client_certificates(certificates: Path, any_etcd_binary: EtcdB
 
 @pytest.fixture
 def guarded(tmp_path: Path, any_etcd_binary: EtcdBinary) -> Generator[EtcdProcess]:
-    """An etcd that knows one user, root, and nobody else."""
+    """Yields an etcd with authentication, whose only user is root."""
     member = EtcdProcess(tmp_path / "data", tmp_path / "log", binary=any_etcd_binary).start()
 
     async def set_up() -> None:
@@ -127,7 +127,7 @@ def guarded(tmp_path: Path, any_etcd_binary: EtcdBinary) -> Generator[EtcdProces
     member.stop()
 
 
-def test_a_token_is_had_and_renewed(guarded: EtcdProcess) -> None:
+def test_a_token_is_obtained_and_renewed(guarded: EtcdProcess) -> None:
     async def scenario() -> None:
         store = EtcdMetadataStore(EtcdOptions(guarded.endpoints, username="root", password=PASSWORD))
         first = (await store.txn([], [Put("/k", b"1")])).revision
@@ -137,7 +137,7 @@ def test_a_token_is_had_and_renewed(guarded: EtcdProcess) -> None:
         renewer = store.lease_renewer()
         assert await asyncio.to_thread(renewer.renew, lease, 2000) > 0
         guarded.kill()
-        guarded.start()  # has forgotten all tokens
+        guarded.start()  # it has lost all tokens
         deadline = time.monotonic() + 20
         while True:
             try:
@@ -173,7 +173,7 @@ def test_wrong_and_missing_passwords_are_refused(guarded: EtcdProcess) -> None:
     asyncio.run(scenario())
 
 
-def test_a_password_is_no_hindrance_where_none_is_asked(tmp_path: Path, any_etcd_binary: EtcdBinary) -> None:
+def test_a_password_is_ignored_without_authentication(tmp_path: Path, any_etcd_binary: EtcdBinary) -> None:
     member = EtcdProcess(tmp_path / "data", tmp_path / "log", binary=any_etcd_binary).start()
 
     async def scenario() -> None:

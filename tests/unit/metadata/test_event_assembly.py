@@ -1,4 +1,6 @@
-"""Whole revisions, none lost, none twice, however etcd cuts its answers and wherever a watch breaks off."""
+"""A watch yields whole revisions, each exactly once, wherever etcd cuts its answers and wherever the stream
+breaks.
+"""
 
 from __future__ import annotations
 
@@ -53,10 +55,12 @@ _KEYS = st.sets(st.sampled_from(["a", "b", "c", "-d", "-e"]), max_size=4)
     start=st.integers(1, 8),
     cuts=st.lists(st.tuples(st.integers(1, 6), st.booleans(), st.booleans()), max_size=20),
 )
-def test_any_cut_of_the_stream_gives_whole_revisions_once(
+def test_revisions_are_whole_and_unique_for_any_cut_of_the_stream(
     history: History, start: int, cuts: list[tuple[int, bool, bool]]
 ) -> None:
-    """`cuts`: events in the answer, then whether the stream breaks after it, and whether progress is told."""
+    """`cuts` are the number of events in an answer, whether the stream breaks after it, and whether progress
+    is reported.
+    """
     assembly = EventAssembly(start, bytes.decode)
     shown: list[WatchBatch] = []
     waiting = _sent_from(history, assembly.revision_to_ask_for)
@@ -84,7 +88,7 @@ def test_complete_revisions_do_not_wait_for_the_last_fragment() -> None:
     assert [[event.key for event in batch.events] for batch in rest] == [["a", "b"]]
 
 
-def test_progress_saves_the_watch_from_compaction() -> None:
+def test_progress_protects_the_watch_from_compaction() -> None:
     assembly = EventAssembly(2, bytes.decode)
     created = rpc_pb2.WatchResponse(created=True, header=rpc_pb2.ResponseHeader(revision=50))
     assert assembly.take(created) == []
@@ -95,7 +99,7 @@ def test_progress_saves_the_watch_from_compaction() -> None:
     assert assembly.revision_to_ask_for == 40
 
 
-def test_ends() -> None:
+def test_the_server_ends_the_watch() -> None:
     with pytest.raises(CompactedError) as raised:
         EventAssembly(2, bytes.decode).take(rpc_pb2.WatchResponse(canceled=True, compact_revision=7))
     assert raised.value.compact_revision == 7

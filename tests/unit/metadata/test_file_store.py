@@ -1,4 +1,4 @@
-"""What is the file-backed store's own: durability, torn tails, damage, full disks, leases of an earlier
+"""Properties of the file store only: durability, torn tails, damage, full disks, and leases of an earlier
 process.
 """
 
@@ -52,7 +52,7 @@ def _content(directory: Path) -> tuple[int, tuple[KeyValue, ...]]:
 
 
 def _generation_and_size(path: Path) -> tuple[bytes, int]:
-    """The beginning of the snapshot (its CRC is in it), and the file's bytes."""
+    """Returns the start of the snapshot, which contains its CRC, and the size of the file in bytes."""
     content = path.read_bytes()
     return content[:40], len(content)
 
@@ -72,17 +72,18 @@ _TRANSACTIONS = st.lists(
 
 @settings(max_examples=40, deadline=None)
 @given(_TRANSACTIONS, st.booleans(), st.integers(0, 1000))
-def test_a_cut_journal_brings_back_a_prefix(
+def test_a_cut_journal_restores_an_earlier_state(
     transactions: list[list[Operation]], with_snapshots: bool, per_mille: int
 ) -> None:
-    """Cut anywhere behind what was acknowledged: all of it is there. Cut earlier: some earlier state,
-    whole.
+    """Everything that was acknowledged before the cut is there. After an earlier cut there is an earlier
+    state.
     """
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         path = directory / JOURNAL_NAME
         states: list[tuple[int, tuple[KeyValue, ...]]] = []
-        sizes: list[tuple[bytes, int]] = []  # (the snapshot's head, bytes) once each state was acknowledged
+        # (start of the snapshot, size of the file) when each state was acknowledged
+        sizes: list[tuple[bytes, int]] = []
 
         async def scenario(store: FileMetadataStore) -> None:
             for operations in [[], *transactions]:
@@ -112,7 +113,7 @@ def _write(directory: Path, count: int) -> None:
 
 
 @pytest.mark.parametrize("which", range(3))
-def test_damage_before_good_frames_is_refused(tmp_path: Path, which: int) -> None:
+def test_damage_before_intact_frames_is_refused(tmp_path: Path, which: int) -> None:
     _write(tmp_path, 4)
     path = tmp_path / JOURNAL_NAME
     content = bytearray(path.read_bytes())
@@ -138,7 +139,7 @@ def test_a_foreign_file_is_refused(tmp_path: Path) -> None:
         _content(tmp_path)
 
 
-def test_a_left_over_replacement_is_ignored(tmp_path: Path) -> None:
+def test_an_unfinished_replacement_is_ignored(tmp_path: Path) -> None:
     _write(tmp_path, 2)
     before = _content(tmp_path)
     (tmp_path / (JOURNAL_NAME + ".new")).write_bytes(b"half a snapsh")
@@ -187,7 +188,7 @@ def test_snapshots_bound_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("snapshot_tail_bytes", [0, 1 << 20])
 @pytest.mark.parametrize("fails", ["write", "fsync", "fdatasync"])
-def test_a_full_disk_refuses_and_takes_nothing_back(
+def test_a_full_disk_fails_writes_and_undoes_no_acknowledged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: str, snapshot_tail_bytes: int
 ) -> None:
     real_write = os.write
@@ -212,14 +213,14 @@ def test_a_full_disk_refuses_and_takes_nothing_back(
             assert usable.revision == before.revision + 1
             assert (await store.get("/a")) == before.items[0]
             assert (await anext(watch)).revision == usable.revision
-        else:  # this way of writing doesn't come by the call that fails
+        else:  # this kind of write does not use the call that fails
             assert all(not isinstance(result, BaseException) for result in results)
         await watch.aclose()
 
     try:
         _with_store(tmp_path, scenario, snapshot_tail_bytes)
     except StoreUnavailableError:
-        # fsync itself failed while undoing: the store stays refused until it is opened anew
+        # fsync also failed in `undo`, so the store refuses everything until it is opened again
         assert fails == "fsync"
     _, items = _content(tmp_path)
     assert items[0].value in {b"2", b"lost"}
@@ -263,8 +264,8 @@ asyncio.run(main())
 
 
 @pytest.mark.integration
-def test_sigkill_takes_nothing_back(tmp_path: Path) -> None:
-    """A real process, killed while it writes, again and again: what it had answered is there."""
+def test_sigkill_undoes_no_acknowledged_write(tmp_path: Path) -> None:
+    """A real process is killed repeatedly while it writes. All acknowledged writes are there."""
     for life in range(5):
         with subprocess.Popen(
             [sys.executable, "-c", _WRITER, str(tmp_path), str(2000 if life % 2 else 1 << 20)],

@@ -1,4 +1,6 @@
-"""A lease that a thread renews: while the loop is busy, not while it stands still; and over real outages."""
+"""A thread renews a lease while the loop is busy, but not while the loop is stalled; also during real
+outages.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from tidelog.metadata.store import LeaseNotFoundError, Put, StoreUnavailableErro
 
 
 class NotedRenewals:
-    """A renewer that answers as it is told, and notes when it was asked."""
+    """A renewer with scripted answers, which records the instants of its calls."""
 
     def __init__(self) -> None:
         self.asked_s: list[float] = []
@@ -42,7 +44,7 @@ class NotedRenewals:
 
 
 def _stand_still(seconds: float) -> None:
-    """What a loop does that waits for a disk."""
+    """Blocks the event loop, like a wait for a disk."""
     time.sleep(seconds)
 
 
@@ -61,7 +63,7 @@ async def _kept(
         await store.close()
 
 
-def test_a_busy_loop_keeps_its_lease_and_a_standing_one_does_not(tmp_path: Path) -> None:
+def test_a_busy_loop_keeps_its_lease_and_a_stalled_one_does_not(tmp_path: Path) -> None:
     async def scenario() -> None:
         renewals = NotedRenewals()
         async with _kept(tmp_path, renewals, asyncio.Event(), ttl_ms=800, interval_ms=50):
@@ -72,7 +74,7 @@ def test_a_busy_loop_keeps_its_lease_and_a_standing_one_does_not(tmp_path: Path)
             ended = time.monotonic()
             during = [asked - began for asked in renewals.asked_s[before:] if asked < ended]
             assert len(during) >= 2, "a loop that is busy for a moment is no reason to stop"
-            # Half of 800 ms since the last tick, which was at most 100 ms earlier.
+            # This is half of 800 ms after the last tick, which was at most 100 ms earlier.
             assert max(during) < 0.55
             await asyncio.sleep(0.4)
             assert [asked for asked in renewals.asked_s if asked > ended], "the loop is back"
@@ -81,7 +83,7 @@ def test_a_busy_loop_keeps_its_lease_and_a_standing_one_does_not(tmp_path: Path)
     asyncio.run(scenario())
 
 
-def test_a_lost_lease_is_told_once_on_the_loop(tmp_path: Path) -> None:
+def test_a_lost_lease_is_reported_once_on_the_loop(tmp_path: Path) -> None:
     async def scenario() -> None:
         renewals, lost = NotedRenewals(), asyncio.Event()
         renewals.error = StoreUnavailableError("away")
@@ -99,7 +101,7 @@ def test_a_lost_lease_is_told_once_on_the_loop(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_the_store_decides_who_renews(tmp_path: Path) -> None:
+def test_the_store_determines_the_kind_of_keeper(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = FileMetadataStore.open(tmp_path, monotonic_ms=lambda: 0)
         keeper = await start_lease_keeper(store)
@@ -112,10 +114,12 @@ def test_the_store_decides_who_renews(tmp_path: Path) -> None:
 
 @pytest.mark.integration
 @pytest.mark.slow
-def test_the_loop_may_stand_longer_than_the_lease_lives_in_parts(
+def test_the_loop_may_block_for_longer_than_the_ttl_in_total(
     tmp_path: Path, any_etcd_binary: EtcdBinary
 ) -> None:
-    """Blocks of 0.9 s for longer than the lease's 2 s: from the loop, nobody could renew in between."""
+    """The loop blocks for 0.9 s at a time, for longer than the TTL of 2 s in total. It could not renew in
+    between.
+    """
     member = EtcdProcess(tmp_path / "data", tmp_path / "log", binary=any_etcd_binary).start()
 
     async def scenario() -> None:
@@ -127,7 +131,7 @@ def test_the_loop_may_stand_longer_than_the_lease_lives_in_parts(
             _stand_still(0.9)
             await asyncio.sleep(0.01)
         assert await store.get("/k") is not None
-        _stand_still(6)  # longer than the session: the lease ends, as it should
+        _stand_still(6)  # longer than the TTL, so the lease expires
         assert await store.get("/k") is None
         await asyncio.wait_for(lost.wait(), 5)
         await keeper.stop()
@@ -140,7 +144,7 @@ def test_the_loop_may_stand_longer_than_the_lease_lives_in_parts(
 
 
 @pytest.mark.integration
-def test_renewals_go_to_another_member(tmp_path: Path, any_etcd_binary: EtcdBinary) -> None:
+def test_renewals_move_to_another_member(tmp_path: Path, any_etcd_binary: EtcdBinary) -> None:
     members = etcd_cluster(tmp_path, 3, binary=any_etcd_binary)
 
     async def scenario() -> None:
@@ -163,7 +167,7 @@ def test_renewals_go_to_another_member(tmp_path: Path, any_etcd_binary: EtcdBina
             member.stop()
 
 
-def test_a_renewer_says_in_time_that_nobody_answers() -> None:
+def test_a_renewer_fails_in_time_if_no_server_answers() -> None:
     renewer = EtcdMetadataStore(EtcdOptions((f"http://127.0.0.1:{free_port()}",))).lease_renewer()
     began = time.monotonic()
     with pytest.raises(StoreUnavailableError):

@@ -1,4 +1,4 @@
-"""Cluster identity, registration of brokers, leases that are kept."""
+"""The cluster id, and keepers of leases."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def run(tmp_path: Path) -> Callable[[Scenario], None]:
     return run_scenario
 
 
-def test_the_first_cluster_id_stays(run: Callable[[Scenario], None]) -> None:
+def test_the_first_cluster_id_is_kept(run: Callable[[Scenario], None]) -> None:
     async def scenario(store: FileMetadataStore) -> None:
         assert await ensure_cluster_id(store, "first") == "first"
         assert await ensure_cluster_id(store, "second") == "first"
@@ -43,7 +43,7 @@ def test_the_first_cluster_id_stays(run: Callable[[Scenario], None]) -> None:
     run(scenario)
 
 
-def test_a_keeper_says_when_its_lease_is_lost(run: Callable[[Scenario], None]) -> None:
+def test_a_keeper_reports_a_lost_lease(run: Callable[[Scenario], None]) -> None:
     async def scenario(store: FileMetadataStore) -> None:
         lost = asyncio.Event()
         keeper = await LeaseKeeper.start(store, ttl_ms=1000, interval_ms=1, on_lost=lost.set)
@@ -54,7 +54,7 @@ def test_a_keeper_says_when_its_lease_is_lost(run: Callable[[Scenario], None]) -
     run(scenario)
 
 
-def test_a_stopped_keeper_gives_the_lease_back(run: Callable[[Scenario], None]) -> None:
+def test_a_stopped_keeper_revokes_its_lease(run: Callable[[Scenario], None]) -> None:
     async def scenario(store: FileMetadataStore) -> None:
         keeper = await LeaseKeeper.start(store)
         await store.txn([], [Put("/x", b"", keeper.lease)])

@@ -1,4 +1,4 @@
-"""A key under a lease: taken, held against others, taken anew when it was lost."""
+"""A key under a lease: taken at the start, respected by others, and taken again after a loss."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_key_is_held_until_the_stop(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_live_holder_is_respected(tmp_path: Path) -> None:
+def test_the_key_of_another_live_process_is_not_taken(tmp_path: Path) -> None:
     async def scenario(store: FileMetadataStore) -> None:
         other = session(store)
         await other.start()
@@ -64,7 +64,7 @@ def test_a_live_holder_is_respected(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_key_that_was_written_under_the_own_lease_is_held(tmp_path: Path) -> None:
+def test_a_key_written_under_the_own_lease_is_held(tmp_path: Path) -> None:
     """An attempt whose outcome was unknown may have written the key."""
 
     async def scenario(store: FileMetadataStore) -> None:
@@ -82,7 +82,7 @@ def test_a_key_that_was_written_under_the_own_lease_is_held(tmp_path: Path) -> N
     run(tmp_path, scenario)
 
 
-def test_the_lease_of_an_earlier_life_is_ended_at_once(tmp_path: Path) -> None:
+def test_the_lease_of_an_earlier_process_is_revoked(tmp_path: Path) -> None:
     async def scenario(store: FileMetadataStore) -> None:
         lease = await store.grant_lease(TTL_MS)
         await store.txn([], [Put(KEY, b"killed", lease)])
@@ -92,7 +92,7 @@ def test_the_lease_of_an_earlier_life_is_ended_at_once(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_lost_key_is_taken_anew_with_a_new_epoch(tmp_path: Path) -> None:
+def test_a_lost_key_is_taken_again_with_a_new_epoch(tmp_path: Path) -> None:
     async def scenario(store: FileMetadataStore) -> None:
         leases: list[int] = []
         taken: asyncio.Queue[int] = asyncio.Queue()
@@ -122,7 +122,7 @@ def test_a_lost_key_is_taken_anew_with_a_new_epoch(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_disk_that_takes_no_note_of_the_new_life_is_tried_again(tmp_path: Path) -> None:
+def test_a_full_disk_delays_taking_the_key_again(tmp_path: Path) -> None:
     async def scenario(store: FileMetadataStore) -> None:
         leases: list[int] = []
         taken: asyncio.Queue[int] = asyncio.Queue()
@@ -152,7 +152,7 @@ def test_a_disk_that_takes_no_note_of_the_new_life_is_tried_again(tmp_path: Path
     run(tmp_path, scenario)
 
 
-def test_another_holder_ends_the_process(tmp_path: Path) -> None:
+def test_the_session_fails_if_another_process_holds_the_key(tmp_path: Path) -> None:
     async def scenario(store: FileMetadataStore) -> None:
         failed: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
         claim = Claim(KEY, lambda is_first: b"mine")
@@ -171,7 +171,7 @@ def test_another_holder_ends_the_process(tmp_path: Path) -> None:
     run(tmp_path, scenario)
 
 
-def test_a_store_that_is_another_one_is_not_written_to(tmp_path: Path) -> None:
+def test_the_store_of_another_cluster_is_not_written(tmp_path: Path) -> None:
     async def scenario(store: FileMetadataStore) -> None:
         with pytest.raises(OtherStoreError, match="not the store of the same cluster"):
             await session(store, guard=Compare.create_revision("/cluster/id", 17)).start()

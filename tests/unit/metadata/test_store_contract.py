@@ -1,4 +1,6 @@
-"""What every metadata store must do: the file-backed one, and etcd in each release that this machine has."""
+"""The contract of every metadata store, tested with the file store and with each release of etcd on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ HISTORY_EVENTS = 20
 
 
 class StoreUnderTest(Protocol):
-    """A store, and what the suite needs beside the contract."""
+    """A store, with the additional operations that the tests need."""
 
     @property
     def store(self) -> MetadataStore: ...
@@ -47,14 +49,14 @@ class StoreUnderTest(Protocol):
     async def pass_time(self, duration_ms: int) -> None: ...
 
     async def compact(self) -> None:
-        """Make revisions up to now unwatchable."""
+        """Compacts the history, so that watches of revisions up to now are refused."""
         ...
 
     async def end(self) -> None: ...
 
 
 class FileStoreUnderTest:
-    """The file-backed store with a clock of its own."""
+    """The file store, with its own clock."""
 
     def __init__(self, directory: Path) -> None:
         self.now_ms = 0
@@ -75,7 +77,7 @@ class FileStoreUnderTest:
 
 
 class LeaseCountingStore(EtcdMetadataStore):
-    """Knows its leases: one left behind would end, and make a revision, in the middle of another test."""
+    """Tracks the leases, because a remaining lease would expire and create a revision during another test."""
 
     def __init__(self, options: EtcdOptions) -> None:
         super().__init__(options)
@@ -87,7 +89,7 @@ class LeaseCountingStore(EtcdMetadataStore):
 
 
 class EtcdStoreUnderTest:
-    """A key prefix of a real etcd; time passes by itself."""
+    """A key prefix in a real etcd, with real time."""
 
     def __init__(self, server: EtcdProcess, prefix: str) -> None:
         self._options = EtcdOptions(server.endpoints, prefix=prefix)
@@ -119,7 +121,7 @@ _numbers = itertools.count()
 def run(
     request: pytest.FixtureRequest, tmp_path: Path, etcd_server: Callable[[str], EtcdProcess]
 ) -> Callable[[Scenario], None]:
-    """Runs a scenario on a fresh store, on a loop of its own."""
+    """Runs a scenario on a fresh store, in its own event loop."""
 
     def fresh_store() -> StoreUnderTest:
         if request.param == "file":
@@ -163,7 +165,7 @@ def test_revisions_and_versions_of_a_key(run: Callable[[Scenario], None]) -> Non
     run(scenario)
 
 
-def test_what_changes_nothing_takes_no_revision(run: Callable[[Scenario], None]) -> None:
+def test_a_transaction_without_changes_has_no_revision(run: Callable[[Scenario], None]) -> None:
     async def scenario(under_test: StoreUnderTest) -> None:
         store = under_test.store
         revision = await _put(store, "/a", b"1")
@@ -261,7 +263,7 @@ def test_invalid_transactions_change_nothing(run: Callable[[Scenario], None]) ->
     run(scenario)
 
 
-def test_concurrent_increments_lose_none(run: Callable[[Scenario], None]) -> None:
+def test_no_concurrent_increment_is_lost(run: Callable[[Scenario], None]) -> None:
     async def scenario(under_test: StoreUnderTest) -> None:
         store = under_test.store
         await _put(store, "/counter", b"0")
@@ -285,7 +287,7 @@ def test_concurrent_increments_lose_none(run: Callable[[Scenario], None]) -> Non
     run(scenario)
 
 
-def test_watch_shows_past_and_future_once_in_order(run: Callable[[Scenario], None]) -> None:
+def test_a_watch_has_past_and_future_events_once_in_order(run: Callable[[Scenario], None]) -> None:
     async def scenario(under_test: StoreUnderTest) -> None:
         store = under_test.store
         await _put(store, "/w/old", b"0")
@@ -328,7 +330,7 @@ def test_watch_of_compacted_revisions_is_refused(run: Callable[[Scenario], None]
     run(scenario)
 
 
-def test_lease_ends_with_its_keys(run: Callable[[Scenario], None]) -> None:
+def test_an_expired_lease_deletes_its_keys(run: Callable[[Scenario], None]) -> None:
     async def scenario(under_test: StoreUnderTest) -> None:
         store = under_test.store
         lease, other = await store.grant_lease(2000), await store.grant_lease(60_000)
@@ -354,7 +356,7 @@ def test_lease_ends_with_its_keys(run: Callable[[Scenario], None]) -> None:
     run(scenario)
 
 
-def test_revoked_lease_takes_all_its_keys_at_one_revision(run: Callable[[Scenario], None]) -> None:
+def test_a_revoked_lease_deletes_its_keys_at_one_revision(run: Callable[[Scenario], None]) -> None:
     async def scenario(under_test: StoreUnderTest) -> None:
         store = under_test.store
         lease = await store.grant_lease(60_000)
@@ -406,11 +408,11 @@ _COMPARES = st.lists(
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(_COMPARES, _OPERATIONS, _OPERATIONS), max_size=8))
-def test_watching_rebuilds_the_listing(
+def test_a_watch_gives_the_next_listing(
     run: Callable[[Scenario], None],
     transactions: list[tuple[list[Compare], list[Operation], list[Operation]]],
 ) -> None:
-    """Whoever lists and then watches holds what the next listing says, whatever was done."""
+    """A listing and the events of a watch from its revision on give the next listing."""
 
     async def scenario(under_test: StoreUnderTest) -> None:
         store = under_test.store

@@ -1,4 +1,4 @@
-"""Commands, registrations and refusals come back from protobuf as they were."""
+"""Commands, registrations and refusals are converted to protobuf and back without loss."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ _results = st.builds(
 
 
 @given(_leader_and_isrs | _update_metadatas | _stop_replicas)
-def test_a_command_comes_back_as_it_was(sent: Any) -> None:
+def test_a_command_is_converted_without_loss(sent: Any) -> None:
     encoded = command_message(sent).SerializeToString()
     assert command(pb.Command.FromString(encoded)) == sent
 
@@ -123,13 +123,13 @@ def test_an_envelope_before_the_encoded_command_makes_one_message(sent: UpdateMe
 
 
 @given(_results)
-def test_a_result_comes_back_as_it_was(sent: CommandResult) -> None:
+def test_a_result_is_converted_without_loss(sent: CommandResult) -> None:
     encoded = result_message(sent).SerializeToString()
     assert command_result(pb.CommandResult.FromString(encoded)) == sent
 
 
 @given(_registrations)
-def test_a_registration_comes_back_as_it_was(sent: BrokerRegistration) -> None:
+def test_a_registration_is_converted_without_loss(sent: BrokerRegistration) -> None:
     encoded = registration_message(sent).SerializeToString()
     assert registration(cluster_pb2.BrokerRegistration.FromString(encoded)) == sent
 
@@ -141,12 +141,12 @@ def test_a_refusal_keeps_code_and_message(code: ErrorCode, text: str | None) -> 
     assert (received.code, received.message) == (code, text)
 
 
-def test_a_code_of_a_newer_version_is_an_unknown_error_that_names_it() -> None:
+def test_an_unknown_code_becomes_an_unknown_error_with_its_number() -> None:
     received = refusal(cluster_pb2.Refusal(code=9999, message="so new"))
     assert (received.code, received.message) == (ErrorCode.UNKNOWN_SERVER_ERROR, "error 9999: so new")
 
 
-def test_what_is_absent_and_what_is_empty_are_kept_apart() -> None:
+def test_absent_and_empty_values_are_distinguished() -> None:
     for absent_or_empty in cast("tuple[dict[str, Any] | None, ...]", (None, {})):
         sent = UpdateMetadata(1, 2, (), broker_configs=absent_or_empty, feature_levels=absent_or_empty)
         received = command(pb.Command.FromString(command_message(sent).SerializeToString()))
@@ -168,7 +168,8 @@ def test_a_command_of_an_unknown_kind_is_none() -> None:
 @pytest.mark.parametrize(
     ("fields", "message", "apart"),
     [
-        # Where a field stands elsewhere: a partition's topic and its id with all of that topic's partitions.
+        # The fields that the message has elsewhere: the topic and the topic id of a partition are those of
+        # all its partitions.
         (PartitionState._fields, pb.PartitionState, {"topic", "topic_id"}),
         (BrokerRegistration._fields, cluster_pb2.BrokerRegistration, set()),
         (Endpoint._fields, cluster_pb2.Endpoint, set()),
@@ -179,5 +180,5 @@ def test_a_command_of_an_unknown_kind_is_none() -> None:
     ],
 )
 def test_no_field_is_forgotten(fields: tuple[str, ...], message: Any, apart: set[str]) -> None:
-    """A field that someone adds to a dataclass has to be added to its message."""
+    """A field that is added to a dataclass must be added to its message."""
     assert set(fields) - apart == {field.name for field in message.DESCRIPTOR.fields}

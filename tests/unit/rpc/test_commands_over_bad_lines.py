@@ -1,4 +1,4 @@
-"""Command streams over connections that break: whatever breaks, a broker sees the commands in their order."""
+"""Command streams over connections that break: a broker always receives the commands in their order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMMANDS = 40
 
 
 class SlowBroker:
-    """Notes begin and end of each command by its number, and takes a moment for each."""
+    """Records begin and end of each command by its number. Each command takes some time."""
 
     def __init__(self, randomness: random.Random) -> None:
         self.begun: list[int] = []
@@ -46,8 +46,8 @@ class SlowBroker:
 
 
 async def _send_all(channels: GrpcBrokerChannels, broker: BrokerRegistration) -> None:
-    """As the controller does: one after the other, each again until it is answered."""
-    filling = "x" * 300_000  # in many pieces, so that some are cut within
+    """Sends commands like the controller, one after the other, and repeats each until it is answered."""
+    filling = "x" * 300_000  # so many bytes that some cuts are within a command
     for number in range(COMMANDS):
         command = UpdateMetadata(number, 1, (), broker_configs={"": {"filling": filling}})
         while True:
@@ -82,14 +82,14 @@ def test_commands_stay_in_order_when_connections_break(seed: int) -> None:
         await server.stop()
         assert broker.begun == sorted(broker.begun)
         assert set(broker.begun) == set(range(COMMANDS))
-        assert broker.ended == broker.begun  # none broken off
+        assert broker.ended == broker.begun  # no command was aborted
         assert broker.together == 1
-        assert len(broker.begun) > COMMANDS  # some came twice, else nothing was tried
+        assert len(broker.begun) > COMMANDS  # some commands arrived twice, as the test intends
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 
 
-def test_a_line_that_swallows_everything_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_connection_that_loses_everything_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     options = dict(grpc_transport._CHANNEL_OPTIONS) | {
         "grpc.keepalive_time_ms": 200,
         "grpc.keepalive_timeout_ms": 200,

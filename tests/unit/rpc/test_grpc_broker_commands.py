@@ -1,4 +1,4 @@
-"""The controller's commands over real gRPC connections, to brokers that record what they are told."""
+"""The controller's commands over real gRPC connections, to brokers that record them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ EPOCH = 100
 
 
 class RecordingBroker:
-    """Records; `before` runs first in each command, and `result` is its answer."""
+    """Records commands. `before` runs first in each command, and `result` is its result."""
 
     def __init__(self) -> None:
         self.commands: list[Any] = []
@@ -57,8 +57,8 @@ class RecordingBroker:
         return self.result
 
 
-class Door:
-    """A broker's gRPC door, which may be closed and opened at the same address."""
+class CommandServer:
+    """A broker's gRPC server, which can be stopped and started at the same address."""
 
     def __init__(self, broker: BrokerCommands, broker_id: int = 1) -> None:
         self._broker = broker
@@ -82,14 +82,14 @@ class Door:
 @asynccontextmanager
 async def opened(
     broker: BrokerCommands, broker_epoch: int | None = EPOCH
-) -> AsyncIterator[tuple[Door, GrpcBrokerChannels]]:
-    door, channels = Door(broker), GrpcBrokerChannels()
-    await door.open(broker_epoch)
+) -> AsyncIterator[tuple[CommandServer, GrpcBrokerChannels]]:
+    server, channels = CommandServer(broker), GrpcBrokerChannels()
+    await server.open(broker_epoch)
     try:
-        yield door, channels
+        yield server, channels
     finally:
         await channels.close()
-        await door.close()
+        await server.close()
 
 
 def update(number: int, controller_epoch: int = 1) -> UpdateMetadata:
@@ -103,11 +103,13 @@ def run(scenario: Awaitable[None]) -> None:
     asyncio.run(within_a_minute())
 
 
-async def sent_until_it_arrives(channels: GrpcBrokerChannels, door: Door, command: UpdateMetadata) -> None:
-    """What the controller does: again and again while the broker isn't reached."""
+async def sent_until_it_arrives(
+    channels: GrpcBrokerChannels, server: CommandServer, command: UpdateMetadata
+) -> None:
+    """Repeats a command while the broker is unreachable, like the controller."""
     while True:
         try:
-            await channels.channel(door.registration()).update_metadata(command)
+            await channels.channel(server.registration()).update_metadata(command)
             return
         except ConnectionError:
             await asyncio.sleep(0.01)
@@ -118,8 +120,8 @@ def test_commands_arrive_in_order_and_are_answered() -> None:
         broker = RecordingBroker()
         refused = {TopicPartition("t", 3): ErrorCode.KAFKA_STORAGE_ERROR}
         broker.result = CommandResult(ErrorCode.NONE, refused)
-        async with opened(broker) as (door, channels):
-            channel = channels.channel(door.registration())
+        async with opened(broker) as (server, channels):
+            channel = channels.channel(server.registration())
             sent = [
                 LeaderAndIsr(1, 1, (), {"t": {"retention.ms": "1"}}, is_full=True),
                 *(update(number) for number in range(50)),
@@ -133,36 +135,38 @@ def test_commands_arrive_in_order_and_are_answered() -> None:
     run(scenario())
 
 
-def test_the_same_channel_serves_one_life() -> None:
+def test_a_channel_serves_one_registration() -> None:
     async def scenario() -> None:
-        async with opened(RecordingBroker()) as (door, channels):
-            assert channels.channel(door.registration()) is channels.channel(door.registration())
-            assert channels.channel(door.registration()) is not channels.channel(door.registration(EPOCH + 1))
+        async with opened(RecordingBroker()) as (server, channels):
+            assert channels.channel(server.registration()) is channels.channel(server.registration())
+            assert channels.channel(server.registration()) is not channels.channel(
+                server.registration(EPOCH + 1)
+            )
 
     run(scenario())
 
 
-def test_a_broker_without_an_address_can_not_be_reached() -> None:
+def test_a_broker_without_an_address_is_unreachable() -> None:
     with pytest.raises(ConnectionError, match="no gRPC address"):
         GrpcBrokerChannels().channel(BrokerRegistration(1, EPOCH, ()))
 
 
-def test_after_the_server_was_gone_the_next_command_finds_it_again() -> None:
+def test_a_command_reaches_a_server_that_has_returned() -> None:
     async def scenario() -> None:
         broker = RecordingBroker()
-        async with opened(broker) as (door, channels):
-            await channels.channel(door.registration()).update_metadata(update(1))
-            await door.close()
+        async with opened(broker) as (server, channels):
+            await channels.channel(server.registration()).update_metadata(update(1))
+            await server.close()
             with pytest.raises(ConnectionError):
-                await channels.channel(door.registration()).update_metadata(update(2))
-            await door.open()
-            await sent_until_it_arrives(channels, door, update(2))
+                await channels.channel(server.registration()).update_metadata(update(2))
+            await server.open()
+            await sent_until_it_arrives(channels, server, update(2))
             assert broker.commands == [update(1), update(2)]
 
     run(scenario())
 
 
-def test_a_stop_sees_the_command_under_way_through() -> None:
+def test_a_stop_waits_for_the_command_in_progress() -> None:
     async def scenario() -> None:
         broker = RecordingBroker()
         begun, go_on = asyncio.Event(), asyncio.Event()
@@ -172,11 +176,11 @@ def test_a_stop_sees_the_command_under_way_through() -> None:
             await go_on.wait()
 
         broker.before = held_up
-        async with opened(broker) as (door, channels):
-            asked = asyncio.create_task(channels.channel(door.registration()).update_metadata(update(1)))
+        async with opened(broker) as (server, channels):
+            asked = asyncio.create_task(channels.channel(server.registration()).update_metadata(update(1)))
             await begun.wait()
-            closing = asyncio.create_task(door.close())
-            with pytest.raises(ConnectionError):  # nobody knows what became of it
+            closing = asyncio.create_task(server.close())
+            with pytest.raises(ConnectionError):  # its outcome is unknown
                 await asked
             assert not closing.done()
             go_on.set()
@@ -186,7 +190,7 @@ def test_a_stop_sees_the_command_under_way_through() -> None:
     run(scenario())
 
 
-def test_what_the_caller_gives_up_is_carried_out_and_the_next_command_follows_it() -> None:
+def test_a_cancelled_command_is_executed_before_the_next_one() -> None:
     async def scenario() -> None:
         broker = RecordingBroker()
         begun, go_on = asyncio.Event(), asyncio.Event()
@@ -196,8 +200,8 @@ def test_what_the_caller_gives_up_is_carried_out_and_the_next_command_follows_it
             await go_on.wait()
 
         broker.before = held_up
-        async with opened(broker) as (door, channels):
-            channel = channels.channel(door.registration())
+        async with opened(broker) as (server, channels):
+            channel = channels.channel(server.registration())
             given_up = asyncio.create_task(channel.update_metadata(update(1)))
             await begun.wait()
             given_up.cancel()
@@ -210,49 +214,49 @@ def test_what_the_caller_gives_up_is_carried_out_and_the_next_command_follows_it
     run(scenario())
 
 
-def test_commands_for_an_earlier_life_are_refused() -> None:
+def test_commands_for_an_earlier_registration_are_refused() -> None:
     async def scenario() -> None:
         broker = RecordingBroker()
-        async with opened(broker, EPOCH + 1) as (door, channels):
-            result = await channels.channel(door.registration(EPOCH)).update_metadata(update(1))
+        async with opened(broker, EPOCH + 1) as (server, channels):
+            result = await channels.channel(server.registration(EPOCH)).update_metadata(update(1))
             assert result == CommandResult(ErrorCode.STALE_BROKER_EPOCH)
             assert broker.commands == []
-            assert await channels.channel(door.registration(EPOCH + 1)).update_metadata(update(2))
+            assert await channels.channel(server.registration(EPOCH + 1)).update_metadata(update(2))
             assert broker.commands == [update(2)]
 
     run(scenario())
 
 
-def test_a_broker_that_does_not_know_its_epoch_yet_lets_commands_wait() -> None:
+def test_commands_wait_until_the_broker_knows_its_epoch() -> None:
     async def scenario() -> None:
         broker = RecordingBroker()
-        async with opened(broker, None) as (door, channels):
-            asked = asyncio.create_task(channels.channel(door.registration()).update_metadata(update(1)))
+        async with opened(broker, None) as (server, channels):
+            asked = asyncio.create_task(channels.channel(server.registration()).update_metadata(update(1)))
             await asyncio.sleep(0.1)
             assert broker.commands == []
-            door.service.set_broker_epoch(EPOCH)
+            server.service.set_broker_epoch(EPOCH)
             assert await asked == CommandResult()
             assert broker.commands == [update(1)]
 
     run(scenario())
 
 
-def test_a_life_that_never_comes_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_command_for_an_unknown_later_registration_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grpc_broker_server, "EPOCH_WAIT_MS", 50)
 
     async def scenario() -> None:
-        async with opened(RecordingBroker(), EPOCH - 1) as (door, channels):
+        async with opened(RecordingBroker(), EPOCH - 1) as (server, channels):
             with pytest.raises(ConnectionError, match="this is broker 1 of epoch 99"):
-                await channels.channel(door.registration()).update_metadata(update(1))
+                await channels.channel(server.registration()).update_metadata(update(1))
 
     run(scenario())
 
 
-def test_another_broker_at_the_address_takes_nothing() -> None:
+def test_another_broker_at_the_address_executes_nothing() -> None:
     async def scenario() -> None:
         broker = RecordingBroker()
-        async with opened(broker) as (door, channels):
-            other = door.registration()._replace(broker_id=2)
+        async with opened(broker) as (server, channels):
+            other = server.registration()._replace(broker_id=2)
             with pytest.raises(ConnectionError, match="for broker 2"):
                 await channels.channel(other).update_metadata(update(1))
             assert broker.commands == []
@@ -260,21 +264,21 @@ def test_another_broker_at_the_address_takes_nothing() -> None:
     run(scenario())
 
 
-def test_a_copy_that_comes_after_later_commands_is_not_carried_out() -> None:
+def test_a_copy_that_arrives_after_later_commands_is_not_executed() -> None:
     async def scenario() -> None:
         broker = RecordingBroker()
-        async with opened(broker) as (door, channels):
+        async with opened(broker) as (server, channels):
             for number in (1, 2, 3):
-                await channels.channel(door.registration()).update_metadata(update(number))
+                await channels.channel(server.registration()).update_metadata(update(number))
             late = command_message(update(1))
             late.id, late.broker_id, late.broker_epoch = 1, 1, EPOCH
-            async with open_channel(door.address) as channel:
+            async with open_channel(server.address) as channel:
                 stream = BrokerCommandsStub(channel).Commands()
                 await stream.write(late)
                 answer = await stream.read()
                 assert isinstance(answer, pb.CommandAnswer)
                 assert answer.WhichOneof("outcome") == "not_carried_out"
-                # The next controller numbers anew.
+                # The next controller starts its ids again.
                 late.update_metadata.controller_epoch = 2
                 await stream.write(late)
                 answer = await stream.read()
@@ -298,7 +302,7 @@ def test_a_copy_that_comes_after_later_commands_is_not_carried_out() -> None:
         (RuntimeError("a bug"), "UNKNOWN_SERVER_ERROR", "RuntimeError('a bug')"),
     ],
 )
-def test_a_broker_that_fails_at_a_command_says_so(raised: Exception, code: str, message: str | None) -> None:
+def test_a_failed_command_is_reported(raised: Exception, code: str, message: str | None) -> None:
     async def scenario() -> None:
         broker = RecordingBroker()
 
@@ -306,20 +310,20 @@ def test_a_broker_that_fails_at_a_command_says_so(raised: Exception, code: str, 
             raise raised
 
         broker.before = fails
-        async with opened(broker) as (door, channels):
-            channel = channels.channel(door.registration())
+        async with opened(broker) as (server, channels):
+            channel = channels.channel(server.registration())
             with pytest.raises(KafkaError) as caught:
                 await channel.update_metadata(update(1))
             assert (caught.value.code.name, caught.value.message) == (code, message)
             broker.before = None
-            assert await channel.update_metadata(update(2)) == CommandResult()  # the stream goes on
+            assert await channel.update_metadata(update(2)) == CommandResult()  # the stream continues
 
     run(scenario())
 
 
 def test_a_command_of_an_unknown_kind_is_refused() -> None:
     async def scenario() -> None:
-        async with opened(RecordingBroker()) as (door, _), open_channel(door.address) as channel:
+        async with opened(RecordingBroker()) as (server, _), open_channel(server.address) as channel:
             stream = BrokerCommandsStub(channel).Commands()
             await stream.write(pb.Command(id=1, broker_id=1, broker_epoch=EPOCH))
             answer = await stream.read()
@@ -330,7 +334,7 @@ def test_a_command_of_an_unknown_kind_is_refused() -> None:
 
 
 def test_metadata_of_2000_partitions_reaches_three_brokers() -> None:
-    """Far more than gRPC's own limit of 4 MiB a message, too."""
+    """The command is also far larger than gRPC's default limit of 4 MiB."""
     topic_id = uuid.UUID(int=1)
     states = tuple(
         PartitionState("t" * 200, topic_id, p, 1, 7, (1, 2, 3), (1, 2, 3), 1, partition_epoch=10**6 + p)
@@ -342,25 +346,25 @@ def test_metadata_of_2000_partitions_reaches_three_brokers() -> None:
     async def scenario() -> None:
         brokers = [RecordingBroker() for _ in range(3)]
         channels = GrpcBrokerChannels()
-        doors = [Door(broker, broker_id) for broker_id, broker in enumerate(brokers, 1)]
-        for door in doors:
-            await door.open()
-        await asyncio.gather(*(channels.channel(d.registration()).update_metadata(command) for d in doors))
+        servers = [CommandServer(broker, broker_id) for broker_id, broker in enumerate(brokers, 1)]
+        for server in servers:
+            await server.open()
+        await asyncio.gather(*(channels.channel(d.registration()).update_metadata(command) for d in servers))
         assert [broker.commands for broker in brokers] == [[command]] * 3
         await channels.close()
-        for door in doors:
-            await door.close()
+        for server in servers:
+            await server.close()
 
     run(scenario())
 
 
-def test_a_command_above_the_limit_is_refused_where_it_is_sent() -> None:
+def test_the_sender_refuses_a_command_above_the_limit() -> None:
     command = UpdateMetadata(1, 1, (), broker_configs={"": {"name": "x" * (65 * 1024 * 1024)}})
 
     async def scenario() -> None:
-        async with opened(RecordingBroker()) as (door, channels):
+        async with opened(RecordingBroker()) as (server, channels):
             with pytest.raises(KafkaError) as caught:
-                await channels.channel(door.registration()).update_metadata(command)
+                await channels.channel(server.registration()).update_metadata(command)
             assert caught.value.code is ErrorCode.MESSAGE_TOO_LARGE
 
     run(scenario())
@@ -368,15 +372,15 @@ def test_a_command_above_the_limit_is_refused_where_it_is_sent() -> None:
 
 def test_two_servers_can_not_have_one_address() -> None:
     async def scenario() -> None:
-        async with opened(RecordingBroker()) as (door, _):
+        async with opened(RecordingBroker()) as (server, _):
             second = RpcServer(BrokerCommandsService(RecordingBroker(), 2))
             with pytest.raises(OSError, match="can't listen on"):
-                await second.start(door.address)
+                await second.start(server.address)
 
     run(scenario())
 
 
-def test_closed_channels_fail_what_is_under_way() -> None:
+def test_commands_in_progress_fail_when_channels_are_closed() -> None:
     async def scenario() -> None:
         broker = RecordingBroker()
         begun, go_on = asyncio.Event(), asyncio.Event()
@@ -386,8 +390,8 @@ def test_closed_channels_fail_what_is_under_way() -> None:
             await go_on.wait()
 
         broker.before = held_up
-        async with opened(broker) as (door, channels):
-            asked = asyncio.create_task(channels.channel(door.registration()).update_metadata(update(1)))
+        async with opened(broker) as (server, channels):
+            asked = asyncio.create_task(channels.channel(server.registration()).update_metadata(update(1)))
             await begun.wait()
             await channels.close()
             with pytest.raises(ConnectionError):

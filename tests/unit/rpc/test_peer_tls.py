@@ -1,4 +1,6 @@
-"""TLS among the services: gRPC and sessions, with certificates that are right, wrong, expired, renewed."""
+"""TLS between the services: gRPC calls and sessions, with valid, foreign, expired and renewed
+certificates.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +32,13 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def ours(tmp_path: Path, authority: Authority) -> Path:
-    """The directory of a service's own certificate."""
+    """Returns the directory of a service's own certificate."""
     put_identity(tmp_path / "ours", authority)
     return tmp_path / "ours"
 
 
 class Echo:
-    """An RpcService."""
+    """An RpcService that returns its requests."""
 
     def add_to(self, server: grpc.aio.Server) -> None:
         async def say(request: bytes, context: object) -> bytes:
@@ -51,8 +53,8 @@ class Echo:
         pass
 
 
-class GrpcDoor:
-    """`knock` raises ConnectionError for a caller who isn't let in, or does not like the door."""
+class EchoServer:
+    """An RpcServer. `call` raises ConnectionError if either side rejects the other."""
 
     def __init__(self, tls: PeerTls | None) -> None:
         self._server = RpcServer(Echo(), tls=tls)
@@ -61,7 +63,7 @@ class GrpcDoor:
     async def open(self) -> None:
         self._address = await self._server.start("127.0.0.1:0")
 
-    async def knock(self, tls: PeerTls | None) -> None:
+    async def call(self, tls: PeerTls | None) -> None:
         async with open_channel(self._address, tls) as channel:
             try:
                 assert await channel.unary_unary(METHOD)(b"hello", timeout=TIMEOUT_S) == b"hello"
@@ -73,7 +75,7 @@ class GrpcDoor:
 
 
 class _End:
-    """A SessionEnd."""
+    """A SessionEnd that waits for Welcome."""
 
     def __init__(self) -> None:
         self.welcomed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -85,14 +87,14 @@ class _End:
         self.welcomed.set_exception(ConnectionError("the session was closed"))
 
 
-class _Porter:
-    """A SessionAcceptor, and the ends that it makes: each answers with Welcome."""
+class _Acceptor:
+    """A SessionAcceptor and its ends, which answer with Welcome."""
 
     def __init__(self, line: SessionLine | None = None) -> None:
         self.line = line
 
-    def accept(self, line: SessionLine) -> _Porter:
-        return _Porter(line)
+    def accept(self, line: SessionLine) -> _Acceptor:
+        return _Acceptor(line)
 
     def received(self, items: list[Item]) -> None:
         assert self.line is not None
@@ -102,17 +104,17 @@ class _Porter:
         pass
 
 
-class SessionsDoor:
-    """As GrpcDoor."""
+class SessionServer:
+    """An RpcServer that accepts sessions. `call` raises ConnectionError if either side rejects the other."""
 
     def __init__(self, tls: PeerTls | None) -> None:
-        self._server = RpcServer(CoordinatorSessionsService(_Porter()), tls=tls)
+        self._server = RpcServer(CoordinatorSessionsService(_Acceptor()), tls=tls)
         self._address = ""
 
     async def open(self) -> None:
         self._address = await self._server.start("127.0.0.1:0")
 
-    async def knock(self, tls: PeerTls | None) -> None:
+    async def call(self, tls: PeerTls | None) -> None:
         connector, end = GrpcSessionConnector(tls), _End()
         try:
             line = connector.connect(BrokerRegistration(1, 1, (), rpc_address=self._address), end)
@@ -126,50 +128,54 @@ class SessionsDoor:
         await self._server.stop()
 
 
-Door = GrpcDoor | SessionsDoor
-doors = pytest.mark.parametrize("make_door", [GrpcDoor, SessionsDoor])
-Scenario = Callable[[Door], Awaitable[None]]
+TlsServer = EchoServer | SessionServer
+servers = pytest.mark.parametrize("make_server", [EchoServer, SessionServer])
+Scenario = Callable[[TlsServer], Awaitable[None]]
 
 
-def behind(make_door: Callable[[PeerTls | None], Door], tls: PeerTls | None, scenario: Scenario) -> None:
+def serve(
+    make_server: Callable[[PeerTls | None], TlsServer], tls: PeerTls | None, scenario: Scenario
+) -> None:
     async def live() -> None:
-        door = make_door(tls)
-        await door.open()
+        server = make_server(tls)
+        await server.open()
         try:
-            await asyncio.wait_for(scenario(door), 50)
+            await asyncio.wait_for(scenario(server), 50)
         finally:
-            await door.close()
+            await server.close()
 
     uvloop.run(live())
 
 
-@doors
-def test_both_sides_show_a_certificate(make_door: type[Door], ours: Path) -> None:
-    async def scenario(door: Door) -> None:
-        await door.knock(tls_of(ours))
+@servers
+def test_both_sides_show_a_certificate(make_server: type[TlsServer], ours: Path) -> None:
+    async def scenario(server: TlsServer) -> None:
+        await server.call(tls_of(ours))
 
-    behind(make_door, tls_of(ours), scenario)
+    serve(make_server, tls_of(ours), scenario)
 
 
-@doors
-def test_who_is_not_let_in(make_door: type[Door], tmp_path: Path, ours: Path, authority: Authority) -> None:
+@servers
+def test_clients_that_the_server_rejects(
+    make_server: type[TlsServer], tmp_path: Path, ours: Path, authority: Authority
+) -> None:
     put_identity(tmp_path / "foreign", new_authority(tmp_path, "other"))
-    shutil.copyfile(ours / "ca.crt", tmp_path / "foreign" / "ca.crt")  # it would trust us
+    shutil.copyfile(ours / "ca.crt", tmp_path / "foreign" / "ca.crt")  # it trusts our authority
     put_identity(tmp_path / "expired", authority, expired=True)
 
-    async def scenario(door: Door) -> None:
+    async def scenario(server: TlsServer) -> None:
         for caller in (None, tls_of(tmp_path / "foreign"), tls_of(tmp_path / "expired")):
             with pytest.raises(ConnectionError):
-                await door.knock(caller)
-        await door.knock(tls_of(ours))
+                await server.call(caller)
+        await server.call(tls_of(ours))
 
-    behind(make_door, tls_of(ours), scenario)
+    serve(make_server, tls_of(ours), scenario)
 
 
-@doors
+@servers
 @pytest.mark.parametrize("fault", ["foreign", "expired", "wrong name", "plain text"])
-def test_whom_a_caller_does_not_trust(
-    make_door: type[Door], tmp_path: Path, ours: Path, authority: Authority, fault: str
+def test_servers_that_the_client_rejects(
+    make_server: type[TlsServer], tmp_path: Path, ours: Path, authority: Authority, fault: str
 ) -> None:
     theirs = tmp_path / "theirs"
     if fault == "foreign":
@@ -183,45 +189,45 @@ def test_whom_a_caller_does_not_trust(
             expired=fault == "expired",
         )
 
-    async def scenario(door: Door) -> None:
+    async def scenario(server: TlsServer) -> None:
         with pytest.raises(ConnectionError):
-            await door.knock(tls_of(ours))
+            await server.call(tls_of(ours))
 
-    behind(make_door, None if fault == "plain text" else tls_of(theirs), scenario)
+    serve(make_server, None if fault == "plain text" else tls_of(theirs), scenario)
 
 
-@doors
-def test_certificates_are_renewed_while_the_door_is_open(
-    make_door: type[Door], tmp_path: Path, authority: Authority
+@servers
+def test_certificates_are_renewed_while_the_server_runs(
+    make_server: type[TlsServer], tmp_path: Path, authority: Authority
 ) -> None:
-    """First the certificate, then the authority, too: who has only the old one is not let in any more."""
+    """First the certificate is renewed, then also the authority. A client with only the old authority is then
+    rejected.
+    """
     put_identity(tmp_path / "theirs", authority, expired=True)
     put_identity(tmp_path / "before", authority)
     put_identity(tmp_path / "ours", authority)
     before, caller = tls_of(tmp_path / "before"), tls_of(tmp_path / "ours")
 
-    async def scenario(door: Door) -> None:
+    async def scenario(server: TlsServer) -> None:
         with pytest.raises(ConnectionError):
-            await door.knock(caller)
+            await server.call(caller)
         put_identity(tmp_path / "theirs", authority)
-        await door.knock(caller)
-        await door.knock(before)
+        await server.call(caller)
+        await server.call(before)
         new = new_authority(tmp_path, "new")
         put_identity(tmp_path / "theirs", new)
         with pytest.raises(ConnectionError):
-            await door.knock(caller)
+            await server.call(caller)
         put_identity(tmp_path / "ours", new)
-        await door.knock(caller)
-        (tmp_path / "before" / "ca.crt").write_bytes(new.certificate.read_bytes())  # now it trusts the door
+        await server.call(caller)
+        (tmp_path / "before" / "ca.crt").write_bytes(new.certificate.read_bytes())  # now it trusts the server
         with pytest.raises(ConnectionError):
-            await door.knock(before)
+            await server.call(before)
 
-    behind(make_door, tls_of(tmp_path / "theirs"), scenario)
+    serve(make_server, tls_of(tmp_path / "theirs"), scenario)
 
 
-def test_files_that_make_no_sense_are_told_at_the_start(
-    ours: Path, tmp_path: Path, authority: Authority
-) -> None:
+def test_invalid_files_are_reported_at_the_start(ours: Path, tmp_path: Path, authority: Authority) -> None:
     put_identity(tmp_path / "other", authority)
     shutil.copyfile(ours / "tls.key", tmp_path / "other" / "tls.key")
     with pytest.raises(OSError, match=r"tls\.crt and .*tls\.key do not match"):
@@ -234,7 +240,7 @@ def test_files_that_make_no_sense_are_told_at_the_start(
         tls_of(ours)
 
 
-def test_renewal_that_makes_no_sense_leaves_the_old_ones(ours: Path, authority: Authority) -> None:
+def test_invalid_renewed_files_are_not_used(ours: Path, authority: Authority) -> None:
     tls = tls_of(ours)
     before = tls.identity()
     assert tls.identity() is before

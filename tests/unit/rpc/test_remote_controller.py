@@ -1,5 +1,5 @@
-"""The controller's API over real gRPC connections: found through the store, asked again only where that is
-safe.
+"""The controller's API over real gRPC connections: the store names the controller, and only safe calls are
+repeated.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Hook = Callable[[], Awaitable[None]]
 
 
 class FakeController:
-    """Counts what it is asked; `before` runs first in each call and may raise."""
+    """Counts its calls. `before` runs first in each call and may raise."""
 
     def __init__(self, before: Hook | None = None) -> None:
         self.before = before
@@ -68,8 +68,8 @@ class FakeController:
             await self.before()
 
 
-class Town:
-    """A store, a remote controller that reads it, and the servers of controllers."""
+class Lab:
+    """A store, a remote controller that follows it, and the servers of controllers."""
 
     def __init__(self, store: FileMetadataStore) -> None:
         self.store = store
@@ -96,9 +96,9 @@ class Town:
 
 
 @asynccontextmanager
-async def town(path: Path) -> AsyncIterator[Town]:
+async def started_lab(path: Path) -> AsyncIterator[Lab]:
     store = FileMetadataStore.open(path, monotonic_ms=lambda: 0)
-    made = Town(store)
+    made = Lab(store)
     made.remote.start()
     try:
         yield made
@@ -129,17 +129,17 @@ async def refuse(code: ErrorCode, message: str | None = None) -> None:
     raise KafkaError(code, message)
 
 
-def test_requests_and_answers_pass_as_they_are(tmp_path: Path) -> None:
+def test_requests_and_answers_pass_unchanged(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with town(tmp_path) as place:
+        async with started_lab(tmp_path) as lab:
             controller = FakeController()
-            _, address = await place.serve(controller)
-            await place.elect(1, address)
-            answer = await place.remote.handle(ApiKey.CREATE_TOPICS, creation())
+            _, address = await lab.serve(controller)
+            await lab.elect(1, address)
+            answer = await lab.remote.handle(ApiKey.CREATE_TOPICS, creation())
             assert answer == CreateTopicsResponse(topics=[CreatableTopicResult(name="t")])
-            await place.remote.handle(ApiKey.DESCRIBE_CLIENT_QUOTAS, quotas())
-            assert await place.remote.allocate_producer_ids(3, 2**50) == ProducerIdBlock(2**40, 77)
-            remaining = await place.remote.controlled_shutdown(3, 2**50)
+            await lab.remote.handle(ApiKey.DESCRIBE_CLIENT_QUOTAS, quotas())
+            assert await lab.remote.allocate_producer_ids(3, 2**50) == ProducerIdBlock(2**40, 77)
+            remaining = await lab.remote.controlled_shutdown(3, 2**50)
             assert remaining == (TopicPartition("alone", 4),)
             assert controller.asked == [
                 (ApiKey.CREATE_TOPICS, creation()),
@@ -166,13 +166,13 @@ def test_refusals_keep_code_and_message(
         raise raised
 
     async def scenario() -> None:
-        async with town(tmp_path) as place:
-            _, address = await place.serve(FakeController(fails))
-            await place.elect(1, address)
+        async with started_lab(tmp_path) as lab:
+            _, address = await lab.serve(FakeController(fails))
+            await lab.elect(1, address)
             for call in (
-                place.remote.handle(ApiKey.CREATE_TOPICS, creation()),
-                place.remote.allocate_producer_ids(1, 1),
-                place.remote.controlled_shutdown(1, 1),
+                lab.remote.handle(ApiKey.CREATE_TOPICS, creation()),
+                lab.remote.allocate_producer_ids(1, 1),
+                lab.remote.controlled_shutdown(1, 1),
             ):
                 with pytest.raises(KafkaError) as caught:
                     await call
@@ -181,11 +181,11 @@ def test_refusals_keep_code_and_message(
     run(scenario())
 
 
-def test_a_version_that_the_api_has_not_is_refused(tmp_path: Path) -> None:
+def test_an_unknown_version_of_an_api_is_refused(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with town(tmp_path) as place:
+        async with started_lab(tmp_path) as lab:
             with pytest.raises(KafkaError) as caught:
-                await place.remote.handle(
+                await lab.remote.handle(
                     ApiKey.CREATE_TOPICS, ForwardedRequest(99, CreateTopicsRequest(topics=[]))
                 )
             assert caught.value.code is ErrorCode.UNSUPPORTED_VERSION
@@ -195,33 +195,31 @@ def test_a_version_that_the_api_has_not_is_refused(tmp_path: Path) -> None:
 
 def test_a_call_waits_for_a_controller(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with town(tmp_path) as place:
-            asked = asyncio.create_task(place.remote.handle(ApiKey.CREATE_TOPICS, creation()))
+        async with started_lab(tmp_path) as lab:
+            asked = asyncio.create_task(lab.remote.handle(ApiKey.CREATE_TOPICS, creation()))
             await asyncio.sleep(0.1)
-            _, address = await place.serve(FakeController())
-            await place.elect(1, address)
+            _, address = await lab.serve(FakeController())
+            await lab.elect(1, address)
             assert await asked
 
     run(scenario())
 
 
-def test_without_a_controller_the_call_fails_after_its_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_controller_the_call_times_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(controller_channel, "MIN_TIMEOUT_MS", 50)
     monkeypatch.setattr(controller_channel, "ANSWER_SLACK_MS", 50)
 
     async def scenario() -> None:
-        async with town(tmp_path) as place:
+        async with started_lab(tmp_path) as lab:
             with pytest.raises(KafkaError) as caught:
-                await place.remote.handle(ApiKey.CREATE_TOPICS, creation(timeout_ms=10))
+                await lab.remote.handle(ApiKey.CREATE_TOPICS, creation(timeout_ms=10))
             assert caught.value.code is ErrorCode.NOT_CONTROLLER
-            # One in office at an address where nobody listens is as good as none.
-            server, address = await place.serve(FakeController())
+            # An active controller at an address where nothing listens is like no controller.
+            server, address = await lab.serve(FakeController())
             await server.stop()
-            await place.elect(1, address)
+            await lab.elect(1, address)
             with pytest.raises(KafkaError) as caught:
-                await place.remote.handle(ApiKey.CREATE_TOPICS, creation(timeout_ms=10))
+                await lab.remote.handle(ApiKey.CREATE_TOPICS, creation(timeout_ms=10))
             assert caught.value.code is ErrorCode.NOT_CONTROLLER
 
     run(scenario())
@@ -234,49 +232,49 @@ def test_a_broker_that_stops_does_not_wait_long_for_a_controller(
     monkeypatch.setattr(controller_channel, "SHUTDOWN_SEARCH_MS", 100)
 
     async def scenario() -> None:
-        async with town(tmp_path) as place:
+        async with started_lab(tmp_path) as lab:
             with pytest.raises(KafkaError) as caught:
-                await place.remote.controlled_shutdown(1, 1)
+                await lab.remote.controlled_shutdown(1, 1)
             assert caught.value.code is ErrorCode.NOT_CONTROLLER
-            # One whose address nobody answers at is in office until its lease ends.
-            server, address = await place.serve(FakeController())
+            # A controller whose address does not answer is active until its lease expires.
+            server, address = await lab.serve(FakeController())
             await server.stop()
-            await place.elect(1, address)
+            await lab.elect(1, address)
             with pytest.raises(KafkaError) as caught:
-                await place.remote.controlled_shutdown(1, 1)
+                await lab.remote.controlled_shutdown(1, 1)
             assert caught.value.code is ErrorCode.NOT_CONTROLLER
-            # One that is there may take its time.
+            # A controller that answers may take its time.
             slow = FakeController(lambda: asyncio.sleep(0.3))
-            _, address = await place.serve(slow)
-            await place.elect(2, address)
-            assert await place.remote.controlled_shutdown(1, 1) == (TopicPartition("alone", 4),)
+            _, address = await lab.serve(slow)
+            await lab.elect(2, address)
+            assert await lab.remote.controlled_shutdown(1, 1) == (TopicPartition("alone", 4),)
 
     run(scenario())
 
 
-def test_a_controller_that_is_none_is_asked_no_more_once_another_is_in_office(tmp_path: Path) -> None:
+def test_a_deposed_controller_is_not_called_once_another_is_active(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with town(tmp_path) as place:
+        async with started_lab(tmp_path) as lab:
             deposed = FakeController(lambda: refuse(ErrorCode.NOT_CONTROLLER))
             successor = FakeController()
-            _, address = await place.serve(deposed)
-            await place.elect(1, address)
-            asked = asyncio.create_task(place.remote.handle(ApiKey.CREATE_TOPICS, creation()))
+            _, address = await lab.serve(deposed)
+            await lab.elect(1, address)
+            asked = asyncio.create_task(lab.remote.handle(ApiKey.CREATE_TOPICS, creation()))
             while not deposed.asked:  # noqa: ASYNC110 - what is waited for is another object's attribute
                 await asyncio.sleep(0.01)
-            _, address = await place.serve(successor)
-            await place.elect(2, address)
+            _, address = await lab.serve(successor)
+            await lab.elect(2, address)
             assert await asked
             times = len(deposed.asked)
-            await place.remote.allocate_producer_ids(1, 1)
+            await lab.remote.allocate_producer_ids(1, 1)
             assert (len(deposed.asked), len(successor.asked)) == (times, 2)
 
     run(scenario())
 
 
-def test_a_change_whose_controller_goes_down_is_not_repeated(tmp_path: Path) -> None:
+def test_a_change_is_not_repeated_if_its_controller_fails(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with town(tmp_path) as place:
+        async with started_lab(tmp_path) as lab:
             begun = asyncio.Event()
 
             async def for_ever() -> None:
@@ -284,20 +282,20 @@ def test_a_change_whose_controller_goes_down_is_not_repeated(tmp_path: Path) -> 
                 await asyncio.Event().wait()
 
             dying, successor = FakeController(for_ever), FakeController()
-            server, address = await place.serve(dying)
-            await place.elect(1, address)
-            asked = asyncio.create_task(place.remote.handle(ApiKey.CREATE_TOPICS, creation()))
+            server, address = await lab.serve(dying)
+            await lab.elect(1, address)
+            asked = asyncio.create_task(lab.remote.handle(ApiKey.CREATE_TOPICS, creation()))
             await begun.wait()
             await server.stop()
             with pytest.raises(KafkaError) as caught:
                 await asked
             assert caught.value.code is ErrorCode.REQUEST_TIMED_OUT
             assert "unknown" in str(caught.value)
-            # The next call finds the one who follows.
-            next_call = asyncio.create_task(place.remote.handle(ApiKey.CREATE_TOPICS, creation()))
+            # The next call finds the next controller.
+            next_call = asyncio.create_task(lab.remote.handle(ApiKey.CREATE_TOPICS, creation()))
             await asyncio.sleep(0.2)
-            _, address = await place.serve(successor)
-            await place.elect(2, address)
+            _, address = await lab.serve(successor)
+            await lab.elect(2, address)
             await next_call
             assert len(successor.asked) == 1
 
@@ -305,9 +303,9 @@ def test_a_change_whose_controller_goes_down_is_not_repeated(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["read", "validate", "producer_ids", "shutdown"])
-def test_what_may_be_repeated_is_repeated_with_the_next_controller(tmp_path: Path, kind: str) -> None:
+def test_repeatable_calls_are_repeated_with_the_next_controller(tmp_path: Path, kind: str) -> None:
     async def scenario() -> None:
-        async with town(tmp_path) as place:
+        async with started_lab(tmp_path) as lab:
             begun = asyncio.Event()
 
             async def for_ever() -> None:
@@ -315,9 +313,9 @@ def test_what_may_be_repeated_is_repeated_with_the_next_controller(tmp_path: Pat
                 await asyncio.Event().wait()
 
             dying, successor = FakeController(for_ever), FakeController()
-            server, address = await place.serve(dying)
-            await place.elect(1, address)
-            remote = place.remote
+            server, address = await lab.serve(dying)
+            await lab.elect(1, address)
+            remote = lab.remote
             calls: dict[str, Callable[[], Coroutine[Any, Any, Any]]] = {
                 "read": lambda: remote.handle(ApiKey.DESCRIBE_CLIENT_QUOTAS, quotas()),
                 "validate": lambda: remote.handle(ApiKey.CREATE_TOPICS, creation(validate_only=True)),
@@ -329,30 +327,30 @@ def test_what_may_be_repeated_is_repeated_with_the_next_controller(tmp_path: Pat
             await server.stop()
             await asyncio.sleep(0.1)
             assert not asked.done()
-            _, address = await place.serve(successor)
-            await place.elect(2, address)
+            _, address = await lab.serve(successor)
+            await lab.elect(2, address)
             assert await asked
             assert (len(dying.asked), len(successor.asked)) == (1, 1)
 
     run(scenario())
 
 
-def test_a_frozen_controller_holds_nobody_up_once_another_is_in_office(tmp_path: Path) -> None:
+def test_a_frozen_controller_delays_no_call_once_another_is_active(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with town(tmp_path) as place:
+        async with started_lab(tmp_path) as lab:
             begun = asyncio.Event()
 
             async def for_ever() -> None:
                 begun.set()
                 await asyncio.Event().wait()
 
-            _, address = await place.serve(FakeController(for_ever))
-            await place.elect(1, address)
-            change = asyncio.create_task(place.remote.handle(ApiKey.CREATE_TOPICS, creation()))
-            read = asyncio.create_task(place.remote.handle(ApiKey.DESCRIBE_CLIENT_QUOTAS, quotas()))
+            _, address = await lab.serve(FakeController(for_ever))
+            await lab.elect(1, address)
+            change = asyncio.create_task(lab.remote.handle(ApiKey.CREATE_TOPICS, creation()))
+            read = asyncio.create_task(lab.remote.handle(ApiKey.DESCRIBE_CLIENT_QUOTAS, quotas()))
             await begun.wait()
-            _, address = await place.serve(FakeController())
-            await place.elect(2, address)
+            _, address = await lab.serve(FakeController())
+            await lab.elect(2, address)
             loop = asyncio.get_running_loop()
             started = loop.time()
             with pytest.raises(KafkaError) as caught:
@@ -364,16 +362,16 @@ def test_a_frozen_controller_holds_nobody_up_once_another_is_in_office(tmp_path:
     run(scenario())
 
 
-def test_many_callers_get_through_while_controllers_follow_each_other(tmp_path: Path) -> None:
+def test_many_calls_succeed_while_controllers_change(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with town(tmp_path) as place:
+        async with started_lab(tmp_path) as lab:
             controllers = [FakeController() for _ in range(4)]
-            asked = [asyncio.create_task(place.remote.allocate_producer_ids(n, 1)) for n in range(40)]
+            asked = [asyncio.create_task(lab.remote.allocate_producer_ids(n, 1)) for n in range(40)]
             previous: RpcServer | None = None
             for number, controller in enumerate(controllers):
-                server, address = await place.serve(controller)
-                await place.elect(number, address)
-                asked += [asyncio.create_task(place.remote.allocate_producer_ids(n, 1)) for n in range(40)]
+                server, address = await lab.serve(controller)
+                await lab.elect(number, address)
+                asked += [asyncio.create_task(lab.remote.allocate_producer_ids(n, 1)) for n in range(40)]
                 await asyncio.sleep(0.02)
                 if previous is not None:
                     await previous.stop()
@@ -383,19 +381,19 @@ def test_many_callers_get_through_while_controllers_follow_each_other(tmp_path: 
     run(scenario())
 
 
-def test_the_office_may_be_vacant_for_a_while(tmp_path: Path) -> None:
+def test_calls_wait_while_no_controller_is_active(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with town(tmp_path) as place:
+        async with started_lab(tmp_path) as lab:
             controller = FakeController()
-            _, address = await place.serve(controller)
-            await place.elect(1, address)
-            await place.remote.allocate_producer_ids(1, 1)
-            await place.vacate()
+            _, address = await lab.serve(controller)
+            await lab.elect(1, address)
+            await lab.remote.allocate_producer_ids(1, 1)
+            await lab.vacate()
             await asyncio.sleep(0.05)
-            asked = asyncio.create_task(place.remote.allocate_producer_ids(2, 1))
+            asked = asyncio.create_task(lab.remote.allocate_producer_ids(2, 1))
             await asyncio.sleep(0.05)
             assert not asked.done()
-            await place.elect(1, address)
+            await lab.elect(1, address)
             await asked
 
     run(scenario())
@@ -403,13 +401,13 @@ def test_the_office_may_be_vacant_for_a_while(tmp_path: Path) -> None:
 
 def test_after_a_stop_calls_fail_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
-        async with town(tmp_path) as place:
-            _, address = await place.serve(FakeController())
-            await place.elect(1, address)
-            await place.remote.allocate_producer_ids(1, 1)
-            await place.remote.stop()
+        async with started_lab(tmp_path) as lab:
+            _, address = await lab.serve(FakeController())
+            await lab.elect(1, address)
+            await lab.remote.allocate_producer_ids(1, 1)
+            await lab.remote.stop()
             with pytest.raises(KafkaError) as caught:
-                await place.remote.allocate_producer_ids(1, 1)
+                await lab.remote.allocate_producer_ids(1, 1)
             assert caught.value.code is ErrorCode.NOT_CONTROLLER
 
     run(scenario())

@@ -1,4 +1,4 @@
-"""Every item of coordinators' sessions goes through its frame and back unchanged."""
+"""Every item of coordinators' sessions is converted to a message and back without loss."""
 
 from __future__ import annotations
 
@@ -69,26 +69,26 @@ FROM_BROKER: list[FromBroker] = [
 ]
 
 
-def test_every_kind_is_tried() -> None:
+def test_every_kind_of_item_is_generated() -> None:
     assert {type(item) for item in FROM_COORDINATOR} == set(get_args(FromCoordinator))
     assert {type(item) for item in FROM_BROKER} == set(get_args(FromBroker))
 
 
 @pytest.mark.parametrize("item", FROM_COORDINATOR, ids=repr)
-def test_a_coordinators_item_comes_back_unchanged(item: Item) -> None:
+def test_a_coordinators_item_is_converted_without_loss(item: Item) -> None:
     [back] = coordinator_items(coordinator_message(item))
     assert back == item
     assert type(back) is type(item)
 
 
 @pytest.mark.parametrize("item", FROM_BROKER, ids=repr)
-def test_a_brokers_item_comes_back_unchanged(item: Item) -> None:
+def test_a_brokers_item_is_converted_without_loss(item: Item) -> None:
     [back] = broker_items(broker_message(item))
     assert back == item
     assert type(back) is type(item)
 
 
-def test_joined_frames_are_one_frame_in_order() -> None:
+def test_concatenated_messages_are_one_message() -> None:
     randomness = random.Random(1)
     coordinators = randomness.choices(FROM_COORDINATOR, k=200)
     assert coordinator_items(b"".join(map(coordinator_message, coordinators))) == coordinators
@@ -97,8 +97,8 @@ def test_joined_frames_are_one_frame_in_order() -> None:
 
 
 @pytest.mark.parametrize("item", [*FROM_COORDINATOR, *FROM_BROKER], ids=repr)
-def test_a_frame_is_protobufs_own(item: Item) -> None:
-    """Whoever knows the .proto reads it, and writes it so: nothing of it is unknown, nothing lost."""
+def test_messages_are_those_of_protobuf(item: Item) -> None:
+    """Protobuf itself reads the message without unknown fields, and its own encoding gives the same item."""
     is_broker = type(item) in get_args(FromBroker)
     frame = broker_message(item) if is_broker else coordinator_message(item)
     kind = pb.FromBroker if is_broker else pb.FromCoordinator
@@ -110,14 +110,14 @@ def test_a_frame_is_protobufs_own(item: Item) -> None:
     assert (broker_items if is_broker else coordinator_items)(again) == [item]
 
 
-def test_unknown_kinds_are_passed_over() -> None:
-    unknown = b"\x0a\x05\xfa\x07\x02\x08\x01"  # items: field 127 of an item, a message
+def test_unknown_kinds_are_skipped() -> None:
+    unknown = b"\x0a\x05\xfa\x07\x02\x08\x01"  # field 127 of an item, a message
     known = session.ShardCommitted(1, 5)
     assert broker_items(unknown + broker_message(known)) == [known]
     assert coordinator_items(unknown) == []
 
 
-def test_what_makes_no_sense_is_refused() -> None:
+def test_invalid_messages_are_refused() -> None:
     for frame in (b"\x0a\xff", b"nonsense", b"\x0a\x04\x12\x02\x08"):
         with pytest.raises(ValueError, match="pars"):
             coordinator_items(frame)

@@ -36,7 +36,7 @@ ANSWERED_LATE_S = 30
 
 
 class End:
-    """Keeps what it receives; `answers` is called with each item."""
+    """Keeps the items that it receives. `answers` is called with each item."""
 
     def __init__(self, answers: Callable[[SessionLine, Item], None] | None = None) -> None:
         self.line: SessionLine | None = None
@@ -69,7 +69,7 @@ class End:
 
 
 class Acceptor:
-    """Makes an End of each session."""
+    """Creates an End for each session."""
 
     def __init__(self, answers: Callable[[SessionLine, Item], None] | None = None) -> None:
         self.ends: list[End] = []
@@ -90,7 +90,7 @@ class Acceptor:
 
 
 class Pair:
-    """A connector, and the acceptor that it leads to."""
+    """A connector, and the acceptor to which it connects."""
 
     def __init__(self, connector: SessionConnector, acceptor: Acceptor, broker: BrokerRegistration) -> None:
         self.connector = connector
@@ -155,7 +155,7 @@ def test_items_arrive_in_order_both_ways_many_at_a_time(opened: Opened) -> None:
             [broker_end] = pair.acceptor.ends
             assert broker_end.items == asked
             assert end.items == [ProducerIdsTold(number, 0, 0) for number in range(500)]
-            assert broker_end.calls <= 2  # a turn's items in one
+            assert broker_end.calls <= 2  # the items of a turn arrive together
             assert end.calls <= 4
             line.close()
             await broker_end.until(lambda end: end.closings == 1)
@@ -164,7 +164,7 @@ def test_items_arrive_in_order_both_ways_many_at_a_time(opened: Opened) -> None:
 
 
 @both_kinds
-def test_an_end_is_never_called_while_it_speaks(opened: Opened) -> None:
+def test_an_end_is_never_called_while_it_sends(opened: Opened) -> None:
     async def scenario() -> None:
         speaking = 0
 
@@ -190,7 +190,7 @@ def test_an_end_is_never_called_while_it_speaks(opened: Opened) -> None:
 
 
 @both_kinds
-def test_what_was_sent_before_closing_arrives_and_nothing_after(opened: Opened) -> None:
+def test_items_sent_before_close_arrive_and_no_later_ones(opened: Opened) -> None:
     async def scenario() -> None:
         async with opened(Acceptor()) as pair:
             end = End()
@@ -202,14 +202,14 @@ def test_what_was_sent_before_closing_arrives_and_nothing_after(opened: Opened) 
             await broker_end.until(lambda end: end.closings == 1)
             assert broker_end.items == [Hello(1)]
             line.close()
-        assert end.closings == 0  # it is not told of what it did itself
+        assert end.closings == 0  # an end is not notified of its own close
         assert broker_end.closings == 1
 
     run(scenario())
 
 
 @both_kinds
-def test_a_broker_that_closes_is_heard_to_the_end(opened: Opened) -> None:
+def test_all_items_of_a_broker_that_closes_arrive(opened: Opened) -> None:
     def farewell(line: SessionLine, item: Item) -> None:
         line.send(Welcome(1, 1))
         line.close()
@@ -231,7 +231,7 @@ def test_a_broker_that_closes_is_heard_to_the_end(opened: Opened) -> None:
     run(scenario())
 
 
-def test_a_broker_that_is_not_there_closes_the_session() -> None:
+def test_an_unreachable_broker_closes_the_session() -> None:
     async def scenario() -> None:
         async with TcpRelay("127.0.0.1", 1) as relay:
             free = relay.port
@@ -242,7 +242,7 @@ def test_a_broker_that_is_not_there_closes_the_session() -> None:
         await connector.close()
         missing = End()
         InProcessSessionConnector().connect(BrokerRegistration(1, 1, ()), missing).send(Hello(1))
-        assert missing.closings == 0  # not within connect
+        assert missing.closings == 0  # `connect` itself does not notify the end
         await missing.until(lambda end: end.closings == 1)
 
     run(scenario())
@@ -263,7 +263,7 @@ def test_a_server_that_stops_ends_its_sessions() -> None:
     run(scenario())
 
 
-def test_large_items_and_many_small_ones_arrive_whole() -> None:
+def test_large_items_and_many_small_items_arrive_complete() -> None:
     async def scenario() -> None:
         body = b"x" * 3_000_000
         small = [AnswerRequest(number, b"y" * 1000) for number in range(3000)]
@@ -295,8 +295,8 @@ def test_an_idle_session_stays_open() -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_session_that_is_cut_loses_only_its_end(seed: int) -> None:
-    """Cut anywhere: each side has had a beginning of what was sent, and is told once."""
+def test_a_session_that_is_cut_loses_only_its_last_items(seed: int) -> None:
+    """Wherever the session is cut, each side has received the first items and is notified once."""
 
     async def scenario() -> None:
         randomness = random.Random(seed)
@@ -329,7 +329,7 @@ def test_a_session_that_is_cut_loses_only_its_end(seed: int) -> None:
 
 
 async def _cut_until(end: End, relay: TcpRelay, every_s: float) -> None:
-    """More than once, for a cut may come before the connection."""
+    """Connects several times, because a cut may happen before the connection."""
     while not end.closings:
         await asyncio.sleep(every_s)
         await relay.cut()
@@ -344,15 +344,15 @@ IMPATIENT = {
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Makes keepalive find a silent peer within a second."""
+    """Makes keepalive detect a silent peer within a second."""
     for name in ("_CHANNEL_OPTIONS", "_SERVER_OPTIONS"):
         options = {**dict(getattr(grpc_transport, name)), **IMPATIENT}
         monkeypatch.setattr(grpc_transport, name, tuple(options.items()))
 
 
 @pytest.mark.usefixtures("impatient")
-def test_both_sides_give_up_a_line_that_swallows_everything() -> None:
-    """Half-open: no side sees the connection end."""
+def test_both_sides_close_a_connection_that_loses_everything() -> None:
+    """The connection is half-open: neither side sees its end."""
 
     async def scenario() -> None:
         acceptor, end = Acceptor(echo), End()
@@ -441,7 +441,7 @@ class RawService:
 
 
 def test_a_broker_without_the_service_closes_the_session() -> None:
-    """This is a broker of a build that accepted sessions elsewhere."""
+    """Such a broker has a build that accepted sessions elsewhere."""
 
     async def scenario() -> None:
         server, connector, end = RpcServer(), GrpcSessionConnector(), End()
@@ -471,7 +471,7 @@ def test_a_message_that_cannot_be_decoded_ends_the_session(garbage: bytes) -> No
     run(scenario())
 
 
-def test_an_end_that_raises_loses_its_session_and_no_other() -> None:
+def test_an_end_that_raises_loses_only_its_own_session() -> None:
     def answers(line: SessionLine, item: Item) -> None:
         if item == Hello(13):
             raise RuntimeError("unlucky")

@@ -1,7 +1,9 @@
-"""Services of one version talk to those of the version before, both ways: while a cluster is rolled they do.
+"""Services of one version and of the version before understand each other, as they must during a rolling
+upgrade.
 
-`wire_of_the_last_version.json` is what the last version said: names, numbers and types of fields, values of
-enumerations, calls. All of it has to stay; what is added, the others pass over. At a release it is made anew:
+`wire_of_the_last_version.json` describes the last version: names, numbers and types of fields, values of
+enumerations, and calls. All of them must remain. The other side skips additions. A release writes the file
+again:
 
     python tests/unit/rpc/test_versions_together.py
 """
@@ -39,7 +41,7 @@ LATER_FIELD = b"\xfa\x7d\x05later"  # number 2015, five bytes
 
 
 def wire(files: tuple[FileDescriptor, ...]) -> dict[str, Any]:
-    """What has to be the same on both sides, by name."""
+    """Returns by name the parts that must be the same on both sides."""
     found: dict[str, Any] = {}
     for file in files:
         for message in file.message_types_by_name.values():
@@ -77,7 +79,7 @@ def _field(field: FieldDescriptor) -> list[Any]:
     return [field.number, field.type, field.is_repeated, of.full_name if of is not None else ""]
 
 
-def test_what_the_last_version_said_still_means_the_same() -> None:
+def test_the_messages_of_the_last_version_have_the_same_meaning() -> None:
     before, now = json.loads(LAST_VERSION.read_text()), wire(FILES)
     for name, said in before.items():
         assert name in now, f"{name} is gone: the version before still says it"
@@ -87,7 +89,7 @@ def test_what_the_last_version_said_still_means_the_same() -> None:
         gone = reserved(name)
         for part, meaning in said.items():
             if part in gone and part not in now[name]:
-                continue  # neither its name nor its number can be used again
+                continue  # neither its name nor its number may be used again
             assert now[name].get(part) == meaning, f"{name}.{part} was {meaning}"
         taken = {str(meaning[0] if isinstance(meaning, list) else meaning) for meaning in said.values()}
         for part, meaning in now[name].items():
@@ -100,27 +102,27 @@ FORWARDED = ForwardedToShard(1, ShardId(ShardKind.GROUP, 3), 11, 9, b"body", "Us
 
 
 @pytest.mark.parametrize("item", [Hello(5), SERVED])
-def test_what_a_later_coordinator_adds_is_passed_over(item: Item) -> None:
+def test_additions_of_a_later_coordinator_are_skipped(item: Item) -> None:
     assert coordinator_items(with_later_fields(coordinator_message(item)) + LATER_FIELD) == [item]
 
 
 @pytest.mark.parametrize("item", [Welcome(1, 2), FORWARDED])
-def test_what_a_later_broker_adds_is_passed_over(item: Item) -> None:
+def test_additions_of_a_later_broker_are_skipped(item: Item) -> None:
     assert broker_items(with_later_fields(broker_message(item)) + LATER_FIELD) == [item]
 
 
 def with_later_fields(frame: bytes) -> bytes:
-    """A frame of one item with a field more in the item and in what it holds."""
+    """Returns a message of one item, with an additional field in the item and in its contents."""
     assert frame[0] == 0x0A and frame[1] < 0x80, "field 1, short"
     entry = frame[2:]
-    length_at = next(at for at in (1, 2) if entry[at - 1] < 0x80)  # behind the kind's tag
+    length_at = next(at for at in (1, 2) if entry[at - 1] < 0x80)  # after the tag of the kind
     assert entry[length_at] < 0x60
     kind = entry[:length_at] + bytes([entry[length_at] + len(LATER_FIELD)]) + entry[length_at + 1 :]
     grown = kind + LATER_FIELD + LATER_FIELD
     return b"\x0a" + bytes([len(grown)]) + grown
 
 
-def test_what_a_later_controller_adds_is_passed_over() -> None:
+def test_additions_of_a_later_controller_are_skipped() -> None:
     order = UpdateMetadata(1, 2, (), is_full=True)
     envelope = command_message(order)
     envelope.update_metadata.MergeFromString(LATER_FIELD)
