@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from tidelog.broker.identity import BrokerIdentity
 from tidelog.broker.request import RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest, ProducerIdBlock
+
+if TYPE_CHECKING:
+    from tidelog.wire.schema import Message
 
 Answer = TypeVar("Answer")
 _UNREACHABLE: Final = "The controller cannot be reached. It is unknown whether the change was made"
@@ -35,7 +38,7 @@ class ControllerConnection:
         """
         return self._identity.broker_id
 
-    async def forward(self, api_key: int, request: Any, context: RequestContext) -> Any:
+    async def forward(self, api_key: int, request: Message, context: RequestContext) -> Message:
         """Returns the controller's answer to a client's request."""
         forwarded = ForwardedRequest(
             context.api_version, request, client_id=context.client_id, host=context.host
@@ -45,7 +48,7 @@ class ControllerConnection:
     async def forward_or_refuse(
         self,
         api_key: int,
-        request: Any,
+        request: Message,
         context: RequestContext,
         refuse: Callable[[ErrorCode, str | None], Answer],
     ) -> Answer:
@@ -53,7 +56,7 @@ class ControllerConnection:
         returns `refuse(code, message)`. Clients may retry after that code.
         """
         try:
-            answer: Answer = await self.forward(api_key, request, context)
+            answer = cast("Answer", await self.forward(api_key, request, context))
         except KafkaError as error:
             return refuse(error.code, error.message)
         except ConnectionError:

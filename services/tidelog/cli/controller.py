@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -20,6 +19,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest, ProducerIdBlock
 from tidelog.rpc.grpc_broker_channels import GrpcBrokerChannels
 from tidelog.rpc.grpc_controller_server import ControllerApiService
+from tidelog.wire.schema import Message
 
 
 @click.command()
@@ -43,7 +43,7 @@ class _OpenedLater:
             raise KafkaError(ErrorCode.NOT_CONTROLLER, "This controller is starting.")
         return self.controller
 
-    async def handle(self, api_key: int, request: ForwardedRequest) -> Any:
+    async def handle(self, api_key: int, request: ForwardedRequest) -> Message:
         return await self._opened().handle(api_key, request)
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> tuple[TopicPartition, ...]:

@@ -34,6 +34,7 @@ from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.clock import Clock, SystemClock
 from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.schema import Message
 
 _CORE: Final = "tidelog.controller.core."
 _DECISIONS: Final = {
@@ -53,10 +54,10 @@ _DECISIONS: Final = {
 # A client that gives no time at all is still better served by brokers that know.
 MIN_PROPAGATION_WAIT_MS: Final = 1000
 
-DecideRequest = Callable[[ClusterState, Context, Any, int], Decision[Any]]
+DecideRequest = Callable[[ClusterState, Context, Any, int], Decision[Message]]
 
 
-def decision_for(api_key: int, request: ForwardedRequest) -> tuple[Decide[Any], int]:
+def decision_for(api_key: int, request: ForwardedRequest) -> tuple[Decide[Message], int]:
     """(the decision, how long in ms its answer may wait for brokers); raises
     KafkaError(UNSUPPORTED_VERSION).
     """
@@ -68,7 +69,7 @@ def decision_for(api_key: int, request: ForwardedRequest) -> tuple[Decide[Any], 
 
 def _decide(
     decide: DecideRequest, request: ForwardedRequest, state: ClusterState, context: Context
-) -> Decision[Any]:
+) -> Decision[Message]:
     return decide(state, context, request.message, request.api_version)
 
 
@@ -209,7 +210,7 @@ class Controller:
         """Of the term under way."""
         return self._term.controller_epoch if self._term is not None else None
 
-    async def handle(self, api_key: int, request: ForwardedRequest) -> Any:
+    async def handle(self, api_key: int, request: ForwardedRequest) -> Message:
         decide, wait_ms = decision_for(api_key, request)
         with traced_step("decide and write"):
             return await self._active_term().submit(decide, wait_ms)

@@ -5,9 +5,10 @@ shutdown.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from tidelog.model.topics import TopicPartition
+from tidelog.wire.schema import Message
 
 # Number of producer ids in a block, as in Kafka's ProducerIdsBlock.
 PRODUCER_ID_BLOCK_SIZE: Final = 1000
@@ -18,7 +19,7 @@ class ForwardedRequest:
     """A client's request that the broker has decoded and authorised, as in Kafka's Envelope (KIP-590)."""
 
     api_version: int
-    message: Any  # Any: the class in tidelog.wire.messages depends on the API
+    message: Message  # the class in tidelog.wire.messages depends on the API
     principal: str = "User:ANONYMOUS"
     client_id: str | None = None
     host: str = ""
@@ -37,9 +38,8 @@ class ControllerApi(Protocol):
     not active.
     """
 
-    async def handle(self, api_key: int, request: ForwardedRequest) -> Any:
-        """Returns the response to a request, with `throttle_time_ms` 0. Its class depends on the API, hence
-        Any.
+    async def handle(self, api_key: int, request: ForwardedRequest) -> Message:
+        """Returns the response to a request, with `throttle_time_ms` 0. Its class depends on the API.
 
         The controller serves CreateTopics, DeleteTopics, CreatePartitions, AlterConfigs,
         IncrementalAlterConfigs, ElectLeaders, AlterPartitionReassignments, ListPartitionReassignments,

@@ -29,6 +29,7 @@ from tidelog.rpc.grpc_transport import MAX_MESSAGE_BYTES, open_channel
 from tidelog.rpc.peer_tls import Identity, PeerTls
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import UnsupportedVersionError, request_encoder, response_decoder
+from tidelog.wire.schema import Message
 
 if TYPE_CHECKING:
     from tidelog.rpc.generated.controller_api_pb2_grpc import ControllerApiAsyncStub
@@ -97,7 +98,7 @@ class RemoteController:
         self._disconnect()
         await asyncio.gather(*self._closing)
 
-    async def handle(self, api_key: int, request: ForwardedRequest) -> Any:  # see ControllerApi.handle
+    async def handle(self, api_key: int, request: ForwardedRequest) -> Message:
         """Raises KafkaError, also if the version of the API can't express the request."""
         message, version = request.message, request.api_version
         forwarded = pb.HandleRequest(
@@ -114,7 +115,7 @@ class RemoteController:
             timeout_ms=_timeout_ms(message),
             is_repeatable=api_key in _READ_ONLY or getattr(message, "validate_only", False),
         )
-        response, _ = response_decoder(api_key, version)(answer.body, 0)
+        response: Message = response_decoder(api_key, version)(answer.body, 0)[0]
         return response
 
     async def allocate_producer_ids(self, broker_id: int, broker_epoch: int) -> ProducerIdBlock:

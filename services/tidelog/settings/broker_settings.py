@@ -170,7 +170,7 @@ class BrokerSettings(TracingSettings):
         that names the setting.
         """
         layers = SettingLayers(static, dynamic_default or {}, dynamic or {})
-        values: dict[str, Any] = {}
+        values: dict[str, Any] = {}  # each of the type of its field
         without_effect: dict[str, None] = {}
         for layer in (layers.static, layers.dynamic_default, layers.dynamic):
             for name, text in layer.items():
@@ -290,7 +290,7 @@ def check_settings_together(settings: BrokerSettings) -> None:
             raise SettingError(name, f"{name}: {problem}")
 
 
-def _agree_on_node_id(values: dict[str, Any]) -> None:
+def _agree_on_node_id(values: dict[str, Any]) -> None:  # each of the type of its field
     node_id, broker_id = values.get("node_id"), values.get("broker_id")
     if node_id is None and broker_id is not None and broker_id >= 0:
         values["node_id"] = broker_id

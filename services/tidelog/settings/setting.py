@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any, TypeAlias, cast
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
-Rule: TypeAlias = Callable[[Any], str | None]
+Rule: TypeAlias = Callable[[Any], str | None]  # Any: each rule takes the type of its settings
 """A function that takes a parsed value and returns a sentence that states why it is invalid, or None."""
 
 _METADATA_KEY = "setting"
@@ -266,7 +266,7 @@ def _field(
     rules: tuple[Rule, ...],
     mode: UpdateMode,
     internal: bool = False,
-) -> Any:
+) -> Any:  # as dataclasses.field does
     definition = Setting(type_, default, importance, doc, rules, mode, internal)
     return dataclasses.field(default=default, metadata={_METADATA_KEY: definition})
 

@@ -217,7 +217,7 @@ class TopicSettings:
         """Returns the settings of a topic with these `overrides` on this broker. Raises SettingError for the
         first invalid override.
         """
-        values: dict[str, Any] = {
+        values: dict[str, Any] = {  # each of the type of its field
             TOPIC_SETTINGS[name].attribute: broker_default(broker, name) for name in BROKER_SYNONYMS
         }
         for name, text in overrides.items():

@@ -36,6 +36,8 @@ __all__ = [
     "response_encoder",
 ]
 
+# `Any`: messages have only the base `Message`, and each handler and caller uses the class of its own API. The
+# chunks of an encoder are bytes and `Records`.
 Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
 Encoder: TypeAlias = Callable[[Any], list[Any]]
 
@@ -163,7 +165,7 @@ class RecordCodec(Generic[M]):
         return message
 
 
-_record_codecs: dict[type[Any], RecordCodec[Any]] = {}
+_record_codecs: dict[type[Message], RecordCodec[Any]] = {}  # each of the class under which it is stored
 
 
 def record_codec(message: type[M]) -> RecordCodec[M]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from typing import Any
 from uuid import UUID, SafeUUID
 
 from tidelog.wire.malformed import MalformedMessageError
@@ -136,7 +135,7 @@ def new_uuid(data: bytes) -> UUID:
 cached_uuid: Callable[[bytes], UUID | None] = _uuid_of_bytes.get
 
 
-def array_readers(letter: str) -> tuple[Callable[[Buffer, int], tuple[Any, ...]], ...]:
+def array_readers(letter: str) -> tuple[Callable[[Buffer, int], tuple[object, ...]], ...]:
     """Returns the `unpack_from` of 0, 1, 2, ... numbers."""
     return tuple(struct.Struct(f">{n}{letter}").unpack_from for n in range(SMALL_ARRAY))
 
@@ -148,7 +147,7 @@ def array_packers(prefix: str, letter: str) -> tuple[Callable[..., bytes], ...]:
     return tuple(struct.Struct(f">{prefix}{n}{letter}").pack for n in range(SMALL_ARRAY))
 
 
-def pack_long_array(letter: str, values: Sequence[Any], *, compact: bool) -> bytes:
+def pack_long_array(letter: str, values: Sequence[object], *, compact: bool) -> bytes:
     """Encodes an array of any size with its length."""
     count = len(values)
     length = uvarint(count + 1) if compact else struct.pack(">i", count)

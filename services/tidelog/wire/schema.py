@@ -87,9 +87,9 @@ class Struct(Protocol):
     """A generated dataclass."""
 
     FIELDS: ClassVar[Fields]
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    __dataclass_fields__: ClassVar[dict[str, Any]]  # the type in typeshed
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None: ...
+    def __init__(self, *args: object, **kwargs: object) -> None: ...
 
 
 class Message(Struct, Protocol):

@@ -11,7 +11,7 @@ from dataclasses import MISSING
 from typing import Any
 from uuid import UUID
 
-from tidelog.wire.schema import F, Struct
+from tidelog.wire.schema import F, FieldType, Struct
 
 
 class Source:
@@ -19,7 +19,7 @@ class Source:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.names: dict[str, Any] = {}
+        self.names: dict[str, object] = {}
         self._depth = 0
         self._counter = 0
 
@@ -39,7 +39,7 @@ class Source:
         self._counter += 1
         return f"{prefix}{self._counter}"
 
-    def name_for(self, prefix: str, value: Any) -> str:
+    def name_for(self, prefix: str, value: object) -> str:
         """Returns the global name of `value`, always the same one for the same object."""
         for name, known in self.names.items():
             if known is value:
@@ -66,12 +66,12 @@ class Source:
             return self.name_for("zero_uuid", declared.default)
         return repr(declared.default)
 
-    def compile(self, filename: str, function: str) -> Any:
+    def compile(self, filename: str, function: str) -> Any:  # a decoder or an encoder
         """Executes the source and returns its `function`."""
         exec(compile("\n".join(self.lines), filename, "exec"), self.names)
         return self.names[function]
 
 
-def array_of(kind: object) -> Any | None:
+def array_of(kind: FieldType) -> str | type[Struct] | None:
     """Returns the kind of the elements if `kind` is an array, else None."""
     return kind[0] if isinstance(kind, tuple) else None

@@ -10,7 +10,7 @@ keep its groups on one broker for ever.
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Final, cast
 
 import structlog
 
@@ -105,9 +105,8 @@ class InternalTopics:
         creation = CreateTopicsRequest(topics=[topic], timeout_ms=TIMEOUT_MS)
         _, version = CreateTopicsRequest.VERSIONS
         try:
-            made: CreateTopicsResponse = await self._controller.handle(
-                ApiKey.CREATE_TOPICS, ForwardedRequest(version, creation)
-            )
+            answer = await self._controller.handle(ApiKey.CREATE_TOPICS, ForwardedRequest(version, creation))
+            made = cast("CreateTopicsResponse", answer)
         except (KafkaError, ConnectionError) as error:
             _log.warning(
                 "the controller cannot be asked to create an internal topic now",

@@ -7,16 +7,26 @@ for each item that the request names.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.model.errors import ErrorCode
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 
+if TYPE_CHECKING:
+    from tidelog.wire.messages.alter_client_quotas import AlterClientQuotasRequest
+    from tidelog.wire.messages.create_partitions import CreatePartitionsRequest
+    from tidelog.wire.messages.delete_topics import DeleteTopicsRequest
+    from tidelog.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
+    from tidelog.wire.messages.elect_leaders import ElectLeadersRequest
+    from tidelog.wire.schema import Message
+
 _FIRST_DELETE_TOPICS_WITH_TOPIC_ID: Final = 6
 
 
-def controller_refusal(api_key: int, version: int, request: Any, code: ErrorCode, message: str | None) -> Any:
+def controller_refusal(
+    api_key: int, version: int, request: Message, code: ErrorCode, message: str | None
+) -> Message:
     """Returns the response to `request` that carries the error; its class depends on the API."""
     refuse = _REFUSALS.get(api_key)
     if refuse is not None:
@@ -24,10 +34,12 @@ def controller_refusal(api_key: int, version: int, request: Any, code: ErrorCode
     return codec.response_class(api_key)(error_code=code, error_message=message)
 
 
-# The message classes are imported at first use, as those of all APIs. `request` is one of them, hence Any.
+# The message classes are imported at first use, as those of all APIs.
 
 
-def _create_partitions(version: int, request: Any, code: ErrorCode, message: str | None) -> object:
+def _create_partitions(
+    version: int, request: CreatePartitionsRequest, code: ErrorCode, message: str | None
+) -> Message:
     from tidelog.wire.messages.create_partitions import CreatePartitionsResponse, CreatePartitionsTopicResult
 
     return CreatePartitionsResponse(
@@ -35,7 +47,9 @@ def _create_partitions(version: int, request: Any, code: ErrorCode, message: str
     )
 
 
-def _delete_topics(version: int, request: Any, code: ErrorCode, message: str | None) -> object:
+def _delete_topics(
+    version: int, request: DeleteTopicsRequest, code: ErrorCode, message: str | None
+) -> Message:
     from tidelog.wire.messages.delete_topics import (
         DeletableTopicResult,
         DeleteTopicsResponse,
@@ -50,7 +64,9 @@ def _delete_topics(version: int, request: Any, code: ErrorCode, message: str | N
     )
 
 
-def _elect_leaders(version: int, request: Any, code: ErrorCode, message: str | None) -> object:
+def _elect_leaders(
+    version: int, request: ElectLeadersRequest, code: ErrorCode, message: str | None
+) -> Message:
     from tidelog.wire.messages.elect_leaders import (
         ElectLeadersResponse,
         PartitionResult,
@@ -69,7 +85,9 @@ def _elect_leaders(version: int, request: Any, code: ErrorCode, message: str | N
     )
 
 
-def _alter_client_quotas(version: int, request: Any, code: ErrorCode, message: str | None) -> object:
+def _alter_client_quotas(
+    version: int, request: AlterClientQuotasRequest, code: ErrorCode, message: str | None
+) -> Message:
     from tidelog.wire.messages.alter_client_quotas import AlterClientQuotasResponse, ResponseEntryData
 
     return AlterClientQuotasResponse(
@@ -77,13 +95,16 @@ def _alter_client_quotas(version: int, request: Any, code: ErrorCode, message: s
     )
 
 
-def _describe_client_quotas(version: int, request: Any, code: ErrorCode, message: str | None) -> object:
+def _describe_client_quotas(
+    version: int, request: DescribeClientQuotasRequest, code: ErrorCode, message: str | None
+) -> Message:
     from tidelog.wire.messages.describe_client_quotas import DescribeClientQuotasResponse
 
     return DescribeClientQuotasResponse(error_code=code, error_message=message, entries=None)
 
 
-_REFUSALS: Final[dict[int, Callable[[int, Any, ErrorCode, str | None], object]]] = {
+# `Any`: each function takes the request of its own API.
+_REFUSALS: Final[dict[int, Callable[[int, Any, ErrorCode, str | None], Message]]] = {
     ApiKey.CREATE_PARTITIONS: _create_partitions,
     ApiKey.DELETE_TOPICS: _delete_topics,
     ApiKey.ELECT_LEADERS: _elect_leaders,

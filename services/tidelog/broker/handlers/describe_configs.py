@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.config_resources import ALL_BROKERS, ResourceType, check_broker_name, unserved_resource
 from tidelog.broker.log_levels import ROOT_LOGGER, current_level
@@ -50,7 +50,7 @@ class DescribeConfigsHandler:
 
     def handle(
         self, request: DescribeConfigsRequest, context: RequestContext
-    ) -> DescribeConfigsResponse | Coroutine[Any, Any, DescribeConfigsResponse]:
+    ) -> DescribeConfigsResponse | Coroutine[object, None, DescribeConfigsResponse]:
         description = _Description(self._settings.broker, self._metadata, request)
         if len(request.resources) > RESOURCES_IN_A_TURN:
             return _describe_in_turns(description)

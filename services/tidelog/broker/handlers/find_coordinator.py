@@ -8,7 +8,7 @@ meantime. There are no share groups, so they get INVALID_REQUEST, as from a Kafk
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode
@@ -45,7 +45,7 @@ class FindCoordinatorHandler:
 
     def handle(
         self, request: FindCoordinatorRequest, context: RequestContext
-    ) -> FindCoordinatorResponse | Coroutine[Any, Any, FindCoordinatorResponse]:
+    ) -> FindCoordinatorResponse | Coroutine[object, None, FindCoordinatorResponse]:
         kind = _KINDS.get(request.key_type)
         if kind is not None and not self._coordination.topics.exists(kind):
             return self._make_then_answer(request, context, kind)

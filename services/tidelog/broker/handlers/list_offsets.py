@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.list_offsets import (
@@ -55,7 +55,7 @@ class ListOffsetsHandler:
 
     def handle(
         self, request: ListOffsetsRequest, context: RequestContext
-    ) -> ListOffsetsResponse | Coroutine[Any, Any, ListOffsetsResponse]:
+    ) -> ListOffsetsResponse | Coroutine[object, None, ListOffsetsResponse]:
         if any(_reads_disk(part.timestamp) for topic in request.topics for part in topic.partitions):
             return asyncio.to_thread(self._answer, request, context)
         return self._answer(request, context)

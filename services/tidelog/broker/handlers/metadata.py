@@ -9,7 +9,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, cast
 
 from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from tidelog.broker.coordination.internal_topics import internal_topic
@@ -54,7 +54,7 @@ class MetadataHandler:
 
     def handle(
         self, request: MetadataRequest, context: RequestContext
-    ) -> MetadataResponse | EncodedBody | Coroutine[Any, Any, MetadataResponse]:
+    ) -> MetadataResponse | EncodedBody | Coroutine[object, None, MetadataResponse]:
         key = _cache_key(request, context)
         cached = self._answers.get(key, self._metadata.version)
         if cached is not None:
@@ -93,7 +93,8 @@ class MetadataHandler:
         forwarded = ForwardedRequest(version, creation, client_id=context.client_id, host=context.host)
         errors: dict[str, int] = {}
         try:
-            created: CreateTopicsResponse = await self._controller.api.handle(ApiKey.CREATE_TOPICS, forwarded)
+            answer = await self._controller.api.handle(ApiKey.CREATE_TOPICS, forwarded)
+            created = cast("CreateTopicsResponse", answer)
             errors = {result.name: result.error_code for result in created.topics if result.error_code}
         except (KafkaError, ConnectionError):
             errors = dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)  # the client retries

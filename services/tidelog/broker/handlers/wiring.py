@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from tidelog.broker.handlers import SERVED_APIS, TO_CONTROLLER, ToShard
 from tidelog.broker.request import Answer, DecoderOfVersion, Handler, Handling, RequestContext
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tidelog.metrics.telemetry import Telemetry
     from tidelog.timing.clock import Clock
     from tidelog.timing.timer import Timer
+    from tidelog.wire.schema import Message
 
 
 class HandlerObjects(Protocol):
@@ -92,13 +93,13 @@ class HandlerWiring:
 
 
 async def _forward_to_controller(
-    controller: ControllerConnection, request: Any, context: RequestContext
-) -> Any:
+    controller: ControllerConnection, request: Message, context: RequestContext
+) -> Message:
     from tidelog.broker.handlers.controller_refusals import controller_refusal
 
     api_key, version = int(context.route.api_key), context.api_version
 
-    def refuse(code: ErrorCode, message: str | None) -> Any:
+    def refuse(code: ErrorCode, message: str | None) -> Message:
         return controller_refusal(api_key, version, request, code, message)
 
     return await controller.forward_or_refuse(api_key, request, context, refuse)
