@@ -12,7 +12,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
-from chaoslab.history import ACKNOWLEDGED, NOTHING_COMMITTED, UNKNOWN, Commit, Poll, Position, poll_of
+from chaoslab.history import ACKNOWLEDGED, NOTHING_COMMITTED, UNKNOWN, Commit, Poll, ReaderPosition, poll_of
 from clusterlab.history import read_of
 
 POLL_S = 0.1
@@ -44,7 +44,7 @@ class _Member(threading.Thread):
         super().__init__(name=name, daemon=True)
         self.polls: list[Poll] = []
         self.commits: list[Commit] = []
-        self.positions: list[Position] = []
+        self.positions: list[ReaderPosition] = []
         self.complaints: list[str] = []
         self.is_over = threading.Event()
         self._group = group
@@ -137,7 +137,7 @@ class _Member(threading.Thread):
         for place in found:
             offset = place.offset if place.offset >= 0 else NOTHING_COMMITTED
             self.positions.append(
-                Position(
+                ReaderPosition(
                     self.name,
                     self._group.name,
                     self._assignments[place.topic, place.partition],
@@ -247,7 +247,7 @@ class GroupReaders:
     def commits(self) -> list[Commit]:
         return [commit for member in self._everyone() for commit in list(member.commits)]
 
-    def positions(self) -> list[Position]:
+    def positions(self) -> list[ReaderPosition]:
         return [position for member in self._everyone() for position in list(member.positions)]
 
     def _everyone(self) -> list[_Member]:

@@ -13,7 +13,7 @@ from tidelog.pipeline.checker.history import (
     Commit,
     History,
     Poll,
-    Position,
+    ReaderPosition,
     Send,
     Transaction,
 )
@@ -28,7 +28,7 @@ __all__ = [
     "Commit",
     "History",
     "Poll",
-    "Position",
+    "ReaderPosition",
     "Send",
     "Transaction",
     "poll_of",

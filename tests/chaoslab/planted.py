@@ -14,7 +14,7 @@ from chaoslab.history import (
     Commit,
     History,
     Poll,
-    Position,
+    ReaderPosition,
     Send,
     Transaction,
 )
@@ -39,8 +39,8 @@ def commit(offset: int, began_s: float, outcome: str = ACKNOWLEDGED) -> Commit:
     return Commit(GROUP, LOG, 0, offset, outcome, began_s, began_s + 0.1)
 
 
-def position(offset: int, began_s: float, assignment: int) -> Position:
-    return Position(f"{GROUP}.2", GROUP, assignment, LOG, 0, offset, began_s, began_s + 0.1)
+def position(offset: int, began_s: float, assignment: int) -> ReaderPosition:
+    return ReaderPosition(f"{GROUP}.2", GROUP, assignment, LOG, 0, offset, began_s, began_s + 0.1)
 
 
 def sound() -> History:
@@ -64,7 +64,10 @@ def sound() -> History:
     history.polls = [poll(LOG, n, n) for n in range(4)]
     # Another member continues at the group's commit, before the last record that the first member received.
     history.commits = [commit(1, 1), commit(3, 2), commit(4, 3, UNKNOWN)]
-    history.positions = [Position(READER, GROUP, 1, LOG, 0, NOTHING_COMMITTED, 0, 0.1), position(3, 4, 2)]
+    history.positions = [
+        ReaderPosition(READER, GROUP, 1, LOG, 0, NOTHING_COMMITTED, 0, 0.1),
+        position(3, 4, 2),
+    ]
     history.polls += [poll(LOG, n, n, f"{GROUP}.2", 2) for n in (3, 4, 5)]
     history.polls += [poll(TXN, n, n) for n in (0, 1)]
     history.polls += [poll(LOG, n, n, "tail") for n in range(6)]

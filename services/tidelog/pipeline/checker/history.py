@@ -83,7 +83,7 @@ class Commit(NamedTuple):
     ended_at_s: float
 
 
-class Position(NamedTuple):
+class ReaderPosition(NamedTuple):
     """A committed position as a member received it with its assignment, which is where it continues."""
 
     reader: str
@@ -96,12 +96,12 @@ class Position(NamedTuple):
     ended_at_s: float
 
 
-ENTRIES: Final[Mapping[str, type[Any]]] = {
+ENTRIES: Final[Mapping[str, type[Any]]] = {  # named tuples
     "sends": Send,
     "transactions": Transaction,
     "polls": Poll,
     "commits": Commit,
-    "positions": Position,
+    "positions": ReaderPosition,
     "final": Poll,
 }
 """The lists of a history, in the order in which a file holds them."""
@@ -119,7 +119,7 @@ class History:
     transactions: list[Transaction] = field(default_factory=list)
     polls: list[Poll] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
-    positions: list[Position] = field(default_factory=list)
+    positions: list[ReaderPosition] = field(default_factory=list)
     final: list[Poll] = field(default_factory=list)
     audience: dict[str, list[str]] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)

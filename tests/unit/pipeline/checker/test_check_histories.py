@@ -20,7 +20,7 @@ from chaoslab.history import (
     Commit,
     History,
     Poll,
-    Position,
+    ReaderPosition,
     Send,
     Transaction,
 )
@@ -79,7 +79,7 @@ def random_history(seed: int) -> History:
         history.commits.append(Commit("group", *place, rng.choice((ACKNOWLEDGED, UNKNOWN)), at_s - 0.1, at_s))
         place = (rng.choice(TOPICS), rng.randrange(2), rng.randrange(NOTHING_COMMITTED, 6))
         history.positions.append(
-            Position("group.1", "group", 0, *place, rng.choice((at_s, at_s + 0.1)), at_s + 1)
+            ReaderPosition("group.1", "group", 0, *place, rng.choice((at_s, at_s + 0.1)), at_s + 1)
         )
     for entries in (history.sends, history.polls, history.final):
         disturb(rng, entries, mess)
