@@ -19,7 +19,7 @@ from tidelog.wire import codec
 from tidelog.wire.api_keys import api_spec
 from tidelog.wire.malformed import MalformedMessageError
 from tidelog.wire.primitives import read_uvarint
-from tidelog.wire.schema import Buffer, Message
+from tidelog.wire.schema import Buffer
 
 _INT16: Final = struct.Struct(">h")
 
@@ -95,8 +95,7 @@ def forward_body(
     call = client_call(body, context)
     refused = coordination.pass_on(coordination.shard_of(kind, name), call)
     if refused:
-        refusal: Message = refuse(int(context.route.api_key), context.api_version, body, refused)
-        return refusal
+        return refuse(int(context.route.api_key), context.api_version, body, refused)
     context.park(on_abandoned=call.abandon)
     return PARKED
 

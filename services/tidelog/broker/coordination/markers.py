@@ -33,7 +33,7 @@ from tidelog.wire.messages.write_txn_markers import (
 )
 
 TIMEOUT_MS: Final = 30_000
-"""How long markers wait for their replication. After that the coordinator sends them again."""
+"""The time that markers wait for their replication. After that the coordinator sends them again."""
 _VERSION: Final = 2
 _AWAY: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,

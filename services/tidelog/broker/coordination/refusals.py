@@ -1,12 +1,12 @@
-"""What clients are told, in each API's own form, when no coordinator can answer them.
+"""The responses to requests that no coordinator can answer, in the form of each API.
 
-Some are told something else than the truth, as by Kafka: a member whose group is being loaded hears nothing
-of it in a heartbeat, and joins again after a SyncGroup, since clients take any other error there for final.
+As in Kafka, some responses do not state the real error. While a group is being loaded, a heartbeat succeeds,
+and a SyncGroup makes the member join again, because clients treat other errors there as final.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from tidelog.model.errors import ErrorCode
@@ -33,6 +33,7 @@ from tidelog.wire.messages import (
     sync_group,
     txn_offset_commit,
 )
+from tidelog.wire.schema import Message
 
 _LOADING: Final = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 _NO_NULL_PROTOCOL_BEFORE: Final = 7
@@ -42,13 +43,15 @@ _FIRST_ADD_PARTITIONS_WITH_TRANSACTIONS: Final = 4
 _NO_OFFSET: Final = -1
 
 
-def refuse(api_key: int, version: int, body: bytes, error: ErrorCode) -> Any:
-    """The response to the request in `body`. Raises MalformedMessageError if that is none."""
+def refuse(api_key: int, version: int, body: bytes, error: ErrorCode) -> Message:
+    """Returns the response to the request in `body`. Raises MalformedMessageError."""
     request = codec.request_decoder(api_key, version)(body, 0)[0]
     return _REFUSALS[api_key](request, version, error)
 
 
-def _join_group(request: Any, version: int, error: ErrorCode) -> Any:
+def _join_group(
+    request: join_group.JoinGroupRequest, version: int, error: ErrorCode
+) -> join_group.JoinGroupResponse:
     return join_group.JoinGroupResponse(
         error_code=error,
         member_id=request.member_id,
@@ -56,20 +59,28 @@ def _join_group(request: Any, version: int, error: ErrorCode) -> Any:
     )
 
 
-def _sync_group(request: Any, version: int, error: ErrorCode) -> Any:
+def _sync_group(
+    request: sync_group.SyncGroupRequest, version: int, error: ErrorCode
+) -> sync_group.SyncGroupResponse:
     told = ErrorCode.REBALANCE_IN_PROGRESS if error is _LOADING else error
     return sync_group.SyncGroupResponse(error_code=told)
 
 
-def _heartbeat(request: Any, version: int, error: ErrorCode) -> Any:
+def _heartbeat(
+    request: heartbeat.HeartbeatRequest, version: int, error: ErrorCode
+) -> heartbeat.HeartbeatResponse:
     return heartbeat.HeartbeatResponse(error_code=ErrorCode.NONE if error is _LOADING else error)
 
 
-def _leave_group(request: Any, version: int, error: ErrorCode) -> Any:
+def _leave_group(
+    request: leave_group.LeaveGroupRequest, version: int, error: ErrorCode
+) -> leave_group.LeaveGroupResponse:
     return leave_group.LeaveGroupResponse(error_code=error)
 
 
-def _offset_commit(request: Any, version: int, error: ErrorCode) -> Any:
+def _offset_commit(
+    request: offset_commit.OffsetCommitRequest, version: int, error: ErrorCode
+) -> offset_commit.OffsetCommitResponse:
     return offset_commit.OffsetCommitResponse(
         topics=[
             offset_commit.OffsetCommitResponseTopic(
@@ -85,7 +96,9 @@ def _offset_commit(request: Any, version: int, error: ErrorCode) -> Any:
     )
 
 
-def _txn_offset_commit(request: Any, version: int, error: ErrorCode) -> Any:
+def _txn_offset_commit(
+    request: txn_offset_commit.TxnOffsetCommitRequest, version: int, error: ErrorCode
+) -> txn_offset_commit.TxnOffsetCommitResponse:
     return txn_offset_commit.TxnOffsetCommitResponse(
         topics=[
             txn_offset_commit.TxnOffsetCommitResponseTopic(
@@ -100,7 +113,9 @@ def _txn_offset_commit(request: Any, version: int, error: ErrorCode) -> Any:
     )
 
 
-def _offset_fetch(request: Any, version: int, error: ErrorCode) -> Any:
+def _offset_fetch(
+    request: offset_fetch.OffsetFetchRequest, version: int, error: ErrorCode
+) -> offset_fetch.OffsetFetchResponse:
     if version >= _FIRST_OFFSET_FETCH_WITH_GROUPS:
         return offset_fetch.OffsetFetchResponse(
             groups=[refused_offsets(group, error) for group in request.groups]
@@ -121,57 +136,75 @@ def _offset_fetch(request: Any, version: int, error: ErrorCode) -> Any:
     )
 
 
-def refused_offsets(group: Any, error: ErrorCode) -> Any:
+def refused_offsets(
+    group: offset_fetch.OffsetFetchRequestGroup, error: ErrorCode
+) -> offset_fetch.OffsetFetchResponseGroup:
     return offset_fetch.OffsetFetchResponseGroup(group.group_id, error_code=error)
 
 
-def _offset_delete(request: Any, version: int, error: ErrorCode) -> Any:
+def _offset_delete(
+    request: offset_delete.OffsetDeleteRequest, version: int, error: ErrorCode
+) -> offset_delete.OffsetDeleteResponse:
     return offset_delete.OffsetDeleteResponse(error_code=error)
 
 
-def _describe_groups(request: Any, version: int, error: ErrorCode) -> Any:
+def _describe_groups(
+    request: describe_groups.DescribeGroupsRequest, version: int, error: ErrorCode
+) -> describe_groups.DescribeGroupsResponse:
     return describe_groups.DescribeGroupsResponse(
         groups=[refused_group(group_id, error) for group_id in request.groups]
     )
 
 
-def refused_group(group_id: str, error: ErrorCode) -> Any:
+def refused_group(group_id: str, error: ErrorCode) -> describe_groups.DescribedGroup:
     return describe_groups.DescribedGroup(error_code=error, group_id=group_id)
 
 
-def _delete_groups(request: Any, version: int, error: ErrorCode) -> Any:
+def _delete_groups(
+    request: delete_groups.DeleteGroupsRequest, version: int, error: ErrorCode
+) -> delete_groups.DeleteGroupsResponse:
     return delete_groups.DeleteGroupsResponse(
         results=[refused_deletion(group_id, error) for group_id in request.groups_names]
     )
 
 
-def refused_deletion(group_id: str, error: ErrorCode) -> Any:
+def refused_deletion(group_id: str, error: ErrorCode) -> delete_groups.DeletableGroupResult:
     return delete_groups.DeletableGroupResult(group_id, error)
 
 
-def _list_groups(request: Any, version: int, error: ErrorCode) -> Any:
+def _list_groups(
+    request: list_groups.ListGroupsRequest, version: int, error: ErrorCode
+) -> list_groups.ListGroupsResponse:
     return list_groups.ListGroupsResponse(error_code=error)
 
 
-def _consumer_group_heartbeat(request: Any, version: int, error: ErrorCode) -> Any:
+def _consumer_group_heartbeat(
+    request: consumer_group_heartbeat.ConsumerGroupHeartbeatRequest, version: int, error: ErrorCode
+) -> consumer_group_heartbeat.ConsumerGroupHeartbeatResponse:
     return consumer_group_heartbeat.ConsumerGroupHeartbeatResponse(error_code=error)
 
 
-def _consumer_group_describe(request: Any, version: int, error: ErrorCode) -> Any:
+def _consumer_group_describe(
+    request: consumer_group_describe.ConsumerGroupDescribeRequest, version: int, error: ErrorCode
+) -> consumer_group_describe.ConsumerGroupDescribeResponse:
     return consumer_group_describe.ConsumerGroupDescribeResponse(
         groups=[refused_consumer_group(group_id, error) for group_id in request.group_ids]
     )
 
 
-def refused_consumer_group(group_id: str, error: ErrorCode) -> Any:
+def refused_consumer_group(group_id: str, error: ErrorCode) -> consumer_group_describe.DescribedGroup:
     return consumer_group_describe.DescribedGroup(error_code=error, group_id=group_id)
 
 
-def _init_producer_id(request: Any, version: int, error: ErrorCode) -> Any:
+def _init_producer_id(
+    request: init_producer_id.InitProducerIdRequest, version: int, error: ErrorCode
+) -> init_producer_id.InitProducerIdResponse:
     return init_producer_id.InitProducerIdResponse(error_code=error, producer_id=-1, producer_epoch=-1)
 
 
-def _add_partitions_to_txn(request: Any, version: int, error: ErrorCode) -> Any:
+def _add_partitions_to_txn(
+    request: add_partitions_to_txn.AddPartitionsToTxnRequest, version: int, error: ErrorCode
+) -> add_partitions_to_txn.AddPartitionsToTxnResponse:
     if version >= _FIRST_ADD_PARTITIONS_WITH_TRANSACTIONS:
         return add_partitions_to_txn.AddPartitionsToTxnResponse(
             results_by_transaction=[
@@ -183,13 +216,17 @@ def _add_partitions_to_txn(request: Any, version: int, error: ErrorCode) -> Any:
     )
 
 
-def refused_transaction(transaction: Any, error: ErrorCode) -> Any:
+def refused_transaction(
+    transaction: add_partitions_to_txn.AddPartitionsToTxnTransaction, error: ErrorCode
+) -> add_partitions_to_txn.AddPartitionsToTxnResult:
     return add_partitions_to_txn.AddPartitionsToTxnResult(
         transaction.transactional_id, _refused_partitions(transaction.topics, error)
     )
 
 
-def _refused_partitions(topics: Any, error: ErrorCode) -> list[Any]:
+def _refused_partitions(
+    topics: Iterable[add_partitions_to_txn.AddPartitionsToTxnTopic], error: ErrorCode
+) -> list[add_partitions_to_txn.AddPartitionsToTxnTopicResult]:
     return [
         add_partitions_to_txn.AddPartitionsToTxnTopicResult(
             topic.name,
@@ -202,15 +239,19 @@ def _refused_partitions(topics: Any, error: ErrorCode) -> list[Any]:
     ]
 
 
-def _add_offsets_to_txn(request: Any, version: int, error: ErrorCode) -> Any:
+def _add_offsets_to_txn(
+    request: add_offsets_to_txn.AddOffsetsToTxnRequest, version: int, error: ErrorCode
+) -> add_offsets_to_txn.AddOffsetsToTxnResponse:
     return add_offsets_to_txn.AddOffsetsToTxnResponse(error_code=error)
 
 
-def _end_txn(request: Any, version: int, error: ErrorCode) -> Any:
+def _end_txn(request: end_txn.EndTxnRequest, version: int, error: ErrorCode) -> end_txn.EndTxnResponse:
     return end_txn.EndTxnResponse(error_code=error)
 
 
-def _describe_transactions(request: Any, version: int, error: ErrorCode) -> Any:
+def _describe_transactions(
+    request: describe_transactions.DescribeTransactionsRequest, version: int, error: ErrorCode
+) -> describe_transactions.DescribeTransactionsResponse:
     return describe_transactions.DescribeTransactionsResponse(
         transaction_states=[
             refused_state(transactional_id, error) for transactional_id in request.transactional_ids
@@ -218,15 +259,18 @@ def _describe_transactions(request: Any, version: int, error: ErrorCode) -> Any:
     )
 
 
-def refused_state(transactional_id: str, error: ErrorCode) -> Any:
+def refused_state(transactional_id: str, error: ErrorCode) -> describe_transactions.TransactionState:
     return describe_transactions.TransactionState(error_code=error, transactional_id=transactional_id)
 
 
-def _list_transactions(request: Any, version: int, error: ErrorCode) -> Any:
+def _list_transactions(
+    request: list_transactions.ListTransactionsRequest, version: int, error: ErrorCode
+) -> list_transactions.ListTransactionsResponse:
     return list_transactions.ListTransactionsResponse(error_code=error)
 
 
-_REFUSALS: Final[dict[int, Callable[[Any, int, ErrorCode], Any]]] = {
+# `Any`: each function takes the request of its API.
+_REFUSALS: Final[dict[int, Callable[[Any, int, ErrorCode], Message]]] = {
     ApiKey.JOIN_GROUP: _join_group,
     ApiKey.SYNC_GROUP: _sync_group,
     ApiKey.HEARTBEAT: _heartbeat,

@@ -1,9 +1,9 @@
-"""Fetch v17 between brokers as bytes: both halves of a follower's request and of what it is answered.
+"""Encodes and decodes Fetch v17 between brokers by hand: followers' requests and leaders' responses.
 
-Each acknowledged record of three replicas is two such exchanges, and the codec for all messages makes 13
-objects of one. Here a request and an answer are one pass each, over objects that their users keep anyway.
-What is rarer than records and offsets (a diverging epoch, another version) goes through the codec, and comes
-out as the same objects. What it saves: docs/adr/0021.
+With three replicas, each acknowledged record needs two such exchanges, and the codec for all messages makes
+13 objects for one. Here, a request or response is encoded and decoded in one pass over objects that its users
+keep anyway. Rare content (a diverging epoch, another version) goes through the codec and results in the same
+objects. docs/adr/0021 states the savings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog.wire.schema import Buffer
 
 FETCH_VERSION: Final = 17
 FetchPositionKey: TypeAlias = "tuple[bytes | str, int]"
-"""Topic id (before v13 topic name) and partition."""
+"""The topic id (before v13 the topic name) and the partition."""
 
 _ID_BYTES: Final = 16
 # max wait, min bytes, max bytes, isolation level, session id, session epoch
@@ -40,7 +40,8 @@ _EMPTY_ARRAY: Final = b"\1"
 
 # throttle time, error, session id
 _ANSWER = struct.Struct(">ihi")
-# partition, error, high watermark, last stable offset, log start offset, aborted ones, preferred replica
+# partition, error, high watermark, last stable offset, log start offset, aborted transactions, preferred
+# replica
 _PARTITION = struct.Struct(">ihqqqBi")
 _NULL: Final = 0
 _NO_REPLICA: Final = -1
@@ -51,8 +52,9 @@ _decode_any_answer = codec.response_decoder(ApiKey.FETCH, FETCH_VERSION)
 
 
 class FetchPosition:
-    """Where a follower fetches one partition from. `topic_id` is 16 bytes; `topic` is the name that versions
-    before 13 have in its place.
+    """The position from which a follower fetches one partition.
+
+    `topic_id` has 16 bytes. Versions before 13 have the name `topic` in its place.
     """
 
     __slots__ = (
@@ -92,7 +94,7 @@ class FetchPosition:
 
 
 class FollowerRequest:
-    """A Fetch by a follower. `broker_epoch` is -1 where the version does not tell it."""
+    """A follower's Fetch request. `broker_epoch` is -1 if the version does not contain it."""
 
     __slots__ = (
         "broker_epoch",
@@ -130,7 +132,7 @@ class FollowerRequest:
 
 
 class PartitionNews:
-    """What an answer tells of one partition. `diverging` is an epoch and its end offset."""
+    """The part of a response about one partition. `diverging` is an epoch and its end offset."""
 
     __slots__ = (
         "diverging",
@@ -153,7 +155,7 @@ class PartitionNews:
 
 
 class FollowerAnswer:
-    """What a leader answers."""
+    """A leader's response to a follower's Fetch."""
 
     __slots__ = ("error_code", "partitions", "session_id")
 
@@ -167,7 +169,7 @@ class FollowerAnswer:
 
 
 def encode_request(request: FollowerRequest) -> list[bytes]:
-    """All that is there but the header."""
+    """Returns the request's body."""
     parts = [
         _REQUEST.pack(
             request.max_wait_ms,
@@ -225,7 +227,7 @@ def _add_forgotten(parts: list[bytes], forgotten: Iterable[FetchPositionKey]) ->
 
 
 def decode_request(buffer: Buffer, position: int) -> tuple[FollowerRequest | FetchRequest, int]:
-    """A follower's request where it is one of the usual form, any other as the codec reads it."""
+    """Returns a FollowerRequest if the request has the usual form of followers, else the codec's message."""
     end = len(buffer)
     tail = end - _REPLICA_STATE.size
     if tail > position and buffer[tail] == _NO_RACK:
@@ -261,7 +263,7 @@ def _usual_request(
         if count == _NULL or buffer[at]:
             return None
         at += 1
-    if topics == _NULL or buffer[at] != 1 or at + 1 != tail:  # something to be forgotten is rare
+    if topics == _NULL or buffer[at] != 1 or at + 1 != tail:  # Forgotten partitions are rare.
         return None
     return FollowerRequest(
         replica_id, broker_epoch, max_wait_ms, min_bytes, max_bytes, session_id, session_epoch, positions, ()
@@ -269,7 +271,7 @@ def _usual_request(
 
 
 def follower_request(request: FetchRequest, *, has_topic_ids: bool) -> FollowerRequest:
-    """Of any version and form."""
+    """Returns the follower's request for a message of the codec, of any version."""
     state = request.replica_state
     positions = [
         FetchPosition(
@@ -303,11 +305,11 @@ def follower_request(request: FetchRequest, *, has_topic_ids: bool) -> FollowerR
     )
 
 
-# -- answers
+# -- responses
 
 
 def encode_answer(session_id: int, partitions: Sequence[PartitionNews]) -> list[Chunk]:
-    """Records, offsets and errors; `diverging` is not told. A range of a file is a chunk of its own."""
+    """Returns the response's body in chunks, without `diverging`. A range of a file is a chunk of its own."""
     topics: dict[bytes, list[PartitionNews]] = {}
     for news in partitions:
         topics.setdefault(news.topic_id, []).append(news)
@@ -344,7 +346,7 @@ def encode_answer(session_id: int, partitions: Sequence[PartitionNews]) -> list[
 
 
 def decode_answer(buffer: memoryview, position: int) -> tuple[FollowerAnswer, int]:
-    """`records` are views into `buffer`. Raises MalformedMessageError."""
+    """Returns the response, whose `records` are views into `buffer`. Raises MalformedMessageError."""
     try:
         answer = _usual_answer(buffer, position)
     except (struct.error, IndexError, MalformedMessageError):

@@ -30,9 +30,7 @@ _START_MS: Final = MonotonicMs(0)
 
 
 class ReplicationThrottle:
-    """A token bucket of bytes. It may go into debt, because the size of a response is known only when it is
-    there.
-    """
+    """A token bucket of bytes. Its level can be negative, because a response is counted afterwards."""
 
     __slots__ = ("_bytes_left", "_rate", "_updated_ms", "is_limited")
 
@@ -45,9 +43,7 @@ class ReplicationThrottle:
         self.set_rate(bytes_per_s, now_ms)
 
     def set_rate(self, bytes_per_s: int, now_ms: MonotonicMs) -> None:
-        """Changes the rate; 0 stops throttled replicas. Debt and saved tokens are kept within the limit of
-        the new burst.
-        """
+        """Changes the rate; 0 stops throttled replicas. Limits debt and saved tokens to the new burst."""
         if bytes_per_s == self._rate:
             return
         if self.is_limited:

@@ -1,4 +1,4 @@
-"""The in-memory broker that coordinators' sessions are tried on."""
+"""The in-memory broker for the tests of coordinators' sessions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from brokerlab.in_memory_broker import InMemoryBroker
 
 @pytest.fixture
 def make_broker(tmp_path: Path) -> Iterator[Callable[..., InMemoryBroker]]:
-    """make_broker(settings) -> a broker of the test's own."""
+    """Returns `make_broker(settings)`, which creates a broker for one test."""
     made: list[InMemoryBroker] = []
 
     def make(settings: dict[str, str] | None = None) -> InMemoryBroker:

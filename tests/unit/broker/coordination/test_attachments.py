@@ -1,4 +1,4 @@
-"""A coordinator's hold on its shard's partition: who may have it, what it reads and appends, how it ends."""
+"""Attachments: which coordinator gets one, what it reads and appends with it, and how it ends."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def values(answer: ShardRecords) -> list[bytes]:
     return found
 
 
-def test_what_comes_before_hello_ends_the_session(lab: InMemoryBroker) -> None:
+def test_an_item_before_hello_ends_the_session(lab: InMemoryBroker) -> None:
     (shard,) = shard_partitions(lab)
     coordinator = ScriptedCoordinator(lab)
     line = coordinator.end.line
@@ -56,7 +56,7 @@ def test_what_comes_before_hello_ends_the_session(lab: InMemoryBroker) -> None:
     assert coordinator.is_closed and late.is_closed
 
 
-def test_a_coordinator_that_comes_again_ends_its_last_session(lab: InMemoryBroker) -> None:
+def test_a_new_session_of_a_coordinator_ends_its_last_one(lab: InMemoryBroker) -> None:
     (shard,) = shard_partitions(lab)
     first = ScriptedCoordinator(lab, 5)
     first.own(shard)
@@ -71,13 +71,13 @@ def test_sessions_are_bounded(lab: InMemoryBroker) -> None:
     assert ScriptedCoordinator(lab, 100).is_closed
 
 
-def test_the_leader_tells_where_the_log_stands(lab: InMemoryBroker) -> None:
+def test_the_leader_reports_the_logs_offsets(lab: InMemoryBroker) -> None:
     (shard,) = shard_partitions(lab)
     lab.append(shard.kind.topic, 3)
     assert ScriptedCoordinator(lab).attach(shard) == ShardAttached(1, 3, 0, 3, 3)
 
 
-def test_who_does_not_lead_refuses(lab: InMemoryBroker) -> None:
+def test_a_broker_that_does_not_lead_refuses(lab: InMemoryBroker) -> None:
     coordinator = ScriptedCoordinator(lab)
     _, elsewhere = shard_partitions(lab, leaders=(BROKER_ID, OTHER_BROKER_ID))
     coordinator.say(AttachShard(1, elsewhere, 1), AttachShard(2, elsewhere._replace(partition=9), 1))
@@ -87,7 +87,7 @@ def test_who_does_not_lead_refuses(lab: InMemoryBroker) -> None:
     ]
 
 
-def test_the_higher_shard_epoch_has_the_shard(lab: InMemoryBroker) -> None:
+def test_the_higher_shard_epoch_gets_the_shard(lab: InMemoryBroker) -> None:
     (shard,) = shard_partitions(lab)
     older, newer = ScriptedCoordinator(lab, 1), ScriptedCoordinator(lab, 2)
     held = older.attach(shard, 4)
@@ -128,9 +128,7 @@ def test_a_read_beyond_the_log_loses_the_shard(lab: InMemoryBroker) -> None:
     assert coordinator.take_one(ShardLost).error is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_no_more_is_read_at_a_time_than_the_session_can_hold(
-    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unreceived_reads_are_bounded(lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     shards = shard_partitions(lab, leaders=(BROKER_ID,) * 6)
     for shard in shards:
         lab.append(shard.kind.topic, 3, shard.partition)
@@ -160,7 +158,7 @@ def test_no_more_is_read_at_a_time_than_the_session_can_hold(
     assert answered(1) == numbers[4:]
 
 
-def test_appends_follow_each_other_without_an_answer(lab: InMemoryBroker) -> None:
+def test_appends_need_no_answer_before_the_next(lab: InMemoryBroker) -> None:
     (shard,) = shard_partitions(lab)
     coordinator = ScriptedCoordinator(lab)
     attachment = coordinator.attach(shard).attachment
@@ -188,7 +186,7 @@ def test_an_append_at_another_offset_or_epoch_loses_the_shard(lab: InMemoryBroke
         assert replica.core.log_end_offset == 0
 
 
-def test_bytes_that_are_no_batches_lose_the_shard_only(lab: InMemoryBroker) -> None:
+def test_bytes_that_are_not_batches_lose_only_the_shard(lab: InMemoryBroker) -> None:
     (shard,) = shard_partitions(lab)
     coordinator = ScriptedCoordinator(lab)
     whole = batch(b"a")
@@ -201,7 +199,7 @@ def test_bytes_that_are_no_batches_lose_the_shard_only(lab: InMemoryBroker) -> N
     assert lab.broker.hosted.leader_replica(*shard.topic_partition).core.log_end_offset == 0
 
 
-def test_committed_is_what_the_isr_has(lab: InMemoryBroker) -> None:
+def test_records_on_the_whole_isr_are_committed(lab: InMemoryBroker) -> None:
     (shard,) = shard_partitions(lab, replicas=(BROKER_ID, OTHER_BROKER_ID))
     coordinator = ScriptedCoordinator(lab)
     attachment = coordinator.attach(shard).attachment
@@ -227,7 +225,7 @@ def test_a_new_leader_epoch_loses_the_shard(lab: InMemoryBroker) -> None:
     assert coordinator.attach(shard).leader_epoch == 4
 
 
-def test_a_leader_that_follows_loses_the_shard(lab: InMemoryBroker) -> None:
+def test_a_broker_that_becomes_a_follower_loses_the_shard(lab: InMemoryBroker) -> None:
     replicas = (BROKER_ID, OTHER_BROKER_ID)
     (shard,) = shard_partitions(lab, replicas=replicas)
     coordinator = ScriptedCoordinator(lab)
@@ -236,7 +234,7 @@ def test_a_leader_that_follows_loses_the_shard(lab: InMemoryBroker) -> None:
     assert coordinator.take_one(ShardLost)[:2] == (attachment, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
 
-def test_nothing_is_held_after_a_detachment_or_the_sessions_end(lab: InMemoryBroker) -> None:
+def test_nothing_is_kept_after_a_detachment_or_the_sessions_end(lab: InMemoryBroker) -> None:
     (shard,) = shard_partitions(lab)
     coordinator = ScriptedCoordinator(lab)
     attachment = coordinator.attach(shard, 8).attachment
@@ -245,10 +243,10 @@ def test_nothing_is_held_after_a_detachment_or_the_sessions_end(lab: InMemoryBro
     coordinator.attach(shard, 8)
     coordinator.end.closed()
     assert ScriptedCoordinator(lab, 2).attach(shard, 9)
-    assert not coordinator.is_closed  # it was the other side that closed it
+    assert not coordinator.is_closed  # The other side closed it.
 
 
-def test_a_stopped_broker_takes_no_session(lab: InMemoryBroker) -> None:
+def test_a_stopped_broker_refuses_sessions(lab: InMemoryBroker) -> None:
     (shard,) = shard_partitions(lab)
     coordinator = ScriptedCoordinator(lab)
     coordinator.attach(shard)

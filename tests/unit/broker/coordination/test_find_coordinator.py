@@ -1,4 +1,4 @@
-"""FindCoordinator: the leader of the shard's partition, and the internal topics made at the first request."""
+"""FindCoordinator: the leader of the shard's partition, and the creation of internal topics."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ask(lab: InMemoryBroker, request: FindCoordinatorRequest, version: int) -> A
 @pytest.mark.parametrize(
     ("key_type", "kind"), [(GROUP_KEY, ShardKind.GROUP), (TRANSACTION_KEY, ShardKind.TRANSACTION)]
 )
-def test_the_leader_of_the_shards_partition_is_named(
+def test_the_response_names_the_leader_of_the_shards_partition(
     lab: InMemoryBroker, version: int, key_type: int, kind: ShardKind
 ) -> None:
     if version == 0 and kind is ShardKind.TRANSACTION:
@@ -118,12 +118,12 @@ def creation(lab: InMemoryBroker, then: Callable[[], None]) -> list[CreateTopics
         ),
     ],
 )
-def test_the_first_request_makes_the_topic_with_kafkas_settings(
+def test_the_first_request_creates_the_topic_with_kafkas_settings(
     lab: InMemoryBroker, key_type: int, kind: ShardKind, configs: dict[str, str]
 ) -> None:
     made = creation(lab, lambda: None)
     answer = ask(lab, FindCoordinatorRequest("g", key_type), 3)
-    # The controller's answer came before its commands: there is no leader to be named yet.
+    # The controller answered before its commands arrived, so the leader is not known yet.
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
     (topic,) = made[0].topics
     assert (topic.name, topic.num_partitions) == (kind.topic, 50)
@@ -132,7 +132,7 @@ def test_the_first_request_makes_the_topic_with_kafkas_settings(
     assert {key for key, _ in lab.controller.forwarded} == {ApiKey.CREATE_TOPICS}
 
 
-def test_settings_say_how_the_topics_are_made(make_broker: Callable[..., InMemoryBroker]) -> None:
+def test_settings_determine_the_internal_topics(make_broker: Callable[..., InMemoryBroker]) -> None:
     lab = make_broker(
         {
             "offsets.topic.num.partitions": "7",
@@ -150,10 +150,10 @@ def test_settings_say_how_the_topics_are_made(make_broker: Callable[..., InMemor
     assert (offsets.num_partitions, offsets.replication_factor) == (7, 1)
     assert (transactions.num_partitions, transactions.replication_factor) == (3, 1)
     settings = {config.name: config.value for config in transactions.configs}
-    assert settings["min.insync.replicas"] == "1"  # no more than replicas
+    assert settings["min.insync.replicas"] == "1"  # at most the number of replicas
 
 
-def test_a_number_of_replicas_that_was_set_holds_though_fewer_brokers_are_alive(
+def test_a_configured_replication_factor_applies_even_with_fewer_brokers(
     make_broker: Callable[..., InMemoryBroker],
 ) -> None:
     factors = ("offsets.topic.replication.factor", "transaction.state.log.replication.factor")
@@ -161,11 +161,11 @@ def test_a_number_of_replicas_that_was_set_holds_though_fewer_brokers_are_alive(
     made = creation(lab, lambda: None)
     for key_type in (GROUP_KEY, TRANSACTION_KEY):
         ask(lab, FindCoordinatorRequest("g", key_type), 3)
-    # A cluster that is still coming up would else keep its groups on one broker for ever.
+    # Otherwise a cluster that is still starting would keep its groups on one broker forever.
     assert [request.topics[0].replication_factor for request in made] == [3, 3]
 
 
-def test_many_who_ask_at_once_make_one_topic(lab: InMemoryBroker) -> None:
+def test_concurrent_requests_create_one_topic(lab: InMemoryBroker) -> None:
     made = creation(lab, lambda: None)
 
     async def all_at_once() -> None:
@@ -177,7 +177,7 @@ def test_many_who_ask_at_once_make_one_topic(lab: InMemoryBroker) -> None:
 
 
 @pytest.mark.parametrize("failure", [KafkaError(ErrorCode.NOT_CONTROLLER), ConnectionError("away")])
-def test_without_a_controller_the_client_comes_again(lab: InMemoryBroker, failure: Exception) -> None:
+def test_without_a_controller_the_error_is_retriable(lab: InMemoryBroker, failure: Exception) -> None:
     def answer(_: Any) -> Any:
         raise failure
 
@@ -185,7 +185,7 @@ def test_without_a_controller_the_client_comes_again(lab: InMemoryBroker, failur
     assert ask(lab, FindCoordinatorRequest("g"), 3).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
-def test_the_first_client_is_answered_once_its_shard_is_served(
+def test_the_first_client_is_answered_when_its_shard_is_served(
     lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(find_coordinator, "FIRST_CLAIM_MS", 60_000)

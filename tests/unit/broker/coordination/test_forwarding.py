@@ -1,4 +1,4 @@
-"""Clients' requests on their way to a shard's owner, and their answers back."""
+"""Requests of clients that are passed on to a shard's owner, and the owner's answers."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def kind_of(api_key: ApiKey) -> ShardKind:
 
 
 def error_codes(message: Any) -> list[int]:
-    """All that stand anywhere in a response."""
+    """Returns all error codes anywhere in a response."""
     found = []
     for field in message.FIELDS:
         value = getattr(message, field.name)
@@ -153,7 +153,7 @@ def error_codes(message: Any) -> list[int]:
     [key for key in REQUESTS if key is not ApiKey.TXN_OFFSET_COMMIT],
     ids=lambda key: key.name_in_kafka,
 )
-def test_a_request_reaches_the_owner_of_its_shard_as_it_came(lab: InMemoryBroker, api_key: ApiKey) -> None:
+def test_a_request_reaches_the_owner_of_its_shard_unchanged(lab: InMemoryBroker, api_key: ApiKey) -> None:
     kind = kind_of(api_key)
     coordinator = ScriptedCoordinator(lab)
     coordinator.own(*shard_partitions(lab, kind, leaders=(BROKER_ID,) * 3))
@@ -165,7 +165,7 @@ def test_a_request_reaches_the_owner_of_its_shard_as_it_came(lab: InMemoryBroker
             number, shard, api_key, version, asked.request_body, "User:ANONYMOUS", "me", "10.0.0.1"
         )
         assert asked.answer is None
-        # Any bytes are an answer: they are not read on their way.
+        # The broker does not read the answer, so it may be any bytes.
         answer = refuse(api_key, version, asked.request_body, ErrorCode.UNKNOWN_SERVER_ERROR)
         assert coordinator.answer(forwarded, answer) == asked.body
 
@@ -193,12 +193,12 @@ def error_of(asked: Asked) -> ErrorCode | None:
     return None if asked.answer is None else ErrorCode(asked.answer.error_code)
 
 
-def test_only_who_serves_the_shard_is_asked(lab: InMemoryBroker) -> None:
+def test_only_a_coordinator_that_serves_the_shard_is_asked(lab: InMemoryBroker) -> None:
     (shard,) = shard_partitions(lab)
     coordinator = ScriptedCoordinator(lab)
     attached = coordinator.attach(shard, 7)
     assert error_of(heartbeat(lab)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-    coordinator.say(ServeShards((ServedShard(shard, 6),)))  # not what it is attached as
+    coordinator.say(ServeShards((ServedShard(shard, 6),)))  # not the shard epoch of its attachment
     assert error_of(heartbeat(lab)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     coordinator.say(ServeShards((ServedShard(shard, 7),)))
     assert error_of(heartbeat(lab)) is None
@@ -209,7 +209,7 @@ def test_only_who_serves_the_shard_is_asked(lab: InMemoryBroker) -> None:
     assert len(coordinator.take(ForwardedToShard)) == 1
 
 
-def test_another_leaders_shard_is_looked_for_elsewhere(lab: InMemoryBroker) -> None:
+def test_a_request_for_another_leaders_shard_is_refused(lab: InMemoryBroker) -> None:
     shard_partitions(lab, leaders=(OTHER_BROKER_ID,))
     assert error_of(heartbeat(lab)) is ErrorCode.NOT_COORDINATOR
 
@@ -223,7 +223,7 @@ def owned(lab: InMemoryBroker, **partitions: Any) -> tuple[ScriptedCoordinator, 
 BOTH = (BROKER_ID, OTHER_BROKER_ID)
 
 
-def test_an_answer_is_held_until_what_it_tells_is_replicated(lab: InMemoryBroker) -> None:
+def test_an_answer_is_held_until_its_records_are_replicated(lab: InMemoryBroker) -> None:
     coordinator, shard, attachment = owned(lab, replicas=BOTH)
     first, second, third = heartbeat(lab), heartbeat(lab), heartbeat(lab)
     forwarded = coordinator.take(ForwardedToShard)
@@ -241,7 +241,9 @@ def test_an_answer_is_held_until_what_it_tells_is_replicated(lab: InMemoryBroker
 
 
 @pytest.mark.parametrize("is_held", [False, True])
-def test_what_is_owed_or_held_is_refused_when_the_leader_changes(lab: InMemoryBroker, is_held: bool) -> None:
+def test_unanswered_and_held_requests_are_refused_when_the_leader_changes(
+    lab: InMemoryBroker, is_held: bool
+) -> None:
     for leader, epoch, told in (
         (BROKER_ID, 4, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),  # the owner has to load it again
         (OTHER_BROKER_ID, 6, ErrorCode.NOT_COORDINATOR),
@@ -254,12 +256,12 @@ def test_what_is_owed_or_held_is_refused_when_the_leader_changes(lab: InMemoryBr
             coordinator.say(late)
         shard_partitions(lab, leaders=(leader,), replicas=BOTH, leader_epoch=epoch, partition_epoch=epoch + 1)
         assert error_of(asked) is told
-        coordinator.say(late)  # nobody waits for it
+        coordinator.say(late)  # no client waits for it
         assert not coordinator.end.calls
         coordinator.end.closed()
 
 
-def test_an_answer_held_by_an_attachment_that_is_no_more_is_refused(lab: InMemoryBroker) -> None:
+def test_an_answer_to_be_held_by_an_ended_attachment_is_refused(lab: InMemoryBroker) -> None:
     coordinator, shard, attachment = owned(lab)
     coordinator.say(DetachShard(attachment))
     coordinator.own(shard, epoch=2)
@@ -270,7 +272,9 @@ def test_an_answer_held_by_an_attachment_that_is_no_more_is_refused(lab: InMemor
 
 
 @pytest.mark.parametrize("is_held", [False, True])
-def test_what_is_owed_or_held_is_refused_when_the_session_ends(lab: InMemoryBroker, is_held: bool) -> None:
+def test_unanswered_and_held_requests_are_refused_when_the_session_ends(
+    lab: InMemoryBroker, is_held: bool
+) -> None:
     coordinator, _, attachment = owned(lab, replicas=BOTH)
     asked = heartbeat(lab)
     if is_held:
@@ -281,7 +285,7 @@ def test_what_is_owed_or_held_is_refused_when_the_session_ends(lab: InMemoryBrok
     assert error_of(heartbeat(lab)) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-def test_a_stopping_broker_sends_clients_elsewhere(lab: InMemoryBroker) -> None:
+def test_a_stopping_broker_refuses_with_not_coordinator(lab: InMemoryBroker) -> None:
     owned(lab)
     asked = heartbeat(lab)
     lab.broker.coordination.stop()
@@ -289,7 +293,7 @@ def test_a_stopping_broker_sends_clients_elsewhere(lab: InMemoryBroker) -> None:
     assert error_of(heartbeat(lab)) is ErrorCode.NOT_COORDINATOR
 
 
-def test_the_owners_refusal_is_told_in_the_requests_form(lab: InMemoryBroker) -> None:
+def test_the_owners_refusal_has_the_form_of_the_requests_api(lab: InMemoryBroker) -> None:
     coordinator, _, _ = owned(lab)
     request = OffsetCommitRequest(
         GROUP, topics=[OffsetCommitRequestTopic("t", partitions=[OffsetCommitRequestPartition(3, 7)])]
@@ -301,7 +305,7 @@ def test_the_owners_refusal_is_told_in_the_requests_form(lab: InMemoryBroker) ->
     assert asked.answer.topics[0].partitions[0].partition_index == 3
 
 
-def test_a_body_that_can_not_be_read_closes_the_connection(lab: InMemoryBroker) -> None:
+def test_a_malformed_body_closes_the_connection(lab: InMemoryBroker) -> None:
     coordinator, _, _ = owned(lab)
     name = GROUP.encode()
     body = len(name).to_bytes(2, "big") + name + b"\0"
@@ -312,12 +316,12 @@ def test_a_body_that_can_not_be_read_closes_the_connection(lab: InMemoryBroker) 
     assert asked.refused_because is not None and asked.answer is None
 
 
-def test_a_join_whose_client_went_away_is_forgotten_when_it_is_answered(lab: InMemoryBroker) -> None:
+def test_a_join_whose_client_disconnected_is_dropped_when_it_is_answered(lab: InMemoryBroker) -> None:
     coordinator, _, _ = owned(lab)
     asked = Asked(lab.broker, JoinGroupRequest(GROUP, 6000), 5)
     forwarded = coordinator.take_one(ForwardedToShard)
     asked.close()
-    assert len(coordinator.end.calls) == 1  # it is still work of the coordinator's
+    assert len(coordinator.end.calls) == 1  # the coordinator still works on it
     coordinator.answer(forwarded, JoinGroupResponse())
     assert asked.answer is None and not coordinator.end.calls
 
@@ -362,7 +366,7 @@ def run_split(lab: InMemoryBroker, request: Any, version: int, serve: Callable[[
 def several(
     lab: InMemoryBroker, kind: ShardKind = ShardKind.GROUP
 ) -> tuple[ScriptedCoordinator, ScriptedCoordinator]:
-    """Two coordinators, one of partitions 0 and 1, the other of 2; 3 is unowned, 4 led elsewhere."""
+    """One coordinator owns partitions 0 and 1, another owns 2. 3 is unowned, and 4 is led elsewhere."""
     shards = shard_partitions(lab, kind, leaders=(BROKER_ID,) * 4 + (OTHER_BROKER_ID,))
     one, other = ScriptedCoordinator(lab, 1), ScriptedCoordinator(lab, 2)
     one.own(*shards[:2])
@@ -406,7 +410,7 @@ def test_groups_of_several_shards_are_answered_in_the_order_asked(
     assert {group.error_code for group in answer.groups} == {0, 14, 16}
 
 
-def test_operations_are_told_by_the_broker_also_for_one_group(lab: InMemoryBroker) -> None:
+def test_the_broker_adds_operations_also_for_one_group(lab: InMemoryBroker) -> None:
     coordinator, _, _ = owned(lab)
 
     def serve() -> None:
@@ -446,12 +450,12 @@ def test_offsets_of_several_groups(lab: InMemoryBroker) -> None:
 @pytest.mark.parametrize(
     "request_", [DescribeGroupsRequest(), OffsetFetchRequest(), DescribeTransactionsRequest()]
 )
-def test_nothing_asked_is_nothing_told(lab: InMemoryBroker, request_: Any) -> None:
+def test_an_empty_request_gets_an_empty_response(lab: InMemoryBroker, request_: Any) -> None:
     version = SERVED_APIS[request_.API_KEY].max_version
     assert Asked(lab.broker, request_, version).answer == codec.response_class(request_.API_KEY)()
 
 
-def test_all_shards_led_here_list_their_groups(lab: InMemoryBroker) -> None:
+def test_groups_of_all_shards_led_here_are_listed(lab: InMemoryBroker) -> None:
     coordinators = several(lab)
 
     def serve() -> None:
@@ -463,7 +467,8 @@ def test_all_shards_led_here_list_their_groups(lab: InMemoryBroker) -> None:
 
     answer = run_split(lab, ListGroupsRequest(["Stable"], ["Classic"]), 5, serve)
     assert [group.group_id for group in answer.groups] == ["of 0", "of 1", "of 2"]
-    assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS  # what partition 3 has is not known
+    # The groups of partition 3 are not known.
+    assert answer.error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def test_without_a_topic_there_are_no_groups_and_no_transactions(lab: InMemoryBroker) -> None:
@@ -471,7 +476,7 @@ def test_without_a_topic_there_are_no_groups_and_no_transactions(lab: InMemoryBr
     assert run_split(lab, ListTransactionsRequest(), 2, lambda: None) == ListTransactionsResponse()
 
 
-def test_all_shards_led_here_list_their_transactions(lab: InMemoryBroker) -> None:
+def test_transactions_of_all_shards_led_here_are_listed(lab: InMemoryBroker) -> None:
     shards = shard_partitions(lab, ShardKind.TRANSACTION, leaders=(BROKER_ID, BROKER_ID, OTHER_BROKER_ID))
     coordinator = ScriptedCoordinator(lab)
     coordinator.own(*shards[:2])
@@ -505,11 +510,11 @@ def test_an_idempotent_producer_needs_no_coordinator(lab: InMemoryBroker) -> Non
         InitProducerIdRequest(None, producer_epoch=1),
     ],
 )
-def test_half_a_producer_is_none(lab: InMemoryBroker, request_: InitProducerIdRequest) -> None:
+def test_a_producer_id_and_epoch_come_together(lab: InMemoryBroker, request_: InitProducerIdRequest) -> None:
     answer = Asked(lab.broker, request_, 4).answer
     assert answer == InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST, producer_epoch=-1)
 
 
-def test_a_heartbeat_of_a_group_that_is_loaded_again_is_answered_blindly(lab: InMemoryBroker) -> None:
+def test_a_heartbeat_to_a_group_that_is_being_loaded_succeeds(lab: InMemoryBroker) -> None:
     shard_partitions(lab)
     assert Asked(lab.broker, HeartbeatRequest(GROUP, 1, "m"), 4).answer == HeartbeatResponse()

@@ -1,4 +1,4 @@
-"""Ends of transactions, written where this broker leads, as coordinators and Kafka's tool ask for them."""
+"""Transaction markers for partitions that this broker leads, sent by coordinators and by Kafka's tool."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def in_transaction(lab: InMemoryBroker, topic: str, *partitions: int, producer_i
         )
 
 
-def test_a_transaction_ends_where_it_is_led_and_is_refused_elsewhere(lab: InMemoryBroker) -> None:
+def test_markers_are_written_where_the_partition_is_led_and_refused_elsewhere(lab: InMemoryBroker) -> None:
     lab.add_topic("t", 2)
     lab.add_topic("elsewhere", leader=OTHER_BROKER_ID)
     in_transaction(lab, "t", 0, 1)
@@ -94,7 +94,7 @@ def replicated_topic(lab: InMemoryBroker, leader_epoch: int = 3, leader: int = B
     lab.update_metadata(topics=(TopicState("t", topic_id, (state,), {}),))
 
 
-def test_a_marker_counts_once_it_is_replicated(lab: InMemoryBroker) -> None:
+def test_a_marker_counts_when_it_is_replicated(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     in_transaction(lab, "t", 0)
     replicated_topic(lab, 4)
@@ -108,7 +108,7 @@ def test_a_marker_counts_once_it_is_replicated(lab: InMemoryBroker) -> None:
 
 
 @pytest.mark.parametrize("new_leader", [BROKER_ID, OTHER_BROKER_ID])
-def test_a_marker_under_way_is_refused_by_who_leads_anew_or_no_more(
+def test_an_unreplicated_marker_is_refused_after_a_leader_change(
     lab: InMemoryBroker, new_leader: int
 ) -> None:
     lab.add_topic("t")
@@ -121,7 +121,7 @@ def test_a_marker_under_way_is_refused_by_who_leads_anew_or_no_more(
     assert coordinator.take_one(MarkersWritten).errors == ((ErrorCode.NOT_LEADER_OR_FOLLOWER,),)
 
 
-def test_what_takes_too_long_is_asked_again(lab: InMemoryBroker) -> None:
+def test_markers_that_are_not_replicated_in_time_fail(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     in_transaction(lab, "t", 0)
     replicated_topic(lab, 4)
@@ -174,7 +174,7 @@ def test_markers_of_groups_go_to_their_owners(lab: InMemoryBroker) -> None:
     )
 
 
-def test_nothing_to_write_is_written(lab: InMemoryBroker) -> None:
+def test_an_empty_request_succeeds(lab: InMemoryBroker) -> None:
     coordinator = ScriptedCoordinator(lab)
     coordinator.say(WriteMarkers(1, ()), WriteMarkers(2, (marker(),)))
     assert [written.errors for written in coordinator.take(MarkersWritten)] == [(), ((),)]

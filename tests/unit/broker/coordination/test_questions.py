@@ -1,4 +1,6 @@
-"""What coordinators ask of brokers beside their shards, and what produce asks of coordinators."""
+"""Requests of coordinators to brokers that do not concern their shards, and produce's requests to
+coordinators.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ from tidelog.wire.messages.add_partitions_to_txn import (
 )
 
 WEEK_MS = 7 * 24 * 3600 * 1000
-"""retention.ms by default."""
+"""The default of retention.ms."""
 
 
 def answered(lab: InMemoryBroker, coordinator: ScriptedCoordinator, *items: Any) -> None:
@@ -49,7 +51,7 @@ def answered(lab: InMemoryBroker, coordinator: ScriptedCoordinator, *items: Any)
     lab.runner.run(ask())
 
 
-def test_producer_ids_are_the_controllers(lab: InMemoryBroker) -> None:
+def test_producer_ids_come_from_the_controller(lab: InMemoryBroker) -> None:
     coordinator = ScriptedCoordinator(lab)
     answered(lab, coordinator, AskProducerIds(4))
     assert coordinator.take_one(ProducerIdsTold) == ProducerIdsTold(4, 0, 1000)
@@ -68,7 +70,7 @@ def test_without_a_controller_there_are_no_producer_ids(
     assert coordinator.take_one(ProducerIdsTold) == ProducerIdsTold(4, 0, 0)
 
 
-def test_offsets_are_told_with_the_time_of_the_first_unread_batch(lab: InMemoryBroker) -> None:
+def test_offsets_have_the_time_of_the_first_unread_batch(lab: InMemoryBroker) -> None:
     lab.add_topic("t")
     lab.add_topic("elsewhere", leader=OTHER_BROKER_ID)
     times = []
@@ -99,7 +101,7 @@ def test_an_open_transaction_shows_in_the_last_stable_offset(lab: InMemoryBroker
     assert coordinator.take_one(OffsetsTold).partitions[0][:3] == (0, 5, 2)
 
 
-def test_many_offsets_are_told_in_order(lab: InMemoryBroker) -> None:
+def test_many_offsets_are_answered_in_order(lab: InMemoryBroker) -> None:
     lab.add_topic("t", 3)
     lab.append("t", 1, 1)
     coordinator = ScriptedCoordinator(lab)
@@ -123,7 +125,7 @@ def ask(
     )
 
 
-def test_without_an_owner_produce_comes_again(lab: InMemoryBroker) -> None:
+def test_without_an_owner_produce_gets_a_retriable_error(lab: InMemoryBroker) -> None:
     told = dict.fromkeys(PARTITIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     assert lab.runner.run(ask(lab)) == told  # no topic either
     shard_partitions(lab, ShardKind.TRANSACTION, leaders=(OTHER_BROKER_ID,))
@@ -131,7 +133,9 @@ def test_without_an_owner_produce_comes_again(lab: InMemoryBroker) -> None:
 
 
 @pytest.mark.parametrize("verify_only", [False, True])
-def test_the_owner_is_asked_wherever_its_partition_is_led(lab: InMemoryBroker, verify_only: bool) -> None:
+def test_the_owner_is_asked_even_if_its_partition_is_led_elsewhere(
+    lab: InMemoryBroker, verify_only: bool
+) -> None:
     leaders = (OTHER_BROKER_ID, BROKER_ID, OTHER_BROKER_ID)
     shards = shard_partitions(lab, ShardKind.TRANSACTION, leaders=leaders)
     older, owner = ScriptedCoordinator(lab, 1), ScriptedCoordinator(lab, 2)
@@ -158,13 +162,13 @@ def test_the_owner_is_asked_wherever_its_partition_is_led(lab: InMemoryBroker, v
 
     told = lab.runner.run(produce())
     assert told == {
-        PARTITIONS[0]: ErrorCode.UNKNOWN_SERVER_ERROR,  # of which nothing was said
+        PARTITIONS[0]: ErrorCode.UNKNOWN_SERVER_ERROR,  # the answer does not contain it
         PARTITIONS[1]: ErrorCode.NONE,
         PARTITIONS[2]: ErrorCode.INVALID_TXN_STATE,
     }
 
 
-def test_the_owners_refusal_or_end_is_told_of_each_partition(lab: InMemoryBroker) -> None:
+def test_the_owners_refusal_or_loss_applies_to_each_partition(lab: InMemoryBroker) -> None:
     shards = shard_partitions(lab, ShardKind.TRANSACTION)
     for ends in (False, True):
         owner = ScriptedCoordinator(lab)
@@ -184,7 +188,7 @@ def test_the_owners_refusal_or_end_is_told_of_each_partition(lab: InMemoryBroker
         assert lab.runner.run(produce(owner, ends)) == dict.fromkeys(PARTITIONS, code)
 
 
-def test_a_silent_owner_is_not_waited_for_for_ever(lab: InMemoryBroker) -> None:
+def test_the_wait_for_a_silent_owner_is_limited(lab: InMemoryBroker) -> None:
     (shard,) = shard_partitions(lab, ShardKind.TRANSACTION)
     owner = ScriptedCoordinator(lab)
     owner.say(ServeShards((ServedShard(shard, 2),)))

@@ -1,9 +1,9 @@
-"""Random histories of a shard at one broker: owners that come, append, answer and vanish, leaders that
-change, followers that fetch, clients that go away.
+"""Random histories of a shard at one broker.
 
-What must hold whatever happens: each request is answered at most once, and in the end exactly once unless its
-client left; an answer that was held leaves only if, at that moment, its owner still held the partition, this
-broker led it in the same epoch, and the high watermark had reached what the answer waited for.
+Owners attach, append, answer and vanish; leaders change; followers fetch; clients disconnect. Each request is
+answered at most once, and in the end exactly once unless its client disconnected. A held answer is sent only
+if, at that moment, its owner still has the partition, this broker leads it in the same epoch, and the high
+watermark has reached the answer's offset.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ from tidelog.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDelet
 BOTH = (BROKER_ID, OTHER_BROKER_ID)
 RETRIABLE = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
 DECIDED = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
-"""By which a test knows an owner's answer from the broker's."""
+"""Distinguishes an owner's answers from the broker's."""
 BODY = b"".join(codec.response_encoder(47, 0)(OffsetDeleteResponse(error_code=DECIDED)))
 
 
 class Due(NamedTuple):
-    """An answer given, to be held."""
+    """An answer that the owner gave and that the broker has to hold."""
 
     attachment: int
     leader_epoch: int
@@ -49,7 +49,7 @@ class Due(NamedTuple):
 
 
 class Owner:
-    """One coordinator, and what it believes."""
+    """One coordinator and its view of the shard."""
 
     def __init__(self, lab: InMemoryBroker, coordinator_id: int) -> None:
         self.line = ScriptedCoordinator(lab, coordinator_id)
@@ -106,7 +106,7 @@ class History:
             owner.line.say(AnswerRequest(forwarded.request_id, None, ErrorCode.NOT_COORDINATOR))
             return
         if owner.attachment is None:
-            return  # it has forgotten what it owed
+            return  # It has forgotten the requests that it has not answered.
         hold = Hold(owner.attachment.attachment, owner.log_end_offset)
         self.due[forwarded.body] = Due(hold.attachment, owner.attachment.leader_epoch, hold.offset)
         owner.line.say(AnswerRequest(forwarded.request_id, BODY, hold=hold))
@@ -176,10 +176,10 @@ class History:
             partition_epoch=self.partition_epoch,
         )
 
-    # -- what must hold
+    # -- invariants
 
     def check(self) -> None:
-        """After each event: those that were answered in it."""
+        """Checks, after each event, the requests that were answered during it."""
         core = self.lab.broker.hosted.replicas[self.shard.topic_partition].core
         waiting = []
         for asked in self.asked:
@@ -198,13 +198,13 @@ class History:
             held_by = [owner for owner in self.owners if owner.attachment is not None]
             assert [o for o in held_by if o.attachment and o.attachment.attachment == due.attachment]
             self.let_out += 1
-        # Nobody waits for an owner that no longer has the shard.
+        # No request waits for an owner that no longer has the shard.
         assert not waiting or any(owner.attachment is not None for owner in self.owners)
         self.asked = waiting
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_was_decided_is_told_once_it_is_replicated_or_not_at_all(lab: InMemoryBroker, seed: int) -> None:
+def test_decisions_are_answered_after_their_replication_or_not_at_all(lab: InMemoryBroker, seed: int) -> None:
     history = History(lab, seed)
     for _ in range(250):
         history.step()

@@ -1,4 +1,6 @@
-"""TxnOffsetCommit: the transaction's coordinator hears of the group's partition before the group does."""
+"""TxnOffsetCommit: the broker asks the transaction's coordinator before it passes the request on to the
+group's.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,7 @@ def both_owned(lab: InMemoryBroker) -> ScriptedCoordinator:
 
 
 @WITH_IT
-def test_the_group_hears_of_it_once_the_transaction_has_its_partition(
+def test_the_group_receives_offsets_after_the_transaction_has_its_partition(
     lab: InMemoryBroker, version: int
 ) -> None:
     coordinator = both_owned(lab)
@@ -99,7 +101,7 @@ def test_the_group_hears_of_it_once_the_transaction_has_its_partition(
         (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
     ],
 )
-def test_the_group_never_hears_of_what_is_not_in_a_transaction(
+def test_the_group_never_receives_offsets_outside_a_transaction(
     lab: InMemoryBroker, said: ErrorCode, told: ErrorCode
 ) -> None:
     coordinator = both_owned(lab)
@@ -109,7 +111,7 @@ def test_the_group_never_hears_of_what_is_not_in_a_transaction(
     assert not coordinator.take(ForwardedToShard)
 
 
-def test_without_the_transactions_coordinator_it_is_tried_again(lab: InMemoryBroker) -> None:
+def test_without_the_transactions_coordinator_the_error_is_retriable(lab: InMemoryBroker) -> None:
     coordinator = ScriptedCoordinator(lab)
     coordinator.own(*shard_partitions(lab, ShardKind.GROUP))
     shard_partitions(lab, ShardKind.TRANSACTION)

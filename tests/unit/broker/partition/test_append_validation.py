@@ -1,4 +1,4 @@
-"""What Apache Kafka 4.3.1 answers to each of these batches was tried on it; deviations are named."""
+"""Checks of clients' batches. Apache Kafka 4.3.1 was tried with each of them; comments name deviations."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ GOOD = batch_of(NOW_MS, NOW_MS + 1, NOW_MS + 2)
 
 
 def with_fields(batch: bytearray, **fields: int) -> bytearray:
-    """Other header fields and a right CRC."""
+    """Returns the batch with other header fields and a valid CRC."""
     return assemble_batch(parse_header(batch)._replace(**fields), bytes(batch[61:]))
 
 
 def with_bytes(batch: bytes | bytearray, position: int, layout: str, value: int) -> bytearray:
-    """Other bytes and thus a wrong CRC, if they are covered by it."""
+    """Returns the batch with other bytes. Its CRC is then wrong if it covers them."""
     changed = bytearray(batch)
     struct.pack_into(layout, changed, position, value)
     return changed
@@ -87,7 +87,8 @@ def code_of(batch: bytes | bytearray, rules: AppendRules = RULES, produce_versio
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
         ),  # Kafka: -1
         (with_fields(GOOD, producer_id=7, producer_epoch=0, base_sequence=-1), ErrorCode.INVALID_RECORD),
-        (with_fields(GOOD, attributes=8), ErrorCode.INVALID_TIMESTAMP),  # Kafka takes it and clears the mark
+        # Kafka accepts the batch and clears the attribute.
+        (with_fields(GOOD, attributes=8), ErrorCode.INVALID_TIMESTAMP),
         (with_fields(GOOD, attributes=8, max_timestamp=-1), ErrorCode.INVALID_TIMESTAMP),
         (with_fields(GOOD, max_timestamp=NOW_MS + 10**10), ErrorCode.INVALID_TIMESTAMP),  # Kafka corrects it
     ],
@@ -113,7 +114,7 @@ def test_refusals(batch: bytearray, code: ErrorCode) -> None:
         *(batch_of(NOW_MS, compression=codec) for codec in Compression),
     ],
 )
-def test_what_is_taken(batch: bytearray) -> None:
+def test_accepted_batches(batch: bytearray) -> None:
     header = validate(batch)
     assert type(header) is BatchHeader
     assert header == parse_header(batch)
@@ -141,7 +142,7 @@ def assert_size(rules: AppendRules, limit: int, code: ErrorCode) -> None:
         validate(GOOD, rules)
 
 
-def test_size_is_told_before_the_crc_and_the_crc_before_the_rest() -> None:
+def test_the_size_is_checked_before_the_crc_and_the_crc_before_the_rest() -> None:
     wrong = with_bytes(with_fields(GOOD, attributes=0x20, record_count=9), 17, ">I", 1)
     assert code_of(wrong, AppendRules(max_message_bytes=50)) == ErrorCode.MESSAGE_TOO_LARGE
     assert code_of(wrong) == ErrorCode.CORRUPT_MESSAGE
@@ -153,10 +154,10 @@ def test_size_is_told_before_the_crc_and_the_crc_before_the_rest() -> None:
 @given(
     st.lists(st.integers(-2_000, 2_000), min_size=1, max_size=6), st.integers(0, 1_500), st.integers(0, 1_500)
 )
-def test_timestamps_are_held_to_the_topics_range(
+def test_timestamps_must_be_in_the_topics_range(
     differences: list[int], before_ms: int, after_ms: int
 ) -> None:
-    """By the header: the first and the greatest timestamp. A later one that is too old goes unseen."""
+    """The check uses the first and the greatest timestamp. It does not see a later, too old one."""
     batch = batch_of(*(NOW_MS + difference for difference in differences))
     rules = AppendRules(timestamp_before_max_ms=before_ms, timestamp_after_max_ms=after_ms)
     wrong = [i for i, difference in enumerate(differences) if not -before_ms <= difference <= after_ms]
@@ -169,7 +170,7 @@ def test_timestamps_are_held_to_the_topics_range(
         validate(batch, rules)
 
 
-def test_under_log_append_time_any_timestamp_is_taken_but_no_mark() -> None:
+def test_log_append_time_accepts_any_timestamp_but_not_the_attribute() -> None:
     rules = AppendRules(is_log_append_time=True, timestamp_before_max_ms=0, timestamp_after_max_ms=0)
     validate(batch_of(5, 2**50), rules)
     assert code_of(with_fields(GOOD, attributes=8), rules) == ErrorCode.INVALID_TIMESTAMP
@@ -213,10 +214,10 @@ def test_random_bytes_are_refused(data: bytes) -> None:
     st.sampled_from([-1, 0, 1]),
     st.sampled_from([0, 1_000, 2**63 - 1]),
 )
-def test_the_quick_look_and_the_ordered_checks_agree(
+def test_the_quick_check_and_the_ordered_checks_agree(
     fields: dict[str, int], is_log_append_time: bool, size_difference: int, before_ms: int
 ) -> None:
-    """A cut-off second batch sends any batch through the ordered checks; alone it may pass at a glance."""
+    """An incomplete second batch forces the ordered checks. Without it, the quick check may accept."""
     batch = with_fields(GOOD, **fields)
     rules = AppendRules(
         is_log_append_time=is_log_append_time,

@@ -1,4 +1,4 @@
-"""The partition core: exact effects of events, and the invariants that hold whatever comes."""
+"""The partition core: exact effects of events, and the invariants that every sequence of events keeps."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def append(core: PartitionCore, header: BatchHeader, acks: int = -1) -> list[obj
     return [decided, *core.step(BatchAppended(appended, NOW))]
 
 
-def test_a_new_leader_notes_where_its_epoch_starts_before_it_appends() -> None:
+def test_a_new_leader_persists_the_start_of_its_epoch_before_it_appends() -> None:
     core = new_core(log_end_offset=7, high_watermark=5)
     effects = core.step(LeaderAndIsrReceived(ME, 3, 0, (ME,), (ME,), 7, NOW))
     assert effects == [PersistLeaderEpochs(), AdvanceHighWatermark(7)]
     assert [tuple(entry) for entry in core.leader_epochs] == [(3, 7)]
 
 
-def test_an_overtaken_command_changes_nothing() -> None:
+def test_an_outdated_command_changes_nothing() -> None:
     core = leading(epoch=4)
     assert core.step(LeaderAndIsrReceived(OTHER, 3, 0, (OTHER,), (ME, OTHER), 0, NOW)) == []
     assert core.is_leader and core.leader_epoch == 4
@@ -93,7 +93,7 @@ def test_the_high_watermark_waits_for_every_replica_in_sync() -> None:
     assert core.high_watermark == 0 and core.log_end_offset == 3
 
 
-def test_who_does_not_lead_appends_nothing() -> None:
+def test_a_replica_that_does_not_lead_appends_nothing() -> None:
     core = new_core()
     assert core.step(ProduceReceived(batch(), 1, NOW))[0].error is ErrorCode.NOT_LEADER_OR_FOLLOWER  # type: ignore[union-attr]
 
@@ -112,7 +112,7 @@ def test_min_in_sync_replicas_is_no_more_than_there_are_replicas() -> None:
     assert isinstance(core.step(ProduceReceived(batch(), -1, NOW))[0], AppendBatch)
 
 
-def test_a_repeated_batch_is_answered_as_it_was_first_and_a_gap_is_refused() -> None:
+def test_a_repeated_batch_gets_its_first_answer_and_a_gap_is_refused() -> None:
     core = leading()
     append(core, batch(2))
     append(core, batch(3, producer_id=9, epoch=0, sequence=0))
@@ -139,7 +139,7 @@ def test_a_transactional_batch_is_refused_while_nothing_can_end_its_transaction(
         (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
     ],
 )
-def test_requests_are_fenced_by_the_leader_epoch_they_know(known: int, error: ErrorCode) -> None:
+def test_requests_with_another_leader_epoch_are_fenced(known: int, error: ErrorCode) -> None:
     assert leading(epoch=5).leadership_error(known) is error
 
 
@@ -155,7 +155,7 @@ def test_records_are_deleted_up_to_the_high_watermark_only() -> None:
         assert isinstance(refusal, Refuse) and refusal.error is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
-def test_a_transaction_that_ended_below_the_high_watermark_holds_no_reader_back_after_a_restart() -> None:
+def test_after_a_restart_an_ended_transaction_below_the_high_watermark_does_not_limit_readers() -> None:
     producers = ProducerState()
     producers.update(batch(producer_id=9, epoch=0, sequence=0)._replace(attributes=TRANSACTIONAL_BIT), NOW)
     marker = batch(producer_id=9, epoch=0, base_offset=1)._replace(attributes=TRANSACTIONAL_BIT | CONTROL_BIT)
@@ -186,7 +186,7 @@ events = st.one_of(
 
 
 @given(st.lists(events, max_size=40))
-def test_offsets_keep_their_order_and_nothing_shown_is_taken_back(happenings: list[Event]) -> None:
+def test_offsets_keep_their_order_and_visible_records_stay(happenings: list[Event]) -> None:
     core = new_core()
     shown = 0
     for event in happenings:

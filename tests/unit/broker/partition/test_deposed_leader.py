@@ -1,4 +1,4 @@
-"""A leader that learns from the store, not from the controller, that there is a newer one."""
+"""A leader that learns of a newer leader from the store instead of the controller."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def deposed() -> PartitionCore:
     return core
 
 
-def test_it_takes_up_the_command_of_the_newer_epoch_though_that_is_older_than_what_it_read() -> None:
+def test_a_command_of_a_newer_leader_epoch_with_an_older_partition_epoch_is_accepted() -> None:
     core = deposed()
     core.step(LeaderAndIsrReceived(2, 10, 56, (2,), REPLICAS, 0, 0))
     assert (core.leader, core.leader_epoch) == (2, 10)
     assert core.is_follower
 
 
-def test_a_late_command_of_its_own_epoch_does_not_make_it_leader_again() -> None:
+def test_a_late_command_of_its_epoch_does_not_make_it_leader_again() -> None:
     core = deposed()
     core.step(LeaderAndIsrReceived(1, 8, 55, (1, 3), REPLICAS, 0, 0))
     assert not core.is_leader

@@ -1,4 +1,4 @@
-"""A leader epoch in which nothing was written must not outlive the term, in memory or on disk."""
+"""A leader epoch without batches must not outlive the role, neither in memory nor on disk."""
 
 from __future__ import annotations
 
@@ -30,8 +30,12 @@ def test_a_follower_has_its_own_empty_epoch_removed_from_the_disk_too() -> None:
     epochs_of_batches=st.lists(st.integers(0, 5), min_size=1, max_size=20).map(sorted),
     wrong=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 25)), max_size=6),
 )
-def test_recovery_believes_the_batches(epochs_of_batches: list[int], wrong: list[tuple[int, int]]) -> None:
-    """Whatever the checkpoint says: after all batches were read, each offset has its batch's epoch."""
+def test_recovery_trusts_batches_more_than_the_checkpoint(
+    epochs_of_batches: list[int], wrong: list[tuple[int, int]]
+) -> None:
+    """After recovery has read all batches, each offset has its batch's epoch, whatever the checkpoint
+    contains.
+    """
     epochs = LeaderEpochs([EpochEntry(*entry) for entry in wrong])
     for offset, epoch in enumerate(epochs_of_batches):
         epochs.note_batch(epoch, offset)

@@ -1,4 +1,4 @@
-"""The follower's side of the partition core: where the log is cut, what is appended, what readers may see."""
+"""The follower's side of the partition core: truncation, appends, and the offsets that readers may see."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def follow(core: PartitionCore, epoch: int) -> list[Effect]:
 
 
 def following(entries: Entries, log_end_offset: int, epoch: int, high_watermark: int = 0) -> PartitionCore:
-    """Fetching already."""
+    """Returns a follower that is fetching already."""
     core = core_with(entries, log_end_offset, high_watermark)
     follow(core, epoch)
     if entries:
@@ -78,13 +78,13 @@ def test_an_empty_log_fetches_at_once() -> None:
     assert core.fetch_state is FetchState.FETCHING
 
 
-def test_a_log_with_epochs_asks_where_its_newest_ends() -> None:
+def test_a_log_with_epochs_asks_for_the_end_of_its_newest() -> None:
     core = core_with([(1, 0), (4, 7)], 10)
     assert follow(core, 6) == [AskEpochEnd(6, 4)]
     assert core.fetch_state is FetchState.TRUNCATING
 
 
-def test_what_the_leader_has_not_is_cut_whatever_the_high_watermark() -> None:
+def test_records_that_the_leader_lacks_are_truncated_even_below_the_high_watermark() -> None:
     core = core_with([(1, 0)], 10, high_watermark=10)
     follow(core, 6)
     assert core.step(EpochEndReceived(6, 1, 1, 8)) == [TruncateTo(8)]
@@ -92,8 +92,8 @@ def test_what_the_leader_has_not_is_cut_whatever_the_high_watermark() -> None:
     assert (core.log_end_offset, core.high_watermark, core.fetch_state) == (8, 8, FetchState.FETCHING)
 
 
-def test_what_the_leader_has_is_kept_although_it_is_above_the_high_watermark() -> None:
-    """The first failure of truncation by high watermark (SPEC C9)."""
+def test_records_that_the_leader_has_are_kept_even_above_the_high_watermark() -> None:
+    """This was the first failure of truncation by high watermark (KIP-101)."""
     core = core_with([(0, 0)], 2, high_watermark=1)
     follow(core, 1)
     assert core.step(EpochEndReceived(1, 0, 0, 2)) == []
@@ -102,10 +102,10 @@ def test_what_the_leader_has_is_kept_although_it_is_above_the_high_watermark() -
     assert follow(old, 1) == [TruncateTo(1)]
 
 
-def test_an_epoch_the_follower_lacks_is_asked_for_again_below_it() -> None:
+def test_if_the_follower_lacks_the_answers_epoch_it_asks_about_its_next_lower_one() -> None:
     core = core_with([(1, 0), (3, 5), (5, 8)], 10)
     follow(core, 6)
-    # The leader: (1, 0), (2, 4), (6, 6). Of epoch 5 it says: the largest not above is 2, which ends at 6.
+    # The leader's epochs are (1, 0), (2, 4), (6, 6). The largest epoch not above 5 is 2, which ends at 6.
     assert core.step(EpochEndReceived(6, 5, 2, 6)) == [TruncateTo(5)]
     assert core.step(Truncated(0, 5)) == [AskEpochEnd(6, 1)]
     assert core.step(EpochEndReceived(6, 1, 1, 4)) == [TruncateTo(4)]
@@ -121,7 +121,7 @@ def test_answers_for_another_role_are_dropped() -> None:
     assert core.fetch_state is FetchState.TRUNCATING
 
 
-def test_a_fetch_answer_may_say_that_the_logs_diverge() -> None:
+def test_a_fetch_response_may_report_a_diverging_epoch() -> None:
     core = following([(1, 0), (4, 7)], 10, 6)
     assert core.step(EpochDiverged(6, 1, 5)) == [TruncateTo(5)]
     assert core.fetch_state is FetchState.TRUNCATING
@@ -150,21 +150,21 @@ def test_a_new_epoch_is_on_disk_before_its_batches_count() -> None:
         pytest.param([batch(10, 1, 6), batch(11, 1, 5)], id="epochs backwards"),
     ],
 )
-def test_batches_that_cannot_be_are_refused(headers: list[BatchHeader]) -> None:
+def test_batches_with_impossible_epochs_or_offsets_are_refused(headers: list[BatchHeader]) -> None:
     core = following([(1, 0)], 10, 6)
     (refusal,) = core.step(RecordsReceived(6, headers, 10, 0))
     assert isinstance(refusal, Refuse)
     assert core.log_end_offset == 10 and [tuple(e) for e in core.leader_epochs] == [(1, 0)]
 
 
-def test_a_gap_left_by_compaction_is_taken() -> None:
+def test_a_gap_left_by_compaction_is_accepted() -> None:
     core = following([(6, 0)], 10, 6)
     core.step(RecordsReceived(6, [batch(15, 1, 6)], 0, 0))
     core.step(ReceivedAppended([batch(15, 1, 6)], 0, 0, NOW))
     assert core.log_end_offset == 16
 
 
-def test_the_high_watermark_is_the_leaders_as_far_as_the_log_goes() -> None:
+def test_the_high_watermark_is_the_leaders_but_not_above_the_log_end() -> None:
     core = following([(6, 0)], 10, 6, high_watermark=3)
     assert core.step(ReceivedAppended([], 50, 0, NOW)) == [AdvanceHighWatermark(10)]
     assert core.step(ReceivedAppended([], 4, 0, NOW)) == [], "a new leader may know less than was known"
@@ -177,7 +177,7 @@ def test_the_log_start_follows_the_leaders() -> None:
     assert core.step(ReceivedAppended([], 8, 9, NOW)) == [AdvanceLogStartOffset(8)]
 
 
-def test_a_log_that_ends_before_the_leaders_begins_starts_over() -> None:
+def test_a_log_that_ends_before_the_leaders_begins_restarts() -> None:
     core = following([(6, 0)], 10, 6, high_watermark=8)
     assert core.step(FetchedOutOfRange(6, 100, 200)) == [RestartLogAt(100)]
     core.step(Truncated(100, 100))
@@ -185,9 +185,9 @@ def test_a_log_that_ends_before_the_leaders_begins_starts_over() -> None:
     assert core.fetch_state is FetchState.FETCHING
 
 
-def test_a_log_that_ends_where_the_leaders_begins_within_a_batch_starts_over() -> None:
-    """The follower's last record was of an epoch that the leader cut off; DeleteRecords then went to the
-    middle of the leader's batch (simulator, seed 4101391962: it stayed behind for ever).
+def test_a_log_that_ends_within_the_batch_where_the_leaders_begins_restarts() -> None:
+    """The follower's last record was of an epoch that the leader truncated, and DeleteRecords then moved the
+    log start into the leader's batch. In the simulator (seed 4101391962), the follower never caught up.
     """
     core = following([(0, 0)], 87, 7, high_watermark=76)
     headers = [batch(86, 3, 3), batch(89, 1, 7)]
@@ -204,26 +204,26 @@ def test_a_log_that_ends_where_the_leaders_begins_within_a_batch_starts_over() -
     assert isinstance(refusal, Refuse), "what the leader still has is not dropped"
 
 
-def test_a_log_that_ends_behind_the_leaders_asks() -> None:
+def test_a_log_that_ends_above_the_leaders_end_asks() -> None:
     core = following([(6, 0)], 10, 6)
     assert core.step(FetchedOutOfRange(6, 0, 5)) == [AskEpochEnd(6, 6)]
 
 
-def test_a_repeated_command_disturbs_nothing() -> None:
+def test_a_repeated_command_changes_nothing() -> None:
     core = following([(6, 0)], 10, 6)
     event = LeaderAndIsrReceived(LEADER, 6, 61, (LEADER,), (ME, LEADER), 10, NOW)
     assert core.step(event) == []
     assert core.fetch_state is FetchState.FETCHING and core.in_sync_replicas == (LEADER,)
 
 
-def test_who_leads_fetches_no_more() -> None:
+def test_a_leader_does_not_fetch() -> None:
     core = following([(6, 0)], 10, 6)
     core.step(LeaderAndIsrReceived(ME, 7, 70, (ME,), (ME, LEADER), 10, NOW))
     assert core.fetch_state is FetchState.NONE and core.is_leader
     assert core.step(EpochDiverged(6, 1, 5)) == []
 
 
-def test_the_leader_tells_where_logs_part() -> None:
+def test_the_leader_reports_where_logs_diverge() -> None:
     core = core_with([(1, 0), (4, 7)], 10)
     core.step(LeaderAndIsrReceived(ME, 6, 60, (ME, LEADER), (ME, LEADER), 10, NOW))
     assert core.diverging_epoch(-1, 3) is None
@@ -240,12 +240,12 @@ Log = list[int]  # the epoch of each offset
 
 @st.composite
 def _two_logs(draw: st.DrawFn) -> tuple[Log, Log, int]:
-    """As replication makes them: a common beginning, then each its own, epochs never written by both."""
+    """Generates two logs as replication makes them: a common beginning, then different epochs in each."""
     common = sorted(draw(st.lists(st.integers(0, 5), max_size=10)))
     next_epoch = (common[-1] if common else 0) + 1
     owners = draw(st.lists(st.sampled_from("lf"), max_size=6))
     logs: dict[str, Log] = {"l": list(common), "f": list(common)}
-    # The last common epoch may go on in one of the two.
+    # The last common epoch may continue in one of the two.
     if common and owners:
         logs[owners[0]] += [common[-1]] * draw(st.integers(0, 3))
     for owner in owners:
@@ -259,8 +259,8 @@ def _entries(log: Log) -> Entries:
 
 
 @given(_two_logs())
-def test_truncation_ends_with_a_log_that_is_the_beginning_of_the_leaders(logs: tuple[Log, Log, int]) -> None:
-    """And cuts no more than it has to."""
+def test_truncation_ends_with_a_prefix_of_the_leaders_log(logs: tuple[Log, Log, int]) -> None:
+    """The follower also truncates no more than necessary."""
     leader_log, log, epoch = logs
     leader = core_with(_entries(leader_log), len(leader_log))
     leader.step(LeaderAndIsrReceived(ME, epoch, 1, (ME,), (ME, 9), len(leader_log), NOW))

@@ -1,4 +1,4 @@
-"""ISR changes are collected and published by Kafka's rules of time (SPEC C5)."""
+"""ISR changes are collected and published at the times at which Kafka publishes them."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tidelog.model.topics import TopicPartition
 A, B, C = (TopicPartition("t", number) for number in range(3))
 
 
-def test_a_change_is_published_once_it_was_quiet_for_more_than_five_seconds() -> None:
+def test_a_change_is_published_after_more_than_five_quiet_seconds() -> None:
     propagation = IsrPropagation(now_ms=0)
     propagation.isr_changed(A, 1_000)
     assert [propagation.take(now_ms) for now_ms in (1_000, 2_500, 6_000)] == [(), (), ()]
     assert propagation.take(6_001) == (A,)
 
 
-def test_a_steady_storm_is_published_after_a_minute() -> None:
+def test_continuous_changes_are_published_after_a_minute() -> None:
     propagation = IsrPropagation(now_ms=0)
     published = []
     for now_ms in range(0, 130_000, 1_000):
@@ -33,7 +33,7 @@ def test_nothing_is_published_without_a_change() -> None:
     assert IsrPropagation(now_ms=0).take(1_000_000) == ()
 
 
-def test_what_changes_while_it_is_published_comes_with_the_next() -> None:
+def test_changes_during_a_publication_are_in_the_next_one() -> None:
     propagation = IsrPropagation(now_ms=0)
     propagation.isr_changed(A, 0)
     propagation.isr_changed(B, 0)
@@ -44,7 +44,7 @@ def test_what_changes_while_it_is_published_comes_with_the_next() -> None:
     assert propagation.take(20_000) == (A,)
 
 
-def test_what_could_not_be_published_is_due_again_at_once() -> None:
+def test_a_failed_publication_is_due_again_at_once() -> None:
     propagation = IsrPropagation(now_ms=0)
     propagation.isr_changed(A, 0)
     assert propagation.take(5_001) == (A,)
@@ -63,7 +63,7 @@ def test_what_could_not_be_published_is_due_again_at_once() -> None:
         )
     )
 )
-def test_no_change_is_ever_lost_and_none_waits_for_more_than_a_minute(
+def test_no_change_is_lost_or_waits_for_more_than_a_minute(
     steps: list[tuple[int, TopicPartition | str]],
 ) -> None:
     propagation = IsrPropagation(now_ms=0)

@@ -1,4 +1,4 @@
-"""Leader epochs against the plainest model: the epoch of each single offset of a log."""
+"""Leader epochs against the simplest model: the epoch of each single offset of a log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_EPOCH = 12
 
 
 class ModelLog:
-    """`epochs[i]`: the epoch of the record at offset `start + i`."""
+    """The model of a log: `epochs[i]` is the epoch of the record at offset `start + i`."""
 
     def __init__(self) -> None:
         self.start = 0
@@ -33,7 +33,7 @@ class ModelLog:
         return self.epochs[offset - self.start]
 
     def end_offset_for(self, epoch: int) -> EpochEndOffset:
-        """Straight from what the answer means: where the last record of an epoch <= `epoch` ends."""
+        """Computes the answer from its meaning: the end of the last record of an epoch not above `epoch`."""
         if not self.epochs or epoch < 0 or epoch > self.epochs[-1]:
             return EpochEndOffset(-1, -1)
         below = [offset for offset in range(self.start, self.end) if self.epoch_of(offset) <= epoch]
@@ -44,7 +44,7 @@ class ModelLog:
 
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[ModelLog, LeaderEpochs]:
-    """A log after appends, truncations and deletions at its start, and the entries kept beside it."""
+    """Generates a log after appends, truncations and deletions at its start, and its entries."""
     log, entries, epoch = ModelLog(), LeaderEpochs(), 0
     for _ in range(draw(st.integers(0, 12))):
         match draw(st.sampled_from(["append", "append", "append", "truncate", "delete"])):
@@ -81,7 +81,7 @@ def test_each_offset_has_its_epoch(history: tuple[ModelLog, LeaderEpochs]) -> No
 
 
 @given(histories())
-def test_both_numbers_rise_strictly(history: tuple[ModelLog, LeaderEpochs]) -> None:
+def test_epochs_and_offsets_increase_strictly(history: tuple[ModelLog, LeaderEpochs]) -> None:
     entries = list(history[1])
     for earlier, later in pairwise(entries):
         assert earlier.epoch < later.epoch
@@ -89,7 +89,7 @@ def test_both_numbers_rise_strictly(history: tuple[ModelLog, LeaderEpochs]) -> N
 
 
 class Replica:
-    """A log of epochs, and the entries beside it."""
+    """A log of epochs, and its entries."""
 
     def __init__(self) -> None:
         self.epochs: list[int] = []
@@ -104,7 +104,9 @@ class Replica:
         del self.epochs[end:]
 
     def reconcile_with(self, leader: Replica) -> None:
-        """A follower before it fetches (KIP-101, KIP-279): ask, cut, ask again if epochs differed."""
+        """A follower before it fetches (KIP-101, KIP-279): it asks, truncates, and asks again if epochs
+        differ.
+        """
         while self.epochs:
             answer = leader.entries.end_offset_for(self.entries.latest_epoch, len(leader.epochs))
             own = self.entries.end_offset_for(answer.epoch, len(self.epochs))
@@ -116,7 +118,7 @@ class Replica:
 
 @given(st.data())
 def test_a_follower_that_truncates_by_epochs_agrees_with_its_leader(draw: st.DataObject) -> None:
-    """Leadership goes to and fro, clean or not; equal epochs at equal offsets are equal records."""
+    """Leadership changes, cleanly or not. Equal epochs at equal offsets are equal records."""
     leader, follower, epoch = Replica(), Replica(), 0
     leader.entries.assign(epoch, 0)
     for _ in range(draw.draw(st.integers(1, 12))):
@@ -134,7 +136,7 @@ def test_a_follower_that_truncates_by_epochs_agrees_with_its_leader(draw: st.Dat
 
 
 @given(histories(), st.integers(0, MAX_EPOCH * 2), st.integers(0, 60))
-def test_an_assignment_holds_from_its_offset_on(
+def test_an_assigned_epoch_applies_from_its_offset(
     history: tuple[ModelLog, LeaderEpochs], epoch: int, start_offset: int
 ) -> None:
     _, entries = history
@@ -156,7 +158,7 @@ def test_the_checkpoint_is_read_back(history: tuple[ModelLog, LeaderEpochs]) -> 
     assert list(LeaderEpochs.decode(entries.encode())) == list(entries)
 
 
-def test_the_checkpoint_is_kafkas() -> None:
+def test_the_checkpoint_has_kafkas_format() -> None:
     assert LeaderEpochs([EpochEntry(0, 0), EpochEntry(3, 17)]).encode() == b"0\n2\n0 0\n3 17\n"
     assert LeaderEpochs().encode() == b"0\n0\n"
 
@@ -190,13 +192,13 @@ def test_random_bytes_are_refused_or_read(text: bytes) -> None:
         return
 
 
-def test_negative_numbers_are_a_mistake() -> None:
+def test_negative_numbers_are_refused() -> None:
     for epoch, offset in ((-1, 0), (0, -1)):
         with pytest.raises(ValueError, match="must not be negative"):
             LeaderEpochs().assign(epoch, offset)
 
 
-def test_changes_are_told_so_that_the_checkpoint_is_written_only_then() -> None:
+def test_changes_are_reported_so_that_the_checkpoint_is_written_only_then() -> None:
     entries = LeaderEpochs()
     assert entries.assign(1, 0)
     assert not entries.assign(1, 10)

@@ -75,7 +75,7 @@ def proposal_of(effects: list[Effect]) -> ProposeIsr:
     return proposal
 
 
-def test_the_high_watermark_is_what_all_in_sync_have() -> None:
+def test_the_high_watermark_is_the_least_log_end_of_the_isr() -> None:
     core = leading()
     assert append(core, 10) == []
     assert fetch(core, SECOND, 10) == []
@@ -83,13 +83,13 @@ def test_the_high_watermark_is_what_all_in_sync_have() -> None:
     assert fetch(core, THIRD, 10) == [AdvanceHighWatermark(10)]
 
 
-def test_a_replica_outside_the_isr_holds_up_nobody() -> None:
+def test_a_replica_outside_the_isr_does_not_delay_the_high_watermark() -> None:
     core = leading((ME, SECOND))
     append(core, 10)
     assert fetch(core, SECOND, 10) == [AdvanceHighWatermark(10)]
 
 
-def test_the_high_watermark_stands_below_min_isr() -> None:
+def test_the_high_watermark_does_not_advance_below_min_isr() -> None:
     core = leading((ME,), min_isr=2)
     assert append(core, 10) == []
     assert core.high_watermark == 0 and core.is_under_min_isr
@@ -140,8 +140,8 @@ def test_while_a_join_is_under_way_the_high_watermark_waits_for_it() -> None:
     assert fetch(core, THIRD, 10) == [AdvanceHighWatermark(10)]
 
 
-def test_a_state_of_another_leader_ends_the_term_whatever_its_epoch() -> None:
-    """A topic that was deleted and made again begins with epoch 0."""
+def test_a_stored_state_of_another_leader_ends_the_role_whatever_its_epoch() -> None:
+    """A topic that was deleted and created again begins with epoch 0."""
     for standing in (IsrState(SECOND, 0, (SECOND,)), IsrState(SECOND, 5, (SECOND,)), IsrState(ME, 0, ALL)):
         core = leading((ME, SECOND))
         proposal = proposal_of(fetch(core, THIRD, 0))
@@ -149,9 +149,9 @@ def test_a_state_of_another_leader_ends_the_term_whatever_its_epoch() -> None:
         assert not core.is_leader
 
 
-def test_the_high_watermark_stands_while_others_are_eligible_to_lead() -> None:
-    """They have all that was acknowledged, and must go on having it: also where the controller counts with
-    another min.insync.replicas than this broker just now.
+def test_the_high_watermark_does_not_advance_while_others_are_eligible_to_lead() -> None:
+    """These replicas have everything that was acknowledged, and must keep having it, even while the
+    controller uses another min.insync.replicas than this broker.
     """
     core = leading((ME,), min_isr=1)
     core.step(LeaderAndIsrReceived(ME, 5, 11, (ME,), ALL, 0, NOW, (SECOND,)))
@@ -162,7 +162,7 @@ def test_the_high_watermark_stands_while_others_are_eligible_to_lead() -> None:
     assert AdvanceHighWatermark(3) in effects
 
 
-def test_a_refused_join_is_not_asked_for_at_each_fetch() -> None:
+def test_a_refused_join_is_not_proposed_at_each_fetch() -> None:
     core = leading((ME, SECOND))
     proposal = proposal_of(fetch(core, THIRD, 0))
     core.step(IsrRefused(proposal, IsrState(ME, 5, (ME, SECOND)), 10, NOW))
@@ -170,7 +170,7 @@ def test_a_refused_join_is_not_asked_for_at_each_fetch() -> None:
     assert proposal_of(fetch(core, THIRD, 0, NOW + 2000)).added == ((THIRD, BROKER_EPOCH),)
 
 
-def test_who_neither_catches_up_nor_fetches_leaves() -> None:
+def test_a_follower_that_does_not_catch_up_leaves_the_isr() -> None:
     core = leading()
     append(core, 10)
     fetch(core, SECOND, 10, NOW + MAX_LAG_MS)
@@ -182,7 +182,7 @@ def test_who_neither_catches_up_nor_fetches_leaves() -> None:
     assert core.step(IsrWritten(proposal, 11)) == [ReportIsrChange(False), AdvanceHighWatermark(10)]
 
 
-def test_a_level_follower_stays_however_long_nothing_happens() -> None:
+def test_an_idle_follower_at_the_log_end_stays_in_the_isr() -> None:
     core = leading()
     append(core, 1)
     fetch(core, SECOND, 1)
@@ -190,7 +190,7 @@ def test_a_level_follower_stays_however_long_nothing_happens() -> None:
     assert core.step(IsrCheckDue(NOW + 100 * MAX_LAG_MS)) == []
 
 
-def test_a_follower_that_reads_as_fast_as_is_written_stays() -> None:
+def test_a_follower_as_fast_as_the_writers_stays_in_the_isr() -> None:
     core = leading((ME, SECOND))
     for step in range(100):
         append(core, 10)
@@ -199,8 +199,8 @@ def test_a_follower_that_reads_as_fast_as_is_written_stays() -> None:
 
 
 def test_with_a_limit_of_messages_a_burst_makes_the_isr_flap() -> None:
-    """Why Kafka 0.9 took `replica.lag.max.messages` away: each burst above the limit is a shrink and an
-    expansion, though the follower is never more than a fetch behind.
+    """This is why Kafka 0.9 removed `replica.lag.max.messages`: each burst above the limit shrinks and
+    expands the ISR, although the follower is never more than one fetch behind.
     """
     changes = {True: 0, False: 0}
     for limit in (None, 50):
@@ -219,7 +219,7 @@ def test_with_a_limit_of_messages_a_burst_makes_the_isr_flap() -> None:
     assert changes == {True: 0, False: 20}
 
 
-def test_who_leaves_an_isr_below_its_minimum_stays_eligible_to_lead() -> None:
+def test_a_replica_that_leaves_an_isr_below_its_minimum_stays_eligible_to_lead() -> None:
     core = leading(min_isr=2)
     append(core, 1)
     proposal = proposal_of(core.step(IsrCheckDue(NOW + MAX_LAG_MS + 1)))
@@ -259,7 +259,7 @@ def test_an_older_write_reported_late_does_not_undo_the_controllers() -> None:
     assert core.in_sync_replicas == (ME,) and core.partition_epoch == 14
 
 
-def test_fetches_of_an_earlier_life_are_not_counted() -> None:
+def test_fetches_of_an_earlier_broker_epoch_do_not_count() -> None:
     core = leading((ME, SECOND))
     append(core, 10)
     fetch(core, SECOND, 4, epoch=BROKER_EPOCH + 1)
@@ -289,10 +289,12 @@ def _happenings(draw: st.DrawFn) -> list[tuple[str, int, int]]:
 
 
 @given(_happenings(), st.integers(1, 3))
-def test_whatever_happens_what_is_below_the_high_watermark_is_on_every_replica_in_sync(
+def test_records_below_the_high_watermark_are_on_every_replica_in_sync(
     happenings: list[tuple[str, int, int]], min_isr: int
 ) -> None:
-    """The store's ISR, not the leader's belief, decides who may lead next: so all of the store's have it."""
+    """The next leader comes from the store's ISR, not from the one that the leader assumes, so every replica
+    in the store's ISR has the records.
+    """
     core = leading(min_isr=min_isr)
     stored, revision = ALL, 10
     followers = dict.fromkeys((SECOND, THIRD), 0)

@@ -20,7 +20,8 @@ ENTRIES = st.lists(
     st.builds(SnapshotEntry, INT64, INT16, INT32, INT64, INT32, INT64, INT32, INT64), max_size=5
 )
 
-# As Apache Kafka 4.3.1 wrote it: a committed, an aborted, an open transaction, and a producer of epoch -1.
+# A file that Apache Kafka 4.3.1 wrote: a committed, an aborted, an open transaction, and a producer of epoch
+# -1.
 KAFKAS = bytes.fromhex(
     "0001a0370d8000000004"
     "0000000000000000000000000002000000000000000500000002000001a1fe45375200000000ffffffffffffffff"
@@ -36,7 +37,7 @@ def test_round_trip(entries: list[SnapshotEntry]) -> None:
 
 
 @given(ENTRIES, st.data())
-def test_any_change_or_cut_is_noticed(entries: list[SnapshotEntry], draw: st.DataObject) -> None:
+def test_any_changed_or_missing_byte_is_detected(entries: list[SnapshotEntry], draw: st.DataObject) -> None:
     data = bytearray(encode_snapshot(entries))
     position = draw.draw(st.integers(0, len(data) - 1))
     with pytest.raises(CorruptSnapshotError):
@@ -52,7 +53,7 @@ def test_random_bytes_are_refused(data: bytes) -> None:
         decode_snapshot(data)
 
 
-def test_kafkas_own_snapshot_is_read_and_written_alike() -> None:
+def test_kafkas_snapshot_is_read_and_written_identically() -> None:
     assert encode_snapshot(decode_snapshot(KAFKAS)) == KAFKAS
     state = ProducerState()
     state.load(KAFKAS, 14, NOW_MS)

@@ -1,4 +1,4 @@
-"""Producer state against a model that keeps every batch ever written, and by Kafka's rules one by one."""
+"""Producer state against a model that keeps every batch, and against Kafka's rules one by one."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Written:
 def model_decision(
     history: list[Written], epoch: int, first: int, count: int
 ) -> Duplicate | ErrorCode | None:
-    """What a leader that remembers all must answer; `history` is one producer's."""
+    """Returns the decision of a leader that remembers all batches. `history` is that of one producer."""
     if not history:
         return None
     newest = history[-1]
@@ -97,8 +97,8 @@ def model_decision(
 
 
 @given(st.data())
-def test_every_decision_is_the_models(draw: st.DataObject) -> None:
-    """Producers send on, repeat, skip, change epochs; now and then the state is stored and loaded."""
+def test_every_decision_agrees_with_the_model(draw: st.DataObject) -> None:
+    """Producers continue, repeat, skip and change epochs; sometimes the state is stored and loaded."""
     state = ProducerState()
     histories: dict[int, list[Written]] = {0: [], 1: []}
     end_offset = 0
@@ -198,7 +198,7 @@ def test_batches_without_a_producer_only_move_the_end() -> None:
 # -- transactions
 
 
-def test_a_transaction_holds_readers_back_until_its_marker_is_replicated() -> None:
+def test_a_transaction_limits_readers_until_its_marker_is_replicated() -> None:
     state = ProducerState()
     assert state.first_unstable_offset is None
     state.update(header(sequence=0, base_offset=10, attributes=TRANSACTIONAL_BIT), NOW_MS)
@@ -282,10 +282,10 @@ def test_open_transactions_survive_a_snapshot(steps: list[tuple[int, bool]]) -> 
     assert loaded.snapshot() == state.snapshot()
 
 
-# -- forgetting
+# -- removal
 
 
-def test_expiry_counts_from_when_the_producer_was_last_heard_of() -> None:
+def test_expiry_counts_from_the_last_batch() -> None:
     state = ProducerState(expiration_ms=100)
     state.update(header(sequence=0), 1_000)
     state.update(header(sequence=0, producer_id=2), 1_050)
@@ -295,8 +295,8 @@ def test_expiry_counts_from_when_the_producer_was_last_heard_of() -> None:
     assert [p.producer_id for p in state.describe()] == [2, 3]
 
 
-def test_a_producer_of_old_records_is_remembered_all_the_same() -> None:
-    """Flights of 2013, replays: a retry after a restart is still a duplicate, a gap still refused."""
+def test_a_producer_of_old_records_does_not_expire_early() -> None:
+    """With records of 2013, a retry after a restart is still a duplicate, and a gap is still refused."""
     state = ProducerState()
     state.update(header(sequence=0, timestamp_ms=1_000), NOW_MS)
     restarted = ProducerState()
@@ -307,7 +307,7 @@ def test_a_producer_of_old_records_is_remembered_all_the_same() -> None:
         assert refusal(known, header(sequence=7), NOW_MS + 10_000) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-def test_an_expired_producer_that_was_not_swept_yet_is_unknown() -> None:
+def test_an_expired_producer_that_was_not_removed_yet_is_unknown() -> None:
     for batch in (header(sequence=9), header(sequence=9, epoch=5), header(sequence=4, epoch=1)):
         state = ProducerState(expiration_ms=100)
         state.update(header(sequence=0, epoch=2 if batch.producer_epoch == 1 else 0), NOW_MS)
@@ -335,7 +335,7 @@ def test_the_number_of_producers_is_bounded_and_the_longest_idle_go_first() -> N
 
 
 @given(st.integers(0, 30))
-def test_truncation_tells_whether_the_state_must_be_made_anew(offset: int) -> None:
+def test_truncation_reports_whether_the_state_must_be_rebuilt(offset: int) -> None:
     state = ProducerState()
     for i in range(10):
         state.update(header(sequence=i * 2, count=2, base_offset=i * 2), NOW_MS)

@@ -42,7 +42,7 @@ def _record(offset: int, number: int) -> Record:
 
 
 def _write(directory: Path) -> tuple[Path, Path]:
-    """A segment with every codec, a committed and an open transaction; and the snapshot at its end."""
+    """Writes a segment with every codec, a committed and an open transaction; and the snapshot at its end."""
     state, log, offset = ProducerState(), bytearray(), 0
 
     def append(batch: bytearray, marker: EndTransactionMarker | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What a follower takes from a leader: whole, sound, in order."""
+"""A follower accepts whole, valid batches in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.records.batch import iterate_headers
 
 @st.composite
 def batches(draw: st.DrawFn) -> list[bytes]:
-    """As a leader's log has them; offsets may leap."""
+    """Generates the batches of a leader's log, whose offsets may have gaps."""
     made, offset = [], draw(st.integers(0, 2**40))
     for _ in range(draw(st.integers(1, 6))):
         count = draw(st.integers(1, 4))
@@ -25,7 +25,9 @@ def batches(draw: st.DrawFn) -> list[bytes]:
 
 
 @given(batches(), st.data())
-def test_whole_batches_are_found_a_cut_off_one_is_left_out(made: list[bytes], data: st.DataObject) -> None:
+def test_whole_batches_are_found_and_an_incomplete_one_is_ignored(
+    made: list[bytes], data: st.DataObject
+) -> None:
     records = b"".join(made)
     kept = data.draw(st.integers(0, len(records)))
     first_offset = int.from_bytes(records[:8], "big")
@@ -34,11 +36,11 @@ def test_whole_batches_are_found_a_cut_off_one_is_left_out(made: list[bytes], da
 
 
 @given(batches(), st.data())
-def test_a_flipped_bit_is_noticed(made: list[bytes], data: st.DataObject) -> None:
+def test_a_flipped_bit_is_detected(made: list[bytes], data: st.DataObject) -> None:
     records = bytearray(b"".join(made))
     victim = data.draw(st.integers(0, len(made) - 1))
     start = sum(map(len, made[:victim]))
-    # From the CRC on: what lies before it is not covered.
+    # The CRC does not cover the bytes before this position.
     byte = data.draw(st.integers(start + 17, start + len(made[victim]) - 1))
     records[byte] ^= 1 << data.draw(st.integers(0, 7))
     with pytest.raises(KafkaError) as refusal:
@@ -46,7 +48,7 @@ def test_a_flipped_bit_is_noticed(made: list[bytes], data: st.DataObject) -> Non
     assert refusal.value.code == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_batches_that_go_back_are_refused() -> None:
+def test_batches_with_decreasing_offsets_are_refused() -> None:
     records = memoryview(make_batch(10, 5) + make_batch(14, 1))
     with pytest.raises(KafkaError) as refusal:
         received_headers(records, 10)
@@ -55,7 +57,7 @@ def test_batches_that_go_back_are_refused() -> None:
         received_headers(memoryview(make_batch(9, 5)), 10)
 
 
-def test_other_bytes_are_no_batch() -> None:
+def test_other_bytes_are_not_a_batch() -> None:
     with pytest.raises(KafkaError):
         received_headers(memoryview(bytes(200)), 0)
     assert received_headers(memoryview(bytes(60)), 0) == []

@@ -24,7 +24,7 @@ CODECS = st.sampled_from(list(Compression))
 def validate(
     batch: bytearray, rules: AppendRules, max_bytes: int = 10_000_000
 ) -> tuple[memoryview, BatchHeader]:
-    """Both steps, as a partition takes them."""
+    """Runs both checks, in the order in which a partition runs them."""
     records = memoryview(batch)
     header = validate_batches(records, rules=rules, now_ms=NOW_MS)
     assert rules.needs_records(header)
@@ -46,7 +46,7 @@ def batch_with_body(body: bytes, count: int, codec: int = Compression.NONE) -> b
 
 
 @given(st.lists(st.none() | st.binary(max_size=5), min_size=1, max_size=8), CODECS)
-def test_a_compacted_topic_wants_keys(keys: list[bytes | None], codec: Compression) -> None:
+def test_a_compacted_topic_requires_keys(keys: list[bytes | None], codec: Compression) -> None:
     batch = build_batch([Record(i, NOW_MS, key, b"v") for i, key in enumerate(keys)], compression=codec)
     rules = AppendRules(is_compacted=True)
     without = [i for i, key in enumerate(keys) if key is None]
@@ -61,7 +61,7 @@ def test_a_compacted_topic_wants_keys(keys: list[bytes | None], codec: Compressi
 
 
 @given(CODECS, CODECS, st.integers(1, 5), st.booleans())
-def test_the_topics_codec_is_brought_about(
+def test_the_topics_codec_is_applied(
     codec: Compression, target: Compression, count: int, has_tail: bool
 ) -> None:
     records = [Record(i, NOW_MS + i, b"k", b"v" * 50, (("h", b"x"),)) for i in range(count)]
@@ -78,7 +78,7 @@ def test_the_topics_codec_is_brought_about(
         assert stored == batch
 
 
-def test_only_what_needs_it_is_walked() -> None:
+def test_records_are_walked_only_if_necessary() -> None:
     header = parse_header(build_batch([Record(0, NOW_MS, None, None)], compression=Compression.LZ4))
     assert not AppendRules().needs_records(header)
     assert not AppendRules(target_compression=Compression.LZ4).needs_records(header)
@@ -87,7 +87,7 @@ def test_only_what_needs_it_is_walked() -> None:
     assert AppendRules(validates_records=True).needs_records(header)
 
 
-def test_a_false_greatest_timestamp_is_corrected() -> None:
+def test_a_wrong_greatest_timestamp_is_corrected() -> None:
     batch = build_batch([Record(0, NOW_MS, b"k", b"v"), Record(1, NOW_MS - 50, b"k", b"v")])
     lying = assemble_batch(parse_header(batch)._replace(max_timestamp=NOW_MS + 5), bytes(batch[61:]))
     stored, header = validate(lying, AppendRules(validates_records=True))
@@ -102,7 +102,8 @@ def test_timestamps_that_the_header_hides_are_found() -> None:
     rules = AppendRules(is_compacted=True, timestamp_before_max_ms=1_000)
     with pytest.raises(RecordValidationError) as caught:
         validate(build_batch(records), rules)
-    assert caught.value.code == ErrorCode.INVALID_RECORD  # a record has one error, and the key comes first
+    # A record has one error, and the missing key is found first.
+    assert caught.value.code == ErrorCode.INVALID_RECORD
     assert [error.batch_index for error in caught.value.record_errors] == [1]
     mixed = [Record(0, NOW_MS, None, b"v"), Record(1, NOW_MS - 5_000, b"k", b"v")]
     with pytest.raises(RecordValidationError) as caught:
@@ -119,7 +120,7 @@ def test_errors_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("codec", list(Compression))
-def test_records_that_are_none(codec: Compression) -> None:
+def test_bytes_that_are_not_records_are_refused(codec: Compression) -> None:
     rules = AppendRules(validates_records=True)
     body = bytearray()
     append_record(body, timestamp_delta=0, offset_delta=0, key=b"k", value=b"v")
@@ -148,7 +149,7 @@ def test_a_timestamp_beyond_64_bits_is_refused() -> None:
     assert code_of(batch_with_body(body, 1), rules) == ErrorCode.INVALID_RECORD
 
 
-def test_what_grows_too_much_is_refused() -> None:
+def test_a_batch_that_decompresses_to_too_many_bytes_is_refused() -> None:
     bomb = build_batch([Record(0, NOW_MS, b"k", bytes(1_000_000))], compression=Compression.ZSTD)
     rules = AppendRules(validates_records=True)
     assert code_of(bomb, rules, max_bytes=100_000) == ErrorCode.MESSAGE_TOO_LARGE
@@ -157,7 +158,7 @@ def test_what_grows_too_much_is_refused() -> None:
 
 
 @given(st.binary(max_size=80), st.integers(1, 10), CODECS)
-def test_random_bodies_are_refused_or_taken(body: bytes, count: int, codec: Compression) -> None:
+def test_random_bodies_are_refused_or_accepted(body: bytes, count: int, codec: Compression) -> None:
     try:
         validate(batch_with_body(body, count, codec), AppendRules(validates_records=True))
     except KafkaError as refusal:

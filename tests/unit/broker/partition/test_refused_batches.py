@@ -1,4 +1,4 @@
-"""A batch behind one that was refused is refused for the same reason, not as a gap in the sequence."""
+"""A batch after a refused one is refused for the same reason, not because of a gap in the sequence."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def partition(leader: int, isr: tuple[int, ...] = (ME,), min_isr: int = 1) -> Pa
 
 
 def produce(core: PartitionCore, header: BatchHeader, now_ms: int = NOW) -> ErrorCode:
-    """NONE: appended."""
+    """Returns the error of the batch; NONE means that it was appended."""
     effect = core.step(ProduceReceived(header, ALL, now_ms))[0]
     if isinstance(effect, Refuse):
         return effect.error
@@ -62,7 +62,9 @@ def lead(core: PartitionCore) -> None:
 
 
 @given(st.integers(0, 2**31 - 1), st.integers(1, MOST_IN_FLIGHT), st.data())
-def test_batches_under_way_while_leadership_comes(first: int, count: int, data: st.DataObject) -> None:
+def test_batches_in_flight_while_the_broker_becomes_leader(
+    first: int, count: int, data: st.DataObject
+) -> None:
     core = partition(OTHER)
     sequences = [(first + number) % 2**31 for number in range(count)]
     early = data.draw(st.integers(1, count))
@@ -74,7 +76,7 @@ def test_batches_under_way_while_leadership_comes(first: int, count: int, data: 
     assert [produce(core, batch(sequence)) for sequence in sequences] == [ErrorCode.NONE] * count
 
 
-def test_batches_under_way_while_a_role_is_on_its_way_to_the_disk() -> None:
+def test_batches_in_flight_while_a_role_change_is_persisted() -> None:
     core = partition(ME)
     assert produce(core, batch(0)) is ErrorCode.NONE
     (refusal,) = core.step(ProduceDuringRoleChange(batch(1), NOW))
@@ -84,7 +86,7 @@ def test_batches_under_way_while_a_role_is_on_its_way_to_the_disk() -> None:
     assert [produce(core, batch(sequence)) for sequence in (1, 2)] == [ErrorCode.NONE] * 2
 
 
-def test_batches_behind_one_that_the_disk_refused() -> None:
+def test_batches_after_one_that_could_not_be_written() -> None:
     core = partition(ME)
     assert produce(core, batch(0)) is ErrorCode.NONE
     assert isinstance(core.step(ProduceReceived(batch(1), ALL, NOW))[0], AppendBatch)
@@ -93,8 +95,8 @@ def test_batches_behind_one_that_the_disk_refused() -> None:
     assert [produce(core, batch(sequence)) for sequence in (1, 2)] == [ErrorCode.NONE] * 2
 
 
-def test_what_came_by_way_of_another_leader_is_not_waited_for() -> None:
-    """Leadership goes and comes back within the time that a refusal is remembered."""
+def test_a_batch_that_arrived_through_another_leader_is_not_awaited() -> None:
+    """Leadership is lost and regained while the refusal is remembered."""
     core = partition(ME)
     assert produce(core, batch(0)) is ErrorCode.NONE
     core.step(LeaderAndIsrReceived(OTHER, 1, 1, (OTHER, ME), (ME, OTHER), 1, NOW))
@@ -106,7 +108,7 @@ def test_what_came_by_way_of_another_leader_is_not_waited_for() -> None:
     assert [produce(core, batch(sequence)) for sequence in (3, 4)] == [ErrorCode.NONE] * 2
 
 
-def test_batches_under_way_while_the_isr_grows() -> None:
+def test_batches_in_flight_while_the_isr_grows() -> None:
     core = partition(ME, (ME,), min_isr=2)
     assert produce(core, batch(0)) is ErrorCode.NOT_ENOUGH_REPLICAS
     core.step(LeaderAndIsrReceived(ME, 0, 1, (ME, OTHER), (ME, OTHER), 0, NOW))
@@ -115,7 +117,7 @@ def test_batches_under_way_while_the_isr_grows() -> None:
     assert produce(core, batch(1)) is ErrorCode.NONE
 
 
-def test_a_gap_of_the_clients_making_is_still_a_gap() -> None:
+def test_a_gap_that_the_client_caused_is_refused() -> None:
     core = partition(OTHER)
     lead(core)
     assert produce(core, batch(0)) is ErrorCode.NONE
@@ -131,7 +133,7 @@ def test_other_producers_and_epochs_are_not_held_back() -> None:
     assert produce(core, batch(0, epoch=1)) is ErrorCode.NONE
 
 
-def test_a_client_that_gave_the_batch_up_is_held_back_for_a_while_only() -> None:
+def test_a_client_that_drops_the_refused_batch_waits_for_a_limited_time() -> None:
     core = partition(OTHER)
     assert produce(core, batch(7)) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     lead(core)
@@ -139,7 +141,7 @@ def test_a_client_that_gave_the_batch_up_is_held_back_for_a_while_only() -> None
     assert produce(core, batch(8), NOW + MEMORY_MS + 1) is ErrorCode.NONE
 
 
-def test_an_earlier_batch_does_not_end_the_memory() -> None:
+def test_an_earlier_batch_does_not_remove_the_refusal() -> None:
     refused = RefusedBatches()
     refused.refused(batch(7), ErrorCode.NOT_LEADER_OR_FOLLOWER, NOW)
     assert refused.reason_to_refuse(batch(6), NOW) is None
@@ -148,7 +150,7 @@ def test_an_earlier_batch_does_not_end_the_memory() -> None:
     assert refused.reason_to_refuse(batch(8), NOW) is None
 
 
-def test_memory_is_bounded() -> None:
+def test_the_number_of_refusals_is_bounded() -> None:
     refused = RefusedBatches()
     for number in range(MAX_PRODUCERS + 10):
         refused.refused(batch(7, producer_id=number), ErrorCode.NOT_LEADER_OR_FOLLOWER, NOW)

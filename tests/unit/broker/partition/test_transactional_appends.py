@@ -1,4 +1,4 @@
-"""Transactions at the partition core: whose batches go in, which markers, how far read_committed may see."""
+"""Transactions at the partition core: accepted batches, markers, and what read_committed sees."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def append(core: PartitionCore, header: BatchHeader) -> list[Effect]:
 
 
 def produce(core: PartitionCore, header: BatchHeader, guard: int | None = NO_GUARD) -> Effect:
-    """The decision; what is let in is appended."""
+    """Returns the decision. If the batch is accepted, it is appended."""
     effect = core.step(ProduceReceived(header, ACKS_ALL, NOW, NO_GUARD if guard is None else guard))[0]
     if isinstance(effect, AppendBatch):
         append(core, header)
@@ -83,7 +83,7 @@ def produce(core: PartitionCore, header: BatchHeader, guard: int | None = NO_GUA
 
 
 def write(core: PartitionCore, header: BatchHeader) -> None:
-    """As a client does whose coordinator vouches for it."""
+    """Produces like a client whose coordinator confirms the transaction."""
     assert isinstance(produce(core, header, verify(core, header)), AppendBatch)
 
 
@@ -95,7 +95,7 @@ def end(
     epoch: int = 0,
     version: int = 0,
 ) -> Any:
-    """What comes of the marker: the refusal, or the effects of its append."""
+    """Returns the refusal of the marker, or the effects of its append."""
     effect = core.step(MarkerReceived(TransactionMarker(pid, epoch, marker, version)))[0]
     if isinstance(effect, Refuse):
         return effect.error
@@ -111,7 +111,7 @@ def error_of(effect: Effect) -> ErrorCode:
 # -- verification
 
 
-def test_only_the_first_batch_of_a_transaction_has_to_be_vouched_for() -> None:
+def test_only_the_first_batch_of_a_transaction_is_verified() -> None:
     core = leading()
     assert error_of(produce(core, batch())) is ErrorCode.INVALID_TXN_STATE
     guard = verify(core, batch())
@@ -127,8 +127,8 @@ def test_only_the_first_batch_of_a_transaction_has_to_be_vouched_for() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 2])
-def test_a_batch_that_comes_after_its_transactions_end_opens_none(version: int) -> None:
-    """The coordinator vouched for it, but the transaction was aborted before it arrived (KIP-890)."""
+def test_a_batch_after_the_end_of_its_transaction_opens_none(version: int) -> None:
+    """The coordinator confirmed the transaction, but it was aborted before the batch arrived (KIP-890)."""
     core = leading()
     late = batch()
     guard = verify(core, late, bumps_epoch=version == 2)
@@ -140,8 +140,8 @@ def test_a_batch_that_comes_after_its_transactions_end_opens_none(version: int) 
     assert core.producers.first_unstable_offset is None
 
 
-def test_the_marker_of_the_transaction_before_does_not_speak_against_the_next() -> None:
-    """With KIP-890 a producer goes on as soon as the end is decided, before its markers are written."""
+def test_the_previous_transactions_marker_does_not_end_the_next_verification() -> None:
+    """With KIP-890, a producer continues as soon as the end is decided, before its markers are written."""
     core = leading()
     guard = verify(core, batch(), bumps_epoch=True)
     assert isinstance(produce(core, batch(), guard), AppendBatch)
@@ -156,7 +156,7 @@ def test_the_marker_of_the_transaction_before_does_not_speak_against_the_next() 
     assert core.producers.first_unstable_offset is None
 
 
-def test_a_leader_that_was_none_in_between_knows_nothing_of_its_guards() -> None:
+def test_a_broker_that_leads_again_has_forgotten_its_guards() -> None:
     core = leading()
     guard = verify(core, batch())
     core.step(LeaderAndIsrReceived(OTHER, 6, 11, (ME, OTHER), (ME, OTHER), 0, NOW))
@@ -164,11 +164,11 @@ def test_a_leader_that_was_none_in_between_knows_nothing_of_its_guards() -> None
     assert error_of(produce(core, batch(), guard)) is ErrorCode.INVALID_TXN_STATE
 
 
-def test_switched_off_nobody_need_vouch() -> None:
+def test_verification_can_be_switched_off() -> None:
     assert isinstance(produce(leading(), batch(), UNGUARDED), AppendBatch)
 
 
-def test_a_request_without_transactional_id_holds_no_transactions_batch() -> None:
+def test_a_transactional_batch_without_transactional_id_is_refused() -> None:
     core = leading()
     refusal = produce(core, batch(), NOT_IN_ONE)
     assert error_of(refusal) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
@@ -176,7 +176,7 @@ def test_a_request_without_transactional_id_holds_no_transactions_batch() -> Non
 
 
 def test_a_later_batch_waits_for_the_earlier_one() -> None:
-    """Both wait for the coordinator; whichever is let in first, the log begins with the lower sequence."""
+    """Both batches wait for the coordinator. In either order, the log begins with the lower sequence."""
     core = leading()
     first, second = batch(0), batch(1)
     guard = verify(core, first)
@@ -186,7 +186,7 @@ def test_a_later_batch_waits_for_the_earlier_one() -> None:
     assert isinstance(produce(core, second), AppendBatch)
 
 
-def test_a_batch_behind_one_that_could_not_be_verified_is_refused_alike() -> None:
+def test_a_batch_after_one_that_could_not_be_verified_is_refused_too() -> None:
     core = leading()
     verify(core, batch(0))
     core.step(VerificationRefused(batch(0), ErrorCode.NOT_ENOUGH_REPLICAS, NOW))
@@ -195,7 +195,7 @@ def test_a_batch_behind_one_that_could_not_be_verified_is_refused_alike() -> Non
     assert isinstance(produce(core, batch(0), verify(core, batch(0))), AppendBatch)
 
 
-def test_of_a_producer_with_epochs_per_transaction_the_first_sequence_is_0() -> None:
+def test_the_first_sequence_is_0_with_an_epoch_per_transaction() -> None:
     core = leading()
     guard = verify(core, batch(4), bumps_epoch=True)
     assert error_of(produce(core, batch(4), guard)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
@@ -203,7 +203,7 @@ def test_of_a_producer_with_epochs_per_transaction_the_first_sequence_is_0() -> 
     assert isinstance(produce(core, batch(4), verify(core, batch(4))), AppendBatch), "as before KIP-890"
 
 
-def test_guards_are_bounded_and_forgotten() -> None:
+def test_guards_are_bounded_and_expire() -> None:
     core = leading()
     guard = verify(core, batch())
     core.producers.expiration_ms = 1000
@@ -214,7 +214,7 @@ def test_guards_are_bounded_and_forgotten() -> None:
 # -- markers
 
 
-def test_what_was_aborted_is_indexed_before_readers_are_woken() -> None:
+def test_an_aborted_transaction_is_indexed_before_readers_are_woken() -> None:
     core = leading()
     write(core, batch(count=3))
     write(core, batch(pid=8))
@@ -240,18 +240,19 @@ def test_a_transaction_ends_for_readers_when_its_marker_is_replicated() -> None:
 @pytest.mark.parametrize(
     ("epoch", "version", "coordinator_epoch", "expected"),
     [
-        (2, 0, 3, None),  # as the data has it
+        (2, 0, 3, None),  # the same epoch as the data
         (3, 0, 3, None),  # a coordinator aborts with a raised epoch
         (1, 0, 3, ErrorCode.INVALID_PRODUCER_EPOCH),
         (3, 2, 3, None),
-        (2, 2, 3, ErrorCode.INVALID_PRODUCER_EPOCH),  # of the transaction before: this one is still open
+        # a marker of the previous transaction; this one is still open
+        (2, 2, 3, ErrorCode.INVALID_PRODUCER_EPOCH),
         (1, 2, 3, ErrorCode.INVALID_PRODUCER_EPOCH),
         (3, 2, 2, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
         (2, 0, 2, ErrorCode.TRANSACTION_COORDINATOR_FENCED),
         (3, 2, 4, None),
     ],
 )
-def test_which_markers_end_an_open_transaction(
+def test_markers_that_end_an_open_transaction(
     epoch: int, version: int, coordinator_epoch: int, expected: ErrorCode | None
 ) -> None:
     core = leading()
@@ -263,7 +264,7 @@ def test_which_markers_end_an_open_transaction(
     assert (core.producers.first_unstable_offset is None) == (expected is None)
 
 
-def test_a_marker_may_come_again_while_nothing_new_was_begun() -> None:
+def test_a_marker_is_accepted_again_until_a_new_transaction_begins() -> None:
     core = leading()
     write(core, batch(epoch=0))
     for _ in range(2):
@@ -282,7 +283,7 @@ def test_a_marker_needs_as_many_in_sync_as_acks_all() -> None:
     assert end(core) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-# -- what a shard's owner appends
+# -- appends of a shard's owner
 
 
 def shard_append(
@@ -306,7 +307,7 @@ def shard_append(
     return core.step(BatchesAppended(numbered, by_offset, NOW))
 
 
-def test_an_owner_appends_where_it_expects_the_log_to_end_or_not_at_all() -> None:
+def test_an_owner_appends_at_its_expected_log_end_or_not_at_all() -> None:
     core = leading()
     plain = batch(-1, pid=-1, epoch=-1, attributes=0, count=2)
     assert shard_append(core, [plain, plain]) == [AdvanceHighWatermark(4)]
@@ -318,7 +319,7 @@ def test_an_owner_appends_where_it_expects_the_log_to_end_or_not_at_all() -> Non
     assert shard_append(core, [plain], leader_epoch=6) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_pending_offsets_of_a_transaction_hold_readers_of_the_shard_back() -> None:
+def test_pending_offsets_of_a_transaction_limit_readers_of_the_shard() -> None:
     core = leading()
     pending = batch(-1, pid=9, epoch=2)
     shard_append(core, [pending])
@@ -336,7 +337,7 @@ def test_pending_offsets_of_a_transaction_hold_readers_of_the_shard_back() -> No
 # -- followers
 
 
-def test_a_follower_learns_the_same_from_what_it_fetches() -> None:
+def test_a_follower_derives_the_same_state_from_fetched_batches() -> None:
     leader, follower = leading((ME, OTHER)), leading()
     follower.step(LeaderAndIsrReceived(OTHER, 6, 12, (OTHER,), (ME, OTHER), 0, NOW))
     write(leader, batch(count=2))

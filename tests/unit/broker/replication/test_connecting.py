@@ -1,4 +1,4 @@
-"""Connecting to a leader whose name stands for other addresses as time goes by."""
+"""Connecting to a leader whose name resolves to other addresses over time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def connect() -> LeaderConnection:
     )
 
 
-def test_each_attempt_asks_for_the_address_anew() -> None:
+def test_each_attempt_resolves_the_name_again() -> None:
     async def scenario() -> None:
         loop = asyncio.get_running_loop()
         server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
@@ -57,8 +57,8 @@ def test_each_attempt_asks_for_the_address_anew() -> None:
     asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
-def test_an_address_that_nobody_answers_at_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long an answer may take (replica.socket.timeout.ms)."""
+def test_an_address_without_an_answer_is_given_up_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit applies however long a response may take (replica.socket.timeout.ms)."""
     monkeypatch.setattr(leader_connection, "CONNECT_TIMEOUT_MS", 50)
 
     async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""Fetch between brokers, by hand, is what the codec says it is: of any message, whole or damaged."""
+"""The Fetch between brokers that is encoded by hand agrees with the codec, for valid and damaged messages."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def damaged(body: bytes, damage: tuple[str, int, int] | None) -> bytes:
 
 
 def state(thing: Any) -> Any:
-    """All that is in it, to be compared."""
+    """Returns all fields, for comparison."""
     if isinstance(thing, list | tuple):
         return [state(each) for each in thing]
     if isinstance(thing, FetchPosition | FollowerRequest | PartitionNews | FollowerAnswer):
@@ -131,7 +131,7 @@ def state(thing: Any) -> Any:
 
 
 def read(decode: Any, body: bytes) -> Any:
-    """What is read, and where it ends; None if it is malformed."""
+    """Returns the decoded message and its end, or None if it is malformed."""
     try:
         message, end = decode(memoryview(PREFIX + body), len(PREFIX))
     except MalformedMessageError:
@@ -157,7 +157,7 @@ def test_a_request_is_read_as_the_codec_reads_it(
 
 
 @given(ANSWERS, DAMAGES)
-def test_an_answer_is_read_as_the_codec_reads_it(
+def test_a_response_is_read_as_the_codec_reads_it(
     answer: FetchResponse, damage: tuple[str, int, int] | None
 ) -> None:
     body = damaged(encoded(codec.response_encoder, answer), damage)
@@ -165,7 +165,7 @@ def test_an_answer_is_read_as_the_codec_reads_it(
 
 
 @given(REQUESTS, st.builds(ReplicaState, st.integers(0, 2**31 - 1), INT64))
-def test_what_a_follower_asks_is_what_the_codec_would_write(message: FetchRequest, who: ReplicaState) -> None:
+def test_a_followers_request_has_the_codecs_bytes(message: FetchRequest, who: ReplicaState) -> None:
     message.replica_state = who
     request = follower_request(message, has_topic_ids=True)
     body = b"".join(encode_request(request))
@@ -175,7 +175,7 @@ def test_what_a_follower_asks_is_what_the_codec_would_write(message: FetchReques
     assert encoded(codec.request_encoder, again) == body, "in the codec's own form"
 
     def by_key(asked: FollowerRequest) -> Any:
-        """An id that was named twice comes out as one."""
+        """An id that occurs twice is merged into one topic."""
         whole = state(asked)
         whole["positions"].sort(key=lambda position: position["topic_id"])
         whole["forgotten"].sort(key=lambda key: key[0])
@@ -185,7 +185,7 @@ def test_what_a_follower_asks_is_what_the_codec_would_write(message: FetchReques
 
 
 @given(st.integers(0, 2**31 - 1), st.lists(st.tuples(TOPIC_IDS, NEWS), max_size=4))
-def test_what_a_leader_answers_is_what_the_codec_would_write(
+def test_a_leaders_response_has_the_codecs_bytes(
     session_id: int, told: list[tuple[UUID, PartitionData]]
 ) -> None:
     news, message = [], FetchResponse(session_id=session_id)
@@ -211,8 +211,8 @@ def test_what_a_leader_answers_is_what_the_codec_would_write(
     assert body == encoded(codec.response_encoder, message)
 
 
-def test_the_usual_needs_no_codec(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else nothing would be saved, and all would still work."""
+def test_usual_messages_do_not_use_the_codec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the hand-written code would save nothing, and no other test would notice."""
 
     def codec_is_asked(*_: Any) -> Any:
         raise AssertionError("the codec is asked")
@@ -235,7 +235,7 @@ def test_the_usual_needs_no_codec(monkeypatch: pytest.MonkeyPatch) -> None:
     assert answer == state(FollowerAnswer(0, 12, news))
 
 
-def test_a_range_of_a_file_stays_one(tmp_path: Path) -> None:
+def test_a_range_of_a_file_stays_a_range(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"0123456789")
     with path.open("rb") as file:

@@ -1,5 +1,5 @@
-"""Sessions that look only at what has news miss nothing: played against followers that lose answers, idle,
-forget partitions and start anew.
+"""Sessions that only look at dirty partitions miss nothing, with followers that lose responses, are idle,
+forget partitions and open new sessions.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FOLLOWERS = (2, 3)
 
 
 class PlayedFollower:
-    """Fetches in a session and takes in answers, or loses them."""
+    """A follower that fetches in a session and receives or loses the responses."""
 
     def __init__(self, lab: LeaderLab, replica_id: int) -> None:
         self.lab = lab
@@ -71,7 +71,7 @@ class PlayedFollower:
         self.changed &= self.fetched
 
     def lose(self) -> None:
-        """The connection broke: nobody knows what was answered."""
+        """Simulates a broken connection: the follower does not know which responses were sent."""
         self.connection.close()
         self.connection = self.lab.follower(self.connection.replica_id)
         self.restart()
@@ -139,7 +139,7 @@ def _change(follower: PlayedFollower, step: str, index: int) -> None:
 
 
 def _check_invariant(lab: LeaderLab) -> None:
-    """What isn't dirty needs no look: its follower stands at the end and was told all."""
+    """For a partition that is not dirty, the follower is at the log end and has received all offsets."""
     for session in lab.broker.follower_fetch_sessions:
         for position in session.partitions.values():
             if position not in session.dirty:

@@ -22,7 +22,7 @@ T0 = TopicPartition("t", 0)
 SMALL_SEGMENTS = {"segment.bytes": "1048576", "internal.segment.bytes": "1500", "index.interval.bytes": "200"}
 
 
-def test_a_follower_gets_what_the_leader_has_and_joins_the_isr(tmp_path: Path) -> None:
+def test_a_follower_gets_the_leaders_records_and_joins_the_isr(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with ReplicatingCluster(tmp_path) as cluster:
             await cluster.elect("t", 1, 0, partitions=3)
@@ -42,8 +42,8 @@ def test_a_follower_gets_what_the_leader_has_and_joins_the_isr(tmp_path: Path) -
     asyncio.run(scenario())
 
 
-def test_what_is_appended_moves_the_high_watermark_in_one_round_trip(tmp_path: Path) -> None:
-    """The follower's fetch waits at the leader; it need not time out for the next to come."""
+def test_an_append_advances_the_high_watermark_in_one_round_trip(tmp_path: Path) -> None:
+    """The follower's fetch waits at the leader. It does not have to time out before the next one arrives."""
 
     async def scenario() -> None:
         patient = {"replica.fetch.wait.max.ms": "10000"}
@@ -57,7 +57,7 @@ def test_what_is_appended_moves_the_high_watermark_in_one_round_trip(tmp_path: P
     asyncio.run(asyncio.wait_for(scenario(), 8))
 
 
-def test_a_topic_made_while_the_fetch_waits_at_the_leader_is_fetched_at_once(tmp_path: Path) -> None:
+def test_a_topic_created_while_a_fetch_waits_is_fetched_at_once(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with ReplicatingCluster(tmp_path, 2, {"replica.fetch.wait.max.ms": "10000"}) as cluster:
             await cluster.elect("t", 1, 0, isr=(1, 2))
@@ -68,7 +68,7 @@ def test_a_topic_made_while_the_fetch_waits_at_the_leader_is_fetched_at_once(tmp
             cluster.append(1, TopicPartition("u", 0))
             other = cluster.brokers[1].replica(TopicPartition("u", 0))
             await until(lambda: other.core.high_watermark == 1)
-            # A new epoch: the follower first asks where the one before ended.
+            # In a new epoch, the follower first asks where the previous one ended.
             await cluster.elect("t", 1, 1, isr=(1, 2))
             cluster.append(1, T0)
             await until(lambda: leader.core.high_watermark == 2)
@@ -76,8 +76,8 @@ def test_a_topic_made_while_the_fetch_waits_at_the_leader_is_fetched_at_once(tmp
     asyncio.run(asyncio.wait_for(scenario(), 8))
 
 
-def test_a_leader_in_another_life_is_connected_to_anew(tmp_path: Path) -> None:
-    """The connection to the life before is silent, as where a pod went with its address: nobody ends it."""
+def test_the_follower_reconnects_to_a_restarted_leader(tmp_path: Path) -> None:
+    """The connection to the earlier process is silent, as after a pod and its address were removed."""
 
     async def scenario() -> None:
         patient = {"replica.fetch.wait.max.ms": "10000", "replica.socket.timeout.ms": "20000"}
@@ -98,14 +98,14 @@ def test_a_leader_in_another_life_is_connected_to_anew(tmp_path: Path) -> None:
     asyncio.run(asyncio.wait_for(scenario(), 15))
 
 
-def test_a_log_that_went_another_way_is_cut_by_epoch(tmp_path: Path) -> None:
+def test_a_diverged_log_is_truncated_by_epoch(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with ReplicatingCluster(tmp_path) as cluster:
             await cluster.elect("t", 1, 0)
             for _ in range(4):
                 cluster.append(1, T0)
             await cluster.level(T0, 1)
-            # 2 hears of no leader, 1 goes on alone, then 2 leads and 1 follows.
+            # Broker 2 knows no leader and 1 continues alone; then 2 leads and 1 follows.
             await cluster.elect("t", -1, 1, told=(2,))
             for _ in range(3):
                 cluster.append(1, T0)
@@ -121,7 +121,7 @@ def test_a_log_that_went_another_way_is_cut_by_epoch(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_follower_behind_the_leaders_log_start_begins_anew_there(tmp_path: Path) -> None:
+def test_a_follower_below_the_leaders_log_start_restarts_there(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with ReplicatingCluster(tmp_path) as cluster:
             await cluster.elect("t", 1, 0)
@@ -158,7 +158,7 @@ def test_the_log_start_follows_the_leaders(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_a_leader_that_comes_back_elsewhere_is_followed_on(tmp_path: Path) -> None:
+def test_a_leader_that_returns_at_another_address_is_followed(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with ReplicatingCluster(tmp_path) as cluster:
             await cluster.elect("t", 1, 0)
@@ -203,7 +203,7 @@ def test_a_new_epoch_is_on_disk_before_its_batches_count(
     asyncio.run(scenario())
 
 
-def test_a_closed_replica_is_fetched_no_more(tmp_path: Path) -> None:
+def test_a_closed_replica_is_not_fetched(tmp_path: Path) -> None:
     async def scenario() -> None:
 
         async with ReplicatingCluster(tmp_path) as cluster:
@@ -230,8 +230,8 @@ def histories(draw: st.DrawFn) -> list[tuple[str, int]]:
 
 @settings(max_examples=25, deadline=None)
 @given(histories())
-def test_logs_agree_byte_for_byte_whatever_came_between(steps: list[tuple[str, int]]) -> None:
-    """Rolls, new epochs, leaders that had more than their followers and are cut when they come back."""
+def test_logs_agree_byte_for_byte_after_any_history(steps: list[tuple[str, int]]) -> None:
+    """Covers rolls, new epochs, and leaders that had more than their followers and are truncated later."""
 
     async def scenario(directory: Path) -> None:
         async with ReplicatingCluster(directory) as cluster:
@@ -246,14 +246,14 @@ def test_logs_agree_byte_for_byte_whatever_came_between(steps: list[tuple[str, i
                     await cluster.level(T0, leader)
                 else:
                     follower = 3 - leader
-                    if what == "part ways":  # the leader writes what its follower never gets
+                    if what == "part ways":  # The leader writes batches that its follower never gets.
                         epoch += 1
                         await cluster.elect("t", -1, epoch, told=(follower,))
                         for _ in range(count):
                             cluster.append(leader, T0, value_bytes=70)
                     leader, epoch = follower, epoch + 1
                     await cluster.elect("t", leader, epoch)
-            cluster.append(leader, T0)  # an epoch is the follower's, too, once it has a batch
+            cluster.append(leader, T0)  # The follower knows an epoch as soon as it has a batch of it.
             await cluster.level(T0, leader)
             one, two = (cluster.brokers[number].replica(T0) for number in (1, 2))
             assert read_all(one.log) == read_all(two.log)
@@ -265,8 +265,8 @@ def test_logs_agree_byte_for_byte_whatever_came_between(steps: list[tuple[str, i
         asyncio.run(scenario(Path(directory)))
 
 
-def test_flush_messages_holds_for_followers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a leader counts as copied is on the follower's disk."""
+def test_flush_messages_applies_to_followers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records that the leader counts as replicated are on the follower's disk."""
 
     async def scenario() -> None:
         async with ReplicatingCluster(tmp_path) as cluster:

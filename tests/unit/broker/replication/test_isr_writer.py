@@ -1,4 +1,4 @@
-"""ISR changes reach the store once, whatever the store does meanwhile; the replica learns how it ended."""
+"""ISR changes are written to the store once, whatever the store does; the replica receives the outcome."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EPOCH = 4
 
 
 class StubReplica:
-    """Notes what it is told."""
+    """A replica that records the outcomes it receives."""
 
     def __init__(self, partition: int) -> None:
         self.topic_partition = TopicPartition("t", partition)
@@ -47,12 +47,12 @@ class WriterLab:
         self.refused += 1
 
     def stand(self, partition: int, isr: tuple[int, ...], *, leader_epoch: int = EPOCH) -> int:
-        """Write a state key; its revision."""
+        """Writes a state key and returns its revision."""
         entry = PartitionStateEntry("t", partition, LEADER, leader_epoch, isr, 9, (), 7)
         return self.store.put(entry.key, entry.encode())
 
     def register(self, broker_id: int) -> int:
-        """The broker epoch of a new life."""
+        """Returns the broker epoch of a new registration."""
         self.store.delete(broker_key(broker_id))
         return self.store.put(broker_key(broker_id), b"{}")
 
@@ -134,7 +134,7 @@ def test_an_expansion_compares_the_followers_broker_epoch() -> None:
 
 
 @pytest.mark.parametrize("leader_epoch", [EPOCH, EPOCH + 1])
-def test_a_state_that_somebody_else_wrote_is_told(leader_epoch: int) -> None:
+def test_a_state_that_another_process_wrote_is_reported(leader_epoch: int) -> None:
     async def scenario(lab: WriterLab) -> None:
         before = lab.stand(0, (1, 2, 3))
         now = lab.stand(0, (1, 3), leader_epoch=leader_epoch)
@@ -147,7 +147,7 @@ def test_a_state_that_somebody_else_wrote_is_told(leader_epoch: int) -> None:
     run(scenario)
 
 
-def test_a_topic_that_is_gone_is_told() -> None:
+def test_a_deleted_topic_is_reported() -> None:
     async def scenario(lab: WriterLab) -> None:
         replica, wanted = StubReplica(0), proposal(5, (1, 2))
         lab.propose(replica, wanted)
@@ -158,7 +158,7 @@ def test_a_topic_that_is_gone_is_told() -> None:
 
 
 @pytest.mark.parametrize("fates", [["lost"], ["unsure"], ["lost", "lost", "unsure"], ["unsure", "lost"]])
-def test_an_unknown_outcome_is_found_out(fates: list[str]) -> None:
+def test_an_unknown_outcome_is_resolved(fates: list[str]) -> None:
     async def scenario(lab: WriterLab) -> None:
         life = lab.register(3)
         lab.store.failures = list(fates)
@@ -171,7 +171,7 @@ def test_an_unknown_outcome_is_found_out(fates: list[str]) -> None:
     run(scenario)
 
 
-def test_while_the_store_is_away_the_change_stays_pending() -> None:
+def test_while_the_store_is_unavailable_the_change_stays_pending() -> None:
     async def scenario(lab: WriterLab) -> None:
         replica, wanted = StubReplica(0), proposal(lab.stand(0, (1, 2, 3)), (1, 2))
         lab.store.is_away = True
@@ -186,7 +186,7 @@ def test_while_the_store_is_away_the_change_stays_pending() -> None:
     run(scenario)
 
 
-def test_a_leader_that_was_deposed_is_told_nothing_more() -> None:
+def test_a_deposed_leader_receives_no_outcome() -> None:
     async def scenario(lab: WriterLab) -> None:
         replica = StubReplica(0)
         lab.store.is_away = True
@@ -222,7 +222,7 @@ def test_many_changes_share_transactions_that_the_store_takes() -> None:
     fates=st.lists(st.sampled_from(["", "lost", "unsure"]), max_size=8),
     kinds=st.lists(st.sampled_from(["good", "moved", "reborn", "gone"]), min_size=1, max_size=12),
 )
-def test_in_a_mixed_group_each_ends_as_it_would_alone(fates: list[str], kinds: list[str]) -> None:
+def test_in_a_mixed_group_each_change_has_its_own_outcome(fates: list[str], kinds: list[str]) -> None:
     async def scenario(lab: WriterLab) -> None:
         alive, old_life = lab.register(2), lab.register(3)
         replicas = [StubReplica(number) for number in range(len(kinds))]

@@ -1,4 +1,4 @@
-"""One connection to a leader: what leaves when, who is answered, and how it ends."""
+"""One connection to a leader: when requests are sent, in which order they are answered, and how it ends."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LIMIT_S = 20
 
 
 class Leader:
-    """Answers each request with its own body, in capitals; or as it is told to."""
+    """A leader that answers each request with the request's body in capitals, or as a test tells it to."""
 
     def __init__(self) -> None:
         self.reads: list[bytes] = []
@@ -60,7 +60,7 @@ class Leader:
 
 
 class Asker:
-    """A connection and what came of it."""
+    """A connection and the responses and losses that it reported."""
 
     def __init__(self) -> None:
         self.answers: list[bytes] = []
@@ -96,7 +96,7 @@ def played(scenario: Callable[[Leader, Asker], Awaitable[None]], loop: Any = asy
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_what_is_asked_in_one_turn_leaves_as_one_and_is_answered_in_order(loop: Any) -> None:
+def test_requests_of_one_turn_are_sent_together_and_answered_in_order(loop: Any) -> None:
     async def scenario(leader: Leader, asker: Asker) -> None:
         asker.ask(b"one", b"two", b"three")
         await until(lambda: len(asker.answers) == 3)
@@ -109,7 +109,7 @@ def test_what_is_asked_in_one_turn_leaves_as_one_and_is_answered_in_order(loop: 
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_an_answer_may_be_followed_by_the_next_question(loop: Any) -> None:
+def test_a_response_handler_may_send_the_next_request(loop: Any) -> None:
     async def scenario(_leader: Leader, asker: Asker) -> None:
         def again(answer: bytes) -> None:
             asker.answers.append(answer)
@@ -123,7 +123,7 @@ def test_an_answer_may_be_followed_by_the_next_question(loop: Any) -> None:
     played(scenario, loop)
 
 
-def test_an_answer_to_something_else_ends_the_connection() -> None:
+def test_a_response_with_another_correlation_id_ends_the_connection() -> None:
     async def scenario(leader: Leader, asker: Asker) -> None:
         leader.correlation_id_is_off_by = 7
         asker.ask(b"one")
@@ -137,7 +137,7 @@ def test_an_answer_to_something_else_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_leader_that_goes_is_told_of_once(loop: Any) -> None:
+def test_a_lost_connection_is_reported_once(loop: Any) -> None:
     async def scenario(leader: Leader, asker: Asker) -> None:
         asker.ask(b"one")
         await until(lambda: bool(asker.answers))
@@ -161,7 +161,7 @@ def test_a_leader_that_does_not_answer_is_given_up() -> None:
     played(scenario)
 
 
-def test_no_more_than_some_are_under_way() -> None:
+def test_requests_in_flight_are_bounded() -> None:
     async def scenario(leader: Leader, asker: Asker) -> None:
         leader.is_silent = True
         asker.ask(*[b"one"] * MAX_IN_FLIGHT_REQUESTS)
@@ -172,7 +172,7 @@ def test_no_more_than_some_are_under_way() -> None:
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_question_larger_than_the_socket_takes_arrives_whole(loop: Any) -> None:
+def test_a_request_larger_than_the_socket_buffer_arrives_whole(loop: Any) -> None:
     async def scenario(leader: Leader, asker: Asker) -> None:
         large = b"x" * 8_000_000
         asker.ask(large, b"small")
@@ -183,7 +183,7 @@ def test_a_question_larger_than_the_socket_takes_arrives_whole(loop: Any) -> Non
     played(scenario, loop)
 
 
-def test_nobody_hears_of_a_channel_that_was_closed() -> None:
+def test_a_closed_connection_reports_nothing() -> None:
     async def scenario(leader: Leader, asker: Asker) -> None:
         asker.ask(b"one")
         asker.connection.close()

@@ -1,4 +1,4 @@
-"""A follower whose leader says what leaders seldom say: a scripted leader on a real socket."""
+"""Followers of a scripted leader, on a real socket, that sends errors and other rare responses."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ OUT_OF_RANGE = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 class ScriptedLeader:
-    """Leads the two partitions of topic t; serves `batches`, unless `refusals` has an answer for a partition.
+    """A leader of the two partitions of topic t.
 
-    A refusal is given once and is gone.
+    It serves `batches`, unless `refusals` has an answer for a partition. A refusal is given once.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class ScriptedLeader:
         if self.refusals[partition]:
             return self.refusals[partition].pop(0)
         batches = self.batches.get(partition, [])
-        records = b"".join(batches[offset:])  # of one record each
+        records = b"".join(batches[offset:])  # one record each
         if not records:
             return None
         end = len(batches)
@@ -121,7 +121,7 @@ class ScriptedLeader:
 async def following(
     directory: Path, leader: ScriptedLeader, *, configs: dict[str, str] | None = None, **settings: str
 ) -> AsyncIterator[tuple[ReplicatingBroker, ScriptedBroker]]:
-    """Broker 2 follows the scripted broker 1."""
+    """Starts broker 2, which follows the scripted broker 1."""
     given = {"replica.fetch.backoff.ms": "100", **{key.replace("_", "."): v for key, v in settings.items()}}
     with ScriptedBroker(leader.answers) as socket:
         node = ReplicatingBroker(FOLLOWER, directory, given)
@@ -190,7 +190,7 @@ def copied(node: ReplicatingBroker, leader: ScriptedLeader) -> bool:
         ErrorCode.UNKNOWN_SERVER_ERROR,
     ],
 )
-def test_one_partitions_error_does_not_hold_up_the_other(tmp_path: Path, error: ErrorCode) -> None:
+def test_one_partitions_error_does_not_delay_the_other(tmp_path: Path, error: ErrorCode) -> None:
     leader = ScriptedLeader()
     leader.batches = {0: batches(3), 1: batches(5)}
     leader.refusals[0] = [PartitionData(0, error, -1, records=b"") for _ in range(3)]
@@ -199,7 +199,7 @@ def test_one_partitions_error_does_not_hold_up_the_other(tmp_path: Path, error: 
         await until(lambda: node.replica(T1).core.log_end_offset == 5)
         await until(lambda: copied(node, leader))
         assert read_all(node.replica(T0).log) == leader.batches[0]
-        # Left alone meanwhile, and told so.
+        # The follower pauses it and tells the leader so.
         assert any(request.forgotten_topics_data for request in leader.fetches)
 
     run(tmp_path, leader, body)
@@ -214,7 +214,7 @@ def test_one_partitions_error_does_not_hold_up_the_other(tmp_path: Path, error: 
         [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.UNSUPPORTED_VERSION],
     ],
 )
-def test_a_session_that_is_gone_is_begun_anew(tmp_path: Path, errors: list[ErrorCode]) -> None:
+def test_a_lost_session_is_opened_again(tmp_path: Path, errors: list[ErrorCode]) -> None:
     leader = ScriptedLeader()
 
     async def body(node: ReplicatingBroker, socket: ScriptedBroker) -> None:
@@ -230,8 +230,8 @@ def test_a_session_that_is_gone_is_begun_anew(tmp_path: Path, errors: list[Error
     run(tmp_path, leader, body)
 
 
-def test_a_leader_that_gives_no_session_is_not_asked_without_a_pause(tmp_path: Path) -> None:
-    """It does not know this broker just now. What it answers at once, it would be asked for at once."""
+def test_a_leader_that_gives_no_session_is_asked_again_after_a_pause(tmp_path: Path) -> None:
+    """The leader does not know this broker at the moment. Without a pause, requests would follow at once."""
     leader = ScriptedLeader()
     served = leader.fetch
 
@@ -251,7 +251,7 @@ def test_a_leader_that_gives_no_session_is_not_asked_without_a_pause(tmp_path: P
     run(tmp_path, leader, body)
 
 
-def test_bytes_that_are_no_batches_are_not_taken(tmp_path: Path) -> None:
+def test_bytes_that_are_not_batches_are_not_appended(tmp_path: Path) -> None:
     leader = ScriptedLeader()
     leader.batches = {0: batches(4), 1: []}
     broken = bytearray(make_batch(0))
@@ -259,7 +259,7 @@ def test_bytes_that_are_no_batches_are_not_taken(tmp_path: Path) -> None:
     leader.refusals[0] = [
         PartitionData(0, 0, 4, records=bytes(broken)),
         PartitionData(0, 0, 4, records=bytes(100)),
-        PartitionData(0, 0, 4, records=make_batch(0)[:70]),  # cut off: nothing to take
+        PartitionData(0, 0, 4, records=make_batch(0)[:70]),  # incomplete, so there is no batch
     ]
 
     async def body(node: ReplicatingBroker, socket: ScriptedBroker) -> None:
@@ -298,7 +298,7 @@ def test_many_logs_that_begin_above_the_followers_end_at_once(tmp_path: Path) ->
     run(tmp_path, leader, body)
 
 
-def test_a_connection_lost_while_the_leaders_bounds_are_asked_for(tmp_path: Path) -> None:
+def test_a_connection_lost_while_the_leaders_offsets_are_requested(tmp_path: Path) -> None:
     leader = ScriptedLeader()
     leader.bounds = (9, 12)
     leader.refusals[0] = [PartitionData(0, OUT_OF_RANGE, -1, records=b"")]
@@ -316,7 +316,7 @@ def test_a_connection_lost_while_the_leaders_bounds_are_asked_for(tmp_path: Path
 
 
 def test_a_leaders_log_that_begins_within_a_batch(tmp_path: Path) -> None:
-    """DeleteRecords names any offset, and the leader answers with the whole batch that holds it."""
+    """DeleteRecords accepts any offset, and the leader sends the whole batch that contains it."""
     leader = ScriptedLeader()
     leader.bounds = (5, 10)
     batch = make_batch(3, count=7)
@@ -339,7 +339,7 @@ def test_a_leaders_log_that_begins_within_a_batch(tmp_path: Path) -> None:
 
 
 def test_an_empty_log_that_lies_above_the_leaders(tmp_path: Path) -> None:
-    """It holds no epoch that the leader could be asked about."""
+    """The log has no epoch that the follower could ask the leader about."""
     leader = ScriptedLeader()
 
     async def body(node: ReplicatingBroker, socket: ScriptedBroker) -> None:
@@ -347,7 +347,7 @@ def test_an_empty_log_that_lies_above_the_leaders(tmp_path: Path) -> None:
         leader.bounds = (9, 9)
         leader.refusals[0] = [PartitionData(0, OUT_OF_RANGE, -1, records=b"")]
         await until(lambda: leader.wanted.get(0) == 9)
-        leader.bounds = (2, 4)  # of another leader, whose election lost something
+        leader.bounds = (2, 4)  # from another leader, whose election lost records
         leader.refusals[0] = [PartitionData(0, OUT_OF_RANGE, -1, records=b"")] * 3
         await follow(node, 1)
         await until(lambda: leader.wanted.get(0) == 2)
@@ -355,8 +355,8 @@ def test_an_empty_log_that_lies_above_the_leaders(tmp_path: Path) -> None:
     run(tmp_path, leader, body)
 
 
-def test_a_partition_left_alone_for_a_while_outlasts_its_neighbours(tmp_path: Path) -> None:
-    """The connection to its leader stays although nothing is fetched over it just now."""
+def test_a_paused_partition_stays_when_all_others_are_removed(tmp_path: Path) -> None:
+    """The connection to its leader stays open although nothing is fetched over it at the moment."""
     leader = ScriptedLeader()
     leader.batches = {0: batches(3), 1: []}
     leader.refusals[0] = [PartitionData(0, ErrorCode.NOT_LEADER_OR_FOLLOWER, -1, records=b"")] * 3
@@ -369,7 +369,7 @@ def test_a_partition_left_alone_for_a_while_outlasts_its_neighbours(tmp_path: Pa
     run(tmp_path, leader, body)
 
 
-def test_a_divergence_told_by_fetch_cuts_the_log(tmp_path: Path) -> None:
+def test_a_divergence_reported_by_fetch_truncates_the_log(tmp_path: Path) -> None:
     leader = ScriptedLeader()
     leader.batches[0] = batches(5)
 
@@ -435,7 +435,7 @@ def test_a_leader_that_does_not_answer_is_given_up(tmp_path: Path) -> None:
     run(tmp_path, leader, body, replica_socket_timeout_ms="200", replica_fetch_wait_max_ms="50")
 
 
-def test_throttled_replicas_wait_the_others_go_on(tmp_path: Path) -> None:
+def test_throttled_replicas_wait_and_the_others_continue(tmp_path: Path) -> None:
     leader = ScriptedLeader()
     size = len(make_batch(0, value_bytes=1000))
     leader.batches = {0: [make_batch(n, value_bytes=1000) for n in range(4)], 1: batches(4)}
@@ -454,7 +454,7 @@ def test_throttled_replicas_wait_the_others_go_on(tmp_path: Path) -> None:
         begun = loop.time()
         await until(lambda: node.replica(T1).core.log_end_offset == 4)
         await until(lambda: copied(node, leader))
-        # A burst of one second goes at once, the rest at the rate.
+        # A burst of one second is sent at once, and the rest at the rate.
         assert loop.time() - begun >= (3 * size - 3000) / 3000
 
     rate = {"follower_replication_throttled_rate": "3000"}
@@ -467,7 +467,7 @@ def test_throttled_replicas_wait_the_others_go_on(tmp_path: Path) -> None:
     )
 
 
-def test_a_disk_that_refuses_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_append_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     leader = ScriptedLeader()
 
     async def body(node: ReplicatingBroker, socket: ScriptedBroker) -> None:
@@ -475,7 +475,7 @@ def test_a_disk_that_refuses_is_tried_again(tmp_path: Path, monkeypatch: pytest.
         with monkeypatch.context() as patch:
             patch.setattr("tidelog.broker.log.segmented_log.os.pwrite", lambda fd, data, position: 10)
             leader.batches = {0: batches(3), 1: []}
-            await until(lambda: 0 not in leader.wanted)  # left out for a while
+            await until(lambda: 0 not in leader.wanted)  # omitted for a while
         await until(lambda: copied(node, leader))
         assert read_all(node.replica(T0).log) == leader.batches[0]
 

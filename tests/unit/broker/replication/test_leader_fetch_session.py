@@ -22,7 +22,7 @@ def position(topic: int, partition: int, fetch_offset: int = 0) -> LeaderFetchPo
 
 
 def next_request(session: LeaderFetchSession) -> FetchRequest:
-    """As a leader's codec reads it."""
+    """Returns the request as a leader's codec reads it."""
     session_id, epoch, positions, forgotten = session.next_request()
     (body,) = encode_request(FollowerRequest(2, 7, 500, 1, 1000, session_id, epoch, positions, forgotten))
     request: FetchRequest
@@ -42,13 +42,13 @@ def leader_sessions(slots: int = 10) -> ClientFetchSessions:
 def exchange(
     session: LeaderFetchSession, leader: ClientFetchSessions, now_ms: int = 0
 ) -> set[tuple[uuid.UUID, int]]:
-    """One request answered; what the leader would read."""
+    """Sends one request and answers it. Returns the request as the leader reads it."""
     plan = leader.plan(next_request(session), FETCH_VERSION, now_ms)
     session.answered(0 if plan.session is None else plan.session.session_id)
     return {(part.key.topic_id, part.key.partition) for part in plan.partitions}
 
 
-def test_the_first_request_names_everything_the_next_nothing() -> None:
+def test_the_first_request_names_every_partition_and_the_next_none() -> None:
     session, leader = LeaderFetchSession(), leader_sessions()
     for partition in range(3):
         session.add(position(0, partition))
@@ -57,7 +57,7 @@ def test_the_first_request_names_everything_the_next_nothing() -> None:
     assert (named(request), request.session_epoch) == (set(), 1)
 
 
-def test_only_what_moved_is_named() -> None:
+def test_only_changed_positions_are_named() -> None:
     session, leader = LeaderFetchSession(), leader_sessions()
     places = [position(0, partition) for partition in range(3)]
     for place in places:
@@ -69,7 +69,7 @@ def test_only_what_moved_is_named() -> None:
     assert [part.fetch_offset for topic in request.topics for part in topic.partitions] == [7]
 
 
-def test_what_was_added_while_a_full_request_was_under_way_is_named_next() -> None:
+def test_a_partition_added_during_a_full_request_is_named_next() -> None:
     session, leader = LeaderFetchSession(), leader_sessions()
     session.add(position(0, 0))
     full = next_request(session)
@@ -82,7 +82,7 @@ def test_what_was_added_while_a_full_request_was_under_way_is_named_next() -> No
     assert exchange(session, leader) == {(TOPICS[0], 0), (TOPICS[1], 5)}
 
 
-def test_a_partition_removed_and_added_again_is_fetched_from_its_new_place() -> None:
+def test_a_partition_removed_and_added_again_is_fetched_from_its_new_position() -> None:
     session, leader = LeaderFetchSession(), leader_sessions()
     place = position(0, 0, fetch_offset=5)
     session.add(place)
@@ -114,7 +114,7 @@ def test_a_leader_without_sessions_is_asked_for_everything_each_time() -> None:
     assert exchange(session, leader) == {(TOPICS[0], 0)}
 
 
-def test_a_lost_session_is_opened_anew_and_earlier_answers_are_void() -> None:
+def test_a_lost_session_is_opened_again_and_earlier_responses_are_void() -> None:
     session, leader = LeaderFetchSession(), leader_sessions()
     place = position(0, 0)
     session.add(place)
@@ -134,7 +134,7 @@ def test_a_lost_session_is_opened_anew_and_earlier_answers_are_void() -> None:
         max_size=40,
     )
 )
-def test_the_leader_reads_what_the_follower_wants(steps: list[tuple[str, int, int]]) -> None:
+def test_the_leader_reads_the_followers_positions(steps: list[tuple[str, int, int]]) -> None:
     session, leader = LeaderFetchSession(), leader_sessions()
     wanted: dict[tuple[uuid.UUID, int], LeaderFetchPosition] = {}
     for number, (what, topic, partition) in enumerate(steps):

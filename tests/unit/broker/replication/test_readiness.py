@@ -1,4 +1,4 @@
-"""Which brokers are ready: by what the controller said, and by what the store says before it."""
+"""Readiness of brokers, by the controller's metadata and, before that, by the store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ US = 1
 
 
 class Store:
-    """Reads of partition states; away while `isrs` is None."""
+    """A reader of partition states. The store is unavailable while `isrs` is None."""
 
     def __init__(self) -> None:
         self.isrs: dict[str, tuple[int, ...]] | None = None
@@ -42,7 +42,7 @@ class Lab:
         self.readiness = BrokerReadiness(self.identity, self.metadata, cast(MetadataStore, self.store))
 
     def tell(self, *partitions: dict[str, Any], epoch: int = 10, live: tuple[int, ...] = (US, 2)) -> None:
-        """By the controller: a partition each, led by 2."""
+        """Applies metadata of the controller with partitions that broker 2 leads."""
         states = tuple(
             PartitionState(
                 "t",
@@ -64,7 +64,7 @@ class Lab:
 IN_SYNC, BEHIND = {"isr": (US, 2)}, {"isr": (2,)}
 
 
-def test_it_has_to_be_known_in_this_life() -> None:
+def test_a_broker_must_be_known_in_its_current_epoch() -> None:
     async def scenario() -> None:
         lab = Lab()
         assert not lab.is_ready()
@@ -72,18 +72,18 @@ def test_it_has_to_be_known_in_this_life() -> None:
         assert not lab.is_ready()
         lab.tell(IN_SYNC)
         assert lab.is_ready()
-        lab.identity.broker_epoch = 11  # its lease was lost, it registered again
+        lab.identity.broker_epoch = 11  # It lost its lease and registered again.
         assert not lab.is_ready()
 
     asyncio.run(scenario())
 
 
-def test_what_need_not_be_caught_up_with() -> None:
+def test_partitions_that_do_not_prevent_readiness() -> None:
     async def scenario() -> None:
         lab = Lab()
         lab.tell(
             {"isr": (2,), "leader": -1},
-            {"isr": (3,), "leader": 3},  # it died, and nobody said so yet
+            {"isr": (3,), "leader": 3},  # It died, and the controller has not reported this yet.
             {"isr": (2,), "adding_replicas": (US,)},
             {"isr": (2,), "replicas": (2, 3)},
         )
@@ -95,7 +95,7 @@ def test_what_need_not_be_caught_up_with() -> None:
     asyncio.run(scenario())
 
 
-def test_ready_as_soon_as_the_store_says_so() -> None:
+def test_a_broker_is_ready_as_soon_as_the_store_says_so() -> None:
     async def scenario() -> None:
         lab = Lab()
         lab.tell(IN_SYNC, BEHIND, BEHIND)

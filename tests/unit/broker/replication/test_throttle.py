@@ -1,4 +1,4 @@
-"""The bucket of throttled replication, under any course of time."""
+"""The token bucket of throttled replication, for any sequence of times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_nothing_is_throttled_by_default() -> None:
     assert throttle.wait_ms(0) == 0
 
 
-def test_debt_is_waited_off() -> None:
+def test_a_negative_level_is_waited_off() -> None:
     throttle = ReplicationThrottle(1000, now_ms=0)
     throttle.spend(1500, now_ms=0)
     assert throttle.is_exceeded(0)
@@ -28,14 +28,14 @@ def test_debt_is_waited_off() -> None:
     assert not throttle.is_exceeded(502)
 
 
-def test_a_rate_of_nothing_stops_and_is_asked_again() -> None:
+def test_a_rate_of_0_stops_replication_and_is_checked_again() -> None:
     throttle = ReplicationThrottle(0, now_ms=0)
     assert throttle.wait_ms(10**9) == BURST_MS
     throttle.set_rate(UNLIMITED, now_ms=10**9)
     assert throttle.wait_ms(10**9) == 0
 
 
-def test_which_replicas_are_throttled() -> None:
+def test_throttled_replicas_are_named_by_the_setting() -> None:
     assert is_throttled(("*",), 3, 1)
     assert is_throttled(("1:1", "3:1"), 3, 1)
     assert not is_throttled(("3:2", "1:1"), 3, 1)
@@ -58,7 +58,7 @@ def test_no_more_is_copied_than_rate_and_burst_allow(rate: int, steps: list[tupl
 
 
 @given(st.integers(1, 10_000_000), st.integers(1, 5_000_000))
-def test_who_waits_as_told_may_go_on(rate: int, size_bytes: int) -> None:
+def test_after_the_returned_wait_a_replica_may_continue(rate: int, size_bytes: int) -> None:
     throttle, now_ms = ReplicationThrottle(rate, now_ms=0), 0
     throttle.spend(size_bytes, now_ms)
     waits = 0

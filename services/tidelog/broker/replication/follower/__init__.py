@@ -1,1 +1,1 @@
-"""The follower's side of replication: what this broker fetches from leaders and appends."""
+"""The follower's side of replication: fetching from leaders and appending the records."""

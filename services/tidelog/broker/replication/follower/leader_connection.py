@@ -213,7 +213,7 @@ class LeaderConnection:
 
     def _received(self, frame: memoryview) -> None:
         if not self._in_flight:
-            raise MalformedMessageError("it answers no request")
+            raise MalformedMessageError("it belongs to no request")
         request = self._in_flight.popleft()
         question = request.question
         correlation_id, position = decode_response_header(frame, 0, question.api_key, question.version)
@@ -278,8 +278,9 @@ async def open_connection(
 async def _connect(
     loop: asyncio.AbstractEventLoop, endpoint: Endpoint, receive_buffer_bytes: int
 ) -> socket.socket:
-    """Returns a socket connected to the first of the host's addresses that accepts. SO_RCVBUF takes effect
-    only if it is set before the socket connects.
+    """Returns a socket connected to the first of the host's addresses that accepts.
+
+    SO_RCVBUF takes effect only if it is set before the socket connects.
     """
     addresses = await loop.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     refusal: OSError | None = None
@@ -372,7 +373,7 @@ class LeaderLink:
                 if endpoint is None:
                     if self._backoff_ms < self._longest_backoff_ms:
                         continue  # the controller sends roles before addresses
-                    raise ConnectionLostError("it is not among the live brokers, or lacks the listener")
+                    raise ConnectionLostError("the broker is not alive or has no such listener")
                 connection = await self._open_connection(endpoint, self._lost)
             except ConnectionLostError as error:
                 self._warn("leader cannot be reached", str(error))

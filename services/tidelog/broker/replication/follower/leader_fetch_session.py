@@ -1,4 +1,5 @@
-"""The follower's half of an incremental fetch session (KIP-227): what to say in the next Fetch to one leader.
+"""The follower's half of an incremental fetch session (KIP-227): the contents of the next Fetch to one
+leader.
 
 The leader remembers which partitions are fetched and from which offsets. So a request names only what changed
 since the last one: a partition that received records, was added or was removed. An idle cluster costs two

@@ -71,7 +71,7 @@ _log = structlog.get_logger(__name__)
 
 
 class FetcherOwner(Protocol):
-    """What a fetcher needs of `ReplicaFetchers`, which makes and stops it."""
+    """The part of `ReplicaFetchers` that a fetcher uses. `ReplicaFetchers` creates and stops the fetchers."""
 
     @property
     def buffer_pool(self) -> BufferPool: ...
@@ -102,7 +102,7 @@ class FetcherOwner(Protocol):
 
 
 class LeaderFetcher:
-    """Fetches the partitions that this broker follows one leader in, over one connection."""
+    """Fetches the partitions that this broker follows at one leader, over one connection."""
 
     def __init__(self, owner: FetcherOwner, context: FollowerContext, leader_id: int) -> None:
         self.leader_id = leader_id

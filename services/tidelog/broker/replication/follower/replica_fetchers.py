@@ -1,5 +1,6 @@
-"""Everything that this broker follows: the fetchers, one per leader and shard (`num.replica.fetchers`), the
-partitions that move between them as roles change, and the work on logs that needs a thread.
+"""The fetchers of this broker, one per leader and shard (`num.replica.fetchers`).
+
+This module moves partitions between fetchers as roles change, and runs the work on logs that needs a thread.
 """
 
 from __future__ import annotations

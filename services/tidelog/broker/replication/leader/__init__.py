@@ -1,1 +1,1 @@
-"""The leader's side of replication: what followers fetch, and the ISR."""
+"""The leader's side of replication: fetch sessions of followers, and the ISR."""
