@@ -47,14 +47,14 @@ class ClientFetchPosition:
         "key",
         "last_fetched_epoch",
         "max_bytes",
-        "told_high_watermark",
-        "told_log_start_offset",
+        "sent_high_watermark",
+        "sent_log_start_offset",
     )
 
     def __init__(self, key: ClientPartitionKey, wanted: FetchPartition) -> None:
         self.key = key
-        self.told_high_watermark = UNKNOWN_OFFSET
-        self.told_log_start_offset = UNKNOWN_OFFSET
+        self.sent_high_watermark = UNKNOWN_OFFSET
+        self.sent_log_start_offset = UNKNOWN_OFFSET
         self.update(wanted)
 
     def update(self, wanted: FetchPartition) -> None:
@@ -71,14 +71,14 @@ class ClientFetchPosition:
         news = (
             has_more
             or error != 0
-            or high_watermark != self.told_high_watermark
-            or log_start_offset != self.told_log_start_offset
+            or high_watermark != self.sent_high_watermark
+            or log_start_offset != self.sent_log_start_offset
         )
         if error:
-            self.told_high_watermark = UNKNOWN_OFFSET  # names it again after the error
+            self.sent_high_watermark = UNKNOWN_OFFSET  # names it again after the error
         else:
-            self.told_high_watermark = high_watermark
-        self.told_log_start_offset = log_start_offset
+            self.sent_high_watermark = high_watermark
+        self.sent_log_start_offset = log_start_offset
         return news
 
 

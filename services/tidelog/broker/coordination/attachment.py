@@ -120,7 +120,7 @@ class Attachment:
         "_held",
         "_held_count",
         "_hosted",
-        "_told_high_watermark",
+        "_sent_high_watermark",
         "calls",
         "is_ended",
         "leader_epoch",
@@ -155,7 +155,7 @@ class Attachment:
         """The size of the records that were read for the owner and that it may not have received yet."""
         self._held: list[tuple[int, int, int, bytes]] = []
         self._held_count = 0
-        self._told_high_watermark = -1
+        self._sent_high_watermark = -1
 
     @property
     def held_count(self) -> int:
@@ -165,7 +165,7 @@ class Attachment:
     def begin(self) -> None:
         """Tells the owner where the log begins and ends."""
         core = self.replica.core
-        self._told_high_watermark = core.high_watermark
+        self._sent_high_watermark = core.high_watermark
         self.session.line.send(
             ShardAttached(
                 self.number,
@@ -204,9 +204,9 @@ class Attachment:
     def high_watermark_advanced(self) -> None:
         """Tells the owner the new high watermark and releases the answers that waited for it."""
         high_watermark = self.replica.core.high_watermark
-        if high_watermark == self._told_high_watermark or self.problem():
+        if high_watermark == self._sent_high_watermark or self.problem():
             return
-        self._told_high_watermark = high_watermark
+        self._sent_high_watermark = high_watermark
         self.session.line.send(ShardCommitted(self.number, high_watermark))
         held = self._held
         while held and held[0][0] <= high_watermark:

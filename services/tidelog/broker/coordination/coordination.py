@@ -192,9 +192,9 @@ class CoordinatorSession:
             case WriteMarkers():
                 self._take_markers(item)
             case AskProducerIds():
-                self._work_on(self._tell_producer_ids(item.call_id))
+                self._work_on(self._send_producer_ids(item.call_id))
             case AskOffsets():
-                self._work_on(self._tell_offsets(item))
+                self._work_on(self._send_offsets(item))
             case _:
                 raise _ProtocolError(
                     f"{type(item).__name__} is not an item for a broker, or the session has begun"
@@ -264,21 +264,21 @@ class CoordinatorSession:
 
         def on_written(errors: tuple[tuple[ErrorCode, ...], ...]) -> None:
             self._marker_writes -= 1
-            self._tell(MarkersWritten(item.call_id, errors))
+            self._send(MarkersWritten(item.call_id, errors))
 
         self._coordination.markers.write(item.markers, on_written)
 
-    async def _tell_producer_ids(self, call_id: int) -> None:
+    async def _send_producer_ids(self, call_id: int) -> None:
         first, count = 0, 0
         try:
             block = await self._coordination.controller.allocate_producer_ids()
             first, count = block.first, block.count
         except (KafkaError, ConnectionError) as error:
             _log.warning("the controller gave no producer ids for a coordinator", reason=str(error))
-        self._tell(ProducerIdsTold(call_id, first, count))
+        self._send(ProducerIdsTold(call_id, first, count))
 
-    async def _tell_offsets(self, item: AskOffsets) -> None:
-        self._tell(OffsetsTold(item.call_id, await self._coordination.offsets.positions(item.positions)))
+    async def _send_offsets(self, item: AskOffsets) -> None:
+        self._send(OffsetsTold(item.call_id, await self._coordination.offsets.positions(item.positions)))
 
     def _work_on(self, question: Coroutine[object, None, None]) -> None:
         if len(self._questions) >= MAX_QUESTIONS:
@@ -299,7 +299,7 @@ class CoordinatorSession:
             )
             self.end()
 
-    def _tell(self, item: FromBroker) -> None:
+    def _send(self, item: FromBroker) -> None:
         if not self.is_closed:
             self.line.send(item)
 

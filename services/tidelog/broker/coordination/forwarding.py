@@ -1,22 +1,39 @@
-"""Passes clients' requests about one group or transaction on to its coordinator.
+"""Passes clients' requests about groups and transactions on to their coordinators.
 
-The broker decodes neither the request nor the answer. It only reads the group id or the transactional id,
-from which the shard follows.
+If a request is about one group or transaction, the broker reads only the group id or the transactional id,
+from which the shard follows. It decodes neither the rest of the request nor the answer.
+
+A request that names several groups or transactions is split by shard, and the answers are merged. The
+requests of six APIs go through the same code. It reads and creates their messages by the names of fields in
+BATCHED, so the types of these messages are `Any`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import struct
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
+from tidelog.broker.authorized_operations import GROUP_OPERATIONS
 from tidelog.broker.coordination.attachment import Asker, Call, PassedOnRequest
 from tidelog.broker.coordination.coordination import Coordination
-from tidelog.broker.coordination.refusals import refuse
+from tidelog.broker.coordination.refusals import (
+    refuse,
+    refused_consumer_group,
+    refused_deletion,
+    refused_group,
+    refused_offsets,
+    refused_state,
+    refused_transaction,
+)
 from tidelog.broker.request import PARKED, Answer, EncodedBody, RequestContext
-from tidelog.model.coordinator_shards import ShardKind
+from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.errors import ErrorCode
 from tidelog.wire import codec
-from tidelog.wire.api_keys import api_spec
+from tidelog.wire.api_keys import ApiKey, api_spec
 from tidelog.wire.malformed import MalformedMessageError
 from tidelog.wire.primitives import read_uvarint
 from tidelog.wire.schema import Buffer
@@ -115,3 +132,176 @@ def client_call(body: bytes, context: RequestContext) -> Call:
             context.connection.refuse(str(malformed))
 
     return Call(PassedOnRequest(api_key, version, body, asker(context)), on_answered)
+
+
+# -- requests about several groups or transactions
+
+
+class Batched(NamedTuple):
+    """The fields of one API's requests and responses that hold groups or transactions."""
+
+    kind: ShardKind
+    request_items: str
+    """The field of the request that holds a list of items."""
+    request_name: str | None
+    """The field of an item that holds its name; None if the item is the name."""
+    response_items: str
+    """The field of the response that holds a list of items."""
+    response_name: str
+    """The field of such an item that holds its name."""
+    refuse: Callable[[Any, ErrorCode], Any]
+    """Makes an item of the response from an item of the request and an error code."""
+
+    def name_of(self, item: Any) -> str:
+        """Returns the group id or transactional id of an item of the request."""
+        name: str = item if self.request_name is None else getattr(item, self.request_name)
+        return name
+
+
+BATCHED: Final[dict[int, Batched]] = {
+    ApiKey.DESCRIBE_GROUPS: Batched(ShardKind.GROUP, "groups", None, "groups", "group_id", refused_group),
+    ApiKey.CONSUMER_GROUP_DESCRIBE: Batched(
+        ShardKind.GROUP, "group_ids", None, "groups", "group_id", refused_consumer_group
+    ),
+    ApiKey.DELETE_GROUPS: Batched(
+        ShardKind.GROUP, "groups_names", None, "results", "group_id", refused_deletion
+    ),
+    ApiKey.OFFSET_FETCH: Batched(
+        ShardKind.GROUP, "groups", "group_id", "groups", "group_id", refused_offsets
+    ),
+    ApiKey.DESCRIBE_TRANSACTIONS: Batched(
+        ShardKind.TRANSACTION,
+        "transactional_ids",
+        None,
+        "transaction_states",
+        "transactional_id",
+        refused_state,
+    ),
+    ApiKey.ADD_PARTITIONS_TO_TXN: Batched(
+        ShardKind.TRANSACTION,
+        "transactions",
+        "transactional_id",
+        "results_by_transaction",
+        "transactional_id",
+        refused_transaction,
+    ),
+}
+
+
+def forward_batched(coordination: Coordination, request: WholeRequest, context: RequestContext) -> Answer:
+    """Passes the request on to each coordinator that it concerns. Returns a handler's result."""
+    api_key = int(context.route.api_key)
+    batched = BATCHED[api_key]
+    names = [batched.name_of(item) for item in getattr(request.message, batched.request_items)]
+    if not names:
+        return codec.response_class(api_key)()
+    shard_of = coordination.shard_of
+    if len(names) == 1 or len({shard_of(batched.kind, name) for name in names}) == 1:
+        return forward_body(coordination, batched.kind, names[0], request.body, context)  # nearly always
+    return ask_each(coordination, request, context)
+
+
+def forward_described(coordination: Coordination, request: WholeRequest, context: RequestContext) -> Answer:
+    """Passes on a request for descriptions of groups. If it asks for them, the broker adds the operations
+    that the client may do with each group (KIP-430). Returns a handler's result.
+    """
+    if request.message.include_authorized_operations:
+        return _with_operations(coordination, request, context)
+    return forward_batched(coordination, request, context)
+
+
+async def _with_operations(coordination: Coordination, request: WholeRequest, context: RequestContext) -> Any:
+    response = await ask_each(coordination, request, context)
+    for group in response.groups:
+        if not group.error_code:
+            group.authorized_operations = GROUP_OPERATIONS
+    return response
+
+
+async def ask_each(coordination: Coordination, request: WholeRequest, context: RequestContext) -> Any:
+    """Returns the decoded response, merged from the answers of all coordinators."""
+    message = request.message
+    batched = BATCHED[int(context.route.api_key)]
+    by_shard: dict[ShardId | None, list[Any]] = defaultdict(list)
+    for item in getattr(message, batched.request_items):
+        by_shard[coordination.shard_of(batched.kind, batched.name_of(item))].append(item)
+    api_key, version = int(context.route.api_key), context.api_version
+    encode = codec.request_encoder(api_key, version)
+    parts = list(by_shard.items())
+    answers = await asyncio.gather(
+        *(
+            ask_shard(
+                coordination,
+                shard,
+                api_key,
+                version,
+                b"".join(map(bytes, encode(replace(message, **{batched.request_items: items})))),
+                asker(context),
+            )
+            for shard, items in parts
+        )
+    )
+    found: dict[str, deque[Any]] = defaultdict(deque)
+    errors: dict[str, ErrorCode] = {}
+    throttle_time_ms = 0
+    for (_, items), (answer, error) in zip(parts, answers, strict=True):
+        if answer is None:
+            errors.update((batched.name_of(item), error) for item in items)
+            continue
+        throttle_time_ms = max(throttle_time_ms, answer.throttle_time_ms)
+        for item in getattr(answer, batched.response_items):
+            found[getattr(item, batched.response_name)].append(item)
+    merged = []
+    for item in getattr(message, batched.request_items):
+        name = batched.name_of(item)
+        of_name = found.get(name)
+        merged.append(
+            of_name.popleft()
+            if of_name
+            else batched.refuse(item, errors.get(name, ErrorCode.UNKNOWN_SERVER_ERROR))
+        )
+    return codec.response_class(api_key)(
+        throttle_time_ms=throttle_time_ms, **{batched.response_items: merged}
+    )
+
+
+async def ask_shard(
+    coordination: Coordination, shard: ShardId | None, api_key: int, version: int, body: bytes, client: Asker
+) -> tuple[Any, ErrorCode]:
+    """Returns the decoded answer of the shard's owner, or None and an error code."""
+    answered: asyncio.Future[tuple[bytes | None, ErrorCode]] = asyncio.get_running_loop().create_future()
+
+    def on_answered(answer: bytes | None, error: ErrorCode) -> None:
+        if not answered.done():
+            answered.set_result((answer, error))
+
+    call = Call(PassedOnRequest(api_key, version, body, client), on_answered)
+    refused = coordination.pass_on(shard, call)
+    if refused:
+        return None, refused
+    try:
+        answer, error = await answered
+    finally:
+        call.abandon()
+    if answer is None:
+        return None, error
+    try:
+        return codec.response_decoder(api_key, version)(answer, 0)[0], ErrorCode.NONE
+    except MalformedMessageError:
+        return None, ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+async def ask_all_shards(
+    coordination: Coordination, kind: ShardKind, body: bytes, context: RequestContext
+) -> Sequence[tuple[Any, ErrorCode]]:
+    """Passes the request on to the owner of each shard whose partition this broker leads. Returns their
+    answers.
+    """
+    return await asyncio.gather(
+        *(
+            ask_shard(
+                coordination, shard, int(context.route.api_key), context.api_version, body, asker(context)
+            )
+            for shard in coordination.led_shards(kind)
+        )
+    )

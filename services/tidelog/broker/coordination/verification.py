@@ -68,7 +68,7 @@ class Verification:
         finally:
             expiry.cancel()
             call.abandon()
-        return _told(answer, error, partitions)
+        return _results(answer, error, partitions)
 
     def add_one(
         self,
@@ -78,20 +78,20 @@ class Verification:
         partition: TopicPartition,
         *,
         verify_only: bool,
-        on_told: Callable[[ErrorCode], None],
+        on_result: Callable[[ErrorCode], None],
     ) -> None:
-        """Does the same for one partition without a task. `on_told` is called as soon as the answer arrives,
-        and therefore before all items that the coordinator sends later.
+        """Asks about one partition without a task. `on_result` is called as soon as the answer
+        arrives, and therefore before all items that the coordinator sends later.
         """
 
         def on_answered(answer: bytes | None, error: ErrorCode) -> None:
-            on_told(_told(answer, error, (partition,))[partition])
+            on_result(_results(answer, error, (partition,))[partition])
 
         body = _question(transactional_id, producer_id, producer_epoch, (partition,), verify_only=verify_only)
         call = Call(PassedOnRequest(ApiKey.ADD_PARTITIONS_TO_TXN, _VERSION, body), on_answered)
         refused = self._ask_owner(transactional_id, call)
         if refused:
-            on_told(refused)
+            on_result(refused)
 
 
 def _question(
@@ -116,7 +116,7 @@ def _question(
     return b"".join(encode(AddPartitionsToTxnRequest([transaction])))
 
 
-def _told(
+def _results(
     answer: bytes | None, error: ErrorCode, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, ErrorCode]:
     if answer is None:

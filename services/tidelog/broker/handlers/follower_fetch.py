@@ -263,8 +263,8 @@ class FollowerFetch:
                 news.file_range is None
                 and not news.error_code
                 and news.diverging is None
-                and news.high_watermark == partition.told_high_watermark
-                and news.log_start_offset == partition.told_log_start_offset
+                and news.high_watermark == partition.sent_high_watermark
+                and news.log_start_offset == partition.sent_log_start_offset
             )
             if has_nothing and self._is_incremental:
                 if not partition.is_throttled and partition.fetch_offset == replica.core.log_end_offset:
@@ -274,10 +274,10 @@ class FollowerFetch:
             if (
                 news.error_code
                 or news.diverging is not None
-                or 0 <= partition.log_start_offset < news.log_start_offset != partition.told_log_start_offset
+                or 0 <= partition.log_start_offset < news.log_start_offset != partition.sent_log_start_offset
                 or (
                     tells_high_watermark_at_once
-                    and news.high_watermark > max(0, partition.told_high_watermark)
+                    and news.high_watermark > max(0, partition.sent_high_watermark)
                 )
             ):
                 self._is_urgent = True
@@ -365,8 +365,8 @@ class FollowerFetch:
         is_usual = self._context.api_version == FETCH_VERSION
         for news in self._news:
             partition, file_range = news.partition, news.file_range
-            partition.told_high_watermark = news.high_watermark
-            partition.told_log_start_offset = news.log_start_offset
+            partition.sent_high_watermark = news.high_watermark
+            partition.sent_log_start_offset = news.log_start_offset
             if file_range is not None and news.replica is not None:
                 self._sent(news.replica, file_range.length)
                 # Records may be lost on the way, and the follower then asks again: the partition stays dirty,

@@ -34,7 +34,7 @@ from tidelog.broker.handlers.transaction_verification import (
 from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.partition.batch_validation import RecordValidationError
-from tidelog.broker.partition.producer_state import NOT_IN_ONE
+from tidelog.broker.partition.producer_state import NO_TRANSACTIONAL_ID
 from tidelog.broker.replica import Replica
 from tidelog.broker.request import (
     NO_REPLY,
@@ -392,7 +392,11 @@ class Produce:
                 )
             if data.records is None:
                 raise KafkaError(ErrorCode.INVALID_RECORD, f"Partition {data.index} has no batch")
-            guard = NOT_IN_ONE if verification is None else verification.guard_of(replica.topic_partition)
+            guard = (
+                NO_TRANSACTIONAL_ID
+                if verification is None
+                else verification.guard_of(replica.topic_partition)
+            )
             appended = replica.append(
                 data.records,  # type: ignore[arg-type]  # Produce's decoder leaves memoryviews
                 self._acks,

@@ -61,7 +61,7 @@ class TxnOffsetCommitHandler:
         call = client_call(body, context)
         context.park(on_abandoned=call.abandon)
 
-        def on_told(error: ErrorCode) -> None:
+        def on_result(error: ErrorCode) -> None:
             if not error:
                 error = coordination.pass_on(shard, call)
             elif error in _FOR_NOW:
@@ -75,6 +75,6 @@ class TxnOffsetCommitHandler:
             message.producer_epoch,
             shard.topic_partition,
             verify_only=not adds,
-            on_told=on_told,
+            on_result=on_result,
         )
         return PARKED

@@ -110,9 +110,10 @@ _DESCRIBED: Final = frozenset({ApiKey.DESCRIBE_GROUPS, ApiKey.CONSUMER_GROUP_DES
 
 
 def _to_shard(coordination: Coordination, api_key: int, to: ToShard) -> Handling:
-    from tidelog.broker.coordination.batched import forward_batched, forward_described
     from tidelog.broker.coordination.forwarding import (
         NamedRequest,
+        forward_batched,
+        forward_described,
         forward_named,
         named_decoder,
         whole_decoder,

@@ -27,7 +27,7 @@ NO_GUARD: Final = 0
 """The coordinator was not asked."""
 UNGUARDED: Final = -1
 """Verification is switched off (`transaction.partition.verification.enable`)."""
-NOT_IN_ONE: Final = -2
+NO_TRANSACTIONAL_ID: Final = -2
 """The request names no transactional id, so it cannot contain a transaction's batches."""
 MAX_VERIFICATIONS: Final = 10_000
 _SEQUENCE_MASK = 0x7FFFFFFF
@@ -108,42 +108,42 @@ class Verifications:
     the marker of its transaction make the guard invalid. Sources: KIP-890; Kafka's `VerificationStateEntry`.
     """
 
-    __slots__ = ("_last_guard", "_standing")
+    __slots__ = ("_last_guard", "_open")
 
     def __init__(self) -> None:
-        self._standing: OrderedDict[int, Verification] = OrderedDict()
+        self._open: OrderedDict[int, Verification] = OrderedDict()
         self._last_guard = NO_GUARD
 
     def __len__(self) -> int:
-        return len(self._standing)
+        return len(self._open)
 
     def get(self, producer_id: int) -> Verification | None:
-        return self._standing.get(producer_id)
+        return self._open.get(producer_id)
 
     def begin(
         self, producer_id: int, producer_epoch: int, sequence: int, now_ms: WallMs, *, bumps_epoch: bool
     ) -> int:
         """Returns the guard of a new question, or of an earlier question that is still valid."""
-        standing = self._standing.get(producer_id)
-        if standing is None:
+        verification = self._open.get(producer_id)
+        if verification is None:
             self._last_guard += 1
-            standing = Verification(
+            verification = Verification(
                 self._last_guard, producer_epoch, sequence, bumps_epoch=bumps_epoch, begun_ms=now_ms
             )
-            self._standing[producer_id] = standing
-            if len(self._standing) > MAX_VERIFICATIONS:
-                self._standing.popitem(last=False)
-            return standing.guard
-        if producer_epoch > standing.producer_epoch:
-            standing.producer_epoch, standing.lowest_sequence = producer_epoch, sequence
-        elif producer_epoch == standing.producer_epoch:
-            standing.lowest_sequence = min(standing.lowest_sequence, sequence)
-        standing.bumps_epoch |= bumps_epoch
-        return standing.guard
+            self._open[producer_id] = verification
+            if len(self._open) > MAX_VERIFICATIONS:
+                self._open.popitem(last=False)
+            return verification.guard
+        if producer_epoch > verification.producer_epoch:
+            verification.producer_epoch, verification.lowest_sequence = producer_epoch, sequence
+        elif producer_epoch == verification.producer_epoch:
+            verification.lowest_sequence = min(verification.lowest_sequence, sequence)
+        verification.bumps_epoch |= bumps_epoch
+        return verification.guard
 
     def end(self, producer_id: int) -> None:
         """Removes the producer's verification, because the log has a batch of its transaction."""
-        self._standing.pop(producer_id, None)
+        self._open.pop(producer_id, None)
 
     def end_by_marker(self, producer_id: int, marker_epoch: int) -> None:
         """Removes the verification of the transaction that the marker ends.
@@ -152,17 +152,17 @@ class Verifications:
         marker whose epoch is not above the epoch of the verification ends the previous transaction: the
         producer can begin the next transaction while the markers are still being written.
         """
-        standing = self._standing.get(producer_id)
-        if standing is None or (standing.bumps_epoch and marker_epoch <= standing.producer_epoch):
+        verification = self._open.get(producer_id)
+        if verification is None or (verification.bumps_epoch and marker_epoch <= verification.producer_epoch):
             return
-        del self._standing[producer_id]
+        del self._open[producer_id]
 
     def expire(self, begun_before_ms: int) -> None:
-        for producer_id in [pid for pid, v in self._standing.items() if v.begun_ms <= begun_before_ms]:
-            del self._standing[producer_id]
+        for producer_id in [pid for pid, v in self._open.items() if v.begun_ms <= begun_before_ms]:
+            del self._open[producer_id]
 
     def clear(self) -> None:
-        self._standing.clear()
+        self._open.clear()
 
 
 class _Producer:
@@ -396,7 +396,7 @@ class ProducerState:
         INVALID_TXN_STATE (the coordinator has not confirmed the transaction, or it has ended since then),
         OUT_OF_ORDER_SEQUENCE_NUMBER (an earlier batch must come first).
         """
-        if guard == NOT_IN_ONE:
+        if guard == NO_TRANSACTIONAL_ID:
             raise KafkaError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
                 "The request has a transactional batch, but no transactional id",

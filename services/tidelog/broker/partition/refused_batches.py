@@ -46,7 +46,7 @@ class RefusedBatches:
 
     def refused(self, header: BatchHeader, error: ErrorCode, now_ms: WallMs) -> None:
         """Records the refusal of a batch that the client will send again."""
-        if self._standing(header, now_ms) is None:
+        if self._refusal_before(header, now_ms) is None:
             refusal = _Refusal(header.producer_epoch, header.base_sequence, error, now_ms + MEMORY_MS)
             self._refusals[header.producer_id] = refusal
             self._refusals.move_to_end(header.producer_id)
@@ -58,16 +58,16 @@ class RefusedBatches:
         refusal = self._refusals.get(header.producer_id)
         if refusal is None:
             return None
-        standing = self._standing(header, now_ms)
-        if standing is not None:
-            return standing.error
+        earlier = self._refusal_before(header, now_ms)
+        if earlier is not None:
+            return earlier.error
         if header.base_sequence == refusal.base_sequence or header.producer_epoch != refusal.producer_epoch:
-            # The batch has been sent again, or the producer has a new epoch. (`_standing` may have removed
-            # it.)
+            # The batch has been sent again, or the producer has a new epoch. (`_refusal_before` may have
+            # removed the refusal already.)
             self._refusals.pop(header.producer_id, None)
         return None
 
-    def _standing(self, header: BatchHeader, now_ms: WallMs) -> _Refusal | None:
+    def _refusal_before(self, header: BatchHeader, now_ms: WallMs) -> _Refusal | None:
         """Returns the producer's refusal if `header` is of a batch after the refused one."""
         refusal = self._refusals.get(header.producer_id)
         if refusal is None or refusal.producer_epoch != header.producer_epoch:

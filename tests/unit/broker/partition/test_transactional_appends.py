@@ -30,7 +30,7 @@ from tidelog.broker.partition.events import (
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import (
     NO_GUARD,
-    NOT_IN_ONE,
+    NO_TRANSACTIONAL_ID,
     UNGUARDED,
     CompletedTransaction,
     ProducerState,
@@ -170,9 +170,9 @@ def test_verification_can_be_switched_off() -> None:
 
 def test_a_transactional_batch_without_transactional_id_is_refused() -> None:
     core = leading()
-    refusal = produce(core, batch(), NOT_IN_ONE)
+    refusal = produce(core, batch(), NO_TRANSACTIONAL_ID)
     assert error_of(refusal) is ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-    assert isinstance(produce(core, batch(attributes=0), NOT_IN_ONE), AppendBatch)
+    assert isinstance(produce(core, batch(attributes=0), NO_TRANSACTIONAL_ID), AppendBatch)
 
 
 def test_a_later_batch_waits_for_the_earlier_one() -> None:

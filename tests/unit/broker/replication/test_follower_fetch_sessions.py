@@ -145,8 +145,8 @@ def _check_invariant(lab: LeaderLab) -> None:
             if position not in session.dirty:
                 core = lab.replica(position.index).core
                 assert position.fetch_offset == core.log_end_offset
-                assert position.told_high_watermark == core.high_watermark
-                assert position.told_log_start_offset == core.log_start_offset
+                assert position.sent_high_watermark == core.high_watermark
+                assert position.sent_log_start_offset == core.log_start_offset
 
 
 async def _let_all_catch_up(lab: LeaderLab, followers: list[PlayedFollower], max_bytes: int) -> None:

@@ -59,9 +59,9 @@ class FollowerFetchPosition:
         "log_start_offset",
         "max_bytes",
         "replica",
+        "sent_high_watermark",
+        "sent_log_start_offset",
         "session",
-        "told_high_watermark",
-        "told_log_start_offset",
         "topic",
         "topic_id",
         "topic_id_bytes",
@@ -83,8 +83,8 @@ class FollowerFetchPosition:
         """Takes the position from a request. The follower may have sent it before the last response arrived,
         and then ignores that response. Therefore its offsets must be sent again.
         """
-        self.told_high_watermark = UNKNOWN_OFFSET
-        self.told_log_start_offset = UNKNOWN_OFFSET
+        self.sent_high_watermark = UNKNOWN_OFFSET
+        self.sent_log_start_offset = UNKNOWN_OFFSET
         self.fetch_offset = wanted.fetch_offset
         self.max_bytes = wanted.max_bytes
         self.current_leader_epoch = wanted.current_leader_epoch
