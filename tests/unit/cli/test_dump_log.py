@@ -94,7 +94,7 @@ def test_records_and_their_data(partition: Path) -> None:
         (f"{NAME}.index", 7, "no batch begins there"),
         (f"{NAME}.timeindex", 7, "the batch has 1500"),
         (f"{NAME}.timeindex", 11, "beyond the segment's end"),
-        (f"{NAME}.snapshot", 20, "fails its CRC"),
+        (f"{NAME}.snapshot", 20, "the CRC of the producer snapshot does not match"),
         ("leader-epoch-checkpoint", 2, "entries announced"),
     ],
 )
