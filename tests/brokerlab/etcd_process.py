@@ -9,8 +9,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import grpc.aio
+
 from brokerlab.broker_process import free_port
 from tidelog.cli.etcd_binary import EtcdBinary, find_etcd
+from tidelog.metadata.etcd.generated import rpc_pb2, rpc_pb2_grpc
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
@@ -60,6 +63,12 @@ class EtcdProcess:
     def endpoints(self) -> tuple[str, ...]:
         """Returns the endpoints of the whole cluster, with this member's first."""
         return (self.endpoint, *(member.endpoint for member in self._members if member is not self))
+
+    async def compact(self, revision: int) -> None:
+        """Compacts the history before `revision`, for all users of this etcd. Clients must not need TLS."""
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{self.client_port}") as channel:
+            request = rpc_pb2.CompactionRequest(revision=revision, physical=True)
+            await rpc_pb2_grpc.KVStub(channel).Compact(request, timeout=START_TIMEOUT_S)
 
     @property
     def peer_url(self) -> str:

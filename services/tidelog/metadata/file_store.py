@@ -261,7 +261,7 @@ class FileMetadataStore:
             try:
                 await loop.run_in_executor(self._thread, self._write, transactions, revision, items)
             except OSError as error:
-                await self._give_up(error, flushed)
+                await self._undo_failed_flush(error, flushed)
                 continue
             self._durable_revision = revision
             flushed.set_result(None)
@@ -276,7 +276,7 @@ class FileMetadataStore:
         else:
             self._journal.replace(revision, items)
 
-    async def _give_up(self, error: OSError, flushed: asyncio.Future[None]) -> None:
+    async def _undo_failed_flush(self, error: OSError, flushed: asyncio.Future[None]) -> None:
         """Restores the state on disk. All later decisions fail, including those made while the write ran."""
         loop = asyncio.get_running_loop()
         refused = [flushed]

@@ -191,11 +191,11 @@ class ThreadLeaseKeeper:
             except StoreUnavailableError:
                 continue
             except LeaseNotFoundError:
-                self._tell_lost()
+                self._report_lost()
                 return
             pause_s = self._interval_ms / 1000
 
-    def _tell_lost(self) -> None:
+    def _report_lost(self) -> None:
         if self._on_lost is None or self._stopping.is_set():
             return
         try:

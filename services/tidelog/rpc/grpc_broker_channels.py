@@ -11,7 +11,6 @@ from typing import Final, TypeAlias
 
 import grpc
 import grpc.aio
-import structlog
 
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -35,8 +34,6 @@ _ENVELOPE_BYTES: Final = 64
 _Stream: TypeAlias = "grpc.aio.StreamStreamCall[bytes, pb.CommandAnswer]"
 _Method: TypeAlias = "grpc.aio.StreamStreamMultiCallable[bytes, pb.CommandAnswer]"
 
-_log = structlog.get_logger(__name__)
-
 
 class GrpcBrokerChannels:
     """`BrokerChannels` over gRPC, to the brokers' `rpc_address`. A process has one and closes it at its end.
@@ -57,7 +54,7 @@ class GrpcBrokerChannels:
         if not broker.rpc_address:
             raise ConnectionError(f"broker {broker.broker_id} has registered no gRPC address")
         known = self._lives.get(broker.broker_id)
-        if known is not None and known.is_to(broker):
+        if known is not None and known.leads_to(broker):
             return known
         if known is not None:
             closing = asyncio.create_task(known.close())
@@ -117,7 +114,7 @@ class _LifeChannel:
         self._connection: _Connection | None = None
         self._is_closed = False
 
-    def is_to(self, broker: BrokerRegistration) -> bool:
+    def leads_to(self, broker: BrokerRegistration) -> bool:
         """Returns true if the channel leads to this broker epoch at this address."""
         known = self._broker
         return known.broker_epoch == broker.broker_epoch and known.rpc_address == broker.rpc_address

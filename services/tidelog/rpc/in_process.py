@@ -18,9 +18,6 @@ class InProcessBrokerChannels:
     def attach(self, broker_id: int, commands: BrokerCommands) -> None:
         self._brokers[broker_id] = commands
 
-    def detach(self, broker_id: int) -> None:
-        self._brokers.pop(broker_id, None)
-
     def channel(self, broker: BrokerRegistration) -> BrokerCommands:
         commands = self._brokers.get(broker.broker_id)
         if commands is None:
@@ -39,10 +36,6 @@ class InProcessSessionConnector:
 
     def attach(self, broker_id: int, acceptor: SessionAcceptor) -> None:
         self._acceptors[broker_id] = acceptor
-
-    def detach(self, broker_id: int) -> None:
-        """Rejects new sessions with the broker. Existing sessions continue until one side closes them."""
-        self._acceptors.pop(broker_id, None)
 
     def connect(self, broker: BrokerRegistration, end: SessionEnd) -> SessionLine:
         near, far = _InProcessLine(), _InProcessLine()

@@ -43,7 +43,7 @@ class PeerTls:
         self.server_name = server_name
         self._paths = (Path(ca_file), Path(cert_file), Path(key_file))
         self._lock = threading.Lock()
-        self._signature = self._looked_at()
+        self._signature = self._file_signature()
         self._refused: _Signature | None = None
         self._identity = self._read()
 
@@ -52,11 +52,11 @@ class PeerTls:
         with self._lock:
             signature: _Signature = ()
             try:
-                signature = self._looked_at()
+                signature = self._file_signature()
                 if signature in (self._signature, self._refused):
                     return self._identity
                 identity = self._read()
-                if self._looked_at() != signature:
+                if self._file_signature() != signature:
                     return self._identity  # the files are being replaced right now
             except OSError as error:
                 if self._refused != signature:
@@ -69,7 +69,7 @@ class PeerTls:
         _log.info("using renewed certificates for connections between services", file=str(self._paths[1]))
         return self._identity
 
-    def _looked_at(self) -> _Signature:
+    def _file_signature(self) -> _Signature:
         stats = [path.stat() for path in self._paths]
         return tuple((stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats)
 

@@ -174,13 +174,20 @@ class RecordingBroker:
         return CommandResult()
 
 
+class RemovableChannels(InProcessBrokerChannels):
+    """Channels from which a test can remove a broker, which is then unreachable."""
+
+    def detach(self, broker_id: int) -> None:
+        self._brokers.pop(broker_id, None)
+
+
 class Cluster:
     """One process: store, controller, brokers; `start` again after `crash` for the next life."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
         self.directory = directory
         self.settings = BrokerSettings.parse({k.replace("_", "."): v for k, v in settings.items()})
-        self.channels = InProcessBrokerChannels()
+        self.channels = RemovableChannels()
         self.brokers: dict[int, RecordingBroker] = {}
         self.epochs: dict[int, int] = {}
         self.leases: dict[int, LeaseKeeper] = {}

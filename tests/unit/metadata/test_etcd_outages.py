@@ -286,7 +286,7 @@ def test_a_watch_that_missed_a_compaction_fails(member: EtcdProcess) -> None:
             waiting = asyncio.ensure_future(anext(watch))
             for number in range(5):
                 last = (await writer.txn([], [Put("/k", b"%d" % number)])).revision
-            await writer.compact(last)
+            await member.compact(last)
             await relay.accept()
             with pytest.raises(CompactedError) as raised:
                 await asyncio.wait_for(waiting, 10)
@@ -310,7 +310,7 @@ def test_a_deletion_at_the_compacted_revision_is_not_missed(member: EtcdProcess)
             listing = await store.list_prefix("/")
             deleted = (await store.txn([], [Delete("/k")])).revision
             assert deleted == listing.revision + 1
-            await store.compact(deleted)
+            await member.compact(deleted)
             with pytest.raises(CompactedError):
                 await asyncio.wait_for(anext(store.watch("/", deleted)), 10)
 
@@ -363,7 +363,7 @@ def test_progress_protects_an_idle_watch_from_compaction(tmp_path: Path, any_etc
             for number in range(20):
                 last = (await writer.txn([], [Put("/loud", b"%d" % number)])).revision
             await asyncio.sleep(1)
-            await writer.compact(last)
+            await member.compact(last)
             await relay.cut()
             written = (await writer.txn([], [Put("/quiet/k", b"")])).revision
             assert (await asyncio.wait_for(waiting, 10)).revision == written

@@ -92,6 +92,7 @@ class EtcdStoreUnderTest:
     """A key prefix in a real etcd, with real time."""
 
     def __init__(self, server: EtcdProcess, prefix: str) -> None:
+        self._server = server
         self._options = EtcdOptions(server.endpoints, prefix=prefix)
         self.store = LeaseCountingStore(self._options)
 
@@ -100,7 +101,7 @@ class EtcdStoreUnderTest:
 
     async def compact(self) -> None:
         filler = await self.store.txn([], [Put("/filler", b"")])
-        await self.store.compact(filler.revision)
+        await self._server.compact(filler.revision)
 
     async def end(self) -> None:
         await self.store.close()

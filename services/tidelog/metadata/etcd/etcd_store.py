@@ -137,15 +137,6 @@ class EtcdMetadataStore:
         """Returns a renewer for a thread, with its own connection."""
         return EtcdLeaseRenewer(self._options)
 
-    async def compact(self, revision: int) -> None:
-        """Compacts the history before `revision`, for all users of this etcd.
-
-        Watches that are behind `revision` get CompactedError. Tests call this; in production etcd compacts by
-        itself (--auto-compaction-retention).
-        """
-        request = pb.CompactionRequest(revision=revision, physical=True)
-        await self._call(lambda c, t, m: c.kv.Compact(request, timeout=t, metadata=m), may_repeat=False)
-
     async def close(self) -> None:
         """Closes the connections. Active watches and calls get StoreUnavailableError. A second call does
         nothing.

@@ -130,7 +130,7 @@ class EtcdConnections:
         if connection is self._current:
             self._current = None
             self._next = (self._endpoints.index(connection.endpoint) + 1) % len(self._endpoints)
-        self._let_go(connection, self._options.operation_timeout_ms / 1000)
+        self._close_after(connection, self._options.operation_timeout_ms / 1000)
 
     def check_open(self) -> None:
         """Raises StoreUnavailableError."""
@@ -148,8 +148,8 @@ class EtcdConnections:
         if self._current is not None:
             await self._current.close()
 
-    def _let_go(self, connection: EtcdConnection, grace_s: float) -> None:
-        task = asyncio.get_running_loop().create_task(connection.close(grace_s), name="etcd-let-go")
+    def _close_after(self, connection: EtcdConnection, grace_s: float) -> None:
+        task = asyncio.get_running_loop().create_task(connection.close(grace_s), name="etcd-close")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
@@ -190,7 +190,7 @@ class EtcdConnections:
         if self._current is not None:
             before, self._current = self._current, None
             before.retire()
-            self._let_go(before, 0)
+            self._close_after(before, 0)
         endpoint = self._endpoints[self._next]
         try:
             self._current = await EtcdConnection.open(endpoint, self._options)

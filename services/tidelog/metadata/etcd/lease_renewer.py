@@ -43,7 +43,7 @@ class EtcdLeaseRenewer:
                 if isinstance(error, CallFailedError) and error.fault is CallFault.TOKEN:
                     self._token = None
                 else:
-                    self._give_endpoint_up()
+                    self._leave_endpoint()
                 if time.monotonic() + RETRY_MS / 1000 >= deadline_s:
                     raise StoreUnavailableError(f"etcd: {error}") from error
                 time.sleep(RETRY_MS / 1000)
@@ -96,6 +96,6 @@ class EtcdLeaseRenewer:
             return grpc.secure_channel(endpoint.target, read_credentials(self._options), channel_options())
         return grpc.insecure_channel(endpoint.target, channel_options())
 
-    def _give_endpoint_up(self) -> None:
+    def _leave_endpoint(self) -> None:
         self.close()
         self._next = (self._next + 1) % len(self._endpoints)
