@@ -16,7 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol  # Any: generated messages have no common base
 
 from tidelog.client.address import parse_bootstrap
 from tidelog.client.connection import BrokerConnection

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any  # Any: keyword arguments of requests
 from uuid import UUID, uuid5
 
 from grouplab.shard_lab import GROUP, REBALANCE_MS, ShardLab

@@ -14,7 +14,7 @@ import sys
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final  # Any: generated messages have no common base
 from uuid import UUID
 
 from grouplab.classic_script import Broker, TcpBroker

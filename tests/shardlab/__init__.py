@@ -1,10 +1,9 @@
-"""A shard's surroundings for tests: the partition at its leader, lines, a core that remembers numbers."""
+"""The environment of a shard in tests: its partition's leader, sessions, and a core that stores numbers."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import Any
 
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
@@ -47,15 +46,17 @@ VERSION = 4
 
 
 class NumberCore:
-    """A Heartbeat sets the number of its group to its generation; member "read" is told it (as throttle
-    time), member "park" is not answered.
+    """A core that stores one number for each group.
+
+    A Heartbeat sets the number of its group to its generation. The member "read" receives the number as the
+    throttle time, the member "park" receives no answer, and the member "fail" makes the core raise an error.
     """
 
     def __init__(self) -> None:
         self.numbers: dict[str, int] = {}
         self.parked: list[Hashable] = []
         self.is_active = False
-        self.effects_done: list[tuple[Effect, Any]] = []
+        self.effects_done: list[tuple[Effect, int | None]] = []
         self.next_decision: Decision | None = None
 
     def replay(self, record: ReplayedRecord, offset: int) -> None:
@@ -64,12 +65,12 @@ class NumberCore:
     def replay_marker(self, producer: Producer, is_commit: bool) -> None:
         self.numbers[f"marker-{producer.producer_id}"] = int(is_commit)
 
-    def activate(self, image: ClusterImage, now_ms: int) -> Decision:
+    def activate(self, image: ClusterImage, now_ms: WallMs) -> Decision:
         self.is_active = True
         return Decision()
 
-    def handle(self, request: ShardRequest, now_ms: int) -> Decision:
-        message: HeartbeatRequest = request.message
+    def handle(self, request: ShardRequest[HeartbeatRequest], now_ms: WallMs) -> Decision:
+        message = request.message
         if message.member_id == "fail":
             raise RuntimeError("a bug")
         if message.member_id == "park":
@@ -87,16 +88,16 @@ class NumberCore:
             self.next_decision = None
         return decision
 
-    def timer_fired(self, key: Hashable, now_ms: int) -> Decision:
+    def timer_fired(self, key: Hashable, now_ms: WallMs) -> Decision:
         name = str(key)
         self.numbers[name] = now_ms
         return Decision(records=[CoordinatorRecord(name.encode(), b"%d" % now_ms)])
 
-    def effect_done(self, effect: Effect, outcome: Any, now_ms: int) -> Decision:
+    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> Decision:
         self.effects_done.append((effect, outcome))
         return Decision()
 
-    def image_changed(self, image: ClusterImage, now_ms: int) -> Decision:
+    def image_changed(self, image: ClusterImage, now_ms: WallMs) -> Decision:
         return Decision()
 
     def deactivate(self) -> list[Reply]:
@@ -105,7 +106,7 @@ class NumberCore:
 
 
 class Answer:
-    """What a client is told; once."""
+    """The response that a client receives, and the number of responses, which must be one."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -118,8 +119,9 @@ class Answer:
 
 
 class Partition:
-    """The shard's partition at its leader, and the leader's end of every line: it keeps the rules of the
-    session. `high_watermark` moves when the test says so.
+    """The shard's partition at its leader, and the leader's end of every session.
+
+    It follows the protocol of coordinators' sessions. Only `commit` moves the high watermark.
     """
 
     def __init__(self) -> None:
@@ -136,7 +138,7 @@ class Partition:
         self.append_count = 0
 
     def request(self, line: Line, group: str, number: int, member: str = "m") -> Answer:
-        """Forwarded over the line, to be delivered."""
+        """Forwards a Heartbeat over the line. `deliver_in` delivers it."""
         body = b"".join(
             request_encoder(ApiKey.HEARTBEAT, VERSION)(HeartbeatRequest(group, number, member, None))
         )
@@ -170,10 +172,10 @@ class Partition:
         due = [held for held in self.held if held[0] <= self.high_watermark]
         self.held = [held for held in self.held if held[0] > self.high_watermark]
         for _, answer, body in due:
-            _tell(answer, body)
+            _respond(answer, body)
 
     def change_leader(self) -> None:
-        """The new one has everything below the high watermark, and perhaps more; here: nothing more."""
+        """Elects a leader that has only the records below the high watermark."""
         self.lose(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self.leader_epoch += 1
         self.log = [batch for batch in self.log if batch[1] <= self.high_watermark]
@@ -232,7 +234,7 @@ class Partition:
             answer.count += 1
             answer.error = item.error
         elif item.hold is None or item.hold.offset <= self.high_watermark:
-            _tell(answer, item.body)
+            _respond(answer, item.body)
         elif self._is_attached(line, item.hold.attachment):
             self.held.append((item.hold.offset, answer, item.body))
         else:
@@ -247,13 +249,13 @@ class Partition:
         self.held.clear()
 
 
-def _tell(answer: Answer, body: bytes) -> None:
+def _respond(answer: Answer, body: bytes) -> None:
     answer.count += 1
     answer.message = response_decoder(ApiKey.HEARTBEAT, VERSION)(body, 0)[0]
 
 
 class Line:
-    """Both ways of one session; nothing arrives before it is delivered."""
+    """One session, whose items arrive when the test delivers them."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -279,7 +281,7 @@ class _Timer:
 
 
 class Coordinator:
-    """One shard of one coordinator, and what it tells."""
+    """One shard of a coordinator. It implements ShardOutlets and records their calls."""
 
     def __init__(self, partition: Partition, shard_epoch: int, coordinator_id: int = 1) -> None:
         self.partition = partition
@@ -310,14 +312,14 @@ class Coordinator:
             self.shard.attach(self.line, self.attachments)
 
     def deliver_out(self) -> bool:
-        """One item to the broker."""
+        """Delivers one item to the broker. Returns False if there is none."""
         if self.line.outbound:
             self.partition.take(self.line, self.line.outbound.popleft())
             return True
         return False
 
     def deliver_in(self) -> bool:
-        """One item to the shard, and the end of the turn."""
+        """Delivers one item to the shard and ends the turn. Returns False if there is none."""
         if not self.line.inbound:
             return False
         shard, item = self.shard, self.line.inbound.popleft()
@@ -341,12 +343,12 @@ class Coordinator:
             self.shard.flush()
 
     def settle(self, *, commits: bool = True) -> None:
-        """Until nothing is under way."""
+        """Delivers items until there are none, and commits all appends unless `commits` is False."""
         while self.deliver_out() or self.deliver_in():
             if commits and self.partition.high_watermark < self.partition.log_end_offset:
                 self.partition.commit(self.partition.log_end_offset)
 
-    # -- outlets
+    # -- ShardOutlets
 
     def started_serving(self, shard: Shard, load_ms: int) -> None:
         self.events.append("serving")

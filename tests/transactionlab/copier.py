@@ -13,7 +13,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
@@ -86,7 +86,7 @@ class Copier:
             self.rewind()
             return False
 
-    def retried(self, call: Any) -> None:
+    def retried(self, call: Callable[[], object]) -> None:
         while True:
             try:
                 call()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any  # Any: generated messages have no common base
 
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple  # Any: generated messages have no common base
 from uuid import UUID
 
 from tidelog.group_coordinator.groups.group_core import GroupCore

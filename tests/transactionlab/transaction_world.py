@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple  # Any: generated messages have no common base
 
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
@@ -236,7 +236,9 @@ class World:
         elif choice < 0.965:
             self.pass_time(self.random.choice([1, 10, 100, 1_000, 11_000]))
         elif choice < 0.974:
-            assert self.replayed(0).transactions == self.core.transactions, "replay gives another state"
+            assert self.replayed(0).transactions == self.core.transactions, (
+                "the replay restores another state"
+            )
             self.crash()
         elif choice < 0.975:
             self.random.choice(self.producers).restart()
@@ -262,7 +264,7 @@ class World:
             self.pass_time(TIMEOUT_MS)
         self.check()
         for partition in self.partitions.values():
-            assert not partition.open, "an open transaction is left"
+            assert not partition.open, "a transaction remains open"
             assert all(batch.outcome is not None for batch in partition.batches)
 
     def check(self) -> None:
@@ -272,13 +274,15 @@ class World:
                 if batch.outcome is None:
                     continue
                 agreed = outcomes.setdefault(batch.label, batch.outcome)
-                assert agreed == batch.outcome, f"{batch.label} is committed here, aborted there"
+                assert agreed == batch.outcome, (
+                    f"{batch.label} is committed in one partition and aborted in another"
+                )
                 told = self.acknowledged.get(batch.label, batch.outcome)
-                assert told == batch.outcome, f"{batch.label} was told to be {told}, is {batch.outcome}"
+                assert told == batch.outcome, f"{batch.label} was reported as {told} but is {batch.outcome}"
 
     def tell(self, producer: tuple[int, int], who: str) -> None:
         before = self.told.setdefault(producer, who)
-        assert before == who, f"{producer} told to {who} and {before}"
+        assert before == who, f"{producer} was given to {who} and {before}"
 
 
 class Producer:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from tidelog.model.instants import WallMs
@@ -56,8 +56,8 @@ class Reply(NamedTuple):
     """The response to one request."""
 
     reply_to: Hashable
-    message: Any
-    """A response dataclass: the generated classes have no common base, and the runtime only encodes them."""
+    message: object
+    """A response dataclass. The generated classes have no common base; the runtime only encodes them."""
 
 
 class EndMarker(NamedTuple):

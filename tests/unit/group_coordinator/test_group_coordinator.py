@@ -21,7 +21,7 @@ SETTINGS = BrokerSettings.parse(
 )
 
 
-def test_it_is_registered_until_it_stops(tmp_path: Path) -> None:
+def test_a_coordinator_is_registered_until_it_stops(tmp_path: Path) -> None:
     async def scenario() -> None:
         store = FileMetadataStore.open(tmp_path, monotonic_ms=lambda: 0)
         coordinator = await GroupCoordinator.start(store, SETTINGS, InProcessSessionConnector())
@@ -36,7 +36,7 @@ def test_it_is_registered_until_it_stops(tmp_path: Path) -> None:
     asyncio.run(scenario())
 
 
-def test_an_id_that_is_held_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_id_of_another_process_is_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "GRACE_MS", -SETTINGS.broker_session_timeout_ms)
 
     async def scenario() -> None:

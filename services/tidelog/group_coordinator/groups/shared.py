@@ -146,7 +146,7 @@ class Groups:
         del self.by_id[group.group_id]
 
 
-def answer(request: ShardRequest[object], message: Any) -> Decision:
+def answer(request: ShardRequest[object], message: object) -> Decision:
     """Returns a decision that consists of one reply. `message` is the response dataclass (see Reply)."""
     return Decision(replies=[Reply(request.reply_to, message)])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -250,17 +250,6 @@ class CoordinatorRuntime:
         self._is_stopping = False
         self._drained = asyncio.Event()
         self._releases: set[asyncio.Task[None]] = set()
-        # Any: each function takes the item type of its key, which a dict's type can't express.
-        self._takes: dict[type, Callable[[BrokerSession, Any], None]] = {
-            ForwardedToShard: self._forwarded,
-            ShardCommitted: self._committed,
-            ShardAttached: self._attached,
-            ShardRecords: self._records,
-            ShardLost: self._lost_at_broker,
-            MarkersWritten: lambda _, item: markers.written(item),
-            ProducerIdsTold: lambda _, item: producer_ids.received(item),
-            OffsetsTold: lambda _, item: offset_questions.received(item),
-        }
 
     # -- start and stop
 
@@ -472,15 +461,23 @@ class CoordinatorRuntime:
         self._offset_questions.session_ended(broker_id)
 
     def items_received(self, session: BrokerSession, items: Sequence[Item]) -> None:
-        takes = self._takes
         self._is_flush_due = True  # the call below sends everything that is decided before it
         for item in items:
-            take = takes.get(type(item))
-            if take is not None:
-                try:
-                    take(session, item)
-                except Exception:  # noqa: BLE001 - a bug; the other items must still be processed
-                    _log.exception("processing an item of a session failed", item=type(item).__name__)
+            try:
+                if isinstance(item, ForwardedToShard):
+                    self._forwarded(session, item)
+                elif isinstance(item, ShardCommitted):
+                    self._committed(item)
+                elif isinstance(item, ShardAttached | ShardRecords | ShardLost):
+                    self._attachment_changed(item)
+                elif isinstance(item, MarkersWritten):
+                    self.markers.written(item)
+                elif isinstance(item, ProducerIdsTold):
+                    self._producer_ids.received(item)
+                elif isinstance(item, OffsetsTold):
+                    self._offset_questions.received(item)
+            except Exception:  # noqa: BLE001 - a bug; the other items must still be processed
+                _log.exception("processing an item of a session failed", item=type(item).__name__)
         self._flush()
 
     def _forwarded(self, session: BrokerSession, item: ForwardedToShard) -> None:
@@ -494,24 +491,20 @@ class CoordinatorRuntime:
         else:
             shard.request(item, session.line)
 
-    def _committed(self, session: BrokerSession, item: ShardCommitted) -> None:
+    def _committed(self, item: ShardCommitted) -> None:
         shard = self._by_attachment.get(item.attachment)
         if shard is not None:
             shard.committed(item.high_watermark)
 
-    def _attached(self, session: BrokerSession, item: ShardAttached) -> None:
+    def _attachment_changed(self, item: ShardAttached | ShardRecords | ShardLost) -> None:
         shard = self._by_attachment.get(item.attachment)
-        if shard is not None:
+        if shard is None:
+            return
+        if isinstance(item, ShardAttached):
             shard.attached(item)
-
-    def _records(self, session: BrokerSession, item: ShardRecords) -> None:
-        shard = self._by_attachment.get(item.attachment)
-        if shard is not None:
+        elif isinstance(item, ShardRecords):
             shard.records_read(item)
-
-    def _lost_at_broker(self, session: BrokerSession, item: ShardLost) -> None:
-        shard = self._by_attachment.get(item.attachment)
-        if shard is not None:
+        else:
             shard.lose(f"{item.error.name} {item.message}".rstrip(), broker_knows=True)
 
     # -- effects and outlets of shards

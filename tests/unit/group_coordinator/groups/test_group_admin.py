@@ -52,7 +52,7 @@ def test_a_description_shows_subscriptions_only_of_a_stable_group() -> None:
     }
 
 
-def test_groups_are_listed_by_state_and_type_whatever_the_case() -> None:
+def test_groups_are_listed_by_state_and_type_ignoring_case() -> None:
     lab = ShardLab()
     lab.join_with_id(group="preparing")
     lab.core.groups.new_simple_group("simple", lab.now_ms)
@@ -114,7 +114,7 @@ def test_members_that_may_commit() -> None:
     assert check(group, "", -1) is ErrorCode.UNKNOWN_MEMBER_ID
     assert check(group, "", -1, transactional=True) is ErrorCode.NONE
     lab.join(leader)
-    assert check(group, follower, 1) is ErrorCode.NONE, "before it joins again"
+    assert check(group, follower, 1) is ErrorCode.NONE, "the client commits before it joins again"
     lab.leave((leader, None), (follower, None))
     assert check(group, "", -1) is ErrorCode.NONE
     assert check(group, follower, 1) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -133,10 +133,10 @@ def test_start_of_the_retention_time_of_offsets() -> None:
     lab = ShardLab()
     (member_id,) = lab.stable_group(1)
     group = lab.group()
-    assert group.offsets_expire_from("orders", 5) is None, "it is subscribed to it"
+    assert group.offsets_expire_from("orders", 5) is None, "the group subscribes to the topic"
     assert group.offsets_expire_from("other", 5) == 5
     lab.join_with_id()
-    assert group.offsets_expire_from("other", 5) is None, "it rebalances"
+    assert group.offsets_expire_from("other", 5) is None, "the group rebalances"
     lab.leave((member_id, None))
     lab.pass_time(70_000)
     assert group.state == "Empty"

@@ -59,7 +59,7 @@ class TestKip890:
             assert status(lab) is TransactionStatus.COMPLETE_COMMIT
             epoch = expected_epoch
 
-    def test_repeated_end_is_confirmed_and_changes_nothing(self, lab: TransactionLab) -> None:
+    def test_a_repeated_end_is_confirmed_and_changes_nothing(self, lab: TransactionLab) -> None:
         producer = begin(lab)
         lab.add(producer, {"a": [0]})
         first = lab.end(producer, True)
@@ -71,7 +71,7 @@ class TestKip890:
         assert lab.end(producer, False).error_code == ErrorCode.INVALID_TXN_STATE
         assert len(lab.log) == size
 
-    def test_late_end_never_ends_the_next_transaction(self, lab: TransactionLab) -> None:
+    def test_a_late_end_never_ends_the_next_transaction(self, lab: TransactionLab) -> None:
         producer = begin(lab)
         lab.add(producer, {"a": [0]})
         told = lab.end(producer, True)
@@ -116,7 +116,7 @@ class TestKip890:
         lab.ids_at_once = True
         assert begin(lab)[1] == 0
 
-    def test_timed_out_producer_learns_by_its_abort_and_goes_on(self, lab: TransactionLab) -> None:
+    def test_a_timed_out_producer_continues_after_its_abort(self, lab: TransactionLab) -> None:
         producer = begin(lab)
         lab.add(producer, {"a": [0]})
         lab.pass_time(60_001, TIMEOUTS_TIMER)
@@ -138,7 +138,7 @@ def exhaust(lab: TransactionLab, epoch: int) -> None:
 
 
 class TestBeforeKip890:
-    def test_epoch_stays_and_the_end_may_be_repeated(self, lab: TransactionLab) -> None:
+    def test_the_epoch_stays_and_the_end_may_be_repeated(self, lab: TransactionLab) -> None:
         producer = begin(lab)
         assert lab.add(producer, {"a": [0]}, version=3) == {("a", 0): 0}
         assert lab.add_offsets(producer, "g") == 0
@@ -153,7 +153,7 @@ class TestBeforeKip890:
         assert lab.end(producer, True, version=4).error_code == 0
         assert lab.add(producer, {"a": [0]}, version=3) == {("a", 0): 0}
 
-    def test_timed_out_producer_is_fenced(self, lab: TransactionLab) -> None:
+    def test_a_timed_out_producer_is_fenced(self, lab: TransactionLab) -> None:
         producer = begin(lab)
         lab.add(producer, {"a": [0]}, version=3)
         lab.pass_time(60_001, TIMEOUTS_TIMER)
@@ -165,7 +165,7 @@ class TestBeforeKip890:
 
 
 class TestInitProducerId:
-    def test_another_producer_fences_the_one_before(self, lab: TransactionLab) -> None:
+    def test_a_new_producer_fences_the_previous_one(self, lab: TransactionLab) -> None:
         old = begin(lab)
         new = begin(lab)
         assert new == (old[0], 1)
@@ -227,17 +227,17 @@ class TestInitProducerId:
             ("t", 60_000, (1, -1), ErrorCode.INVALID_REQUEST),
         ],
     )
-    def test_refusals(
+    def test_invalid_requests_are_rejected(
         self, lab: TransactionLab, name: str, timeout_ms: int, named: tuple[int, int], error: ErrorCode
     ) -> None:
         assert lab.init(name, timeout_ms=timeout_ms, named=named).error_code == error
         assert lab.log == []
 
-    def test_without_transactional_id(self, lab: TransactionLab) -> None:
+    def test_a_producer_without_a_transactional_id_gets_a_new_producer_id(self, lab: TransactionLab) -> None:
         assert (lab.init(None).producer_id, lab.init(None).producer_id) == (1001, 1002)
         assert lab.log == []
 
-    def test_owed_answers_are_refused_when_the_shard_goes(self, lab: TransactionLab) -> None:
+    def test_waiting_requests_are_rejected_when_the_shard_moves(self, lab: TransactionLab) -> None:
         lab.ids_at_once = False
         assert lab.init() is None
         (reply,) = lab.core.deactivate()
@@ -252,7 +252,9 @@ class TestPartitions:
         lab.add(producer, {"a": [1]})
         assert len(lab.log) == size
 
-    def test_a_transaction_begins_without_the_partitions_of_the_last(self, lab: TransactionLab) -> None:
+    def test_a_transaction_begins_without_the_partitions_of_the_previous_one(
+        self, lab: TransactionLab
+    ) -> None:
         producer = begin(lab)
         lab.add(producer, {"a": [0]}, version=3)
         lab.end(producer, True, version=4)
@@ -281,7 +283,9 @@ class TestPartitions:
 
 
 class TestRest:
-    def test_repeated_reports_of_markers_touch_nothing_later(self, lab: TransactionLab) -> None:
+    def test_a_repeated_report_of_markers_does_not_change_the_next_transaction(
+        self, lab: TransactionLab
+    ) -> None:
         producer = begin(lab)
         lab.add(producer, {"a": [0]}, version=3)
         lab.end(producer, True, version=4)
@@ -300,7 +304,7 @@ class TestRest:
         assert (written.is_commit, written.coordinator_epoch) == (True, 2)
         assert status(lab) is TransactionStatus.COMPLETE_COMMIT
 
-    def test_silent_ids_are_forgotten_but_none_that_is_in_use(self, lab: TransactionLab) -> None:
+    def test_only_transactional_ids_without_an_open_transaction_expire(self, lab: TransactionLab) -> None:
         begin(lab, "idle")
         lab.add(begin(lab, "open"), {"a": [0]}, name="open")
         lab.pass_time(604_800_000, EXPIRY_TIMER)
@@ -346,7 +350,7 @@ class TestRest:
 
 
 @pytest.mark.timeout(20)
-def test_a_pattern_cannot_stop_the_shard(lab: TransactionLab) -> None:
+def test_a_pattern_cannot_block_the_shard(lab: TransactionLab) -> None:
     begin(lab, "a" * 60 + "!")
     asked = ListTransactionsRequest(transactional_id_pattern="(a+)+$")
     assert lab.ask(ApiKey.LIST_TRANSACTIONS, 2, asked).transaction_states == []
@@ -355,7 +359,9 @@ def test_a_pattern_cannot_stop_the_shard(lab: TransactionLab) -> None:
 
 
 class TestWaitingForMarkers:
-    def test_the_next_transaction_begins_as_soon_as_they_are_written(self, lab: TransactionLab) -> None:
+    def test_the_next_transaction_begins_as_soon_as_the_markers_are_written(
+        self, lab: TransactionLab
+    ) -> None:
         producer = begin(lab)
         lab.add(producer, {"a": [0]}, version=3)
         lab.end(producer, True, version=4)
@@ -378,7 +384,7 @@ class TestWaitingForMarkers:
         told = lab.newest_reply()
         assert (told.error_code, told.producer_id, told.producer_epoch) == (0, old[0], 2)
 
-    def test_a_repeated_end_is_confirmed_when_they_are_written(self, lab: TransactionLab) -> None:
+    def test_a_repeated_end_is_confirmed_when_the_markers_are_written(self, lab: TransactionLab) -> None:
         producer = begin(lab)
         lab.add(producer, {"a": [0]})
         first = lab.end(producer, True)

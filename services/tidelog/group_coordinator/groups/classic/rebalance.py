@@ -7,7 +7,7 @@ append, because the runtime holds back the replies.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, Final
+from typing import Final
 
 from tidelog.group_coordinator.groups.classic.classic_group import (
     TIMER_OWNER,
@@ -40,7 +40,7 @@ class Step:
         self.decision = decision
         self.now_ms = now_ms
 
-    def reply(self, reply_to: Hashable, message: Any) -> None:
+    def reply(self, reply_to: Hashable, message: object) -> None:
         """Adds a reply. `message` is a response dataclass (see Reply)."""
         self.decision.replies.append(Reply(reply_to, message))
 

@@ -67,7 +67,7 @@ class ConsumerState(StrEnum):
 
 
 class ConsumerGroup:
-    """What the records say about a group, and a little state that is rebuilt after loading.
+    """The state of a group according to its records, and some state that is rebuilt after loading.
 
     Only the `put_` and `remove_` methods change what records say. Each applies one record.
     """

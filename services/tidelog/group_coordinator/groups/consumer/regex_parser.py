@@ -1,7 +1,7 @@
-"""RE2's syntax, as far as it tells topic names apart, made into an automaton.
+"""Parses regular expressions in RE2's syntax and builds automata that match topic names.
 
-Left out are word boundaries (`\\b`, `\\B`) and Unicode classes but letters and numbers: refused, as RE2
-refuses back references and look-around.
+The parser rejects word boundaries (`\\b`, `\\B`) and Unicode classes other than letters, numbers and
+punctuation. Like RE2, it also rejects back references and look-around.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 AT_START: Final = "start"
 AT_END: Final = "end"
 MAX_REPEATS: Final = 1000
-"""RE2's own limit."""
+"""The limit of RE2."""
 MAX_LENGTH: Final = 10_000
 MAX_STATES: Final = 4_000
 MAX_DEPTH: Final = 50
@@ -55,7 +55,11 @@ _CONTROL: Final = {"a": "\a", "f": "\f", "t": "\t", "n": "\n", "r": "\r", "v": "
 
 @dataclass(slots=True)
 class Automaton:
-    """`steps[state]`: (characters, next state); `jumps[state]`: (condition or "", next state)."""
+    """A nondeterministic automaton.
+
+    `steps[state]` has pairs of characters and the next state. `jumps[state]` has transitions without a
+    character: pairs of a condition, which may be empty, and the next state.
+    """
 
     begin: int = 0
     end: int = 0
@@ -64,7 +68,7 @@ class Automaton:
 
     def new_state(self) -> int:
         if len(self.steps) >= MAX_STATES:
-            raise ValueError("too large")
+            raise ValueError("the expression is too large")
         self.steps.append([])
         self.jumps.append([])
         return len(self.steps) - 1
@@ -101,13 +105,13 @@ _Node = _Characters | _Condition | _Sequence | _Choice | _Repeat
 
 
 def parse(expression: str, alphabet: frozenset[str] = NAME_CHARACTERS) -> Automaton:
-    """`alphabet`: what names are made of. Raises ValueError, saying what is wrong."""
+    """Returns the automaton of an expression over `alphabet`. Raises ValueError, which states the reason."""
     if len(expression) > MAX_LENGTH:
-        raise ValueError(f"longer than {MAX_LENGTH}")
+        raise ValueError(f"the expression is longer than {MAX_LENGTH} characters")
     parser = _Parser(expression, alphabet)
     node = parser.choice(depth=0)
     if not parser.at_end:
-        raise ValueError("unexpected )")
+        raise ValueError("a parenthesis ) has no matching (")
     automaton = Automaton()
     automaton.begin, automaton.end = _build(automaton, node)
     return automaton
@@ -166,7 +170,7 @@ class _Parser:
 
     def _take(self) -> str:
         if self.at_end:
-            raise ValueError("it ends too early")
+            raise ValueError("the expression is incomplete")
         self._at += 1
         return self._text[self._at - 1]
 
@@ -177,9 +181,9 @@ class _Parser:
         return False
 
     def choice(self, depth: int) -> _Node:
-        """Up to the end or an unopened parenthesis. Flags set within hold to its end."""
+        """Parses alternatives up to the end or an unmatched `)`, where flags set within them end."""
         if depth > MAX_DEPTH:
-            raise ValueError("nested too deeply")
+            raise ValueError("the expression has too many nested groups")
         outer = self._ignores_case
         options = [self._sequence(depth)]
         while self._takes("|"):
@@ -210,9 +214,9 @@ class _Parser:
             if bounds is None:
                 return atom
             if repeats:
-                raise ValueError("a repetition of a repetition")
+                raise ValueError("a repetition follows another repetition")
             repeats += 1
-            self._takes("?")  # what is preferred makes no difference to a match of the whole
+            self._takes("?")  # a lazy repetition matches the same names
             atom = _Repeat(atom, *bounds)
 
     def _bounds(self) -> tuple[int, int | None] | None:
@@ -227,17 +231,17 @@ class _Parser:
         end = self._text.find("}", self._at)
         least, comma, most = self._text[self._at + 1 : max(end, 0)].partition(",")
         if not _is_number(least) or not (most == "" or _is_number(most)):
-            return None  # then the brace stands for itself
+            return None  # the brace is a literal
         self._at = end + 1
         first = int(least)
         last = int(most) if most else None if comma else first
         if max(first, last or 0) > MAX_REPEATS or (last is not None and last < first):
-            raise ValueError("invalid repeat count")
+            raise ValueError("a repeat count is not valid")
         return first, last
 
     def _atom(self, depth: int) -> _Node | None:
         if self._peek() == "{" and self._bounds() is not None:
-            raise ValueError("nothing before {")
+            raise ValueError("nothing precedes {")
         character = self._take()
         match character:
             case "(":
@@ -253,7 +257,7 @@ class _Parser:
             case "\\":
                 return self._escape()
             case "*" | "+" | "?":
-                raise ValueError(f"nothing before {character}")
+                raise ValueError(f"nothing precedes {character}")
         return self._literal(character)
 
     def _group(self, depth: int) -> _Node | None:
@@ -262,15 +266,15 @@ class _Parser:
         ):
             name, closed, _ = self._text[self._at :].partition(">")
             if not closed or not name.isidentifier() or not name.isascii():
-                raise ValueError("invalid name of a group")
+                raise ValueError("the name of a group is not valid")
             if name in self._names:
-                raise ValueError(f"two groups {name}")
+                raise ValueError(f"two groups have the name {name}")
             self._names.add(name)
             self._at += len(name) + 1
         elif self._takes("?"):
             outer = self._ignores_case
             if self._flags():
-                return None  # for the rest of the group it stands in
+                return None  # the flags apply to the rest of the enclosing group
             node = self.choice(depth + 1)
             self._close()
             self._ignores_case = outer
@@ -280,14 +284,14 @@ class _Parser:
         return node
 
     def _flags(self) -> bool:
-        """Whether the group ends with them."""
+        """Parses flags, and returns whether the group ends after them."""
         setting = True
         while True:
             match self._take():
                 case "i":
                     self._ignores_case = setting
                 case "m" | "s" | "U":
-                    pass  # no line ends in names, and no preference counts
+                    pass  # names have no line ends, and lazy repetitions match the same names
                 case "-" if setting:
                     setting = False
                 case ":":
@@ -295,11 +299,11 @@ class _Parser:
                 case ")":
                     return True
                 case other:
-                    raise ValueError(f"invalid group (?{other}")
+                    raise ValueError(f"the group (?{other} is not supported")
 
     def _close(self) -> None:
         if not self._takes(")"):
-            raise ValueError("a missing )")
+            raise ValueError("a parenthesis ( has no matching )")
 
     def _literal(self, character: str) -> _Characters:
         return _Characters(self._cased(frozenset(character)))
@@ -317,7 +321,7 @@ class _Parser:
         return _Characters(self._cased(self._escaped()))
 
     def _escaped(self) -> frozenset[str]:
-        """After a backslash, within brackets or without."""
+        """Parses the rest of an escape, inside or outside brackets."""
         character = self._take()
         if character.lower() in _CLASSES:
             found = _CLASSES[character.lower()]
@@ -329,7 +333,7 @@ class _Parser:
         if character == "x":
             return frozenset(self._hexadecimal())
         if character.isalnum() or not character.isascii():
-            raise ValueError(f"invalid escape \\{character}")
+            raise ValueError(f"the escape \\{character} is not supported")
         return frozenset(character)
 
     def _hexadecimal(self) -> str:
@@ -340,10 +344,10 @@ class _Parser:
             digits, closed = self._text[self._at : self._at + 2], "}"
             self._at += 2
         if not closed or not digits or len(digits) > 6 or not set(digits) <= set(string.hexdigits):
-            raise ValueError("invalid \\x")
+            raise ValueError("an escape \\x is not valid")
         code = int(digits, 16)
         if code > 0x10FFFF:
-            raise ValueError("invalid \\x")
+            raise ValueError("an escape \\x is not valid")
         return chr(code)
 
     def _unicode_class(self, *, negated: bool) -> frozenset[str]:
@@ -351,12 +355,12 @@ class _Parser:
         if name == "{":
             name, closed, _ = self._text[self._at :].partition("}")
             if not closed:
-                raise ValueError("invalid Unicode class")
+                raise ValueError("a Unicode class is not valid")
             self._at += len(name) + 1
             if name.startswith("^"):
                 name, negated = name[1:], not negated
         if name not in _UNICODE:
-            raise ValueError(f"unknown Unicode class {name}")
+            raise ValueError(f"the Unicode class {name} is not supported")
         return self._alphabet - _UNICODE[name] if negated else _UNICODE[name]
 
     def _bracket(self) -> frozenset[str]:
@@ -373,7 +377,7 @@ class _Parser:
                 self._at += 1
                 end = self._bracketed()
                 if len(begin) != 1 or len(end) != 1 or min(begin) > min(end):
-                    raise ValueError("invalid range of characters")
+                    raise ValueError("a range of characters is not valid")
                 low, high = min(begin), min(end)
                 begin = frozenset(c for c in self._alphabet if low <= c <= high)
             found |= begin
@@ -390,7 +394,7 @@ class _Parser:
         negated = name.startswith("^")
         known = _POSIX.get(name.removeprefix("^"))
         if not closed or known is None:
-            raise ValueError("unknown class of characters")
+            raise ValueError("a class of characters is not known")
         self._at += len(name) + 2
         return self._alphabet - known if negated else known
 

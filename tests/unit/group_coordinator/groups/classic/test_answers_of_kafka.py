@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any  # Any: generated messages have no common base
 
 from grouplab.classic_script import ANSWERS_OF_KAFKA, CLIENT_ID, answers
 from grouplab.shard_lab import ShardLab

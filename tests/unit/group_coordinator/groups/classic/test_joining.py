@@ -57,7 +57,7 @@ def test_the_initial_delay_grows_with_each_member_up_to_the_rebalance_time_out()
     assert len(lab.group().members) == 4
 
 
-def test_only_the_leader_is_told_the_members() -> None:
+def test_only_the_leader_receives_the_members() -> None:
     lab = ShardLab()
     joins = [lab.join_with_id() for _ in range(3)]
     lab.pass_time(2 * DELAY_MS)
@@ -67,7 +67,7 @@ def test_only_the_leader_is_told_the_members() -> None:
     assert {answer.generation_id for answer in answers} == {1}
 
 
-def test_the_protocol_most_prefer_of_those_all_know_is_chosen() -> None:
+def test_the_chosen_protocol_is_supported_by_all_and_preferred_by_most() -> None:
     lab = ShardLab()
     data = subscription("t")
     lab.join_with_id(protocols=(("sticky", data), ("range", data), ("own", data)))
@@ -92,7 +92,7 @@ def test_the_protocol_most_prefer_of_those_all_know_is_chosen() -> None:
         ({"protocol_type": ""}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ],
 )
-def test_refusals_leave_no_group_behind(how: dict[str, object], error: ErrorCode) -> None:
+def test_a_rejected_join_creates_no_group(how: dict[str, object], error: ErrorCode) -> None:
     lab = ShardLab()
     assert lab.answers[lab.join(**how)].error_code == error  # type: ignore[arg-type]
     assert not lab.core.groups.by_id
@@ -105,7 +105,7 @@ def test_a_group_accepts_no_more_members_than_its_limit() -> None:
     assert lab.answers[lab.join()].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     lab.join(members[0])
     lab.join(members[1])
-    assert lab.group().generation == 2, "its members can go on"
+    assert lab.group().generation == 2, "the present members continue"
 
 
 def test_a_loaded_group_above_its_limit_rejects_the_last_members_to_join() -> None:
@@ -148,7 +148,7 @@ def test_a_repeated_join_gets_the_same_generation() -> None:
     assert lab.answers[changed].generation_id == 2
 
 
-def test_a_join_given_up_by_its_client_is_answered_too() -> None:
+def test_a_join_that_its_client_repeats_is_answered_too() -> None:
     lab = ShardLab()
     member_id, number = lab.join_with_id()
     again = lab.join(member_id)
@@ -164,7 +164,7 @@ def test_an_unchanged_join_of_a_follower_causes_no_rebalance() -> None:
     assert lab.group().state == "Stable"
     assert bytes(lab.answers[lab.sync(follower, 1)].assignment) == follower.encode()
     rejoined = lab.join(leader)
-    assert rejoined in lab.owed, "the leader's join is a wish for a rebalance"
+    assert rejoined in lab.owed, "the leader joins again to request a rebalance"
     assert lab.heartbeat(follower, 1) is ErrorCode.REBALANCE_IN_PROGRESS
     lab.join(follower)
     assert lab.answers[rejoined].generation_id == 2

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from typing import Any  # Any: keyword arguments, and generated messages without a common base
 
 import pytest
 
@@ -130,7 +130,7 @@ class World:
         """The members of each generation, as its leader received them."""
         self.given: dict[tuple[int, str, int], dict[str, bytes]] = {}
         self.lives: dict[str, int] = {}
-        """How often a group was loaded or created. Generations may start again each time."""
+        """The number of times that a group was loaded or created. Generations may start again each time."""
         self.known: dict[str, tuple[ClassicGroup, int]] = {}
         """The last seen object and generation of each group."""
 
@@ -192,7 +192,7 @@ class World:
         for group in groups.values():
             assert isinstance(group, ClassicGroup)
             owed |= self.check_group(group)
-        assert owed == set(self.lab.owed), "each that waits is known, and nothing else waits"
+        assert owed == set(self.lab.owed), "exactly the unanswered requests wait"
         self.check_records()
 
     def check_group(self, group: ClassicGroup) -> set[Any]:
@@ -227,7 +227,7 @@ class World:
         if group.state is ClassicState.COMPLETING_REBALANCE:
             assert group.leader in group.pending_sync
             key = (self.lives.get(group.group_id, 0), group.group_id, group.generation)
-            assert key in self.leaders or last_seen is not group, "its leader can assign"
+            assert key in self.leaders or last_seen is not group, "the leader can assign partitions"
         if group.state is ClassicState.STABLE:
             assert not syncs
         if group.state is ClassicState.STABLE or (group.state is ClassicState.EMPTY and group.generation):
@@ -305,7 +305,7 @@ def settle(world: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_random_sequence(seed: int) -> None:
+def test_the_invariants_hold_in_a_random_history(seed: int) -> None:
     print(f"seed {seed}")
     world = World(seed)
     for _ in range(EVENTS):

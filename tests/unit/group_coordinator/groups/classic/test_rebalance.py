@@ -49,7 +49,7 @@ def test_a_sync_must_fit_the_generation() -> None:
     assert lab.answers[lab.sync(member_id, 1, group="")].error_code == ErrorCode.INVALID_GROUP_ID
 
 
-def test_a_silent_member_is_removed_and_the_others_share_its_partitions() -> None:
+def test_a_member_without_heartbeats_is_removed_and_the_others_share_its_partitions() -> None:
     lab = ShardLab()
     members = lab.stable_group(3)
     beat_for(lab, 12_000, members[:2], 1)
@@ -182,7 +182,7 @@ def test_requests_that_wait_while_a_shard_is_released_are_rejected() -> None:
     lab.fail_over()
     assert lab.answers[joined].error_code == ErrorCode.NOT_COORDINATOR
     assert not lab.owed
-    assert lab.heartbeat(members[0], 1) is ErrorCode.NONE, "the rebalance is forgotten"
+    assert lab.heartbeat(members[0], 1) is ErrorCode.NONE, "the next owner does not know of the rebalance"
 
 
 def test_from_version_5_a_sync_must_name_its_protocol() -> None:

@@ -41,7 +41,7 @@ def test_a_rejoining_static_member_keeps_its_assignment_without_a_rebalance() ->
     assert lab.heartbeat(answer.member_id, 1, instance="b") is ErrorCode.NONE
 
 
-def test_a_leader_that_rejoins_is_told_to_skip_the_assignment() -> None:
+def test_a_static_leader_that_rejoins_skips_the_assignment() -> None:
     lab = ShardLab()
     a, b = static_pair(lab)
     answer = lab.answers[lab.join(instance="a", session_ms=LONG_SESSION_MS)]
@@ -49,7 +49,9 @@ def test_a_leader_that_rejoins_is_told_to_skip_the_assignment() -> None:
     assert answer.leader == answer.member_id != a
     assert {member.member_id for member in answer.members} == {answer.member_id, b}
     older = lab.answers[lab.join(instance="a", session_ms=LONG_SESSION_MS, version=8)]
-    assert older.leader == answer.member_id != older.member_id, "or it would assign anew"
+    assert older.leader == answer.member_id != older.member_id, (
+        "a member that learns it is the leader would assign again"
+    )
     assert older.members == []
 
 
@@ -77,10 +79,10 @@ def test_a_static_member_that_does_not_rejoin_remains_until_its_session_ends() -
     assert set(lab.group().members) == {a, b}
     lab.sync(a, 2, {a: b"all", b: b""}, instance="a")
     answer = lab.answers[lab.join(instance="b", session_ms=LONG_SESSION_MS)]
-    assert answer.generation_id == 2, "it was counted in"
+    assert answer.generation_id == 2, "the absent static member is part of the generation"
 
 
-def test_a_rebalance_waits_for_the_first_of_only_static_members() -> None:
+def test_a_rebalance_of_static_members_waits_until_one_of_them_joins() -> None:
     lab = ShardLab()
     a, b = static_pair(lab)
     joined, pending = lab.join(a, instance="a", session_ms=LONG_SESSION_MS), lab.join()
@@ -94,7 +96,7 @@ def test_a_rebalance_waits_for_the_first_of_only_static_members() -> None:
     assert lab.answers[rejoined].generation_id == 2
 
 
-def test_a_duplicate_of_one_that_waits_fences_it() -> None:
+def test_a_duplicate_of_a_waiting_static_member_fences_it() -> None:
     lab = ShardLab()
     first = lab.join(instance="a")
     second = lab.join(instance="a")

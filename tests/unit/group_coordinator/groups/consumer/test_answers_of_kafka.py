@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any  # Any: generated messages have no common base
 
 from grouplab.consumer_lab import ConsumerLab
 from grouplab.consumer_script import ANSWERS_OF_KAFKA, TOPICS, answers

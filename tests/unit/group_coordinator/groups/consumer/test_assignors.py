@@ -51,18 +51,18 @@ def plain(assignment: Mapping[str, Assignment]) -> dict[str, dict[int, list[int]
     }
 
 
-def test_uniform_gives_neighbouring_partitions_evenly() -> None:
+def test_uniform_assigns_adjacent_partitions_evenly() -> None:
     given = assign_uniformly(members(2, [1, 2]), {topic(1): 3, topic(2): 3})
     assert plain(given) == {"m0": {1: [0, 1, 2]}, "m1": {2: [0, 1, 2]}}
 
 
-def test_uniform_moves_no_more_than_it_must() -> None:
+def test_uniform_moves_as_few_partitions_as_possible() -> None:
     had = {0: {1: [0, 1]}, 1: {1: [2, 3, 4]}}
     given = assign_uniformly(members(3, [1], had), {topic(1): 5})
     assert plain(given) == {"m0": {1: [0, 1]}, "m1": {1: [2, 3]}, "m2": {1: [4]}}
 
 
-def test_uniform_hands_on_along_a_chain_where_subscriptions_differ() -> None:
+def test_uniform_moves_partitions_along_a_chain_if_subscriptions_differ() -> None:
     had = {"a": {1: [0, 1, 2]}, "b": {2: [0, 1]}, "c": {3: [0]}}
     specs = [
         MemberSpec(
@@ -74,7 +74,7 @@ def test_uniform_hands_on_along_a_chain_where_subscriptions_differ() -> None:
     assert [sum(map(len, own.values())) for own in given.values()] == [2, 2, 2]
 
 
-def test_range_splits_topics_alike() -> None:
+def test_range_splits_topics_identically() -> None:
     given = assign_ranges(members(2, [1, 2, 3]), {topic(1): 5, topic(2): 5, topic(3): 2})
     assert plain(given) == {
         "m0": {1: [0, 1, 2], 2: [0, 1, 2], 3: [0]},
@@ -139,7 +139,7 @@ def topic_loads(given: Mapping[str, Assignment]) -> Counter[tuple[UUID, int]]:
 
 
 @pytest.mark.parametrize("name", ASSIGNORS)
-def test_every_partition_is_given_once_to_a_subscriber_and_then_stays(name: str) -> None:
+def test_every_partition_gets_one_subscriber_and_keeps_it(name: str) -> None:
     assign = ASSIGNORS[name]
     for seed in range(CASES):
         specs, counts = question(seed)

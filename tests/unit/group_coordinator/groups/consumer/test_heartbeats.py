@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any  # Any: keyword arguments of requests
 
 import pytest
 
@@ -79,7 +79,7 @@ def test_members_share_all_partitions_and_those_of_members_that_leave(size: int)
     assert len(members[0].owned) == 30
 
 
-def test_a_partition_is_given_away_only_once_its_owner_said_it_let_go() -> None:
+def test_a_partition_moves_only_after_its_owner_has_confirmed_the_revocation() -> None:
     lab = new_lab(orders=2)
     first, second = consumers(lab, 2)
     first.step()
@@ -88,7 +88,7 @@ def test_a_partition_is_given_away_only_once_its_owner_said_it_let_go() -> None:
     assert second.assigned == set()
     assert second.epoch == 3
     told = lab.beat(member_id="m0", member_epoch=2)
-    assert told.member_epoch == 2, "it has to let go first"
+    assert told.member_epoch == 2, "the owner must revoke the partition first"
     assert told.assignment is not None
     (kept,) = told.assignment.topic_partitions[0].partitions
     second.step()
@@ -105,7 +105,7 @@ def test_a_partition_is_given_away_only_once_its_owner_said_it_let_go() -> None:
     assert lab.describe_consumer().group_state == "Stable"
 
 
-def test_a_member_that_falls_silent_loses_its_partitions() -> None:
+def test_a_member_without_heartbeats_loses_its_partitions() -> None:
     lab = new_lab(orders=4)
     first, second = consumers(lab, 2)
     lab.beat_all([first, second])
@@ -132,7 +132,7 @@ def test_a_member_that_keeps_revoked_partitions_is_removed_after_the_timeout() -
     assert len(second.owned) == 4
 
 
-def test_a_topic_that_grows_comes_or_goes() -> None:
+def test_a_topic_that_is_created_grows_or_is_deleted() -> None:
     lab = new_lab(orders=2)
     members = consumers(lab, 2)
     for member in members:
@@ -153,7 +153,7 @@ def test_a_topic_that_grows_comes_or_goes() -> None:
     assert not any(member.partitions_of(orders) for member in members)
     lab.set_topic("late", 2, racks=(frozenset({"a"}), frozenset({"b"})))
     lab.beat_all(members)
-    assert lab.consumer_group().epoch == epoch + 4, "other racks are another assignment, as in Kafka"
+    assert lab.consumer_group().epoch == epoch + 4, "a change of racks causes another assignment, as in Kafka"
 
 
 def test_a_regular_expression_follows_the_topics() -> None:
@@ -190,7 +190,7 @@ def test_rejoining_static_members_get_their_partitions_back() -> None:
     assert len(members[1].owned) == 2
     assert twin.step() == ErrorCode.NONE
     assert twin.assigned == before
-    assert lab.consumer_group().epoch == epoch, "nobody else is disturbed"
+    assert lab.consumer_group().epoch == epoch, "the other members keep their assignments"
     assert members[0].step() == ErrorCode.FENCED_INSTANCE_ID
     twin.step()
     twin.leave(epoch=-2)
@@ -214,7 +214,7 @@ def test_a_repeated_request_gets_the_lost_response_again() -> None:
     assert len(first.owned) == len(second.owned) == 2
 
 
-def test_epochs_that_are_not_the_members_are_fenced() -> None:
+def test_wrong_member_epochs_are_fenced() -> None:
     lab = new_lab(orders=4)
     first, second = consumers(lab, 2)
     lab.beat_all([first, second])
@@ -254,12 +254,12 @@ def test_impossible_requests_are_rejected_and_change_nothing(
     assert not lab.core.groups.by_id
 
 
-def test_version_0_is_given_a_member_id() -> None:
+def test_the_coordinator_generates_the_member_id_in_version_0() -> None:
     lab = new_lab(orders=1)
     assert lab.beat(version=0, **joining(member_id="")).member_id == "u1"
 
 
-def test_the_group_is_full() -> None:
+def test_a_full_group_rejects_members() -> None:
     lab = ConsumerLab(CoordinatorSettings(group_consumer_max_size=1))
     lab.set_topic("orders", 1)
     first, second = consumers(lab, 2)
@@ -283,7 +283,7 @@ def test_most_members_choose_the_assignor() -> None:
     assert {len(member.partitions_of(topic)) for member in members} == {2}
 
 
-def test_another_coordinator_resumes_unfinished_claims() -> None:
+def test_another_coordinator_resumes_an_unfinished_reconciliation() -> None:
     lab = new_lab(orders=7)
     members = [*consumers(lab, 3), ModelConsumer(lab, "static", ["orders"], instance_id="i")]
     lab.beat_all(members, rounds=1)
@@ -298,10 +298,10 @@ def test_another_coordinator_resumes_unfinished_claims() -> None:
     lab.beat_all(members)
     assert lab.consumer_group().epoch == epoch, "loading alone is no reason to rebalance"
     lab.beat_all([members[0]], rounds=SESSION_MS // 5_000 + 2, pause_ms=5_000)
-    assert len(members[0].owned) == 7, "sessions are watched after loading, too"
+    assert len(members[0].owned) == 7, "sessions end after loading, too"
 
 
-def test_describe_says_what_is_not_there() -> None:
+def test_describe_reports_absent_groups() -> None:
     lab = new_lab()
     assert lab.describe_consumer("none").error_code == ErrorCode.GROUP_ID_NOT_FOUND
     assert lab.describe_consumer("").error_code == ErrorCode.INVALID_GROUP_ID
@@ -320,7 +320,7 @@ def commit(lab: ConsumerLab, member: str, epoch: int, partition: int, version: i
     return ErrorCode(answer.topics[0].partitions[0].error_code)
 
 
-def test_commits_with_an_older_epoch_count_for_what_was_owned_then() -> None:
+def test_commits_with_an_older_epoch_are_valid_for_partitions_owned_in_it() -> None:
     """KIP-1251 allows such commits."""
     lab = new_lab(orders=2)
     first, second = consumers(lab, 2)
@@ -328,7 +328,9 @@ def test_commits_with_an_older_epoch_count_for_what_was_owned_then() -> None:
     assert commit(lab, "m0", 2, 1) == ErrorCode.NONE
     second.step()
     first.step()
-    assert commit(lab, "m0", 2, 1) == ErrorCode.NONE, "it is to be given up, but hasn't been"
+    assert commit(lab, "m0", 2, 1) == ErrorCode.NONE, (
+        "the member must give the partition up but still owns it"
+    )
     first.step()
     assert [partition for _, partition in first.owned] == [0]
     assert first.epoch == 3
@@ -336,11 +338,13 @@ def test_commits_with_an_older_epoch_count_for_what_was_owned_then() -> None:
     assert commit(lab, "m0", 2, 1) == ErrorCode.STALE_MEMBER_EPOCH
     lab.beat_all([first, second])
     assert commit(lab, "m1", 3, 1) == ErrorCode.NONE
-    assert commit(lab, "m1", 2, 1) == ErrorCode.STALE_MEMBER_EPOCH, "it was not its own then"
+    assert commit(lab, "m1", 2, 1) == ErrorCode.STALE_MEMBER_EPOCH, (
+        "the member did not own the partition in that epoch"
+    )
     assert commit(lab, "m1", 4, 1) == ErrorCode.STALE_MEMBER_EPOCH
     assert commit(lab, "m1", 3, 1, version=8) == ErrorCode.UNSUPPORTED_VERSION
     assert commit(lab, "nobody", 3, 1) == ErrorCode.UNKNOWN_MEMBER_ID
     assert commit(lab, "", -1, 1) == ErrorCode.UNKNOWN_MEMBER_ID
     first.leave()
     second.leave()
-    assert commit(lab, "", -1, 1) == ErrorCode.NONE, "a tool, as nobody is there"
+    assert commit(lab, "", -1, 1) == ErrorCode.NONE, "a tool may commit, because the group has no members"

@@ -19,7 +19,7 @@ def run(lab: ConsumerLab, clients: list[Client], rounds: int = 25) -> None:
         for client in clients:
             client.step()
             owned = [partition for other in clients for partition in other.owned]
-            assert len(owned) == len(set(owned)), "two own the same"
+            assert len(owned) == len(set(owned)), "two members own the same partition"
         lab.pass_time(3_000)
 
 
@@ -69,7 +69,7 @@ def test_a_group_is_upgraded_one_by_one_and_back(cooperative: bool) -> None:
     assert [member.member_type for member in lab.describe_consumer().members] == [1, 1]
 
 
-def test_a_member_that_stops_heartbeating_is_found_missing_after_an_upgrade_too() -> None:
+def test_the_session_of_a_silent_member_ends_after_an_upgrade_too() -> None:
     lab = new_lab()
     old: list[Client] = [ClassicConsumer(lab) for _ in range(2)]
     run(lab, old)
@@ -95,7 +95,7 @@ def test_partitions_of_a_cooperative_member_remain_its_own_during_a_rebalance() 
     assert group.state.value == "PreparingRebalance"
     new = ModelConsumer(lab, "new", ["orders"])
     new.step()
-    assert not new.assigned, "its owner has not given anything up"
+    assert not new.assigned, "the owner has not given up any partition"
     run(lab, [old, *others, new])
     assert shares([old, *others, new]) == [1, 1, 1, 1]
 

@@ -75,7 +75,7 @@ class Story:
 
     def check(self) -> None:
         owned = [partition for client in self.live for partition in client.owned]
-        assert len(owned) == len(set(owned)), "two read the same"
+        assert len(owned) == len(set(owned)), "two members read the same partition"
         group = self.lab.core.groups.by_id.get(GROUP)
         if group is not None and self.kinds[-1:] != [group.kind]:
             self.kinds.append(group.kind)
@@ -97,7 +97,7 @@ class Story:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_a_partition_has_one_reader_whatever_the_protocols(seed: int) -> None:
+def test_a_partition_has_one_reader_for_any_mix_of_protocols(seed: int) -> None:
     story = Story(seed)
     story.run()
     story.settle()

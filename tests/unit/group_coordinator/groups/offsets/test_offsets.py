@@ -33,7 +33,7 @@ def expire(lab: OffsetsLab, after_ms: int) -> None:
 
 class TestPlainCommits:
     @pytest.mark.parametrize("version", range(2, 11))
-    def test_committed_offsets_are_fetched_from_the_next_owner_too(
+    def test_committed_offsets_can_be_fetched_from_the_next_owner_too(
         self, lab: OffsetsLab, version: int
     ) -> None:
         assert lab.commit(41, version=version) == 0
@@ -86,7 +86,7 @@ class TestPlainCommits:
 
 
 class TestTransactionalCommits:
-    def test_counts_from_the_commit_marker_on(self, lab: OffsetsLab) -> None:
+    def test_an_offset_counts_from_the_commit_marker_on(self, lab: OffsetsLab) -> None:
         lab.commit(1)
         assert lab.commit_in_transaction(5) == 0
         for _ in range(2):
@@ -115,7 +115,7 @@ class TestTransactionalCommits:
         lab.load()
         assert lab.fetch() == (9, 0)
 
-    def test_two_transactions_over_one_position(self, lab: OffsetsLab) -> None:
+    def test_two_transactions_with_offsets_of_one_partition(self, lab: OffsetsLab) -> None:
         lab.commit_in_transaction(5, (7, 0))
         lab.commit_in_transaction(6, (8, 0))
         lab.end(True, (8, 0))
@@ -132,7 +132,7 @@ class TestTransactionalCommits:
         assert lab.end(True) == 0
         assert len(lab.log) == size
 
-    def test_markers_and_commits_of_the_past_are_refused(self, lab: OffsetsLab) -> None:
+    def test_markers_and_commits_of_older_epochs_are_rejected(self, lab: OffsetsLab) -> None:
         lab.commit_in_transaction(5, (7, 0))
         assert lab.end(True, (7, 1), bumps=True) == 0
         for _ in range(2):
@@ -146,7 +146,7 @@ class TestTransactionalCommits:
         late = lab.end(True, (7, 3), bumps=True, coordinator_epoch=0)
         assert late == ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
-    def test_a_marker_before_its_commit_keeps_it_out(self, lab: OffsetsLab) -> None:
+    def test_a_commit_after_its_transactions_marker_is_rejected(self, lab: OffsetsLab) -> None:
         """The producer was fenced by its successor before it sent the offsets."""
         assert lab.end(False, (7, 1)) == 0
         assert lab.commit_in_transaction(5, (7, 0)) == ErrorCode.INVALID_PRODUCER_EPOCH
@@ -182,7 +182,7 @@ class TestDeletion:
         assert lab.end(True) == 0
         assert lab.fetch_all() == {}
 
-    def test_with_the_topic(self, lab: OffsetsLab) -> None:
+    def test_deleting_the_topic(self, lab: OffsetsLab) -> None:
         lab.commit(1)
         lab.commit(2, topic="b")
         lab.commit_in_transaction(3, partition=1)
@@ -192,7 +192,7 @@ class TestDeletion:
         lab.load()
         assert lab.fetch_all() == {("b", 0): 2}
 
-    def test_expiry(self, lab: OffsetsLab) -> None:
+    def test_expired_offsets_are_deleted(self, lab: OffsetsLab) -> None:
         lab.commit(1)
         lab.commit(2, partition=1, version=3, retention_ms=1_000)
         lab.commit_in_transaction(3, partition=2)

@@ -7,7 +7,7 @@ aborted and open transactions.
 from __future__ import annotations
 
 from random import Random
-from typing import Any
+from typing import Any  # Any: the planted faults pass arguments on
 
 import pytest
 
