@@ -109,6 +109,31 @@ def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
     return BatchHeader._make(_HEADER.unpack_from(buffer, position))
 
 
+def assemble_batch(header: BatchHeader, payload: Buffer) -> bytearray:
+    """Returns the batch of `header` and the compressed `payload`. It computes length and CRC."""
+    batch = bytearray(BATCH_HEADER_BYTES)
+    _HEADER.pack_into(
+        batch,
+        0,
+        header.base_offset,
+        BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload),
+        header.partition_leader_epoch,
+        CURRENT_MAGIC,
+        0,
+        header.attributes,
+        header.last_offset_delta,
+        header.base_timestamp,
+        header.max_timestamp,
+        header.producer_id,
+        header.producer_epoch,
+        header.base_sequence,
+        header.record_count,
+    )
+    batch += payload
+    _CRC.pack_into(batch, CRC_OFFSET, crc32c(memoryview(batch)[CRC_COVERS_FROM:]))
+    return batch
+
+
 def crc_matches(header: BatchHeader, buffer: Buffer, position: int = 0) -> bool:
     end = position + header.batch_length + LOG_OVERHEAD_BYTES
     return bool(crc32c(memoryview(buffer)[position + CRC_COVERS_FROM : end]) == header.crc)

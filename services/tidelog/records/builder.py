@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 
-from crc32c import crc32c
-
 from tidelog.records.batch import (
-    BATCH_HEADER_BYTES,
     CONTROL_BIT,
     CURRENT_MAGIC,
-    LOG_OVERHEAD_BYTES,
     NO_PRODUCER_ID,
     NO_TIMESTAMP,
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    Buffer,
+    assemble_batch,
 )
 from tidelog.records.compression import Compression, compress
 from tidelog.records.control import EndTransactionMarker, encode_end_transaction
@@ -26,10 +21,6 @@ from tidelog.records.record import Record, append_record
 NO_PRODUCER_EPOCH = -1
 NO_SEQUENCE = -1
 NO_LEADER_EPOCH = -1
-
-_BEFORE_CRC = struct.Struct(">qiib")
-_CRC = struct.Struct(">I")
-_AFTER_CRC = struct.Struct(">hiqqqhii")
 
 
 def build_batch(
@@ -94,19 +85,6 @@ def build_batch(
         record_count=count,
     )
     return assemble_batch(header, compress(compression, payload, compression_level))
-
-
-def assemble_batch(header: BatchHeader, payload: Buffer) -> bytearray:
-    """Returns the batch of `header` and the compressed `payload`. It computes length and CRC."""
-    after_crc = _AFTER_CRC.pack(*header[5:])
-    length = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES + len(payload)
-    batch = bytearray(
-        _BEFORE_CRC.pack(header.base_offset, length, header.partition_leader_epoch, CURRENT_MAGIC)
-    )
-    batch += _CRC.pack(crc32c(payload, crc32c(after_crc)))
-    batch += after_crc
-    batch += payload
-    return batch
 
 
 def build_end_transaction_batch(

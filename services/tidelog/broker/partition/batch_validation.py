@@ -36,11 +36,11 @@ from tidelog.records.batch import (
     TIMESTAMP_TYPE_BIT,
     BatchHeader,
     CorruptBatchError,
+    assemble_batch,
     assign_offset_and_epoch,
     iterate_headers,
     parse_header,
 )
-from tidelog.records.builder import assemble_batch
 from tidelog.records.compression import (
     MAX_DECOMPRESSED_BYTES,
     Compression,

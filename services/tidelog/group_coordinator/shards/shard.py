@@ -39,12 +39,17 @@ from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, Replay, ShardC
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs, WallMs
-from tidelog.records.batch import CURRENT_MAGIC, NO_PRODUCER_ID, TRANSACTIONAL_BIT, BatchHeader
+from tidelog.records.batch import (
+    CURRENT_MAGIC,
+    NO_PRODUCER_ID,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+    assemble_batch,
+)
 from tidelog.records.builder import (
     NO_LEADER_EPOCH,
     NO_PRODUCER_EPOCH,
     NO_SEQUENCE,
-    assemble_batch,
     build_end_transaction_batch,
 )
 from tidelog.records.control import EndTransactionMarker

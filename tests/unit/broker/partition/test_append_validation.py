@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tidelog.broker.partition.batch_validation import AppendRules, RecordValidationError, validate_batches
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.records.batch import BatchHeader, parse_header
-from tidelog.records.builder import assemble_batch, build_batch
+from tidelog.records.batch import BatchHeader, assemble_batch, parse_header
+from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression
 from tidelog.records.record import Record
 

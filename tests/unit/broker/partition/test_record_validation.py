@@ -12,8 +12,8 @@ from tidelog.broker.partition.batch_validation import (
     validate_records,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.records.batch import BatchHeader, crc_matches, parse_header
-from tidelog.records.builder import assemble_batch, build_batch
+from tidelog.records.batch import BatchHeader, assemble_batch, crc_matches, parse_header
+from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression, compress
 from tidelog.records.record import Record, append_record, iterate_records
 
