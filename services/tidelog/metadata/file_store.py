@@ -12,7 +12,7 @@ proves that the earlier process has ended.
 The journal starts with a file header of 12 bytes, followed by frames. A frame is `magic uint32,
 payload_length uint32, crc32c uint32` and its payload. The CRC covers the length and the payload. The first
 frame holds a snapshot, and each later frame holds the transactions of one flush. A flush starts only after
-the previous flush is on disk. A damaged frame at the end is therefore a torn write that nobody has seen
+the previous flush is on disk. A damaged frame at the end is therefore a torn write that was never
 acknowledged, and `Journal.open` removes it. A damaged frame before an intact one means that acknowledged
 changes are lost, so `Journal.open` refuses the file.
 """

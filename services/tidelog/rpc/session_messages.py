@@ -50,9 +50,13 @@ def broker_items(frame: bytes) -> list[Item]:
     return _items(pb.FromBroker, _BROKER_DECODERS, frame)
 
 
-def _items(frames: Any, decoders: dict[str, Callable[[Any], Item]], frame: bytes) -> list[Item]:
+def _items(
+    messages: type[pb.FromCoordinator] | type[pb.FromBroker],
+    decoders: dict[str, Callable[[Any], Item]],
+    frame: bytes,
+) -> list[Item]:
     try:
-        message = frames.FromString(frame)
+        message = messages.FromString(frame)
     except Exception as error:  # each implementation of protobuf has its own DecodeError
         raise ValueError(str(error)) from error
     items = []
@@ -216,32 +220,36 @@ _FREQUENT: Final[dict[type, Callable[[Any], bytes]]] = {
 # -- encoders and decoders of a coordinator's items
 
 
-def _coordinator(**kind: Any) -> pb.FromCoordinator:
-    return pb.FromCoordinator(items=(pb.CoordinatorItem(**kind),))
+def _coordinator(item: pb.CoordinatorItem) -> pb.FromCoordinator:
+    return pb.FromCoordinator(items=(item,))
 
 
 def _hello(item: session.Hello) -> pb.FromCoordinator:
-    return _coordinator(hello=pb.Hello(coordinator_id=item.coordinator_id))
+    return _coordinator(pb.CoordinatorItem(hello=pb.Hello(coordinator_id=item.coordinator_id)))
 
 
 def _attach_shard(item: session.AttachShard) -> pb.FromCoordinator:
     return _coordinator(
-        attach_shard=pb.AttachShard(
-            attachment=item.attachment, shard=_shard_message(item.shard), shard_epoch=item.shard_epoch
+        pb.CoordinatorItem(
+            attach_shard=pb.AttachShard(
+                attachment=item.attachment, shard=_shard_message(item.shard), shard_epoch=item.shard_epoch
+            )
         )
     )
 
 
 def _read_shard(item: session.ReadShard) -> pb.FromCoordinator:
     return _coordinator(
-        read_shard=pb.ReadShard(
-            attachment=item.attachment, from_offset=item.from_offset, max_bytes=item.max_bytes
+        pb.CoordinatorItem(
+            read_shard=pb.ReadShard(
+                attachment=item.attachment, from_offset=item.from_offset, max_bytes=item.max_bytes
+            )
         )
     )
 
 
 def _detach_shard(item: session.DetachShard) -> pb.FromCoordinator:
-    return _coordinator(detach_shard=pb.DetachShard(attachment=item.attachment))
+    return _coordinator(pb.CoordinatorItem(detach_shard=pb.DetachShard(attachment=item.attachment)))
 
 
 def _serve_shards(item: session.ServeShards) -> pb.FromCoordinator:
@@ -249,7 +257,7 @@ def _serve_shards(item: session.ServeShards) -> pb.FromCoordinator:
         pb.ServedShard(shard=_shard_message(served.shard), shard_epoch=served.shard_epoch)
         for served in item.shards
     ]
-    return _coordinator(serve_shards=pb.ServeShards(shards=shards))
+    return _coordinator(pb.CoordinatorItem(serve_shards=pb.ServeShards(shards=shards)))
 
 
 def _answered_request(message: pb.AnswerRequest) -> session.AnswerRequest:
@@ -260,11 +268,13 @@ def _answered_request(message: pb.AnswerRequest) -> session.AnswerRequest:
 
 def _write_markers(item: session.WriteMarkers) -> pb.FromCoordinator:
     markers = [_marker_message(marker) for marker in item.markers]
-    return _coordinator(write_markers=pb.WriteMarkers(call_id=item.call_id, markers=markers))
+    return _coordinator(
+        pb.CoordinatorItem(write_markers=pb.WriteMarkers(call_id=item.call_id, markers=markers))
+    )
 
 
 def _ask_producer_ids(item: session.AskProducerIds) -> pb.FromCoordinator:
-    return _coordinator(ask_producer_ids=pb.AskProducerIds(call_id=item.call_id))
+    return _coordinator(pb.CoordinatorItem(ask_producer_ids=pb.AskProducerIds(call_id=item.call_id)))
 
 
 def _ask_offsets(item: session.AskOffsets) -> pb.FromCoordinator:
@@ -272,7 +282,9 @@ def _ask_offsets(item: session.AskOffsets) -> pb.FromCoordinator:
         pb.Position(partition=_partition_message(partition), offset=offset)
         for partition, offset in item.positions
     ]
-    return _coordinator(ask_offsets=pb.AskOffsets(call_id=item.call_id, positions=positions))
+    return _coordinator(
+        pb.CoordinatorItem(ask_offsets=pb.AskOffsets(call_id=item.call_id, positions=positions))
+    )
 
 
 _COORDINATOR_ENCODERS: Final[dict[type, Callable[[Any], pb.FromCoordinator]]] = {
@@ -311,25 +323,29 @@ _COORDINATOR_DECODERS: Final[dict[str, Callable[[Any], Item]]] = {
 # -- encoders and decoders of a broker's items
 
 
-def _broker(**kind: Any) -> pb.FromBroker:
-    return pb.FromBroker(items=(pb.BrokerItem(**kind),))
+def _broker(item: pb.BrokerItem) -> pb.FromBroker:
+    return pb.FromBroker(items=(item,))
 
 
 def _welcome(item: session.Welcome) -> pb.FromBroker:
-    return _broker(welcome=pb.Welcome(broker_id=item.broker_id, broker_epoch=item.broker_epoch))
+    return _broker(
+        pb.BrokerItem(welcome=pb.Welcome(broker_id=item.broker_id, broker_epoch=item.broker_epoch))
+    )
 
 
 def _shard_attached(item: session.ShardAttached) -> pb.FromBroker:
-    return _broker(shard_attached=pb.ShardAttached(**item._asdict()))
+    return _broker(pb.BrokerItem(shard_attached=pb.ShardAttached(**item._asdict())))
 
 
 def _shard_records(item: session.ShardRecords) -> pb.FromBroker:
-    return _broker(shard_records=pb.ShardRecords(**item._asdict()))
+    return _broker(pb.BrokerItem(shard_records=pb.ShardRecords(**item._asdict())))
 
 
 def _shard_lost(item: session.ShardLost) -> pb.FromBroker:
     return _broker(
-        shard_lost=pb.ShardLost(attachment=item.attachment, error_code=item.error, message=item.message)
+        pb.BrokerItem(
+            shard_lost=pb.ShardLost(attachment=item.attachment, error_code=item.error, message=item.message)
+        )
     )
 
 
@@ -349,7 +365,7 @@ def _forwarded(message: pb.ForwardedToShard) -> session.ForwardedToShard:
 
 def _markers_written(item: session.MarkersWritten) -> pb.FromBroker:
     markers = [pb.MarkerErrors(error_codes=errors) for errors in item.errors]
-    return _broker(markers_written=pb.MarkersWritten(call_id=item.call_id, markers=markers))
+    return _broker(pb.BrokerItem(markers_written=pb.MarkersWritten(call_id=item.call_id, markers=markers)))
 
 
 def _written(message: pb.MarkersWritten) -> session.MarkersWritten:
@@ -358,12 +374,12 @@ def _written(message: pb.MarkersWritten) -> session.MarkersWritten:
 
 
 def _producer_ids_told(item: session.ProducerIdsTold) -> pb.FromBroker:
-    return _broker(producer_ids_told=pb.ProducerIdsTold(**item._asdict()))
+    return _broker(pb.BrokerItem(producer_ids_told=pb.ProducerIdsTold(**item._asdict())))
 
 
 def _offsets_told(item: session.OffsetsTold) -> pb.FromBroker:
     partitions = [pb.PartitionOffsets(**offsets._asdict()) for offsets in item.partitions]
-    return _broker(offsets_told=pb.OffsetsTold(call_id=item.call_id, partitions=partitions))
+    return _broker(pb.BrokerItem(offsets_told=pb.OffsetsTold(call_id=item.call_id, partitions=partitions)))
 
 
 def _told(message: pb.OffsetsTold) -> session.OffsetsTold:

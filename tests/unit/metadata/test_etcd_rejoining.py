@@ -50,7 +50,7 @@ STARTED_AGAIN = me(3, has_client_urls=True)
         ([[OTHER, ADDED], [OTHER, STARTED_AGAIN]], NextStep(Step.REMOVE, 3)),
     ],
     ids=[
-        "nobody answers: the first start of all",
+        "no other member answers: the first start of the cluster",
         "the others were faster",
         "it had started: its data is lost",
         "removed",

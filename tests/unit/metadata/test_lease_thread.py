@@ -90,7 +90,7 @@ def test_a_lost_lease_is_reported_once_on_the_loop(tmp_path: Path) -> None:
         async with _kept(tmp_path, renewals, lost, ttl_ms=1000, interval_ms=10):
             await asyncio.sleep(0.1)
             assert not lost.is_set()
-            assert len(renewals.asked_s) > 2, "goes on trying"
+            assert len(renewals.asked_s) > 2, "the keeper retries"
             renewals.error = LeaseNotFoundError("gone")
             await asyncio.wait_for(lost.wait(), 5)
             asked = len(renewals.asked_s)

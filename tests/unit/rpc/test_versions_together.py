@@ -82,7 +82,7 @@ def _field(field: FieldDescriptor) -> list[Any]:
 def test_the_messages_of_the_last_version_have_the_same_meaning() -> None:
     before, now = json.loads(LAST_VERSION.read_text()), wire(FILES)
     for name, said in before.items():
-        assert name in now, f"{name} is gone: the version before still says it"
+        assert name in now, f"{name} is missing, but the version before uses it"
         if isinstance(said, list):
             assert now[name] == said
             continue
@@ -94,7 +94,7 @@ def test_the_messages_of_the_last_version_have_the_same_meaning() -> None:
         taken = {str(meaning[0] if isinstance(meaning, list) else meaning) for meaning in said.values()}
         for part, meaning in now[name].items():
             number = str(meaning[0] if isinstance(meaning, list) else meaning)
-            assert part in said or number not in taken, f"{name}.{part} takes a number that meant another"
+            assert part in said or number not in taken, f"{name}.{part} has a number that had another meaning"
 
 
 SERVED = ServeShards((ServedShard(ShardId(ShardKind.GROUP, 3), 4),))
