@@ -2,20 +2,23 @@
 
 A client's request goes to the coordinator that is attached, at this broker, to the partition of the request's
 shard, and that serves the shard. The answer of an owner is therefore from the time when it owned the shard:
-an owner that has lost the shard has also lost its attachment at the leader (docs/adr/0014).
+an owner that has lost the shard has also lost its attachment at the leader (docs/adr/0014). The broker reads
+only the group id or the transactional id of a request, from which the shard follows, and decodes neither the
+rest of the request nor the answer. `batched.py` handles requests that name several groups or transactions.
 """
 
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Collection, Coroutine, Sequence
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
 from tidelog.broker.controller_connection import ControllerConnection
-from tidelog.broker.coordination.attachment import Attachment, Call, ShardReads
+from tidelog.broker.coordination.attachment import Asker, Attachment, Call, PassedOnRequest, ShardReads
 from tidelog.broker.coordination.internal_topics import InternalTopics
 from tidelog.broker.coordination.markers import MarkerWriter
 from tidelog.broker.coordination.offset_positions import OffsetPositions
@@ -24,6 +27,7 @@ from tidelog.broker.current_settings import CurrentSettings
 from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.identity import BrokerIdentity
 from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.request import PARKED, Answer, EncodedBody, RequestContext
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -50,6 +54,11 @@ from tidelog.rpc.coordinator_session import (
 )
 from tidelog.timing.clock import Clock
 from tidelog.timing.timer import Timer
+from tidelog.wire import codec
+from tidelog.wire.api_keys import api_spec
+from tidelog.wire.malformed import MalformedMessageError
+from tidelog.wire.primitives import read_uvarint
+from tidelog.wire.schema import Buffer
 
 MAX_SESSIONS: Final = 100
 MAX_CALLS: Final = 50_000
@@ -60,6 +69,8 @@ MAX_CALL_BYTES: Final = 64 * 1024 * 1024
 """The size of the bodies of these requests. They are kept because a refusal repeats parts of its request."""
 MAX_QUESTIONS: Final = 1_000
 """The requests of one coordinator (markers, producer ids, offsets) that this broker works on at a time."""
+
+_INT16: Final = struct.Struct(">h")
 
 _log = structlog.get_logger(__name__)
 _shard_for = lru_cache(maxsize=16_384)(shard_for)
@@ -497,3 +508,85 @@ class Coordination:
         if replica is None or not replica.core.is_leader or self._is_stopped:
             return ErrorCode.NOT_COORDINATOR
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+
+
+# -- clients' requests about one group or transaction
+
+
+class NamedRequest(NamedTuple):
+    """A request of which only the group id or the transactional id is decoded."""
+
+    name: str
+    body: bytes
+
+
+def named_decoder(api_key: int, version: int) -> codec.Decoder:
+    """Returns a decoder that reads the first string of the body: the group id or transactional id."""
+    is_flexible = version >= api_spec(api_key).flexible_from
+
+    def decode(buffer: Buffer, position: int) -> tuple[NamedRequest, int]:
+        body = bytes(buffer[position:])
+        try:
+            start, end = _string(body, 0, is_flexible)
+            name = body[start:end].decode()
+        except (struct.error, IndexError, UnicodeDecodeError) as error:
+            raise MalformedMessageError(f"{api_spec(api_key).name} v{version}: {error}") from error
+        return NamedRequest(name, body), len(buffer)
+
+    return decode
+
+
+def _string(body: bytes, position: int, is_flexible: bool) -> tuple[int, int]:
+    if is_flexible:
+        length, start = read_uvarint(body, position)
+        length -= 1
+    else:
+        (length,), start = _INT16.unpack_from(body, position), position + 2
+    if length < 0 or start + length > len(body):
+        raise MalformedMessageError("the name is null or longer than the request")
+    return start, start + length
+
+
+def asker(context: RequestContext) -> Asker:
+    """Returns the client of a request, as its coordinator learns it."""
+    return Asker(client_id=context.client_id, host=context.host, traceparent=context.traceparent)
+
+
+def forward_named(
+    coordination: Coordination, kind: ShardKind, request: NamedRequest, context: RequestContext
+) -> Answer:
+    """Passes the request on. Returns a handler's result: PARKED, or the refusal."""
+    return forward_body(coordination, kind, request.name, request.body, context)
+
+
+def forward_body(
+    coordination: Coordination, kind: ShardKind, name: str, body: bytes, context: RequestContext
+) -> Answer:
+    """Passes on a request whose group id or transactional id the caller knows. Returns a handler's result."""
+    call = client_call(body, context)
+    refused = coordination.pass_on(coordination.shard_of(kind, name), call)
+    if refused:
+        from tidelog.broker.coordination.refusals import refuse  # imports many messages
+
+        return refuse(int(context.route.api_key), context.api_version, body, refused)
+    context.park(on_abandoned=call.abandon)
+    return PARKED
+
+
+def client_call(body: bytes, context: RequestContext) -> Call:
+    """Returns a call whose answer goes to the client."""
+    route = context.route
+    api_key, version = int(route.api_key), context.api_version
+
+    def on_answered(answer: bytes | None, error: ErrorCode) -> None:
+        if answer is not None:
+            context.reply(EncodedBody((answer,)))
+            return
+        from tidelog.broker.coordination.refusals import refuse
+
+        try:
+            context.reply(refuse(api_key, version, body, error))
+        except MalformedMessageError as malformed:
+            context.connection.refuse(str(malformed))
+
+    return Call(PassedOnRequest(api_key, version, body, asker(context)), on_answered)

@@ -30,7 +30,7 @@ TO_CONTROLLER: Final = Place.CONTROLLER
 class ToShard(NamedTuple):
     """The coordinator of a group or transaction answers. Before version `batched_from`, a request names one
     group or transaction at the start of its body; from this version on, it contains a list of them
-    (`coordination/forwarding.py`).
+    (`coordination/batched.py`).
     """
 
     kind: ShardKind

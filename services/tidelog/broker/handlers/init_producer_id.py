@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tidelog.broker.coordination.forwarding import WholeRequest, forward_body
+from tidelog.broker.coordination.batched import WholeRequest
+from tidelog.broker.coordination.coordination import forward_body
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

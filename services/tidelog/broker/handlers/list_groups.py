@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tidelog.broker.coordination.forwarding import WholeRequest, ask_all_shards
+from tidelog.broker.coordination.batched import WholeRequest, ask_all_shards
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.list_groups import ListGroupsResponse

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from tidelog.broker.coordination.forwarding import WholeRequest, client_call, forward_body
+from tidelog.broker.coordination.batched import WholeRequest
+from tidelog.broker.coordination.coordination import client_call, forward_body
 from tidelog.broker.request import PARKED
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode

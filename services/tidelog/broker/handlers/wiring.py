@@ -19,8 +19,8 @@ from tidelog.wire.api_keys import ApiKey
 if TYPE_CHECKING:
     from tidelog.broker.client_fetch_sessions import ClientFetchSessions
     from tidelog.broker.controller_connection import ControllerConnection
+    from tidelog.broker.coordination.batched import WholeRequest
     from tidelog.broker.coordination.coordination import Coordination
-    from tidelog.broker.coordination.forwarding import NamedRequest, WholeRequest
     from tidelog.broker.current_settings import CurrentSettings
     from tidelog.broker.hosted_partitions import HostedPartitions
     from tidelog.broker.log.log_directory import LogDirectory
@@ -110,14 +110,8 @@ _DESCRIBED: Final = frozenset({ApiKey.DESCRIBE_GROUPS, ApiKey.CONSUMER_GROUP_DES
 
 
 def _to_shard(coordination: Coordination, api_key: int, to: ToShard) -> Handling:
-    from tidelog.broker.coordination.forwarding import (
-        NamedRequest,
-        forward_batched,
-        forward_described,
-        forward_named,
-        named_decoder,
-        whole_decoder,
-    )
+    from tidelog.broker.coordination.batched import forward_batched, forward_described, whole_decoder
+    from tidelog.broker.coordination.coordination import NamedRequest, forward_named, named_decoder
 
     kind, batched_from = to.kind, to.batched_from
     if batched_from is None:
@@ -138,7 +132,7 @@ def _to_shard(coordination: Coordination, api_key: int, to: ToShard) -> Handling
 
 def _keeping_body(api_key: int, handle: Handler) -> Handling:
     """Returns the handling of an API whose handler may pass the request's body on to a coordinator."""
-    from tidelog.broker.coordination.forwarding import whole_decoder
+    from tidelog.broker.coordination.batched import whole_decoder
 
     return Handling(handle, partial(whole_decoder, api_key))
 
