@@ -1,1 +1,1 @@
-"""The controller: owns topics, placement and leader election."""
+"""The controller, which decides about topics, the placement of replicas, and partition leaders."""

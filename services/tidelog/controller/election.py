@@ -1,4 +1,4 @@
-"""Becoming the controller: whoever creates `/controller` first (SPEC D2)."""
+"""Election of the active controller: the first one that creates the key `/controller`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tidelog.metadata.store import CompactedError, Compare, Delete, Get, KeyValu
 
 @dataclass(frozen=True, slots=True)
 class Office:
-    """Held as long as `/controller` has this create_revision.
+    """Proof that this process is the active controller, valid while `/controller` has this create_revision.
 
-    Every transaction of the controller compares the key's mod_revision. Writing the key again (`key`, same
-    value, same lease) therefore voids all that was sent before and hasn't been decided, without an end of
-    the term.
+    Every transaction of the controller compares the key's mod_revision. If the controller writes the key
+    again (`key`: the same value and lease), every earlier transaction without a known outcome becomes void,
+    and the controller stays active.
     """
 
     controller_epoch: int
@@ -35,11 +35,11 @@ class Office:
 async def take_office(
     store: MetadataStore, controller_id: int, lease: int, rpc_address: str = ""
 ) -> Office | KeyValue:
-    """One attempt: the office, or the key of the one who holds it.
+    """Tries once to become the active controller. Returns the office, or the key of the active controller.
 
-    `/controller` and the next `/controller_epoch` are written in one transaction, so no two terms share an
-    epoch. If the lease holds the office already (an attempt whose outcome was unknown, a term that broke
-    off), it is that one. Raises LeaseNotFoundError, StoreUnavailableError.
+    `/controller` and the next `/controller_epoch` are written in one transaction, so each term has its own
+    epoch. If this lease already holds the key, because the outcome of an attempt was unknown or a term broke
+    off, the existing office is returned. Raises LeaseNotFoundError, StoreUnavailableError.
     """
     while True:
         epoch_item = await store.get(CONTROLLER_EPOCH_KEY)
@@ -58,21 +58,19 @@ async def take_office(
             return Office(next_epoch.controller_epoch, result.revision, result.revision, put)
         holder, current = result.reads
         if holder is None:
-            continue  # someone came and went in between
+            continue  # another controller took and lost the office in between
         if holder.lease == lease and current is not None:
             return Office(int(current.value), holder.create_revision, holder.mod_revision, put)
         return holder
 
 
 async def resign(store: MetadataStore, office: Office) -> None:
-    """Vacate the office, if it is still held: the next term has the next epoch. Raises
-    StoreUnavailableError.
-    """
+    """Deletes the key `/controller` if this office still holds it. Raises StoreUnavailableError."""
     await store.txn([office.is_held], [Delete(CONTROLLER_KEY)])
 
 
 async def until_office_is_vacant(store: MetadataStore, holder: KeyValue) -> None:
-    """Returns once `holder`'s key may be gone; raises StoreUnavailableError."""
+    """Returns once `holder`'s key may be gone. Raises StoreUnavailableError."""
     watch = store.watch(CONTROLLER_KEY, holder.mod_revision + 1)
     try:
         async for batch in watch:

@@ -1,7 +1,7 @@
-"""Commands on their way to brokers: one after the other to each broker, to all brokers at once.
+"""Delivery of commands to brokers: in order to each broker, to all brokers in parallel.
 
-A broker that is alive for the metadata store but takes no commands gets, in place of a queue without end,
-everything there is to know as soon as it can be reached.
+The queue of each broker is bounded. If a broker is registered but does not accept commands, its queue is
+replaced by a full LeaderAndIsr and a full UpdateMetadata.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ from tidelog.rpc.broker_commands import (
 )
 
 RETRY_MS: Final = 100
-# Beyond it a broker's queue gives way to a full LeaderAndIsr and a full UpdateMetadata.
+# A longer queue is replaced by a full LeaderAndIsr and a full UpdateMetadata.
 MAX_QUEUED_COMMANDS: Final = 100
 
 FAILED_COMMAND_PAUSE_MS: Final = 2_000
-"""A broker that failed at a command is told everything after it: what that one said must not be lost."""
+"""After a command failed, the broker receives the full state, so that the content of that command is not
+lost. This is the pause before that.
+"""
 
-# `Delivered`: the broker, and what is done once it has answered a command.
+# `Delivered` is a broker id and a future that is done once the broker has answered the command.
 OnTaken = Callable[[BrokerRegistration, LeaderAndIsr, CommandResult], None]
 Delivered = tuple[int, "asyncio.Future[None]"]
 
@@ -46,8 +48,10 @@ class _Order(NamedTuple):
 
 
 class BrokerPushes:
-    """The outboxes of one term. `on_stale` is called when a broker has seen a newer controller, `on_taken`
-    with what a broker made of a LeaderAndIsr; `everything_for` makes the commands that tell it everything.
+    """The outboxes of one term.
+
+    `on_stale` is called when a broker knows a newer controller. `on_taken` receives a broker's result of a
+    LeaderAndIsr. `everything_for` makes the full commands for a broker.
     """
 
     def __init__(
@@ -70,11 +74,11 @@ class BrokerPushes:
         return max((outbox.length for outbox in self._outboxes.values()), default=0)
 
     def queue_lengths(self) -> dict[int, int]:
-        """By broker. Any thread."""
+        """Returns the length of each broker's queue. Any thread may call it."""
         return {broker_id: outbox.length for broker_id, outbox in list(self._outboxes.items())}
 
     def keep_to(self, brokers: Mapping[int, BrokerRegistration]) -> None:
-        """Close the outboxes of lives that ended; what they held counts as delivered, it is void."""
+        """Closes the outboxes of registrations that ended. Their commands are void and count as delivered."""
         for broker_id, outbox in list(self._outboxes.items()):
             broker = brokers.get(broker_id)
             if broker is None or broker.broker_epoch != outbox.broker.broker_epoch:
@@ -84,7 +88,7 @@ class BrokerPushes:
     def send(
         self, brokers: Mapping[int, BrokerRegistration], commands: Mapping[int, Sequence[Command]]
     ) -> list[Delivered]:
-        """Queue them; each future is done when that command's broker has answered it."""
+        """Queues the commands. Each future is done when the broker has answered the command."""
         delivered: list[Delivered] = []
         if self._is_closed:
             return delivered
@@ -94,13 +98,13 @@ class BrokerPushes:
                 outbox = _Outbox(
                     self._channels,
                     brokers[broker_id],
-                    self._on_stale,
+                    self._end,
                     self._on_taken,
                     partial(self._everything_for, broker_id),
                 )
                 self._outboxes[broker_id] = outbox
             if outbox.length + len(orders) > MAX_QUEUED_COMMANDS:
-                _log.warning("a broker lags behind and is told everything anew", broker_id=broker_id)
+                _log.warning("broker is slow; the full state replaces its queue", broker_id=broker_id)
                 outbox.clear()
                 orders = self._everything_for(broker_id)
             delivered += [(broker_id, outbox.put(command)) for command in orders]
@@ -110,9 +114,13 @@ class BrokerPushes:
         self._is_closed = True
         self.keep_to({})
 
+    def _end(self) -> None:
+        self.close()
+        self._on_stale()
+
 
 class _Outbox:
-    """One life of one broker."""
+    """The commands for one registration of one broker."""
 
     def __init__(
         self,
@@ -145,7 +153,7 @@ class _Outbox:
         return len(self._orders)
 
     def clear(self) -> None:
-        """What is queued is void; it counts as delivered. The command under way is not held back."""
+        """Drops the queued commands, which then count as delivered. The current command continues."""
         for order in self._orders:
             if not order.delivered.done():
                 order.delivered.set_result(None)
@@ -157,7 +165,7 @@ class _Outbox:
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled() and task.exception() is not None:
-            _log.error("commands stop", broker_id=self.broker.broker_id, exc_info=task.exception())
+            _log.error("command delivery failed", broker_id=self.broker.broker_id, exc_info=task.exception())
             self.close()
 
     async def _deliver_all(self) -> None:
@@ -201,12 +209,13 @@ class _Outbox:
 
     def _take_answer(self, command: Command, result: CommandResult) -> None:
         if result.error is ErrorCode.STALE_CONTROLLER_EPOCH:
+            _log.warning("a broker knows a newer controller", broker_id=self.broker.broker_id)
             self._on_stale()
         elif isinstance(command, LeaderAndIsr):
             self._on_taken(self.broker, command, result)
         for partition, code in result.partition_errors.items():
             _log.warning(
-                "command refused for a partition",
+                "broker refused a command for a partition",
                 broker_id=self.broker.broker_id,
                 command=type(command).__name__,
                 partition=str(partition),
@@ -214,11 +223,11 @@ class _Outbox:
             )
 
     def _note_reached(self, *, reason: str = "") -> None:
-        """Told once each way, not at every attempt."""
+        """Logs when the broker becomes unreachable or reachable, but not each attempt."""
         if self._is_reached and reason:
-            _log.info("broker not reached", broker_id=self.broker.broker_id, reason=reason)
+            _log.info("broker unreachable", broker_id=self.broker.broker_id, reason=reason)
         elif not self._is_reached and not reason:
-            _log.info("broker reached again", broker_id=self.broker.broker_id)
+            _log.info("broker reachable again", broker_id=self.broker.broker_id)
         self._is_reached = not reason
 
 

@@ -1,7 +1,7 @@
 """Writes a decision's records to the metadata store and, once they are written, applies them to the state.
 
 `pack_records` packs records into transactions of at most 128 operations and 1 MiB, in the records' order. If
-the store refuses a transaction, its response shows the current values; they are applied, and the decision is
+the store refuses a transaction, its response shows the current values. They are applied, and the decision is
 made again. A transaction whose outcome is unknown is neither a success nor a failure. Writing the
 controller's own key again settles it: every transaction compares that key, so none of the earlier ones can
 take effect any more, and the values read in the same transaction show which of them did.
@@ -44,16 +44,16 @@ from tidelog.metadata.store import (
 
 StoredRecord = Write | Erase
 
-# One key is the shell's own: that of the controller's office.
+# One operation is reserved for the controller's own key.
 MAX_KEYS: Final = MAX_TXN_OPERATIONS - 1
-# Keys of the failure branch's Gets count into the size as well.
+# The keys that the failure branch reads count toward the size, too.
 _BYTES_PER_OPERATION: Final = 2 * 400
 
 
 @dataclass(slots=True)
 class Batch:
-    """One transaction. `keys` are those it compares or writes: a refusal, or an outcome that nobody knows,
-    is judged by what stands there.
+    """One transaction. `keys` are the keys that it compares or writes; if the store refuses it, or if its
+    outcome is unknown, their current values decide.
     """
 
     compares: dict[str, Compare] = field(default_factory=dict)
@@ -68,10 +68,11 @@ class Batch:
 
 
 def pack_records(records: Iterable[StoredRecord | NoteShutdown], state: ClusterState) -> list[list[Batch]]:
-    """Groups of batches: a group may be written side by side, one group after the other.
+    """Returns groups of batches. The batches of a group may be written in parallel; the groups are written
+    one after the other.
 
-    Each compares what its records expect. The new state of a partition that was already there also compares
-    the registration of the leader it names: see `settle_partitions`.
+    Each batch compares the revisions that its records expect. A new state of an existing partition also
+    compares the registration of its leader: see `settle_partitions`.
     """
     stored = [record for record in records if not isinstance(record, NoteShutdown)]
     groups: list[list[Batch]] = []
@@ -81,7 +82,7 @@ def pack_records(records: Iterable[StoredRecord | NoteShutdown], state: ClusterS
             groups.append(batches)
             continue
         for batch in batches:
-            # In one transaction order is no question.
+            # The order within one transaction does not matter.
             if not (groups and len(groups[-1]) == 1 and _joined(groups[-1][0], batch)):
                 groups.append([batch])
     return groups
@@ -120,7 +121,7 @@ def _batch_of(record: StoredRecord, state: ClusterState) -> Batch:
 
 
 def _joined(batch: Batch, other: Batch) -> bool:
-    """Whether `other` went into `batch`."""
+    """Adds `other` to `batch` if it fits. Returns whether it did."""
     if len(batch.keys.keys() | other.keys.keys()) > MAX_KEYS:
         return False
     if batch.size_bytes + other.size_bytes > MAX_TXN_BYTES:
@@ -148,9 +149,9 @@ def _compares_of(record: StoredRecord, state: ClusterState) -> dict[str, Compare
     return compares
 
 
-# How many transactions of one decision are under way at a time, where their order doesn't matter.
+# The most transactions of one decision that are in flight at a time if their order does not matter.
 MAX_TXNS_IN_FLIGHT: Final = 4
-# How long after a store that didn't answer it is asked again.
+# The pause before the next attempt after the store did not answer.
 RETRY_MS: Final = 200
 
 OnUnknown = Callable[[StoreUnavailableError], None]
@@ -159,12 +160,12 @@ _log = structlog.get_logger(__name__)
 
 
 class DeposedError(StoreError):
-    """Another one is the controller, or nobody is."""
+    """This process is no longer the active controller."""
 
 
 class RecordWriter:
-    """Of one term. `is_over` is asked while the store is away; `on_written` is shown each record before it
-    is applied.
+    """The writer of one term. It calls `is_over` while the store is unavailable, and `on_written` with each
+    record before it applies the record.
     """
 
     def __init__(
@@ -183,16 +184,17 @@ class RecordWriter:
         self._on_written = on_written
         self._office_revision = office.mod_revision
         self.maybe_written = 0
-        """Transactions that took effect, or may have for all that is known."""
+        """The number of transactions that took effect or may have taken effect."""
 
     async def write(
         self, records: Iterable[Record], changes: ChangeSet, on_unknown: OnUnknown | None = None
     ) -> bool:
-        """False: something wasn't as expected; it has been read and applied, so decide again.
+        """Writes the records and returns True. If the store's values differ from the expected ones, applies
+        the current values and returns False: the caller must decide again.
 
-        Lasts until it is known what became of every transaction. `on_unknown` is told when the store leaves
-        that open; with it, a decision of which nothing was written then is dropped, and that is raised as
-        StoreUnavailableError. Raises DeposedError.
+        The call lasts until the outcome of every transaction is known. `on_unknown` is called as soon as an
+        outcome is unknown. If it is given and nothing was written, the decision is dropped and
+        StoreUnavailableError is raised. Raises DeposedError.
         """
         stored: list[Record] = []
         for record in records:
@@ -239,7 +241,7 @@ class RecordWriter:
         return not has_conflict
 
     async def _write_at_last(self, batch: Batch, changes: ChangeSet) -> bool:
-        """However often it takes; False if it is refused."""
+        """Retries until the batch is written (True) or refused (False)."""
         self.maybe_written += 1
         while True:
             try:
@@ -258,14 +260,14 @@ class RecordWriter:
         if not result.succeeded:
             own_key, *reads = result.reads
             if own_key is None or own_key.create_revision != self._office.create_revision:
-                raise DeposedError("the controller's key is no longer its own")
+                raise DeposedError("the key /controller no longer belongs to this controller")
             self._office_revision = own_key.mod_revision
             self._apply_read(batch, reads, result.revision, changes)
             return False
         for record in batch.records:
             if isinstance(record, Write):
                 self._on_written(record)
-                # The create_revision matters for brokers' registrations only, which the controller doesn't
+                # The create_revision matters only for registrations of brokers, which the controller does not
                 # write.
                 revision = result.revision
                 self._state.apply(record.entry, revision, revision, changes, is_own=True)
@@ -274,8 +276,8 @@ class RecordWriter:
         return True
 
     async def _took_effect(self, batch: Batch, changes: ChangeSet) -> bool:
-        """Whether `batch`, of unknown outcome, was written. By one of its values, or by all being gone that
-        it erased; a partition's leader may have written over some of it since.
+        """Returns whether `batch`, whose outcome was unknown, was written: one of its values is in the store,
+        or it only deletes keys and all of them are gone. A leader may have overwritten some values since.
         """
         result = await self._void_what_is_under_way(batch.reads)
         found = dict(zip(batch.keys, result.reads, strict=True))
@@ -308,7 +310,7 @@ class RecordWriter:
                 await asyncio.sleep(RETRY_MS / 1000)
                 continue
             if not result.succeeded:
-                raise DeposedError("the controller's key is no longer its own")
+                raise DeposedError("the key /controller no longer belongs to this controller")
             self._office_revision = result.revision
             return result
         raise DeposedError("the term is over")

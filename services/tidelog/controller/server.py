@@ -1,4 +1,6 @@
-"""The controller as a service: it stands for election, serves while it is in office, and stands again."""
+"""The controller as a service: it takes part in the election, serves while it is the active controller, and
+takes part again when its term has ended.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,24 @@ from typing import Any, Final
 
 import structlog
 
+from tidelog.controller.core.commands import full_commands
 from tidelog.controller.core.decision import Context, Decision
 from tidelog.controller.core.state import ClusterState
 from tidelog.controller.election import Office, resign, take_office, until_office_is_vacant
-from tidelog.controller.environment import RandomChance
 from tidelog.controller.metrics import ControllerCounts, Overview
-from tidelog.controller.record_writer import DeposedError
-from tidelog.controller.runner import MAX_PROPAGATION_WAIT_MS, Decide, Term
+from tidelog.controller.pushes import BrokerPushes
+from tidelog.controller.record_writer import DeposedError, RecordWriter
+from tidelog.controller.term import (
+    MAX_PROPAGATION_WAIT_MS,
+    MAX_QUEUED_ITEMS,
+    Decide,
+    Inbox,
+    RandomChance,
+    Term,
+    TermEnd,
+    count_election,
+    report_replicas,
+)
 from tidelog.metadata.lease_keeper import KeptLease, start_lease_keeper
 from tidelog.metadata.store import (
     KeyValue,
@@ -38,9 +51,9 @@ from tidelog.wire.schema import Message
 
 _CORE: Final = "tidelog.controller.core."
 _DECISIONS: Final = {
-    ApiKey.CREATE_TOPICS: ("topics", "create_topics"),
-    ApiKey.DELETE_TOPICS: ("topics", "delete_topics"),
-    ApiKey.CREATE_PARTITIONS: ("topics", "create_partitions"),
+    ApiKey.CREATE_TOPICS: ("topic_creation", "create_topics"),
+    ApiKey.DELETE_TOPICS: ("topic_deletion", "delete_topics"),
+    ApiKey.CREATE_PARTITIONS: ("topic_creation", "create_partitions"),
     ApiKey.ALTER_CONFIGS: ("config_changes", "alter_configs"),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: ("config_changes", "incremental_alter_configs"),
     ApiKey.ELECT_LEADERS: ("elections", "elect_leaders"),
@@ -51,14 +64,15 @@ _DECISIONS: Final = {
     ApiKey.DESCRIBE_CLIENT_QUOTAS: ("client_quotas", "describe_client_quotas"),
 }
 
-# A client that gives no time at all is still better served by brokers that know.
+# The response waits at least this long, because a topic should be usable when its creation is answered.
 MIN_PROPAGATION_WAIT_MS: Final = 1000
 
+# The message is Any, because each decision takes the message class of its API.
 DecideRequest = Callable[[ClusterState, Context, Any, int], Decision[Message]]
 
 
 def decision_for(api_key: int, request: ForwardedRequest) -> tuple[Decide[Message], int]:
-    """(the decision, how long in ms its answer may wait for brokers); raises
+    """Returns the decision and the time in ms that its response may wait for brokers. Raises
     KafkaError(UNSUPPORTED_VERSION).
     """
     decide = _decision(api_key)
@@ -77,37 +91,38 @@ def _decide(
 def _decision(api_key: int) -> DecideRequest:
     found = _DECISIONS.get(ApiKey(api_key)) if api_key in ApiKey.__members__.values() else None
     if found is None:
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The controller doesn't serve API {api_key}.")
+        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"The controller does not serve API {api_key}.")
     module, name = found
     decide: DecideRequest = getattr(import_module(_CORE + module), name)
     return decide
 
 
 RETRY_MS: Final = 500
-# Terms that end as soon as they begin must not chase each other.
+# The pause after a term, so that terms that end immediately do not follow each other in a tight loop.
 AFTER_OFFICE_MS: Final = 100
-# How long a broker that stops waits for the others to take over: bounded, for one of them may be dead too.
+# The longest time that a controlled shutdown waits for other brokers, because one of them may be dead.
 SHUTDOWN_WAIT_MS: Final = 2000
 
 _log = structlog.get_logger(__name__)
 
 
 class Controller:
-    """`ControllerApi` over a metadata store; in one process with the broker or alone.
+    """`ControllerApi` over a metadata store, in one process with the broker or alone.
 
         controller = await Controller.start(store, channels, settings)
         reply = await controller.handle(ApiKey.CREATE_TOPICS, ForwardedRequest(7, CreateTopicsRequest(...)))
         await controller.stop()
 
-    `start` returns when this controller is in office and has read the store, or when it stands by for
-    another; then every call is refused with NOT_CONTROLLER. Brokers may register before or after: each is
-    sent everything (full LeaderAndIsr, then full UpdateMetadata) as soon as its `/brokers/ids/<id>` is there,
-    over `channels.channel(registration)`, so a broker's channel must be attached before it registers.
-    `settings` give node.id (a number among controllers; brokers have their own), num.partitions,
+    `start` returns when this controller is active and has read the store, or when another controller is
+    active. A controller that is not active refuses every call with NOT_CONTROLLER. Brokers may register
+    before or after `start`. Each broker receives a full LeaderAndIsr and a full UpdateMetadata over
+    `channels.channel(registration)` as soon as its `/brokers/ids/<id>` exists, so a broker's channel must be
+    attached before the broker registers.
+
+    `settings` contain node.id (controllers are numbered independently of brokers), num.partitions,
     default.replication.factor, delete.topic.enable, leader.imbalance.*, the session's timeouts and the
-    defaults of topics. `rpc_address` ("host:port") is where brokers call this controller when it is in
-    office, "" in one process with them.
-    `counts` and `overview` are for metrics.
+    defaults of topics. `rpc_address` is the "host:port" at which brokers call the active controller, and ""
+    if they are in the same process. `counts` and `overview` are for metrics.
     """
 
     def __init__(
@@ -126,7 +141,7 @@ class Controller:
         self._chance = chance
         self._rpc_address = rpc_address
         self.failed: asyncio.Future[Exception] = asyncio.get_running_loop().create_future()
-        """Done, with the reason, if this controller can't go on."""
+        """Done, with the reason, if this controller cannot continue."""
         self.counts = ControllerCounts()
         self._lease: KeptLease | None = None
         self._lease_lost = asyncio.Event()
@@ -147,8 +162,8 @@ class Controller:
         randomness: random.Random | None = None,
         rpc_address: str = "",
     ) -> Controller:
-        """Raises what keeps a controller from working at all: StoreUnavailableError, InvalidEntryError. Later
-        it waits for a store that is away, for as long as that takes.
+        """Starts a controller. Raises StoreUnavailableError and InvalidEntryError. Later, the controller
+        waits for an unavailable store without a limit.
         """
         chance = RandomChance(randomness or random.SystemRandom())
         controller = cls(store, channels, settings, clock or SystemClock(), chance, rpc_address)
@@ -159,13 +174,14 @@ class Controller:
         if controller._task.done():
             decided.cancel()
             task = controller._task
-            await controller.stop()  # or its lease would hold an office that nobody serves
+            # otherwise its lease would keep the key of a controller that does not serve
+            await controller.stop()
             await task
         return controller
 
     async def stop(self) -> None:
-        """Give up the office and the lease. Safe to call twice; requests under way fail with
-        NOT_CONTROLLER.
+        """Resigns and gives up the lease. Requests in progress fail with NOT_CONTROLLER. It may be called
+        repeatedly.
         """
         if self._task is None:
             return
@@ -177,27 +193,29 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """In office, as far as it knows."""
+        """Whether this is the active controller, as far as it knows."""
         return self._term is not None
 
     def why_not_ready(self) -> str | None:
-        """None in office, or standing by with a lease to take it with."""
+        """Returns the reason why this controller is not ready, or None if it is active or stands by with a
+        lease.
+        """
         if self.is_active:
             return None
         if self._task is None or self._lease is None or self._lease_lost.is_set():
-            return "without a lease"
+            return "no lease"
         if self._term_under_way is not None:
-            return "taking office"
-        return None if self._decided.is_set() else "standing for office"
+            return "becoming the active controller"
+        return None if self._decided.is_set() else "waiting for the first election"
 
     def overview(self) -> Overview:
-        """The cluster as it stands, for metrics; from any thread."""
+        """Returns the cluster's numbers for metrics. Any thread may call it."""
         term = self._term
         return Overview() if term is None else term.overview()
 
     @property
     def lease_renewed_s(self) -> float | None:
-        """When the lease was last renewed, by the monotonic clock. Any thread, as the next."""
+        """The time of the lease's last renewal, in seconds of the monotonic clock. Any thread may read it."""
         lease = self._lease
         return None if lease is None else lease.renewed_s
 
@@ -207,7 +225,7 @@ class Controller:
 
     @property
     def controller_epoch(self) -> int | None:
-        """Of the term under way."""
+        """The epoch of the current term; None if this controller is not active."""
         return self._term.controller_epoch if self._term is not None else None
 
     async def handle(self, api_key: int, request: ForwardedRequest) -> Message:
@@ -229,7 +247,7 @@ class Controller:
 
     def _active_term(self) -> Term:
         if self._term is None:
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the controller.")
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "This is not the active controller.")
         return self._term
 
     async def _run(self) -> None:
@@ -239,18 +257,18 @@ class Controller:
             except LeaseNotFoundError:
                 self._lease_lost.set()
             except DeposedError as error:
-                _log.warning("no longer the controller", reason=str(error))
+                _log.warning("no longer the active controller", reason=str(error))
                 await asyncio.sleep(AFTER_OFFICE_MS / 1000)
             except StoreError as error:
                 if not self._decided.is_set():
                     raise
-                _log.warning("the controller starts over", reason=str(error))
+                _log.warning("the metadata store failed; the controller tries again", reason=str(error))
                 await asyncio.sleep(RETRY_MS / 1000)
             except Exception:
-                # A fault in the term. It must not hold the office and do nothing: another may do better.
+                # This is a fault of the term. The controller resigns, because another one may do better.
                 if not self._decided.is_set():
                     raise
-                _log.exception("the controller has failed and starts over")
+                _log.exception("unexpected error; the controller tries again")
                 await asyncio.sleep(RETRY_MS / 1000)
 
     async def _elected(self) -> Office:
@@ -267,7 +285,9 @@ class Controller:
             await self._until_vacant_or_lease_lost(outcome)
 
     async def _until_vacant_or_lease_lost(self, holder: KeyValue) -> None:
-        """One that stands by needs its lease at the moment when the office is vacant, not later."""
+        """Waits until the key of the active controller is gone or this controller's lease is lost. A
+        controller that stands by must have a lease at the moment of the election.
+        """
         vacant = asyncio.ensure_future(until_office_is_vacant(self._store, holder))
         lost = asyncio.ensure_future(self._lease_lost.wait())
         try:
@@ -297,27 +317,18 @@ class Controller:
             self._term_under_way.depose("the controller's lease has ended")
 
     async def _hold_office(self, office: Office) -> None:
-        term = Term(
-            self._store,
-            self._channels,
-            self._settings,
-            office,
-            controller_id=self._settings.node_id,
-            clock=self._clock,
-            chance=self._chance,
-            counts=self.counts,
-        )
+        term = self._new_term(office)
         self._term_under_way = term
         is_failed = True
         try:
             await term.begin()
-            _log.info("in office as controller", controller_epoch=office.controller_epoch)
+            _log.info("became the active controller", controller_epoch=office.controller_epoch)
             self._term = term
             self.counts.is_active = True
             self._decided.set()
             await term.serve()
         except StoreUnavailableError:
-            is_failed = False  # still in office, for all that is known
+            is_failed = False  # it is still the active controller, as far as it knows
             raise
         finally:
             self._term = self._term_under_way = None
@@ -326,17 +337,54 @@ class Controller:
             if is_failed:
                 await self._resign(office)
 
+    def _new_term(self, office: Office) -> Term:
+        settings, state, end = self._settings, ClusterState(), TermEnd()
+        inbox: Inbox = asyncio.Queue(MAX_QUEUED_ITEMS)
+        pushes = BrokerPushes(
+            self._channels,
+            on_stale=partial(end.depose, "a broker knows a newer controller"),
+            on_taken=partial(report_replicas, state, inbox),
+            everything_for=partial(
+                full_commands,
+                state,
+                controller_id=settings.node_id,
+                controller_epoch=office.controller_epoch,
+            ),
+        )
+        writer = RecordWriter(
+            self._store,
+            office,
+            state,
+            is_over=end.has_come,
+            on_written=partial(count_election, state, self.counts),
+        )
+        return Term(
+            self._store,
+            settings,
+            office,
+            state,
+            inbox=inbox,
+            pushes=pushes,
+            writer=writer,
+            end=end,
+            clock=self._clock,
+            chance=self._chance,
+            counts=self.counts,
+        )
+
     async def _resign(self, office: Office) -> None:
-        """A term that is over never comes back under its epoch, also where the key is still there."""
+        """Gives up the key, even if it still belongs to this controller, so that the epoch of a term that
+        ended is never used again.
+        """
         try:
             await resign(self._store, office)
         except StoreUnavailableError as error:
-            _log.warning("the office is not given up yet", reason=str(error))
+            _log.warning("the key /controller could not be deleted", reason=str(error))
 
     def _note_failure(self, task: asyncio.Task[None]) -> None:
         if task.cancelled():
             return
         error = task.exception()
-        _log.error("the controller has failed", exc_info=error)
+        _log.error("the controller failed", exc_info=error)
         if isinstance(error, Exception) and not self.failed.done():
             self.failed.set_result(error)

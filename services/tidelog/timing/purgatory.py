@@ -1,19 +1,20 @@
-"""Delayed operations: requests that wait for something to happen, but not for ever.
+"""Delayed operations: requests that wait for a condition or for their timeout.
 
-An acks=all produce waits for the high watermark, a fetch for `fetch.min.bytes`. Each is watched under keys
-(usually partitions); whoever changes what a key stands for calls `check_and_complete(key)`. An operation
-completes exactly once: by its condition, by its deadline, or by being cancelled with its connection.
+A produce with acks=all waits for the high watermark, a fetch waits for `fetch.min.bytes`. Each operation is
+watched under keys, usually partitions. Code that changes the state behind a key calls
+`check_and_complete(key)`. An operation completes exactly once: by its condition, by its deadline, or because
+it is cancelled with its connection.
 
-Semantics of Kafka's `DelayedOperationPurgatory` (org.apache.kafka.server.purgatory) on one event loop: no
-locks, and a completed operation leaves all its watch lists at once, so there are no stale entries to purge
-(`fetch.purgatory.purge.interval.requests` has nothing to do here) and memory is bounded by what is really
-waiting.
+The semantics are those of Kafka's `DelayedOperationPurgatory` (org.apache.kafka.server.purgatory), on one
+event loop. There are no locks. A completed operation leaves all its watch lists at once, so no stale entries
+have to be purged (`fetch.purgatory.purge.interval.requests` has no effect), and the operations that wait
+bound the memory.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from tidelog.model.instants import MonotonicMs
 from tidelog.timing.timer import Callback, Timer
@@ -23,31 +24,30 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 class DelayedOperation:
-    """Subclass and override `try_complete`, `on_complete` and, where it matters, `on_expire`.
-
-    Subclasses with `__slots__` stay slotted.
+    """An operation that waits. Subclasses override `try_complete`, `on_complete` and, if necessary,
+    `on_expire`. Subclasses may declare `__slots__`.
     """
 
     __slots__ = ("_keys", "_timer_entry", "is_done")
 
     def __init__(self) -> None:
         self.is_done = False
-        """True from the moment it is completed, expired or cancelled."""
+        """True once the operation is completed, expired or cancelled."""
         self._keys: tuple[Hashable, ...] = ()
         self._timer_entry: TimerEntry[Callback] | None = None
 
     def try_complete(self) -> bool:
-        """Does the condition hold? A check without side effects that others can see; called often."""
+        """Returns whether the condition holds. It is called often and must have no side effects."""
         raise NotImplementedError
 
     def on_complete(self) -> None:
-        """Called exactly once, however it ended except by `cancel`: answer the request from the state of
-        now.
+        """Answers the request from the current state. It is called exactly once, unless the operation is
+        cancelled.
         """
         raise NotImplementedError
 
     def on_expire(self) -> None:
-        """Called just before `on_complete` if the deadline came first."""
+        """Is called just before `on_complete` if the deadline passes first."""
 
 
 FailureHandler: TypeAlias = Callable[[DelayedOperation, Exception], None]
@@ -56,8 +56,8 @@ FailureHandler: TypeAlias = Callable[[DelayedOperation, Exception], None]
 class Purgatory(Generic[Key]):
     """The operations that wait, by key.
 
-    `on_failure(operation, error)` hears of an operation whose own code raised; that operation is over, the
-    others and the caller (who may be another connection's produce) go on.
+    `on_failure(operation, error)` is called if an operation's own code raises. That operation is over. The
+    other operations and the caller, which may serve another connection, continue.
     """
 
     __slots__ = ("_delayed", "_on_failure", "_timer", "_watched", "expired_total", "name")
@@ -66,27 +66,27 @@ class Purgatory(Generic[Key]):
         self.name = name
         self._timer = timer
         self._on_failure = on_failure
-        self._watched: dict[Any, dict[DelayedOperation, None]] = {}
+        self._watched: dict[Hashable, dict[DelayedOperation, None]] = {}
         self._delayed: dict[DelayedOperation, None] = {}
         self.expired_total = 0
 
     def __len__(self) -> int:
-        """How many operations wait (each counted once, whatever the number of its keys)."""
+        """Returns the number of operations that wait. An operation with several keys counts once."""
         return len(self._delayed)
 
     @property
     def watched_count(self) -> int:
-        """How many (key, operation) pairs are watched; Kafka's PurgatorySize."""
+        """The number of watched (key, operation) pairs, Kafka's PurgatorySize."""
         return sum(map(len, self._watched.values()))
 
     @property
     def key_count(self) -> int:
-        """How many keys have anybody waiting."""
+        """The number of keys under which operations wait."""
         return len(self._watched)
 
     def watch(self, operation: DelayedOperation, keys: Iterable[Key], deadline_ms: MonotonicMs) -> bool:
-        """Complete the operation now if its condition holds or its deadline (on the timer's clock) has
-        passed; otherwise park it under `keys`. True if it is over.
+        """Completes the operation if its condition holds or its deadline, on the timer's clock, has passed.
+        Otherwise parks it under `keys`. Returns whether the operation is over.
         """
         if operation.is_done or self._try(operation):
             return True
@@ -107,15 +107,15 @@ class Purgatory(Generic[Key]):
         return False
 
     def check_and_complete(self, key: Key) -> int:
-        """Something about `key` changed: complete whatever can be; how many were completed."""
+        """Completes the operations under `key` whose condition holds. Returns their number."""
         operations = self._watched.get(key)
         if operations is None:
             return 0
-        # A copy: completing one may watch or complete others under the same key.
+        # This is a copy because completing an operation may watch or complete others under the same key.
         return sum(1 for operation in tuple(operations) if not operation.is_done and self._try(operation))
 
     def complete(self, operation: DelayedOperation) -> bool:
-        """Complete it now whatever its condition says; False if it was over already."""
+        """Completes the operation regardless of its condition. Returns False if it was already over."""
         if operation.is_done:
             return False
         self._finish(operation)
@@ -123,18 +123,22 @@ class Purgatory(Generic[Key]):
         return True
 
     def cancel(self, operation: DelayedOperation) -> bool:
-        """Forget it without an answer (its connection is gone); False if it was over already."""
+        """Ends the operation without an answer, because its connection is closed. Returns False if it was
+        already over.
+        """
         if operation.is_done:
             return False
         self._finish(operation)
         return True
 
     def complete_key(self, key: Key) -> int:
-        """Complete everything under `key`, its condition or not (the partition moved away); how many."""
+        """Completes every operation under `key` regardless of its condition, for example because the
+        partition has another leader. Returns their number.
+        """
         return sum(1 for operation in tuple(self._watched.get(key, ())) if self.complete(operation))
 
     def expire_all(self) -> int:
-        """Expire whatever waits, as at a shutdown; how many there were."""
+        """Expires every operation, for a shutdown. Returns their number."""
         waiting = tuple(self._delayed)
         for operation in waiting:
             self._expire(operation)
@@ -173,7 +177,7 @@ class Purgatory(Generic[Key]):
     def _finish(self, operation: DelayedOperation) -> None:
         operation.is_done = True
         if operation._timer_entry is None:
-            return  # it never had to wait
+            return  # it completed at once and was never parked
         operation._timer_entry.cancel()
         operation._timer_entry = None
         del self._delayed[operation]

@@ -1,4 +1,4 @@
-"""Timers that run callbacks: the timing wheel behind one wake-up of the event loop."""
+"""Timers that run callbacks. A timing wheel drives them with one wake-up of the event loop at a time."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ _START_MS = MonotonicMs(0)
 
 
 class Timer(Protocol):
-    """Runs callbacks at deadlines; the event loop's in production, virtual time in tests and in the
-    simulator.
+    """Runs callbacks at deadlines: on the event loop's clock in production, in virtual time in tests and in
+    the simulator.
     """
 
     def monotonic_ms(self) -> MonotonicMs:
-        """The monotonic clock, in milliseconds, that deadlines are on."""
+        """Returns the time on the clock of the deadlines."""
 
     def add(self, callback: Callback, deadline_ms: MonotonicMs) -> TimerEntry[Callback]:
-        """Run `callback` once at `deadline_ms` or soon after; never from within this call."""
+        """Runs `callback` once at `deadline_ms` or soon after, but never during this call."""
 
 
 class LoopTimer:
-    """A timing wheel driven by one `call_at` for its next bucket: with no timers pending, the loop isn't
-    woken at all.
+    """A timing wheel that one `call_at` of the event loop drives, at the time of its next bucket. Without
+    pending timers, the loop is not woken.
 
-    A callback that raises is reported to the loop's exception handler; the others run.
+    If a callback raises, the loop's exception handler reports the error, and the other callbacks still run.
     """
 
     __slots__ = ("_handle", "_loop", "_wake_up_ms", "_wheel")
@@ -47,11 +47,11 @@ class LoopTimer:
         return len(self._wheel)
 
     def monotonic_ms(self) -> MonotonicMs:
-        """The loop's clock, rounded down to a millisecond."""
+        """Returns the loop's clock, rounded down to a millisecond."""
         return MonotonicMs(int(self._loop.time() * _MS_PER_S))
 
     def add(self, callback: Callback, deadline_ms: MonotonicMs) -> TimerEntry[Callback]:
-        """Run `callback` when the loop's clock has reached `deadline_ms`."""
+        """Runs `callback` when the loop's clock has reached `deadline_ms`."""
         wheel = self._wheel
         wheel.skip_idle(self.monotonic_ms())
         entry = wheel.add(callback, deadline_ms)
@@ -60,13 +60,11 @@ class LoopTimer:
         return entry
 
     def add_after(self, callback: Callback, delay_ms: float) -> TimerEntry[Callback]:
-        """Run `callback` once `delay_ms` has passed in full (rounded up to the next millisecond of the
-        clock).
-        """
+        """Runs `callback` after at least `delay_ms`, rounded up to the next millisecond of the clock."""
         return self.add(callback, MonotonicMs(math.ceil(self._loop.time() * _MS_PER_S + delay_ms)))
 
     def close(self) -> None:
-        """No callback runs any more."""
+        """Stops the timer: no more callbacks run."""
         if self._handle is not None:
             self._handle.cancel()
         self._handle = None
@@ -87,7 +85,8 @@ class LoopTimer:
 
     def _wake_up(self) -> None:
         self._handle = None
-        # The loop may call up to its clock's resolution early: what it was woken for counts as due.
+        # The loop may wake up too early by its clock's resolution. The bucket of this wake-up is due in any
+        # case.
         now_ms = max(self.monotonic_ms(), MonotonicMs(int(self._wake_up_ms)))
         for callback in self._wheel.advance(now_ms):
             try:
@@ -101,7 +100,7 @@ class LoopTimer:
 
 
 class VirtualTimer:
-    """Timers on a clock that only `advance` moves; for tests and the simulator."""
+    """A timer whose clock only `advance` moves, for tests and the simulator."""
 
     __slots__ = ("_now_ms", "_wheel")
 
@@ -119,12 +118,12 @@ class VirtualTimer:
         return self._wheel.add(callback, deadline_ms)
 
     def next_expiry_ms(self) -> MonotonicMs | None:
-        """Where `advance` has to go for anything to happen."""
+        """Returns the next time to which `advance` must move for a callback to run, or None."""
         return self._wheel.next_expiry_ms()
 
     def advance(self, now_ms: MonotonicMs) -> int:
-        """Move to `now_ms`, running what is due, also what those callbacks add; the number of callbacks
-        run.
+        """Moves the clock to `now_ms` and runs the callbacks that are due, including those that callbacks
+        add. Returns their number.
         """
         count = 0
         self._now_ms = max(self._now_ms, now_ms)

@@ -1,14 +1,14 @@
-"""Hierarchical timing wheel: many timers, most of which are cancelled before they expire.
+"""A hierarchical timing wheel for many timers, most of which are cancelled before they expire.
 
-The lowest wheel has `wheel_size` buckets of `tick_ms` each. What lies beyond it goes to an overflow wheel,
-made on demand, whose tick is the whole interval of the one below: with the defaults 1 ms x 20, 20 ms x 20,
-400 ms x 20 and so on. When a bucket's start is reached its entries cascade to the wheels below, or expire.
-Adding and cancelling are O(1) (O(wheels) for the first search, a handful). The only ordered structure is a
-heap of *buckets*, each of which is in it at most once, so whoever drives the wheel sleeps until
-`next_expiry_ms` and never ticks in vain.
+The lowest wheel has `wheel_size` buckets of `tick_ms` each. Later deadlines go to an overflow wheel, which is
+made when it is needed. Its tick is the whole interval of the wheel below: with the defaults 1 ms x 20,
+20 ms x 20, 400 ms x 20 and so on. When the start of a bucket is reached, its entries cascade to the wheels
+below or expire. Adding and cancelling a timer take O(1). The only ordered structure is a heap of *buckets*.
+Each bucket is in it at most once, so the owner of the wheel sleeps until `next_expiry_ms` and never wakes up
+at a tick without timers.
 
-Structure as in Kafka's `TimingWheel` and `SystemTimer` (org.apache.kafka.server.util.timer). Pure: time is an
-argument, milliseconds on whatever clock the owner chose.
+The structure is that of Kafka's `TimingWheel` and `SystemTimer` (org.apache.kafka.server.util.timer). The
+wheel reads no clock: time is an argument.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _START_MS = MonotonicMs(0)
 
 
 class TimerEntry(Generic[Task]):
-    """One timer: what to give back when `deadline_ms` is reached."""
+    """One timer, with the task that the wheel returns when `deadline_ms` is reached."""
 
     __slots__ = ("_bucket", "_wheels", "deadline_ms", "task")
 
@@ -39,11 +39,11 @@ class TimerEntry(Generic[Task]):
 
     @property
     def is_pending(self) -> bool:
-        """False once expired or cancelled."""
+        """False once the timer has expired or is cancelled."""
         return self._bucket is not None
 
     def cancel(self) -> bool:
-        """Take the timer out; True if it was still pending. Any number of times, at any time."""
+        """Removes the timer. Returns whether it was still pending. It may be called repeatedly."""
         bucket = self._bucket
         if bucket is None:
             return False
@@ -54,7 +54,7 @@ class TimerEntry(Generic[Task]):
 
 
 class _Bucket(Generic[Task]):
-    """The timers whose deadlines fall into one tick of one wheel; a dict keeps their order and forgets in
+    """The timers whose deadlines are in one tick of one wheel. A dict keeps their order and removes one in
     O(1).
     """
 
@@ -66,7 +66,9 @@ class _Bucket(Generic[Task]):
 
 
 class _Wheel(Generic[Task]):
-    """One level: `wheel_size` buckets of `tick_ms`, from `current_ms` (a multiple of the tick) on."""
+    """One level: `wheel_size` buckets of `tick_ms`, the first of which starts at `current_ms`, a multiple of
+    the tick.
+    """
 
     __slots__ = ("buckets", "current_ms", "interval_ms", "overflow", "tick_ms")
 
@@ -87,8 +89,8 @@ class _Wheel(Generic[Task]):
 class TimingWheel(Generic[Task]):
     """The stack of wheels and the queue of their buckets.
 
-    `advance(now_ms)` gives the tasks whose deadline's tick has come, in order of the ticks. A deadline that
-    is not after the current tick is due at the next `advance`, whatever time that is.
+    `advance(now_ms)` returns the tasks whose deadline's tick has come, in the order of the ticks. A deadline
+    in the current tick or before it is due at the next `advance`.
     """
 
     __slots__ = ("_due", "_pending_count", "_queue", "_queued_count", "_wheel", "_wheel_size")
@@ -111,17 +113,17 @@ class TimingWheel(Generic[Task]):
         self._pending_count = 0
 
     def __len__(self) -> int:
-        """How many timers are pending."""
+        """Returns the number of pending timers."""
         return self._pending_count
 
     @property
     def current_ms(self) -> MonotonicMs:
-        """Start of the tick that the lowest wheel stands at."""
+        """The start of the lowest wheel's current tick."""
         return self._wheel.current_ms
 
     @property
     def wheel_count(self) -> int:
-        """How many wheels have been made so far."""
+        """The number of wheels that have been made."""
         count, wheel = 1, self._wheel
         while wheel.overflow is not None:
             count, wheel = count + 1, wheel.overflow
@@ -129,13 +131,13 @@ class TimingWheel(Generic[Task]):
 
     @property
     def queued_bucket_count(self) -> int:
-        """How many buckets wait in the queue: at most `wheel_size` per wheel, however many timers there
-        are.
+        """The number of buckets in the queue: at most `wheel_size` for each wheel, regardless of the number
+        of timers.
         """
         return len(self._queue)
 
     def add(self, task: Task, deadline_ms: MonotonicMs) -> TimerEntry[Task]:
-        """A pending timer for `task`; cancel it through the entry."""
+        """Adds a timer for `task`. The returned entry can cancel it."""
         entry = TimerEntry(self, task, deadline_ms)
         self._pending_count += 1
         if not self._place(entry):
@@ -144,7 +146,7 @@ class TimingWheel(Generic[Task]):
         return entry
 
     def advance(self, now_ms: MonotonicMs) -> list[Task]:
-        """Tasks that are due at `now_ms`, each once; the clock stands at `now_ms` afterwards."""
+        """Moves the clock to `now_ms` and returns the tasks that are due, each once."""
         expired: list[Task] = []
         self._expire_due(expired)
         queue = self._queue
@@ -158,13 +160,13 @@ class TimingWheel(Generic[Task]):
                     entry._bucket = None
                     self._pending_count -= 1
                     expired.append(entry.task)
-        # Every bucket that starts at or before now is empty, so the wheels may stand at now itself.
+        # Every bucket that starts at or before `now_ms` is empty, so the wheels may move to `now_ms` itself.
         self._wheel.advance(now_ms)
         return expired
 
     def skip_idle(self, now_ms: MonotonicMs) -> None:
-        """Move the clock on if nothing expires before `now_ms`, so that a timer added after an idle hour
-        goes to a low wheel at once rather than cascading down to it.
+        """Moves the clock forward if nothing expires before `now_ms`. A timer that is added after a long idle
+        time then goes to a low wheel at once and need not cascade down to it.
         """
         if now_ms > self._wheel.current_ms:
             next_expiry_ms = self.next_expiry_ms()
@@ -172,8 +174,8 @@ class TimingWheel(Generic[Task]):
                 self._wheel.advance(now_ms)
 
     def next_expiry_ms(self) -> MonotonicMs | None:
-        """When `advance` must be called next: the start of the first bucket that holds a timer; None if
-        none does.
+        """Returns the time at which `advance` must be called next: the start of the first bucket with a
+        timer, or None.
         """
         if self._due.entries:
             return self._wheel.current_ms
@@ -182,7 +184,7 @@ class TimingWheel(Generic[Task]):
             expiration_ms, _, bucket = queue[0]
             if bucket.entries:
                 return expiration_ms
-            # All its timers were cancelled: nobody needs to wake up for it.
+            # All timers of the bucket were cancelled.
             heapq.heappop(queue)
             bucket.expiration_ms = _NOT_QUEUED
         return None
@@ -196,8 +198,8 @@ class TimingWheel(Generic[Task]):
             self._due.entries = {}
 
     def _place(self, entry: TimerEntry[Task]) -> bool:
-        """Put the entry into the lowest wheel that reaches its deadline; False if its tick has come
-        already.
+        """Puts the entry into the lowest wheel that reaches its deadline. Returns False if the deadline's
+        tick has already come.
         """
         deadline_ms = entry.deadline_ms
         wheel = self._wheel

@@ -14,9 +14,9 @@ import pytest
 from tidelog.controller.core.decision import ABSENT, Context, ControllerRules, Decision, NoteShutdown, Write
 from tidelog.controller.core.elections import effective_min_isr, eligible_after, settle_partitions
 from tidelog.controller.core.state import ChangeSet, ClusterState
-from tidelog.controller.core.topics import create_topics
-from tidelog.controller.environment import RandomChance, rules_from
+from tidelog.controller.core.topic_creation import create_topics
 from tidelog.controller.server import Controller
+from tidelog.controller.term import RandomChance, rules_from
 from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, TopicConfigEntry, broker_key
 from tidelog.metadata.file_store import FileMetadataStore
 from tidelog.metadata.lease_keeper import LeaseKeeper

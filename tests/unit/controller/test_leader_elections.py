@@ -12,7 +12,7 @@ from tidelog.controller.core.commands import commands_for
 from tidelog.controller.core.elections import elect_leaders, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
 from tidelog.controller.core.state import ChangeSet
-from tidelog.controller.core.topics import create_topics
+from tidelog.controller.core.topic_creation import create_topics
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, UpdateMetadata
@@ -92,7 +92,7 @@ def test_rebirth_without_a_death_seen_is_a_death_and_a_birth(core: MakeCore) -> 
     cluster.birth(1)
     state = cluster.partition("t")
     assert (state.leader, state.isr, state.leader_epoch) == (2, (2,), 1)
-    assert cluster.changes.died == {1}
+    assert cluster.changes.unregistered == {1}
 
 
 _LIVES = st.lists(st.tuples(st.booleans(), st.integers(1, 4)), max_size=30)

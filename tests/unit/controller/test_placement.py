@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelog.controller.core.placement import place_replicas
-from tidelog.controller.environment import RandomChance
+from tidelog.controller.core.topic_creation import place_replicas
+from tidelog.controller.term import RandomChance
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
 

@@ -21,9 +21,10 @@ from tidelog.controller.core.decision import Context, Decision, NoteShutdown
 from tidelog.controller.core.elections import balance_leaders, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
 from tidelog.controller.core.state import ChangeSet, ClusterState
-from tidelog.controller.core.topics import create_partitions, create_topics, delete_topics, finish_half_done
-from tidelog.controller.environment import RandomChance, rules_from
+from tidelog.controller.core.topic_creation import create_partitions, create_topics
+from tidelog.controller.core.topic_deletion import delete_topics, finish_half_done
 from tidelog.controller.record_writer import Batch, pack_records
+from tidelog.controller.term import RandomChance, rules_from
 from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, broker_key, decode_entry
 from tidelog.metadata.store import Delete, KeySpace, Put
 from tidelog.model.brokers import Endpoint

@@ -290,7 +290,7 @@ def test_a_failed_decision_of_its_own_starts_the_controller_over(
             raise RuntimeError("a fault")
 
         with monkeypatch.context() as patch:
-            patch.setattr("tidelog.controller.runner.settle_partitions", broken)
+            patch.setattr("tidelog.controller.term.settle_partitions", broken)
             await cluster.death(1)
             await cluster.until(lambda: not cluster.controller.is_active)
         await cluster.until(lambda: cluster.controller.is_active)

@@ -1,3 +1,4 @@
-"""The controller's decisions: state from the store's records, records out. No I/O, no clock, no randomness
-of its own.
+"""The controller's decisions: functions from the state of the metadata store to the records to write.
+
+They do no I/O, read no clock and take randomness as an argument.
 """

@@ -21,30 +21,31 @@ def allocate_producer_ids(
     check_broker_epoch(state, broker_id, broker_epoch)
     first = state.next_producer_id
     if first > _MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids have been handed out.")
+        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids are allocated.")
     entry = ProducerIdBlockEntry(broker_id, first, PRODUCER_ID_BLOCK_SIZE)
     return Decision((Write(entry),), ProducerIdBlock(first))
 
 
 def check_broker_epoch(state: ClusterState, broker_id: int, broker_epoch: int) -> None:
-    """Raises KafkaError(BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH)."""
+    """Raises KafkaError(BROKER_ID_NOT_REGISTERED, STALE_BROKER_EPOCH) unless this registration is current."""
     broker = state.brokers.get(broker_id)
     if broker is None:
         raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {broker_id} is not registered.")
     if broker.broker_epoch != broker_epoch:
         raise KafkaError(
             ErrorCode.STALE_BROKER_EPOCH,
-            f"Broker {broker_id} has epoch {broker.broker_epoch} by now, not {broker_epoch}.",
+            f"Broker {broker_id} has epoch {broker.broker_epoch}, not {broker_epoch}.",
         )
 
 
 def controlled_shutdown(
     state: ClusterState, context: Context, broker_id: int, broker_epoch: int
 ) -> Decision[tuple[TopicPartition, ...]]:
-    """Answers what it still leads: partitions for which nobody else is in sync. It may ask again.
+    """Moves leadership away from a broker and removes it from ISRs. The reply names the partitions that it
+    still leads because no other replica is in sync. The broker may ask again.
 
-    From here on it is elected nowhere, and where it left the ISR the leader epoch has grown, so that its
-    fetches no longer count and it can't come back into the ISR in this life.
+    The broker is not elected for the rest of this registration. In the partitions whose ISR it left, the
+    leader epoch has grown, so its fetches no longer count and it cannot join the ISR again.
     """
     check_broker_epoch(state, broker_id, broker_epoch)
     records: list[Record] = [NoteShutdown(broker_id, broker_epoch)]
@@ -67,7 +68,7 @@ def _without(
     stored: StoredPartition,
     broker_id: int,
 ) -> PartitionStateEntry | None:
-    """None: it has to stay, for nobody else could lead."""
+    """Returns the state without the broker, or None if no other replica could lead."""
     before = stored.state
     roll = call_roll(state, replicas, stored)
     successors = [

@@ -1,5 +1,5 @@
-"""AlterClientQuotas and DescribeClientQuotas (KIP-546): stored and shown; enforcing them is the brokers'
-part.
+"""AlterClientQuotas and DescribeClientQuotas (KIP-546). The controller stores and describes quotas; brokers
+enforce them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidelog.wire.messages import describe_client_quotas as describe
 _USER, _CLIENT_ID, _IP = "user", "client-id", "ip"
 _ENTITY_TYPES: Final = frozenset({_USER, _CLIENT_ID, _IP})
 _INT32_MAX: Final = 2**31 - 1
-# Quota key -> whether it must be a whole number.
+# Maps each quota key to whether its value must be an integer.
 _USER_AND_CLIENT_QUOTAS: Final[Mapping[str, bool]] = {
     "producer_byte_rate": True,
     "consumer_byte_rate": True,
@@ -30,7 +30,7 @@ _IP_QUOTAS: Final[Mapping[str, bool]] = {"connection_creation_rate": True}
 
 
 class MatchType(IntEnum):
-    """Of a describe filter: this name, the default entity, or any that is named or default."""
+    """The match types of a describe filter: an exact name, the default entity, or any entity."""
 
     EXACT = 0
     DEFAULT = 1
@@ -93,7 +93,7 @@ def describe_client_quotas(
 
 
 def _filter(components: Sequence[describe.ComponentData]) -> dict[str, describe.ComponentData]:
-    """The components by entity type. Refusals are those of Kafka's `ClientQuotasImage`."""
+    """Returns the filter's components by entity type. Raises the errors of Kafka's `ClientQuotasImage`."""
     wanted: dict[str, describe.ComponentData] = {}
     for component in components:
         kind = component.entity_type
@@ -111,7 +111,7 @@ def _filter(components: Sequence[describe.ComponentData]) -> dict[str, describe.
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid filter for {kind}: {problem}")
         wanted[kind] = component
     if _IP in wanted and len(wanted) > 1:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid filter: ip can't stand beside user or client-id")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid filter: ip cannot be combined with other types")
     return wanted
 
 
@@ -137,13 +137,14 @@ def _entity(parts: Sequence[_EntityPart]) -> QuotaEntity:
     if not kinds:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid empty client quota entity")
     if len(set(kinds)) != len(kinds):
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid client quota entity: an entity type comes twice")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid client quota entity: duplicate entity type")
     unknown = sorted(set(kinds) - _ENTITY_TYPES)
     if unknown:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unhandled client quota entity type: {unknown[0]}")
     if _IP in kinds and len(kinds) > 1:
         raise KafkaError(
-            ErrorCode.INVALID_REQUEST, "Invalid client quota entity: ip can't stand beside user or client-id"
+            ErrorCode.INVALID_REQUEST,
+            "Invalid client quota entity: ip cannot be combined with other types",
         )
     if any(part.entity_name == "" for part in parts):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid client quota entity: an empty name")
@@ -166,8 +167,8 @@ def _changed(
         if not math.isfinite(value) or value <= 0:
             raise KafkaError(ErrorCode.INVALID_REQUEST, f"Quota {key} must be greater than 0")
         if accepted[key] and not value.is_integer():
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key} must be a whole number, not {value}")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"{key} must be an integer, not {value}")
         if key in _IP_QUOTAS and value > _INT32_MAX:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Quota {key} can't be larger than {_INT32_MAX}")
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Quota {key} must be at most {_INT32_MAX}")
         values[key] = value
     return values

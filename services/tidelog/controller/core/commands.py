@@ -1,4 +1,4 @@
-"""Which commands a change calls for, broker by broker."""
+"""The commands that each broker receives after a change."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ Command = StopReplica | LeaderAndIsr | UpdateMetadata
 def commands_for(
     state: ClusterState, changes: ChangeSet, controller_id: int, controller_epoch: int
 ) -> dict[int, list[Command]]:
-    """Broker id -> its commands in the order to send them; only brokers that are alive.
+    """Returns the commands for each registered broker, in the order to send them.
 
-    A broker that was just born is told everything: its own partitions (so that it finds its strays), then all
-    metadata. All that has changed goes in one command of each kind, however many partitions.
+    A broker that has just registered receives the full state: first its own partitions, by which it finds
+    stray partitions, then all metadata. Each kind of command is sent once, regardless of the number of
+    partitions.
     """
     term = _Term(controller_id, controller_epoch)
     commands: dict[int, list[Command]] = {broker_id: [] for broker_id in sorted(state.brokers)}
-    born = changes.born & state.brokers.keys()
-    if born:
+    registered = changes.registered & state.brokers.keys()
+    if registered:
         metadata = _full_metadata(state, term)
-        for broker_id in sorted(born):
+        for broker_id in sorted(registered):
             commands[broker_id] += [_all_partitions_of(state, broker_id, term), metadata]
-    others = state.brokers.keys() - born
+    others = state.brokers.keys() - registered
     if others and not changes.is_empty:
         orders: list[dict[int, Command]] = [
             *_stops(state, changes, term),
@@ -43,13 +44,13 @@ def commands_for(
         for broker_id in sorted(others):
             commands[broker_id] += [order[broker_id] for order in orders if broker_id in order]
             commands[broker_id].append(update)
-    return {broker_id: told for broker_id, told in commands.items() if told}
+    return {broker_id: sent for broker_id, sent in commands.items() if sent}
 
 
 def full_commands(
     state: ClusterState, broker_id: int, controller_id: int, controller_epoch: int
 ) -> list[Command]:
-    """Everything that a broker has to know."""
+    """Returns the commands with the full state for a broker."""
     term = _Term(controller_id, controller_epoch)
     return [_all_partitions_of(state, broker_id, term), _full_metadata(state, term)]
 
@@ -94,8 +95,8 @@ def _changed_partitions(state: ClusterState, changes: ChangeSet, term: _Term) ->
 
 
 def _stops(state: ClusterState, changes: ChangeSet, term: _Term) -> list[dict[int, Command]]:
-    """Replicas to delete, and those that a broker on its way out shall only stop: it is in no ISR of theirs
-    any more and must not fetch its way back.
+    """Adds the replicas to delete, and the replicas that a broker in controlled shutdown only stops. That
+    broker has left their ISRs and must not fetch, or it would join them again.
     """
     deleted = _Stops()
     for topic in changes.deleted_topics:

@@ -1,8 +1,7 @@
 """AlterConfigs and IncrementalAlterConfigs (KIP-339) of topics and brokers.
 
-Loggers, which live in one process, are the broker's own to answer; client metrics and groups have no
-settings here yet. Unlike Kafka, which takes settings of topics it doesn't know in some modes, an unknown
-topic is always refused.
+Each broker answers for its own loggers. Client metrics and groups have no settings yet. Kafka accepts
+settings of unknown topics in some modes; tidelog always refuses them.
 """
 
 from __future__ import annotations
@@ -46,9 +45,7 @@ Overrides = Mapping[str, str]
 
 
 class _Change(NamedTuple):
-    """One resource of a request: `replace` makes the overrides that hold afterwards from those that held
-    before.
-    """
+    """One resource of a request. `replace` makes the new overrides from the current ones."""
 
     kind: int
     name: str
@@ -65,7 +62,7 @@ class _Outcome(NamedTuple):
 def alter_configs(
     state: ClusterState, context: Context, request: full.AlterConfigsRequest, api_version: int
 ) -> Decision[full.AlterConfigsResponse]:
-    """Each resource's settings become exactly those that are named; a null value stands for none."""
+    """Replaces all settings of each resource by the given ones. A null value removes a setting."""
 
     def change(resource: full.AlterConfigsResource) -> _Change:
         after = {config.name: config.value for config in resource.configs if config.value is not None}
@@ -88,7 +85,7 @@ def incremental_alter_configs(
     request: incremental.IncrementalAlterConfigsRequest,
     api_version: int,
 ) -> Decision[incremental.IncrementalAlterConfigsResponse]:
-    """Each resource's settings are changed one by one: SET, DELETE, APPEND, SUBTRACT."""
+    """Changes settings of each resource one by one: SET, DELETE, APPEND, SUBTRACT."""
 
     def change(resource: incremental.AlterConfigsResource) -> _Change:
         names = tuple(config.name for config in resource.configs)
@@ -133,7 +130,7 @@ def _records_of(state: ClusterState, context: Context, change: _Change) -> tuple
     names = {int(kind): kind.name for kind in ResourceType}
     raise KafkaError(
         ErrorCode.INVALID_REQUEST,
-        f"Settings of resource type {names.get(change.kind, change.kind)} can't be changed here.",
+        f"Settings of resource type {names.get(change.kind, change.kind)} cannot be changed here.",
     )
 
 
@@ -170,7 +167,7 @@ def _broker_records(state: ClusterState, context: Context, change: _Change) -> t
 def _changed(
     context: Context, resource: incremental.AlterConfigsResource, before: Overrides
 ) -> dict[str, str | None]:
-    """`before` with each operation done."""
+    """Returns `before` with each operation applied."""
     after: dict[str, str | None] = dict(before)
     settings = context.rules.settings
     list_default = (
@@ -214,7 +211,7 @@ def _edited_list(
     if default is None:
         raise KafkaError(
             ErrorCode.INVALID_CONFIG,
-            f"Can't {operation.name} to key {name} because its type is not LIST.",
+            f"Cannot {operation.name} to key {name} because its type is not LIST.",
         )
     elements = _split(default if current is None else current)
     changed = _split(value)

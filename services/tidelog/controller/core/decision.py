@@ -11,28 +11,32 @@ from tidelog.metadata.entries import Entry
 
 
 class Chance(Protocol):
-    """Randomness as an argument: seeded in tests and in the simulator."""
+    """A source of randomness, seeded in tests and in the simulator."""
 
     def topic_id(self) -> uuid.UUID: ...
 
     def below(self, limit: int) -> int:
-        """0 .. limit - 1."""
+        """Returns a number from 0 to `limit` - 1."""
         ...
 
 
 class SettingRules(Protocol):
-    """Which settings there are and what they may be. Refusals are KafkaError(INVALID_CONFIG or
+    """The known settings and their valid values. Methods that validate raise KafkaError(INVALID_CONFIG or
     INVALID_REQUEST).
     """
 
     def validate_topic(self, overrides: Mapping[str, str | None]) -> None: ...
 
     def validate_broker(self, entity: str, overrides: Mapping[str, str | None]) -> None:
-        """`entity`: a broker id in decimal, or "" for the cluster-wide default."""
+        """Validates settings of a broker. `entity` is a broker id in decimal, or "" for the cluster-wide
+        default.
+        """
         ...
 
     def topic_list_default(self, name: str) -> str | None:
-        """A topic setting's default if its type is a list (joined by commas), None if it isn't one."""
+        """Returns the default of a topic setting whose type is a list, joined by commas, or None for another
+        type.
+        """
         ...
 
     def broker_list_default(self, name: str) -> str | None: ...
@@ -40,7 +44,7 @@ class SettingRules(Protocol):
     def is_unclean_election_allowed(self, topic_overrides: Mapping[str, str]) -> bool: ...
 
     def min_in_sync_replicas(self, topic_overrides: Mapping[str, str]) -> int:
-        """`min.insync.replicas` of a topic with these overrides."""
+        """Returns `min.insync.replicas` of a topic with these overrides."""
         ...
 
 
@@ -63,18 +67,19 @@ class Context:
     rules: ControllerRules
 
 
-ReplyT = TypeVar("ReplyT")
+ReplyT_co = TypeVar("ReplyT_co", covariant=True)
 
-# A record's condition: the key must not be there yet.
+# The expected revision of a key that must not exist.
 ABSENT = 0
 
 
 class Write(NamedTuple):
-    """Put `entry`; `expected_mod_revision` is compared first (ABSENT: no such key), None writes whatever
-    stands there.
+    """Writes `entry` if its key has `expected_mod_revision`. ABSENT expects no such key; None expects
+    nothing.
 
-    A partition's state is always compared, for its leader writes it too; the rest is the controller's alone,
-    and no transaction of an earlier controller, or given up by this one, can still take effect.
+    A write of a partition's state always expects a revision, because the partition's leader writes it, too.
+    Only the controller writes the other keys, and no transaction of an earlier controller, or one that this
+    controller has voided, can still take effect.
     """
 
     entry: Entry
@@ -87,8 +92,8 @@ class Erase(NamedTuple):
 
 
 class NoteShutdown(NamedTuple):
-    """Remember, for as long as this term lasts, that a life of a broker is on its way out. Not stored: the
-    broker asks the next controller again.
+    """Notes for the rest of this term that a registered broker is in controlled shutdown. It is not stored,
+    because the broker repeats its request at the next controller.
     """
 
     broker_id: int
@@ -99,10 +104,11 @@ Record = Write | Erase | NoteShutdown
 
 
 @dataclass(frozen=True, slots=True)
-class Decision(Generic[ReplyT]):
-    """`records` in the order in which they may become durable: cut off anywhere, `finish_half_done` finishes
-    or undoes the rest. States of partitions that stand next to each other may become durable in any order.
+class Decision(Generic[ReplyT_co]):
+    """`records` are in the order in which they may become durable. If the controller fails at any point,
+    `finish_half_done` completes or reverts the rest. Adjacent states of partitions may become durable in any
+    order.
     """
 
     records: tuple[Record, ...]
-    reply: ReplyT
+    reply: ReplyT_co

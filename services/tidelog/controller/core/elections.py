@@ -1,13 +1,14 @@
-"""Elections of partition leaders: after brokers come and go, for preferred leaders, and by ElectLeaders.
+"""Elections of partition leaders: when brokers register or fail, for preferred leaders, and by ElectLeaders.
 
 The sources are KIP-966 (eligible leader replicas, ELR), KIP-903 (brokers that registered again) and, for
-ElectLeaders, KIP-183 and KIP-460. There is one difference from KIP-966: if all members of the ISR are dead,
-the last ISR is kept, so the ISR is not empty as long as one of its logs can be trusted.
+ElectLeaders, KIP-183 and KIP-460. There are two differences from KIP-966. If all members of the ISR are dead,
+the last ISR is kept, so the ISR is not empty as long as one of its logs can be trusted. And a member whose
+disk has failed is elected if no other member can lead, because tidelog's brokers retry failed disks.
 
-Leadership moves back to the preferred leaders (the first replicas) when too many partitions are led by
-others. The rule is that of Kafka's controller before KRaft, which had
-`leader.imbalance.per.broker.percentage`: it looks at each broker and at the partitions that the broker is
-preferred for.
+Leadership moves back to the preferred leaders (the first replicas) when too many partitions have another
+leader. The rule is that of Kafka's controller before KRaft, which had
+`leader.imbalance.per.broker.percentage`: for each broker, it counts the partitions whose preferred leader the
+broker is.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class RollCall(NamedTuple):
     failed: frozenset[int]
 
     def is_untouched(self, before: PartitionStateEntry) -> bool:
-        """Nothing that has befallen a broker calls for another state."""
+        """Whether nothing has happened to the brokers that requires another state."""
         return not before.elr and before.leader in self.steady and self.steady.issuperset(before.isr)
 
 
@@ -63,7 +64,7 @@ def call_roll(state: ClusterState, replicas: tuple[int, ...], stored: StoredPart
         is_suspect = replica in state.unsettled_suspects and (
             broker.is_log_suspect or partition in broker.suspect_partitions
         )
-        if is_suspect:  # also one that can't serve: it may be able to later
+        if is_suspect:  # a failed replica can be suspect, too, and may work again later
             suspect.append(replica)
         if replica in state.stopping:
             stopping.append(replica)
@@ -79,7 +80,7 @@ def call_roll(state: ClusterState, replicas: tuple[int, ...], stored: StoredPart
 
 
 def effective_min_isr(state: ClusterState, context: Context, topic: str, replica_count: int) -> int:
-    """No more than there are replicas."""
+    """Returns `min.insync.replicas`, at most the number of replicas."""
     least = context.rules.settings.min_in_sync_replicas(state.configs_of(topic))
     return effective_min_in_sync_replicas(least, replica_count)
 
@@ -87,8 +88,8 @@ def effective_min_isr(state: ClusterState, context: Context, topic: str, replica
 def eligible_after(
     before: PartitionStateEntry, isr: tuple[int, ...], excluded: Container[int], min_isr: int
 ) -> tuple[int, ...]:
-    """The ELR that goes with `isr`: while it is below its minimum the high watermark stands, so whoever
-    leaves then still has all that was acknowledged.
+    """Returns the ELR that belongs to `isr`. While the ISR is below its minimum, the high watermark does not
+    move, so every replica that leaves the ISR then has all acknowledged records.
     """
     if len(isr) >= min_isr:
         return ()
@@ -105,11 +106,11 @@ def next_state(
     unclean: bool | None = None,
     is_new_epoch: bool = False,
 ) -> PartitionStateEntry | None:
-    """What a partition's state has to be by now; None if it is that already.
+    """Returns the state that a partition must have now, or None if it has this state already.
 
-    A leader that is alive, in its life and in the ISR stays. `unclean`: whether a replica that may lack
-    acknowledged records may lead for want of another; None leaves it to `unclean.leader.election.enable`.
-    `is_new_epoch`: the leader epoch grows in any case, for the replicas changed.
+    A leader that is steady and in the ISR stays the leader. `unclean` says whether a replica that may lack
+    acknowledged records may lead if no other replica can; None stands for `unclean.leader.election.enable`.
+    With `is_new_epoch`, the leader epoch grows in any case, because the replicas have changed.
     """
     before = stored.state
     roll = call_roll(state, replicas, stored)
@@ -128,7 +129,8 @@ def next_state(
             leader = _first(replicas, roll.alive - roll.suspect - roll.stopping)
             leader = leader if leader != NO_LEADER else _first(replicas, roll.alive - roll.stopping)
     if leader == NO_LEADER and before.leader in roll.failed and before.leader in isr and not is_new_epoch:
-        # Nobody does better; it leads as soon as its disk lets it. Logs in doubt go all the same.
+        # No other replica can lead, so the leader stays and serves as soon as its disk works. Suspect
+        # replicas leave ISR and ELR nevertheless.
         if (isr, elr) == (before.isr, before.elr):
             return None
         return before._replace(isr=isr, elr=elr, controller_epoch=context.controller_epoch)
@@ -157,10 +159,11 @@ def next_state(
 
 
 def is_cluster_returning(state: ClusterState) -> bool:
-    """Every broker that is there registered after the last partition state was written, and others are still
-    missing: the whole cluster was off, or cut off from the metadata store, and comes back one by one.
+    """Returns whether the whole cluster is returning: every registered broker registered after the last
+    partition state was written, and others are still missing. The cluster was off, or it was cut off from the
+    metadata store.
 
-    Waiting for the others a moment spares each partition an ISR of one and a second election.
+    A short wait for the others saves each partition an ISR of one member and a second election.
     """
     if not state.brokers:
         return False
@@ -174,15 +177,15 @@ def is_cluster_returning(state: ClusterState) -> bool:
 
 
 def settle_partitions(state: ClusterState, context: Context) -> Decision[None]:
-    """After brokers came or went: new leaders where they are needed, the dead out of ISRs that go on
-    without them, logs in doubt out of ISR and ELR.
+    """Decides the states of all partitions after brokers registered or failed: elects leaders where
+    necessary, removes dead brokers from the ISRs of partitions that have a leader, and removes suspect logs
+    from ISR and ELR.
 
-    A leader whose registration is newer than the partition's state was reborn since it was chosen. (Every
-    state names the broker epoch of its leader among its compares, so none can be written in ignorance of a
-    rebirth.)
+    A leader whose registration is newer than the partition's state has registered again since it was elected.
+    Every write of a state compares the broker epoch of its leader, so no write can miss a new registration.
 
-    With no broker alive nothing is written: nobody could lead and nobody could be told, and a whole cluster
-    that restarts is spared a write for each partition.
+    If no broker is registered, nothing is written: no replica could lead, and a whole cluster that restarts
+    saves one write for each partition.
     """
     if not state.brokers:
         return Decision((), None)
@@ -191,7 +194,8 @@ def settle_partitions(state: ClusterState, context: Context) -> Decision[None]:
         entry = next_state(state, context, topic.assignments[partition], stored)
         if entry is not None:
             records.append(Write(entry, stored.mod_revision))
-    # Last, when their logs count nowhere any more: from then on they may earn their way back.
+    # These records come last, when the suspect logs have left every ISR and ELR. From then on, their
+    # replicas may catch up and join again.
     records += [
         Write(SettledSuspectEntry(broker_id, state.brokers[broker_id].broker_epoch))
         for broker_id in sorted(state.unsettled_suspects)
@@ -206,8 +210,8 @@ def _elect(
     last_known: int,
     roll: RollCall,
 ) -> int:
-    """The first in the replicas' order: of the ISR, rather one that never went away; then of the ELR; when
-    both are empty the last one known to have led.
+    """Returns the first electable replica in the order of the replicas: from the ISR, preferably one that
+    never went away; else from the ELR; else, if both are empty, the last known leader.
     """
     for members, present in ((isr, roll.steady), (isr, roll.alive), (elr, roll.alive)):
         leader = _first(replicas, {m for m in members if m in present} - roll.stopping)
@@ -223,10 +227,10 @@ def _elect_failed(
 ) -> int:
     """Returns the first failed replica of the ISR, else of the ELR, or NO_LEADER.
 
-    Its broker leads as soon as the disk works again. Brokers do not report that, so a replica that is called
-    failed may long be healthy. The election is safe: a log that lost records is suspect, and its replica is
-    in neither `isr` nor `elr`; and a failure belongs to one registration of the broker, whose next one
-    reports anew whether its logs are whole.
+    Its broker leads as soon as the disk works again. Brokers do not report that, so a replica that counts as
+    failed may already work. The election is safe: a log that lost records is suspect, so its replica is in
+    neither `isr` nor `elr`, and a failure belongs to one registration of the broker. Its next registration
+    reports again whether the logs are whole.
     """
     for members in (isr, elr):
         leader = _first(replicas, (roll.failed & frozenset(members)) - roll.stopping)
@@ -253,8 +257,8 @@ def _isr_after(leader: int, isr: tuple[int, ...], roll: RollCall) -> tuple[int, 
 
 
 def _last_known_leader(before: PartitionStateEntry, isr: tuple[int, ...]) -> int:
-    """Who is to be waited for if nobody may lead: who led last or, should the ISR have come to nothing, one
-    of those who were in it to the end.
+    """Returns the broker to wait for if no replica can lead: the last leader or, if the ISR has become empty,
+    one of its last members.
     """
     last = before.leader if before.leader != NO_LEADER else before.last_known_leader
     if before.isr and not isr and last not in before.isr:
@@ -265,8 +269,8 @@ def _last_known_leader(before: PartitionStateEntry, isr: tuple[int, ...]) -> int
 def led_by_preferred(
     state: ClusterState, context: Context, replicas: tuple[int, ...], stored: StoredPartition
 ) -> PartitionStateEntry | None:
-    """The state with the first replica as leader, at the next leader epoch; None if it can't lead (it is
-    dead, reborn, on its way out or not in the ISR) or leads already.
+    """Returns the state with the first replica as leader, at the next leader epoch. Returns None if the first
+    replica leads already or cannot lead: it is dead, has registered again, is stopping, or is not in the ISR.
     """
     before, preferred = stored.state, replicas[0]
     roll = call_roll(state, replicas, stored)
@@ -283,7 +287,9 @@ def led_by_preferred(
 
 
 def balance_leaders(state: ClusterState, context: Context) -> Decision[int]:
-    """Answers how many partitions change leaders. Those under reassignment are left alone."""
+    """Moves leadership back to preferred leaders. The reply is the number of partitions that get another
+    leader. Partitions under reassignment do not change.
+    """
     if not context.rules.auto_leader_rebalance_enable:
         return Decision((), 0)
     preferred_count: dict[int, int] = {}
@@ -317,8 +323,8 @@ class ElectionType(IntEnum):
 def elect_leaders(
     state: ClusterState, context: Context, request: ElectLeadersRequest, api_version: int
 ) -> Decision[ElectLeadersResponse]:
-    """Without `topic_partitions`: of every partition there is; those that need none are then left out of
-    the answer.
+    """Elects leaders on request. If `topic_partitions` is null, the request is for all partitions, and the
+    response omits those that need no election.
     """
     if request.election_type not in ElectionType.__members__.values():
         return Decision((), ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
@@ -379,7 +385,7 @@ def _elect_preferred(
 ) -> PartitionStateEntry:
     preferred = replicas[0]
     if stored.state.leader == preferred:
-        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The preferred leader leads already.")
+        raise KafkaError(ErrorCode.ELECTION_NOT_NEEDED, "The preferred leader already leads the partition.")
     entry = led_by_preferred(state, context, replicas, stored)
     if entry is None:
         raise KafkaError(

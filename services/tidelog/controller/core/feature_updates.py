@@ -31,7 +31,7 @@ class UpgradeType(IntEnum):
 def update_features(
     state: ClusterState, context: Context, request: UpdateFeaturesRequest, api_version: int
 ) -> Decision[UpdateFeaturesResponse]:
-    """All or none: one refused update refuses the request."""
+    """Applies all updates or none: one refused update refuses the request."""
     levels = dict(state.feature_levels)
     refused: KafkaError | None = None
     for update in request.feature_updates:
@@ -71,10 +71,10 @@ def _check(current: int, update: FeatureUpdateKey, api_version: int) -> None:
     if (wanted != 0 and not supported.min_level <= wanted <= supported.max_level) or wanted < 0:
         raise KafkaError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"{name} can't be {wanted}: supported are {supported.min_level} to {supported.max_level}.",
+            f"{name} cannot be {wanted}: supported are {supported.min_level} to {supported.max_level}.",
         )
     if wanted == 0 and supported.min_level > 0:
-        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"{name} can't be disabled.")
+        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"{name} cannot be disabled.")
     if api_version == 0:
         kind = UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE
     elif update.upgrade_type in UpgradeType.__members__.values():
@@ -84,9 +84,9 @@ def _check(current: int, update: FeatureUpdateKey, api_version: int) -> None:
     if wanted < current and kind is UpgradeType.UPGRADE:
         raise KafkaError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"{name} is at {current}; lowering it to {wanted} needs the upgrade type of a downgrade.",
+            f"{name} is at {current}; to lower it to {wanted}, set the upgrade type to a downgrade.",
         )
     if wanted > current and kind is not UpgradeType.UPGRADE:
         raise KafkaError(
-            ErrorCode.INVALID_UPDATE_VERSION, f"{name} is at {current}; {wanted} would be no downgrade."
+            ErrorCode.INVALID_UPDATE_VERSION, f"{name} is at {current}; {wanted} is not a downgrade."
         )

@@ -1,9 +1,10 @@
 """AlterPartitionReassignments and ListPartitionReassignments (KIP-455, KIP-860).
 
-While a partition moves, its replicas are the target's followed by those that are to go; `adding` are those
-of the target that it didn't have when the move began, `removing` those that it had and the target hasn't.
-The leader epoch grows whenever the set of replicas changes: a leader that knows the old set can then write
-no ISR any more, and the fetches of replicas that went no longer count. `advance_reassignments` ends it.
+While a partition is reassigned, its replicas are the target's, followed by those to remove. `adding` are the
+replicas of the target that the partition did not have when the reassignment began; `removing` are its
+replicas that are not in the target. The leader epoch grows whenever the set of replicas changes. A leader
+that knows only the old set can then no longer write the ISR, and fetches of removed replicas no longer count.
+`advance_reassignments` completes a reassignment.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from tidelog.controller.core.decision import Context, Decision, Record, Write
 from tidelog.controller.core.elections import next_state
 from tidelog.controller.core.state import ClusterState
-from tidelog.controller.core.topics import check_replicas
+from tidelog.controller.core.topic_creation import check_replicas
 from tidelog.metadata.entries import TopicEntry
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.broker_commands import NO_LEADER
@@ -34,7 +35,7 @@ from tidelog.wire.messages.list_partition_reassignments import (
 
 
 class Placement(NamedTuple):
-    """The replicas of one partition, and what of them is on its way in or out."""
+    """The replicas of one partition, with those that are being added or removed."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...] = ()
@@ -42,7 +43,7 @@ class Placement(NamedTuple):
 
     @property
     def origin(self) -> tuple[int, ...]:
-        """What it had before the reassignment, which a cancellation brings back."""
+        """The replicas before the reassignment, which a cancellation restores."""
         return tuple(replica for replica in self.replicas if replica not in self.adding)
 
     @property
@@ -73,7 +74,7 @@ def with_placement(topic: TopicEntry, partition: int, placement: Placement) -> T
 def alter_partition_reassignments(
     state: ClusterState, context: Context, request: AlterPartitionReassignmentsRequest, api_version: int
 ) -> Decision[AlterPartitionReassignmentsResponse]:
-    """Each partition for itself: refusals stand in the answer beside those that are taken up."""
+    """Starts, changes or cancels reassignments. Each partition has its own result."""
     states: dict[tuple[str, int], Record] = {}
     changed: dict[str, TopicEntry] = {}
     done: set[tuple[str, int]] = set()
@@ -98,7 +99,7 @@ def alter_partition_reassignments(
                 code, message = error.code, error.message
             results.append(ReassignablePartitionResponse(target.partition_index, code, message))
         responses.append(ReassignableTopicResponse(wanted.name, results))
-    # A topic's key comes last: cut off before it, a partition has a new epoch and is otherwise as it was.
+    # The topics' keys come last. If the controller fails before them, a partition only has a new epoch.
     topics = [Write(topic) for name, topic in changed.items() if topic != state.topics[name]]
     return Decision(
         (*states.values(), *topics),
@@ -139,10 +140,11 @@ def list_partition_reassignments(
 
 
 def advance_reassignments(state: ClusterState, context: Context) -> Decision[int]:
-    """Ends those whose whole target is in sync; answers how many. The leader moves if it isn't part of the
-    target.
+    """Completes the reassignments whose whole target is in sync. The reply is their number. The leader moves
+    if it is not in the target.
 
-    States first, then the topic: cut off in between, the move still goes on, and ends at the next look.
+    The states are written before the topic. If the controller fails in between, the reassignment continues
+    and is completed later.
     """
     records: list[Record] = []
     count = 0
@@ -192,8 +194,8 @@ def _placement_after(
 def _state_after(
     state: ClusterState, context: Context, topic: TopicEntry, partition: int, after: Placement
 ) -> Record | None:
-    """The partition's state with other replicas; None if they are the same as before. Raises
-    KafkaError(INVALID_REPLICA_ASSIGNMENT) where those that are left would lose what was acknowledged.
+    """Returns the partition's state with other replicas, or None if the set is the same. Raises
+    KafkaError(INVALID_REPLICA_ASSIGNMENT) if the remaining replicas would lack acknowledged records.
     """
     stored = state.partitions.get(topic.name, {}).get(partition)
     if stored is None or set(after.replicas) == set(topic.assignments[partition]):

@@ -39,7 +39,7 @@ from tidelog.rpc.broker_commands import NO_LEADER, PartitionState, TopicState
 
 
 class RemovedReplica(NamedTuple):
-    """A broker that is no longer to have a replica of a partition that goes on existing."""
+    """A broker that is no longer assigned a replica of an existing partition."""
 
     topic: str
     topic_id: uuid.UUID
@@ -49,23 +49,23 @@ class RemovedReplica(NamedTuple):
 
 @dataclass(slots=True)
 class ChangeSet:
-    """Filled by `ClusterState.apply`; names may be of topics that are gone by now."""
+    """The changes that `ClusterState.apply` has made. Names may be of topics that were deleted since."""
 
-    # What clients are to be told: topics to be sent in UpdateMetadata.
+    # The topics to send in UpdateMetadata.
     topics: set[str] = field(default_factory=set)
-    # What replicas are to be told: partitions to be sent in LeaderAndIsr.
+    # The partitions to send in LeaderAndIsr.
     partitions: set[tuple[str, int]] = field(default_factory=set)
     new_partitions: set[tuple[str, int]] = field(default_factory=set)
-    # Whose state changed in any way, an ISR written by its leader included.
+    # The partitions whose state changed in any way, including an ISR written by its leader.
     touched_partitions: set[tuple[str, int]] = field(default_factory=set)
     removed_replicas: set[RemovedReplica] = field(default_factory=set)
     deleted_topics: list[TopicEntry] = field(default_factory=list)
-    # Brokers that registered, and that went; a reborn one is in both. `brokers`: one changed what it says
-    # of itself.
-    born: set[int] = field(default_factory=set)
-    died: set[int] = field(default_factory=set)
+    # A broker that registered again is both registered and unregistered. `brokers` is set if the content of
+    # a registration changed.
+    registered: set[int] = field(default_factory=set)
+    unregistered: set[int] = field(default_factory=set)
     stopping: set[int] = field(default_factory=set)
-    # Brokers that can't serve replicas of theirs, or can again.
+    # Whether replicas failed or work again.
     replicas_failed: bool = False
     brokers: bool = False
     topic_configs: bool = False
@@ -74,14 +74,14 @@ class ChangeSet:
 
     @property
     def is_empty(self) -> bool:
-        """Nobody has to be told anything."""
+        """Whether no broker has to be informed."""
         return not (
             self.topics
             or self.partitions
             or self.removed_replicas
             or self.deleted_topics
-            or self.born
-            or self.died
+            or self.registered
+            or self.unregistered
             or self.brokers
             or self.broker_configs
             or self.features
@@ -89,14 +89,18 @@ class ChangeSet:
 
     @property
     def calls_for_a_look_at_moves(self) -> bool:
-        """Whether reassignments may have come to their ends, or begun."""
-        return bool(self.born or self.touched_partitions or self.topics)
+        """Whether reassignments may have begun or reached their targets."""
+        return bool(self.registered or self.touched_partitions or self.topics)
 
     @property
     def calls_for_elections(self) -> bool:
-        """Whether partitions may want another leader, ISR or ELR by now."""
+        """Whether partitions may need another leader, ISR or ELR."""
         return bool(
-            self.born or self.died or self.replicas_failed or self.topic_configs or self.broker_configs
+            self.registered
+            or self.unregistered
+            or self.replicas_failed
+            or self.topic_configs
+            or self.broker_configs
         )
 
 
@@ -104,22 +108,23 @@ _NO_CONFIGS: Mapping[str, str] = {}
 
 
 class StoredPartition(NamedTuple):
-    """A partition's state and the mod_revision it stands at."""
+    """A partition's state and the mod_revision of its key."""
 
     state: PartitionStateEntry
     mod_revision: int
 
 
 class ClusterState:
-    """Built from a listing of the store, then kept by the records written and the changes watched.
+    """The state is loaded from a listing of the store and then updated by the controller's own writes and the
+    watch.
 
-    The same change may come twice, by the answer to a transaction and by the watch, in either order: what is
-    older than what is known of its key is passed over.
+    The same change may arrive twice and in either order: with the response of a transaction, and by the
+    watch. A value that is older than the known value of its key is ignored.
     """
 
     def __init__(self) -> None:
-        # mod_revision by key, of the keys that are there; and the revision at which a key was last known to
-        # be gone, until the watch has come that far.
+        # `revisions` holds the mod_revision of each existing key, `_gone_at` the revision at which a key was
+        # last known not to exist, until the watch has reached that revision.
         self.revisions: dict[str, int] = {}
         self._gone_at: dict[str, int] = {}
         self.brokers: dict[int, BrokerRegistration] = {}
@@ -132,11 +137,11 @@ class ClusterState:
         self.isr_changes: dict[str, int] = {}
         self.feature_levels: Mapping[str, int] = DEFAULT_FEATURE_LEVELS
         self.next_producer_id = 0
-        # Brokers that are to be taken out of ISRs and ELRs because of what they said when they registered.
+        # Brokers whose registration reported lost logs, and that have not yet left the ISRs and ELRs.
         self.unsettled_suspects: set[int] = set()
-        # Brokers on their way out: they lead what they lead, and nothing more.
+        # Brokers in controlled shutdown. They keep their leaderships but are not elected.
         self.stopping: set[int] = set()
-        # Replicas that a broker could not open or write. While that is so, it is as good as dead there.
+        # Replicas that a broker could not open or write. Other replicas are elected before them.
         self.failed_replicas: dict[int, frozenset[TopicPartition]] = {}
         # Topics with partitions under reassignment.
         self.reassigning: set[str] = set()
@@ -144,26 +149,26 @@ class ClusterState:
         self._names_by_collision_key: dict[str, set[str]] = {}
         self._topic_states: dict[str, TopicState] = {}
 
-    # Reading
+    # -- queries
 
     def topics_colliding_with(self, name: str) -> list[str]:
-        """Other topics whose metrics would have the same name, in order."""
+        """Returns the other topics whose metrics would have the same name, sorted."""
         return sorted(self._names_by_collision_key.get(collision_key(name), set()) - {name})
 
     def revision_of(self, key: str) -> int:
-        """mod_revision of the key, 0 where there is none."""
+        """Returns the mod_revision of the key, 0 if it does not exist."""
         return self.revisions.get(key, 0)
 
     @property
     def brokers_to_place_on(self) -> list[BrokerRegistration]:
-        """Those that stay, in order of id."""
+        """The brokers that are not in controlled shutdown, in the order of their ids."""
         return [self.brokers[broker_id] for broker_id in sorted(self.brokers.keys() - self.stopping)]
 
     def configs_of(self, topic: str) -> Mapping[str, str]:
         return self.topic_configs.get(topic, _NO_CONFIGS)
 
     def all_partitions(self) -> Iterator[tuple[TopicEntry, int, StoredPartition]]:
-        """Every partition of a topic that exists and whose state is written."""
+        """Yields every partition of an existing topic that has a state."""
         for name, topic in self.topics.items():
             stored = self.partitions.get(name, {})
             for partition in range(len(topic.assignments)):
@@ -171,7 +176,7 @@ class ClusterState:
                     yield topic, partition, stored[partition]
 
     def partition_state(self, topic: TopicEntry, partition: int) -> PartitionState | None:
-        """As brokers are told it; None while its state isn't written."""
+        """Returns the partition's state in the form of a command, or None while it has no state."""
         stored = self.partitions.get(topic.name, {}).get(partition)
         if stored is None:
             return None
@@ -193,7 +198,7 @@ class ClusterState:
         )
 
     def topic_state(self, name: str) -> TopicState:
-        """The whole topic as brokers are told it; kept until something of it changes."""
+        """Returns the whole topic in the form of a command. It is cached until the topic changes."""
         known = self._topic_states.get(name)
         if known is None:
             topic = self.topics[name]
@@ -203,10 +208,10 @@ class ClusterState:
             )
         return known
 
-    # Changing
+    # -- changes
 
     def load(self, items: Iterable[tuple[str, bytes, int, int]]) -> None:
-        """Start from (key, value, create_revision, mod_revision) of everything there is."""
+        """Starts from (key, value, create_revision, mod_revision) of every key."""
         ignored = ChangeSet()
         for key, value, create_revision, mod_revision in items:
             entry = decode_entry(key, value)
@@ -222,10 +227,10 @@ class ClusterState:
         *,
         is_own: bool = False,
     ) -> None:
-        """`entry` now stands at its key. What this means for others is noted in `changes`.
+        """Takes `entry` as the value of its key and adds the consequences to `changes`.
 
-        `is_own`: this controller wrote it. A partition's ISR is written by its leader too, and who is told
-        of that is another matter (`IsrChangeEntry`).
+        `is_own` says that this controller wrote it. A partition's leader writes its ISR, too; an
+        `IsrChangeEntry` says when the other brokers are to be informed of that.
         """
         key = entry.key
         if max(self.revisions.get(key, 0), self._gone_at.get(key, 0)) >= mod_revision:
@@ -259,10 +264,10 @@ class ClusterState:
                 self._settled_suspects[broker_id] = broker_epoch
                 self._judge_suspect(broker_id)
             case _:
-                pass  # the election's own keys
+                pass  # the keys of the controllers' election
 
     def apply_removal(self, key: str, revision: int, changes: ChangeSet) -> None:
-        """`key` is gone, or was at `revision`."""
+        """Takes it that `key` does not exist, or did not at `revision`."""
         if self.revisions.get(key, 0) >= revision:
             return
         self._gone_at[key] = revision
@@ -292,7 +297,9 @@ class ClusterState:
             self.isr_changes.pop(key, None)
 
     def forget_gone(self, watched_revision: int) -> None:
-        """The watch has come this far: nothing older is still to come."""
+        """Forgets deletions up to the revision that the watch has reached, because no older change can
+        arrive.
+        """
         for key in [key for key, revision in self._gone_at.items() if revision <= watched_revision]:
             del self._gone_at[key]
 
@@ -310,7 +317,7 @@ class ClusterState:
         served: Collection[TopicPartition],
         changes: ChangeSet,
     ) -> None:
-        """What became of replicas that a life of a broker was told to lead or to follow with."""
+        """Notes the replicas that a registered broker failed to open or write, and those that it serves."""
         broker = self.brokers.get(broker_id)
         if broker is None or broker.broker_epoch != broker_epoch:
             return
@@ -338,12 +345,12 @@ class ClusterState:
             entry.leader,
             entry.leader_epoch,
         ):
-            return  # the leader's own change: it says itself when others are to be told
+            return  # The leader publishes its own ISR change with a notification.
         changes.partitions.add(partition)
         changes.topics.add(entry.topic)
 
     def _serve_again(self, entry: PartitionStateEntry, broker_ids: Iterable[int]) -> None:
-        """A leader that changes the ISR serves, and so do those that it takes in."""
+        """Notes that replicas work: the leader that changed the ISR, and the replicas that joined it."""
         for broker_id in broker_ids:
             failed = self.failed_replicas.get(broker_id)
             if failed is not None:
@@ -378,11 +385,11 @@ class ClusterState:
         before = self.brokers.get(broker_id)
         self.brokers[broker_id] = broker
         if before is None:
-            changes.born.add(broker_id)
+            changes.registered.add(broker_id)
         elif before.broker_epoch != broker.broker_epoch:
             self._end_life(broker_id)
-            changes.died.add(broker_id)
-            changes.born.add(broker_id)
+            changes.unregistered.add(broker_id)
+            changes.registered.add(broker_id)
         elif before != broker:
             changes.brokers = True
         self._judge_suspect(broker_id)
@@ -398,8 +405,8 @@ class ClusterState:
     def _remove_broker(self, broker_id: int, changes: ChangeSet) -> None:
         self._end_life(broker_id)
         if self.brokers.pop(broker_id, None) is not None:
-            changes.died.add(broker_id)
-            changes.born.discard(broker_id)
+            changes.unregistered.add(broker_id)
+            changes.registered.discard(broker_id)
         self._judge_suspect(broker_id)
 
     def _end_life(self, broker_id: int) -> None:
@@ -448,8 +455,8 @@ def _registration(entry: BrokerEntry, broker_epoch: int) -> BrokerRegistration:
 
 
 class Census(NamedTuple):
-    """`partition_counts` by topic. `preferred_replica_imbalance_count`: partitions led by another than their
-    first replica; `reassigning_partition_count`: those on their way to other brokers.
+    """The cluster in numbers. `partition_counts` is by topic. `preferred_replica_imbalance_count` counts the
+    partitions whose leader is not their first replica.
     """
 
     partition_counts: dict[str, int]
@@ -459,7 +466,7 @@ class Census(NamedTuple):
 
 
 def take_census(state: ClusterState) -> Census:
-    """Walks every partition. It may be called from any thread: it walks copies."""
+    """Counts over all partitions. Any thread may call it, because it reads copies."""
     brokers = set(state.brokers)
     offline = imbalanced = reassigning = 0
     counts: dict[str, int] = {}

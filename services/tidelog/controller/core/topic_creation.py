@@ -1,28 +1,31 @@
-"""CreateTopics, CreatePartitions and DeleteTopics, and the completion of topics left half created or deleted.
+"""CreateTopics and CreatePartitions, and the placement of the new partitions' replicas on brokers.
 
 The rules are those of Kafka's `ReplicationControlManager`, with KIP-464 (defaults) and KIP-516 (topic ids).
 The broker that received CreateTopics adds the settings that its response shows from version 5 on.
+
+The goals of the placement are those of Kafka's `AdminUtils`: leaders are spread evenly, replicas are spread
+evenly, the followers of one broker's leaders are spread over all other brokers, and each partition is on as
+many racks as possible if every broker has a rack.
+
+If the racks have equal sizes, the brokers form a ring that alternates between racks, and each partition takes
+the next ones. So replicas are even for any number of partitions, and neighbours are on different racks. The
+position of the leader within this hand rotates, too. If the racks have different sizes, each replica goes to
+the rack, and there to the broker, with the fewest replicas.
 """
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
-from collections.abc import Container, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Collection, Container, Sequence
+from math import gcd
+from typing import Final, TypeVar
 
-from tidelog.controller.core.decision import ABSENT, Context, Decision, Erase, Record, Write
-from tidelog.controller.core.placement import Assignments, place_replicas
+from tidelog.controller.core.decision import ABSENT, Chance, Context, Decision, Record, Write
 from tidelog.controller.core.state import ClusterState
-from tidelog.metadata.entries import (
-    PartitionStateEntry,
-    TopicConfigEntry,
-    TopicEntry,
-    partition_state_key,
-    topic_config_key,
-)
+from tidelog.metadata.entries import PartitionStateEntry, TopicConfigEntry, TopicEntry
+from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.topics import ZERO_TOPIC_ID, collision_key, topic_name_problem
+from tidelog.model.topics import collision_key, topic_name_problem
 from tidelog.rpc.broker_commands import NO_LEADER
 from tidelog.wire.messages.create_partitions import (
     CreatePartitionsRequest,
@@ -37,23 +40,21 @@ from tidelog.wire.messages.create_topics import (
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
-from tidelog.wire.messages.delete_topics import (
-    DeletableTopicResult,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-)
 
-# As in Kafka's controller: what one request may make at most.
+Assignments = tuple[tuple[int, ...], ...]
+_Card = TypeVar("_Card")
+
+# The limit of Kafka's controller for the partitions that one request creates.
 MAX_PARTITIONS_PER_REQUEST: Final = 10_000
 USE_DEFAULT: Final = -1
 METADATA_TOPIC: Final = "__cluster_metadata"
-"""Apache Kafka's controllers keep their log under this name; directories of that name are left alone."""
+"""The log of Apache Kafka's controllers has this name. tidelog ignores directories with it."""
 
 
 def create_topics(
     state: ClusterState, context: Context, request: CreateTopicsRequest, api_version: int
 ) -> Decision[CreateTopicsResponse]:
-    """Each topic for itself: refusals stand in the answer beside those that are made."""
+    """Creates topics. Each topic has its own result."""
     given = Counter(topic.name for topic in request.topics)
     announced: list[Record] = []
     states: list[Record] = []
@@ -84,8 +85,8 @@ def create_topics(
         if not request.validate_only:
             entry = TopicEntry(topic.name, context.chance.topic_id(), assignments)
             result.topic_id = entry.topic_id
-            # What a crash leaves behind: settings of no topic, which are cleared away, or an announced topic
-            # with its settings, which can be finished.
+            # The configs come before the topic. If the controller fails in between, configs without a topic
+            # are removed later, and an announced topic with its configs is completed.
             if configs:
                 announced.append(Write(TopicConfigEntry(entry.name, configs)))
             announced.append(Write(entry, ABSENT))
@@ -160,7 +161,7 @@ def _check_count(count: int, partitions_left: int) -> None:
     if count > partitions_left:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"One request can't make more than {MAX_PARTITIONS_PER_REQUEST} partitions.",
+            f"One request cannot create more than {MAX_PARTITIONS_PER_REQUEST} partitions.",
         )
 
 
@@ -195,8 +196,8 @@ def _manual_assignments(state: ClusterState, topic: CreatableTopic) -> Assignmen
 def check_replicas(
     state: ClusterState, replicas: Sequence[int], replication_factor: int, *, already: Container[int] = ()
 ) -> tuple[int, ...]:
-    """What someone chose by hand as one partition's replicas; raises
-    KafkaError(INVALID_REPLICA_ASSIGNMENT). Those it has `already` may be dead.
+    """Returns the replicas that a client assigned to one partition. Raises
+    KafkaError(INVALID_REPLICA_ASSIGNMENT). Replicas that the partition has `already` may be dead.
     """
     chosen = "The manual partition assignment"
     problem = None
@@ -275,9 +276,9 @@ def _assign_added(
     if additional > partitions_left:
         raise KafkaError(
             ErrorCode.POLICY_VIOLATION,
-            f"One request can't make more than {MAX_PARTITIONS_PER_REQUEST} partitions.",
+            f"One request cannot create more than {MAX_PARTITIONS_PER_REQUEST} partitions.",
         )
-    # Of what the first partition is to have, should it be on the move.
+    # The replication factor is that of the first partition's target, if it is under reassignment.
     replication_factor = len(set(topic.assignments[0]) - set(topic.removing.get(0, ())))
     if wanted.assignments is None:
         return place_replicas(
@@ -298,116 +299,122 @@ def _assign_added(
     )
 
 
-_BY_ID_FROM_VERSION: Final = 6
-_DISABLED_ERROR_FROM_VERSION: Final = 3
-
-
-class _Wanted(NamedTuple):
-    name: str | None
-    topic_id: uuid.UUID
-
-
-def delete_topics(
-    state: ClusterState, context: Context, request: DeleteTopicsRequest, api_version: int
-) -> Decision[DeleteTopicsResponse]:
-    """The topic's own key goes first: from then on it doesn't exist, and its other keys are only
-    left-overs.
-    """
-    wanted = _wanted(request, api_version)
-    if not context.rules.delete_topic_enable:
-        raise KafkaError(
-            ErrorCode.TOPIC_DELETION_DISABLED
-            if api_version >= _DISABLED_ERROR_FROM_VERSION
-            else ErrorCode.INVALID_REQUEST,
-            "Topic deletion is disabled by delete.topic.enable.",
-        )
-    given = Counter(_resolved_name(state, want) for want in wanted)
-    records: list[Record] = []
-    results: list[DeletableTopicResult] = []
-    for want in dict.fromkeys(wanted):
-        try:
-            topic = _find(state, want)
-            if given[topic.name] > 1:
-                raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request.")
-        except KafkaError as error:
-            results.append(
-                DeletableTopicResult(
-                    name=want.name,
-                    topic_id=want.topic_id,
-                    error_code=error.code,
-                    error_message=error.message,
-                )
-            )
-            continue
-        results.append(DeletableTopicResult(name=topic.name, topic_id=topic.topic_id))
-        records += deleted_topic_records(state, topic)
-    return Decision(tuple(records), DeleteTopicsResponse(responses=results))
-
-
-def deleted_topic_records(state: ClusterState, topic: TopicEntry) -> list[Record]:
-    records: list[Record] = [Erase(topic.key)]
-    if topic.name in state.topic_configs:
-        records.append(Erase(topic_config_key(topic.name)))
-    stored = sorted(state.partitions.get(topic.name, ()))
-    records += [Erase(partition_state_key(topic.name, partition)) for partition in stored]
-    return records
-
-
-def _wanted(request: DeleteTopicsRequest, api_version: int) -> list[_Wanted]:
-    if api_version < _BY_ID_FROM_VERSION:
-        return [_Wanted(name, ZERO_TOPIC_ID) for name in request.topic_names]
-    return [_Wanted(topic.name, topic.topic_id) for topic in request.topics]
-
-
-def _resolved_name(state: ClusterState, want: _Wanted) -> str | None:
-    return want.name if want.name is not None else state.topic_names.get(want.topic_id)
-
-
-def _find(state: ClusterState, want: _Wanted) -> TopicEntry:
-    if want.name is None and want.topic_id == ZERO_TOPIC_ID:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Neither topic name nor id were specified.")
-    if want.name is not None and want.topic_id != ZERO_TOPIC_ID:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, "Both topic name and id were specified.")
-    name = _resolved_name(state, want)
-    if name is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-    topic = state.topics.get(name)
-    if topic is None:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-    return topic
-
-
 def first_state(
     state: ClusterState, context: Context, topic: str, partition: int, replicas: tuple[int, ...]
 ) -> PartitionStateEntry:
-    """Of a partition that never was: every replica that is there to stay is in sync, the first of them
-    leads.
-    """
+    """Returns the state of a new partition: every available replica is in sync, and the first one leads."""
     present = tuple(r for r in replicas if r in state.brokers and r not in state.stopping)
     leader = present[0] if present else NO_LEADER
     return PartitionStateEntry(topic, partition, leader, 0, present or replicas, context.controller_epoch)
 
 
-def finish_half_done(state: ClusterState, context: Context) -> Decision[None]:
-    """States of partitions that were only announced; keys of topics that are deleted; old notifications.
+# -- placement
 
-    Elections, changes of the ELR and reassignments need nothing here: `settle_partitions` and
-    `advance_reassignments` find what is left of them in the state itself.
+
+def place_replicas(
+    brokers: Sequence[BrokerRegistration],
+    partition_count: int,
+    replication_factor: int,
+    chance: Chance,
+    *,
+    existing: Collection[tuple[int, ...]] = (),
+) -> Assignments:
+    """Returns the replicas of `partition_count` partitions, preferred leaders first.
+
+    `brokers` are the candidates. `existing` contains the topic's partitions so far; new partitions go to
+    other brokers if possible. Raises KafkaError(INVALID_REPLICATION_FACTOR) if there are too few brokers.
     """
-    records: list[Record] = []
-    for topic in state.topics.values():
-        stored = state.partitions.get(topic.name, {})
-        for partition, replicas in enumerate(topic.assignments):
-            if partition not in stored:
-                records.append(Write(first_state(state, context, topic.name, partition, replicas), ABSENT))
-    for name, stored in state.partitions.items():
-        known = len(state.topics[name].assignments) if name in state.topics else 0
-        records += [Erase(partition_state_key(name, index)) for index in sorted(stored) if index >= known]
-    records += [Erase(topic_config_key(name)) for name in state.topic_configs if name not in state.topics]
-    return Decision(tuple(records), None)
+    count = len(brokers)
+    if replication_factor > count:
+        raise KafkaError(
+            ErrorCode.INVALID_REPLICATION_FACTOR,
+            f"Unable to replicate the partition {replication_factor} time(s): The target replication factor "
+            f"of {replication_factor} cannot be reached because only {count} broker(s) are registered.",
+        )
+    start = chance.below(count)
+    table = _Table([*brokers[start:], *brokers[:start]])
+    for replicas in existing:
+        table.count(replicas)
+    if table.has_even_racks:
+        return tuple(table.deal(replication_factor, turn) for turn in range(partition_count))
+    return tuple(table.give(replication_factor) for _ in range(partition_count))
 
 
-def forget_isr_changes(state: ClusterState, context: Context) -> Decision[None]:
-    """The states they point to have been read, so the notifications can go, unless written anew since."""
-    records = [Erase(key, mod_revision) for key, mod_revision in state.isr_changes.items()]
-    return Decision(tuple(records), None)
+class _Table:
+    """The racks, their brokers, and the number of replicas that each broker has received."""
+
+    def __init__(self, brokers: Sequence[BrokerRegistration]) -> None:
+        knows_racks = all(broker.rack is not None for broker in brokers)
+        self._rack_of = {b.broker_id: b.rack if knows_racks else None for b in brokers}
+        self._racks: dict[str | None, list[int]] = {}
+        for broker in brokers:
+            self._racks.setdefault(self._rack_of[broker.broker_id], []).append(broker.broker_id)
+        self._order = list(self._racks)
+        self._leaders: Counter[int] = Counter()
+        self._replicas: Counter[int] = Counter()
+        # Counts (leader, position, follower), so that different brokers take over from a leader that fails.
+        self._followers: Counter[tuple[int, int, int]] = Counter()
+        self._ring: list[int] = []
+
+    @property
+    def has_even_racks(self) -> bool:
+        return len({len(members) for members in self._racks.values()}) == 1
+
+    def count(self, replicas: tuple[int, ...]) -> None:
+        leader = replicas[0]
+        self._leaders[leader] += 1
+        for place, broker_id in enumerate(replicas):
+            self._replicas[broker_id] += 1
+            self._followers[leader, place, broker_id] += 1
+
+    def deal(self, replication_factor: int, turn: int) -> tuple[int, ...]:
+        """Returns the next hand. In as many turns as there are brokers, each broker receives equally many
+        replicas and leads once.
+        """
+        size = len(self._rack_of)
+        if turn % size == 0:
+            self._ring = self._next_ring()
+        hands = [self._ring[(turn * replication_factor + i) % size] for i in range(replication_factor)]
+        # The same hand returns after size / gcd turns; then its next member leads.
+        repeats = gcd(size, replication_factor)
+        due = hands[turn % size * repeats // size]
+        leader = min(hands, key=lambda b: (self._leaders[b], b != due))
+        return self._in_order(leader, [broker_id for broker_id in hands if broker_id != leader])
+
+    def give(self, replication_factor: int) -> tuple[int, ...]:
+        """Returns the brokers with the fewest replicas, for racks of different sizes."""
+        leader = min(self._rack_of, key=lambda b: (self._leaders[b], self._replicas[b]))
+        chosen = [leader]
+        on_rack = Counter([self._rack_of[leader]])
+        while len(chosen) < replication_factor:
+            others = [broker_id for broker_id in self._rack_of if broker_id not in chosen]
+            follower = min(others, key=lambda b: (on_rack[self._rack_of[b]], self._replicas[b]))
+            chosen.append(follower)
+            on_rack[self._rack_of[follower]] += 1
+        return self._in_order(leader, chosen[1:])
+
+    def _next_ring(self) -> list[int]:
+        """Returns one broker of each rack, then the next of each rack. Brokers with the fewest replicas come
+        first. The order differs each time, so that the neighbours differ.
+        """
+        racks = self._order = _shuffled(self._order)
+        for steps, rack in enumerate(racks):
+            members = self._racks[rack]
+            turned = _shuffled(members[steps % len(members) :] + members[: steps % len(members)])
+            self._racks[rack] = sorted(turned, key=lambda broker_id: self._replicas[broker_id])
+        return [b for block in zip(*(self._racks[rack] for rack in racks), strict=True) for b in block]
+
+    def _in_order(self, leader: int, followers: list[int]) -> tuple[int, ...]:
+        replicas = [leader]
+        while followers:
+            place = len(replicas)
+            following = min(followers, key=lambda b: self._followers[leader, place, b])
+            followers.remove(following)
+            replicas.append(following)
+        self.count(tuple(replicas))
+        return tuple(replicas)
+
+
+def _shuffled(deck: list[_Card]) -> list[_Card]:
+    """Returns every second element, then the others, so that no neighbours remain neighbours."""
+    return deck[1::2] + deck[::2]

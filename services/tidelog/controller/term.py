@@ -1,55 +1,67 @@
-"""One term of office: takes requests and the store's changes one by one, writes what the core decides,
-tells the brokers.
+"""One term of the active controller. It takes requests and the store's changes one by one, writes the
+decisions of the core, and sends commands to the brokers.
 
-Order is everything here. One task decides, writes and applies; only then is the next taken up. Commands are
-queued for the brokers in that order too. What a request's answer waits for, the brokers' own answers, it
-waits for aside, so a slow broker holds up nobody else's request. While the store is away the term goes on
-waiting; it ends when its key is gone.
+One task decides, writes and applies an item before it takes the next one, and queues the commands in the same
+order. The response to a request waits for the brokers' answers in a task of its own, so a slow broker does
+not delay other requests. While the store is unavailable, the term waits; it ends when its key is gone.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any, Final, NamedTuple, TypeVar
+import random
+import uuid
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import structlog
 
-from tidelog.controller.core.commands import commands_for, full_commands
-from tidelog.controller.core.decision import Chance, Context, Decision, Write
+from tidelog.controller.core.commands import commands_for
+from tidelog.controller.core.decision import Chance, Context, ControllerRules, Decision, Write
 from tidelog.controller.core.elections import balance_leaders, is_cluster_returning, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments
 from tidelog.controller.core.state import ChangeSet, ClusterState, take_census
-from tidelog.controller.core.topics import finish_half_done, forget_isr_changes
+from tidelog.controller.core.topic_deletion import finish_half_done, forget_isr_changes
 from tidelog.controller.election import Office
-from tidelog.controller.environment import rules_from
 from tidelog.controller.metrics import BrokerInfo, ControllerCounts, Overview
 from tidelog.controller.pushes import BrokerPushes, Delivered
 from tidelog.controller.record_writer import DeposedError, RecordWriter
-from tidelog.metadata.entries import ALL_KEYS_PREFIX, CONTROLLER_KEY, PartitionStateEntry, decode_entry
+from tidelog.metadata.entries import (
+    ALL_KEYS_PREFIX,
+    CONTROLLER_KEY,
+    PartitionStateEntry,
+    decode_entry,
+    encode_uuid,
+)
 from tidelog.metadata.store import MetadataStore, StoreError, StoreUnavailableError, WatchBatch
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
-from tidelog.rpc.broker_commands import NO_LEADER, BrokerChannels, CommandResult, LeaderAndIsr
-from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY, NO_LEADER, CommandResult, LeaderAndIsr
+from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
+from tidelog.settings.dynamic_settings import validate_broker_overrides
+from tidelog.settings.setting import Setting, SettingType
+from tidelog.settings.topic_settings import TOPIC_SETTINGS, broker_default, validate_overrides
 from tidelog.timing.clock import Clock
 
-MAX_QUEUED_REQUESTS: Final = 10_000
-# How often a request is decided anew because a leader wrote a partition's state in between.
+MAX_QUEUED_ITEMS: Final = 10_000
+# How often a request is decided again because a leader changed a partition's state in between.
 MAX_CONFLICTS: Final = 20
-# The longest that a request waits to be written, and then its answer for brokers; the change is durable by
-# then in any case.
+# The longest time that a request waits to be written. After that, its response waits at most as long
+# for the brokers; the change is durable then.
 MAX_PROPAGATION_WAIT_MS: Final = 30_000
-# How long a cluster of which every broker was away is given to come back together, and how often it is
-# counted.
-# How long ends of reassignments are collected: each of them is a command to every broker.
+# Completed reassignments are collected for this time, because each of them is a command to every broker.
 ADVANCE_DELAY_MS: Final = 100
-# While brokers have more than this many commands before them, they are collected on, up to this long.
+# While a broker's queue is longer than this, completed reassignments are still collected, at most for
+# this many delays.
 BUSY_QUEUE_LENGTH: Final = 4
 MAX_ADVANCE_DELAYS: Final = 20
+# The longest wait for the brokers of a cluster that restarts, and the interval of the checks.
 GATHER_MS: Final = 2_000
 _GATHER_STEP_MS: Final = 50
+
+_UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
+_MIN_ISR: Final = "min.insync.replicas"
 
 ReplyT = TypeVar("ReplyT")
 Decide = Callable[[ClusterState, Context], Decision[ReplyT]]
@@ -58,23 +70,23 @@ _log = structlog.get_logger(__name__)
 
 
 class _Request(NamedTuple):
-    decide: Decide[Any]
+    decide: Decide[object]
     wait_ms: int
-    answered: asyncio.Future[Any]
+    answered: asyncio.Future[object]
     overdue: asyncio.TimerHandle
     not_waited_for: int | None
 
 
 class _BalanceDue(NamedTuple):
-    """It is time to look whether preferred leaders lead."""
+    """The check whether preferred leaders lead is due."""
 
 
 class _AdvanceDue(NamedTuple):
-    """It is time to look which reassignments have reached their targets."""
+    """The check for completed reassignments is due."""
 
 
 class _ReplicasJudged(NamedTuple):
-    """A life of a broker can't serve some replicas, or serves those it could not."""
+    """A registered broker failed to open or write some replicas, or serves replicas that had failed."""
 
     broker: BrokerRegistration
     failed: frozenset[TopicPartition]
@@ -84,49 +96,59 @@ class _ReplicasJudged(NamedTuple):
 _Item = _Request | WatchBatch | _BalanceDue | _AdvanceDue | _ReplicasJudged
 
 
+Inbox = asyncio.Queue[_Item]
+"""The queue of a term, which holds at most MAX_QUEUED_ITEMS."""
+
+
+class TermEnd:
+    """The end of a term. Each part of the term may bring it about."""
+
+    def __init__(self) -> None:
+        self.reason: asyncio.Future[DeposedError] = asyncio.get_running_loop().create_future()
+
+    def has_come(self) -> bool:
+        return self.reason.done()
+
+    def depose(self, reason: str) -> None:
+        """Ends the term. The first reason counts."""
+        if not self.reason.done():
+            self.reason.set_result(DeposedError(reason))
+
+
 class Term:
-    """`begin`, then `serve` until it raises; `submit` meanwhile."""
+    """One term. Call `begin`, then `serve`, which runs until it raises; `submit` may be called meanwhile."""
 
     def __init__(
         self,
         store: MetadataStore,
-        channels: BrokerChannels,
         settings: BrokerSettings,
         office: Office,
+        state: ClusterState,
         *,
-        controller_id: int,
+        inbox: Inbox,
+        pushes: BrokerPushes,
+        writer: RecordWriter,
+        end: TermEnd,
         clock: Clock,
         chance: Chance,
         counts: ControllerCounts,
     ) -> None:
-        self.state = ClusterState()
+        self.state = state
         self._store = store
         self._settings = settings
         self._office = office
-        self._controller_id = controller_id
+        self._inbox = inbox
+        self._pushes = pushes
+        self._writer = writer
+        self._end = end
         self._clock = clock
         self._chance = chance
         self._counts = counts
         self._rules = rules_from(settings, {})
-        self._pushes = BrokerPushes(
-            channels,
-            on_stale=self._on_stale,
-            on_taken=self._on_taken,
-            everything_for=self._everything_for,
-        )
-        self._writer = RecordWriter(
-            store,
-            office,
-            self.state,
-            is_over=self._is_deposed,
-            on_written=self._count_election,
-        )
-        self._inbox: asyncio.Queue[_Item] = asyncio.Queue(MAX_QUEUED_REQUESTS)
         self._put_back: _Item | None = None
         self._advance: asyncio.TimerHandle | None = None
         self._advance_delays = 0
         self._revision = 0
-        self._deposed: asyncio.Future[DeposedError] = asyncio.get_running_loop().create_future()
         self._background: list[asyncio.Task[None]] = []
         self._answers: set[asyncio.Task[None]] = set()
         self._in_work: _Request | None = None
@@ -138,7 +160,7 @@ class Term:
         return self._office.controller_epoch
 
     def overview(self) -> Overview:
-        """From any thread: it looks at copies."""
+        """Returns the cluster's numbers. Any thread may call it, because it reads copies."""
         census, brokers = take_census(self.state), dict(self.state.brokers)
         return Overview(
             [
@@ -156,7 +178,8 @@ class Term:
         )
 
     async def begin(self) -> None:
-        """Read everything, finish what was half done, elect where it is needed, tell all brokers everything.
+        """Reads the store, completes topics that are half created or deleted, elects leaders where necessary,
+        and sends the full state to all brokers.
 
         Raises DeposedError, StoreUnavailableError.
         """
@@ -165,22 +188,23 @@ class Term:
         self._revision = listing.revision
         self._begin_duty(self._watch(), "controller-watch")
         self._rules = rules_from(self._settings, self.state.broker_configs)
-        changes = ChangeSet(born=set(self.state.brokers))
+        changes = ChangeSet(registered=set(self.state.brokers))
         await self._until_written(finish_half_done, changes)
         await self._settle_and_push(changes)
         self._begin_duty(self._look_at_balance(), "leader-balance")
 
     async def serve(self) -> None:
-        """Raises DeposedError, at once, when the term is over."""
+        """Processes requests and changes. Raises DeposedError as soon as the term is over."""
         work = asyncio.create_task(self._work(), name="controller-term")
         try:
-            ends: list[asyncio.Future[Any]] = [work, self._deposed]
+            # Any, because the two futures have results of different types.
+            ends: list[asyncio.Future[Any]] = [work, self._end.reason]
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             work.cancel()
             await asyncio.wait([work])
-        if self._deposed.done():
-            raise self._deposed.result()
+        if self._end.has_come():
+            raise self._end.reason.result()
         work.result()
 
     async def submit(
@@ -190,35 +214,32 @@ class Term:
         *,
         not_waited_for: int | None = None,
     ) -> ReplyT:
-        """The decision's reply, once written and taken in by the brokers concerned (or `wait_ms` have
-        passed; `not_waited_for` is a broker whose answers aren't waited for).
+        """Returns the decision's reply once the decision is written and the brokers have answered the
+        commands, or `wait_ms` have passed. Answers of the broker `not_waited_for` do not count.
 
-        Raises what `decide` raises; NOT_CONTROLLER if the term ends first, REQUEST_TIMED_OUT if it couldn't
-        be written in `wait_ms` or it isn't known whether it was.
+        Raises the errors of `decide`; KafkaError(NOT_CONTROLLER) if the term ends first;
+        KafkaError(REQUEST_TIMED_OUT) if the decision was not written within `wait_ms` or its outcome is
+        unknown.
         """
         if self._is_over or self._inbox.full():
-            raise KafkaError(ErrorCode.NOT_CONTROLLER, "The controller can't take requests at the moment.")
+            raise KafkaError(ErrorCode.NOT_CONTROLLER, "The controller cannot accept requests at the moment.")
         loop = asyncio.get_running_loop()
-        answered: asyncio.Future[ReplyT] = loop.create_future()
+        answered: asyncio.Future[object] = loop.create_future()
         overdue = loop.call_later(wait_ms / 1000, _time_out, answered)
         self._inbox.put_nowait(_Request(decide, wait_ms, answered, overdue, not_waited_for))
         try:
-            return await answered
+            return cast("ReplyT", await answered)  # the queue holds requests with replies of all types
         finally:
             overdue.cancel()
 
-    def _is_deposed(self) -> bool:
-        return self._deposed.done()
-
     def depose(self, reason: str) -> None:
-        """The office is lost; nothing more is decided or sent."""
-        if not self._deposed.done():
-            self._deposed.set_result(DeposedError(reason))
-            self._pushes.close()
+        """Ends the term: nothing more is decided or sent."""
+        self._end.depose(reason)
+        self._pushes.close()
 
     def end(self) -> None:
-        """Nothing more is sent; what was asked and not answered fails: with REQUEST_TIMED_OUT if part of it
-        may be written, else with NOT_CONTROLLER.
+        """Stops all tasks and fails the open requests: with REQUEST_TIMED_OUT if part of the change may be
+        written, otherwise with NOT_CONTROLLER.
         """
         self._is_over = True
         for task in self._background:
@@ -227,7 +248,7 @@ class Term:
             self._advance.cancel()
         self._pushes.close()
         if self._in_work is not None and self._writer.maybe_written > self._written_before_it:
-            # Not to be asked of the next controller as if nothing had happened.
+            # With NOT_CONTROLLER, the client would repeat the request at the next controller.
             _fail(
                 self._in_work.answered,
                 KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The controller's term ended during the change."),
@@ -239,7 +260,7 @@ class Term:
             if isinstance(item, _Request):
                 _fail(item.answered, KafkaError(ErrorCode.NOT_CONTROLLER, "The controller's term is over."))
 
-    # What is taken up, one after the other
+    # -- items, one after the other
 
     async def _work(self) -> None:
         while True:
@@ -251,7 +272,7 @@ class Term:
             if isinstance(item, _BalanceDue):
                 moved = await self._until_written(balance_leaders, changes)
                 if moved:
-                    _log.info("leadership goes back to preferred leaders", partition_count=moved)
+                    _log.info("preferred leaders elected", partition_count=moved)
             elif isinstance(item, _AdvanceDue):
                 self._advance = None
                 await self._until_written(advance_reassignments, changes)
@@ -266,13 +287,15 @@ class Term:
             await self._settle_and_push(changes)
 
     async def _next(self) -> _Request | _BalanceDue | _AdvanceDue | _ReplicasJudged | list[WatchBatch]:
-        """Changes that are there already are taken up together: ten brokers that die are settled at once."""
+        """Returns the next item. Changes that are already queued are taken together, so that ten brokers that
+        fail at the same time cause one round of elections.
+        """
         item = self._put_back if self._put_back is not None else await self._inbox.get()
         self._put_back = None
         return [item, *self._queued_batches()] if isinstance(item, WatchBatch) else item
 
     def _queued_batches(self) -> list[WatchBatch]:
-        """Changes that come next, up to the next request."""
+        """Returns the queued changes up to the next item of another kind."""
         batches: list[WatchBatch] = []
         while self._put_back is None and not self._inbox.empty():
             item = self._inbox.get_nowait()
@@ -284,7 +307,7 @@ class Term:
 
     async def _take_up_request(self, request: _Request) -> None:
         if request.answered.done():
-            return  # whoever asked has given up
+            return  # the caller's timeout has passed
         self._in_work, self._written_before_it = request, self._writer.maybe_written
         changes = ChangeSet()
         try:
@@ -316,28 +339,28 @@ class Term:
             await self._until_written(forget_isr_changes, changes)
         if changes.is_empty:
             return []
-        if changes.born or changes.died:
+        if changes.registered or changes.unregistered:
             self._pushes.keep_to(self.state.brokers)
         epoch = self._office.controller_epoch
-        commands = commands_for(self.state, changes, self._controller_id, epoch)
+        commands = commands_for(self.state, changes, self._settings.node_id, epoch)
         return self._pushes.send(self.state.brokers, commands)
 
     async def _settle(self, changes: ChangeSet) -> None:
-        if changes.born:
+        if changes.registered:
             await self._gather(changes)
         started_ms, elections = self._clock.monotonic_ms(), self._counts.leader_elections
         while True:
             registered = self._registered()
             await self._until_written(settle_partitions, changes)
-            # What was read meanwhile, of a transaction of unknown outcome or one refused, may show that a
-            # broker was born again: it must not be told to lead in an epoch of its earlier life.
+            # The values read meanwhile may show that a broker registered again. It must not receive a command
+            # to lead in an epoch of its earlier registration.
             if registered == self._registered():
                 break
-        if changes.born or changes.died:
+        if changes.registered or changes.unregistered:
             _log.info(
-                "brokers came or went",
-                born=sorted(changes.born),
-                died=sorted(changes.died),
+                "broker registrations changed",
+                registered=sorted(changes.registered),
+                unregistered=sorted(changes.unregistered),
                 leader_elections=self._counts.leader_elections - elections,
                 took_ms=self._clock.monotonic_ms() - started_ms,
             )
@@ -346,7 +369,7 @@ class Term:
         return {broker_id: broker.broker_epoch for broker_id, broker in self.state.brokers.items()}
 
     async def _gather(self, changes: ChangeSet) -> None:
-        """Until the cluster is complete again, or the time is up."""
+        """Waits until all brokers of a restarting cluster have registered, at most for GATHER_MS."""
         for _ in range(GATHER_MS // _GATHER_STEP_MS):
             if not is_cluster_returning(self.state):
                 return
@@ -354,10 +377,10 @@ class Term:
             for batch in self._queued_batches():
                 self._apply_watched(batch, changes)
 
-    # Deciding and writing
+    # -- decisions and writes
 
     async def _decide_and_write(
-        self, decide: Decide[ReplyT], changes: ChangeSet, answered: asyncio.Future[Any]
+        self, decide: Decide[ReplyT], changes: ChangeSet, answered: asyncio.Future[object]
     ) -> ReplyT:
         def on_unknown(error: StoreUnavailableError) -> None:
             _fail(answered, KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
@@ -372,7 +395,9 @@ class Term:
         raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "Partition states change too quickly to be written.")
 
     async def _until_written(self, decide: Decide[ReplyT], changes: ChangeSet) -> ReplyT:
-        """The controller's own decisions: each refusal brings news, so sooner or later it is written."""
+        """Writes a decision of the controller itself. Each refusal brings current values, so the decision is
+        written eventually.
+        """
         while True:
             decision = decide(self.state, self._context())
             if await self._writer.write(decision.records, changes):
@@ -380,17 +405,6 @@ class Term:
 
     def _context(self) -> Context:
         return Context(self._office.controller_epoch, self._chance, self._rules)
-
-    def _count_election(self, record: Write) -> None:
-        entry = record.entry
-        if not isinstance(entry, PartitionStateEntry) or entry.leader == NO_LEADER:
-            return
-        stored = self.state.partitions.get(entry.topic, {}).get(entry.partition)
-        if stored is not None and stored.state.leader_epoch != entry.leader_epoch:
-            before = stored.state
-            self._counts.leader_elections += 1
-            if entry.leader not in before.isr and entry.leader not in before.elr:
-                self._counts.unclean_leader_elections += 1
 
     def _apply_watched(self, batch: WatchBatch, changes: ChangeSet) -> None:
         for event in batch.events:
@@ -402,19 +416,18 @@ class Term:
                 self.state.apply(entry, event.create_revision, event.mod_revision, changes)
         self.state.forget_gone(batch.revision)
 
-    def _everything_for(self, broker_id: int) -> list[Any]:
-        return full_commands(self.state, broker_id, self._controller_id, self._office.controller_epoch)
+    # -- background tasks
 
-    # What goes on beside
-
-    def _begin_duty(self, duty: Coroutine[Any, Any, None], name: str) -> None:
-        """A term that can't do one of its duties is over: it would hold the office, deaf or idle."""
+    def _begin_duty(self, duty: Coroutine[object, None, None], name: str) -> None:
+        """Starts a background task. If it ends, the term is over: a controller without it would stay active
+        and not do its work.
+        """
 
         def on_done(task: asyncio.Task[None]) -> None:
             if not task.cancelled():
                 error = task.exception()
                 if error is not None:
-                    _log.error("a duty of the controller has failed", duty=name, exc_info=error)
+                    _log.error("background task of the controller failed", task=name, exc_info=error)
                 self.depose(f"{name} has ended")
 
         task = asyncio.create_task(duty, name=name)
@@ -427,11 +440,11 @@ class Term:
             async for batch in watch:
                 for event in batch.events:
                     if event.key == CONTROLLER_KEY and event.create_revision != self._office.create_revision:
-                        return self.depose("the controller's key is gone")
+                        return self.depose("the key /controller is gone")
                 await self._inbox.put(batch)
         except StoreError as error:
-            # Compacted, or the store is closed: the next term lists anew.
-            self.depose(f"the watch broke off: {error}")
+            # The history is compacted or the store is closed. The next term reads everything again.
+            self.depose(f"the watch of the metadata store ended: {error}")
         finally:
             await watch.aclose()
 
@@ -453,35 +466,52 @@ class Term:
             await asyncio.sleep(self._settings.leader_imbalance_check_interval_seconds)
             await self._inbox.put(_BalanceDue())
 
-    def _on_taken(self, broker: BrokerRegistration, command: LeaderAndIsr, result: CommandResult) -> None:
-        failed = frozenset(
-            partition
-            for partition, code in result.partition_errors.items()
-            if code is ErrorCode.KAFKA_STORAGE_ERROR
-        )
-        known = self.state.failed_replicas.get(broker.broker_id, frozenset())
-        served = known and frozenset(
-            TopicPartition(state.topic, state.partition)
-            for state in command.partitions
-            # Without a leader there was nothing to do that could have failed.
-            if state.leader != NO_LEADER
-        ).difference(result.partition_errors).intersection(known)
-        if (served or failed - known) and not self._inbox.full():
-            self._inbox.put_nowait(_ReplicasJudged(broker, failed, served))
 
-    def _on_stale(self) -> None:
-        _log.warning("a broker knows a newer controller", controller_epoch=self._office.controller_epoch)
-        self.depose("a broker knows a newer controller")
+def report_replicas(
+    state: ClusterState,
+    inbox: Inbox,
+    broker: BrokerRegistration,
+    command: LeaderAndIsr,
+    result: CommandResult,
+) -> None:
+    """Queues the replicas that failed or work again, according to a broker's result of a command."""
+    failed = frozenset(
+        partition
+        for partition, code in result.partition_errors.items()
+        if code is ErrorCode.KAFKA_STORAGE_ERROR
+    )
+    known = state.failed_replicas.get(broker.broker_id, frozenset())
+    served = known and frozenset(
+        TopicPartition(partition.topic, partition.partition)
+        for partition in command.partitions
+        # A state without a leader does not show whether the disk works.
+        if partition.leader != NO_LEADER
+    ).difference(result.partition_errors).intersection(known)
+    if (served or failed - known) and not inbox.full():
+        inbox.put_nowait(_ReplicasJudged(broker, failed, served))
+
+
+def count_election(state: ClusterState, counts: ControllerCounts, record: Write) -> None:
+    """Counts the election that a record contains. Call this before the record is applied to the state."""
+    entry = record.entry
+    if not isinstance(entry, PartitionStateEntry) or entry.leader == NO_LEADER:
+        return
+    stored = state.partitions.get(entry.topic, {}).get(entry.partition)
+    if stored is not None and stored.state.leader_epoch != entry.leader_epoch:
+        before = stored.state
+        counts.leader_elections += 1
+        if entry.leader not in before.isr and entry.leader not in before.elr:
+            counts.unclean_leader_elections += 1
 
 
 def _decided(decide: Decide[ReplyT], state: ClusterState, context: Context) -> Decision[ReplyT]:
-    """A fault of the core in one request is that request's: nothing was changed, so the term goes on."""
+    """Calls `decide`. An unexpected error fails only this request, because nothing has been changed yet."""
     try:
         return decide(state, context)
     except KafkaError:
         raise
     except Exception as error:
-        _log.exception("a decision failed")
+        _log.exception("unexpected error in a decision")
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller failed: {error!r}") from error
 
 
@@ -489,12 +519,12 @@ def _first_address(broker: BrokerRegistration) -> str:
     return f"{broker.endpoints[0].host}:{broker.endpoints[0].port}" if broker.endpoints else ""
 
 
-def _fail(answered: asyncio.Future[Any], error: KafkaError) -> None:
+def _fail(answered: asyncio.Future[object], error: KafkaError) -> None:
     if not answered.done():
         answered.set_exception(error)
 
 
-def _time_out(answered: asyncio.Future[Any]) -> None:
+def _time_out(answered: asyncio.Future[object]) -> None:
     _fail(answered, KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The change could not be written in time."))
 
 
@@ -504,3 +534,84 @@ async def _answer_when_delivered(
     await asyncio.wait(delivered, timeout=request.wait_ms / 1000)
     if not request.answered.done():
         request.answered.set_result(reply)
+
+
+# -- the context of decisions
+
+
+class RandomChance:
+    """Chance from a `random.Random`: the system's in a process, a seeded one in the simulator."""
+
+    def __init__(self, source: random.Random) -> None:
+        self._source = source
+
+    def topic_id(self) -> uuid.UUID:
+        """Returns a new topic id. Its text never begins with a dash, which command lines would take for an
+        option.
+        """
+        while True:
+            topic_id = uuid.UUID(int=self._source.getrandbits(128), version=4)
+            if not encode_uuid(topic_id).startswith("-"):
+                return topic_id
+
+    def below(self, limit: int) -> int:
+        return self._source.randrange(limit)
+
+
+def rules_from(settings: BrokerSettings, broker_configs: Mapping[str, Mapping[str, str]]) -> ControllerRules:
+    """Returns the rules that follow from the settings and from the dynamic broker configs in the store. Only
+    the cluster-wide dynamic configs count, because a topic does not belong to one broker.
+    """
+    dynamic_default = broker_configs.get(DEFAULT_BROKER_ENTITY, {})
+    effective = (
+        settings.with_dynamic(dynamic_default=dynamic_default, dynamic={}) if dynamic_default else settings
+    )
+    return ControllerRules(
+        settings=BrokerSettingRules(effective),
+        num_partitions=settings.num_partitions,
+        default_replication_factor=settings.default_replication_factor,
+        delete_topic_enable=settings.delete_topic_enable,
+        auto_leader_rebalance_enable=settings.auto_leader_rebalance_enable,
+        leader_imbalance_per_broker_percentage=settings.leader_imbalance_per_broker_percentage,
+    )
+
+
+class BrokerSettingRules:
+    """`SettingRules` according to the definitions in `tidelog.settings`."""
+
+    def __init__(self, settings: BrokerSettings) -> None:
+        self._settings = settings
+        self._min_in_sync_replicas = broker_default(settings, _MIN_ISR)
+
+    def validate_topic(self, overrides: Mapping[str, str | None]) -> None:
+        if overrides:
+            validate_overrides(overrides, self._settings)
+
+    def validate_broker(self, entity: str, overrides: Mapping[str, str | None]) -> None:
+        validate_broker_overrides(
+            overrides, per_broker=entity != DEFAULT_BROKER_ENTITY, broker=self._settings
+        )
+
+    def topic_list_default(self, name: str) -> str | None:
+        definition = TOPIC_SETTINGS.get(name)
+        if definition is None or definition.type is not SettingType.LIST:
+            return None
+        return definition.format(broker_default(self._settings, name)) or ""
+
+    def broker_list_default(self, name: str) -> str | None:
+        definition: Setting | None = BROKER_SETTINGS.get(name)
+        if definition is None or definition.type is not SettingType.LIST:
+            return None
+        return definition.format(self._settings.value_of(name)) or ""
+
+    def is_unclean_election_allowed(self, topic_overrides: Mapping[str, str]) -> bool:
+        text = topic_overrides.get(_UNCLEAN_ELECTION)
+        if text is None:
+            return bool(broker_default(self._settings, _UNCLEAN_ELECTION))
+        return bool(TOPIC_SETTINGS[_UNCLEAN_ELECTION].parse(text))
+
+    def min_in_sync_replicas(self, topic_overrides: Mapping[str, str]) -> int:
+        text = topic_overrides.get(_MIN_ISR)
+        value = self._min_in_sync_replicas if text is None else TOPIC_SETTINGS[_MIN_ISR].parse(text)
+        assert isinstance(value, int)  # by the setting's definition
+        return value
