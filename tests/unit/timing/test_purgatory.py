@@ -1,4 +1,6 @@
-"""The purgatory (SPEC G3): every operation ends exactly once, and leaves nothing behind."""
+"""The purgatory (Kafka's DelayedOperationPurgatory) ends every operation exactly once and keeps nothing of
+it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from tidelog.timing.timer import VirtualTimer
 
 
 class Waiting(DelayedOperation):
-    """Completes once its key's value has reached what it waits for."""
+    """An operation that completes when the value of its key has reached a bound."""
 
     __slots__ = ("__weakref__", "events", "needed", "values")
 
@@ -52,7 +54,7 @@ def test_a_condition_that_holds_already_is_answered_at_once() -> None:
     assert (len(purgatory), purgatory.key_count, len(timer)) == (0, 0, 0)
 
 
-def test_it_completes_when_the_last_of_its_keys_is_there() -> None:
+def test_an_operation_completes_when_its_last_key_is_reached() -> None:
     timer, purgatory = new_purgatory()
     values: dict[str, int] = {}
     operation = Waiting(values, {"a": 1, "b": 2})
@@ -88,7 +90,7 @@ def test_a_deadline_in_the_past_expires_it_at_once() -> None:
     assert operation.events == ["expire", "complete"]
 
 
-def test_a_cancelled_operation_is_not_answered_and_leaves_nothing() -> None:
+def test_a_cancelled_operation_is_not_answered_and_is_removed() -> None:
     timer, purgatory = new_purgatory()
     operation = Waiting({"a": 0}, {"a": 1})
     purgatory.watch(operation, ["a", "b"], 100)
@@ -104,7 +106,7 @@ def test_a_cancelled_operation_is_not_answered_and_leaves_nothing() -> None:
     assert (len(purgatory), purgatory.key_count, len(timer)) == (0, 0, 0)
 
 
-def test_thousands_of_short_waits_leave_nothing_behind() -> None:
+def test_thousands_of_short_waits_leave_no_operation() -> None:
     timer, purgatory = new_purgatory()
     values = {"a": 0}
     for round_ in range(1, 2001):
@@ -117,7 +119,7 @@ def test_thousands_of_short_waits_leave_nothing_behind() -> None:
     assert (purgatory.watched_count, purgatory.key_count, len(timer)) == (0, 0, 0)
 
 
-def test_completing_one_may_watch_and_complete_others_under_the_same_key() -> None:
+def test_a_completion_may_watch_and_complete_others_under_the_same_key() -> None:
     timer, purgatory = new_purgatory()
     values: dict[str, int] = {}
     later = Waiting(values, {"a": 2})
@@ -141,7 +143,7 @@ def test_completing_one_may_watch_and_complete_others_under_the_same_key() -> No
 
 
 @pytest.mark.parametrize("step", ["try_complete", "on_complete", "on_expire"])
-def test_one_that_fails_stops_neither_the_others_nor_the_caller(step: str) -> None:
+def test_a_failing_operation_does_not_stop_the_others_or_the_caller(step: str) -> None:
     failures: list[tuple[DelayedOperation, str]] = []
     timer = VirtualTimer()
     purgatory: Purgatory[str] = Purgatory("Fetch", timer, lambda op, error: failures.append((op, str(error))))
@@ -183,7 +185,9 @@ def test_complete_key_and_expire_all() -> None:
 
 
 class PurgatoryAgainstModel(RuleBasedStateMachine):
-    """Any interleaving of watching, changes, time and cancelling: as a plain list of conditions would say."""
+    """Any sequence of watches, changes, time and cancellations has the same result as a plain list of
+    conditions.
+    """
 
     @initialize()
     def start(self) -> None:

@@ -1,4 +1,4 @@
-"""Clocks and timers: the wheel behind the event loop, and behind virtual time."""
+"""Clocks and timers: the wheel on the event loop, and on virtual time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tidelog.timing.timer import LoopTimer, VirtualTimer
 
 
 class StandingLoop:
-    """As much of an event loop as LoopTimer uses, on a clock that the test moves."""
+    """The part of an event loop that LoopTimer uses, on a clock that the test moves."""
 
     def __init__(self) -> None:
         self.now_s = 1000.0
@@ -51,7 +51,7 @@ def new_timer() -> tuple[StandingLoop, LoopTimer]:
     return loop, LoopTimer(loop)  # type: ignore[arg-type]
 
 
-def test_nothing_pending_means_that_the_loop_is_never_woken() -> None:
+def test_without_timers_the_loop_is_never_woken() -> None:
     loop, timer = new_timer()
     assert loop.calls == []
     entry = timer.add_after(lambda: None, 10)
@@ -75,7 +75,7 @@ def test_many_timers_share_one_wake_up() -> None:
 
 
 @pytest.mark.parametrize("delay_ms", [0, 0.4, 1, 7, 20, 399, 400, 401, 30_000, 86_400_000])
-def test_never_early_and_at_most_a_tick_late(delay_ms: float) -> None:
+def test_timers_are_never_early_and_at_most_a_tick_late(delay_ms: float) -> None:
     loop, timer = new_timer()
     loop.now_s += 0.000_3
     fired_at_s: list[float] = []
@@ -127,7 +127,7 @@ def test_a_callback_may_add_and_close() -> None:
     assert loop.calls == []
 
 
-def test_on_a_real_loop() -> None:
+def test_timers_on_a_real_loop() -> None:
     async def run() -> list[str]:
         loop = asyncio.get_running_loop()
         timer = LoopTimer(loop)

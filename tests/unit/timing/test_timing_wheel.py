@@ -1,4 +1,4 @@
-"""The hierarchical timing wheel (SPEC G4) against the simplest model: a sorted list of deadlines."""
+"""The hierarchical timing wheel (Kafka's TimingWheel), compared with a sorted list of deadlines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tidelog.timing.timing_wheel import DEFAULT_TICK_MS, DEFAULT_WHEEL_SIZE, TimerEntry, TimingWheel
 
 
-def test_defaults_are_those_of_the_specification() -> None:
+def test_defaults_are_those_of_kafka() -> None:
     assert (DEFAULT_TICK_MS, DEFAULT_WHEEL_SIZE) == (1, 20)
 
 
@@ -31,9 +31,9 @@ def test_an_entry_cascades_from_wheel_to_wheel() -> None:
     wheel.add("a", 445)
     assert wheel.next_expiry_ms() == 400  # a bucket of 400 ms
     assert wheel.advance(400) == []
-    assert wheel.next_expiry_ms() == 440  # one of 20 ms
+    assert wheel.next_expiry_ms() == 440  # a bucket of 20 ms
     assert wheel.advance(440) == []
-    assert wheel.next_expiry_ms() == 445  # one of 1 ms
+    assert wheel.next_expiry_ms() == 445  # a bucket of 1 ms
     assert wheel.advance(445) == ["a"]
     assert wheel.next_expiry_ms() is None
 
@@ -48,7 +48,7 @@ def test_a_deadline_in_the_past_is_due_at_the_next_advance() -> None:
     assert not entry.cancel()
 
 
-def test_a_bucket_emptied_by_cancelling_wakes_nobody() -> None:
+def test_a_bucket_emptied_by_cancelling_causes_no_wake_up() -> None:
     wheel: TimingWheel[int] = TimingWheel()
     entries = [wheel.add(number, 50_000) for number in range(1000)]
     assert wheel.next_expiry_ms() is not None
@@ -71,7 +71,7 @@ def test_after_an_idle_hour_a_timer_goes_to_the_lowest_wheel() -> None:
     wheel.skip_idle(3_600_000)
     wheel.add("soon", 3_600_005)
     assert wheel.wheel_count == 1
-    wheel.skip_idle(3_600_010)  # something is due: the clock doesn't jump over it
+    wheel.skip_idle(3_600_010)  # an entry is due, so the clock does not jump over it
     assert wheel.current_ms == 3_600_000
     assert wheel.advance(3_600_010) == ["soon"]
 
@@ -91,7 +91,9 @@ def test_impossible_wheels_are_refused(tick_ms: int, wheel_size: int) -> None:
 def test_driven_by_next_expiry_everything_expires_in_its_tick(
     tick_ms: int, wheel_size: int, start_ms: int, delays: list[int]
 ) -> None:
-    """Woken exactly when the wheel asks for it, each timer expires in the tick of its deadline, in order."""
+    """If the wheel is advanced exactly at the requested times, each timer expires in the tick of its
+    deadline, in order.
+    """
     wheel: TimingWheel[int] = TimingWheel(tick_ms, wheel_size, start_ms)
     for delay_ms in delays:
         wheel.add(start_ms + delay_ms, start_ms + delay_ms)
@@ -111,8 +113,8 @@ def test_driven_by_next_expiry_everything_expires_in_its_tick(
 
 
 class WheelAgainstSortedList(RuleBasedStateMachine):
-    """Any interleaving of adding, cancelling and advancing gives what a sorted list gives (tick 1 ms:
-    exactly).
+    """Any sequence of additions, cancellations and advances has the same result as a sorted list (exactly,
+    with a tick of 1 ms).
     """
 
     @initialize(start_ms=st.integers(0, 10**13), wheel_size=st.sampled_from([2, 3, 20]))
@@ -152,7 +154,7 @@ class WheelAgainstSortedList(RuleBasedStateMachine):
 
     @rule(elapsed_ms=st.integers(0, 100_000))
     def idle(self, elapsed_ms: int) -> None:
-        """The driver slept; it may not sleep past the next expiry."""
+        """Advances the wheel after a sleep, which may not last longer than until the next expiry."""
         next_expiry_ms = self.wheel.next_expiry_ms()
         if next_expiry_ms is None or next_expiry_ms > self.now_ms + elapsed_ms:
             self.now_ms += elapsed_ms
