@@ -58,7 +58,7 @@ from tidelog.wire import codec
 from tidelog.wire.api_keys import api_spec
 from tidelog.wire.malformed import MalformedMessageError
 from tidelog.wire.primitives import read_uvarint
-from tidelog.wire.schema import Buffer
+from tidelog.wire.schema import Buffer, Message
 
 MAX_SESSIONS: Final = 100
 MAX_CALLS: Final = 50_000
@@ -566,11 +566,16 @@ def forward_body(
     call = client_call(body, context)
     refused = coordination.pass_on(coordination.shard_of(kind, name), call)
     if refused:
-        from tidelog.broker.coordination.refusals import refuse  # imports many messages
-
-        return refuse(int(context.route.api_key), context.api_version, body, refused)
+        return _refuse(int(context.route.api_key), context.api_version, body, refused)
     context.park(on_abandoned=call.abandon)
     return PARKED
+
+
+def _refuse(api_key: int, version: int, body: bytes, error: ErrorCode) -> Message:
+    # The import is here because it loads the messages of 19 APIs, which a start does not need.
+    from tidelog.broker.coordination.refusals import refuse
+
+    return refuse(api_key, version, body, error)
 
 
 def client_call(body: bytes, context: RequestContext) -> Call:
@@ -582,10 +587,8 @@ def client_call(body: bytes, context: RequestContext) -> Call:
         if answer is not None:
             context.reply(EncodedBody((answer,)))
             return
-        from tidelog.broker.coordination.refusals import refuse
-
         try:
-            context.reply(refuse(api_key, version, body, error))
+            context.reply(_refuse(api_key, version, body, error))
         except MalformedMessageError as malformed:
             context.connection.refuse(str(malformed))
 

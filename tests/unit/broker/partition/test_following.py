@@ -125,7 +125,9 @@ def test_a_fetch_response_may_report_a_diverging_epoch() -> None:
     core = following([(1, 0), (4, 7)], 10, 6)
     assert core.step(EpochDiverged(6, 1, 5)) == [TruncateTo(5)]
     assert core.fetch_state is FetchState.TRUNCATING
-    assert core.step(RecordsReceived(6, [batch(10, 1, 6)], 11, 0)) == [], "nothing is appended meanwhile"
+    assert core.step(RecordsReceived(6, [batch(10, 1, 6)], 11, 0)) == [], (
+        "nothing is appended during the truncation"
+    )
     core.step(Truncated(0, 5))
     assert core.fetch_state is FetchState.FETCHING
 
@@ -167,7 +169,7 @@ def test_a_gap_left_by_compaction_is_accepted() -> None:
 def test_the_high_watermark_is_the_leaders_but_not_above_the_log_end() -> None:
     core = following([(6, 0)], 10, 6, high_watermark=3)
     assert core.step(ReceivedAppended([], 50, 0, NOW)) == [AdvanceHighWatermark(10)]
-    assert core.step(ReceivedAppended([], 4, 0, NOW)) == [], "a new leader may know less than was known"
+    assert core.step(ReceivedAppended([], 4, 0, NOW)) == [], "a new leader may know a lower high watermark"
     assert core.high_watermark == 10
 
 
@@ -201,7 +203,7 @@ def test_a_log_that_ends_within_the_batch_where_the_leaders_begins_restarts() ->
     assert core.log_end_offset == 90 and core.high_watermark == 90
     still_there = following([(0, 0)], 87, 7)
     (refusal,) = still_there.step(RecordsReceived(7, headers, 257, 40))
-    assert isinstance(refusal, Refuse), "what the leader still has is not dropped"
+    assert isinstance(refusal, Refuse), "records that the leader still has are kept"
 
 
 def test_a_log_that_ends_above_the_leaders_end_asks() -> None:

@@ -120,7 +120,7 @@ def test_a_follower_that_reached_the_high_watermark_is_proposed_with_its_broker_
     assert fetch(core, THIRD, 7) == []
     proposal = proposal_of(fetch(core, THIRD, 8))
     assert proposal == ProposeIsr(5, 10, (ME, SECOND, THIRD), (), ((THIRD, BROKER_EPOCH),))
-    assert core.in_sync_replicas == (ME, SECOND), "not before the store took it"
+    assert core.in_sync_replicas == (ME, SECOND), "the ISR changes only after the store has accepted it"
 
 
 def test_a_follower_below_the_start_of_the_leaders_epoch_may_not_join() -> None:
@@ -134,7 +134,7 @@ def test_while_a_join_is_under_way_the_high_watermark_waits_for_it() -> None:
     append(core, 10)
     fetch(core, SECOND, 5)
     proposal = proposal_of(fetch(core, THIRD, 5))
-    assert fetch(core, SECOND, 10) == [], "the third may be in the ISR already"
+    assert fetch(core, SECOND, 10) == [], "the third replica may be in the ISR already"
     assert core.step(IsrWritten(proposal, 12)) == [ReportIsrChange(True)]
     assert core.in_sync_replicas == ALL and core.partition_epoch == 12
     assert fetch(core, THIRD, 10) == [AdvanceHighWatermark(10)]
@@ -177,8 +177,8 @@ def test_a_follower_that_does_not_catch_up_leaves_the_isr() -> None:
     assert core.step(IsrCheckDue(NOW + MAX_LAG_MS)) == []
     proposal = proposal_of(core.step(IsrCheckDue(NOW + MAX_LAG_MS + 1)))
     assert proposal == ProposeIsr(5, 10, (ME, SECOND), (), ())
-    assert core.high_watermark == 0, "until the store took it the third counts"
-    assert core.step(IsrCheckDue(NOW + 10 * MAX_LAG_MS)) == [], "one change at a time"
+    assert core.high_watermark == 0, "the third replica counts until the store has accepted the change"
+    assert core.step(IsrCheckDue(NOW + 10 * MAX_LAG_MS)) == [], "there is one change at a time"
     assert core.step(IsrWritten(proposal, 11)) == [ReportIsrChange(False), AdvanceHighWatermark(10)]
 
 
@@ -227,7 +227,7 @@ def test_a_replica_that_leaves_an_isr_below_its_minimum_stays_eligible_to_lead()
     core.step(IsrWritten(proposal, 11))
     assert core.elr == (SECOND, THIRD) and core.high_watermark == 0
     proposal = proposal_of(fetch(core, THIRD, 1, NOW + MAX_LAG_MS + 2))
-    assert (proposal.isr, proposal.elr) == ((ME, THIRD), ()), "enough again: nobody else is needed"
+    assert (proposal.isr, proposal.elr) == ((ME, THIRD), ()), "the ISR is large enough, so the ELR is empty"
 
 
 def test_a_leader_that_finds_a_later_epoch_in_the_store_steps_down() -> None:
@@ -237,7 +237,7 @@ def test_a_leader_that_finds_a_later_epoch_in_the_store_steps_down() -> None:
     assert not core.is_leader
     late = LeaderAndIsrReceived(ME, 5, 15, (ME, SECOND), ALL, 0, NOW)
     core.step(late)
-    assert not core.is_leader, "a command from before must not make it lead again"
+    assert not core.is_leader, "an older command must not make it lead again"
 
 
 def test_a_change_by_the_controller_ends_a_proposal_made_before() -> None:

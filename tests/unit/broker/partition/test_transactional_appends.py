@@ -200,7 +200,9 @@ def test_the_first_sequence_is_0_with_an_epoch_per_transaction() -> None:
     guard = verify(core, batch(4), bumps_epoch=True)
     assert error_of(produce(core, batch(4), guard)) is ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
     core = leading()
-    assert isinstance(produce(core, batch(4), verify(core, batch(4))), AppendBatch), "as before KIP-890"
+    assert isinstance(produce(core, batch(4), verify(core, batch(4))), AppendBatch), (
+        "without KIP-890, any first sequence is accepted"
+    )
 
 
 def test_guards_are_bounded_and_expire() -> None:
@@ -271,7 +273,7 @@ def test_a_marker_is_accepted_again_until_a_new_transaction_begins() -> None:
         assert isinstance(end(core, COMMIT, epoch=1, version=2), list)
     write(core, batch(epoch=1))
     assert end(core, COMMIT, epoch=1, version=2) is ErrorCode.INVALID_PRODUCER_EPOCH
-    assert core.producers.has_open_transaction(7, 1), "a delayed marker does not touch the next transaction"
+    assert core.producers.has_open_transaction(7, 1), "a delayed marker does not end the next transaction"
 
 
 def test_a_marker_needs_as_many_in_sync_as_acks_all() -> None:

@@ -172,7 +172,7 @@ def test_a_followers_request_has_the_codecs_bytes(message: FetchRequest, who: Re
     again, end = codec.request_decoder(ApiKey.FETCH, FETCH_VERSION)(body, 0)
     assert end == len(body)
     assert isinstance(again, FetchRequest)
-    assert encoded(codec.request_encoder, again) == body, "in the codec's own form"
+    assert encoded(codec.request_encoder, again) == body, "the bytes are the codec's"
 
     def by_key(asked: FollowerRequest) -> Any:
         """An id that occurs twice is merged into one topic."""

@@ -75,7 +75,7 @@ def test_a_partition_added_during_a_full_request_is_named_next() -> None:
     full = next_request(session)
     late = position(1, 5)
     session.add(late)
-    assert late.valid_from > session.last_request, "the answer to the full request is not for it"
+    assert late.valid_from > session.last_request, "the response to the full request does not concern it"
     plan = leader.plan(full, FETCH_VERSION, 0)
     assert plan.session is not None
     session.answered(plan.session.session_id)
@@ -99,7 +99,7 @@ def test_an_emptied_session_ends_and_another_begins() -> None:
     session.add(place)
     exchange(session, leader)
     session.remove(place)
-    assert not session.is_empty, "the leader has to be told"
+    assert not session.is_empty, "the leader has to learn of the change"
     assert exchange(session, leader) == set()
     assert session.is_empty
     session.add(place)

@@ -90,7 +90,7 @@ def test_partitions_that_do_not_prevent_readiness() -> None:
         assert lab.is_ready()
         lab.tell(IN_SYNC)
         lab.tell(BEHIND)
-        assert lab.is_ready(), "once caught up, the life long"
+        assert lab.is_ready(), "a broker that has caught up stays ready in this epoch"
 
     asyncio.run(scenario())
 
@@ -102,7 +102,7 @@ def test_a_broker_is_ready_as_soon_as_the_store_says_so() -> None:
         try:
             assert lab.readiness.why_not() == "2 partitions are not in sync yet: t-1, t-2"
             await asyncio.sleep(0.3)
-            assert not lab.is_ready(), "the store is away"
+            assert not lab.is_ready(), "the store is unavailable"
             lab.store.isrs = {"1": (2, US), "2": (2,)}
             await until(lambda: "1 partitions are not in sync yet: t-2" in (lab.readiness.why_not() or ""))
             lab.store.isrs["2"] = (2, US)
