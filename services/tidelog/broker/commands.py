@@ -73,7 +73,6 @@ class CommandReceiver:
         """Completes the current command. Later commands raise ConnectionError."""
         async with self._one_at_a_time:
             self._is_stopped = True
-            self._hosted.close_failed()
 
     async def leader_and_isr(self, command: LeaderAndIsr) -> CommandResult:
         async with self._one_at_a_time:
@@ -157,6 +156,8 @@ class CommandReceiver:
         """Repeats the last command for each partition that failed."""
         async with self._one_at_a_time:
             self._is_retry_due = False
+            if self._is_stopped:
+                return
             for role in self._hosted.failed_roles():
                 await self._take_role(role, {})
 

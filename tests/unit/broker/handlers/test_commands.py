@@ -169,6 +169,22 @@ def test_a_failed_replica_that_is_stopped_is_forgotten(
     assert T0 not in lab.broker.hosted.replicas
 
 
+def test_a_stopped_broker_does_not_try_a_failed_partition_again(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lead(lab, state(), is_full=True)
+
+    def full_disk(self: PartitionLog) -> None:
+        raise LogStorageError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "persist_leader_epochs", full_disk)
+        lead(lab, state(leader_epoch=4))
+    lab.runner.run(lab.commands.stop())
+    pass_time(lab)
+    assert T0 not in lab.broker.hosted.replicas
+
+
 def pass_time(lab: InMemoryBroker) -> None:
     async def advance() -> None:
         timer = cast(VirtualTimer, lab.broker.timer)
