@@ -38,13 +38,6 @@ class ControllerConnection:
         """
         return self._identity.broker_id
 
-    async def forward(self, api_key: int, request: Message, context: RequestContext) -> Message:
-        """Returns the controller's answer to a client's request."""
-        forwarded = ForwardedRequest(
-            context.api_version, request, client_id=context.client_id, host=context.host
-        )
-        return await self.api.handle(api_key, forwarded)
-
     async def forward_or_refuse(
         self,
         api_key: int,
@@ -55,8 +48,11 @@ class ControllerConnection:
         """Returns the controller's answer. If the controller rejects the whole request or cannot be reached,
         returns `refuse(code, message)`. Clients may retry after that code.
         """
+        forwarded = ForwardedRequest(
+            context.api_version, request, client_id=context.client_id, host=context.host
+        )
         try:
-            answer = cast("Answer", await self.forward(api_key, request, context))
+            answer = cast("Answer", await self.api.handle(api_key, forwarded))
         except KafkaError as error:
             return refuse(error.code, error.message)
         except ConnectionError:

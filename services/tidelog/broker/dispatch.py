@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -28,6 +28,7 @@ from tidelog.wire.headers import decode_request_header
 if TYPE_CHECKING:
     from tidelog.broker.handlers.wiring import HandlerWiring
     from tidelog.metrics.telemetry import Telemetry
+    from tidelog.wire.schema import Message
 
 MAX_REQUEST_BYTES: Final = 8 * 1024 * 1024
 """The limit for all APIs except Produce. Decoding a request creates objects of up to 28 times its size, and
@@ -94,7 +95,7 @@ class Dispatcher:
                 return
         self._handle(connection, context, message)
 
-    def _handle(self, connection: Connection, context: RequestContext, message: Any) -> None:
+    def _handle(self, connection: Connection, context: RequestContext, message: Message) -> None:
         route, steps = context.route, context.steps
         answer = route.handle(message, context)
         if answer is PARKED:
@@ -118,7 +119,7 @@ class Dispatcher:
         connection.answer_now(context, context.route.encode_answer(context, answer))
 
     async def _run(
-        self, answer: Coroutine[Any, Any, Reply], connection: Connection, context: RequestContext
+        self, answer: Coroutine[object, None, Reply], connection: Connection, context: RequestContext
     ) -> None:
         try:
             reply = await answer

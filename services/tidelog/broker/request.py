@@ -210,7 +210,7 @@ class EncodedBody:
 
 Reply: TypeAlias = "Message | EncodedBody | Unanswered"
 """A response, encoded or not, or the reason why there is none now."""
-Answer: TypeAlias = "Reply | Coroutine[Any, Any, Reply]"
+Answer: TypeAlias = "Reply | Coroutine[object, None, Reply]"
 """A handler's result. A coroutine holds back the later requests of the connection until it returns."""
 Handler: TypeAlias = "Callable[[Any, RequestContext], Answer]"
 """The first argument is a request of the handler's own API. The type of a table of handlers cannot express

@@ -345,7 +345,7 @@ class BrokerServer:
     async def _first_metadata(self) -> None:
         waits = asyncio.ensure_future(self.commands.first_metadata.wait())
         try:
-            ends: list[asyncio.Future[Any]] = [waits, self.failed]
+            ends: list[asyncio.Future[Any]] = [waits, self.failed]  # Any: their results differ
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waits.cancel()

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from itertools import islice
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from tidelog.broker.connection import ClosedByProtocolError, Connection
@@ -247,8 +247,8 @@ def first_traceparent(records: memoryview, header: BatchHeader) -> str | None:
     return None
 
 
-def error_codes(message: Any) -> Iterator[int]:  # any API's response
-    """Yields the error codes of a response and of its partitions."""
+def error_codes(message: object) -> Iterator[int]:
+    """Yields the error codes of any API's response and of its partitions."""
     yield getattr(message, "error_code", 0)
     for topic in getattr(message, "responses", ()):
         partitions = getattr(topic, "partition_responses", None) or getattr(topic, "partitions", None)

@@ -84,7 +84,8 @@ class WaitingRequests:
             observer.leadership_changed()
         self.high_watermark_advanced(topic_partition)
         self.delete_records.check_and_complete(topic_partition)
-        self._follower_fetch_sessions.log_end_advanced(topic_partition)
+        if topic_partition in self._follower_fetch_sessions.fetched:
+            self._follower_fetch_sessions.log_end_advanced(topic_partition)
 
     def answer_all(self) -> None:
         """Answers every waiting request with the data that is available, because the broker stops."""

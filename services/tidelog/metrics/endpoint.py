@@ -11,7 +11,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -70,7 +70,7 @@ class MetricsEndpoint:
         class Server(ThreadingWSGIServer):
             address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
 
-            def handle_error(self, request: Any, client_address: Any) -> None:  # types of socketserver
+            def handle_error(self, request: object, client_address: object) -> None:
                 """Ignores errors of clients that have disconnected."""
 
         app = _with_probes(health, make_wsgi_app(new_registry(collectors)))

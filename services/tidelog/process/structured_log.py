@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import logging
 import sys
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 import structlog
 
 from tidelog.model.trace_context import add_trace_ids
+
+if TYPE_CHECKING:
+    from structlog.typing import Processor
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -35,7 +38,7 @@ def configure_logging(log_format: str = "auto", level: str = "info", stream: Tex
         raise ValueError(f"unknown log format {log_format}; valid formats are auto, text and json")
     output = sys.stderr if stream is None else stream
     as_text = log_format == "text" or (log_format == "auto" and output.isatty())
-    shared: list[Any] = [
+    shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         add_trace_ids,
         structlog.stdlib.add_log_level,
@@ -75,7 +78,7 @@ def log_level() -> str:
     return next((name for name, number in _LEVELS.items() if number >= least), "error")
 
 
-def _text_renderers(output: TextIO) -> list[Any]:
+def _text_renderers(output: TextIO) -> list[Processor]:
     # Plain tracebacks. Rich tracebacks show local variables, which may contain records and secrets.
     renderer = structlog.dev.ConsoleRenderer(
         colors=output.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
@@ -83,7 +86,7 @@ def _text_renderers(output: TextIO) -> list[Any]:
     return [renderer]
 
 
-def _json_renderers() -> list[Any]:
+def _json_renderers() -> list[Processor]:
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
 
 
@@ -99,5 +102,5 @@ class _LoggerFactory:
     def __init__(self, file: TextIO) -> None:
         self._file = file
 
-    def __call__(self, *args: Any) -> _NamedLogger:
-        return _NamedLogger(self._file, args[0] if args else None)
+    def __call__(self, name: str | None = None) -> _NamedLogger:
+        return _NamedLogger(self._file, name)
