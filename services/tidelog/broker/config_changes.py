@@ -11,8 +11,13 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from tidelog.broker.config_resources import ALL_BROKERS, ResourceType, check_broker_name, unserved_resource
-from tidelog.broker.log_levels import check_level
+from tidelog.broker.config_resources import (
+    ALL_BROKERS,
+    ResourceType,
+    check_broker_name,
+    check_level,
+    unserved_resource,
+)
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.settings.dynamic_settings import validate_broker_overrides
 

@@ -1,4 +1,8 @@
-"""The resources that settings belong to: topics, brokers and loggers."""
+"""The resources that settings belong to: topics, brokers and loggers.
+
+A broker has one logger, `root` (KIP-412). Its level can be changed while the broker runs; a restart resets
+it, as in Kafka.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ from enum import IntEnum
 from typing import Final
 
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.process.structured_log import log_level, set_log_level
 
 
 class ResourceType(IntEnum):
@@ -45,3 +50,41 @@ def unserved_resource(resource_type: int) -> KafkaError:
     if resource_type == ResourceType.GROUP:
         return KafkaError(ErrorCode.INVALID_REQUEST, "Settings of groups are not supported yet")
     return KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
+
+
+# -- loggers
+
+ROOT_LOGGER: Final = "root"
+# Maps Kafka's names of levels to ours.
+_LEVELS: Final = {
+    "TRACE": "debug",
+    "DEBUG": "debug",
+    "INFO": "info",
+    "WARN": "warning",
+    "ERROR": "error",
+    "FATAL": "error",
+}
+_SHOWN_LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
+
+
+def current_level() -> str:
+    """Returns the level of `root` under Kafka's name."""
+    return _SHOWN_LEVELS[log_level()]
+
+
+def check_level(logger: str, level: str) -> None:
+    """Raises KafkaError(INVALID_CONFIG) unless the logger exists and the level is valid."""
+    if logger != ROOT_LOGGER:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG, f"Logger {logger} does not exist; the only logger is {ROOT_LOGGER}"
+        )
+    if level.upper() not in _LEVELS:
+        raise KafkaError(
+            ErrorCode.INVALID_CONFIG,
+            f"{level} is not a log level; valid levels are {', '.join(sorted(_LEVELS))}",
+        )
+
+
+def set_level(level: str) -> None:
+    """Changes the level to one that passed `check_level`."""
+    set_log_level(_LEVELS[level.upper()])

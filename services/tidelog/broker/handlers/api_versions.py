@@ -7,9 +7,8 @@ dispatcher uses `unsupported_version` for that.
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from tidelog.broker.features import FINALIZED_FEATURES_EPOCH, SUPPORTED_FEATURES
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.api_versions import (
@@ -26,6 +25,24 @@ if TYPE_CHECKING:
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
 _FIRST_VERSION_WITH_SOFTWARE = 3
 _FIRST_VERSION_WITH_ZERO_MIN_FEATURE = 4
+
+
+class Feature(NamedTuple):
+    """A feature that ApiVersions lists (KIP-584). `level` is the level in force, 0 if the feature is off."""
+
+    name: str
+    min_level: int
+    max_level: int
+    level: int
+
+
+SUPPORTED_FEATURES: Final = (
+    # Level 30 is the metadata.version of Kafka 4.3. Tools reject a cluster without a metadata.version.
+    Feature("metadata.version", 7, 30, 30),
+    Feature("group.version", 0, 1, 1),  # the consumer protocol (KIP-848)
+    Feature("transaction.version", 0, 2, 2),  # an epoch for each transaction (KIP-890)
+)
+FINALIZED_FEATURES_EPOCH: Final = 0
 
 
 def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:

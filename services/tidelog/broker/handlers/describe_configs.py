@@ -12,8 +12,14 @@ import asyncio
 from collections.abc import Collection, Coroutine, Iterable
 from typing import TYPE_CHECKING, Final
 
-from tidelog.broker.config_resources import ALL_BROKERS, ResourceType, check_broker_name, unserved_resource
-from tidelog.broker.log_levels import ROOT_LOGGER, current_level
+from tidelog.broker.config_resources import (
+    ALL_BROKERS,
+    ROOT_LOGGER,
+    ResourceType,
+    check_broker_name,
+    current_level,
+    unserved_resource,
+)
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import topic_name_problem
 from tidelog.settings.setting_description import (

@@ -13,8 +13,7 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from tidelog.broker.config_changes import refusals
-from tidelog.broker.config_resources import ResourceType
-from tidelog.broker.log_levels import set_level
+from tidelog.broker.config_resources import ResourceType, set_level
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.incremental_alter_configs import (

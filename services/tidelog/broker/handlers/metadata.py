@@ -9,11 +9,10 @@ again.
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from tidelog.broker.coordination.internal_topics import internal_topic
-from tidelog.broker.metadata_answers import MetadataAnswers
 from tidelog.broker.request import EncodedBody
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import INTERNAL_TOPICS, ZERO_TOPIC_ID, topic_name_problem
@@ -39,6 +38,38 @@ if TYPE_CHECKING:
 _FIRST_VERSION_WITH_AUTO_CREATE_FLAG = 4
 _FIRST_VERSION_WITH_NULL_FOR_ALL = 1
 _CREATE_TIMEOUT_MS = 15_000
+
+MAX_ANSWERS: Final = 64
+MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
+"""The limit for the size of all kept responses."""
+
+
+class MetadataAnswers:
+    """Encoded Metadata responses, kept as long as the metadata in them is current."""
+
+    __slots__ = ("_answers", "_bytes", "_version")
+
+    def __init__(self) -> None:
+        self._version = -1
+        self._answers: dict[tuple[object, ...], EncodedBody] = {}
+        self._bytes = 0
+
+    def get(self, key: tuple[object, ...], version: int) -> EncodedBody | None:
+        return self._answers.get(key) if version == self._version else None
+
+    def put(self, key: tuple[object, ...], version: int, body: EncodedBody) -> None:
+        size = sum(map(len, body.chunks))
+        if (
+            version != self._version
+            or len(self._answers) >= MAX_ANSWERS
+            or self._bytes + size > MAX_ANSWER_BYTES
+        ):
+            self._answers.clear()
+            self._bytes = 0
+            self._version = version
+        if size <= MAX_ANSWER_BYTES:
+            self._answers[key] = body
+            self._bytes += size
 
 
 class MetadataHandler:

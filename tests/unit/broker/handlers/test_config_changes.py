@@ -11,8 +11,7 @@ import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
 from tidelog.broker.config_changes import APPEND, DELETE, SET
-from tidelog.broker.config_resources import ResourceType
-from tidelog.broker.log_levels import current_level
+from tidelog.broker.config_resources import ResourceType, current_level
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import alter_configs as legacy

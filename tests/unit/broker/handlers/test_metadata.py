@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
-from tidelog.broker.metadata_answers import MAX_ANSWER_BYTES, MAX_ANSWERS, MetadataAnswers
+from tidelog.broker.handlers.metadata import MAX_ANSWER_BYTES, MAX_ANSWERS, MetadataAnswers
 from tidelog.broker.request import EncodedBody, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire import codec
