@@ -343,7 +343,7 @@ class Shard:
         from_offset, is_end = self.log_end_offset, not item.records or item.next_offset >= item.log_end_offset
         self.log_end_offset = max(item.next_offset, from_offset)
         if not is_end:
-            self._read_on()  # the broker reads them while this shard replays the records
+            self._read_on()  # the broker reads the next records while the shard replays these
         try:
             self._replay.read(item.records, from_offset)
             if is_end:
@@ -359,7 +359,7 @@ class Shard:
         claim = self._replay.newest_claim
         if claim is not None and claim.shard_epoch > self.shard_epoch:
             _log.warning(
-                "a newer owner has claimed the shard, so this one closes it",
+                "a newer owner has claimed the shard, so this coordinator closes it",
                 shard=str(self.shard_id),
                 shard_epoch=self.shard_epoch,
                 newer_epoch=claim.shard_epoch,
@@ -502,7 +502,7 @@ class Shard:
         self._image_version = image.version
         load_ms = self._outlets.monotonic_ms() - self._load_began_ms
         _log.debug(
-            "a shard is served",
+            "a shard is loaded and served",
             shard=str(self.shard_id),
             shard_epoch=self.shard_epoch,
             leader_epoch=self.leader_epoch,

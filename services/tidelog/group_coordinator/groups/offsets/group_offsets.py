@@ -12,6 +12,7 @@ from uuid import UUID
 
 from tidelog.group_coordinator.groups.offsets.fetching import OffsetFetching
 from tidelog.group_coordinator.groups.offsets.offset_table import (
+    NO_EXPIRY,
     CommittedOffset,
     GroupPartition,
     OffsetTable,
@@ -98,7 +99,8 @@ class GroupOffsets:
             ]
         else:
             topics = [_Topic(topic.name, ZERO_UUID, topic.partitions) for topic in message.topics]
-        expire_ms = now_ms + message.retention_time_ms if message.retention_time_ms >= 0 else -1
+        retention_ms = message.retention_time_ms
+        expire_ms = WallMs(now_ms + retention_ms) if retention_ms >= 0 else NO_EXPIRY
         found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, expire_ms)
         for key, committed in found.commits:
             self._decide(key, committed, decision, now_ms)
@@ -139,7 +141,7 @@ class GroupOffsets:
         else:
             error = _check_commit(self._groups, message.group_id, committer, decision, now_ms)
         topics = [_Topic(topic.name, ZERO_UUID, topic.partitions) for topic in message.topics]
-        found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, -1)
+        found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, NO_EXPIRY)
         if found.commits:
             decision.transaction = producer
         for key, committed in found.commits:
@@ -336,7 +338,7 @@ def _decide_commit(
     topics: list[_Topic],
     error: ErrorCode,
     now_ms: WallMs,
-    expire_ms: int,
+    expire_ms: WallMs,
 ) -> _CommitResult:
     """Checks each partition. An `error` other than NONE rejects all of them."""
     max_metadata_length = groups.settings.offset_metadata_max_bytes

@@ -25,6 +25,8 @@ from tidelog.wire.schema import ZERO_UUID
 
 REMEMBERED_MS: Final = 7 * 86_400_000
 """The time that a silent producer's epoch is kept; longer than on brokers (producer.id.expiration.ms)."""
+NO_EXPIRY: Final = WallMs(-1)
+"""The expiry time of an offset without its own retention time; offsets.retention.minutes applies to it."""
 LEGACY_KIND: Final = 0
 _KIND: Final = 1
 _KEY_START: Final = struct.Struct(">hh")
@@ -57,8 +59,7 @@ class CommittedOffset(NamedTuple):
     leader_epoch: int
     metadata: str
     commit_timestamp_ms: WallMs
-    expire_timestamp_ms: int = -1
-    """The wall-clock time of expiry; -1 means that offsets.retention.minutes applies."""
+    expire_timestamp_ms: WallMs = NO_EXPIRY
     topic_id: UUID = ZERO_UUID
 
 
@@ -268,6 +269,6 @@ def read_record(kind: int, record: ReplayedRecord) -> tuple[GroupPartition, Comm
         value.leader_epoch,
         value.metadata,
         WallMs(value.commit_timestamp),
-        value.expire_timestamp,
+        WallMs(value.expire_timestamp),
         value.topic_id,
     )
