@@ -1,4 +1,4 @@
-"""A core without a store, and a whole controller over a file-backed store with recording brokers."""
+"""A controller core without a store, and a controller over a file-backed store with recording brokers."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ ENDPOINTS = (Endpoint("PLAINTEXT", "localhost", 9092),)
 
 
 class Core:
-    """State plus a store of one number: decisions are applied as if written at the next revision."""
+    """The state and a revision number in place of a store. Decisions are applied as if they were written at
+    the next revision.
+    """
 
     def __init__(self, brokers: Iterable[int] = (1,), **settings: str) -> None:
         self.state = ClusterState()
@@ -62,7 +64,7 @@ class Core:
         return Context(1, self.chance, self.rules)
 
     def birth(self, broker_id: int, **said: Any) -> None:
-        """`said`: what else stands in the registration."""
+        """Registers a broker and settles. `said` contains further fields of the registration."""
         self.register(broker_id, **said)
         self.settle()
 
@@ -73,7 +75,7 @@ class Core:
         self.settle()
 
     def register(self, broker_id: int, **said: Any) -> int:
-        """The controller has seen it and not decided anything yet; answers the broker epoch."""
+        """Registers a broker without settling. Returns the broker epoch."""
         self.revision += 1
         entry = BrokerEntry(broker_id, ENDPOINTS, **said)
         self.state.apply(entry, self.revision, self.revision, self.changes)
@@ -89,7 +91,7 @@ class Core:
         self.settle()
 
     def make(self, name: str, *replicas: list[int], **configs: str) -> None:
-        """A topic with these replicas."""
+        """Creates a topic with these replicas."""
         topic = CreatableTopic(
             name,
             -1,
@@ -101,7 +103,7 @@ class Core:
         assert reply.topics[0].error_code == 0, reply
 
     def leader_writes(self, topic: str, isr: tuple[int, ...], partition: int = 0) -> None:
-        """The leader's own change of the ISR; the ELR follows by KIP-966's rule."""
+        """Applies the leader's own change of the ISR. The ELR follows from KIP-966's rule."""
         state = self.partition(topic, partition)
         replicas = self.state.topics[topic].assignments[partition]
         least = effective_min_isr(self.state, self.context(), topic, len(replicas))
@@ -138,7 +140,7 @@ def core() -> Callable[..., Core]:
 
 
 class RecordingBroker:
-    """Takes every command and keeps what a broker would know by it."""
+    """A broker that accepts every command and records the resulting state."""
 
     def __init__(self) -> None:
         self.commands: list[LeaderAndIsr | UpdateMetadata | StopReplica] = []
@@ -182,7 +184,7 @@ class RemovableChannels(InProcessBrokerChannels):
 
 
 class Cluster:
-    """One process: store, controller, brokers; `start` again after `crash` for the next life."""
+    """A process with store, controller and brokers. After `stop`, `start` begins the next process."""
 
     def __init__(self, directory: Path, **settings: str) -> None:
         self.directory = directory
@@ -219,7 +221,7 @@ class Cluster:
         del self.brokers[broker_id]
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Let the loop run until `holds()`; a test that never gets there runs into its time-out."""
+        """Runs the loop until `holds()`. If that never happens, the test's timeout ends it."""
         while not holds():  # noqa: ASYNC110  what is waited for is another object's attribute
             await asyncio.sleep(0)
 
@@ -227,7 +229,7 @@ class Cluster:
         return await asyncio.wait_for(self.controller.handle(api_key, ForwardedRequest(version, message)), 30)
 
     async def stop(self) -> None:
-        """What is on disk is what a SIGKILL would leave: brokers write nothing at the end."""
+        """Stops as SIGKILL does: brokers write nothing at the end."""
         for lease in self.leases.values():
             await lease.stop(revoke=False)
         self.leases.clear()
@@ -238,7 +240,7 @@ class Cluster:
 
 @pytest.fixture
 def run_cluster(tmp_path: Path) -> Callable[..., None]:
-    """Runs `scenario(cluster)` on a loop of its own; the scenario starts brokers as it likes."""
+    """Runs `scenario(cluster)` on a new loop. The scenario starts the brokers."""
 
     def run(scenario: Callable[[Cluster], Awaitable[None]], **settings: str) -> None:
         async def with_cluster() -> None:

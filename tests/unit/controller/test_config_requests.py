@@ -1,4 +1,4 @@
-"""AlterConfigs, IncrementalAlterConfigs, quotas, features, producer ids."""
+"""Requests for configs, quotas, features and producer ids."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_full_replacement(core: MakeCore) -> None:
     assert cluster.state.configs_of("t") == {"segment.ms": "7"}
 
 
-def test_broker_settings_of_one_and_of_all(core: MakeCore) -> None:
+def test_settings_of_one_broker_and_of_all_brokers(core: MakeCore) -> None:
     cluster = _with_topic(core)
     assert _incremental(cluster, BROKER, "", ("log.retention.ms", SET, "5")).error_code == 0
     assert _incremental(cluster, BROKER, "1", ("log.retention.ms", SET, "6")).error_code == 0
@@ -125,7 +125,7 @@ def _alter_quota(cluster: Any, entity: dict[str, str | None], *operations: tuple
     return response
 
 
-def test_quotas_are_stored_and_found(core: MakeCore) -> None:
+def test_quotas_are_stored_and_described(core: MakeCore) -> None:
     cluster = core()
     both: dict[str, str | None] = {"user": "a/ü", "client-id": None}
     assert _alter_quota(cluster, both, ("producer_byte_rate", 1000.0)).error_code == 0

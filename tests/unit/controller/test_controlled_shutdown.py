@@ -1,4 +1,4 @@
-"""A broker that stops of its own accord hands over first."""
+"""A controlled shutdown moves leadership away from the broker before it stops."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def test_leadership_moves_and_the_broker_leaves_every_isr(core: MakeCore) -> Non
     assert (led.leader, led.isr, led.leader_epoch) == (2, (2, 3), 1)
     assert (followed.leader, followed.isr, followed.leader_epoch) == (2, (2, 3), 1)
     assert (alone.leader, alone.isr, alone.leader_epoch) == (1, (1,), 0)
-    assert _shut_down(cluster, 1) == (TopicPartition("u", 0),), "it may ask again"
+    assert _shut_down(cluster, 1) == (TopicPartition("u", 0),), "the broker may ask again"
     assert cluster.partition("t", 0).leader_epoch == 1
 
 
-def test_it_is_told_to_stop_and_not_to_follow(core: MakeCore) -> None:
+def test_the_broker_receives_a_stop_and_no_role_as_follower(core: MakeCore) -> None:
     cluster = core([1, 2, 3])
     cluster.make("t", [1, 2, 3], [2, 1, 3])
     cluster.changes = ChangeSet()
@@ -55,7 +55,7 @@ def test_it_is_told_to_stop_and_not_to_follow(core: MakeCore) -> None:
         assert isinstance(update, UpdateMetadata)
 
 
-def test_it_is_elected_nowhere_in_this_life(core: MakeCore) -> None:
+def test_a_stopping_broker_is_not_elected_before_it_registers_again(core: MakeCore) -> None:
     cluster = core([1, 2, 3])
     cluster.make("t", [1, 2])
     _shut_down(cluster, 2)
@@ -68,7 +68,7 @@ def test_it_is_elected_nowhere_in_this_life(core: MakeCore) -> None:
     assert cluster.partition("t").leader == 2
 
 
-def test_the_elr_is_kept_up(core: MakeCore) -> None:
+def test_a_controlled_shutdown_updates_the_elr(core: MakeCore) -> None:
     cluster = core([1, 2])
     cluster.make("t", [1, 2], min_insync_replicas="2")
     _shut_down(cluster, 1)
@@ -76,7 +76,7 @@ def test_the_elr_is_kept_up(core: MakeCore) -> None:
     assert (state.leader, state.isr, state.elr) == (2, (2,), (1,))
 
 
-def test_another_life_is_refused(core: MakeCore) -> None:
+def test_a_stale_broker_epoch_is_refused(core: MakeCore) -> None:
     cluster = core([1])
     for broker_id, epoch, code in (
         (1, 99, ErrorCode.STALE_BROKER_EPOCH),

@@ -1,4 +1,4 @@
-"""The whole controller over a file-backed store: order of effects, restarts, fail-over, half-done work."""
+"""The whole controller over a file-backed store: order of effects, restarts, failover, half-done work."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ async def _delete(cluster: Any, name: str) -> None:
     assert reply.responses[0].error_code == 0, reply
 
 
-def test_brokers_know_before_the_client_is_answered(run_cluster: RunCluster) -> None:
+def test_brokers_know_a_topic_before_the_client_gets_the_response(run_cluster: RunCluster) -> None:
     async def scenario(cluster: Any) -> None:
         broker = await cluster.birth(1)
         broker.delay_s = 0.01
@@ -77,7 +77,7 @@ def test_brokers_know_before_the_client_is_answered(run_cluster: RunCluster) -> 
     run_cluster(scenario)
 
 
-def test_all_that_was_answered_is_there_after_a_restart(run_cluster: RunCluster) -> None:
+def test_acknowledged_changes_survive_a_restart(run_cluster: RunCluster) -> None:
     async def scenario(cluster: Any) -> None:
         await cluster.birth(1)
         await _create(cluster, "kept", 300)
@@ -108,7 +108,7 @@ def test_all_that_was_answered_is_there_after_a_restart(run_cluster: RunCluster)
     run_cluster(scenario)
 
 
-def test_death_and_rebirth_of_a_broker(run_cluster: RunCluster) -> None:
+def test_a_broker_that_fails_and_returns_receives_the_full_state(run_cluster: RunCluster) -> None:
     async def scenario(cluster: Any) -> None:
         for broker_id in (1, 2, 3):
             await cluster.birth(broker_id)
@@ -116,7 +116,7 @@ def test_death_and_rebirth_of_a_broker(run_cluster: RunCluster) -> None:
         await cluster.death(1)
         other = cluster.brokers[2]
         await cluster.until(lambda: 1 not in {b.broker_id for b in _last_update(other).brokers})
-        await _create(cluster, "after", 1, 2)  # is answered after everything that came before it
+        await _create(cluster, "after", 1, 2)  # its response comes after all earlier items
         for state in other.topics["t"].partitions:
             assert state.leader in (2, 3)
             assert 1 not in state.isr
@@ -126,7 +126,7 @@ def test_death_and_rebirth_of_a_broker(run_cluster: RunCluster) -> None:
     run_cluster(scenario)
 
 
-def test_the_cluster_in_numbers(run_cluster: RunCluster) -> None:
+def test_overview_counts_brokers_partitions_and_commands(run_cluster: RunCluster) -> None:
     async def scenario(cluster: Any) -> None:
         controller = cluster.controller
         for broker_id in (1, 2):
@@ -156,7 +156,7 @@ def _last_update(broker: Any) -> UpdateMetadata:
     return [command for command in broker.commands if isinstance(command, UpdateMetadata)][-1]
 
 
-def test_an_isr_change_of_a_leader_is_passed_on_and_its_notification_removed(
+def test_a_leaders_isr_change_is_published_and_its_notification_deleted(
     run_cluster: RunCluster,
 ) -> None:
     async def scenario(cluster: Any) -> None:
@@ -183,7 +183,7 @@ def test_an_isr_change_of_a_leader_is_passed_on_and_its_notification_removed(
     run_cluster(scenario)
 
 
-def test_a_leaders_write_in_between_is_read_and_decided_anew(run_cluster: RunCluster) -> None:
+def test_after_a_concurrent_write_of_a_leader_the_controller_decides_again(run_cluster: RunCluster) -> None:
     async def scenario(cluster: Any) -> None:
         for broker_id in (1, 2, 3):
             await cluster.birth(broker_id)
@@ -191,7 +191,7 @@ def test_a_leaders_write_in_between_is_read_and_decided_anew(run_cluster: RunClu
         item = await cluster.store.get(partition_state_key("t", 0))
         entry = decode_entry(item.key, item.value)
         assert isinstance(entry, PartitionStateEntry)
-        # Both at once: the controller decides on the death before it has seen the new ISR.
+        # Both happen at once: the controller decides about the dead broker before it has seen the new ISR.
         other = next(broker for broker in entry.isr if broker != entry.leader)
         dying = cluster.death(entry.leader)
         writing = cluster.store.txn(
@@ -206,7 +206,7 @@ def test_a_leaders_write_in_between_is_read_and_decided_anew(run_cluster: RunClu
     run_cluster(scenario)
 
 
-def test_one_controller_at_a_time_and_the_next_takes_over(run_cluster: RunCluster) -> None:
+def test_one_controller_is_active_and_another_takes_over(run_cluster: RunCluster) -> None:
     async def scenario(cluster: Any) -> None:
         broker = await cluster.birth(1)
         await _create(cluster, "t")
@@ -227,13 +227,13 @@ def test_one_controller_at_a_time_and_the_next_takes_over(run_cluster: RunCluste
         cluster.controller = standby
         await _create(cluster, "u")
         assert broker.topics.keys() == {"t", "u"}
-        # Nothing of the partition changed, so neither did its epoch.
+        # The partition has not changed, so its leader epoch has not either.
         assert broker.topics["t"].partitions[0].leader_epoch == 0
 
     run_cluster(scenario)
 
 
-def test_a_lost_office_is_taken_again(run_cluster: RunCluster) -> None:
+def test_a_controller_that_lost_its_key_becomes_active_again(run_cluster: RunCluster) -> None:
     async def scenario(cluster: Any) -> None:
         broker = await cluster.birth(1)
         epoch = cluster.controller.controller_epoch
@@ -245,8 +245,8 @@ def test_a_lost_office_is_taken_again(run_cluster: RunCluster) -> None:
     run_cluster(scenario)
 
 
-def test_one_that_stands_by_has_a_lease_when_the_office_is_vacant(run_cluster: RunCluster) -> None:
-    """Also if it lost the first one long before."""
+def test_a_standby_controller_has_a_lease_at_the_election(run_cluster: RunCluster) -> None:
+    """The controller that stands by renews its lease after a loss, long before the election."""
 
     async def scenario(cluster: Any) -> None:
         leases: list[int] = []
@@ -262,7 +262,7 @@ def test_one_that_stands_by_has_a_lease_when_the_office_is_vacant(run_cluster: R
         )
         standby = await Controller.start(cluster.store, cluster.channels, settings)
         assert standby.why_not_ready() is None
-        await cluster.store.revoke_lease(leases[0])  # as etcd does when it hears nothing for long
+        await cluster.store.revoke_lease(leases[0])  # as etcd does when no renewal arrives
         await cluster.until(lambda: len(leases) == 2)
         await cluster.until(lambda: standby.why_not_ready() is None)
         assert not standby.is_active
@@ -276,7 +276,7 @@ def test_one_that_stands_by_has_a_lease_when_the_office_is_vacant(run_cluster: R
     run_cluster(scenario)
 
 
-def test_a_full_disk_refuses_and_the_controller_goes_on(
+def test_a_full_disk_refuses_a_request_and_the_controller_continues(
     run_cluster: RunCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(descriptor: int, data: bytes) -> int:
@@ -310,10 +310,10 @@ def test_an_unknown_api_is_refused(run_cluster: RunCluster) -> None:
 
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 1000), st.sampled_from(["create", "delete", "expand"]))
-def test_half_done_work_is_finished_by_the_next(
+def test_the_next_controller_completes_half_done_work(
     make_cluster: Callable[[Path], Any], per_mille: int, work: str
 ) -> None:
-    """The journal is cut anywhere inside work that takes several transactions."""
+    """The journal is truncated at any point of work that takes several transactions."""
 
     async def life(directory: Path) -> tuple[int, int]:
         cluster = make_cluster(directory)

@@ -1,4 +1,4 @@
-"""Eligible leader replicas and logs in doubt (KIP-966, SPEC C13): who may lead without loss."""
+"""Eligible leader replicas and suspect logs (KIP-966): replicas that may lead without data loss."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _view(cluster: Any, topic: str = "t") -> tuple[int, set[int], set[int]]:
     return state.leader, set(state.isr), set(state.elr)
 
 
-def test_whoever_leaves_an_isr_below_its_minimum_stays_eligible(core: MakeCore) -> None:
+def test_a_replica_that_leaves_an_isr_below_its_minimum_stays_eligible(core: MakeCore) -> None:
     cluster = core([1, 2, 3])
     cluster.make("t", [1, 2, 3], min_insync_replicas="2")
     cluster.death(3)
@@ -28,21 +28,21 @@ def test_whoever_leaves_an_isr_below_its_minimum_stays_eligible(core: MakeCore) 
     assert _view(cluster) == (1, {1}, {2})
     cluster.death(1)
     cluster.birth(3)
-    assert _view(cluster) == (-1, {1}, {2}), "3 left before the high watermark stood still"
+    assert _view(cluster) == (-1, {1}, {2}), "broker 3 left while the high watermark could still move"
     cluster.birth(2)
     assert _view(cluster) == (2, {2}, {1})
     cluster.leader_writes("t", (2, 3))
     assert _view(cluster) == (2, {2, 3}, set())
 
 
-def test_the_minimum_is_no_more_than_there_are_replicas(core: MakeCore) -> None:
+def test_min_isr_is_at_most_the_number_of_replicas(core: MakeCore) -> None:
     cluster = core([1, 2])
     cluster.make("t", [1, 2], min_insync_replicas="5")
     cluster.death(2)
     assert _view(cluster) == (1, {1}, {2})
 
 
-def test_a_lower_minimum_clears_the_elr_before_anybody_is_told(core: MakeCore) -> None:
+def test_a_lower_min_isr_clears_the_elr_at_the_same_epoch(core: MakeCore) -> None:
     cluster = core([1, 2])
     cluster.make("t", [1, 2], min_insync_replicas="2")
     cluster.death(2)
@@ -52,7 +52,7 @@ def test_a_lower_minimum_clears_the_elr_before_anybody_is_told(core: MakeCore) -
     assert cluster.partition("t").leader_epoch == epoch
 
 
-def test_a_log_in_doubt_leaves_isr_and_elr_before_any_election(core: MakeCore) -> None:
+def test_a_suspect_log_leaves_isr_and_elr_before_an_election(core: MakeCore) -> None:
     cluster = core([1, 2, 3])
     cluster.make("t", [1, 2, 3], min_insync_replicas="2")
     cluster.death(3)
@@ -61,26 +61,26 @@ def test_a_log_in_doubt_leaves_isr_and_elr_before_any_election(core: MakeCore) -
     cluster.register(1, is_log_suspect=True)
     cluster.register(2, is_log_suspect=True)
     cluster.settle()
-    # Both the ISR and the ELR have come to nothing: the one that led last is as good as it gets.
+    # Both ISR and ELR are empty, so the last leader is the best choice.
     assert _view(cluster) == (1, {1}, set())
     assert not cluster.state.unsettled_suspects
 
 
-def test_others_are_waited_for_when_the_first_to_return_is_in_doubt(core: MakeCore) -> None:
+def test_the_first_broker_to_return_waits_for_the_others_if_its_log_is_suspect(core: MakeCore) -> None:
     cluster = core([1, 2])
     cluster.make("t", [1, 2])
     cluster.death(1, 2)
-    assert _view(cluster) == (1, {1, 2}, set()), "with nobody alive nothing is written"
+    assert _view(cluster) == (1, {1, 2}, set()), "without a live broker nothing is written"
     cluster.birth(1, is_log_suspect=True)
     assert _view(cluster) == (-1, {2}, set())
     cluster.birth(2)
     assert _view(cluster) == (2, {2}, set())
     cluster.leader_writes("t", (2, 1))
     cluster.settle()
-    assert _view(cluster) == (2, {1, 2}, set()), "it has earned its place in this life"
+    assert _view(cluster) == (2, {1, 2}, set()), "its log has caught up since the registration"
 
 
-def test_a_sole_member_in_doubt_leads_as_the_last_one_known(core: MakeCore) -> None:
+def test_a_sole_member_with_a_suspect_log_leads_as_last_known_leader(core: MakeCore) -> None:
     cluster = core([1, 2])
     cluster.make("t", [1])
     cluster.death(1)
@@ -90,7 +90,7 @@ def test_a_sole_member_in_doubt_leads_as_the_last_one_known(core: MakeCore) -> N
     assert cluster.partition("t").leader_epoch > before
 
 
-def test_a_single_replica_in_doubt(core: MakeCore) -> None:
+def test_a_single_suspect_replica_leaves_only_its_own_isr(core: MakeCore) -> None:
     cluster = core([1, 2])
     cluster.make("t", [1, 2], [1, 2])
     cluster.death(1, 2)
@@ -99,22 +99,23 @@ def test_a_single_replica_in_doubt(core: MakeCore) -> None:
     assert (cluster.partition("t", 1).leader, cluster.partition("t", 1).isr) == (-1, (2,))
 
 
-def test_a_leader_that_wrote_in_between_does_not_keep_a_log_in_doubt_in_the_isr(core: MakeCore) -> None:
+def test_a_concurrent_isr_write_does_not_keep_a_suspect_log_in_the_isr(core: MakeCore) -> None:
     cluster = core([1, 2, 3])
     cluster.make("t", [1, 2, 3])
     cluster.register(3, is_log_suspect=True)
-    cluster.leader_writes("t", (1, 3))  # 2 leaves; that 3 is another by now the leader doesn't know
+    # broker 2 leaves; the leader does not know that broker 3 has registered again
+    cluster.leader_writes("t", (1, 3))
     cluster.settle()
     assert _view(cluster) == (1, {1}, set())
 
 
-def test_a_term_that_begins_in_the_middle_goes_by_what_is_stored(core: MakeCore) -> None:
+def test_a_new_term_completes_the_removal_of_suspect_logs(core: MakeCore) -> None:
     cluster = core([1, 2])
     cluster.make("t", [1, 2])
     cluster.register(2, is_log_suspect=True)
     decision = settle_partitions(cluster.state, cluster.context())
     cluster.write(decision.__class__(decision.records[:-1], None))
-    assert cluster.state.unsettled_suspects == {2}, "its name is cleared last"
+    assert cluster.state.unsettled_suspects == {2}, "the suspect is settled last"
     cluster.leader_writes("t", (1, 2))
     cluster.settle()
     assert _view(cluster) == (1, {1}, set())
@@ -134,7 +135,7 @@ _STEPS = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
 @given(_STEPS, st.integers(1, 3))
-def test_no_election_loses_what_enough_replicas_have(
+def test_no_election_loses_acknowledged_records(
     core: MakeCore, steps: list[tuple[str, int]], min_isr: int
 ) -> None:
     """A model of one partition: `has[b]` is the length of the log on broker b, `high` the acknowledged part.

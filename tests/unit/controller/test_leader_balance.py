@@ -1,4 +1,4 @@
-"""Preferred leaders get their partitions back when too many strayed (SPEC D4)."""
+"""Leadership returns to preferred leaders when too many partitions have another leader."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ def _leaders(cluster: Any) -> list[int]:
 
 
 def _stray(cluster: Any, count: int) -> None:
-    """Broker 1 was away; `count` of its partitions have taken it back into the ISR."""
+    """Restarts broker 1. `count` of its partitions have it in the ISR again."""
     cluster.death(1)
     cluster.birth(1)
     for partition in range(count):
         cluster.leader_writes("t", (2, 1), partition)
 
 
-def test_beyond_the_percentage_leadership_goes_back(core: MakeCore) -> None:
+def test_above_the_percentage_leadership_returns_to_preferred_leaders(core: MakeCore) -> None:
     cluster = core([1, 2])
     cluster.make("t", *[[1, 2]] * 10)
     _stray(cluster, 7)
     assert _leaders(cluster) == [2] * 10
     cluster.write(balance_leaders(cluster.state, cluster.context()))
-    assert _leaders(cluster) == [1] * 7 + [2] * 3, "the others aren't in sync yet"
+    assert _leaders(cluster) == [1] * 7 + [2] * 3, "the others are not in sync yet"
     assert cluster.partition("t", 0).leader_epoch == 2
 
 
-def test_within_the_percentage_nothing_moves(core: MakeCore) -> None:
+def test_within_the_percentage_leaders_do_not_change(core: MakeCore) -> None:
     cluster = core([1, 2], leader_imbalance_per_broker_percentage="10")
     cluster.make("t", *[[1, 2]] * 10)
     for partition in range(10):
@@ -52,7 +52,7 @@ def test_within_the_percentage_nothing_moves(core: MakeCore) -> None:
     assert balance_leaders(cluster.state, cluster.context()).reply == 0
 
 
-def test_it_can_be_switched_off_and_leaves_moving_partitions_alone(core: MakeCore) -> None:
+def test_the_balance_can_be_disabled_and_skips_reassigned_partitions(core: MakeCore) -> None:
     off = core([1, 2], auto_leader_rebalance_enable="false")
     off.make("t", [1, 2])
     _stray(off, 1)

@@ -1,4 +1,4 @@
-"""Who leads when brokers come and go, and on request."""
+"""Leader elections when brokers register or fail, and on request."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_the_next_replica_in_order_leads(core: MakeCore) -> None:
     assert (state.leader, state.isr, state.leader_epoch) == (3, (3,), 1)
 
 
-def test_the_last_isr_stays_and_only_it_may_lead(core: MakeCore) -> None:
+def test_the_last_isr_is_kept_and_only_its_members_may_lead(core: MakeCore) -> None:
     cluster = core([1, 2])
     _make(cluster, "t", [1, 2])
     cluster.death(2)
@@ -65,7 +65,7 @@ def test_the_last_isr_stays_and_only_it_may_lead(core: MakeCore) -> None:
     assert (cluster.partition("t").leader, cluster.partition("t").isr) == (1, (1,))
 
 
-def test_unclean_where_the_topic_allows_it(core: MakeCore) -> None:
+def test_unclean_election_if_the_topic_allows_it(core: MakeCore) -> None:
     cluster = core([1, 2])
     _make(cluster, "t", [1, 2], unclean=True)
     cluster.death(2)
@@ -75,7 +75,7 @@ def test_unclean_where_the_topic_allows_it(core: MakeCore) -> None:
     assert (cluster.partition("t").leader, cluster.partition("t").isr) == (2, (2,))
 
 
-def test_a_lone_broker_that_restarts_leads_at_a_new_epoch_with_one_write(core: MakeCore) -> None:
+def test_a_single_broker_that_restarts_leads_at_a_new_epoch_with_one_write(core: MakeCore) -> None:
     cluster = core([1])
     _make(cluster, "t", [1])
     cluster.death(1)
@@ -86,7 +86,7 @@ def test_a_lone_broker_that_restarts_leads_at_a_new_epoch_with_one_write(core: M
     assert (after.leader, after.isr, after.leader_epoch) == (1, (1,), 1)
 
 
-def test_rebirth_without_a_death_seen_is_a_death_and_a_birth(core: MakeCore) -> None:
+def test_a_second_registration_counts_as_a_failure_and_a_return(core: MakeCore) -> None:
     cluster = core([1, 2])
     _make(cluster, "t", [1, 2])
     cluster.birth(1)
@@ -193,14 +193,14 @@ def test_unclean_election_on_request(core: MakeCore) -> None:
     assert (cluster.partition("t").leader, cluster.partition("t").isr) == (2, (2,))
 
 
-def test_a_replica_that_cant_be_served_is_led_by_others_if_there_are_any(core: MakeCore) -> None:
+def test_another_replica_replaces_a_failed_leader_if_one_can_lead(core: MakeCore) -> None:
     cluster = core([1, 2])
     _make(cluster, "t", [1, 2])
     _make(cluster, "alone", [1])
     both = [TopicPartition("t", 0), TopicPartition("alone", 0)]
     epoch = cluster.state.brokers[1].broker_epoch
     cluster.state.note_replicas(1, epoch - 1, both, (), cluster.changes)
-    assert not cluster.state.failed_replicas, "of an earlier life"
+    assert not cluster.state.failed_replicas, "the report is of an earlier registration"
     cluster.state.note_replicas(1, epoch, both, (), cluster.changes)
     assert cluster.changes.calls_for_elections
     cluster.settle()
@@ -208,7 +208,7 @@ def test_a_replica_that_cant_be_served_is_led_by_others_if_there_are_any(core: M
     assert (cluster.partition("alone").leader, cluster.partition("alone").leader_epoch) == (1, 0)
     cluster.leader_writes("t", (2, 1))
     cluster.death(2)
-    assert cluster.partition("t").leader == 1, "2 took it into the ISR: it is well again"
+    assert cluster.partition("t").leader == 1, "broker 2 added it to the ISR, so its disk works"
     cluster.birth(1)
     assert not cluster.state.failed_replicas
 
@@ -286,7 +286,7 @@ def test_an_allowed_unclean_election_comes_before_a_failed_replica(core: MakeCor
 
 
 def test_a_reassignment_does_not_end_with_a_failed_replica_as_leader(core: MakeCore) -> None:
-    """Its end would delete the replicas that can be read."""
+    """A completed reassignment would delete the replicas that can be read."""
     cluster = core([1, 2])
     _make(cluster, "t", [1])
     cluster.request(

@@ -1,4 +1,4 @@
-"""Where replicas are put: evenly, and over as many racks as there are."""
+"""Placement of replicas: even, and on as many racks as possible."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _is_even(placed: Assignments, brokers: int) -> None:
 
 @settings(max_examples=300)
 @given(st.integers(1, 9), st.data())
-def test_leaders_and_replicas_are_even_within_one(broker_count: int, data: st.DataObject) -> None:
+def test_counts_of_leaders_and_replicas_differ_by_at_most_one(broker_count: int, data: st.DataObject) -> None:
     factor = data.draw(st.integers(1, broker_count))
     brokers = _brokers([None] * broker_count)
     first, more = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
@@ -49,7 +49,7 @@ def test_leaders_and_replicas_are_even_within_one(broker_count: int, data: st.Da
 
 @settings(max_examples=300)
 @given(st.integers(1, 5), st.integers(1, 4), st.data())
-def test_each_partition_is_on_as_many_racks_as_can_be(
+def test_each_partition_is_on_as_many_racks_as_possible(
     rack_count: int, brokers_in_rack: int, data: st.DataObject
 ) -> None:
     racks: list[str | None] = [f"r{n % rack_count}" for n in range(rack_count * brokers_in_rack)]
@@ -65,7 +65,7 @@ def test_each_partition_is_on_as_many_racks_as_can_be(
 
 
 @given(st.lists(st.sampled_from(["a", "b", "c"]), min_size=1, max_size=9), st.data())
-def test_racks_of_any_size(racks: list[str | None], data: st.DataObject) -> None:
+def test_racks_of_different_sizes(racks: list[str | None], data: st.DataObject) -> None:
     factor = data.draw(st.integers(1, len(racks)))
     chance = RandomChance(random.Random(data.draw(st.integers())))
     placed = place_replicas(_brokers(racks), data.draw(st.integers(1, 30)), factor, chance)
@@ -75,14 +75,14 @@ def test_racks_of_any_size(racks: list[str | None], data: st.DataObject) -> None
         assert len({racks[broker] for broker in replicas}) == min(factor, len(set(racks)))
 
 
-def test_a_broker_without_a_rack_switches_racks_off() -> None:
+def test_racks_do_not_count_if_a_broker_has_none() -> None:
     placed = place_replicas(_brokers(["a", "a", None]), 9, 2, RandomChance(random.Random(1)))
     _is_even(placed, 3)
 
 
 @pytest.mark.parametrize(("brokers", "factor"), [(3, 3), (4, 3), (5, 2), (6, 3), (9, 3)])
-def test_who_follows_first_differs_too(brokers: int, factor: int) -> None:
-    """When a broker dies, no other takes over much more from it than the rest."""
+def test_first_followers_are_spread_evenly(brokers: int, factor: int) -> None:
+    """When a broker fails, the other brokers take over about equally many of its partitions."""
     placed = place_replicas(_brokers([None] * brokers), brokers * 20, factor, RandomChance(random.Random(1)))
     for leader in range(brokers):
         heirs = Counter(replicas[1] for replicas in placed if replicas[0] == leader)

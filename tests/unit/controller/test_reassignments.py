@@ -1,4 +1,4 @@
-"""Moving replicas: what is refused, what happens on the way, and how it ends."""
+"""Reassignments: refused requests, intermediate states and completion."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _alter(
 
 
 def _joins(cluster: Any, *brokers: int) -> None:
-    """The leader takes them into the ISR."""
+    """Lets the leader add the new replicas to the ISR."""
     state: PartitionStateEntry = cluster.partition("t")
     cluster.revision += 1
     entry = state._replace(isr=(*state.isr, *brokers), elr=())
@@ -87,7 +87,7 @@ def _ongoing(cluster: Any) -> list[tuple[list[int], list[int], list[int]]]:
         ([-1], ErrorCode.INVALID_REPLICA_ASSIGNMENT),
     ],
 )
-def test_what_moves_nothing_is_refused_or_done_at_once(
+def test_a_reassignment_without_new_replicas_is_refused_or_completed_at_once(
     core: MakeCore, replicas: list[int] | None, code: int
 ) -> None:
     cluster = core([1, 2, 3])
@@ -100,7 +100,7 @@ def test_what_moves_nothing_is_refused_or_done_at_once(
     assert cluster.state.topics["t"].assignments[0] == tuple(replicas if replicas and not code else [1, 2])
 
 
-def test_a_move_from_start_to_end(core: MakeCore) -> None:
+def test_a_reassignment_from_request_to_completion(core: MakeCore) -> None:
     cluster = core([1, 2, 3, 4])
     _make(cluster, "t", [1, 2])
     cluster.changes = ChangeSet()
@@ -132,7 +132,7 @@ def test_a_move_from_start_to_end(core: MakeCore) -> None:
     assert isinstance(commands[3][0], LeaderAndIsr)
 
 
-def test_a_leader_that_stays_keeps_leading(core: MakeCore) -> None:
+def test_a_leader_in_the_target_keeps_leading(core: MakeCore) -> None:
     cluster = core([1, 2, 3])
     _make(cluster, "t", [1, 2])
     assert _alter(cluster, [3, 1]) == 0
@@ -142,7 +142,7 @@ def test_a_leader_that_stays_keeps_leading(core: MakeCore) -> None:
     assert cluster.state.topics["t"].assignments[0] == (3, 1)
 
 
-def test_the_replication_factor_changes_only_if_it_may(core: MakeCore) -> None:
+def test_the_replication_factor_changes_only_if_the_request_allows_it(core: MakeCore) -> None:
     cluster = core([1, 2, 3])
     _make(cluster, "t", [1, 2])
     assert _alter(cluster, [1, 2, 3], factor_change=False) == ErrorCode.INVALID_REPLICATION_FACTOR
@@ -156,14 +156,14 @@ def test_the_replication_factor_changes_only_if_it_may(core: MakeCore) -> None:
     assert cluster.state.topics["t"].assignments[0] == (2,)
 
 
-def test_cancelling_and_changing_on_the_way(core: MakeCore) -> None:
+def test_a_running_reassignment_is_changed_and_cancelled(core: MakeCore) -> None:
     cluster = core([1, 2, 3, 4])
     _make(cluster, "t", [1, 2])
     assert _alter(cluster, [3, 4]) == 0
     _joins(cluster, 3)
     assert _alter(cluster, [4, 1]) == 0
     assert _ongoing(cluster) == [([4, 1, 2], [4], [2])]
-    assert set(cluster.partition("t").isr) == {1, 2}, "3 is no replica any more"
+    assert set(cluster.partition("t").isr) == {1, 2}, "broker 3 is no longer a replica"
     assert _alter(cluster, None) == 0
     assert _ongoing(cluster) == []
     assert cluster.state.topics["t"].assignments[0] == (1, 2)
@@ -183,10 +183,10 @@ def test_a_cancellation_that_would_lose_records_is_refused(core: MakeCore) -> No
     cluster.death(2)
     assert cluster.partition("t").isr == (2,)
     assert _alter(cluster, [1]) == 0
-    assert _ongoing(cluster) == [([1, 2], [1], [2])], "2 alone has the records, and it is away"
+    assert _ongoing(cluster) == [([1, 2], [1], [2])], "only broker 2, which has failed, has the records"
 
 
-def test_only_what_is_asked_for_is_listed(core: MakeCore) -> None:
+def test_only_the_requested_reassignments_are_listed(core: MakeCore) -> None:
     cluster = core([1, 2])
     _make(cluster, "t", [1], [1])
     _alter(cluster, [2], 0)
@@ -211,7 +211,7 @@ _STEPS = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(_STEPS)
-def test_moves_lose_nothing_whatever_happens_on_the_way(
+def test_reassignments_lose_no_records_under_any_sequence_of_events(
     core: MakeCore, steps: list[tuple[str, list[int]]]
 ) -> None:
     cluster = core([1, 2, 3, 4])
@@ -232,9 +232,9 @@ def test_moves_lose_nothing_whatever_happens_on_the_way(
             cluster.birth(brokers[0])
         after, topic = cluster.partition("t"), cluster.state.topics["t"]
         replicas = topic.assignments[0]
-        assert after.isr, "somebody in sync is always known"
+        assert after.isr, "the ISR always has a member"
         assert set(after.isr) <= set(replicas)
-        assert step == "join" or set(after.isr) <= set(before.isr), "nobody is in sync by decree"
+        assert step == "join" or set(after.isr) <= set(before.isr), "only the leader adds to the ISR"
         assert after.leader == -1 or after.leader in after.isr
         assert after.leader_epoch >= before.leader_epoch
         if after.leader != before.leader:

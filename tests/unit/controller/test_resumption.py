@@ -1,7 +1,7 @@
-"""A controller that dies between any two of its transactions: the next one finishes its work (SPEC D6).
+"""A controller fails between any two of its transactions, and the next one completes its work.
 
-Decisions are written into a key space transaction by transaction, small ones so that there are many. The
-life ends after some of them; of those that may be written side by side any may be missing.
+Decisions are written into a key space in many small transactions. The controller fails after some of them. Of
+the transactions that may be written in parallel, any may be missing.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ PARTITIONS = 12
 
 
 class EndOfLifeError(Exception):
-    """The controller is killed here."""
+    """The controller is killed at this point."""
 
 
 class World:
-    """The store, and one controller after the other."""
+    """A store and a sequence of controllers."""
 
     def __init__(self) -> None:
         self.space = KeySpace()
@@ -109,7 +109,7 @@ class World:
             self._refresh((broker_key(broker_id),))
 
     def join(self, broker_id: int) -> None:
-        """Every leader takes it into the ISR."""
+        """Lets every leader add the broker to its ISR."""
         for topic, partition, stored in list(self.state.all_partitions()):
             state = stored.state
             if broker_id in topic.assignments[partition] and broker_id not in state.isr:
@@ -124,7 +124,7 @@ class World:
         self.do(advance_reassignments)
 
     def view(self) -> dict[str, Any]:
-        """All that lasts, epochs apart."""
+        """Returns everything that is stored, except epochs."""
         found: dict[str, Any] = {
             f"{topic.name}-{index}": (replicas, topic.adding.get(index), topic.removing.get(index))
             for topic in self.state.topics.values()
@@ -202,12 +202,12 @@ def _move_ends(world: World) -> Decide:
 
 def _move_cancelled(world: World) -> Decide:
     world.do(_moving([4, 1]))
-    world.do(advance_reassignments)  # those that are there already
+    world.do(advance_reassignments)  # the partitions that already exist
     return _moving(None)
 
 
-# What is under way when the controller dies; whether it is asked for again (a client or broker that got no
-# answer does so) or finished by the next controller alone.
+# The work during which the controller fails, and whether it is requested again (a client or broker without
+# a response repeats its request) or completed by the next controller alone.
 _WORK: dict[str, tuple[Callable[[World], Decide], bool]] = {
     "create topics": (lambda world: _creation("u", "v"), True),
     "delete a topic": (
@@ -220,13 +220,13 @@ _WORK: dict[str, tuple[Callable[[World], Decide], bool]] = {
         ),
         True,
     ),
-    "elect for the dead": (_deaths, False),
-    "take logs in doubt out": (_suspects, False),
-    "shut a broker down": (lambda world: _stopping(2, world), True),
+    "elect leaders after a failure": (_deaths, False),
+    "remove suspect logs": (_suspects, False),
+    "shut down a broker": (lambda world: _stopping(2, world), True),
     "balance leaders": (_strayed, True),
-    "start a move": (lambda world: _moving([4, 1]), True),
-    "cancel a move": (_move_cancelled, True),
-    "end a move": (_move_ends, False),
+    "start a reassignment": (lambda world: _moving([4, 1]), True),
+    "cancel a reassignment": (_move_cancelled, True),
+    "complete a reassignment": (_move_ends, False),
 }
 
 
@@ -247,7 +247,7 @@ def _is_sound(world: World) -> None:
 
 
 def _members(world: World) -> dict[tuple[str, int], tuple[set[int], int]]:
-    """The replicas of each partition and its leader epoch."""
+    """Returns the replicas of each partition and its leader epoch."""
     return {
         (topic.name, index): (set(topic.assignments[index]), stored.state.leader_epoch)
         for topic, index, stored in world.state.all_partitions()
@@ -257,7 +257,7 @@ def _members(world: World) -> dict[tuple[str, int], tuple[set[int], int]]:
 @pytest.mark.parametrize("work", _WORK)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40)
 @given(st.data())
-def test_the_next_controller_finishes(
+def test_the_next_controller_completes_the_work(
     work: str, monkeypatch: pytest.MonkeyPatch, data: st.DataObject
 ) -> None:
     monkeypatch.setattr(record_writer_module, "MAX_KEYS", data.draw(st.sampled_from([5, 8, 30])))
@@ -275,7 +275,7 @@ def test_the_next_controller_finishes(
     except EndOfLifeError:
         for partition, (replicas, leader_epoch) in _members(world).items():
             known, epoch_before = before.get(partition, (replicas, -1))
-            assert replicas == known or leader_epoch > epoch_before, "its leader would not be told"
+            assert replicas == known or leader_epoch > epoch_before, "its leader would not receive a command"
         world.resume()
         _is_sound(world)
         if is_asked_again and world.view() != uncut.view():

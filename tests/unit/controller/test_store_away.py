@@ -1,4 +1,4 @@
-"""A store that answers late, not at all, or leaves open what it did: the term goes on by itself."""
+"""A store that answers late or not at all, or whose outcome is unknown: the term continues by itself."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RunCluster = Callable[..., None]
 
 
 class FlakyStore:
-    """In front of a real store. `fate` is asked before each transaction what becomes of it."""
+    """A proxy of a real store. `fate` decides about the outcome of each transaction."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -79,7 +79,7 @@ class FlakyStore:
 
 
 async def _with_flaky_store(cluster: Any) -> FlakyStore:
-    """The cluster's controller starts anew, over a store that can fail."""
+    """Restarts the cluster's controller over a store that can fail."""
     await cluster.controller.stop()
     store = FlakyStore(cluster.store)
     cluster.controller = await Controller.start(
@@ -89,7 +89,7 @@ async def _with_flaky_store(cluster: Any) -> FlakyStore:
 
 
 def _once(*fates: str) -> Callable[[], str]:
-    """These, one after the other, then all is well."""
+    """Returns these outcomes one after the other, then success."""
     remaining = list(fates)
     return lambda: remaining.pop(0) if remaining else "answered"
 
@@ -101,7 +101,7 @@ async def _create(cluster: Any, name: str, partitions: int = 1) -> ErrorCode:
 
 
 @pytest.mark.parametrize("fate", ["lost answer", "away", "late"])
-def test_a_request_of_unknown_outcome_is_answered_so_and_the_term_goes_on(
+def test_a_request_of_unknown_outcome_times_out_and_the_term_continues(
     run_cluster: RunCluster, fate: str
 ) -> None:
     async def scenario(cluster: Any) -> None:
@@ -114,11 +114,11 @@ def test_a_request_of_unknown_outcome_is_answered_so_and_the_term_goes_on(
         assert raised.value.code is ErrorCode.REQUEST_TIMED_OUT
         assert await _create(cluster, "after") is ErrorCode.NONE
         for late in store.late:
-            assert not (await late()).succeeded, "the controller has gone on: it comes too late"
+            assert not (await late()).succeeded, "the controller has continued, so the transaction is void"
         assert await _create(cluster, "afterwards") is ErrorCode.NONE
         there = {"t"} if fate == "lost answer" else set()
         assert broker.topics.keys() == {"after", "afterwards", *there}
-        assert cluster.controller.controller_epoch == epoch, "the office was held all along"
+        assert cluster.controller.controller_epoch == epoch, "the controller was active all the time"
         stored = await cluster.store.list_prefix(TOPIC_PREFIX)
         assert len(stored.items) == 4 + (4 if there else 0)
 
@@ -126,7 +126,7 @@ def test_a_request_of_unknown_outcome_is_answered_so_and_the_term_goes_on(
 
 
 def test_a_watch_that_ends_ends_the_term(run_cluster: RunCluster) -> None:
-    """The next one lists anew, and hears of what came since."""
+    """The next term reads everything again and sees the changes since."""
 
     async def scenario(cluster: Any) -> None:
         broker = await cluster.birth(1)
@@ -159,7 +159,7 @@ def test_a_watch_that_ends_ends_the_term(run_cluster: RunCluster) -> None:
 
 
 @pytest.mark.parametrize("fate", ["lost answer", "away", "late"])
-def test_what_was_begun_is_brought_to_an_end(run_cluster: RunCluster, fate: str) -> None:
+def test_a_partly_written_decision_is_completed(run_cluster: RunCluster, fate: str) -> None:
     async def scenario(cluster: Any) -> None:
         broker = await cluster.birth(1)
         store = await _with_flaky_store(cluster)
@@ -183,7 +183,7 @@ def test_what_was_begun_is_brought_to_an_end(run_cluster: RunCluster, fate: str)
     run_cluster(scenario)
 
 
-def test_a_broker_that_dies_while_the_store_is_away_is_settled_when_it_returns(
+def test_a_broker_failure_during_a_store_outage_is_settled_after_it(
     run_cluster: RunCluster,
 ) -> None:
     async def scenario(cluster: Any) -> None:
@@ -204,7 +204,7 @@ def test_a_broker_that_dies_while_the_store_is_away_is_settled_when_it_returns(
     run_cluster(scenario)
 
 
-def test_an_office_lost_while_the_store_was_away_ends_the_term(run_cluster: RunCluster) -> None:
+def test_a_controller_key_lost_during_a_store_outage_ends_the_term(run_cluster: RunCluster) -> None:
     async def scenario(cluster: Any) -> None:
         await cluster.birth(1)
         store = await _with_flaky_store(cluster)
@@ -223,7 +223,7 @@ def test_an_office_lost_while_the_store_was_away_ends_the_term(run_cluster: RunC
     run_cluster(scenario)
 
 
-def test_a_request_cut_off_by_the_end_of_the_term_says_whether_it_may_be_repeated(
+def test_the_error_of_an_interrupted_request_says_whether_it_may_be_repeated(
     run_cluster: RunCluster,
 ) -> None:
     async def scenario(cluster: Any) -> None:
@@ -234,7 +234,7 @@ def test_a_request_cut_off_by_the_end_of_the_term_says_whether_it_may_be_repeate
         async def usurped() -> None:
             nonlocal count
             count += 1
-            if count == 2:  # the topic's own key is there, its partitions are not
+            if count == 2:  # the topic's own key exists, its partitions do not
                 store.before = None
                 await cluster.store.txn([], [Delete(CONTROLLER_KEY)])
 
@@ -252,7 +252,7 @@ def test_a_request_cut_off_by_the_end_of_the_term_says_whether_it_may_be_repeate
     run_cluster(scenario)
 
 
-def test_a_request_that_waits_too_long_for_its_turn_is_given_up(run_cluster: RunCluster) -> None:
+def test_a_request_that_waits_too_long_in_the_queue_times_out(run_cluster: RunCluster) -> None:
     async def scenario(cluster: Any) -> None:
         broker = await cluster.birth(1)
         store = await _with_flaky_store(cluster)
@@ -277,10 +277,10 @@ def test_a_request_that_waits_too_long_for_its_turn_is_given_up(run_cluster: Run
     run_cluster(scenario)
 
 
-def test_a_failed_decision_of_its_own_starts_the_controller_over(
+def test_an_unexpected_error_in_a_decision_ends_the_term(
     run_cluster: RunCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It must not sit in office and do nothing."""
+    """The controller must not stay active without doing its work."""
 
     async def scenario(cluster: Any) -> None:
         await cluster.birth(1)

@@ -1,4 +1,4 @@
-"""A log in doubt while a disk fails: whoever may have lost the end of its log is elected nowhere."""
+"""A replica whose log may lack its end is not elected while the leader's disk has failed."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ PARTITION = TopicPartition("t", 0)
 
 
 def _fail(cluster: Any, broker_id: int) -> None:
-    """Its replica can't be served."""
+    """The broker reports that the disk of its replica has failed."""
     broker = cluster.state.brokers[broker_id]
     cluster.state.note_replicas(broker_id, broker.broker_epoch, {PARTITION}, set(), ChangeSet())
 
 
-def test_a_log_in_doubt_leaves_the_elr_while_the_leader_can_not_serve(core: MakeCore) -> None:
+def test_a_suspect_log_leaves_the_elr_while_the_leaders_disk_has_failed(core: MakeCore) -> None:
     cluster = core([1, 2, 3])
     cluster.make("t", [1, 2, 3], min_insync_replicas="2")
     cluster.death(3)

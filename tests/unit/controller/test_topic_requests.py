@@ -1,4 +1,4 @@
-"""CreateTopics, DeleteTopics, CreatePartitions: every refusal Kafka has, and what is written otherwise."""
+"""CreateTopics, DeleteTopics and CreatePartitions: every refusal of Kafka, and the written records."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def _create(core: Any, *topics: CreatableTopic, validate_only: bool = False, ver
     return results
 
 
-def test_a_topic_is_made_with_the_defaults(core: MakeCore) -> None:
+def test_a_topic_is_created_with_the_defaults(core: MakeCore) -> None:
     cluster = core([1, 2, 3], num_partitions="4", default_replication_factor="2")
     (result,) = _create(cluster, CreatableTopic("t", -1, -1))
     assert (result.error_code, result.num_partitions, result.replication_factor) == (0, 4, 2)
@@ -59,7 +59,7 @@ def test_a_topic_is_made_with_the_defaults(core: MakeCore) -> None:
         assert len(set(replicas)) == 2
 
 
-def test_configs_are_kept(core: MakeCore) -> None:
+def test_configs_of_a_topic_are_stored(core: MakeCore) -> None:
     cluster = core()
     configs = [
         CreatableTopicConfig("retention.ms", "1000"),
@@ -127,7 +127,7 @@ def test_refused_topics(core: MakeCore, topic: CreatableTopic, code: ErrorCode) 
     assert cluster.state.topics.keys() == before.keys() | {"other"}
 
 
-def test_one_name_twice_is_refused_once(core: MakeCore) -> None:
+def test_a_duplicate_name_is_refused_with_one_result(core: MakeCore) -> None:
     cluster = core()
     results = _create(cluster, *(CreatableTopic(name, 1, 1) for name in ("a", "b", "a")))
     assert [(r.name, r.error_code) for r in results] == [("a", ErrorCode.INVALID_REQUEST), ("b", 0)]
@@ -199,7 +199,7 @@ def test_delete_disabled(core: MakeCore) -> None:
     assert raised.value.code is ErrorCode.TOPIC_DELETION_DISABLED
 
 
-def test_more_partitions(core: MakeCore) -> None:
+def test_partitions_are_added(core: MakeCore) -> None:
     cluster = core([1, 2])
     _create(cluster, CreatableTopic("t", 2, 2))
     before = cluster.state.topics["t"].assignments
@@ -228,7 +228,7 @@ def test_more_partitions(core: MakeCore) -> None:
         (20_000, None, ErrorCode.POLICY_VIOLATION),
     ],
 )
-def test_refused_partitions(
+def test_refused_requests_for_partitions(
     core: MakeCore, count: int, assignments: list[list[int]] | None, code: ErrorCode
 ) -> None:
     cluster = core([1, 2])
