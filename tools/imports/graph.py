@@ -1,11 +1,10 @@
 """Checks the import graph for cycles and draws it in docs/architecture.md.
 
-    python tools/imports/graph.py           write the picture, forget known cycles that are gone
+    python tools/imports/graph.py           write the picture
     python tools/imports/graph.py --check   fail on a cycle, or if the picture is not current
 
 Imports under TYPE_CHECKING count: two modules whose types need each other can only be understood together.
-A cycle is a strongly connected component of more than one module. The modules in known_cycles.txt are
-tolerated; the list may only shrink.
+A cycle is a strongly connected component of more than one module.
 
 The check compares the packages and arrows of the picture, not the numbers above it. The numbers are rounded,
 because they change with nearly every commit and would make every two branches conflict.
@@ -21,7 +20,7 @@ import grimp
 
 ROOT = "tidelog"
 REPOSITORY = Path(__file__).resolve().parents[2]
-KNOWN_CYCLES = Path(__file__).with_name("known_cycles.txt")
+PAGE = REPOSITORY / "docs" / "architecture.md"
 BEGIN, END = "<!-- import-graph:begin -->", "<!-- import-graph:end -->"
 
 Graph = dict[str, set[str]]
@@ -121,49 +120,33 @@ def section(graph: Graph, cycles: list[list[str]]) -> str:
     return f"{BEGIN}\n{numbers}\n\n{picture(graph)}\n{END}"
 
 
-def document() -> Path:
-    """Returns the page that shows the picture."""
-    pages = [REPOSITORY / "docs" / "architecture.md", REPOSITORY / "ARCHITECTURE.md"]
-    for page in pages:
-        if page.exists() and BEGIN in page.read_text():
-            return page
-    raise SystemExit(
-        f"docs/architecture.md has no lines {BEGIN} and {END}: add them where the picture belongs"
-    )
-
-
 def main() -> int:
+    """Checks or draws the import graph and returns the exit code."""
     graph = import_graph()
     cycles = find_cycles(graph)
-    in_cycles = {module for cycle in cycles for module in cycle}
-    known = set(KNOWN_CYCLES.read_text().split()) if KNOWN_CYCLES.exists() else set()
-    errors = []
-    for cycle in cycles:
-        if new := [module for module in cycle if module not in known]:
-            within = set(cycle)
-            lines = [f"    {module} imports {', '.join(sorted(graph[module] & within))}" for module in cycle]
-            errors.append(
-                f"import cycle of {len(cycle)} modules, new in it: {', '.join(new)}\n" + "\n".join(lines)
-            )
-    page = document()
-    text = page.read_text()
+    errors = [_describe(cycle, graph) for cycle in cycles]
+    text = PAGE.read_text()
+    if BEGIN not in text or END not in text:
+        raise SystemExit(f"{PAGE.name} has no lines {BEGIN} and {END}: add them where the picture belongs")
     start, end = text.index(BEGIN), text.index(END) + len(END)
     if "--check" in sys.argv:
         drawn = re.search(r"```mermaid\n.*?```", text[start:end], re.DOTALL)
         if drawn is None or drawn.group() != picture(graph):
             errors.append(
-                f"the import graph in {page.relative_to(REPOSITORY)} is not current: run make import-graph"
+                f"the import graph in {PAGE.relative_to(REPOSITORY)} is not current: run make import-graph"
             )
-        if gone := sorted(known - in_cycles):
-            errors.append(f"no longer in a cycle: {', '.join(gone)}: run make import-graph")
     else:
-        page.write_text(text[:start] + section(graph, cycles) + text[end:])
-        left = sorted(known & in_cycles)
-        KNOWN_CYCLES.write_text("".join(f"{module}\n" for module in left))
+        PAGE.write_text(text[:start] + section(graph, cycles) + text[end:])
     for error in errors:
         print(error, file=sys.stderr)  # noqa: T201
-    print(f"{len(graph)} modules, {len(cycles)} cycles, {len(in_cycles)} modules in cycles")  # noqa: T201
+    print(f"{len(graph)} modules, {len(cycles)} cycles")  # noqa: T201
     return 1 if errors else 0
+
+
+def _describe(cycle: list[str], graph: Graph) -> str:
+    within = set(cycle)
+    lines = [f"    {module} imports {', '.join(sorted(graph[module] & within))}" for module in cycle]
+    return f"import cycle of {len(cycle)} modules:\n" + "\n".join(lines)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from tidelog.cli.dump_segment import Findings, batches_of
 _OFFSET_ENTRY: Final = struct.Struct(">ii")
 _TIME_ENTRY: Final = struct.Struct(">qi")
 _ABORTED_ENTRY: Final = struct.Struct(">hqqqq")
-MAX_PROBLEMS_SHOWN: Final = 20
 
 
 class _Batches(NamedTuple):

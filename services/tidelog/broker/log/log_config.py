@@ -33,7 +33,3 @@ class LogConfig:
     @property
     def is_delete_policy(self) -> bool:
         return "delete" in self.cleanup_policy
-
-    @property
-    def is_compact_policy(self) -> bool:
-        return "compact" in self.cleanup_policy

@@ -34,8 +34,6 @@ TREND_WINDOW_MS: Final = 30 * 60_000
 MAX_BROKER_POINTS: Final = 5000
 PICTURE_POINTS: Final = 300
 PLAN_FILE: Final = "reassignment.json"
-TABLES_DIRECTORY: Final = "tables"
-TABLE_FORMATS: Final = ("delta", "parquet")
 _INTERVAL_SAMPLES: Final = 2000
 _WRITERS: Final = 4
 

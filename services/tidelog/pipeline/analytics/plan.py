@@ -21,7 +21,6 @@ from tidelog.pipeline.analytics.skew import BrokerLoad, PartitionLoad, broker_lo
 
 BY_LOAD: Final = "load"
 BY_COUNT: Final = "count"
-WAYS: Final = (BY_LOAD, BY_COUNT)
 
 
 @dataclass(frozen=True, slots=True)

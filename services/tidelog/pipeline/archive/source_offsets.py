@@ -15,8 +15,7 @@ Offsets: TypeAlias = dict[TopicPartition, int]
 Ranges: TypeAlias = dict[TopicPartition, OffsetRange]
 
 EARLIEST_OFFSET: Final = -2
-LATEST_OFFSET: Final = -1
-"""The offsets in the form of the connector's startingOffsets."""
+"""The first offset in the form of the connector's startingOffsets."""
 
 
 @dataclass(frozen=True, slots=True)

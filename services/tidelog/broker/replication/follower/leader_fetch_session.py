@@ -86,11 +86,6 @@ class LeaderFetchSession:
         """Whether there is nothing to fetch and nothing to report to the leader."""
         return not self._positions and (self.is_opening or not self._forgotten)
 
-    @property
-    def has_news(self) -> bool:
-        """Whether the next request reports a change to the leader."""
-        return bool(self._changed or self._forgotten)
-
     def positions(self) -> Iterator[LeaderFetchPosition]:
         """Yields the positions that are fetched now."""
         yield from self._positions.values()

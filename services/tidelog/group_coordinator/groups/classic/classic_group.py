@@ -269,11 +269,6 @@ class ClassicGroup:
     def uses_consumer_protocol(self) -> bool:
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
-    @property
-    def is_simple(self) -> bool:
-        """Whether the group exists only for offsets that clients committed without joining."""
-        return self.protocol_type is None and not self.has_members()
-
     def candidates(self) -> frozenset[str]:
         """Returns the protocols that every member supports."""
         if self._candidates is None:

@@ -7,7 +7,7 @@ commits by members), KIP-848.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 from uuid import UUID
 
 from tidelog.group_coordinator.groups.offsets.fetching import OffsetFetching
@@ -66,8 +66,6 @@ _FIRST_VERSION_BY_TOPIC_ID: Final = 10
 _FIRST_VERSION_OF_MEMBER_EPOCHS: Final = 9
 _BUMPING_VERSION: Final = 2
 """The `transaction.version` from which each end of a transaction raises the epoch (KIP-890)."""
-
-CommitRequest: TypeAlias = OffsetCommitRequest | TxnOffsetCommitRequest
 
 
 class GroupOffsets:
