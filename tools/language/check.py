@@ -26,7 +26,7 @@ FRAGMENT: Final = re.compile(
     r"(?:Of|As|The same|What|Whatever|Who|Whoever|Whom|Whose|Which|How(?! to\b)|Those|That of)\b"
 )
 # The most fragments that a directory may have. Limits are only ever lowered.
-LIMITS: Final = {"services": 3, "tests": 6, "tools": 0}
+LIMITS: Final = {"services": 0, "tests": 0, "tools": 0}
 GENERATED: Final = frozenset({"generated", "messages"})
 
 

@@ -37,7 +37,7 @@ from tidelog.model.topics import INTERNAL_TOPICS
 
 NO_CONTROLLER_EPOCH: Final = 0
 PRODUCER_IDS_SKIPPED: Final = 1_000_000
-"""How many ids above the greatest one in any producer snapshot may be in use by later batches."""
+"""The number of ids above the greatest one in any producer snapshot that later batches may use."""
 
 _log = structlog.get_logger(__name__)
 

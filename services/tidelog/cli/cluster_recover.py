@@ -30,7 +30,7 @@ from tidelog.metadata.etcd.options import EtcdOptions
 from tidelog.metadata.store import MAX_TXN_BYTES, MAX_TXN_OPERATIONS, Delete, MetadataStore, Put, StoreError
 
 PRODUCER_IDS_SKIPPED: Final = 1_000_000
-"""How many ids above the greatest one in any producer snapshot may be in use by later batches."""
+"""The number of ids above the greatest one in any producer snapshot that later batches may use."""
 SURVEY_THREADS: Final = 8
 UNDER_WAY: Final = "/tidelog/recovering"
 """The key that exists while the store is filled, so that an interrupted recovery can be repeated."""

@@ -24,7 +24,9 @@ from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting import SettingError
 
 FIRST_INTERNAL_PORT: Final = 20
-"""How far above the base port the command looks for free ports for etcd and the brokers' own listeners."""
+"""The distance from the base port at which the search for free ports for etcd and the brokers' own listeners
+starts.
+"""
 MAX_PORT: Final = 65_535
 
 

@@ -1,7 +1,7 @@
-"""Answers leave in the order of their requests, nothing is lost while reading pauses, and an end, whoever
-brings it, lets go of everything.
+"""Responses leave in the order of their requests, no request is lost while reading pauses, and the end of a
+connection releases everything.
 
-The connection is the real one, over a real socket; the dispatcher does what the requests' texts say.
+The connection is the real one, over a real socket. The dispatcher does what the texts of the requests say.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MAX_IN_FLIGHT = 4
 
 
 class Transport:
-    """The server's end: what asyncio would tell and be told."""
+    """The server's end of the connection, with the interface of asyncio."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.server, self.client = socket.socketpair()
@@ -68,7 +68,7 @@ class Transport:
 
 
 class Script:
-    """A dispatcher that does as it is told: `now:x`, `park:x`, `task:x`, `large:n`, `bad`, `bug`, `close`."""
+    """A dispatcher that obeys requests: `now:x`, `park:x`, `task:x`, `large:n`, `bad`, `bug`, `close`."""
 
     def __init__(self) -> None:
         self.parked: dict[str, RequestContext] = {}
@@ -171,7 +171,9 @@ class Lab:
         assert not self.feed_bytes(stream, connection)
 
     def feed_bytes(self, stream: bytes, connection: Connection | None = None, most: int = 1 << 20) -> bytes:
-        """As the loop does it: only while the connection reads, at most so many at a time; what is left."""
+        """Reads like the event loop: only while the connection reads, and a limited number of bytes. Returns
+        the rest.
+        """
         connection = connection or self.connection
         transport = cast(Transport, connection._transport)
         while stream and transport.is_reading:
@@ -184,7 +186,7 @@ class Lab:
         return stream
 
     def turn(self) -> None:
-        """Let the loop run what is due."""
+        """Lets the loop run all ready callbacks."""
 
         async def turns() -> None:
             for _ in range(5):
@@ -193,7 +195,7 @@ class Lab:
         self.runner.run(turns())
 
     def answers(self, transport: Transport | None = None) -> list[str]:
-        """All whole answers that have come, names only."""
+        """Returns the names in all complete responses."""
         self.turn()
         client = (transport or self.transport).client
         data = b""
@@ -243,7 +245,7 @@ def test_answers_wait_for_those_before_them(lab: Lab) -> None:
     assert lab.answers() == ["b", "c", "d"]
 
 
-def test_a_task_holds_back_what_is_behind_it(lab: Lab) -> None:
+def test_a_task_holds_back_later_requests(lab: Lab) -> None:
     lab.feed("park:a", "task:b", "now:c", "now:d")
     assert lab.script.started == ["a", "b"]
     assert not lab.transport.is_reading
@@ -256,7 +258,7 @@ def test_a_task_holds_back_what_is_behind_it(lab: Lab) -> None:
     assert lab.transport.is_reading
 
 
-def test_no_more_are_started_than_may_be_in_work(lab: Lab) -> None:
+def test_the_number_of_requests_in_progress_is_limited(lab: Lab) -> None:
     lab.feed(*(f"park:{number}" for number in range(MAX_IN_FLIGHT + 3)))
     assert len(lab.script.started) == MAX_IN_FLIGHT
     assert not lab.transport.is_reading
@@ -293,7 +295,7 @@ def test_every_request_is_answered_once_and_in_order(script: list[tuple[str, Any
                 name = list(lab.script.parked)[argument % len(lab.script.parked)]
                 finish(lab, name)
             unread = lab.feed_bytes(unread, most=cut)
-        lab.turn()  # what waited for an answer to leave is started
+        lab.turn()  # requests that waited for a response to leave are started
         while lab.script.parked or unread:
             assert lab.script.parked or lab.transport.is_reading, "nothing will ever wake it"
             for name in list(lab.script.parked):
@@ -317,8 +319,10 @@ def finish(lab: Lab, name: str) -> None:
 # -- bounds
 
 
-def test_answers_that_nobody_takes_stop_the_reading(lab: Lab) -> None:
-    """However many requests one read brings, only so many answers are made ahead of the client."""
+def test_unread_answers_stop_the_reading(lab: Lab) -> None:
+    """The number of responses that are made ahead of the client is limited, for any number of requests in one
+    read.
+    """
     lab.feed(*(f"large:{300_000}" for _ in range(100)))
     assert len(lab.script.started) < 10
     assert not lab.transport.is_reading
@@ -331,7 +335,7 @@ def test_answers_that_nobody_takes_stop_the_reading(lab: Lab) -> None:
 
 
 def test_a_request_is_not_started_inside_another_clients(lab: Lab) -> None:
-    """Answering a parked request takes up what was held back, but not before the caller is done."""
+    """A response to a parked request resumes held-back requests, but only after the caller has finished."""
     lab.feed(*(f"park:{number}" for number in range(MAX_IN_FLIGHT)), "now:x")
     lab.script.answer("0")
     assert "x" not in lab.script.started
@@ -355,7 +359,7 @@ def test_a_long_poll_that_was_answered_is_not_an_idle_connection(
 
 
 @pytest.mark.parametrize("last", ["bad", "refused"])
-def test_what_has_no_answer_closes_after_the_answers_before_it(lab: Lab, last: str) -> None:
+def test_a_request_without_an_answer_closes_after_the_earlier_answers(lab: Lab, last: str) -> None:
     with capture_logs() as logs:
         lab.feed("now:a", last, "now:b")
     assert lab.transport.is_closing
@@ -375,7 +379,7 @@ def test_a_bug_in_a_handler_closes_its_connection_and_no_other(lab: Lab) -> None
 
 
 def test_a_bug_in_a_request_that_was_held_back_closes_too(lab: Lab) -> None:
-    """It runs in whatever context ended the wait, which must not hear of it."""
+    """The handler runs in the context that ended the wait. That context must not get the error."""
     lab.feed("task:a", "bug")
     lab.script.end_task("a")
     lab.turn()
@@ -426,15 +430,15 @@ def test_the_end_gives_buffers_back(lab: Lab) -> None:
     assert len(lab.pool._free) == free_before + 1
 
 
-def test_who_is_not_admitted_is_closed(lab: Lab) -> None:
+def test_a_connection_that_is_not_admitted_is_closed(lab: Lab) -> None:
     lab.admits = False
     connection, transport = lab.connect()
     assert transport.is_closing
     assert connection.is_closed
 
 
-def test_who_has_gone_before_being_let_in_is_closed(lab: Lab) -> None:
-    """uvloop tells no peer name of a connection that was reset at once."""
+def test_a_peer_that_left_before_its_admission_is_closed(lab: Lab) -> None:
+    """uvloop has no peer name for a connection that was reset at once."""
     connection = Connection(cast(Listener, lab.listener), lab.script.dispatch)
     transport = Transport(lab.loop)
     transport.peername = None

@@ -1,4 +1,4 @@
-"""Whatever way the socket cuts the stream, the same frames come out, in order and unharmed."""
+"""Frames are the same for any division of the stream by the socket, and in order."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ frame_sizes = st.one_of(
 
 
 def feed(reader: FrameReader, stream: bytes, chunk_sizes: list[int], stop_after: int = 0) -> list[bytes]:
-    """Push `stream` through as a socket would, at most a chunk size a read; sometimes stop between
-    frames and keep the rest.
+    """Feeds `stream` in pieces like a socket, at most one chunk size per read. Sometimes it stops between
+    frames and keeps the rest.
     """
     out: list[bytes] = []
     position, turn = 0, 0
@@ -71,7 +71,7 @@ def test_an_impossible_size_is_refused(size: int) -> None:
 
 
 def test_a_size_alone_takes_little_memory() -> None:
-    """A client may announce 100 MB and send nothing more; memory is given as bytes arrive."""
+    """A client may announce 100 MB and send nothing more. Memory is allocated as bytes arrive."""
     pool = BufferPool()
     reader = FrameReader(pool, 100_000_000)
     reader.buffer()[:4] = struct.pack(">i", 90_000_000)
@@ -88,7 +88,7 @@ def test_an_idle_connection_holds_no_buffer() -> None:
 
 
 def test_large_frames_are_read_in_place_after_the_first() -> None:
-    """The second large frame goes straight from the socket into the buffer that the handler sees."""
+    """The second large frame is read from the socket directly into the buffer that the handler receives."""
     reader = FrameReader(BufferPool(), MAX_FRAME_BYTES)
     stream = (struct.pack(">i", 1_000_000) + bytes(1_000_000)) * 2
     feed(reader, stream[: len(stream) // 2], [65_536])

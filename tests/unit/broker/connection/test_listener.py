@@ -1,4 +1,6 @@
-"""Who may connect, how fast, and who is let go: over real sockets, on the production event loop."""
+"""The limits for the number, the rate and the idle time of connections, over real sockets on the production
+event loop.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from tidelog.timing.timer import VirtualTimer
 
 
 class Echo:
-    """Answers each request with its own bytes; `park` waits."""
+    """A dispatcher that answers each request with the request's bytes; `park` waits."""
 
     version = 0
 
@@ -133,7 +135,7 @@ def test_limits_may_change_while_the_broker_runs(lab: Lab) -> None:
     assert not lab.is_served(lab.connect(listener))
 
 
-def test_whoever_is_refused_or_leaves_is_forgotten(lab: Lab) -> None:
+def test_refused_and_closed_connections_are_not_counted(lab: Lab) -> None:
     lab.set(max_connections_per_ip="3")
     listener = lab.listen()
     for _ in range(5):
@@ -164,7 +166,7 @@ def test_a_connection_that_is_reset_at_once_leaves_nothing(
 # -- rate
 
 
-def test_the_rate_lets_a_seconds_worth_in_at_once() -> None:
+def test_connections_of_one_second_are_admitted_at_once() -> None:
     rate = ConnectionRate()
     delays = [rate.delay_s(10, now=100.0) for _ in range(15)]
     assert delays[:10] == pytest.approx([0] * 10)
@@ -173,7 +175,7 @@ def test_the_rate_lets_a_seconds_worth_in_at_once() -> None:
     assert rate.delay_s(10, now=200.0) == 0
 
 
-def test_those_too_fast_are_served_later(lab: Lab) -> None:
+def test_connections_above_the_rate_are_served_later(lab: Lab) -> None:
     lab.set(max_connection_creation_rate="2")
     listener = lab.listen()
     *early, late = (lab.connect(listener) for _ in range(3))
@@ -184,7 +186,7 @@ def test_those_too_fast_are_served_later(lab: Lab) -> None:
     assert lab.is_served(late)
 
 
-def test_a_rate_of_nothing_lets_nobody_in(lab: Lab) -> None:
+def test_a_rate_of_zero_admits_no_connection(lab: Lab) -> None:
     lab.set(max_connection_creation_rate="0")
     assert not lab.is_served(lab.connect(lab.listen()))
 

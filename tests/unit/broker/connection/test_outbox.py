@@ -1,5 +1,5 @@
-"""What an outbox is given arrives in order and whole, whatever the socket takes at a time; and nothing stays
-open behind it.
+"""The contents of an outbox arrive complete and in order, however much the socket accepts at a time, and no
+file remains open.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tidelog.broker.log.segment import FileRange, Segment
 from tidelog.broker.socket_io import SENDFILE_BYTES_PER_TURN, Chunk, Outbox
 
 MOST_READS = 1_000
-"""Bounds the pieces in which the reader takes everything: byte by byte, an example lasts a minute."""
+"""The limit of pieces in which the reader reads everything. Byte by byte, an example would take a minute."""
 FILE_BYTES = random.Random(1).randbytes(4 * 1024 * 1024)
 
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop, uvloop.new_event_loop]
 
 
 class OpenFile:
-    """Stands for a segment: counts the ranges that hold it."""
+    """A segment that counts the ranges that keep it open."""
 
     path = "segment"
 
@@ -53,7 +53,7 @@ class OpenFile:
 
 
 class Wire:
-    """An outbox on one end of a TCP connection, the test on the other."""
+    """An outbox at one end of a TCP connection. The test is at the other end."""
 
     def __init__(self, send_buffer_bytes: int = 4096) -> None:
         with socket.socket() as listening:
@@ -80,7 +80,7 @@ class Wire:
         self.outbox.close()
 
     async def receive(self, count: int, at_most: int = 1 << 20) -> bytes:
-        """`count` bytes, or fewer if the connection ends."""
+        """Returns `count` bytes, or fewer if the connection ends."""
         got = bytearray()
         loop = asyncio.get_running_loop()
         while len(got) < count:
@@ -180,7 +180,7 @@ def test_bytes_and_ranges_leave_in_order(
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_closing_in_the_middle_lets_go_of_everything(
+def test_closing_in_the_middle_releases_everything(
     new_loop: Callable[[], asyncio.AbstractEventLoop], file: OpenFile
 ) -> None:
     async def sending() -> None:
@@ -203,7 +203,7 @@ def test_closing_in_the_middle_lets_go_of_everything(
 
 
 @pytest.mark.parametrize("new_loop", LOOPS)
-def test_a_peer_that_goes_away_is_told_once(
+def test_a_peer_that_leaves_is_reported_once(
     new_loop: Callable[[], asyncio.AbstractEventLoop], file: OpenFile
 ) -> None:
     async def sending() -> None:
@@ -220,7 +220,7 @@ def test_a_peer_that_goes_away_is_told_once(
     run(sending, new_loop)
 
 
-def test_a_file_that_is_shorter_than_promised_ends_the_connection() -> None:
+def test_a_file_that_is_shorter_than_announced_ends_the_connection() -> None:
     async def sending() -> None:
         wire, short = Wire(), OpenFile(bytes(1000))
         wire.outbox.send([short.range(500, 2000)])
@@ -233,7 +233,7 @@ def test_a_file_that_is_shorter_than_promised_ends_the_connection() -> None:
 
 
 @pytest.mark.parametrize("chunks", [[bytes(8_000_000)], [bytes(4_000_000), memoryview(bytes(4_000_000))]])
-def test_no_descriptor_left_to_wait_with_ends_the_connection(
+def test_a_missing_descriptor_for_waiting_ends_the_connection(
     monkeypatch: pytest.MonkeyPatch, chunks: list[Chunk]
 ) -> None:
     """`send` is called while another client's request is handled, so it must not raise."""
@@ -266,7 +266,7 @@ def test_closing_while_a_thread_reads_keeps_its_file_open(
         wire.outbox.send([b"head", file.range(0, 100_000), file.range(0, 50_000)])
         assert file.references == 2
         wire.outbox.close()
-        assert file.references == 1  # the thread's
+        assert file.references == 1  # the file that the thread holds
         may_end.set()
         await until(lambda: file.references == 0)
         wire.close()
@@ -293,7 +293,7 @@ def test_a_read_that_fails_in_the_thread_ends_the_connection(
     run(sending)
 
 
-def test_what_is_sent_while_a_thread_reads_waits_its_turn(
+def test_data_sent_while_a_thread_reads_waits_for_its_turn(
     monkeypatch: pytest.MonkeyPatch, file: OpenFile
 ) -> None:
     may_end = threading.Event()
@@ -318,7 +318,7 @@ def test_what_is_sent_while_a_thread_reads_waits_its_turn(
 
 
 def test_a_large_range_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch, file: OpenFile) -> None:
-    """Even a socket that takes everything gets only so much before the loop goes on."""
+    """A socket that accepts everything gets a limited number of bytes before the event loop continues."""
     sent_by_turn = [0]
 
     def takes_all(out: int, source: int, position: int, count: int) -> int:
@@ -340,8 +340,8 @@ def test_a_large_range_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch, f
     assert max(sent_by_turn) <= SENDFILE_BYTES_PER_TURN + socket_io.PROBE_STEP_BYTES
 
 
-def test_progress_is_told_while_a_slow_reader_takes_its_time(file: OpenFile) -> None:
-    """The reader isn't idle as long as it takes something."""
+def test_progress_is_reported_while_a_slow_reader_reads(file: OpenFile) -> None:
+    """The connection is not idle as long as the reader accepts bytes."""
 
     async def sending() -> None:
         wire = Wire()

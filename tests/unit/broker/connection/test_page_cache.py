@@ -1,4 +1,4 @@
-"""What is in memory, and what can't be told."""
+"""The check whether a range of a file is in memory, and cases in which this is unknown."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def fileno(tmp_path: Path) -> Iterator[int]:
         yield file.fileno()
 
 
-def test_what_was_just_written_is_in_memory(fileno: int) -> None:
+def test_a_range_that_was_just_written_is_in_memory(fileno: int) -> None:
     assert is_resident(fileno, 9)
 
 
 @pytest.mark.parametrize(("error", "is_there"), [(errno.EAGAIN, False), (errno.EOPNOTSUPP, True)])
-def test_what_would_wait_is_not_and_what_can_not_be_told_is(
+def test_a_range_that_would_wait_is_not_in_memory_and_an_unknown_one_is(
     fileno: int, monkeypatch: pytest.MonkeyPatch, error: int, is_there: bool
 ) -> None:
     def refuse(*_: Any) -> int:

@@ -1,4 +1,4 @@
-"""What a traced Produce request reads of a batch: the traceparent of its first record, and only that."""
+"""A traced Produce request reads only the traceparent of the first record of a batch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def found(records: memoryview) -> str | None:
     return first_traceparent(records, parse_header(records))
 
 
-def test_of_the_first_record() -> None:
+def test_the_traceparent_of_the_first_record() -> None:
     assert found(batch(HEADERS, ())) == TEXT
 
 
@@ -42,13 +42,13 @@ def test_of_the_first_record() -> None:
         pytest.param(batch(HEADERS, compression=1), id="compressed"),
     ],
 )
-def test_none(records: memoryview) -> None:
+def test_a_batch_without_a_traceparent(records: memoryview) -> None:
     assert found(records) is None
 
 
 @given(st.data())
-def test_damaged_records_hurt_nobody(data: st.DataObject) -> None:
-    """Nobody has checked their CRC yet."""
+def test_damaged_records_have_no_traceparent(data: st.DataObject) -> None:
+    """The CRC of these batches has not been checked yet."""
     records = batch(HEADERS)
     header = parse_header(records)
     place = data.draw(st.integers(BATCH_HEADER_BYTES, len(records) - 1))

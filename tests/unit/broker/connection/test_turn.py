@@ -1,4 +1,6 @@
-"""The end of a turn: calls first, then each flush once; one bug holds up nobody else."""
+"""At the end of a turn, all calls run first, and then each flush once. An error in one does not stop the
+others.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ class Noted:
         self.notes.append(self.name)
 
 
-def test_what_is_called_at_the_end_is_flushed_in_the_same_end() -> None:
+def test_data_of_calls_at_the_end_is_flushed_at_the_same_end() -> None:
     async def scenario() -> list[str]:
         turn, notes = Turn(asyncio.get_running_loop()), []
         first, second = Noted(notes, "first"), Noted(notes, "second")
@@ -38,7 +40,7 @@ def test_what_is_called_at_the_end_is_flushed_in_the_same_end() -> None:
     assert asyncio.run(scenario()) == ["wake", "first", "second", "-", "second"]
 
 
-def test_a_call_that_fails_is_reported_and_the_rest_is_done() -> None:
+def test_a_failing_call_is_reported_and_the_others_run() -> None:
     async def scenario() -> tuple[list[str], list[str]]:
         loop = asyncio.get_running_loop()
         reported: list[str] = []
@@ -55,7 +57,7 @@ def test_a_call_that_fails_is_reported_and_the_rest_is_done() -> None:
     assert reported == ["ZeroDivisionError('division by zero')"]
 
 
-def test_what_a_call_asks_for_is_done_in_the_same_end_and_a_flush_that_fails_stops_no_other() -> None:
+def test_calls_made_by_a_call_run_at_the_same_end_and_a_failing_flush_stops_no_other() -> None:
     class Failing:
         def flush(self) -> None:
             raise RuntimeError("a bug")
