@@ -341,7 +341,7 @@ class Fetch:
     # -- the response
 
     def response(self, reads: Reads) -> FetchResponse:
-        """Returns the response with what was read, and takes over the ranges of `reads`."""
+        """Returns the response with the ranges of `reads`, and takes them over."""
         session, is_incremental = self._plan.session, self._plan.is_incremental
         topics = ResponseTopics()
         for read in reads.partitions:

@@ -218,7 +218,7 @@ class FollowerFetch:
             self._release()
 
     def end(self) -> None:
-        """Responds with what there is."""
+        """Responds with the available news."""
         if self._session.parked is self:
             self._unpark()
             self._look(self._services.clock.monotonic_ms(), takes_in_positions=False)

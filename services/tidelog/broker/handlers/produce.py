@@ -10,9 +10,9 @@ requests of the connection then wait until its batches are appended; in Kafka th
 Transactional batches in a request without a transactional id are refused with
 TRANSACTIONAL_ID_AUTHORIZATION_FAILED.
 
-`OneBatch` is what producers send most: v9 to v13, one batch, no transaction. From one such request to the
+`OneBatch` is the most frequent request: v9 to v13, one batch, no transaction. From one such request to the
 next, only the correlation id changes before the records. Therefore those bytes are decoded once and
-recognised afterwards, and the response is one `pack` after known bytes. docs/adr/0002 says what this saves.
+recognized afterwards, and the response is one `pack` after known bytes. docs/adr/0002 states the savings.
 """
 
 from __future__ import annotations
@@ -334,8 +334,8 @@ class Produce:
     async def _acknowledged(self, response: ProduceResponse) -> ProduceResponse:
         """Returns the response once it may be sent.
 
-        With `flush.messages`, what was appended is on the disk before it is acknowledged. A leader that has
-        become a follower in the meantime may have truncated it.
+        With `flush.messages`, the batches are on the disk before they are acknowledged. A leader that has
+        become a follower in the meantime may have truncated them.
         """
         epochs = [replica.core.leader_epoch for replica, _, _ in self._waiting]
         for replica, answer in self._unflushed:

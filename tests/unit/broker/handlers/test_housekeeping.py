@@ -110,7 +110,7 @@ def test_a_task_that_fails_is_retried(lab: InMemoryBroker, failure: Exception) -
 
     async def watch(**_: Any) -> None:
         housekeeping._every(1, duty)
-        while len(turns) < 3:  # noqa: ASYNC110 - what is awaited has no event
+        while len(turns) < 3:  # noqa: ASYNC110 - there is no event to wait for
             await asyncio.sleep(0.001)
         await housekeeping.stop()
 

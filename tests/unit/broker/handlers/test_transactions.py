@@ -184,7 +184,7 @@ def test_refusals_of_the_coordinator_become_errors_that_producers_know(
     coordination.errors = [error]
     assert produce(lab, 0, version=version) == [(expected, -1)]
     assert lab.broker.hosted.leader_replica("t", 0).core.log_end_offset == 0
-    assert produce(lab, 0, version=version) == [(ErrorCode.NONE, 0)], "it comes again"
+    assert produce(lab, 0, version=version) == [(ErrorCode.NONE, 0)], "the client retries"
 
 
 def test_a_batch_is_refused_if_its_transaction_ends_during_verification(
@@ -242,7 +242,7 @@ def test_read_committed_gets_the_aborted_transactions(
     assert fetch(lab, 0, isolation_level=0).aborted_transactions is None
     end(lab, is_commit=True)
     answer = fetch(lab, 6)
-    assert answer.aborted_transactions == [], "none of it lies at or above the offset asked for"
+    assert answer.aborted_transactions == [], "no part of it is at or above the fetch offset"
 
 
 def test_a_range_of_the_log_lists_only_its_own_aborted_transactions(
