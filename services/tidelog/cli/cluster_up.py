@@ -73,6 +73,7 @@ def command(data_dir: Path, assignments: tuple[str, ...], **options: Any) -> Non
     Prints `ready: HOST:PORT,...` when every broker serves. If the directory was used before, the cluster
     starts with its data, and options that are not given keep their previous values.
     """
+    # `Any`: click has checked the types of `options`.
     directory = data_dir.absolute()
     before = _refuse_a_running_one(directory)
     settings = {**(before.settings if before else {}), **parse_assignments("--set", assignments)}

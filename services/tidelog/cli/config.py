@@ -83,6 +83,7 @@ def _resource(
 
 
 @command.command("describe", cls=ToolCommand)
+# `Any`: the options of _entity_options are of different types.
 @_entity_options
 @click.option("--all", "shows_all", is_flag=True, help="Show defaults as well.")
 @cluster_options

@@ -98,7 +98,7 @@ def with_properties(given: RecordFormat, properties: tuple[str, ...]) -> RecordF
         if name.startswith("print."):
             if value not in ("true", "false"):
                 raise ToolError(f"--property {text}: expected true or false")
-            change: dict[str, Any] = {field: value == "true"}
+            change: dict[str, Any] = {field: value == "true"}  # of the field's type
         else:
             change = {field: value}
         given = replace(given, **change)
@@ -156,7 +156,7 @@ def command(
     properties: tuple[str, ...],
     bootstrap_server: str,
     request_timeout_ms: int,
-    **prints: Any,
+    **prints: Any,  # the flags of RecordFormat
 ) -> None:
     """Print a topic's records as they arrive. Press Ctrl-C to stop."""
     name = chosen_topic(topic_name, topic_option)

@@ -12,7 +12,7 @@ import click
 class LazyGroup(click.Group):
     """A group of commands. `places` maps each subcommand to its click command, as `package.module:name`."""
 
-    def __init__(self, *args: Any, places: Mapping[str, str], **options: Any) -> None:
+    def __init__(self, *args: Any, places: Mapping[str, str], **options: Any) -> None:  # of click.Group
         super().__init__(*args, **options)
         self._places = places
 

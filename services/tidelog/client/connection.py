@@ -10,8 +10,9 @@ import contextlib
 import socket
 import struct
 import time
+from collections.abc import Iterator
 from types import TracebackType
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeVar, cast
 
 from tidelog.client.address import Address
 from tidelog.client.errors import (
@@ -170,10 +171,10 @@ class BrokerConnection:
             )
         return self._read(length, pending.deadline_s)
 
-    def _decode(self, pending: PendingAnswer, frame: memoryview, version: int) -> Any:
+    def _decode(self, pending: PendingAnswer, frame: memoryview, version: int) -> Message:
         try:
             correlation_id, position = decode_response_header(frame, 0, pending.api_key, version)
-            message, _ = response_decoder(pending.api_key, version)(frame, position)
+            message: Message = response_decoder(pending.api_key, version)(frame, position)[0]
         except MalformedMessageError as error:
             raise NotKafkaError(f"the response of {self.address} can't be decoded: {error}") from error
         if correlation_id != pending.correlation_id:
@@ -205,7 +206,7 @@ class BrokerConnection:
         return ConnectionLostError(f"the connection to {self.address} was lost: {_reason(error)}")
 
     @contextlib.contextmanager
-    def _closed_on_error(self) -> Any:
+    def _closed_on_error(self) -> Iterator[None]:
         try:
             yield
         except BaseException:
@@ -226,7 +227,7 @@ class BrokerConnection:
                 raise NotKafkaError(f"the answer of {self.address} is too short for a Kafka broker")
             (code,) = _ERROR_CODE.unpack_from(frame, _LENGTH.size)
             refused = code == ErrorCode.UNSUPPORTED_VERSION
-            message: ApiVersionsResponse = self._decode(pending, frame, 0 if refused else version)
+            message = cast("ApiVersionsResponse", self._decode(pending, frame, 0 if refused else version))
             if not refused:
                 break
             if version == 0:

@@ -6,7 +6,7 @@ import struct
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from tidelog.client.answers import raise_on_error
 from tidelog.client.cluster import RETRY_BACKOFF_S, Cluster
@@ -269,7 +269,7 @@ def assigned_partitions(assignment: bytes) -> tuple[TopicPartition, ...]:
 def coordinator_of(cluster: Cluster, kind: int, key: str) -> BrokerConnection:
     """Returns a connection to the broker that FindCoordinator names. Raises KafkaError, ClientError."""
     request = FindCoordinatorRequest(key, kind, [key])
-    answer: Any = cluster.any_broker().call(request, FindCoordinatorResponse)
+    answer = cluster.any_broker().call(request, FindCoordinatorResponse)
     found = answer.coordinators[0] if answer.coordinators else answer
     raise_on_error(found.error_code, f"coordinator of '{key}'", found.error_message)
     return cluster.broker(found.node_id)

@@ -69,7 +69,7 @@ class ApiServer:
                 ) from error
         return cls(client.ApiClient(settings), retry_for_s=retry_for_s)
 
-    def call(self, function: Callable[..., T], *arguments: Any, **options: Any) -> T:
+    def call(self, function: Callable[..., T], *arguments: object, **options: object) -> T:
         """Calls a function of the client. Raises NotFoundError, ToolError with the API server's message."""
         from kubernetes.client import ApiException
         from urllib3.exceptions import HTTPError

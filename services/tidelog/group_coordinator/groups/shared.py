@@ -147,7 +147,7 @@ class Groups:
 
 
 def answer(request: ShardRequest[object], message: object) -> Decision:
-    """Returns a decision that consists of one reply. `message` is the response dataclass (see Reply)."""
+    """Returns a decision that consists of one reply."""
     return Decision(replies=[Reply(request.reply_to, message)])
 
 

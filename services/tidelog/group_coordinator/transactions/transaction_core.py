@@ -333,7 +333,8 @@ class TransactionCore:
             response = self._init_producer_id(
                 cast("ShardRequest[InitProducerIdRequest]", request), decision, now_ms, producer_id
             )
-        decision.replies.append(Reply(request.reply_to, response))
+        if response is not None:
+            decision.replies.append(Reply(request.reply_to, response))
         self._update_timeouts_timer(decision)
         return decision
 

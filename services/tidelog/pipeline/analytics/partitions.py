@@ -25,7 +25,7 @@ LAG_POINTS: Final = "lag_points"
 """A pseudo table for the picture: a group's lag on a partition, as the last value of each bucket."""
 
 Told: TypeAlias = dict[str, dict[Any, list[Point]]]
-"""A map of metric to teller (or consumer group) to sorted points."""
+"""A map of metric to teller (or consumer group) to sorted points. A teller's type depends on the metric."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _load_row(told: Told, view: HistoryView) -> Row | None:
     }
 
 
-def _last_told(by_teller: Mapping[Any, list[Point]]) -> float | None:
+def _last_told(by_teller: Mapping[Any, list[Point]]) -> float | None:  # see Told
     """Returns the point of the teller that reported last."""
     newest = max((points[-1] for points in by_teller.values() if points), default=None)
     return None if newest is None else newest[1]

@@ -176,6 +176,7 @@ def remote_samples(body: bytes) -> Iterator[Sample]:
     PipelineError.
     """
     try:
+        # `Any`: remote_messages builds the class at run time.
         answer: Any = ReadResponse.FromString(bytes(cramjam.snappy.decompress_raw(body)))
     except Exception as error:
         raise PipelineError("the server at --prometheus does not support remote read") from error

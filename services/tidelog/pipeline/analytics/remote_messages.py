@@ -56,7 +56,7 @@ def _file() -> descriptor_pb2.FileDescriptorProto:
     return file
 
 
-def _classes() -> dict[str, Any]:
+def _classes() -> dict[str, Any]:  # built at run time
     pool = descriptor_pool.DescriptorPool()
     pool.Add(_file())
     return {

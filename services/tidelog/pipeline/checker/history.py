@@ -96,7 +96,7 @@ class ReaderPosition(NamedTuple):
     ended_at_s: float
 
 
-ENTRIES: Final[Mapping[str, type[Any]]] = {  # named tuples
+ENTRIES: Final[Mapping[str, type[Any]]] = {  # each is a NamedTuple
     "sends": Send,
     "transactions": Transaction,
     "polls": Poll,

@@ -58,7 +58,7 @@ REPORT_FILE: Final = "report.html"
               help="The directory for the report, the plan and the tables.")  # fmt: skip
 @click.option("--table-format", type=click.Choice(["delta", "parquet"]), default="delta", show_default=True)
 @click.option("--master", metavar="URL", help="Spark's master; default: local[*].")
-def command(**options: Any) -> None:
+def command(**options: Any) -> None:  # see Options
     """Report ISR episodes, lag with its estimated end, retention, and skew with a plan that removes it.
 
     The plan is the JSON that kafka-reassign-partitions takes. With --bootstrap-server, the placement of

@@ -161,7 +161,7 @@ class Size(click.ParamType[int]):
     "--client-set", multiple=True, metavar="KEY=VALUE", help="A setting of Spark's Kafka clients; repeatable."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the summary as JSON.")
-def command(**options: Any) -> None:
+def command(**options: Any) -> None:  # see Options
     """Archive topics into a table, each record exactly once.
 
     If the job is killed and started again with the same table and checkpoint, it continues where it was. Each

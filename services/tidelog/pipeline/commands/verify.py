@@ -69,7 +69,7 @@ _NAMED_PROBLEMS: Final = 50
     metavar="KEY=VALUE",
     help="A setting of the segments' object store; repeatable.",
 )
-def command(**options: Any) -> None:
+def command(**options: Any) -> None:  # see Options
     """Compare an archive's table with its ledger and the log: is each record in it exactly once?
 
     The report names lost, duplicated and changed records, and explains offsets without a row: transaction

@@ -117,5 +117,5 @@ def _range_from(fields: JsonObject) -> RangeEntry:
     )
 
 
-def _optional_int(value: Any) -> int | None:
+def _optional_int(value: Any) -> int | None:  # a value of parsed JSON
     return None if value is None else int(value)

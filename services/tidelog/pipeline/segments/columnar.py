@@ -293,5 +293,5 @@ def _text(column: pa.Array) -> pa.Array:
         return pa.array([key.decode("utf-8", errors="replace") for key in column.to_pylist()], pa.string())
 
 
-def _validity(is_valid: Any) -> pa.Buffer:
+def _validity(is_valid: Any) -> pa.Buffer:  # an array of NumPy, as in varints.py
     return pa.py_buffer(np.packbits(is_valid, bitorder="little"))

@@ -26,7 +26,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
 _NEVER_NULL: Final = ("topic", "partition", "offset", "timestamp", "timestampType")
 
-_COMPARISONS: Final[dict[type[Filter], Callable[[Any, Any], bool]]] = {
+_COMPARISONS: Final[dict[type[Filter], Callable[[Any, Any], bool]]] = {  # of two values of one column
     EqualTo: operator.eq,
     EqualNullSafe: operator.eq,
     GreaterThan: operator.gt,

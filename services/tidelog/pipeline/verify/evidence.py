@@ -46,7 +46,7 @@ def hole_kinds(
 
 def _answers(
     spark: SparkSession, opener: BatchOpener, asks: Sequence[_Ask]
-) -> Iterator[tuple[int, dict[str, Any]]]:
+) -> Iterator[tuple[int, dict[str, Any]]]:  # parsed JSON
     if not asks:
         return
     frame = spark.createDataFrame([(json.dumps(ask),) for ask in asks], "ask string")
@@ -69,7 +69,7 @@ def _asker(opener: BatchOpener) -> Callable[[Iterable[pd.DataFrame]], Iterator[p
 
 
 def answer_of(opener: BatchOpener, ask: Sequence[Any]) -> tuple[int, dict[Any, Any]]:
-    """Returns the answer of one task to one question."""
+    """Returns the answer of one task to one question. `ask` is parsed JSON, and the answer becomes JSON."""
     index, topic, partition, start, end, offsets = ask
     holes = holes_of(opener.batches(topic, partition, start, end), start, end)
     return index, kinds_at(holes, offsets) if offsets else dict(count_kinds(holes))

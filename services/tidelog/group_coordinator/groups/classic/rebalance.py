@@ -41,7 +41,7 @@ class Step:
         self.now_ms = now_ms
 
     def reply(self, reply_to: Hashable, message: object) -> None:
-        """Adds a reply. `message` is a response dataclass (see Reply)."""
+        """Adds a reply."""
         self.decision.replies.append(Reply(reply_to, message))
 
     def record(self, record: CoordinatorRecord) -> None:
