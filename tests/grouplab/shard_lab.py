@@ -10,10 +10,10 @@ from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
     CoordinatorRecord,
-    Decision,
     ReplayedRecord,
     Reply,
     SetTimer,
+    ShardDecision,
     ShardRequest,
 )
 from tidelog.model.errors import ErrorCode
@@ -52,7 +52,7 @@ class ShardLab:
         self.owed: dict[Hashable, ShardRequest] = {}
         self.answers: dict[Hashable, Any] = {}
         self.answered: list[tuple[ShardRequest, Any]] = []
-        self.on_decision: Callable[[Decision], None] = lambda decision: None
+        self.on_decision: Callable[[ShardDecision], None] = lambda decision: None
         self._uuids = uuids
         self._uuid = 0
         self._reply_to = 0
@@ -70,7 +70,7 @@ class ShardLab:
 
     # -- the runtime's part
 
-    def _take(self, decision: Decision) -> None:
+    def _take(self, decision: ShardDecision) -> None:
         self.log += decision.records
         for timer in decision.timers:
             if isinstance(timer, SetTimer):

@@ -9,13 +9,13 @@ from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
     ClusterImage,
     CoordinatorRecord,
-    Decision,
     Effect,
     EndTransaction,
     Producer,
     ReplayedRecord,
     Reply,
     ShardCore,
+    ShardDecision,
     ShardRequest,
 )
 from tidelog.group_coordinator.shards.shard import Shard, ShardState
@@ -57,7 +57,7 @@ class NumberCore:
         self.parked: list[Hashable] = []
         self.is_active = False
         self.effects_done: list[tuple[Effect, int | None]] = []
-        self.next_decision: Decision | None = None
+        self.next_decision: ShardDecision | None = None
 
     def replay(self, record: ReplayedRecord, offset: int) -> None:
         self.numbers[record.key.decode()] = int(record.value or b"0")
@@ -65,40 +65,40 @@ class NumberCore:
     def replay_marker(self, producer: Producer, is_commit: bool) -> None:
         self.numbers[f"marker-{producer.producer_id}"] = int(is_commit)
 
-    def activate(self, image: ClusterImage, now_ms: WallMs) -> Decision:
+    def activate(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
         self.is_active = True
-        return Decision()
+        return ShardDecision()
 
-    def handle(self, request: ShardRequest[HeartbeatRequest], now_ms: WallMs) -> Decision:
+    def handle(self, request: ShardRequest[HeartbeatRequest], now_ms: WallMs) -> ShardDecision:
         message = request.message
         if message.member_id == "fail":
             raise RuntimeError("a bug")
         if message.member_id == "park":
             self.parked.append(request.reply_to)
-            return Decision()
+            return ShardDecision()
         if message.member_id == "read":
             number = self.numbers.get(message.group_id, 0)
-            return Decision(replies=[Reply(request.reply_to, HeartbeatResponse(number))])
+            return ShardDecision(replies=[Reply(request.reply_to, HeartbeatResponse(number))])
         self.numbers[message.group_id] = message.generation_id
         record = CoordinatorRecord(message.group_id.encode(), b"%d" % message.generation_id)
-        decision = Decision(records=[record], replies=[Reply(request.reply_to, HeartbeatResponse())])
+        decision = ShardDecision(records=[record], replies=[Reply(request.reply_to, HeartbeatResponse())])
         if self.next_decision is not None:
             decision.timers = self.next_decision.timers
             decision.effects = self.next_decision.effects
             self.next_decision = None
         return decision
 
-    def timer_fired(self, key: Hashable, now_ms: WallMs) -> Decision:
+    def timer_fired(self, key: Hashable, now_ms: WallMs) -> ShardDecision:
         name = str(key)
         self.numbers[name] = now_ms
-        return Decision(records=[CoordinatorRecord(name.encode(), b"%d" % now_ms)])
+        return ShardDecision(records=[CoordinatorRecord(name.encode(), b"%d" % now_ms)])
 
-    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> Decision:
+    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> ShardDecision:
         self.effects_done.append((effect, outcome))
-        return Decision()
+        return ShardDecision()
 
-    def image_changed(self, image: ClusterImage, now_ms: WallMs) -> Decision:
-        return Decision()
+    def image_changed(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
+        return ShardDecision()
 
     def deactivate(self) -> list[Reply]:
         refused = HeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR)

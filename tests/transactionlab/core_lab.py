@@ -8,9 +8,9 @@ from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
     ClusterImage,
     CoordinatorRecord,
-    Decision,
     EndTransaction,
     ReplayedRecord,
+    ShardDecision,
     ShardRequest,
 )
 from tidelog.group_coordinator.transactions.answers import WaitTimer
@@ -61,7 +61,7 @@ class TransactionLab:
             self.core.replay(ReplayedRecord(key, value, self.now_ms, None), offset)
         self.take(self.core.activate(NO_TOPICS, self.now_ms))
 
-    def take(self, decision: Decision) -> None:
+    def take(self, decision: ShardDecision) -> None:
         self.log += decision.records
         for reply_to, message in decision.replies:
             assert isinstance(reply_to, int)

@@ -10,10 +10,10 @@ from tidelog.group_coordinator.groups.group_core import GroupCore
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
     CoordinatorRecord,
-    Decision,
     EndMarker,
     Producer,
     ReplayedRecord,
+    ShardDecision,
     ShardRequest,
     TopicImage,
 )
@@ -82,7 +82,7 @@ class OffsetsLab:
                 self.core.replay_marker(marker.producer, marker.is_commit)
         self.take(self.core.activate(image_of(self.topic_ids), self.now_ms))
 
-    def take(self, decision: Decision) -> dict[Any, Any]:
+    def take(self, decision: ShardDecision) -> dict[Any, Any]:
         for record in decision.records:
             self.log.append(Logged(record, decision.transaction, None, self.now_ms))
         if decision.marker is not None:

@@ -23,9 +23,9 @@ from tidelog.group_coordinator.shard_core import (
     CancelTimer,
     ClusterImage,
     CoordinatorRecord,
-    Decision,
     EndTransaction,
     ReplayedRecord,
+    ShardDecision,
     ShardRequest,
 )
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
@@ -160,7 +160,7 @@ class World:
         request = ShardRequest(call, call.api_key, call.version, call.message)
         self.carry_out(self.core.handle(request, self.now_ms))
 
-    def carry_out(self, decision: Decision) -> None:
+    def carry_out(self, decision: ShardDecision) -> None:
         self.log += decision.records
         core = self.core
         for call, message in decision.replies:

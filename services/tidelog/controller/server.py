@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from tidelog.controller.core.commands import full_commands
-from tidelog.controller.core.decision import Context, Decision
+from tidelog.controller.core.decision import Context, ControllerDecision
 from tidelog.controller.core.state import ClusterState
 from tidelog.controller.election import Office, resign, take_office, until_office_is_vacant
 from tidelog.controller.metrics import ControllerCounts, Overview
@@ -68,7 +68,7 @@ _DECISIONS: Final = {
 MIN_PROPAGATION_WAIT_MS: Final = 1000
 
 # The message is Any, because each decision takes the message class of its API.
-DecideRequest = Callable[[ClusterState, Context, Any, int], Decision[Message]]
+DecideRequest = Callable[[ClusterState, Context, Any, int], ControllerDecision[Message]]
 
 
 def decision_for(api_key: int, request: ForwardedRequest) -> tuple[Decide[Message], int]:
@@ -83,7 +83,7 @@ def decision_for(api_key: int, request: ForwardedRequest) -> tuple[Decide[Messag
 
 def _decide(
     decide: DecideRequest, request: ForwardedRequest, state: ClusterState, context: Context
-) -> Decision[Message]:
+) -> ControllerDecision[Message]:
     return decide(state, context, request.message, request.api_version)
 
 

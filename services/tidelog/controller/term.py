@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import structlog
 
 from tidelog.controller.core.commands import commands_for
-from tidelog.controller.core.decision import Chance, Context, ControllerRules, Decision, Write
+from tidelog.controller.core.decision import Chance, Context, ControllerDecision, ControllerRules, Write
 from tidelog.controller.core.elections import balance_leaders, is_cluster_returning, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments
 from tidelog.controller.core.state import ChangeSet, ClusterState, take_census
@@ -64,7 +64,7 @@ _UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 _MIN_ISR: Final = "min.insync.replicas"
 
 ReplyT = TypeVar("ReplyT")
-Decide = Callable[[ClusterState, Context], Decision[ReplyT]]
+Decide = Callable[[ClusterState, Context], ControllerDecision[ReplyT]]
 
 _log = structlog.get_logger(__name__)
 
@@ -504,7 +504,7 @@ def count_election(state: ClusterState, counts: ControllerCounts, record: Write)
             counts.unclean_leader_elections += 1
 
 
-def _decided(decide: Decide[ReplyT], state: ClusterState, context: Context) -> Decision[ReplyT]:
+def _decided(decide: Decide[ReplyT], state: ClusterState, context: Context) -> ControllerDecision[ReplyT]:
     """Calls `decide`. An unexpected error fails only this request, because nothing has been changed yet."""
     try:
         return decide(state, context)

@@ -111,7 +111,7 @@ Effect: TypeAlias = EndTransaction | AllocateProducerId
 
 
 @dataclass(slots=True)
-class Decision:
+class ShardDecision:
     """Everything that follows from one event. The core has already applied `records` and `marker`."""
 
     records: list[CoordinatorRecord] = field(default_factory=list)
@@ -170,23 +170,23 @@ class ShardCore(Protocol):
         """Applies a marker of the shard's own partition while the shard loads."""
         ...
 
-    def activate(self, image: ClusterImage, now_ms: WallMs) -> Decision:
+    def activate(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
         """Starts timers and resumes unfinished work after the whole log is loaded."""
         ...
 
-    def handle(self, request: ShardRequest[object], now_ms: WallMs) -> Decision:
+    def handle(self, request: ShardRequest[object], now_ms: WallMs) -> ShardDecision:
         """Decides on a client's request."""
         ...
 
-    def timer_fired(self, key: Hashable, now_ms: WallMs) -> Decision:
+    def timer_fired(self, key: Hashable, now_ms: WallMs) -> ShardDecision:
         """Decides what follows from the end of a timer."""
         ...
 
-    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> Decision:
+    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> ShardDecision:
         """Decides what follows from the end of an effect."""
         ...
 
-    def image_changed(self, image: ClusterImage, now_ms: WallMs) -> Decision:
+    def image_changed(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
         """Decides what follows from a change of the cluster's topics."""
         ...
 

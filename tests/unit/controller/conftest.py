@@ -11,7 +11,14 @@ from typing import Any
 
 import pytest
 
-from tidelog.controller.core.decision import ABSENT, Context, ControllerRules, Decision, NoteShutdown, Write
+from tidelog.controller.core.decision import (
+    ABSENT,
+    Context,
+    ControllerDecision,
+    ControllerRules,
+    NoteShutdown,
+    Write,
+)
 from tidelog.controller.core.elections import effective_min_isr, eligible_after, settle_partitions
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.core.topic_creation import create_topics
@@ -111,7 +118,7 @@ class Core:
         after = state._replace(isr=isr, elr=eligible_after(state, isr, (), least))
         self.state.apply(after, self.revision, self.revision, self.changes)
 
-    def write(self, decision: Decision[Any]) -> None:
+    def write(self, decision: ControllerDecision[Any]) -> None:
         self.revision += 1
         for record in decision.records:
             if isinstance(record, NoteShutdown):
@@ -125,7 +132,9 @@ class Core:
             else:
                 self.state.apply_removal(record.key, self.revision, self.changes)
 
-    def request(self, decide: Callable[..., Decision[Any]], message: object, version: int = 99) -> Any:
+    def request(
+        self, decide: Callable[..., ControllerDecision[Any]], message: object, version: int = 99
+    ) -> Any:
         decision = decide(self.state, self.context(), message, version)
         self.write(decision)
         return decision.reply

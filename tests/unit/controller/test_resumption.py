@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tidelog.controller import record_writer as record_writer_module
 from tidelog.controller.core.broker_requests import controlled_shutdown
-from tidelog.controller.core.decision import Context, Decision, NoteShutdown
+from tidelog.controller.core.decision import Context, ControllerDecision, NoteShutdown
 from tidelog.controller.core.elections import balance_leaders, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
 from tidelog.controller.core.state import ChangeSet, ClusterState
@@ -38,7 +38,7 @@ from tidelog.wire.messages.create_partitions import CreatePartitionsRequest, Cre
 from tidelog.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
-Decide = Callable[[ClusterState, Context], Decision[Any]]
+Decide = Callable[[ClusterState, Context], ControllerDecision[Any]]
 PARTITIONS = 12
 
 
@@ -137,13 +137,13 @@ class World:
         return found
 
 
-def _request(decide: Callable[..., Decision[Any]], message: object) -> Decide:
+def _request(decide: Callable[..., ControllerDecision[Any]], message: object) -> Decide:
     return partial(_decide_request, decide, message)
 
 
 def _decide_request(
-    decide: Callable[..., Decision[Any]], message: object, state: ClusterState, context: Context
-) -> Decision[Any]:
+    decide: Callable[..., ControllerDecision[Any]], message: object, state: ClusterState, context: Context
+) -> ControllerDecision[Any]:
     return decide(state, context, message, 99)
 
 

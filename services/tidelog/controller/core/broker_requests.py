@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tidelog.controller.core.decision import Context, Decision, NoteShutdown, Record, Write
+from tidelog.controller.core.decision import Context, ControllerDecision, NoteShutdown, Record, Write
 from tidelog.controller.core.elections import call_roll, effective_min_isr, eligible_after
 from tidelog.controller.core.state import ClusterState, StoredPartition
 from tidelog.metadata.entries import PartitionStateEntry, ProducerIdBlockEntry
@@ -17,13 +17,13 @@ _MAX_PRODUCER_ID: Final = 2**63 - 1
 
 def allocate_producer_ids(
     state: ClusterState, context: Context, broker_id: int, broker_epoch: int
-) -> Decision[ProducerIdBlock]:
+) -> ControllerDecision[ProducerIdBlock]:
     check_broker_epoch(state, broker_id, broker_epoch)
     first = state.next_producer_id
     if first > _MAX_PRODUCER_ID - PRODUCER_ID_BLOCK_SIZE:
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, "All producer ids are allocated.")
     entry = ProducerIdBlockEntry(broker_id, first, PRODUCER_ID_BLOCK_SIZE)
-    return Decision((Write(entry),), ProducerIdBlock(first))
+    return ControllerDecision((Write(entry),), ProducerIdBlock(first))
 
 
 def check_broker_epoch(state: ClusterState, broker_id: int, broker_epoch: int) -> None:
@@ -40,7 +40,7 @@ def check_broker_epoch(state: ClusterState, broker_id: int, broker_epoch: int) -
 
 def controlled_shutdown(
     state: ClusterState, context: Context, broker_id: int, broker_epoch: int
-) -> Decision[tuple[TopicPartition, ...]]:
+) -> ControllerDecision[tuple[TopicPartition, ...]]:
     """Moves leadership away from a broker and removes it from ISRs. The reply names the partitions that it
     still leads because no other replica is in sync. The broker may ask again.
 
@@ -58,7 +58,7 @@ def controlled_shutdown(
             records.append(Write(entry, stored.mod_revision))
         elif stored.state.leader == broker_id:
             remaining.append(TopicPartition(topic.name, partition))
-    return Decision(tuple(records), tuple(remaining))
+    return ControllerDecision(tuple(records), tuple(remaining))
 
 
 def _without(

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, Protocol
 
-from tidelog.controller.core.decision import Context, Decision, Erase, Record, Write
+from tidelog.controller.core.decision import Context, ControllerDecision, Erase, Record, Write
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -44,7 +44,7 @@ class _EntityPart(Protocol):
 
 def alter_client_quotas(
     state: ClusterState, context: Context, request: alter.AlterClientQuotasRequest, api_version: int
-) -> Decision[alter.AlterClientQuotasResponse]:
+) -> ControllerDecision[alter.AlterClientQuotasResponse]:
     records: list[Record] = []
     responses = []
     seen: set[str] = set()
@@ -66,21 +66,21 @@ def alter_client_quotas(
             code, message = error.code, error.message
         parts = [alter.EntityData(part.entity_type, part.entity_name) for part in entry.entity]
         responses.append(alter.ResponseEntryData(code, message, parts))
-    return Decision(
+    return ControllerDecision(
         () if request.validate_only else tuple(records), alter.AlterClientQuotasResponse(entries=responses)
     )
 
 
 def describe_client_quotas(
     state: ClusterState, context: Context, request: describe.DescribeClientQuotasRequest, api_version: int
-) -> Decision[describe.DescribeClientQuotasResponse]:
+) -> ControllerDecision[describe.DescribeClientQuotasResponse]:
     try:
         wanted = _filter(request.components)
     except KafkaError as error:
         refusal = describe.DescribeClientQuotasResponse(
             error_code=error.code, error_message=error.message, entries=None
         )
-        return Decision((), refusal)
+        return ControllerDecision((), refusal)
     entries = [
         describe.EntryData(
             [describe.EntityData(kind, name) for kind, name in quota.entity.parts],
@@ -89,7 +89,7 @@ def describe_client_quotas(
         for quota in state.quotas.values()
         if _matches(dict(quota.entity.parts), wanted, strict=request.strict)
     ]
-    return Decision((), describe.DescribeClientQuotasResponse(error_message=None, entries=entries))
+    return ControllerDecision((), describe.DescribeClientQuotasResponse(error_message=None, entries=entries))
 
 
 def _filter(components: Sequence[describe.ComponentData]) -> dict[str, describe.ComponentData]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from tidelog.controller.core.decision import Context, Decision, Erase, Record, Write
+from tidelog.controller.core.decision import Context, ControllerDecision, Erase, Record, Write
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import BrokerConfigEntry, TopicConfigEntry
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -61,7 +61,7 @@ class _Outcome(NamedTuple):
 
 def alter_configs(
     state: ClusterState, context: Context, request: full.AlterConfigsRequest, api_version: int
-) -> Decision[full.AlterConfigsResponse]:
+) -> ControllerDecision[full.AlterConfigsResponse]:
     """Replaces all settings of each resource by the given ones. A null value removes a setting."""
 
     def change(resource: full.AlterConfigsResource) -> _Change:
@@ -76,7 +76,7 @@ def alter_configs(
         for change, outcome in zip(changes, outcomes, strict=True)
     ]
     records = () if request.validate_only else tuple(r for outcome in outcomes for r in outcome.records)
-    return Decision(records, full.AlterConfigsResponse(responses=responses))
+    return ControllerDecision(records, full.AlterConfigsResponse(responses=responses))
 
 
 def incremental_alter_configs(
@@ -84,7 +84,7 @@ def incremental_alter_configs(
     context: Context,
     request: incremental.IncrementalAlterConfigsRequest,
     api_version: int,
-) -> Decision[incremental.IncrementalAlterConfigsResponse]:
+) -> ControllerDecision[incremental.IncrementalAlterConfigsResponse]:
     """Changes settings of each resource one by one: SET, DELETE, APPEND, SUBTRACT."""
 
     def change(resource: incremental.AlterConfigsResource) -> _Change:
@@ -103,7 +103,7 @@ def incremental_alter_configs(
         for change, outcome in zip(changes, outcomes, strict=True)
     ]
     records = () if request.validate_only else tuple(r for outcome in outcomes for r in outcome.records)
-    return Decision(records, incremental.IncrementalAlterConfigsResponse(responses=responses))
+    return ControllerDecision(records, incremental.IncrementalAlterConfigsResponse(responses=responses))
 
 
 def _alter_all(state: ClusterState, context: Context, changes: Sequence[_Change]) -> list[_Outcome]:

@@ -104,7 +104,7 @@ Record = Write | Erase | NoteShutdown
 
 
 @dataclass(frozen=True, slots=True)
-class Decision(Generic[ReplyT_co]):
+class ControllerDecision(Generic[ReplyT_co]):
     """`records` are in the order in which they may become durable. If the controller fails at any point,
     `finish_half_done` completes or reverts the rest. Adjacent states of partitions may become durable in any
     order.

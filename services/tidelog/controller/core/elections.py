@@ -17,7 +17,7 @@ from collections.abc import Container, Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-from tidelog.controller.core.decision import Context, Decision, Record, Write
+from tidelog.controller.core.decision import Context, ControllerDecision, Record, Write
 from tidelog.controller.core.state import ClusterState, StoredPartition
 from tidelog.metadata.entries import PartitionStateEntry, SettledSuspectEntry
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -176,7 +176,7 @@ def is_cluster_returning(state: ClusterState) -> bool:
     return not expected <= state.brokers.keys()
 
 
-def settle_partitions(state: ClusterState, context: Context) -> Decision[None]:
+def settle_partitions(state: ClusterState, context: Context) -> ControllerDecision[None]:
     """Decides the states of all partitions after brokers registered or failed: elects leaders where
     necessary, removes dead brokers from the ISRs of partitions that have a leader, and removes suspect logs
     from ISR and ELR.
@@ -188,7 +188,7 @@ def settle_partitions(state: ClusterState, context: Context) -> Decision[None]:
     saves one write for each partition.
     """
     if not state.brokers:
-        return Decision((), None)
+        return ControllerDecision((), None)
     records: list[Record] = []
     for topic, partition, stored in state.all_partitions():
         entry = next_state(state, context, topic.assignments[partition], stored)
@@ -200,7 +200,7 @@ def settle_partitions(state: ClusterState, context: Context) -> Decision[None]:
         Write(SettledSuspectEntry(broker_id, state.brokers[broker_id].broker_epoch))
         for broker_id in sorted(state.unsettled_suspects)
     ]
-    return Decision(tuple(records), None)
+    return ControllerDecision(tuple(records), None)
 
 
 def _elect(
@@ -286,12 +286,12 @@ def led_by_preferred(
     )
 
 
-def balance_leaders(state: ClusterState, context: Context) -> Decision[int]:
+def balance_leaders(state: ClusterState, context: Context) -> ControllerDecision[int]:
     """Moves leadership back to preferred leaders. The reply is the number of partitions that get another
     leader. Partitions under reassignment do not change.
     """
     if not context.rules.auto_leader_rebalance_enable:
-        return Decision((), 0)
+        return ControllerDecision((), 0)
     preferred_count: dict[int, int] = {}
     strayed: dict[int, list[tuple[tuple[int, ...], StoredPartition]]] = {}
     for topic, partition, stored in state.all_partitions():
@@ -310,7 +310,7 @@ def balance_leaders(state: ClusterState, context: Context) -> Decision[int]:
             entry = led_by_preferred(state, context, replicas, stored)
             if entry is not None:
                 records.append(Write(entry, stored.mod_revision))
-    return Decision(tuple(records), len(records))
+    return ControllerDecision(tuple(records), len(records))
 
 
 class ElectionType(IntEnum):
@@ -322,12 +322,12 @@ class ElectionType(IntEnum):
 
 def elect_leaders(
     state: ClusterState, context: Context, request: ElectLeadersRequest, api_version: int
-) -> Decision[ElectLeadersResponse]:
+) -> ControllerDecision[ElectLeadersResponse]:
     """Elects leaders on request. If `topic_partitions` is null, the request is for all partitions, and the
     response omits those that need no election.
     """
     if request.election_type not in ElectionType.__members__.values():
-        return Decision((), ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
+        return ControllerDecision((), ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
     unclean = request.election_type == ElectionType.UNCLEAN
     records: list[Record] = []
     results: list[ReplicaElectionResult] = []
@@ -343,7 +343,7 @@ def elect_leaders(
                 partition_results.append(PartitionResult(partition, error.code, error.message))
         if partition_results:
             results.append(ReplicaElectionResult(name, partition_results))
-    return Decision(tuple(records), ElectLeadersResponse(replica_election_results=results))
+    return ControllerDecision(tuple(records), ElectLeadersResponse(replica_election_results=results))
 
 
 def _wanted(state: ClusterState, request: ElectLeadersRequest) -> Iterable[tuple[str, Iterable[int]]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final
 
-from tidelog.controller.core.decision import Context, Decision, Write
+from tidelog.controller.core.decision import Context, ControllerDecision, Write
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import FeaturesEntry
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -30,7 +30,7 @@ class UpgradeType(IntEnum):
 
 def update_features(
     state: ClusterState, context: Context, request: UpdateFeaturesRequest, api_version: int
-) -> Decision[UpdateFeaturesResponse]:
+) -> ControllerDecision[UpdateFeaturesResponse]:
     """Applies all updates or none: one refused update refuses the request."""
     levels = dict(state.feature_levels)
     refused: KafkaError | None = None
@@ -49,7 +49,9 @@ def update_features(
         if update.max_version_level == 0:
             del levels[update.feature]
     if refused is not None:
-        return Decision((), UpdateFeaturesResponse(error_code=refused.code, error_message=refused.message))
+        return ControllerDecision(
+            (), UpdateFeaturesResponse(error_code=refused.code, error_message=refused.message)
+        )
     results = (
         [UpdatableFeatureResult(update.feature, ErrorCode.NONE, None) for update in request.feature_updates]
         if api_version <= _PER_FEATURE_RESULTS_UP_TO_VERSION
@@ -57,8 +59,8 @@ def update_features(
     )
     reply = UpdateFeaturesResponse(error_message=None, results=results)
     if request.validate_only or levels == state.feature_levels:
-        return Decision((), reply)
-    return Decision((Write(FeaturesEntry(levels)),), reply)
+        return ControllerDecision((), reply)
+    return ControllerDecision((Write(FeaturesEntry(levels)),), reply)
 
 
 def _check(current: int, update: FeatureUpdateKey, api_version: int) -> None:

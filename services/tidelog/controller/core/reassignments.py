@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tidelog.controller.core.decision import Context, Decision, Record, Write
+from tidelog.controller.core.decision import Context, ControllerDecision, Record, Write
 from tidelog.controller.core.elections import next_state
 from tidelog.controller.core.state import ClusterState
 from tidelog.controller.core.topic_creation import check_replicas
@@ -73,7 +73,7 @@ def with_placement(topic: TopicEntry, partition: int, placement: Placement) -> T
 
 def alter_partition_reassignments(
     state: ClusterState, context: Context, request: AlterPartitionReassignmentsRequest, api_version: int
-) -> Decision[AlterPartitionReassignmentsResponse]:
+) -> ControllerDecision[AlterPartitionReassignmentsResponse]:
     """Starts, changes or cancels reassignments. Each partition has its own result."""
     states: dict[tuple[str, int], Record] = {}
     changed: dict[str, TopicEntry] = {}
@@ -101,7 +101,7 @@ def alter_partition_reassignments(
         responses.append(ReassignableTopicResponse(wanted.name, results))
     # The topics' keys come last. If the controller fails before them, a partition only has a new epoch.
     topics = [Write(topic) for name, topic in changed.items() if topic != state.topics[name]]
-    return Decision(
+    return ControllerDecision(
         (*states.values(), *topics),
         AlterPartitionReassignmentsResponse(
             allow_replication_factor_change=request.allow_replication_factor_change,
@@ -113,7 +113,7 @@ def alter_partition_reassignments(
 
 def list_partition_reassignments(
     state: ClusterState, context: Context, request: ListPartitionReassignmentsRequest, api_version: int
-) -> Decision[ListPartitionReassignmentsResponse]:
+) -> ControllerDecision[ListPartitionReassignmentsResponse]:
     wanted = (
         None
         if request.topics is None
@@ -136,10 +136,10 @@ def list_partition_reassignments(
         ]
         if ongoing:
             topics.append(OngoingTopicReassignment(name, ongoing))
-    return Decision((), ListPartitionReassignmentsResponse(error_message=None, topics=topics))
+    return ControllerDecision((), ListPartitionReassignmentsResponse(error_message=None, topics=topics))
 
 
-def advance_reassignments(state: ClusterState, context: Context) -> Decision[int]:
+def advance_reassignments(state: ClusterState, context: Context) -> ControllerDecision[int]:
     """Completes the reassignments whose whole target is in sync. The reply is their number. The leader moves
     if it is not in the target.
 
@@ -165,7 +165,7 @@ def advance_reassignments(state: ClusterState, context: Context) -> Decision[int
             count += 1
         if after != topic:
             records.append(Write(after))
-    return Decision(tuple(records), count)
+    return ControllerDecision(tuple(records), count)
 
 
 def _placement_after(

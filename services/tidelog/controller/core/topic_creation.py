@@ -20,7 +20,7 @@ from collections.abc import Collection, Container, Sequence
 from math import gcd
 from typing import Final, TypeVar
 
-from tidelog.controller.core.decision import ABSENT, Chance, Context, Decision, Record, Write
+from tidelog.controller.core.decision import ABSENT, Chance, Context, ControllerDecision, Record, Write
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import PartitionStateEntry, TopicConfigEntry, TopicEntry
 from tidelog.model.brokers import BrokerRegistration
@@ -53,7 +53,7 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 
 def create_topics(
     state: ClusterState, context: Context, request: CreateTopicsRequest, api_version: int
-) -> Decision[CreateTopicsResponse]:
+) -> ControllerDecision[CreateTopicsResponse]:
     """Creates topics. Each topic has its own result."""
     given = Counter(topic.name for topic in request.topics)
     announced: list[Record] = []
@@ -91,7 +91,7 @@ def create_topics(
                 announced.append(Write(TopicConfigEntry(entry.name, configs)))
             announced.append(Write(entry, ABSENT))
             states += first_states(state, context, entry)
-    return Decision((*announced, *states), CreateTopicsResponse(topics=results))
+    return ControllerDecision((*announced, *states), CreateTopicsResponse(topics=results))
 
 
 def first_states(state: ClusterState, context: Context, entry: TopicEntry) -> list[Record]:
@@ -220,7 +220,7 @@ def check_replicas(
 
 def create_partitions(
     state: ClusterState, context: Context, request: CreatePartitionsRequest, api_version: int
-) -> Decision[CreatePartitionsResponse]:
+) -> ControllerDecision[CreatePartitionsResponse]:
     given = Counter(topic.name for topic in request.topics)
     records: list[Record] = []
     results: list[CreatePartitionsTopicResult] = []
@@ -244,7 +244,7 @@ def create_partitions(
         results.append(CreatePartitionsTopicResult(name=wanted.name, error_message=None))
         if not request.validate_only:
             records += _new_partition_records(state, context, topic, added)
-    return Decision(tuple(records), CreatePartitionsResponse(results=results))
+    return ControllerDecision(tuple(records), CreatePartitionsResponse(results=results))
 
 
 def _new_partition_records(

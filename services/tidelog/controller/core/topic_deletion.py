@@ -6,7 +6,7 @@ import uuid
 from collections import Counter
 from typing import Final, NamedTuple
 
-from tidelog.controller.core.decision import ABSENT, Context, Decision, Erase, Record, Write
+from tidelog.controller.core.decision import ABSENT, Context, ControllerDecision, Erase, Record, Write
 from tidelog.controller.core.state import ClusterState
 from tidelog.controller.core.topic_creation import first_state
 from tidelog.metadata.entries import TopicEntry, partition_state_key, topic_config_key
@@ -29,7 +29,7 @@ class _Wanted(NamedTuple):
 
 def delete_topics(
     state: ClusterState, context: Context, request: DeleteTopicsRequest, api_version: int
-) -> Decision[DeleteTopicsResponse]:
+) -> ControllerDecision[DeleteTopicsResponse]:
     """Deletes topics. The topic's own key is deleted first: without it the topic does not exist, and its
     other keys can be removed later.
     """
@@ -61,7 +61,7 @@ def delete_topics(
             continue
         results.append(DeletableTopicResult(name=topic.name, topic_id=topic.topic_id))
         records += deleted_topic_records(state, topic)
-    return Decision(tuple(records), DeleteTopicsResponse(responses=results))
+    return ControllerDecision(tuple(records), DeleteTopicsResponse(responses=results))
 
 
 def deleted_topic_records(state: ClusterState, topic: TopicEntry) -> list[Record]:
@@ -97,7 +97,7 @@ def _find(state: ClusterState, want: _Wanted) -> TopicEntry:
     return topic
 
 
-def finish_half_done(state: ClusterState, context: Context) -> Decision[None]:
+def finish_half_done(state: ClusterState, context: Context) -> ControllerDecision[None]:
     """Writes the missing states of announced partitions and deletes the remaining keys of deleted topics.
 
     Elections, changes of the ELR and reassignments are not handled here: `settle_partitions` and
@@ -113,10 +113,10 @@ def finish_half_done(state: ClusterState, context: Context) -> Decision[None]:
         known = len(state.topics[name].assignments) if name in state.topics else 0
         records += [Erase(partition_state_key(name, index)) for index in sorted(stored) if index >= known]
     records += [Erase(topic_config_key(name)) for name in state.topic_configs if name not in state.topics]
-    return Decision(tuple(records), None)
+    return ControllerDecision(tuple(records), None)
 
 
-def forget_isr_changes(state: ClusterState, context: Context) -> Decision[None]:
+def forget_isr_changes(state: ClusterState, context: Context) -> ControllerDecision[None]:
     """Deletes the notifications whose states have been read, unless they were written again since."""
     records = [Erase(key, mod_revision) for key, mod_revision in state.isr_changes.items()]
-    return Decision(tuple(records), None)
+    return ControllerDecision(tuple(records), None)

@@ -6,7 +6,7 @@ from typing import Final
 
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup, ClassicState
 from tidelog.group_coordinator.groups.shared import Groups, answer
-from tidelog.group_coordinator.shard_core import Decision, Reply, ShardRequest
+from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.wire.messages.delete_groups import (
@@ -31,7 +31,7 @@ class GroupAdmin:
     def __init__(self, groups: Groups) -> None:
         self._groups = groups
 
-    def describe(self, request: ShardRequest[DescribeGroupsRequest], now_ms: WallMs) -> Decision:
+    def describe(self, request: ShardRequest[DescribeGroupsRequest], now_ms: WallMs) -> ShardDecision:
         return answer(
             request,
             DescribeGroupsResponse(
@@ -51,7 +51,7 @@ class GroupAdmin:
             absent.error_message = f"Group {group_id} {reason}."
         return absent
 
-    def list(self, request: ShardRequest[ListGroupsRequest], now_ms: WallMs) -> Decision:
+    def list(self, request: ShardRequest[ListGroupsRequest], now_ms: WallMs) -> ShardDecision:
         """Lists groups, filtered by state (KIP-518) and type (KIP-848). The filters ignore case."""
         states = {state.lower() for state in request.message.states_filter}
         types = {kind.lower() for kind in request.message.types_filter}
@@ -64,8 +64,8 @@ class GroupAdmin:
         listed = (group.listed() for group in self._groups.by_id.values())
         return answer(request, ListGroupsResponse(groups=[group for group in listed if is_requested(group)]))
 
-    def delete(self, request: ShardRequest[DeleteGroupsRequest], now_ms: WallMs) -> Decision:
-        decision = Decision()
+    def delete(self, request: ShardRequest[DeleteGroupsRequest], now_ms: WallMs) -> ShardDecision:
+        decision = ShardDecision()
         results = []
         for group_id in request.message.groups_names:
             group = self._groups.by_id.get(group_id)
@@ -76,9 +76,9 @@ class GroupAdmin:
         decision.replies.append(Reply(request.reply_to, DeleteGroupsResponse(results=results)))
         return decision
 
-    def expire(self, now_ms: WallMs) -> Decision:
+    def expire(self, now_ms: WallMs) -> ShardDecision:
         """Deletes offsets whose retention time is over, then groups without members and offsets."""
-        decision = Decision()
+        decision = ShardDecision()
         offsets = self._groups.offsets
         for group in list(self._groups.by_id.values()):
             offsets.expire(group, now_ms, decision)

@@ -21,12 +21,12 @@ from tidelog.group_coordinator.groups.shared import (
 )
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
-    Decision,
     Effect,
     Producer,
     ReplayedRecord,
     Reply,
     SetTimer,
+    ShardDecision,
     ShardRequest,
     UnknownRecordError,
 )
@@ -83,7 +83,7 @@ class GroupCore:
         self._admin = admin
         self._timer_owners: dict[str, TimerOwner] = {"classic": classic, "consumer": consumer}
 
-    def _join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> Decision:
+    def _join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> ShardDecision:
         """Joins a classic group, or a consumer group as a classic member.
 
         A JoinGroup turns a consumer group without members into a classic group. The group's offsets remain.
@@ -93,7 +93,7 @@ class GroupCore:
             return self.classic.join(request, now_ms)
         if group.has_members():
             return self.consumer.classic_members.join(request, now_ms)
-        decision = Decision(records=group.end())
+        decision = ShardDecision(records=group.end())
         self.groups.new_simple_group(group.group_id, now_ms)
         merge(decision, self.classic.join(request, now_ms))
         return decision
@@ -102,7 +102,7 @@ class GroupCore:
     def _with_protocol(handler: ApiHandler) -> ApiHandler:
         """Wraps the handler of SyncGroup so that requests without a required protocol name are rejected."""
 
-        def checked(request: ShardRequest[SyncGroupRequest], now_ms: WallMs) -> Decision:
+        def checked(request: ShardRequest[SyncGroupRequest], now_ms: WallMs) -> ShardDecision:
             message = request.message
             names_protocol = message.protocol_type and message.protocol_name
             if request.api_version < _PROTOCOL_NAMED_FROM or names_protocol:
@@ -114,7 +114,7 @@ class GroupCore:
     def _by_kind(self, classic: ApiHandler, consumer: ApiHandler) -> ApiHandler:
         """Returns a handler that chooses by the kind of the request's group."""
 
-        def handler(request: ShardRequest[_NamesGroup], now_ms: WallMs) -> Decision:
+        def handler(request: ShardRequest[_NamesGroup], now_ms: WallMs) -> ShardDecision:
             group = self.groups.by_id.get(request.message.group_id)
             if group is not None and group.kind is GroupKind.CONSUMER:
                 return consumer(request, now_ms)
@@ -141,9 +141,9 @@ class GroupCore:
     def replay_marker(self, producer: Producer, is_commit: bool) -> None:
         self.offsets.replay_marker(producer, is_commit)
 
-    def activate(self, image: ClusterImage, now_ms: WallMs) -> Decision:
+    def activate(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
         self.groups.image = image
-        decision = Decision()
+        decision = ShardDecision()
         merge(decision, self.classic.activate(now_ms))
         merge(decision, self.consumer.activate(now_ms))
         self.offsets.activate(now_ms)
@@ -152,10 +152,10 @@ class GroupCore:
 
     # -- serving
 
-    def handle(self, request: ShardRequest[object], now_ms: WallMs) -> Decision:
+    def handle(self, request: ShardRequest[object], now_ms: WallMs) -> ShardDecision:
         return self._handlers[request.api_key](request, now_ms)
 
-    def timer_fired(self, key: Hashable, now_ms: WallMs) -> Decision:
+    def timer_fired(self, key: Hashable, now_ms: WallMs) -> ShardDecision:
         timer = as_timer_key(key)
         if timer == _EXPIRY_TIMER:
             decision = self._admin.expire(now_ms)
@@ -166,11 +166,11 @@ class GroupCore:
     def _next_expiry(self) -> SetTimer:
         return SetTimer(_EXPIRY_TIMER, self.groups.settings.offsets_retention_check_interval_ms)
 
-    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> Decision:
+    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> ShardDecision:
         """Returns an empty decision, because a group shard has no effects."""
-        return Decision()
+        return ShardDecision()
 
-    def image_changed(self, image: ClusterImage, now_ms: WallMs) -> Decision:
+    def image_changed(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
         before, self.groups.image = self.groups.image, image
         decision = self.consumer.image_changed(before)
         merge(decision, self.offsets.image_changed(before))

@@ -10,8 +10,8 @@ from uuid import UUID
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
     CoordinatorRecord,
-    Decision,
     Reply,
+    ShardDecision,
     ShardRequest,
 )
 from tidelog.model.errors import ErrorCode
@@ -60,7 +60,7 @@ class Group(Protocol):
     @property
     def kind(self) -> GroupKind: ...
 
-    def check_commit(self, committer: OffsetCommitter, decision: Decision) -> ErrorCode:
+    def check_commit(self, committer: OffsetCommitter, decision: ShardDecision) -> ErrorCode:
         """Returns whether this client may commit. A commit extends the session of a classic member."""
         ...
 
@@ -113,11 +113,11 @@ class OffsetsOfGroups(Protocol):
         """Returns whether the group has committed offsets or pending offsets of a transaction."""
         ...
 
-    def delete_group(self, group_id: str, decision: Decision) -> None:
+    def delete_group(self, group_id: str, decision: ShardDecision) -> None:
         """Deletes all offsets of a group, committed and pending."""
         ...
 
-    def expire(self, group: Group, now_ms: WallMs, decision: Decision) -> None:
+    def expire(self, group: Group, now_ms: WallMs, decision: ShardDecision) -> None:
         """Deletes the group's offsets whose retention time is over."""
         ...
 
@@ -139,29 +139,29 @@ class Groups:
         offsets. GroupCore sets this attribute.
         """
 
-    def delete(self, group: Group, decision: Decision) -> None:
+    def delete(self, group: Group, decision: ShardDecision) -> None:
         """Deletes a group without members, and all its offsets."""
         self.offsets.delete_group(group.group_id, decision)
         decision.records += group.end()
         del self.by_id[group.group_id]
 
 
-def answer(request: ShardRequest[object], message: object) -> Decision:
+def answer(request: ShardRequest[object], message: object) -> ShardDecision:
     """Returns a decision that consists of one reply."""
-    return Decision(replies=[Reply(request.reply_to, message)])
+    return ShardDecision(replies=[Reply(request.reply_to, message)])
 
 
 class ApiHandler(Protocol):
     """The handler of one API. The request's type depends on the key under which GroupCore stores it."""
 
-    def __call__(self, request: ShardRequest[Any], now_ms: WallMs) -> Decision: ...
+    def __call__(self, request: ShardRequest[Any], now_ms: WallMs) -> ShardDecision: ...
 
 
 class TimerOwner(Protocol):
-    def timer_fired(self, key: TimerKey, now_ms: WallMs) -> Decision: ...
+    def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision: ...
 
 
-def merge(into: Decision, more: Decision) -> None:
+def merge(into: ShardDecision, more: ShardDecision) -> None:
     """Adds `more` to `into`. Neither decision may be transactional."""
     into.records += more.records
     into.replies += more.replies

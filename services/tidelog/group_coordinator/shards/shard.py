@@ -26,13 +26,13 @@ from tidelog.group_coordinator.shard_core import (
     CancelTimer,
     ClusterImage,
     CoordinatorRecord,
-    Decision,
     Effect,
     EndMarker,
     EndTransaction,
     Producer,
     SetTimer,
     ShardCore,
+    ShardDecision,
     ShardRequest,
 )
 from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, Replay, ShardClaim, encode_claim
@@ -512,7 +512,7 @@ class Shard:
         self._outlets.started_serving(self, load_ms)
         self._decide(lambda now_ms: core.activate(image, now_ms))
 
-    def _decide(self, event: Callable[[WallMs], Decision]) -> None:
+    def _decide(self, event: Callable[[WallMs], ShardDecision]) -> None:
         now_ms = self._outlets.now_ms()
         try:
             decision = event(now_ms)
@@ -522,7 +522,7 @@ class Shard:
             return
         self._carry_out(decision, now_ms)
 
-    def _carry_out(self, decision: Decision, now_ms: WallMs) -> None:
+    def _carry_out(self, decision: ShardDecision, now_ms: WallMs) -> None:
         writer = self._writer
         if decision.records or decision.marker is not None:
             if not writer.count:

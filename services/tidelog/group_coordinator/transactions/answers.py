@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, NamedTuple, TypeAlias
 
-from tidelog.group_coordinator.shard_core import CancelTimer, Decision, SetTimer, ShardRequest
+from tidelog.group_coordinator.shard_core import CancelTimer, SetTimer, ShardDecision, ShardRequest
 from tidelog.group_coordinator.transactions import joining, queries
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
@@ -141,7 +141,7 @@ class Waiting:
         transactional_id: str,
         request: ShardRequest[TransactionRequest],
         response: TransactionResponse,
-        decision: Decision,
+        decision: ShardDecision,
     ) -> bool:
         """Adds a request. Returns False if too many requests of this id are waiting."""
         waiting = self._waiting.setdefault(transactional_id, [])
@@ -152,7 +152,7 @@ class Waiting:
         waiting.append((request, response))
         return True
 
-    def take(self, transactional_id: str, decision: Decision) -> list[ShardRequest[TransactionRequest]]:
+    def take(self, transactional_id: str, decision: ShardDecision) -> list[ShardRequest[TransactionRequest]]:
         """Removes and returns the requests, to be decided again because the markers are written."""
         waiting = self._waiting.pop(transactional_id, [])
         if waiting:

@@ -15,13 +15,13 @@ from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
     CancelTimer,
     ClusterImage,
-    Decision,
     Effect,
     EndTransaction,
     Producer,
     ReplayedRecord,
     Reply,
     SetTimer,
+    ShardDecision,
     ShardRequest,
 )
 from tidelog.group_coordinator.transactions import ending, initialization, joining, queries
@@ -66,7 +66,7 @@ _NEXT_EXPIRY_MS: Final = 100
 R = TypeVar("R", bound=TransactionResponse)
 
 # The message's type depends on the key under which the handler is stored.
-_Handler: TypeAlias = Callable[[ShardRequest[Any], Decision, WallMs], TransactionResponse | None]
+_Handler: TypeAlias = Callable[[ShardRequest[Any], ShardDecision, WallMs], TransactionResponse | None]
 
 
 class _Awaited(NamedTuple):
@@ -109,9 +109,9 @@ class TransactionCore:
     def replay_marker(self, producer: Producer, is_commit: bool) -> None:
         """Does nothing, because this topic holds no markers."""
 
-    def activate(self, image: ClusterImage, now_ms: WallMs) -> Decision:
+    def activate(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
         self._apply_image(image)
-        decision = Decision()
+        decision = ShardDecision()
         for transactional_id, transaction in self.transactions.items():
             if transaction.status in PREPARED:
                 decision.effects.append(self._markers_of(transactional_id, transaction))
@@ -121,8 +121,8 @@ class TransactionCore:
 
     # -- events
 
-    def handle(self, request: ShardRequest[object], now_ms: WallMs) -> Decision:
-        decision = Decision()
+    def handle(self, request: ShardRequest[object], now_ms: WallMs) -> ShardDecision:
+        decision = ShardDecision()
         # The runtime forwards only the APIs in `_handlers`.
         known = cast("ShardRequest[TransactionRequest]", request)
         message = self._handlers[request.api_key](known, decision, now_ms)
@@ -132,7 +132,7 @@ class TransactionCore:
         return decision
 
     def _answer(
-        self, request: ShardRequest[TransactionRequest], message: TransactionResponse, decision: Decision
+        self, request: ShardRequest[TransactionRequest], message: TransactionResponse, decision: ShardDecision
     ) -> None:
         """Replies, or lets the request wait if the markers of its transaction are being written."""
         transactional_id = id_to_wait_for(request, message)
@@ -143,8 +143,8 @@ class TransactionCore:
                 return
         decision.replies.append(Reply(request.reply_to, message))
 
-    def timer_fired(self, key: Hashable, now_ms: WallMs) -> Decision:
-        decision = Decision()
+    def timer_fired(self, key: Hashable, now_ms: WallMs) -> ShardDecision:
+        decision = ShardDecision()
         if key == TIMEOUTS_TIMER:
             self._has_timeouts_timer = False
             self._abort_timed_out(decision, now_ms)
@@ -158,14 +158,14 @@ class TransactionCore:
             ]
         return decision
 
-    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> Decision:
+    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> ShardDecision:
         if isinstance(effect, EndTransaction):
             return self._markers_written(effect, now_ms)
         return self._producer_id_allocated(effect, outcome, now_ms)
 
-    def image_changed(self, image: ClusterImage, now_ms: WallMs) -> Decision:
+    def image_changed(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
         self._apply_image(image)
-        return Decision()
+        return ShardDecision()
 
     def deactivate(self) -> list[Reply]:
         replies = [
@@ -184,7 +184,7 @@ class TransactionCore:
     def _init_producer_id(
         self,
         request: ShardRequest[InitProducerIdRequest],
-        decision: Decision,
+        decision: ShardDecision,
         now_ms: WallMs,
         producer_id: int | None = None,
     ) -> TransactionResponse | None:
@@ -198,7 +198,7 @@ class TransactionCore:
     def _end(
         self,
         request: ShardRequest[EndTxnRequest],
-        decision: Decision,
+        decision: ShardDecision,
         now_ms: WallMs,
         producer_id: int | None = None,
     ) -> TransactionResponse | None:
@@ -214,7 +214,7 @@ class TransactionCore:
         verdict: Verdict[R],
         transactional_id: str | None,
         request: ShardRequest[InitProducerIdRequest | EndTxnRequest],
-        decision: Decision,
+        decision: ShardDecision,
         now_ms: WallMs,
     ) -> TransactionResponse | None:
         """Applies a verdict and returns the response."""
@@ -228,7 +228,7 @@ class TransactionCore:
         return verdict.response
 
     def _add_partitions(
-        self, request: ShardRequest[AddPartitionsToTxnRequest], decision: Decision, now_ms: WallMs
+        self, request: ShardRequest[AddPartitionsToTxnRequest], decision: ShardDecision, now_ms: WallMs
     ) -> TransactionResponse:
         message = request.message
         if request.api_version < joining.FIRST_BATCHED_VERSION:
@@ -262,7 +262,7 @@ class TransactionCore:
         return joining.batched_response(results)
 
     def _add_offsets(
-        self, request: ShardRequest[AddOffsetsToTxnRequest], decision: Decision, now_ms: WallMs
+        self, request: ShardRequest[AddOffsetsToTxnRequest], decision: ShardDecision, now_ms: WallMs
     ) -> TransactionResponse:
         message = request.message
         joiner = joining.Joiner(message.transactional_id, message.producer_id, message.producer_epoch)
@@ -277,7 +277,7 @@ class TransactionCore:
         joiner: joining.Joiner,
         partitions: frozenset[TopicPartition],
         version: int,
-        decision: Decision,
+        decision: ShardDecision,
         now_ms: WallMs,
     ) -> ErrorCode:
         """Adds partitions to a transaction."""
@@ -290,12 +290,12 @@ class TransactionCore:
         return error
 
     def _describe(
-        self, request: ShardRequest[DescribeTransactionsRequest], decision: Decision, now_ms: WallMs
+        self, request: ShardRequest[DescribeTransactionsRequest], decision: ShardDecision, now_ms: WallMs
     ) -> TransactionResponse:
         return queries.described(self.transactions, request.message)
 
     def _list(
-        self, request: ShardRequest[ListTransactionsRequest], decision: Decision, now_ms: WallMs
+        self, request: ShardRequest[ListTransactionsRequest], decision: ShardDecision, now_ms: WallMs
     ) -> TransactionResponse:
         return queries.listed(self.transactions, request.message, now_ms)
 
@@ -305,7 +305,7 @@ class TransactionCore:
         self,
         request: ShardRequest[InitProducerIdRequest | EndTxnRequest],
         transactional_id: str | None,
-        decision: Decision,
+        decision: ShardDecision,
     ) -> None:
         token = self._next_token
         self._next_token += 1
@@ -316,8 +316,8 @@ class TransactionCore:
 
     def _producer_id_allocated(
         self, effect: AllocateProducerId, producer_id: int | None, now_ms: WallMs
-    ) -> Decision:
-        decision = Decision()
+    ) -> ShardDecision:
+        decision = ShardDecision()
         awaited = self._awaited.pop(effect.token, None)
         if awaited is None:
             return decision
@@ -350,8 +350,8 @@ class TransactionCore:
             partitions=tuple(sorted(transaction.partitions)),
         )
 
-    def _markers_written(self, effect: EndTransaction, now_ms: WallMs) -> Decision:
-        decision = Decision()
+    def _markers_written(self, effect: EndTransaction, now_ms: WallMs) -> ShardDecision:
+        decision = ShardDecision()
         transaction = self.transactions.get(effect.transactional_id)
         # A report may arrive twice, the second time while the next transaction ends.
         if (
@@ -367,7 +367,7 @@ class TransactionCore:
             self._update_timeouts_timer(decision)
         return decision
 
-    def _abort_timed_out(self, decision: Decision, now_ms: WallMs) -> None:
+    def _abort_timed_out(self, decision: ShardDecision, now_ms: WallMs) -> None:
         for transactional_id in sorted(self._ongoing - self._awaiting_ids):
             transaction = self.transactions[transactional_id]
             if transaction.is_timed_out(now_ms):
@@ -377,7 +377,7 @@ class TransactionCore:
                 aborted = fenced(transaction, last_epoch=last_epoch, now_ms=now_ms)
                 self._decide(transactional_id, aborted, decision, now_ms)
 
-    def _update_timeouts_timer(self, decision: Decision) -> None:
+    def _update_timeouts_timer(self, decision: ShardDecision) -> None:
         """Runs the timer that checks timeouts while there are open transactions."""
         if self._ongoing and not self._has_timeouts_timer:
             interval_ms = self.settings.transaction_abort_timed_out_transaction_cleanup_interval_ms
@@ -389,11 +389,11 @@ class TransactionCore:
 
     # -- expiry of transactional ids
 
-    def _set_expiry_timer(self, decision: Decision) -> None:
+    def _set_expiry_timer(self, decision: ShardDecision) -> None:
         interval_ms = self.settings.transaction_remove_expired_transaction_cleanup_interval_ms
         decision.timers.append(SetTimer(EXPIRY_TIMER, interval_ms))
 
-    def _delete_expired(self, decision: Decision, now_ms: WallMs) -> None:
+    def _delete_expired(self, decision: ShardDecision, now_ms: WallMs) -> None:
         limit_ms = now_ms - self.settings.transactional_id_expiration_ms
         expired = [
             transactional_id
@@ -412,7 +412,7 @@ class TransactionCore:
     # -- state
 
     def _decide(
-        self, transactional_id: str, transaction: Transaction | None, decision: Decision, now_ms: WallMs
+        self, transactional_id: str, transaction: Transaction | None, decision: ShardDecision, now_ms: WallMs
     ) -> None:
         """Writes and applies the next state of a transactional id; None deletes the id.
 

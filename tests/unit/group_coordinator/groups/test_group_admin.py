@@ -5,7 +5,7 @@ from __future__ import annotations
 from grouplab.shard_lab import GROUP, SESSION_MS, ShardLab, subscription
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup, session_key
 from tidelog.group_coordinator.groups.shared import OffsetCommitter
-from tidelog.group_coordinator.shard_core import Decision, SetTimer
+from tidelog.group_coordinator.shard_core import SetTimer, ShardDecision
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.delete_groups import DeleteGroupsRequest
@@ -94,7 +94,7 @@ def check(group: ClassicGroup, member_id: str, generation: int, **how: object) -
         9,
         bool(how.get("transactional")),
     )
-    return group.check_commit(committer, Decision())
+    return group.check_commit(committer, ShardDecision())
 
 
 def test_members_that_may_commit() -> None:
@@ -124,7 +124,7 @@ def test_a_commit_extends_the_session() -> None:
     lab = ShardLab()
     (member_id,) = lab.stable_group(1)
     committer = OffsetCommitter(member_id, None, 1, ApiKey.OFFSET_COMMIT, 9, False)
-    decision = Decision()
+    decision = ShardDecision()
     lab.group().check_commit(committer, decision)
     assert decision.timers == [SetTimer(session_key(GROUP, member_id), SESSION_MS)]
 

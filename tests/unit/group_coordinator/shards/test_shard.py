@@ -9,10 +9,10 @@ import pytest
 from shardlab import SHARD, Answer, Coordinator, Line, Partition
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
-    Decision,
     EndTransaction,
     Producer,
     SetTimer,
+    ShardDecision,
 )
 from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, ShardClaim, decode_claim
 from tidelog.group_coordinator.shards.shard import ShardState
@@ -195,7 +195,7 @@ def test_a_core_that_fails_is_loaded_again() -> None:
 
 def test_a_transaction_is_ended_only_when_its_end_is_replicated() -> None:
     coordinator = serving()
-    coordinator.core.next_decision = Decision(effects=[ENDING, AllocateProducerId("token")])
+    coordinator.core.next_decision = ShardDecision(effects=[ENDING, AllocateProducerId("token")])
     coordinator.partition.request(coordinator.line, "g", 1)
     coordinator.settle(commits=False)
     assert coordinator.asked_for_ids == [AllocateProducerId("token")]
@@ -222,7 +222,7 @@ def test_the_outcome_for_a_discarded_core_is_ignored() -> None:
 
 def test_a_timer_fires_after_its_delay_although_the_wall_clock_was_set_back() -> None:
     coordinator = serving()
-    coordinator.core.next_decision = Decision(timers=[SetTimer("tick", 500)])
+    coordinator.core.next_decision = ShardDecision(timers=[SetTimer("tick", 500)])
     coordinator.partition.request(coordinator.line, "g", 1)
     coordinator.settle()
     coordinator.advance(499)
@@ -247,7 +247,7 @@ def test_a_timer_that_is_moved_later_keeps_running() -> None:
     coordinator = serving()
     running = len(coordinator.timers)
     for _ in range(3):
-        coordinator.core.next_decision = Decision(timers=[SetTimer("tick", 500)])
+        coordinator.core.next_decision = ShardDecision(timers=[SetTimer("tick", 500)])
         coordinator.partition.request(coordinator.line, "g", 1)
         coordinator.settle()
         assert len(coordinator.timers) == running + 1
@@ -261,7 +261,7 @@ def test_a_timer_that_is_moved_later_keeps_running() -> None:
 def test_a_timer_that_is_moved_earlier_fires_earlier() -> None:
     coordinator = serving()
     for delay_ms in (900, 500):
-        coordinator.core.next_decision = Decision(timers=[SetTimer("tick", delay_ms)])
+        coordinator.core.next_decision = ShardDecision(timers=[SetTimer("tick", delay_ms)])
         coordinator.partition.request(coordinator.line, "g", 1)
         coordinator.settle()
     coordinator.advance(500)
@@ -271,7 +271,7 @@ def test_a_timer_that_is_moved_earlier_fires_earlier() -> None:
 def test_a_replaced_timer_does_not_fire() -> None:
     coordinator = serving()
     for delay_ms in (500, 900):
-        coordinator.core.next_decision = Decision(timers=[SetTimer("tick", delay_ms)])
+        coordinator.core.next_decision = ShardDecision(timers=[SetTimer("tick", delay_ms)])
         coordinator.partition.request(coordinator.line, "g", 1)
         coordinator.settle()
     coordinator.advance(600)

@@ -9,7 +9,7 @@ from typing import Any  # Any: the planted faults pass arguments on
 
 import pytest
 
-from tidelog.group_coordinator.shard_core import Decision
+from tidelog.group_coordinator.shard_core import ShardDecision
 from tidelog.group_coordinator.transactions import ending, initialization
 from tidelog.group_coordinator.transactions.transaction import Transaction
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
@@ -74,11 +74,11 @@ def test_finds_an_epoch_given_to_two_producers(monkeypatch: pytest.MonkeyPatch) 
 
 def test_finds_markers_sent_before_the_decision_is_replicated() -> None:
     class Hasty(World):
-        def carry_out(self, decision: Decision) -> None:
+        def carry_out(self, decision: ShardDecision) -> None:
             effects, decision.effects = decision.effects, []
             super().carry_out(decision)
             held, self.held = self.held, []
-            super().carry_out(Decision(effects=effects))
+            super().carry_out(ShardDecision(effects=effects))
             hasty, self.held = self.held, held
             for _, release in hasty:
                 release()
@@ -88,7 +88,7 @@ def test_finds_markers_sent_before_the_decision_is_replicated() -> None:
 
 def test_finds_replies_sent_before_replication() -> None:
     class Hasty(World):
-        def carry_out(self, decision: Decision) -> None:
+        def carry_out(self, decision: ShardDecision) -> None:
             replies, decision.replies = decision.replies, []
             super().carry_out(decision)
             for call, message in replies:
@@ -98,5 +98,5 @@ def test_finds_replies_sent_before_replication() -> None:
 
 
 def test_finds_a_decided_transaction_that_is_dropped_with_its_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TransactionCore, "activate", lambda *_: Decision())
+    monkeypatch.setattr(TransactionCore, "activate", lambda *_: ShardDecision())
     assert finds(2)

@@ -16,9 +16,9 @@ from tidelog.group_coordinator.groups.shared import (
 )
 from tidelog.group_coordinator.shard_core import (
     CoordinatorRecord,
-    Decision,
     IllegalTransitionError,
     SetTimer,
+    ShardDecision,
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
@@ -314,7 +314,7 @@ class ClassicGroup:
 
     # -- the interface that all groups have
 
-    def check_commit(self, committer: OffsetCommitter, decision: Decision) -> ErrorCode:
+    def check_commit(self, committer: OffsetCommitter, decision: ShardDecision) -> ErrorCode:
         error = self._check_commit(committer)
         if error is ErrorCode.NONE and not committer.is_transactional and self.state in _WITH_SESSIONS:
             member = self.members.get(committer.member_id)

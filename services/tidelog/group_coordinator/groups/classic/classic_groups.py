@@ -24,7 +24,7 @@ from tidelog.group_coordinator.groups.classic.rebalance import (
     sync_answer,
 )
 from tidelog.group_coordinator.groups.shared import Groups, TimerKey, answer
-from tidelog.group_coordinator.shard_core import Decision, ReplayedRecord, Reply, ShardRequest
+from tidelog.group_coordinator.shard_core import ReplayedRecord, Reply, ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
@@ -63,12 +63,12 @@ class ClassicGroups:
 
     # -- requests
 
-    def join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> Decision:
+    def join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> ShardDecision:
         return self._joining.join(request, now_ms)
 
-    def sync(self, request: ShardRequest[SyncGroupRequest], now_ms: WallMs) -> Decision:
+    def sync(self, request: ShardRequest[SyncGroupRequest], now_ms: WallMs) -> ShardDecision:
         message = request.message
-        step = Step(Decision(), now_ms)
+        step = Step(ShardDecision(), now_ms)
         group = self._find(message.group_id)
         error = self._check_sync(group, message)
         if group is None or error is not ErrorCode.NONE:
@@ -106,8 +106,8 @@ class ClassicGroups:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def heartbeat(self, request: ShardRequest[HeartbeatRequest], now_ms: WallMs) -> Decision:
-        step = Step(Decision(), now_ms)
+    def heartbeat(self, request: ShardRequest[HeartbeatRequest], now_ms: WallMs) -> ShardDecision:
+        step = Step(ShardDecision(), now_ms)
         error = self._check_heartbeat(request.message, step)
         step.reply(request.reply_to, HeartbeatResponse(error_code=error))
         return step.decision
@@ -129,9 +129,9 @@ class ClassicGroups:
             return ErrorCode.REBALANCE_IN_PROGRESS
         return ErrorCode.NONE
 
-    def leave(self, request: ShardRequest[LeaveGroupRequest], now_ms: WallMs) -> Decision:
+    def leave(self, request: ShardRequest[LeaveGroupRequest], now_ms: WallMs) -> ShardDecision:
         message = request.message
-        step = Step(Decision(), now_ms)
+        step = Step(ShardDecision(), now_ms)
         if not message.group_id:
             return answer(request, LeaveGroupResponse(error_code=ErrorCode.INVALID_GROUP_ID))
         group = self._find(message.group_id)
@@ -170,8 +170,8 @@ class ClassicGroups:
 
     # -- timers
 
-    def timer_fired(self, key: TimerKey, now_ms: WallMs) -> Decision:
-        step = Step(Decision(), now_ms)
+    def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision:
+        step = Step(ShardDecision(), now_ms)
         group = self._find(key.group_id)
         if group is None:
             pass
@@ -205,9 +205,9 @@ class ClassicGroups:
         elif self._find(group_id) is not None:
             del self._groups.by_id[group_id]
 
-    def activate(self, now_ms: WallMs) -> Decision:
+    def activate(self, now_ms: WallMs) -> ShardDecision:
         """Starts a full session for every member, because the time of its last request is unknown."""
-        step = Step(Decision(), now_ms)
+        step = Step(ShardDecision(), now_ms)
         for group in self._all():
             for member in group.members.values():
                 extend_session(group, member, step)
@@ -217,14 +217,14 @@ class ClassicGroups:
 
     def deactivate(self) -> list[Reply]:
         """Returns a NOT_COORDINATOR reply to every waiting request."""
-        step = Step(Decision(), WallMs(0))
+        step = Step(ShardDecision(), WallMs(0))
         for group in self._all():
             self._refuse_all(group, step, ErrorCode.NOT_COORDINATOR)
         return step.decision.replies
 
     # -- conversion from and to consumer groups
 
-    def adopt(self, group: ClassicGroup, now_ms: WallMs, decision: Decision) -> None:
+    def adopt(self, group: ClassicGroup, now_ms: WallMs, decision: ShardDecision) -> None:
         """Replaces a consumer group by a classic group of the same members (KIP-848's downgrade).
 
         The group is recorded as stable. Then all members have to join again.
@@ -237,7 +237,7 @@ class ClassicGroups:
         if group.members:
             self._rebalance.prepare(group, step)
 
-    def abandon(self, group: ClassicGroup, now_ms: WallMs, decision: Decision) -> None:
+    def abandon(self, group: ClassicGroup, now_ms: WallMs, decision: ShardDecision) -> None:
         """Deletes a group that a consumer group replaces.
 
         Waiting requests fail with REBALANCE_IN_PROGRESS, and all timers end.

@@ -23,7 +23,7 @@ from tidelog.group_coordinator.groups.classic.rebalance import (
     remove_member,
 )
 from tidelog.group_coordinator.groups.shared import Groups
-from tidelog.group_coordinator.shard_core import Decision, ShardRequest
+from tidelog.group_coordinator.shard_core import ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
@@ -45,8 +45,8 @@ class Joining:
         self._groups = groups
         self._rebalance = rebalance
 
-    def join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> Decision:
-        step = Step(Decision(), now_ms)
+    def join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> ShardDecision:
+        step = Step(ShardDecision(), now_ms)
         message = request.message
         error, group = self._find(message, now_ms)
         if group is None:

@@ -19,7 +19,13 @@ from tidelog.group_coordinator.groups.classic.classic_group import (
     session_key,
 )
 from tidelog.group_coordinator.groups.shared import TimerKey
-from tidelog.group_coordinator.shard_core import CancelTimer, CoordinatorRecord, Decision, Reply, SetTimer
+from tidelog.group_coordinator.shard_core import (
+    CancelTimer,
+    CoordinatorRecord,
+    Reply,
+    SetTimer,
+    ShardDecision,
+)
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.wire.messages.join_group import JoinGroupResponse, JoinGroupResponseMember
@@ -36,7 +42,7 @@ class Step:
 
     __slots__ = ("decision", "now_ms")
 
-    def __init__(self, decision: Decision, now_ms: WallMs) -> None:
+    def __init__(self, decision: ShardDecision, now_ms: WallMs) -> None:
         self.decision = decision
         self.now_ms = now_ms
 

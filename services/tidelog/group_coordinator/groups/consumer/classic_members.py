@@ -41,7 +41,7 @@ from tidelog.group_coordinator.groups.consumer.membership import (
     unknown_member,
 )
 from tidelog.group_coordinator.groups.shared import CONSUMER_PROTOCOL_TYPE, Group, Groups, answer, merge
-from tidelog.group_coordinator.shard_core import ClusterImage, Decision, Reply, ShardRequest
+from tidelog.group_coordinator.shard_core import ClusterImage, Reply, ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_codec
@@ -86,12 +86,12 @@ class ClassicMembers:
 
     # -- joining
 
-    def join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> Decision:
+    def join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> ShardDecision:
         message = request.message
         group = self._group(message.group_id)
         if not group.members:
             # A classic group replaces the empty consumer group and inherits its offsets.
-            decision = Decision(records=group.end())
+            decision = ShardDecision(records=group.end())
             del self._groups.by_id[group.group_id]
             merge(decision, self._classic.join(request, now_ms))
             return decision
@@ -102,7 +102,7 @@ class ClassicMembers:
 
     def _join(
         self, group: ConsumerGroup, request: ShardRequest[JoinGroupRequest], now_ms: WallMs
-    ) -> Decision:
+    ) -> ShardDecision:
         message = request.message
         settings = self._groups.settings
         min_ms, max_ms = settings.group_min_session_timeout_ms, settings.group_max_session_timeout_ms
@@ -117,7 +117,7 @@ class ClassicMembers:
         found = _find_joining(group, member_id, message.group_instance_id, is_new=is_new)
         wanted = _with_request(found.member, request, subscription)
         # All checks have passed. From here on the state changes.
-        decision = Decision()
+        decision = ShardDecision()
         changes = GroupChanges(self._groups, group, decision, now_ms)
         if found.replaced is not None:
             changes.replace_static_member(found.replaced, found.member)
@@ -140,10 +140,10 @@ class ClassicMembers:
 
     # -- syncing
 
-    def sync(self, request: ShardRequest[SyncGroupRequest], now_ms: WallMs) -> Decision:
+    def sync(self, request: ShardRequest[SyncGroupRequest], now_ms: WallMs) -> ShardDecision:
         message = request.message
         group = self._group(message.group_id)
-        decision = Decision()
+        decision = ShardDecision()
         changes = GroupChanges(self._groups, group, decision, now_ms)
         try:
             member = _find(group, message.member_id, message.group_instance_id)
@@ -173,11 +173,11 @@ class ClassicMembers:
 
     # -- heartbeats
 
-    def heartbeat(self, request: ShardRequest[HeartbeatRequest], now_ms: WallMs) -> Decision:
+    def heartbeat(self, request: ShardRequest[HeartbeatRequest], now_ms: WallMs) -> ShardDecision:
         """Extends the session, and asks the member to rejoin if it has a step of reconciliation to do."""
         message = request.message
         group = self._group(message.group_id)
-        decision = Decision()
+        decision = ShardDecision()
         changes = GroupChanges(self._groups, group, decision, now_ms)
         try:
             member = _find(group, message.member_id, message.group_instance_id)
@@ -200,14 +200,14 @@ class ClassicMembers:
 
     # -- leaving
 
-    def leave(self, request: ShardRequest[LeaveGroupRequest], now_ms: WallMs) -> Decision:
+    def leave(self, request: ShardRequest[LeaveGroupRequest], now_ms: WallMs) -> ShardDecision:
         message = request.message
         group = self._group(message.group_id)
         is_batched = request.api_version >= _BATCHED_LEAVE_FROM
         leaving = message.members if is_batched else [MemberIdentity(member_id=message.member_id)]
         found: dict[str, Member] = {}
         results = [_find_leaving(group, identity, found) for identity in leaving]
-        decision = Decision()
+        decision = ShardDecision()
         remove_members(self._groups, self._classic, group, list(found.values()), decision, now_ms)
         response = (
             LeaveGroupResponse(members=results)
@@ -324,7 +324,7 @@ def remove_members(
     classic: ClassicGroups,
     group: ConsumerGroup,
     members: Collection[Member],
-    decision: Decision,
+    decision: ShardDecision,
     now_ms: WallMs,
 ) -> None:
     """Removes members that leave or are fenced. Their partitions are free at once.
@@ -419,7 +419,7 @@ def _from_classic_member(
 
 
 def take_over(
-    classic: ClassicGroups, known: Group, group: ConsumerGroup, decision: Decision, now_ms: WallMs
+    classic: ClassicGroups, known: Group, group: ConsumerGroup, decision: ShardDecision, now_ms: WallMs
 ) -> None:
     """Writes the records that end the classic group and begin `group`, which `from_classic` returned."""
     assert isinstance(known, ClassicGroup)
@@ -450,7 +450,7 @@ def may_become_classic(groups: Groups, group: ConsumerGroup, removed_ids: Collec
 
 
 def to_classic(
-    groups: Groups, classic: ClassicGroups, group: ConsumerGroup, decision: Decision, now_ms: WallMs
+    groups: Groups, classic: ClassicGroups, group: ConsumerGroup, decision: ShardDecision, now_ms: WallMs
 ) -> None:
     """Replaces a group of classic members by a classic group, whose members then have to rejoin."""
     changes = GroupChanges(groups, group, decision, now_ms)

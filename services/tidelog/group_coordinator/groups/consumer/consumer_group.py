@@ -21,7 +21,7 @@ from tidelog.group_coordinator.groups.consumer.member import (
 from tidelog.group_coordinator.groups.consumer.records import RecordKey, RecordKind, RecordValue
 from tidelog.group_coordinator.groups.consumer.topic_regex import ResolvedRegex
 from tidelog.group_coordinator.groups.shared import CONSUMER_PROTOCOL_TYPE, GroupKind, OffsetCommitter
-from tidelog.group_coordinator.shard_core import ClusterImage, CoordinatorRecord, Decision
+from tidelog.group_coordinator.shard_core import ClusterImage, CoordinatorRecord, ShardDecision
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
 from tidelog.wire.api_keys import ApiKey
@@ -275,7 +275,7 @@ class ConsumerGroup:
     def kind(self) -> GroupKind:
         return GroupKind.CONSUMER
 
-    def check_commit(self, committer: OffsetCommitter, decision: Decision) -> ErrorCode:
+    def check_commit(self, committer: OffsetCommitter, decision: ShardDecision) -> ErrorCode:
         epoch = committer.generation_or_epoch
         is_anonymous = not committer.member_id and committer.group_instance_id is None
         if epoch < 0 and (not self.members or (committer.is_transactional and is_anonymous)):

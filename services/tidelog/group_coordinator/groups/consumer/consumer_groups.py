@@ -50,10 +50,10 @@ from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.group_coordinator.groups.shared import GroupKind, Groups, TimerKey, answer
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
-    Decision,
     ReplayedRecord,
     Reply,
     SetTimer,
+    ShardDecision,
     ShardRequest,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -87,7 +87,9 @@ class ConsumerGroups:
 
     # -- heartbeats
 
-    def heartbeat(self, request: ShardRequest[ConsumerGroupHeartbeatRequest], now_ms: WallMs) -> Decision:
+    def heartbeat(
+        self, request: ShardRequest[ConsumerGroupHeartbeatRequest], now_ms: WallMs
+    ) -> ShardDecision:
         message = request.message
         try:
             if GroupKind.CONSUMER not in self._groups.settings.group_coordinator_rebalance_protocols:
@@ -102,7 +104,7 @@ class ConsumerGroups:
 
     def _join_or_update(
         self, request: ShardRequest[ConsumerGroupHeartbeatRequest], now_ms: WallMs
-    ) -> Decision:
+    ) -> ShardDecision:
         groups, message = self._groups, request.message
         reported = None if message.topic_partitions is None else from_message(message.topic_partitions)
         group, takes_over = self._group_for(message)
@@ -114,7 +116,7 @@ class ConsumerGroups:
         if wanted.topic_regex and wanted.topic_regex not in group.regexes:
             compiled[wanted.topic_regex] = TopicRegex(wanted.topic_regex)
         # All checks have passed. From here on the state changes.
-        decision = Decision()
+        decision = ShardDecision()
         changes = GroupChanges(groups, group, decision, now_ms)
         if takes_over:
             take_over(self._classic, groups.by_id[group.group_id], group, decision, now_ms)
@@ -163,7 +165,7 @@ class ConsumerGroups:
             else None,
         )
 
-    def _leave(self, request: ShardRequest[ConsumerGroupHeartbeatRequest], now_ms: WallMs) -> Decision:
+    def _leave(self, request: ShardRequest[ConsumerGroupHeartbeatRequest], now_ms: WallMs) -> ShardDecision:
         message = request.message
         group = self._groups.by_id.get(message.group_id)
         if not isinstance(group, ConsumerGroup):
@@ -176,7 +178,7 @@ class ConsumerGroups:
             member = check_static(
                 group.static_member(message.instance_id), message.member_id, message.instance_id
             )
-        decision = Decision()
+        decision = ShardDecision()
         if message.member_epoch == STATIC_LEAVE_EPOCH:
             # The static member keeps its partitions until it rejoins or its session ends.
             changes = GroupChanges(self._groups, group, decision, now_ms)
@@ -192,7 +194,7 @@ class ConsumerGroups:
 
     # -- describing
 
-    def describe(self, request: ShardRequest[ConsumerGroupDescribeRequest], now_ms: WallMs) -> Decision:
+    def describe(self, request: ShardRequest[ConsumerGroupDescribeRequest], now_ms: WallMs) -> ShardDecision:
         groups = [_described(self._groups, group_id) for group_id in request.message.group_ids]
         return answer(request, ConsumerGroupDescribeResponse(groups=groups))
 
@@ -214,9 +216,9 @@ class ConsumerGroups:
         elif group is not None and not group.apply_tombstone(key):
             del by_id[key.group_id]
 
-    def activate(self, now_ms: WallMs) -> Decision:
+    def activate(self, now_ms: WallMs) -> ShardDecision:
         """Starts a full session for every member, and the full timeout of every revocation."""
-        decision = Decision()
+        decision = ShardDecision()
         for group in self._all():
             changes = GroupChanges(self._groups, group, decision, now_ms)
             for member in group.members.values():
@@ -225,9 +227,9 @@ class ConsumerGroups:
                     changes.set_timer(REBALANCE_TIMER, member.member_id, member.rebalance_timeout_ms)
         return decision
 
-    def image_changed(self, before: ClusterImage) -> Decision:
+    def image_changed(self, before: ClusterImage) -> ShardDecision:
         """Marks the groups whose topics changed. The next heartbeat of a member decides what follows."""
-        decision = Decision()
+        decision = ShardDecision()
         groups = self._all()
         changed = changed_topics(before, self._groups.image) if groups else frozenset()
         if not changed:
@@ -243,9 +245,9 @@ class ConsumerGroups:
                 decision.timers.append(SetTimer(key, REGEX_INTERVAL_MS))
         return decision
 
-    def timer_fired(self, key: TimerKey, now_ms: WallMs) -> Decision:
+    def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision:
         """Removes a member whose session ended or which exceeded its rebalance timeout."""
-        decision = Decision()
+        decision = ShardDecision()
         group = self._groups.by_id.get(key.group_id)
         if not isinstance(group, ConsumerGroup):
             return decision

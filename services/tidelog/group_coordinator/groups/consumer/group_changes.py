@@ -26,7 +26,7 @@ from tidelog.group_coordinator.groups.consumer.member import (
 from tidelog.group_coordinator.groups.consumer.records import RecordKind
 from tidelog.group_coordinator.groups.consumer.topic_regex import ResolvedRegex, TopicRegex
 from tidelog.group_coordinator.groups.shared import Groups, TimerKey
-from tidelog.group_coordinator.shard_core import CancelTimer, CoordinatorRecord, Decision, SetTimer
+from tidelog.group_coordinator.shard_core import CancelTimer, CoordinatorRecord, SetTimer, ShardDecision
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
 
@@ -42,7 +42,7 @@ FIRST_EPOCH: Final = 2
 class GroupChanges:
     """The changes that one event makes to one group. The caller keeps `groups.by_id` up to date."""
 
-    def __init__(self, groups: Groups, group: ConsumerGroup, decision: Decision, now_ms: WallMs) -> None:
+    def __init__(self, groups: Groups, group: ConsumerGroup, decision: ShardDecision, now_ms: WallMs) -> None:
         self.group = group
         self.decision = decision
         self.now_ms = now_ms

@@ -22,11 +22,11 @@ from tidelog.group_coordinator.groups.offsets.offset_table import (
 from tidelog.group_coordinator.groups.shared import Group, Groups, OffsetCommitter, answer
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
-    Decision,
     EndMarker,
     Producer,
     ReplayedRecord,
     Reply,
+    ShardDecision,
     ShardRequest,
 )
 from tidelog.model.errors import ErrorCode
@@ -77,8 +77,8 @@ class GroupOffsets:
 
     # -- committing
 
-    def commit(self, request: ShardRequest[OffsetCommitRequest], now_ms: WallMs) -> Decision:
-        decision = Decision()
+    def commit(self, request: ShardRequest[OffsetCommitRequest], now_ms: WallMs) -> ShardDecision:
+        decision = ShardDecision()
         message = request.message
         committer = OffsetCommitter(
             message.member_id,
@@ -117,13 +117,13 @@ class GroupOffsets:
 
     def commit_in_transaction(
         self, request: ShardRequest[TxnOffsetCommitRequest], now_ms: WallMs
-    ) -> Decision:
+    ) -> ShardDecision:
         """Decides on a TxnOffsetCommit.
 
         The broker has verified with the transaction's coordinator that the transaction is open. A producer
         epoch older than the newest known one is rejected, as the append would be.
         """
-        decision = Decision()
+        decision = ShardDecision()
         message = request.message
         committer = OffsetCommitter(
             message.member_id,
@@ -159,16 +159,16 @@ class GroupOffsets:
 
     # -- the other requests
 
-    def fetch(self, request: ShardRequest[OffsetFetchRequest], now_ms: WallMs) -> Decision:
+    def fetch(self, request: ShardRequest[OffsetFetchRequest], now_ms: WallMs) -> ShardDecision:
         return answer(request, OffsetFetching(self._groups, self._table, request).response())
 
-    def delete(self, request: ShardRequest[OffsetDeleteRequest], now_ms: WallMs) -> Decision:
+    def delete(self, request: ShardRequest[OffsetDeleteRequest], now_ms: WallMs) -> ShardDecision:
         message = request.message
         group = self._groups.by_id.get(message.group_id)
         error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_offset_delete()
         if group is None or error is not ErrorCode.NONE:
             return answer(request, OffsetDeleteResponse(error_code=error))
-        decision = Decision()
+        decision = ShardDecision()
         topics = []
         for topic in message.topics:
             is_subscribed = group.is_subscribed_to(topic.name)
@@ -185,9 +185,11 @@ class GroupOffsets:
 
     # -- the ends of transactions
 
-    def end_transactions(self, request: ShardRequest[WriteTxnMarkersRequest], now_ms: WallMs) -> Decision:
+    def end_transactions(
+        self, request: ShardRequest[WriteTxnMarkersRequest], now_ms: WallMs
+    ) -> ShardDecision:
         """Decides on WriteTxnMarkers for the shard's own partition, whose only writer is the shard."""
-        decision = Decision()
+        decision = ShardDecision()
         results = []
         for marker in request.message.markers:
             error = self._end_transaction(marker, decision, now_ms)
@@ -202,7 +204,9 @@ class GroupOffsets:
         decision.replies.append(Reply(request.reply_to, WriteTxnMarkersResponse(results)))
         return decision
 
-    def _end_transaction(self, marker: WritableTxnMarker, decision: Decision, now_ms: WallMs) -> ErrorCode:
+    def _end_transaction(
+        self, marker: WritableTxnMarker, decision: ShardDecision, now_ms: WallMs
+    ) -> ErrorCode:
         """Decides on one marker.
 
         A marker is written if it ends a transaction or has a newer epoch, so that late requests of the older
@@ -232,11 +236,11 @@ class GroupOffsets:
     def has_offsets(self, group_id: str) -> bool:
         return bool(self._table.of_group(group_id) or self._table.open_keys(group_id))
 
-    def delete_group(self, group_id: str, decision: Decision) -> None:
+    def delete_group(self, group_id: str, decision: ShardDecision) -> None:
         committed = {GroupPartition(group_id, *partition) for partition in self._table.of_group(group_id)}
         self._delete(committed.union(self._table.open_keys(group_id)), decision)
 
-    def expire(self, group: Group, now_ms: WallMs, decision: Decision) -> None:
+    def expire(self, group: Group, now_ms: WallMs, decision: ShardDecision) -> None:
         retention_ms = self._groups.settings.offsets_retention_minutes * 60_000
         expired = set()
         for (topic, partition), entry in self._table.of_group(group.group_id).items():
@@ -270,7 +274,7 @@ class GroupOffsets:
             self._groups.new_simple_group(group_id, now_ms)
         self._table.date_producers(now_ms)
 
-    def image_changed(self, before: ClusterImage) -> Decision:
+    def image_changed(self, before: ClusterImage) -> ShardDecision:
         """Deletes the offsets of deleted topics."""
         after = self._groups.image
         deleted = {
@@ -278,19 +282,19 @@ class GroupOffsets:
             for name, topic in before.topics.items()
             if name not in after.topics or after.topics[name].topic_id != topic.topic_id
         }
-        decision = Decision()
+        decision = ShardDecision()
         if deleted:
             self._delete(self._table.keys_of_topics(deleted), decision)
         return decision
 
     # -- state
 
-    def _delete(self, keys: Iterable[GroupPartition], decision: Decision) -> None:
+    def _delete(self, keys: Iterable[GroupPartition], decision: ShardDecision) -> None:
         for key in sorted(keys):
             self._decide(key, None, decision, WallMs(-1))
 
     def _decide(
-        self, key: GroupPartition, committed: CommittedOffset | None, decision: Decision, now_ms: WallMs
+        self, key: GroupPartition, committed: CommittedOffset | None, decision: ShardDecision, now_ms: WallMs
     ) -> None:
         decision.records.append(offset_record(key, committed))
         self._table.apply(key, committed, None, now_ms)
@@ -315,7 +319,7 @@ class _CommitResult(NamedTuple):
 
 
 def _check_commit(
-    groups: Groups, group_id: str, committer: OffsetCommitter, decision: Decision, now_ms: WallMs
+    groups: Groups, group_id: str, committer: OffsetCommitter, decision: ShardDecision, now_ms: WallMs
 ) -> ErrorCode:
     """Returns whether the client may commit. A commit without a generation creates an absent group."""
     group = groups.by_id.get(group_id)

@@ -17,7 +17,7 @@ from tidelog.group_coordinator.groups.classic.classic_group import (
 )
 from tidelog.group_coordinator.groups.classic.rebalance import JOIN_TIMER, SYNC_TIMER
 from tidelog.group_coordinator.groups.shared import TimerKey
-from tidelog.group_coordinator.shard_core import Decision
+from tidelog.group_coordinator.shard_core import ShardDecision
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.delete_groups import DeleteGroupsRequest
@@ -180,7 +180,7 @@ class World:
 
     # -- invariants
 
-    def note_recorded(self, decision: Decision) -> None:
+    def note_recorded(self, decision: ShardDecision) -> None:
         for key, value in decision.records:
             group_id = decode_group_id(key)
             self.recorded[group_id] = None if value is None else hard_state(self.lab.group(group_id))
