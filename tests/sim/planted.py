@@ -21,7 +21,6 @@ from tidelog.broker.replication.leader import isr_writer
 from tidelog.group_coordinator.shards.shard import Shard
 from tidelog.metadata.store import Compare, CompareOperator, CompareTarget
 from tidelog.model.errors import ErrorCode
-from tidelog.model.topics import TopicPartition
 from tidelog.records.batch import iterate_headers
 from tidelog.rpc.coordinator_session import AttachShard, ShardRecords
 
@@ -93,6 +92,23 @@ def dedupe_off() -> Iterator[None]:
         yield
 
 
+class _AllAttachments:
+    """A PartitionObserver that also serves the attachments of a shard's former owners."""
+
+    def __init__(self, coordination: Coordination, newest: Attachment) -> None:
+        self._coordination = coordination
+        self._newest = newest
+
+    def high_watermark_advanced(self) -> None:
+        for session in tuple(self._coordination._sessions):
+            for attachment in tuple(session.attachments.values()):
+                if attachment.shard == self._newest.shard and not attachment.problem():
+                    attachment.high_watermark_advanced()
+
+    def leadership_changed(self) -> None:
+        self._newest.leadership_changed()
+
+
 @contextlib.contextmanager
 def shard_fence_off() -> Iterator[None]:
     """A former owner of a shard continues to append at the log end, although the shard has another owner."""
@@ -108,19 +124,13 @@ def shard_fence_off() -> Iterator[None]:
             coordination._hosted, session, item.attachment, item.shard, item.shard_epoch, replica
         )
         coordination._attached[item.shard] = attachment
-        coordination._attached_partitions[item.shard.topic_partition] = attachment
+        observer = _AllAttachments(coordination, attachment)
+        coordination._waiting.observe(item.shard.topic_partition, observer)
         return attachment
-
-    def tell_all(coordination: Coordination, topic_partition: TopicPartition) -> None:
-        for session in tuple(coordination._sessions):
-            for attachment in tuple(session.attachments.values()):
-                if attachment.shard.topic_partition == topic_partition and not attachment.problem():
-                    attachment.high_watermark_advanced()
 
     with (
         patch.object(Replica, "append_for_shard", append_anywhere),
         patch.object(Coordination, "attach", attach),
-        patch.object(Coordination, "high_watermark_advanced", tell_all),
     ):
         yield
 
