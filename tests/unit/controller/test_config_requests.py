@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
+from controllerlab import Core
 from tidelog.controller.core.broker_requests import allocate_producer_ids
 from tidelog.controller.core.client_quotas import alter_client_quotas, describe_client_quotas
 from tidelog.controller.core.config_changes import alter_configs, incremental_alter_configs
@@ -20,20 +18,21 @@ from tidelog.wire.messages import incremental_alter_configs as incremental
 from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
 from tidelog.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
-MakeCore = Callable[..., Any]
+MakeCore = type[Core]
+Quota = tuple[dict[str, str | None], dict[str, float]]  # entity, values
 TOPIC, BROKER, LOGGER = 2, 4, 8
 SET, DELETE, APPEND, SUBTRACT = range(4)
 
 
-def _with_topic(core: MakeCore) -> Any:
+def _with_topic(core: MakeCore) -> Core:
     cluster = core()
     cluster.request(create_topics, CreateTopicsRequest([CreatableTopic("t", 1, 1)]))
     return cluster
 
 
 def _incremental(
-    cluster: Any, kind: int, name: str, *changes: tuple[str, int, str | None], validate_only: bool = False
-) -> Any:
+    cluster: Core, kind: int, name: str, *changes: tuple[str, int, str | None], validate_only: bool = False
+) -> incremental.AlterConfigsResourceResponse:
     configs = [incremental.AlterableConfig(key, operation, value) for key, operation, value in changes]
     request = incremental.IncrementalAlterConfigsRequest(
         [incremental.AlterConfigsResource(kind, name, configs)], validate_only
@@ -116,7 +115,9 @@ def test_settings_of_one_broker_and_of_all_brokers(core: MakeCore) -> None:
     assert cluster.changes.broker_configs
 
 
-def _alter_quota(cluster: Any, entity: dict[str, str | None], *operations: tuple[str, float | None]) -> Any:
+def _alter_quota(
+    cluster: Core, entity: dict[str, str | None], *operations: tuple[str, float | None]
+) -> quotas.ResponseEntryData:
     entry = quotas.RequestEntryData(
         [quotas.EntityData(kind, name) for kind, name in entity.items()],
         [quotas.OpData(key, value or 0.0, value is None) for key, value in operations],
@@ -131,11 +132,12 @@ def test_quotas_are_stored_and_described(core: MakeCore) -> None:
     assert _alter_quota(cluster, both, ("producer_byte_rate", 1000.0)).error_code == 0
     assert _alter_quota(cluster, {"ip": "10.0.0.1"}, ("connection_creation_rate", 5.0)).error_code == 0
 
-    def find(strict: bool, *components: tuple[str, int, str | None]) -> list[Any]:
+    def find(strict: bool, *components: tuple[str, int, str | None]) -> list[Quota]:
         request = described.DescribeClientQuotasRequest(
             [described.ComponentData(*component) for component in components], strict
         )
-        found: list[Any] = cluster.request(describe_client_quotas, request).entries
+        found = cluster.request(describe_client_quotas, request).entries
+        assert found is not None
         return [
             ({p.entity_type: p.entity_name for p in entry.entity}, {v.key: v.value for v in entry.values})
             for entry in found

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
+from controllerlab import Core
 from tidelog.controller.core.broker_requests import controlled_shutdown
 from tidelog.controller.core.commands import commands_for
 from tidelog.controller.core.state import ChangeSet
@@ -14,10 +12,10 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, StopReplica, UpdateMetadata
 
-MakeCore = Callable[..., Any]
+MakeCore = type[Core]
 
 
-def _shut_down(cluster: Any, broker_id: int) -> tuple[TopicPartition, ...]:
+def _shut_down(cluster: Core, broker_id: int) -> tuple[TopicPartition, ...]:
     epoch = cluster.state.brokers[broker_id].broker_epoch
     decision = controlled_shutdown(cluster.state, cluster.context(), broker_id, epoch)
     cluster.write(decision)

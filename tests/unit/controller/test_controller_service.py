@@ -7,12 +7,12 @@ import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controllerlab import Cluster, RecordingBroker
 from tidelog.controller.server import Controller
 from tidelog.metadata import file_store as file_store_module
 from tidelog.metadata.entries import (
@@ -41,14 +41,14 @@ from tidelog.wire.messages.incremental_alter_configs import (
 RunCluster = Callable[..., None]
 
 
-async def _create(cluster: Any, name: str, partitions: int = 1, factor: int = 1) -> None:
+async def _create(cluster: Cluster, name: str, partitions: int = 1, factor: int = 1) -> None:
     reply = await cluster.call(
         ApiKey.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic(name, partitions, factor)])
     )
     assert reply.topics[0].error_code == 0, reply
 
 
-async def _delete(cluster: Any, name: str) -> None:
+async def _delete(cluster: Cluster, name: str) -> None:
     # The journal is synced to disk, which takes seconds on a machine whose disk is busy.
     request = DeleteTopicsRequest(topics=[DeleteTopicState(name)], timeout_ms=30_000)
     reply = await cluster.call(ApiKey.DELETE_TOPICS, request, 6)
@@ -56,7 +56,7 @@ async def _delete(cluster: Any, name: str) -> None:
 
 
 def test_brokers_know_a_topic_before_the_client_gets_the_response(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         broker = await cluster.birth(1)
         broker.delay_s = 0.01
         await _create(cluster, "t", 3)
@@ -78,7 +78,7 @@ def test_brokers_know_a_topic_before_the_client_gets_the_response(run_cluster: R
 
 
 def test_acknowledged_changes_survive_a_restart(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await cluster.birth(1)
         await _create(cluster, "kept", 300)
         await _create(cluster, "gone", 200)
@@ -109,7 +109,7 @@ def test_acknowledged_changes_survive_a_restart(run_cluster: RunCluster) -> None
 
 
 def test_a_broker_that_fails_and_returns_receives_the_full_state(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         for broker_id in (1, 2, 3):
             await cluster.birth(broker_id)
         await _create(cluster, "t", 3, 2)
@@ -127,7 +127,7 @@ def test_a_broker_that_fails_and_returns_receives_the_full_state(run_cluster: Ru
 
 
 def test_overview_counts_brokers_partitions_and_commands(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         controller = cluster.controller
         for broker_id in (1, 2):
             await cluster.birth(broker_id)
@@ -152,14 +152,14 @@ def test_overview_counts_brokers_partitions_and_commands(run_cluster: RunCluster
     run_cluster(scenario)
 
 
-def _last_update(broker: Any) -> UpdateMetadata:
+def _last_update(broker: RecordingBroker) -> UpdateMetadata:
     return [command for command in broker.commands if isinstance(command, UpdateMetadata)][-1]
 
 
 def test_a_leaders_isr_change_is_published_and_its_notification_deleted(
     run_cluster: RunCluster,
 ) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         for broker_id in (1, 2):
             await cluster.birth(broker_id)
         await _create(cluster, "t", 1, 2)
@@ -184,7 +184,7 @@ def test_a_leaders_isr_change_is_published_and_its_notification_deleted(
 
 
 def test_after_a_concurrent_write_of_a_leader_the_controller_decides_again(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         for broker_id in (1, 2, 3):
             await cluster.birth(broker_id)
         await _create(cluster, "t", 1, 3)
@@ -207,7 +207,7 @@ def test_after_a_concurrent_write_of_a_leader_the_controller_decides_again(run_c
 
 
 def test_one_controller_is_active_and_another_takes_over(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         broker = await cluster.birth(1)
         await _create(cluster, "t")
         standby = await Controller.start(cluster.store, cluster.channels, cluster.settings)
@@ -234,7 +234,7 @@ def test_one_controller_is_active_and_another_takes_over(run_cluster: RunCluster
 
 
 def test_a_controller_that_lost_its_key_becomes_active_again(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         broker = await cluster.birth(1)
         epoch = cluster.controller.controller_epoch
         await cluster.store.txn([], [Delete(CONTROLLER_KEY)])
@@ -248,7 +248,7 @@ def test_a_controller_that_lost_its_key_becomes_active_again(run_cluster: RunClu
 def test_a_standby_controller_has_a_lease_at_the_election(run_cluster: RunCluster) -> None:
     """The controller that stands by renews its lease after a loss, long before the election."""
 
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         leases: list[int] = []
         grant = cluster.store.grant_lease
 
@@ -282,7 +282,7 @@ def test_a_full_disk_refuses_a_request_and_the_controller_continues(
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(28, "No space left on device")
 
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         broker = await cluster.birth(1)
         await _create(cluster, "before")
         with monkeypatch.context() as patch:
@@ -299,7 +299,7 @@ def test_a_full_disk_refuses_a_request_and_the_controller_continues(
 
 
 def test_an_unknown_api_is_refused(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         for api_key in (ApiKey.FETCH, 999):
             with pytest.raises(KafkaError) as raised:
                 await cluster.call(api_key, object())
@@ -311,7 +311,7 @@ def test_an_unknown_api_is_refused(run_cluster: RunCluster) -> None:
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.integers(0, 1000), st.sampled_from(["create", "delete", "expand"]))
 def test_the_next_controller_completes_half_done_work(
-    make_cluster: Callable[[Path], Any], per_mille: int, work: str
+    make_cluster: type[Cluster], per_mille: int, work: str
 ) -> None:
     """The journal is truncated at any point of work that takes several transactions."""
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controllerlab import Core
 from tidelog.controller.core.elections import settle_partitions
 from tidelog.model.topics import TopicPartition
 
-MakeCore = Callable[..., Any]
+MakeCore = type[Core]
 
 
-def _view(cluster: Any, topic: str = "t") -> tuple[int, set[int], set[int]]:
+def _view(cluster: Core, topic: str = "t") -> tuple[int, set[int], set[int]]:
     state = cluster.partition(topic)
     return state.leader, set(state.isr), set(state.elr)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+from controllerlab import Core
 from tidelog.controller.core.elections import balance_leaders
 from tidelog.controller.core.reassignments import alter_partition_reassignments
 from tidelog.wire.messages.alter_partition_reassignments import (
@@ -13,14 +11,14 @@ from tidelog.wire.messages.alter_partition_reassignments import (
     ReassignableTopic,
 )
 
-MakeCore = Callable[..., Any]
+MakeCore = type[Core]
 
 
-def _leaders(cluster: Any) -> list[int]:
+def _leaders(cluster: Core) -> list[int]:
     return [stored.state.leader for _, _, stored in cluster.state.all_partitions()]
 
 
-def _stray(cluster: Any, count: int) -> None:
+def _stray(cluster: Core, count: int) -> None:
     """Restarts broker 1. `count` of its partitions have it in the ISR again."""
     cluster.death(1)
     cluster.birth(1)

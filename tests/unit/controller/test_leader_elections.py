@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controllerlab import Core
 from tidelog.controller.core.commands import commands_for
 from tidelog.controller.core.elections import elect_leaders, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
@@ -29,11 +29,11 @@ from tidelog.wire.messages.create_topics import (
 )
 from tidelog.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 
-MakeCore = Callable[..., Any]
+MakeCore = type[Core]
 PREFERRED, UNCLEAN = 0, 1
 
 
-def _make(cluster: Any, name: str, *replicas: list[int], unclean: bool = False) -> None:
+def _make(cluster: Core, name: str, *replicas: list[int], unclean: bool = False) -> None:
     assignments = [CreatableReplicaAssignment(index, brokers) for index, brokers in enumerate(replicas)]
     configs = [CreatableTopicConfig("unclean.leader.election.enable", "true")] if unclean else []
     request = CreateTopicsRequest([CreatableTopic(name, -1, -1, assignments, configs)])
@@ -148,7 +148,7 @@ def test_commands_of_a_failover(core: MakeCore) -> None:
     assert {topic.name for topic in full_update.topics} == {"t", "u"}
 
 
-def _elect(cluster: Any, kind: int, partitions: list[TopicPartitions] | None) -> dict[str, dict[int, int]]:
+def _elect(cluster: Core, kind: int, partitions: list[TopicPartitions] | None) -> dict[str, dict[int, int]]:
     reply = cluster.request(elect_leaders, ElectLeadersRequest(kind, partitions))
     assert reply.error_code == 0
     return {
@@ -213,13 +213,13 @@ def test_another_replica_replaces_a_failed_leader_if_one_can_lead(core: MakeCore
     assert not cluster.state.failed_replicas
 
 
-def _fail_replicas(cluster: Any, broker_id: int, partition: TopicPartition) -> None:
+def _fail_replicas(cluster: Core, broker_id: int, partition: TopicPartition) -> None:
     """The broker reports that the disk of this replica has failed."""
     broker_epoch = cluster.state.brokers[broker_id].broker_epoch
     cluster.state.note_replicas(broker_id, broker_epoch, {partition}, (), cluster.changes)
 
 
-def _store(cluster: Any, topic: str, **fields: Any) -> None:
+def _store(cluster: Core, topic: str, **fields: Any) -> None:
     """Stores the state of partition 0 with these fields changed."""
     entry = cluster.partition(topic)._replace(**fields)
     cluster.revision += 1

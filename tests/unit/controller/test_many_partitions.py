@@ -7,10 +7,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
+from controllerlab import Cluster
 from tidelog.controller import pushes
 from tidelog.metadata.entries import IsrChangeEntry, PartitionStateEntry, decode_entry, partition_state_key
 from tidelog.metadata.store import Compare, Put
@@ -34,7 +34,7 @@ RunCluster = Callable[..., None]
 BOUND_S = 5.0
 
 
-async def _create(cluster: Any, name: str, partitions: int = 1, factor: int = 1) -> None:
+async def _create(cluster: Cluster, name: str, partitions: int = 1, factor: int = 1) -> None:
     reply = await cluster.call(
         ApiKey.CREATE_TOPICS, CreateTopicsRequest([CreatableTopic(name, partitions, factor)])
     )
@@ -42,7 +42,7 @@ async def _create(cluster: Any, name: str, partitions: int = 1, factor: int = 1)
 
 
 def test_a_failed_broker_with_two_thousand_partitions_is_settled_quickly(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         for broker_id in (1, 2, 3):
             await cluster.birth(broker_id)
         started = time.perf_counter()
@@ -67,7 +67,7 @@ def test_a_failed_broker_with_two_thousand_partitions_is_settled_quickly(run_clu
 
 
 def test_a_thousand_topics_take_one_command_of_each_kind(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         broker = await cluster.birth(1)
         broker.commands.clear()
         topics = [CreatableTopic(f"t{number}", 2, 1) for number in range(1000)]
@@ -81,7 +81,7 @@ def test_a_thousand_topics_take_one_command_of_each_kind(run_cluster: RunCluster
 
 
 def test_an_isr_change_is_applied_at_once_and_published_on_notification(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         for broker_id in (1, 2, 3):
             await cluster.birth(broker_id)
         await _create(cluster, "t", 1, 3)
@@ -112,7 +112,7 @@ def test_an_isr_change_is_applied_at_once_and_published_on_notification(run_clus
 
 
 def test_a_slow_broker_receives_the_full_state(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         for broker_id in (1, 2):
             await cluster.birth(broker_id)
         deaf = cluster.brokers[2]
@@ -136,7 +136,7 @@ def test_a_broker_that_failed_a_command_receives_the_full_state(
 ) -> None:
     monkeypatch.setattr(pushes, "FAILED_COMMAND_PAUSE_MS", 20)
 
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         broker = await cluster.birth(1)
         take = broker.leader_and_isr
         failures = iter(range(2))
@@ -156,7 +156,7 @@ def test_a_broker_that_failed_a_command_receives_the_full_state(
 
 
 def test_a_broker_that_knows_a_newer_controller_ends_the_term(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         broker = await cluster.birth(1)
         epoch = cluster.controller.controller_epoch
         take = broker.update_metadata
@@ -177,7 +177,7 @@ def test_a_broker_that_knows_a_newer_controller_ends_the_term(run_cluster: RunCl
 
 
 def test_controlled_shutdown_does_not_wait_for_the_broker_itself(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         for broker_id in (1, 2):
             await cluster.birth(broker_id)
         await _create(cluster, "t", 4, 2)
@@ -193,7 +193,7 @@ def test_controlled_shutdown_does_not_wait_for_the_broker_itself(run_cluster: Ru
 
 
 def test_a_replica_with_a_disk_error_gets_another_leader(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         for broker_id in (1, 2):
             await cluster.birth(broker_id)
         broken, other = cluster.brokers[1], cluster.brokers[2]
@@ -227,7 +227,7 @@ def test_a_replica_with_a_disk_error_gets_another_leader(run_cluster: RunCluster
 
 
 def test_a_reassignment_over_the_store_from_request_to_completion(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         for broker_id in (1, 2, 3):
             await cluster.birth(broker_id)
         assignments = [CreatableReplicaAssignment(index, [1, 2]) for index in range(50)]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controllerlab import Core
 from tidelog.controller.core.commands import commands_for
 from tidelog.controller.core.reassignments import (
     advance_reassignments,
@@ -36,17 +34,17 @@ from tidelog.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsTopics,
 )
 
-MakeCore = Callable[..., Any]
+MakeCore = type[Core]
 
 
-def _make(cluster: Any, name: str, *replicas: list[int]) -> None:
+def _make(cluster: Core, name: str, *replicas: list[int]) -> None:
     assignments = [CreatableReplicaAssignment(index, brokers) for index, brokers in enumerate(replicas)]
     request = CreateTopicsRequest([CreatableTopic(name, -1, -1, assignments)])
     assert cluster.request(create_topics, request).topics[0].error_code == 0
 
 
 def _alter(
-    cluster: Any, replicas: list[int] | None, partition: int = 0, *, factor_change: bool = True
+    cluster: Core, replicas: list[int] | None, partition: int = 0, *, factor_change: bool = True
 ) -> int:
     request = AlterPartitionReassignmentsRequest(
         allow_replication_factor_change=factor_change,
@@ -57,7 +55,7 @@ def _alter(
     return int(topic.partitions[0].error_code)
 
 
-def _joins(cluster: Any, *brokers: int) -> None:
+def _joins(cluster: Core, *brokers: int) -> None:
     """Lets the leader add the new replicas to the ISR."""
     state: PartitionStateEntry = cluster.partition("t")
     cluster.revision += 1
@@ -66,7 +64,7 @@ def _joins(cluster: Any, *brokers: int) -> None:
     cluster.write(advance_reassignments(cluster.state, cluster.context()))
 
 
-def _ongoing(cluster: Any) -> list[tuple[list[int], list[int], list[int]]]:
+def _ongoing(cluster: Core) -> list[tuple[list[int], list[int], list[int]]]:
     reply = cluster.request(list_partition_reassignments, ListPartitionReassignmentsRequest())
     return [
         (p.replicas, p.adding_replicas, p.removing_replicas)

@@ -38,7 +38,7 @@ from tidelog.wire.messages.create_partitions import CreatePartitionsRequest, Cre
 from tidelog.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
-Decide = Callable[[ClusterState, Context], ControllerDecision[Any]]
+Decide = Callable[[ClusterState, Context], ControllerDecision[object]]
 PARTITIONS = 12
 
 
@@ -123,9 +123,9 @@ class World:
         self.do(settle_partitions)
         self.do(advance_reassignments)
 
-    def view(self) -> dict[str, Any]:
+    def view(self) -> dict[str, object]:
         """Returns everything that is stored, except epochs."""
-        found: dict[str, Any] = {
+        found: dict[str, object] = {
             f"{topic.name}-{index}": (replicas, topic.adding.get(index), topic.removing.get(index))
             for topic in self.state.topics.values()
             for index, replicas in enumerate(topic.assignments)
@@ -137,13 +137,13 @@ class World:
         return found
 
 
-def _request(decide: Callable[..., ControllerDecision[Any]], message: object) -> Decide:
+def _request(decide: Callable[..., ControllerDecision[object]], message: object) -> Decide:
     return partial(_decide_request, decide, message)
 
 
 def _decide_request(
-    decide: Callable[..., ControllerDecision[Any]], message: object, state: ClusterState, context: Context
-) -> ControllerDecision[Any]:
+    decide: Callable[..., ControllerDecision[object]], message: object, state: ClusterState, context: Context
+) -> ControllerDecision[object]:
     return decide(state, context, message, 99)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import Any
 
 import pytest
 
+from controllerlab import Cluster
 from tidelog.controller.server import Controller
 from tidelog.metadata.entries import CONTROLLER_KEY, TOPIC_PREFIX
 from tidelog.metadata.store import (
@@ -78,7 +78,7 @@ class FlakyStore:
     async def close(self) -> None: ...
 
 
-async def _with_flaky_store(cluster: Any) -> FlakyStore:
+async def _with_flaky_store(cluster: Cluster) -> FlakyStore:
     """Restarts the cluster's controller over a store that can fail."""
     await cluster.controller.stop()
     store = FlakyStore(cluster.store)
@@ -94,7 +94,7 @@ def _once(*fates: str) -> Callable[[], str]:
     return lambda: remaining.pop(0) if remaining else "answered"
 
 
-async def _create(cluster: Any, name: str, partitions: int = 1) -> ErrorCode:
+async def _create(cluster: Cluster, name: str, partitions: int = 1) -> ErrorCode:
     request = CreateTopicsRequest([CreatableTopic(name, partitions, 1)])
     reply = await cluster.call(ApiKey.CREATE_TOPICS, request)
     return ErrorCode(reply.topics[0].error_code)
@@ -104,7 +104,7 @@ async def _create(cluster: Any, name: str, partitions: int = 1) -> ErrorCode:
 def test_a_request_of_unknown_outcome_times_out_and_the_term_continues(
     run_cluster: RunCluster, fate: str
 ) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         broker = await cluster.birth(1)
         store = await _with_flaky_store(cluster)
         epoch = cluster.controller.controller_epoch
@@ -128,7 +128,7 @@ def test_a_request_of_unknown_outcome_times_out_and_the_term_continues(
 def test_a_watch_that_ends_ends_the_term(run_cluster: RunCluster) -> None:
     """The next term reads everything again and sees the changes since."""
 
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         broker = await cluster.birth(1)
         ends = asyncio.Event()
 
@@ -160,7 +160,7 @@ def test_a_watch_that_ends_ends_the_term(run_cluster: RunCluster) -> None:
 
 @pytest.mark.parametrize("fate", ["lost answer", "away", "late"])
 def test_a_partly_written_decision_is_completed(run_cluster: RunCluster, fate: str) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         broker = await cluster.birth(1)
         store = await _with_flaky_store(cluster)
         epoch = cluster.controller.controller_epoch
@@ -186,7 +186,7 @@ def test_a_partly_written_decision_is_completed(run_cluster: RunCluster, fate: s
 def test_a_broker_failure_during_a_store_outage_is_settled_after_it(
     run_cluster: RunCluster,
 ) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         for broker_id in (1, 2, 3):
             await cluster.birth(broker_id)
         store = await _with_flaky_store(cluster)
@@ -205,7 +205,7 @@ def test_a_broker_failure_during_a_store_outage_is_settled_after_it(
 
 
 def test_a_controller_key_lost_during_a_store_outage_ends_the_term(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await cluster.birth(1)
         store = await _with_flaky_store(cluster)
         epoch = cluster.controller.controller_epoch
@@ -226,7 +226,7 @@ def test_a_controller_key_lost_during_a_store_outage_ends_the_term(run_cluster: 
 def test_the_error_of_an_interrupted_request_says_whether_it_may_be_repeated(
     run_cluster: RunCluster,
 ) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         broker = await cluster.birth(1)
         store = await _with_flaky_store(cluster)
         count = 0
@@ -253,7 +253,7 @@ def test_the_error_of_an_interrupted_request_says_whether_it_may_be_repeated(
 
 
 def test_a_request_that_waits_too_long_in_the_queue_times_out(run_cluster: RunCluster) -> None:
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         broker = await cluster.birth(1)
         store = await _with_flaky_store(cluster)
         store.fate = lambda: "away"
@@ -282,7 +282,7 @@ def test_an_unexpected_error_in_a_decision_ends_the_term(
 ) -> None:
     """The controller must not stay active without doing its work."""
 
-    async def scenario(cluster: Any) -> None:
+    async def scenario(cluster: Cluster) -> None:
         await cluster.birth(1)
         epoch = cluster.controller.controller_epoch
 

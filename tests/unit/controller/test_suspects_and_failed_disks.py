@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+from controllerlab import Core
 from tidelog.controller.core.state import ChangeSet
 from tidelog.model.topics import TopicPartition
 
-MakeCore = Callable[..., Any]
+MakeCore = type[Core]
 PARTITION = TopicPartition("t", 0)
 
 
-def _fail(cluster: Any, broker_id: int) -> None:
+def _fail(cluster: Core, broker_id: int) -> None:
     """The broker reports that the disk of its replica has failed."""
     broker = cluster.state.brokers[broker_id]
     cluster.state.note_replicas(broker_id, broker.broker_epoch, {PARTITION}, set(), ChangeSet())

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controllerlab import Core
 from tidelog.controller.core.topic_creation import (
     MAX_PARTITIONS_PER_REQUEST,
     create_partitions,
@@ -27,11 +26,12 @@ from tidelog.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
     CreatableTopicConfig,
+    CreatableTopicResult,
     CreateTopicsRequest,
 )
 from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
-MakeCore = Callable[..., Any]
+MakeCore = type[Core]
 
 
 def _assigned(*replicas: list[int], indexes: list[int] | None = None) -> list[CreatableReplicaAssignment]:
@@ -41,10 +41,11 @@ def _assigned(*replicas: list[int], indexes: list[int] | None = None) -> list[Cr
     ]
 
 
-def _create(core: Any, *topics: CreatableTopic, validate_only: bool = False, version: int = 7) -> list[Any]:
+def _create(
+    core: Core, *topics: CreatableTopic, validate_only: bool = False, version: int = 7
+) -> list[CreatableTopicResult]:
     request = CreateTopicsRequest(list(topics), validate_only=validate_only)
-    results: list[Any] = core.request(create_topics, request, version).topics
-    return results
+    return core.request(create_topics, request, version).topics
 
 
 def test_a_topic_is_created_with_the_defaults(core: MakeCore) -> None:
