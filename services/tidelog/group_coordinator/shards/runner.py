@@ -62,6 +62,8 @@ MAX_RETRY_MS: Final = 1_000
 IMAGE_DELAY_MS: Final = 20
 """After a change of topics, further changes within this time reach the cores together."""
 DRAIN_TIMEOUT_MS: Final = 1_000
+RELEASE_RETRY_MS: Final = 500
+"""The pause after an attempt to release a claim that etcd did not answer."""
 STORE_TIMEOUT_MS: Final = 500
 """The time that a stop waits for etcd. The lease ends the claims that etcd has not deleted by then."""
 
@@ -430,16 +432,28 @@ class CoordinatorRuntime:
 
     def _given_up(self, shard: Shard) -> None:
         self._serving_changed()
-        task = asyncio.create_task(self._release(shard.shard_id))
+        task = asyncio.create_task(self._release(shard))
         self._releases.add(task)
         task.add_done_callback(self._releases.discard)
 
-    async def _release(self, shard_id: ShardId) -> None:
-        try:
-            await self.claims.release([shard_id])
-        except StoreError as error:
-            # The key still names this coordinator as the owner, so the next change of shares repeats this.
-            _log.warning("a shard can't be released yet", shard=str(shard_id), reason=str(error))
+    async def _release(self, shard: Shard) -> None:
+        """Releases the claim of a closed shard, again and again while the store does not answer.
+
+        Otherwise the key would still name this coordinator, which no longer serves the shard. The attempts
+        end when this coordinator has lost the claim or has claimed the shard again.
+        """
+        is_released = False
+        while not is_released and self.shards.get(shard.shard_id) is shard:
+            try:
+                await self.claims.release([shard.shard_id])
+                is_released = True
+            except StoreError as error:
+                _log.warning(
+                    "the release of a shard failed and will be repeated",
+                    shard=str(shard.shard_id),
+                    reason=str(error),
+                )
+                await asyncio.sleep(RELEASE_RETRY_MS / 1000)
 
     # -- sessions
 
