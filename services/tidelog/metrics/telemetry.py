@@ -10,6 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from tidelog.model.instants import MonotonicMs
 from tidelog.timing.clock import Clock, SystemClock
 
 # The states of a broker under the numbers that Kafka gives them (`BrokerState`).
@@ -96,10 +97,10 @@ class LatencyWindow:
     def __init__(self) -> None:
         self._older: Sequence[int] = (0,) * _BUCKET_COUNT
         self._newer: Sequence[int] = self._older
-        self._turned_at_ms: int | None = None
+        self._turned_at_ms: MonotonicMs | None = None
 
-    def recent(self, counts: Sequence[int], now_ms: int) -> list[int]:
-        """Returns the part of `counts`, the totals by bucket, in the window. `now_ms` is monotonic."""
+    def recent(self, counts: Sequence[int], now_ms: MonotonicMs) -> list[int]:
+        """Returns the part of `counts`, the totals by bucket, in the window."""
         if self._turned_at_ms is None:
             self._turned_at_ms = now_ms
         elif now_ms - self._turned_at_ms >= self.TURN_MS:

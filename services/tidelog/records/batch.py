@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from tidelog.model.instants import WallMs
+
 LOG_OVERHEAD_BYTES: Final = 12
 BATCH_HEADER_BYTES: Final = 61
 MAGIC_OFFSET: Final = 16
@@ -149,7 +151,7 @@ def assign_offset_and_epoch(
 
 
 def set_log_append_time(
-    buffer: bytearray | memoryview, header: BatchHeader, position: int, now_ms: int
+    buffer: bytearray | memoryview, header: BatchHeader, position: int, now_ms: WallMs
 ) -> BatchHeader:
     """Marks the batch as LogAppendTime with `max_timestamp` = `now_ms` and updates the CRC.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
 
 PROPAGATION_CHECK_INTERVAL_MS: Final = 2_500
@@ -23,7 +24,7 @@ class IsrPropagation:
 
     __slots__ = ("_changed", "_last_change_ms", "_last_publication_ms", "_taken")
 
-    def __init__(self, now_ms: int) -> None:
+    def __init__(self, now_ms: MonotonicMs) -> None:
         self._changed: dict[TopicPartition, None] = {}
         self._taken: tuple[TopicPartition, ...] = ()
         self._last_change_ms = now_ms
@@ -33,12 +34,12 @@ class IsrPropagation:
         """The number of partitions that wait to be published."""
         return len(self._changed)
 
-    def isr_changed(self, topic_partition: TopicPartition, now_ms: int) -> None:
+    def isr_changed(self, topic_partition: TopicPartition, now_ms: MonotonicMs) -> None:
         """Records that the metadata store has accepted a new ISR of this partition."""
         self._changed[topic_partition] = None
         self._last_change_ms = now_ms
 
-    def take(self, now_ms: int) -> tuple[TopicPartition, ...]:
+    def take(self, now_ms: MonotonicMs) -> tuple[TopicPartition, ...]:
         """Returns the partitions to publish now; none if it is too early or an earlier batch is not settled.
 
         The caller settles each batch with `published` or `not_published`.
@@ -53,7 +54,7 @@ class IsrPropagation:
         self._changed.clear()
         return self._taken
 
-    def published(self, now_ms: int) -> None:
+    def published(self, now_ms: MonotonicMs) -> None:
         """Records that the store has the batch. Partitions that changed meanwhile are in the next batch."""
         self._taken = ()
         self._last_publication_ms = now_ms
