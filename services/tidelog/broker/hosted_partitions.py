@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -23,14 +24,18 @@ class Role(NamedTuple):
 
 
 class _Hosted:
-    """One partition. `replica` is None unless it settles, leads or follows; `role` is kept if it failed."""
+    """One partition. `replica` is None unless it settles, leads or follows; `failed_role` is the role of a
+    replica that failed.
+    """
 
-    __slots__ = ("failed_role", "machine", "replica")
+    __slots__ = ("failed_at_offset", "failed_role", "machine", "replica")
 
     def __init__(self) -> None:
         self.machine = HostingStateMachine()
         self.replica: Replica | None = None
         self.failed_role: Role | None = None
+        self.failed_at_offset = 0
+        """The log end offset when the replica failed, 0 if it has a role again."""
 
 
 class HostedPartitions:
@@ -114,6 +119,19 @@ class HostedPartitions:
         """Returns the roles of the partitions that failed."""
         return [hosted.failed_role for hosted in self._hosted.values() if hosted.failed_role is not None]
 
+    def failed_at_offset(self, topic_partition: TopicPartition) -> int:
+        """Returns the log end offset of a replica when it failed, or 0 if the partition has not failed. A log
+        that is opened again and ends before this offset has lost records.
+        """
+        hosted = self._hosted.get(topic_partition)
+        return 0 if hosted is None else hosted.failed_at_offset
+
+    def failed_topic_id(self, topic_partition: TopicPartition) -> uuid.UUID | None:
+        """Returns the topic id of a partition that failed, or None if the partition has not failed."""
+        hosted = self._hosted.get(topic_partition)
+        role = None if hosted is None else hosted.failed_role
+        return None if role is None else role.state.topic_id
+
     # -- transitions
 
     def open(self, topic_partition: TopicPartition) -> HostingStateMachine:
@@ -139,6 +157,7 @@ class HostedPartitions:
         replica = hosted.replica
         assert replica is not None, "only a replica settles"
         hosted.machine.enter(HostingState.LEADING if replica.core.is_leader else HostingState.FOLLOWING)
+        hosted.failed_at_offset = 0
         self.replicas[topic_partition] = replica
 
     def fail(self, role: Role) -> None:
@@ -148,6 +167,8 @@ class HostedPartitions:
             self.open(topic_partition)
         hosted = self._hosted[topic_partition]
         hosted.machine.enter(HostingState.FAILED)
+        if hosted.replica is not None:
+            hosted.failed_at_offset = hosted.replica.core.log_end_offset
         hosted.replica = None
         hosted.failed_role = role
 

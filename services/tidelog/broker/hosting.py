@@ -93,11 +93,28 @@ class Hosting:
             await self.close(topic_partition, delete=True)
             replica = None
         if replica is None:
+            if hosted.failed_topic_id(topic_partition) not in (None, state.topic_id):
+                hosted.close(topic_partition)  # the topic was deleted and created again
             replica = await self._open(topic_partition, state.topic_id, role.overrides)
+            if state.leader == self._identity.broker_id:
+                self._expect_whole(topic_partition, replica.core.log_end_offset)
         hosted.settle(topic_partition, replica)
         await replica.lead_or_follow(state, self._clock.monotonic_ms())
         hosted.settled(topic_partition)
         return replica
+
+    def _expect_whole(self, topic_partition: TopicPartition, log_end_offset: int) -> None:
+        """Raises LogStorageError if the log lost records while its disk failed.
+
+        Followers would truncate committed records to a leader with such a log. The controller waits for
+        another member of the ISR instead, as it does for a leader whose disk fails.
+        """
+        failed_at_offset = self._hosted.failed_at_offset(topic_partition)
+        if log_end_offset < failed_at_offset:
+            raise LogStorageError(
+                f"{topic_partition} cannot lead: its log ended at offset {failed_at_offset} before the disk "
+                f"failed and ends at {log_end_offset} now"
+            )
 
     async def _open(
         self, topic_partition: TopicPartition, topic_id: uuid.UUID, overrides: Mapping[str, str]

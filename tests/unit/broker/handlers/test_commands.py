@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
 from tidelog.broker.commands import FAILED_RETRY_MS
+from tidelog.broker.hosting_state import HostingState
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.replica import Replica
@@ -149,6 +151,26 @@ def test_writing_an_epoch_is_retried(lab: InMemoryBroker, monkeypatch: pytest.Mo
     assert lab.broker.hosted.leader_replica("t", 1).core.leader_epoch == 4
     pass_time(lab)  # the controller does not repeat the command
     assert lab.broker.hosted.leader_replica("t", 0).log.log_end_offset == 5
+
+
+def test_a_replica_that_lost_records_when_its_disk_failed_follows_but_does_not_lead(
+    lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.add_topic("t")
+    lab.append("t", 5)
+    segment = next(Path(lab.broker.log_directory.partitions[T0].log.directory.path).glob("*.log"))
+
+    def full_disk(self: PartitionLog) -> None:
+        raise LogStorageError("No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartitionLog, "persist_leader_epochs", full_disk)
+        lead(lab, state(leader_epoch=4))
+    segment.write_bytes(b"")
+    pass_time(lab)
+    assert lab.broker.hosted.state(T0) is HostingState.FAILED
+    lead(lab, state(leader=2, leader_epoch=5, isr=(2,), replicas=(BROKER_ID, 2)))
+    assert lab.broker.hosted.state(T0) is HostingState.FOLLOWING
 
 
 def test_a_failed_replica_that_is_stopped_is_forgotten(

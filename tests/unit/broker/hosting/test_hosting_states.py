@@ -53,7 +53,10 @@ def metadata() -> MetadataView:
 def replica(*, is_leader: bool) -> Replica:
     leader = BROKER_ID if is_leader else OTHER_BROKER_ID
     return cast(
-        Replica, SimpleNamespace(core=SimpleNamespace(is_leader=is_leader, leader=leader, leader_epoch=1))
+        Replica,
+        SimpleNamespace(
+            core=SimpleNamespace(is_leader=is_leader, leader=leader, leader_epoch=1, log_end_offset=0)
+        ),
     )
 
 
