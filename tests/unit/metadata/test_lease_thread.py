@@ -144,16 +144,17 @@ def test_the_loop_may_block_for_longer_than_the_ttl_in_total(
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 def test_renewals_move_to_another_member(tmp_path: Path, any_etcd_binary: EtcdBinary) -> None:
     members = etcd_cluster(tmp_path, 3, binary=any_etcd_binary)
 
     async def scenario() -> None:
         store = EtcdMetadataStore(EtcdOptions(members[0].endpoints))
-        keeper = await start_lease_keeper(store, ttl_ms=6000, interval_ms=500)
+        keeper = await start_lease_keeper(store, ttl_ms=9000, interval_ms=500)
         await store.txn([], [Put("/k", b"", keeper.lease)])
         await asyncio.sleep(1)
         members[0].pause()
-        await asyncio.sleep(9)
+        await asyncio.sleep(13)
         members[0].resume()
         assert await store.get("/k") is not None
         await keeper.stop()
