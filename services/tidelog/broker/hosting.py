@@ -106,8 +106,8 @@ class Hosting:
     def _expect_whole(self, topic_partition: TopicPartition, log_end_offset: int) -> None:
         """Raises LogStorageError if the log lost records while its disk failed.
 
-        Followers would truncate committed records to a leader with such a log. The controller waits for
-        another member of the ISR instead, as it does for a leader whose disk fails.
+        Followers of a leader with such a log would truncate committed records. The partition stays FAILED
+        instead, until another replica leads or this broker starts again.
         """
         failed_at_offset = self._hosted.failed_at_offset(topic_partition)
         if log_end_offset < failed_at_offset:
