@@ -12,6 +12,7 @@ from tidelog.broker.connection import Connection
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.handlers.wiring import HandlerObjects, HandlerWiring
 from tidelog.broker.request import RequestContext
+from tidelog.model.principal import ANONYMOUS
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import decode_response_header, encode_request_header
@@ -40,6 +41,7 @@ class Asked:
         self.is_closed = False
         self.refused_because: str | None = None
         self.peer_host = "10.0.0.1"
+        self.principal = ANONYMOUS
         self.last_active = 0.0
         self.listener_name = _LISTENER
         self.request_body = body or b"".join(

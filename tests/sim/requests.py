@@ -18,6 +18,7 @@ from tidelog.broker.replication.follower.leader_connection import (
     Question,
 )
 from tidelog.broker.request import NO_REPLY, PARKED, EncodedBody, Route
+from tidelog.model.principal import ANONYMOUS
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 
@@ -33,6 +34,7 @@ class SimConnection:
         self.last_active = 0.0
         self.listener_name = LISTENER
         self.peer_host = "simulated"
+        self.principal = ANONYMOUS
 
     def close(self) -> None:
         self.is_closed = True
@@ -53,6 +55,7 @@ class SimRequest:
         self.api_version = route.version
         self.client_id = "simulated"
         self.host = "simulated"
+        self.principal = ANONYMOUS
         self.traceparent = ""
         self.steps = None
         self.listener_name = LISTENER

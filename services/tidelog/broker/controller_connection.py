@@ -49,7 +49,11 @@ class ControllerConnection:
         returns `refuse(code, message)`. Clients may retry after that code.
         """
         forwarded = ForwardedRequest(
-            context.api_version, request, client_id=context.client_id, host=context.host
+            context.api_version,
+            request,
+            principal=context.principal,
+            client_id=context.client_id,
+            host=context.host,
         )
         try:
             answer = cast("Answer", await self.api.handle(api_key, forwarded))

@@ -9,6 +9,7 @@ from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
+from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.timing.purgatory import DelayedOperation
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
@@ -36,9 +37,10 @@ NO_REPLY: Final = Unanswered.NO_REPLY
 class RequestSource:
     """The part of a connection that its requests use. `Connection` implements it."""
 
-    __slots__ = ("is_closed", "last_active", "listener_name", "loop", "peer_host")
+    __slots__ = ("is_closed", "last_active", "listener_name", "loop", "peer_host", "principal")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, listener_name: str) -> None:
+        self.principal = ANONYMOUS  # changes when the client authenticates
         self.loop = loop
         self.listener_name = listener_name
         self.peer_host = ""
@@ -159,6 +161,11 @@ class RequestContext:
     @property
     def host(self) -> str:
         return self.connection.peer_host
+
+    @property
+    def principal(self) -> Principal:
+        """The identity of the client, as the connection authenticated it."""
+        return self.connection.principal
 
     def park(self, on_abandoned: Callable[[], object] | None = None) -> Unanswered:
         """Keeps the place in the order of responses. `on_abandoned` is called if the connection ends before

@@ -17,6 +17,7 @@ from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
 from tidelog.model.instants import WallMs
+from tidelog.model.principal import ANONYMOUS
 from tidelog.model.topics import TopicPartition
 
 M_co = TypeVar("M_co", covariant=True)
@@ -47,7 +48,7 @@ class ShardRequest(NamedTuple, Generic[M_co]):
     api_key: int
     api_version: int
     message: M_co
-    principal: str = "User:ANONYMOUS"
+    principal: str = ANONYMOUS
     client_id: str | None = None
     host: str = ""
 

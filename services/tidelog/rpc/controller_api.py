@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from tidelog.model.principal import ANONYMOUS
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.schema import Message
 
@@ -20,7 +21,7 @@ class ForwardedRequest:
 
     api_version: int
     message: Message  # the class in tidelog.wire.messages depends on the API
-    principal: str = "User:ANONYMOUS"
+    principal: str = ANONYMOUS
     client_id: str | None = None
     host: str = ""
 

@@ -19,6 +19,7 @@ from tidelog.broker.replica import Replica
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
+from tidelog.model.principal import ANONYMOUS
 from tidelog.rpc.coordinator_session import (
     AppendToShard,
     ReadShard,
@@ -43,7 +44,7 @@ _log = structlog.get_logger(__name__)
 class Asker(NamedTuple):
     """The client of a request, as the coordinator learns it."""
 
-    principal: str = "User:ANONYMOUS"
+    principal: str = ANONYMOUS
     client_id: str | None = None
     host: str = ""
     traceparent: str = ""

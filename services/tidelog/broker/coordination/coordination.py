@@ -549,7 +549,7 @@ def _string(body: bytes, position: int, is_flexible: bool) -> tuple[int, int]:
 
 def asker(context: RequestContext) -> Asker:
     """Returns the client of a request, as its coordinator learns it."""
-    return Asker(client_id=context.client_id, host=context.host, traceparent=context.traceparent)
+    return Asker(context.principal, context.client_id, context.host, context.traceparent)
 
 
 def forward_named(

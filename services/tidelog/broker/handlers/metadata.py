@@ -121,7 +121,13 @@ class MetadataHandler:
         )
         # The version is CreateTopics' own, because the request is encoded on its way to the controller.
         _, version = CreateTopicsRequest.VERSIONS
-        forwarded = ForwardedRequest(version, creation, client_id=context.client_id, host=context.host)
+        forwarded = ForwardedRequest(
+            version,
+            creation,
+            principal=context.principal,
+            client_id=context.client_id,
+            host=context.host,
+        )
         errors: dict[str, int] = {}
         try:
             answer = await self._controller.api.handle(ApiKey.CREATE_TOPICS, forwarded)
