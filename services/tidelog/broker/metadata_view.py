@@ -7,6 +7,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping
 
+from tidelog.broker.security_snapshot import SecuritySnapshot
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import PartitionState, TopicState, UpdateMetadata
@@ -26,6 +27,7 @@ class MetadataView:
         self.topics: dict[str, TopicState] = {}
         self.topic_names: dict[uuid.UUID, str] = {}
         self.broker_configs: Mapping[str, Mapping[str, str]] = {}
+        self.security = SecuritySnapshot()
 
     def apply(self, update: UpdateMetadata) -> None:
         self.version += 1
@@ -48,6 +50,9 @@ class MetadataView:
             self.topic_names[topic.topic_id] = topic.name
         if update.broker_configs is not None:
             self.broker_configs = update.broker_configs
+        if update.security is not None:
+            before = SecuritySnapshot() if update.is_full else self.security
+            self.security = before.updated(update.security)
 
     def learn_id(self, topic_id: uuid.UUID, topic: str) -> None:
         """Adds the id of a topic that this broker hosts before `apply` names it, because its followers use

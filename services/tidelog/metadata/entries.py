@@ -15,10 +15,13 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
+from urllib.parse import quote
 
 from tidelog.metadata.store import StoreError
+from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.brokers import Endpoint
 from tidelog.model.json_object import JsonObject
+from tidelog.model.principal import Principal
 from tidelog.model.topics import TopicPartition
 
 BROKER_PREFIX: Final = "/brokers/ids/"
@@ -32,6 +35,9 @@ ISR_CHANGE_COUNTER_KEY: Final = "/isr_change_notification/counter"
 TOPIC_CONFIG_PREFIX: Final = "/config/topics/"
 BROKER_CONFIG_PREFIX: Final = "/config/brokers/"
 CLIENT_QUOTA_PREFIX: Final = "/config/client_quotas/"
+ACL_PREFIX: Final = "/acls/"
+# The entries that brokers need to judge clients (`broker/security_snapshot.py`).
+SECURITY_PREFIXES: Final = (ACL_PREFIX, CLIENT_QUOTA_PREFIX)
 # The name of the cluster-wide default in a config key, as in Kafka's config nodes in ZooKeeper.
 DEFAULT_ENTITY_NAME: Final = "<default>"
 FEATURES_KEY: Final = "/features"
@@ -277,6 +283,35 @@ class ClientQuotaEntry(NamedTuple):
         return _dump({"version": _VERSION, "entity": self.entity.parts, "values": dict(self.values)})
 
 
+class AclEntry(NamedTuple):
+    """`/acls/<resource type>/<pattern type>/<resource>/<principal>/<host>/<operation>/<permission>`: one
+    access control list entry. The key contains the whole entry, with the texts percent-encoded.
+    """
+
+    binding: AclBinding
+
+    @property
+    def key(self) -> str:
+        kind, pattern, name, principal, host, operation, permission = self.binding
+        texts = "/".join(quote(text, safe="") for text in (name, principal, host))
+        return f"{ACL_PREFIX}{kind.name}/{pattern.name}/{texts}/{operation.name}/{permission.name}"
+
+    def encode(self) -> bytes:
+        binding = self.binding
+        return _dump(
+            {
+                "version": _VERSION,
+                "resource_type": binding.resource_type.name,
+                "pattern_type": binding.pattern_type.name,
+                "resource_name": binding.resource_name,
+                "principal": binding.principal,
+                "host": binding.host,
+                "operation": binding.operation.name,
+                "permission": binding.permission.name,
+            }
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlockEntry:
     """`/latest_producer_id_block`: the last allocated block. The next block starts at `first + count`."""
@@ -344,6 +379,8 @@ class SettledSuspectEntry(NamedTuple):
         return _dump({"version": _VERSION, "broker_epoch": self.broker_epoch})
 
 
+SecurityEntry = AclEntry | ClientQuotaEntry
+
 Entry = (
     BrokerEntry
     | ControllerEntry
@@ -352,7 +389,7 @@ Entry = (
     | PartitionStateEntry
     | TopicConfigEntry
     | BrokerConfigEntry
-    | ClientQuotaEntry
+    | SecurityEntry
     | ProducerIdBlockEntry
     | FeaturesEntry
     | IsrChangeEntry
@@ -396,7 +433,23 @@ def _decode_entry(key: str, value: bytes) -> Entry | None:
     if key.startswith(CLIENT_QUOTA_PREFIX):
         quota = json.loads(value)
         return ClientQuotaEntry(QuotaEntity(tuple((t, n) for t, n in quota["entity"])), quota["values"])
+    if key.startswith(ACL_PREFIX):
+        return _decode_acl(json.loads(value))
     return _decode_single(key, value)
+
+
+def _decode_acl(value: JsonObject) -> AclEntry:
+    return AclEntry(
+        AclBinding(
+            ResourceType[value["resource_type"]],
+            PatternType[value["pattern_type"]],
+            value["resource_name"],
+            Principal(value["principal"]),
+            value["host"],
+            AclOperation[value["operation"]],
+            PermissionType[value["permission"]],
+        )
+    )
 
 
 def _decode_single(key: str, value: bytes) -> Entry | None:

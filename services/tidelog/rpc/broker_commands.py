@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from tidelog.metadata.entries import SecurityEntry
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
@@ -27,6 +28,7 @@ __all__ = [
     "Endpoint",
     "LeaderAndIsr",
     "PartitionState",
+    "SecurityUpdate",
     "StopReplica",
     "TopicState",
     "UpdateMetadata",
@@ -92,6 +94,17 @@ class LeaderAndIsr:
     is_full: bool = False
 
 
+class SecurityUpdate(NamedTuple):
+    """The security entries that were written, and the keys of those that were removed.
+
+    `revision` is the store's revision of the last change that the controller knows.
+    """
+
+    revision: int
+    entries: tuple[SecurityEntry, ...] = ()
+    removed: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class UpdateMetadata:
     """Updates the metadata that the broker gives to clients.
@@ -103,8 +116,10 @@ class UpdateMetadata:
       that was deleted and created again is in both.
     - `broker_configs` maps broker ids in decimal, and DEFAULT_BROKER_ENTITY, to all their dynamic settings.
     - `feature_levels` are the finalized features, for ApiVersions.
+    - `security` contains the changes of ACLs and client quotas. In a full update, it contains all of them.
 
-    `broker_configs` and `feature_levels` are None if they have not changed. A full update contains both.
+    `broker_configs`, `feature_levels` and `security` are None if they have not changed. A full update
+    contains all of them.
     """
 
     controller_id: int
@@ -115,6 +130,7 @@ class UpdateMetadata:
     broker_configs: Mapping[str, Mapping[str, str]] | None = None
     feature_levels: Mapping[str, int] | None = None
     is_full: bool = False
+    security: SecurityUpdate | None = None
 
 
 @dataclass(frozen=True, slots=True)

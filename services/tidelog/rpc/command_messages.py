@@ -12,12 +12,14 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TypeAlias
 
+from tidelog.metadata.entries import SecurityEntry, decode_entry
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import (
     CommandResult,
     DeletedTopic,
     LeaderAndIsr,
     PartitionState,
+    SecurityUpdate,
     StopReplica,
     TopicState,
     UpdateMetadata,
@@ -129,6 +131,7 @@ def _update_metadata_message(command: UpdateMetadata) -> pb.UpdateMetadata:
         broker_configs=None if configs is None else pb.BrokerConfigs(brokers=_settings_messages(configs)),
         feature_levels=None if levels is None else pb.FeatureLevels(levels=dict(levels)),
         is_full=command.is_full,
+        security=None if command.security is None else _security_message(command.security),
     )
 
 
@@ -143,7 +146,23 @@ def _update_metadata(message: pb.UpdateMetadata) -> UpdateMetadata:
         _settings(message.broker_configs.brokers) if has_configs else None,
         dict(message.feature_levels.levels) if has_levels else None,
         message.is_full,
+        _security(message.security) if message.HasField("security") else None,
     )
+
+
+def _security_message(update: SecurityUpdate) -> pb.SecurityUpdate:
+    return pb.SecurityUpdate(
+        revision=update.revision,
+        entries=[pb.SecurityEntry(key=entry.key, value=entry.encode()) for entry in update.entries],
+        removed=update.removed,
+    )
+
+
+def _security(message: pb.SecurityUpdate) -> SecurityUpdate:
+    """Skips the entries of kinds that only a newer controller knows. Raises InvalidEntryError."""
+    decoded = (decode_entry(entry.key, entry.value) for entry in message.entries)
+    known = tuple(entry for entry in decoded if isinstance(entry, SecurityEntry))
+    return SecurityUpdate(message.revision, known, tuple(message.removed))
 
 
 def _stop_replica_message(command: StopReplica) -> pb.StopReplica:

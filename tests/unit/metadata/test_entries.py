@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.metadata.entries import (
+    AclEntry,
     BrokerConfigEntry,
     BrokerEntry,
     ClientQuotaEntry,
@@ -31,7 +32,9 @@ from tidelog.metadata.entries import (
     partition_state_key,
     topic_key,
 )
+from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
 from tidelog.model.brokers import Endpoint
+from tidelog.model.principal import Principal
 from tidelog.model.topics import TopicPartition
 
 _NAMES = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,20}", fullmatch=True)
@@ -74,6 +77,19 @@ _ENTRIES: st.SearchStrategy[Entry] = st.one_of(
         .map(tuple)
         .map(QuotaEntity),
         st.dictionaries(st.text(), st.floats(allow_nan=False), max_size=2),
+    ),
+    st.builds(
+        AclEntry,
+        st.builds(
+            AclBinding,
+            st.sampled_from(ResourceType),
+            st.sampled_from(PatternType),
+            st.text(),
+            st.text().map(Principal),
+            st.text(),
+            st.sampled_from(AclOperation),
+            st.sampled_from(PermissionType),
+        ),
     ),
     st.builds(ProducerIdBlockEntry, _IDS, st.integers(0, 2**63 - 1), _IDS),
     st.builds(FeaturesEntry, st.dictionaries(st.text(), st.integers(0, 99), max_size=3)),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -17,6 +18,7 @@ from tidelog.rpc.broker_commands import (
     DeletedTopic,
     LeaderAndIsr,
     PartitionState,
+    SecurityUpdate,
     StopReplica,
     TopicState,
     UpdateMetadata,
@@ -94,6 +96,15 @@ _update_metadatas = st.builds(
     broker_configs=st.none() | st.dictionaries(_texts, _configs, max_size=2),
     feature_levels=st.none() | st.dictionaries(_texts, st.integers(0, 2**31 - 1), max_size=2),
     is_full=st.booleans(),
+    security=st.none()
+    | st.builds(
+        SecurityUpdate,
+        _int64s,
+        st.dictionaries(_texts, st.floats(allow_nan=False), max_size=2).map(
+            lambda values: (ClientQuotaEntry(QuotaEntity((("user", None),)), values),)
+        ),
+        st.lists(_texts, max_size=2).map(tuple),
+    ),
 )
 _stop_replicas = st.builds(
     StopReplica,

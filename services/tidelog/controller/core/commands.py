@@ -11,6 +11,7 @@ from tidelog.rpc.broker_commands import (
     DeletedTopic,
     LeaderAndIsr,
     PartitionState,
+    SecurityUpdate,
     StopReplica,
     UpdateMetadata,
 )
@@ -149,6 +150,7 @@ def _full_metadata(state: ClusterState, term: _Term) -> UpdateMetadata:
         topics=tuple(state.topic_state(name) for name in state.topics),
         broker_configs=dict(state.broker_configs),
         feature_levels=state.feature_levels,
+        security=SecurityUpdate(state.security_revision, tuple(state.security_entries())),
         is_full=True,
     )
 
@@ -161,4 +163,14 @@ def _metadata(state: ClusterState, changes: ChangeSet, term: _Term) -> UpdateMet
         deleted_topics=tuple(DeletedTopic(topic.name, topic.topic_id) for topic in changes.deleted_topics),
         broker_configs=dict(state.broker_configs) if changes.broker_configs else None,
         feature_levels=state.feature_levels if changes.features else None,
+        security=_security(state, changes) if changes.security else None,
+    )
+
+
+def _security(state: ClusterState, changes: ChangeSet) -> SecurityUpdate:
+    found = {key: state.security_entry(key) for key in sorted(changes.security)}
+    return SecurityUpdate(
+        state.security_revision,
+        tuple(entry for entry in found.values() if entry is not None),
+        tuple(key for key, entry in found.items() if entry is None),
     )

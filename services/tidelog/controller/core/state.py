@@ -16,8 +16,10 @@ from tidelog.metadata.entries import (
     BROKER_PREFIX,
     DEFAULT_ENTITY_NAME,
     FEATURES_KEY,
+    SECURITY_PREFIXES,
     TOPIC_CONFIG_PREFIX,
     TOPIC_PREFIX,
+    AclEntry,
     BrokerConfigEntry,
     BrokerEntry,
     ClientQuotaEntry,
@@ -26,6 +28,7 @@ from tidelog.metadata.entries import (
     IsrChangeEntry,
     PartitionStateEntry,
     ProducerIdBlockEntry,
+    SecurityEntry,
     SettledSuspectEntry,
     TopicConfigEntry,
     TopicEntry,
@@ -71,6 +74,8 @@ class ChangeSet:
     topic_configs: bool = False
     broker_configs: bool = False
     features: bool = False
+    # The keys of the security entries that were written or removed.
+    security: set[str] = field(default_factory=set)
 
     @property
     def is_empty(self) -> bool:
@@ -85,6 +90,7 @@ class ChangeSet:
             or self.brokers
             or self.broker_configs
             or self.features
+            or self.security
         )
 
     @property
@@ -133,7 +139,10 @@ class ClusterState:
         self.partitions: dict[str, dict[int, StoredPartition]] = {}
         self.topic_configs: dict[str, Mapping[str, str]] = {}
         self.broker_configs: dict[str, Mapping[str, str]] = {}
+        self.acls: dict[str, AclEntry] = {}
         self.quotas: dict[str, ClientQuotaEntry] = {}
+        # The revision of the last known change of a security entry.
+        self.security_revision = 0
         self.isr_changes: dict[str, int] = {}
         self.feature_levels: Mapping[str, int] = DEFAULT_FEATURE_LEVELS
         self.next_producer_id = 0
@@ -166,6 +175,14 @@ class ClusterState:
 
     def configs_of(self, topic: str) -> Mapping[str, str]:
         return self.topic_configs.get(topic, _NO_CONFIGS)
+
+    def security_entry(self, key: str) -> SecurityEntry | None:
+        return self.acls.get(key) or self.quotas.get(key)
+
+    def security_entries(self) -> Iterator[SecurityEntry]:
+        """Yields the entries that brokers need to judge clients."""
+        yield from self.acls.values()
+        yield from self.quotas.values()
 
     def all_partitions(self) -> Iterator[tuple[TopicEntry, int, StoredPartition]]:
         """Yields every partition of an existing topic that has a state."""
@@ -250,8 +267,12 @@ class ClusterState:
             case BrokerConfigEntry(entity, configs):
                 self.broker_configs[entity] = configs
                 changes.broker_configs = True
+            case AclEntry():
+                self.acls[key] = entry
+                self._security_changed(key, mod_revision, changes)
             case ClientQuotaEntry():
                 self.quotas[key] = entry
+                self._security_changed(key, mod_revision, changes)
             case ProducerIdBlockEntry():
                 self.next_producer_id = entry.first + entry.count
             case FeaturesEntry(levels):
@@ -292,8 +313,11 @@ class ClusterState:
         elif key == FEATURES_KEY:
             self.feature_levels = DEFAULT_FEATURE_LEVELS
             changes.features = True
-        else:
+        elif key.startswith(SECURITY_PREFIXES):
+            self.acls.pop(key, None)
             self.quotas.pop(key, None)
+            self._security_changed(key, revision, changes)
+        else:
             self.isr_changes.pop(key, None)
 
     def forget_gone(self, watched_revision: int) -> None:
@@ -436,6 +460,10 @@ class ClusterState:
         self.reassigning.discard(name)
         changes.deleted_topics.append(topic)
         self._topic_changed(name, changes)
+
+    def _security_changed(self, key: str, revision: int, changes: ChangeSet) -> None:
+        self.security_revision = max(self.security_revision, revision)
+        changes.security.add(key)
 
     def _topic_changed(self, name: str, changes: ChangeSet) -> None:
         self._topic_states.pop(name, None)

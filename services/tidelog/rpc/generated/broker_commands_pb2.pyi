@@ -342,6 +342,7 @@ class UpdateMetadata(_message.Message):
     BROKER_CONFIGS_FIELD_NUMBER: _builtins.int
     FEATURE_LEVELS_FIELD_NUMBER: _builtins.int
     IS_FULL_FIELD_NUMBER: _builtins.int
+    SECURITY_FIELD_NUMBER: _builtins.int
     controller_id: _builtins.int
     controller_epoch: _builtins.int
     is_full: _builtins.bool
@@ -365,6 +366,10 @@ class UpdateMetadata(_message.Message):
     def feature_levels(self) -> Global___FeatureLevels:
         """Finalized features. Absent if nothing has changed."""
 
+    @_builtins.property
+    def security(self) -> Global___SecurityUpdate:
+        """Changes of ACLs and client quotas. Absent if nothing has changed. If `is_full` is true, all of them."""
+
     def __init__(
         self,
         *,
@@ -376,21 +381,80 @@ class UpdateMetadata(_message.Message):
         broker_configs: Global___BrokerConfigs | None = ...,
         feature_levels: Global___FeatureLevels | None = ...,
         is_full: _builtins.bool = ...,
+        security: Global___SecurityUpdate | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_configs", b"_broker_configs", "_feature_levels", b"_feature_levels", "broker_configs", b"broker_configs", "feature_levels", b"feature_levels"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_broker_configs", b"_broker_configs", "_feature_levels", b"_feature_levels", "_security", b"_security", "broker_configs", b"broker_configs", "feature_levels", b"feature_levels", "security", b"security"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_configs", b"_broker_configs", "_feature_levels", b"_feature_levels", "broker_configs", b"broker_configs", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "deleted_topics", b"deleted_topics", "feature_levels", b"feature_levels", "is_full", b"is_full", "topics", b"topics"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_broker_configs", b"_broker_configs", "_feature_levels", b"_feature_levels", "_security", b"_security", "broker_configs", b"broker_configs", "brokers", b"brokers", "controller_epoch", b"controller_epoch", "controller_id", b"controller_id", "deleted_topics", b"deleted_topics", "feature_levels", b"feature_levels", "is_full", b"is_full", "security", b"security", "topics", b"topics"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__broker_configs: _TypeAlias = _typing.Literal["broker_configs"]  # noqa: Y015
     _WhichOneofArgType__broker_configs: _TypeAlias = _typing.Literal["_broker_configs", b"_broker_configs"]  # noqa: Y015
     _WhichOneofReturnType__feature_levels: _TypeAlias = _typing.Literal["feature_levels"]  # noqa: Y015
     _WhichOneofArgType__feature_levels: _TypeAlias = _typing.Literal["_feature_levels", b"_feature_levels"]  # noqa: Y015
+    _WhichOneofReturnType__security: _TypeAlias = _typing.Literal["security"]  # noqa: Y015
+    _WhichOneofArgType__security: _TypeAlias = _typing.Literal["_security", b"_security"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__broker_configs) -> _WhichOneofReturnType__broker_configs | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__feature_levels) -> _WhichOneofReturnType__feature_levels | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__security) -> _WhichOneofReturnType__security | None: ...
 
 Global___UpdateMetadata: _TypeAlias = UpdateMetadata  # noqa: Y015
+
+@_typing.final
+class SecurityUpdate(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    ENTRIES_FIELD_NUMBER: _builtins.int
+    REMOVED_FIELD_NUMBER: _builtins.int
+    revision: _builtins.int
+    """The store's revision of the last change that the controller knows."""
+    @_builtins.property
+    def entries(self) -> _containers.RepeatedCompositeFieldContainer[Global___SecurityEntry]: ...
+    @_builtins.property
+    def removed(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Keys of the entries that were removed."""
+
+    def __init__(
+        self,
+        *,
+        revision: _builtins.int = ...,
+        entries: _abc.Iterable[Global___SecurityEntry] | None = ...,
+        removed: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["entries", b"entries", "removed", b"removed", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SecurityUpdate: _TypeAlias = SecurityUpdate  # noqa: Y015
+
+@_typing.final
+class SecurityEntry(_message.Message):
+    """A key and its value in the metadata store. A broker skips keys that it does not know."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    value: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        value: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SecurityEntry: _TypeAlias = SecurityEntry  # noqa: Y015
 
 @_typing.final
 class TopicState(_message.Message):

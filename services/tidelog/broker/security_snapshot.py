@@ -1,0 +1,63 @@
+"""The snapshot of what a broker knows about clients beside their connections: ACLs and client quotas.
+
+The controller writes each item as one entry of the metadata store (`tidelog.metadata.entries.SecurityEntry`)
+and sends the changed entries to all brokers with UpdateMetadata, as it does with dynamic settings. A broker
+that registers receives all entries before it accepts connections. `MetadataView.security` is the current
+snapshot. A change replaces it by another object, so a result that was computed from a snapshot stays valid
+as long as `view.security is snapshot`.
+
+To add a part, such as the credentials of users:
+
+1. In `metadata/entries.py`, add its entry class, its prefix in SECURITY_PREFIXES, its case in
+   `_decode_entry`, and the class to `SecurityEntry`.
+2. In `controller/core/state.py`, keep the entries in a dict, which `apply`, `apply_removal`,
+   `security_entry` and `security_entries` use. Decisions read that dict and return `Write` and `Erase`.
+3. Here, add the attribute and its case in `updated`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from tidelog.metadata.entries import AclEntry, ClientQuotaEntry, SecurityEntry
+
+if TYPE_CHECKING:
+    from tidelog.rpc.broker_commands import SecurityUpdate
+
+_EntryT = TypeVar("_EntryT", bound=SecurityEntry)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SecuritySnapshot:
+    """The ACLs and client quotas at one revision of the store, by the keys of their entries.
+
+    `revision` is for display. A new controller may state a lower one, because it does not know deletions
+    that an earlier controller made.
+    """
+
+    revision: int = 0
+    acls: Mapping[str, AclEntry] = field(default_factory=dict)
+    quotas: Mapping[str, ClientQuotaEntry] = field(default_factory=dict)
+
+    def updated(self, update: SecurityUpdate) -> SecuritySnapshot:
+        """Returns the snapshot after an update. Parts without changes stay the same objects."""
+        return SecuritySnapshot(
+            update.revision,
+            _updated(self.acls, AclEntry, update),
+            _updated(self.quotas, ClientQuotaEntry, update),
+        )
+
+
+def _updated(
+    known: Mapping[str, _EntryT], kind: type[_EntryT], update: SecurityUpdate
+) -> Mapping[str, _EntryT]:
+    written = {entry.key: entry for entry in update.entries if isinstance(entry, kind)}
+    removed = [key for key in update.removed if key in known]
+    if not written and not removed:
+        return known
+    after = {**known, **written}
+    for key in removed:
+        del after[key]
+    return after
