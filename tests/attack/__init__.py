@@ -1,0 +1,1 @@
+"""Attacks on one broker by a client that needs no permission, and what they do to everyone else."""

@@ -1,0 +1,1 @@
+"""Sends mutated requests to a broker and checks that it survives them."""

@@ -1,0 +1,190 @@
+"""Sends mutated requests to one broker for a time or a number of requests (`make fuzz`).
+
+Fails if the broker ends, if it logs a traceback, if its memory grows without end, or if another client waits
+for too long. Prints the seed; the same seed sends the same requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import random
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
+
+from attack.__main__ import BYSTANDER_END_S, BYSTANDERS_TOPIC, memory_mb
+from brokerlab.batches import build_batch
+from brokerlab.broker_process import BrokerProcess
+from brokerlab.clients import create_topic
+from fuzz.mutation import RequestSource
+from tidelog.records.builder import build_batch as build_compressed
+from tidelog.records.compression import Compression
+from tidelog.records.record import Record
+
+NAMES: Final = (
+    "t",
+    "fuzz-topic",
+    "group-1",
+    "",
+    "../../evil",
+    "a" * 250,
+    "\u00e9\u00e9",
+    "__consumer_offsets",
+    "0",
+    "[a-z]*(",
+)
+CORPUS: Final = 4_000
+PIPELINED: Final = 6
+"""The requests that one connection sends before it reads the answers."""
+ANSWER_TIMEOUT_S: Final = 0.03
+"""A request may park; the connection is closed then, and the next requests use a new one."""
+WORKERS: Final = 3
+MAX_WAIT_MS: Final = 100.0
+MAX_GROWTH_MB: Final = 100.0
+WARM_UP_SHARE: Final = 0.3
+"""The growth of memory counts after this share of the run: the broker first fills its bounded caches."""
+
+
+def send(address: tuple[str, int], seed: int, until: float, limit: int, sent: Synchronized[int]) -> None:
+    """Sends requests until `until` (of time.monotonic) or until all workers together sent `limit`."""
+    chosen = random.Random(seed)
+    now_ms = round(time.time() * 1000)
+    records = [Record(n, now_ms, b"k", b"v" * 20) for n in range(5)]
+    batches = [
+        build_batch([b"a", b"b"]),
+        *(bytes(build_compressed(records, compression=c)) for c in Compression),
+    ]
+    source = RequestSource(chosen, NAMES, batches)
+    source.fill(CORPUS)
+    while time.monotonic() < until and sent.value < limit:
+        frames = [source.next_request() for _ in range(PIPELINED)]
+        handled = 0
+        with contextlib.suppress(OSError), socket.create_connection(address, 10) as connection:
+            connection.settimeout(ANSWER_TIMEOUT_S)
+            connection.sendall(b"".join(frames))
+            handled = 1  # the broker also handles a request that it answers by closing the connection
+            for _ in frames[1:]:
+                _read_answer(connection)
+                handled += 1
+        with sent.get_lock():
+            sent.value += handled
+
+
+def _read_answer(connection: socket.socket) -> None:
+    (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL) or b"\xff\xff\xff\xff")
+    if size < 0:
+        raise ConnectionError("the broker closed the connection")
+    while size > 0:
+        part = connection.recv(min(size, 1 << 16))
+        if not part:
+            raise ConnectionError("the broker closed the connection")
+        size -= len(part)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seconds", type=float, default=120.0)
+    parser.add_argument("--requests", type=int, default=10_000_000, help="stop after this many requests")
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--max-wait-ms", type=float, default=MAX_WAIT_MS)
+    parser.add_argument("--keep-log", type=Path, help="copy the broker's log to this file")
+    options = parser.parse_args()
+    seed = random.SystemRandom().randrange(1 << 31) if options.seed is None else options.seed
+    console = Console(highlight=False)
+    console.print(f"seed {seed}")
+    with tempfile.TemporaryDirectory(prefix="tidelog-fuzz-") as name:
+        broker = BrokerProcess(Path(name) / "data", Path(name) / "broker.log").start()
+        try:
+            faults = attack(broker, seed, options, console)
+        finally:
+            broker.kill()
+            if options.keep_log:
+                options.keep_log.write_text(broker.log_text())
+    for fault in faults:
+        console.print(fault, style="red")
+    console.print("the broker survived" if not faults else f"again: make fuzz FUZZ_ARGS='--seed {seed}'")
+    return 1 if faults else 0
+
+
+def attack(broker: BrokerProcess, seed: int, options: argparse.Namespace, console: Console) -> list[str]:
+    """Runs the workers and returns what went wrong."""
+    for topic in (BYSTANDERS_TOPIC, "fuzz-topic"):
+        create_topic(broker.bootstrap, topic, 2)
+    bystander = subprocess.Popen(
+        [sys.executable, "-m", "attack.bystander", broker.bootstrap, BYSTANDERS_TOPIC],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert bystander.stdout is not None
+    assert bystander.stdout.readline() == "ready\n"
+    sent: Synchronized[int] = multiprocessing.Value("q", 0)
+    until = time.monotonic() + options.seconds
+    address = broker.host, broker.port
+    workers = [
+        multiprocessing.Process(target=send, args=(address, seed + n, until, options.requests, sent))
+        for n in range(WORKERS)
+    ]
+    for worker in workers:
+        worker.start()
+    began, warm_mb = time.monotonic(), 0.0
+    with Progress(TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as progress:
+        task = progress.add_task("", total=None)
+        while any(worker.is_alive() for worker in workers) and broker.is_running():
+            time.sleep(0.5)
+            used_mb = memory_mb(broker.pid, "VmRSS") if broker.is_running() else 0.0
+            share = max((time.monotonic() - began) / options.seconds, sent.value / options.requests)
+            if not warm_mb and share > WARM_UP_SHARE:
+                warm_mb = used_mb
+            progress.update(task, description=f"{sent.value:,} requests, {used_mb:.0f} MB")
+    for worker in workers:
+        worker.kill()
+        worker.join()
+    said, _ = bystander.communicate(timeout=BYSTANDER_END_S)
+    felt = json.loads(said)
+    is_running = broker.is_running()
+    end_mb = memory_mb(broker.pid, "VmRSS") if is_running else 0.0
+    console.print(
+        f"{sent.value:,} requests in {time.monotonic() - began:.0f} s; longest wait of another client "
+        f"{felt['longest_ms']:.0f} ms; memory {warm_mb:.0f} -> {end_mb:.0f} MB"
+    )
+    faults = [] if is_running else ["the broker ended"]
+    if felt["longest_ms"] > options.max_wait_ms:
+        faults.append(f"another client waited for {felt['longest_ms']:.0f} ms")
+    if felt["lost"]:
+        faults.append(f"another client lost its connection {felt['lost']} times")
+    if warm_mb and end_mb - warm_mb > MAX_GROWTH_MB:
+        faults.append(f"memory grew from {warm_mb:.0f} to {end_mb:.0f} MB")
+    failures = Counter(failures_in(broker.log_text()))
+    faults += [f"logged {count} times: {failure}" for failure, count in failures.most_common()]
+    return faults
+
+
+def failures_in(log: str) -> Iterator[str]:
+    """Yields the event and the exception of each line of the log that reports an error."""
+    for line in log.splitlines():
+        with contextlib.suppress(ValueError):  # the first lines of a process are not JSON
+            entry = json.loads(line)
+            if entry["level"] == "error" or "exception" in entry:
+                last = entry.get("exception", "").strip().splitlines()[-1:]
+                yield " ".join([entry["event"], *last])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
