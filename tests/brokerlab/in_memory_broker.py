@@ -25,6 +25,7 @@ from tidelog.broker.request import RequestContext
 from tidelog.broker.server import BrokerParts, BrokerState
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import BrokerRegistration, Endpoint
+from tidelog.model.principal import ANONYMOUS
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
@@ -118,6 +119,7 @@ class InMemoryBroker:
             api_version=version,
             client_id="test",
             host="127.0.0.1",
+            principal=ANONYMOUS,
             traceparent="",
             steps=None,
             listener_name=listener_name,

@@ -1,4 +1,5 @@
-"""The snapshot of what a broker knows about clients beside their connections: ACLs and client quotas.
+"""The snapshot of what a broker knows about clients beside their connections: ACLs, client quotas
+and SCRAM credentials.
 
 The controller writes each item as one entry of the metadata store (`tidelog.metadata.entries.SecurityEntry`)
 and sends the changed entries to all brokers with UpdateMetadata, as it does with dynamic settings. A broker
@@ -21,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
-from tidelog.metadata.entries import AclEntry, ClientQuotaEntry, SecurityEntry
+from tidelog.metadata.entries import AclEntry, ClientQuotaEntry, ScramCredentialEntry, SecurityEntry
 
 if TYPE_CHECKING:
     from tidelog.rpc.broker_commands import SecurityUpdate
@@ -31,7 +32,7 @@ _EntryT = TypeVar("_EntryT", bound=SecurityEntry)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SecuritySnapshot:
-    """The ACLs and client quotas at one revision of the store, by the keys of their entries.
+    """The ACLs, client quotas and credentials at one revision of the store, by the keys of their entries.
 
     `revision` is for display. A new controller may state a lower one, because it does not know deletions
     that an earlier controller made.
@@ -40,6 +41,7 @@ class SecuritySnapshot:
     revision: int = 0
     acls: Mapping[str, AclEntry] = field(default_factory=dict)
     quotas: Mapping[str, ClientQuotaEntry] = field(default_factory=dict)
+    scram_credentials: Mapping[str, ScramCredentialEntry] = field(default_factory=dict, repr=False)
 
     def updated(self, update: SecurityUpdate) -> SecuritySnapshot:
         """Returns the snapshot after an update. Parts without changes stay the same objects."""
@@ -47,6 +49,7 @@ class SecuritySnapshot:
             update.revision,
             _updated(self.acls, AclEntry, update),
             _updated(self.quotas, ClientQuotaEntry, update),
+            _updated(self.scram_credentials, ScramCredentialEntry, update),
         )
 
 

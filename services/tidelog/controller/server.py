@@ -61,6 +61,7 @@ _DECISIONS: Final = {
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ("reassignments", "list_partition_reassignments"),
     ApiKey.UPDATE_FEATURES: ("feature_updates", "update_features"),
     ApiKey.ALTER_CLIENT_QUOTAS: ("client_quotas", "alter_client_quotas"),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ("scram_credentials", "alter_user_scram_credentials"),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: ("client_quotas", "describe_client_quotas"),
 }
 

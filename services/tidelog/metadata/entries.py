@@ -23,6 +23,7 @@ from tidelog.model.brokers import Endpoint
 from tidelog.model.json_object import JsonObject
 from tidelog.model.principal import Principal
 from tidelog.model.topics import TopicPartition
+from tidelog.sasl.scram import ScramCredential
 
 BROKER_PREFIX: Final = "/brokers/ids/"
 TOPIC_PREFIX: Final = "/brokers/topics/"
@@ -36,8 +37,9 @@ TOPIC_CONFIG_PREFIX: Final = "/config/topics/"
 BROKER_CONFIG_PREFIX: Final = "/config/brokers/"
 CLIENT_QUOTA_PREFIX: Final = "/config/client_quotas/"
 ACL_PREFIX: Final = "/acls/"
+SCRAM_PREFIX: Final = "/config/scram/"
 # The entries that brokers need to judge clients (`broker/security_snapshot.py`).
-SECURITY_PREFIXES: Final = (ACL_PREFIX, CLIENT_QUOTA_PREFIX)
+SECURITY_PREFIXES: Final = (ACL_PREFIX, CLIENT_QUOTA_PREFIX, SCRAM_PREFIX)
 # The name of the cluster-wide default in a config key, as in Kafka's config nodes in ZooKeeper.
 DEFAULT_ENTITY_NAME: Final = "<default>"
 FEATURES_KEY: Final = "/features"
@@ -78,6 +80,10 @@ def broker_config_key(entity: str) -> str:
     default.
     """
     return f"{BROKER_CONFIG_PREFIX}{entity or DEFAULT_ENTITY_NAME}"
+
+
+def scram_credential_key(mechanism: str, user: str) -> str:
+    return f"{SCRAM_PREFIX}{mechanism}/{quote(user, safe='')}"
 
 
 def isr_change_key(number: int) -> str:
@@ -312,6 +318,34 @@ class AclEntry(NamedTuple):
         )
 
 
+class ScramCredentialEntry(NamedTuple):
+    """`/config/scram/<mechanism>/<user>`: the SCRAM credential of a user, whose name is percent-encoded in
+    the key.
+    """
+
+    user: str
+    mechanism: str
+    credential: ScramCredential
+
+    @property
+    def key(self) -> str:
+        return scram_credential_key(self.mechanism, self.user)
+
+    def encode(self) -> bytes:
+        credential = self.credential
+        return _dump(
+            {
+                "version": _VERSION,
+                "user": self.user,
+                "mechanism": self.mechanism,
+                "salt": base64.b64encode(credential.salt).decode(),
+                "stored_key": base64.b64encode(credential.stored_key).decode(),
+                "server_key": base64.b64encode(credential.server_key).decode(),
+                "iterations": credential.iterations,
+            }
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlockEntry:
     """`/latest_producer_id_block`: the last allocated block. The next block starts at `first + count`."""
@@ -379,7 +413,7 @@ class SettledSuspectEntry(NamedTuple):
         return _dump({"version": _VERSION, "broker_epoch": self.broker_epoch})
 
 
-SecurityEntry = AclEntry | ClientQuotaEntry
+SecurityEntry = AclEntry | ClientQuotaEntry | ScramCredentialEntry
 
 Entry = (
     BrokerEntry
@@ -404,6 +438,8 @@ def decode_entry(key: str, value: bytes) -> Entry | None:
     try:
         return _decode_entry(key, value)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
+        if key.startswith(SCRAM_PREFIX):  # the value is a secret
+            raise InvalidEntryError(f"{key} does not hold a SCRAM credential") from None
         raise InvalidEntryError(f"{key} holds {value[:200]!r}: {error!r}") from error
 
 
@@ -435,6 +471,8 @@ def _decode_entry(key: str, value: bytes) -> Entry | None:
         return ClientQuotaEntry(QuotaEntity(tuple((t, n) for t, n in quota["entity"])), quota["values"])
     if key.startswith(ACL_PREFIX):
         return _decode_acl(json.loads(value))
+    if key.startswith(SCRAM_PREFIX):
+        return _decode_scram(json.loads(value))
     return _decode_single(key, value)
 
 
@@ -450,6 +488,14 @@ def _decode_acl(value: JsonObject) -> AclEntry:
             PermissionType[value["permission"]],
         )
     )
+
+
+def _decode_scram(value: JsonObject) -> ScramCredentialEntry:
+    salt, stored_key, server_key = (
+        base64.b64decode(value[name], validate=True) for name in ("salt", "stored_key", "server_key")
+    )
+    credential = ScramCredential(salt, stored_key, server_key, int(value["iterations"]))
+    return ScramCredentialEntry(value["user"], value["mechanism"], credential)
 
 
 def _decode_single(key: str, value: bytes) -> Entry | None:

@@ -99,7 +99,7 @@ SERVED_APIS: Final[dict[int, ServedApi]] = {
     # Deviation: quotas are stored and described, but they are not enforced.
     ApiKey.ALTER_CLIENT_QUOTAS: ServedApi(0, 1, TO_CONTROLLER),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ServedApi(0, 0, LOCAL),
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ServedApi(0, 0, LOCAL),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ServedApi(0, 0, TO_CONTROLLER),
     ApiKey.DESCRIBE_QUORUM: ServedApi(0, 2, LOCAL),
     ApiKey.UPDATE_FEATURES: ServedApi(0, 2, TO_CONTROLLER),
     ApiKey.DESCRIBE_CLUSTER: ServedApi(0, 2, LOCAL),

@@ -15,6 +15,7 @@ from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from tidelog.wire.messages.alter_client_quotas import AlterClientQuotasRequest
+    from tidelog.wire.messages.alter_user_scram_credentials import AlterUserScramCredentialsRequest
     from tidelog.wire.messages.create_partitions import CreatePartitionsRequest
     from tidelog.wire.messages.delete_topics import DeleteTopicsRequest
     from tidelog.wire.messages.describe_client_quotas import DescribeClientQuotasRequest
@@ -95,6 +96,21 @@ def _alter_client_quotas(
     )
 
 
+def _alter_user_scram_credentials(
+    version: int, request: AlterUserScramCredentialsRequest, code: ErrorCode, message: str | None
+) -> Message:
+    from tidelog.wire.messages.alter_user_scram_credentials import (
+        AlterUserScramCredentialsResponse,
+        AlterUserScramCredentialsResult,
+    )
+
+    users = dict.fromkeys(deletion.name for deletion in request.deletions)
+    users.update(dict.fromkeys(upsertion.name for upsertion in request.upsertions))
+    return AlterUserScramCredentialsResponse(
+        results=[AlterUserScramCredentialsResult(user, code, message) for user in users]
+    )
+
+
 def _describe_client_quotas(
     version: int, request: DescribeClientQuotasRequest, code: ErrorCode, message: str | None
 ) -> Message:
@@ -109,6 +125,7 @@ _REFUSALS: Final[dict[int, Callable[[int, Any, ErrorCode, str | None], Message]]
     ApiKey.DELETE_TOPICS: _delete_topics,
     ApiKey.ELECT_LEADERS: _elect_leaders,
     ApiKey.ALTER_CLIENT_QUOTAS: _alter_client_quotas,
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: _alter_user_scram_credentials,
     ApiKey.DESCRIBE_CLIENT_QUOTAS: _describe_client_quotas,
 }
 """All other responses have `error_code` and `error_message`."""

@@ -316,6 +316,12 @@ def _describe_topic_partitions(parts: HandlerObjects) -> Handling:
     return Handling(DescribeTopicPartitionsHandler(parts.current_settings, parts.metadata).handle)
 
 
+def _describe_user_scram_credentials(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.describe_user_scram_credentials import DescribeUserScramCredentialsHandler
+
+    return Handling(DescribeUserScramCredentialsHandler(parts.metadata).handle)
+
+
 _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: _fetch,
@@ -340,6 +346,7 @@ _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
     ApiKey.LIST_TRANSACTIONS: _list_transactions,
     ApiKey.LIST_CONFIG_RESOURCES: _list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_user_scram_credentials,
 }
 
 _WITHOUT_OBJECTS: Final[dict[int, str]] = {
@@ -353,7 +360,5 @@ _WITHOUT_OBJECTS: Final[dict[int, str]] = {
     ApiKey.DESCRIBE_DELEGATION_TOKEN: "delegation_tokens",
     ApiKey.SASL_HANDSHAKE: "sasl",
     ApiKey.SASL_AUTHENTICATE: "sasl",
-    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: "sasl",
-    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: "sasl",
 }
 """The modules of the handlers that need no object. Each handler is a function with the name of its API."""

@@ -28,6 +28,7 @@ from tidelog.metadata.entries import (
     IsrChangeEntry,
     PartitionStateEntry,
     ProducerIdBlockEntry,
+    ScramCredentialEntry,
     SecurityEntry,
     SettledSuspectEntry,
     TopicConfigEntry,
@@ -141,6 +142,7 @@ class ClusterState:
         self.broker_configs: dict[str, Mapping[str, str]] = {}
         self.acls: dict[str, AclEntry] = {}
         self.quotas: dict[str, ClientQuotaEntry] = {}
+        self.scram_credentials: dict[str, ScramCredentialEntry] = {}
         # The revision of the last known change of a security entry.
         self.security_revision = 0
         self.isr_changes: dict[str, int] = {}
@@ -177,12 +179,13 @@ class ClusterState:
         return self.topic_configs.get(topic, _NO_CONFIGS)
 
     def security_entry(self, key: str) -> SecurityEntry | None:
-        return self.acls.get(key) or self.quotas.get(key)
+        return self.acls.get(key) or self.quotas.get(key) or self.scram_credentials.get(key)
 
     def security_entries(self) -> Iterator[SecurityEntry]:
         """Yields the entries that brokers need to judge clients."""
         yield from self.acls.values()
         yield from self.quotas.values()
+        yield from self.scram_credentials.values()
 
     def all_partitions(self) -> Iterator[tuple[TopicEntry, int, StoredPartition]]:
         """Yields every partition of an existing topic that has a state."""
@@ -273,6 +276,9 @@ class ClusterState:
             case ClientQuotaEntry():
                 self.quotas[key] = entry
                 self._security_changed(key, mod_revision, changes)
+            case ScramCredentialEntry():
+                self.scram_credentials[key] = entry
+                self._security_changed(key, mod_revision, changes)
             case ProducerIdBlockEntry():
                 self.next_producer_id = entry.first + entry.count
             case FeaturesEntry(levels):
@@ -316,6 +322,7 @@ class ClusterState:
         elif key.startswith(SECURITY_PREFIXES):
             self.acls.pop(key, None)
             self.quotas.pop(key, None)
+            self.scram_credentials.pop(key, None)
             self._security_changed(key, revision, changes)
         else:
             self.isr_changes.pop(key, None)

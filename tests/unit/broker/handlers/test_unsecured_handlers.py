@@ -7,7 +7,6 @@ import pytest
 from brokerlab.in_memory_broker import InMemoryBroker
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages import (
-    alter_user_scram_credentials,
     create_acls,
     create_delegation_token,
     delete_acls,
@@ -42,20 +41,6 @@ def test_no_user_has_scram_credentials(lab: InMemoryBroker) -> None:
 
     assert described() == {}
     assert described("u", "v", "u") == {"u": ErrorCode.DUPLICATE_RESOURCE, "v": ErrorCode.RESOURCE_NOT_FOUND}
-
-
-def test_scram_credentials_are_refused(lab: InMemoryBroker) -> None:
-    request = alter_user_scram_credentials.AlterUserScramCredentialsRequest(
-        deletions=[alter_user_scram_credentials.ScramCredentialDeletion("gone", 1)],
-        upsertions=[
-            alter_user_scram_credentials.ScramCredentialUpsertion("new", 1, 4096, b"salt", b"x" * 32)
-        ],
-    )
-    results = lab.call(request, 0).results
-    assert {result.user: result.error_code for result in results} == {
-        "gone": ErrorCode.RESOURCE_NOT_FOUND,
-        "new": ErrorCode.UNSUPPORTED_SASL_MECHANISM,
-    }
 
 
 def test_delegation_tokens_need_authenticated_connections(lab: InMemoryBroker) -> None:
