@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from confluent_kafka.admin import NewTopic
 from crc32c import crc32c
 
 from brokerlab.broker_process import BrokerProcess
@@ -23,7 +24,8 @@ from tidelog.records.compression import Compression, compress
 ANSWER_TIMEOUT_S: Final = 60.0
 DAY_MS: Final = 86_400_000
 METADATA, PRODUCE, FETCH, LIST_OFFSETS, DESCRIBE_GROUPS, CREATE_TOPICS = 3, 0, 1, 2, 15, 19
-WRITE_TXN_MARKERS, JOIN_GROUP, CONSUMER_GROUP_HEARTBEAT = 27, 11, 68
+WRITE_TXN_MARKERS, JOIN_GROUP, HEARTBEAT, CONSUMER_GROUP_HEARTBEAT = 27, 11, 12, 68
+COORDINATOR_BUSY: Final = (14, 15, 16)
 TARGET: Final = "target"
 """The topic that the attacks may use. It has one partition."""
 
@@ -105,7 +107,7 @@ def _record_of_headers(headers: int) -> bytes:
 def _produce(target: Target, batch: bytes, topic: str = TARGET) -> bytes | str:
     body = struct.pack(">hhii", -1, 1, 30_000, 1) + _string(topic)
     body += struct.pack(">iii", 1, 0, len(batch)) + batch
-    return _ask(target, PRODUCE, 3, body)
+    return _ask(target, PRODUCE, 7, body)  # the first version that may contain zstd
 
 
 def _produce_code(answer: bytes | str) -> str:
@@ -146,7 +148,7 @@ def false_header(target: Target) -> str:
         read = [bytes(m.value() or b"") for m in consume_messages(target.broker.bootstrap, TARGET, 2)]
     except Exception as error:  # noqa: BLE001 - every failure of the reader is a result here
         return f"{', '.join(results)}; readers stop: {type(error).__name__}"
-    whole = "readers go on" if read[:1] == [b"first"] and b"last" in read else f"readers got {read}"
+    whole = "readers go on" if read[:1] == [b"first"] and b"last" in read else f"readers got {read[:3]}"
     return f"{', '.join(results)}; {whole}"
 
 
@@ -160,7 +162,7 @@ def metadata_of_empty_names(target: Target) -> str:
 
 def describe_groups_of_many_ids(target: Target) -> str:
     count = target.count(1_000_000)
-    body = struct.pack(">i", count) + b"".join(struct.pack(">hI", 4, 0x30303030 + n) for n in range(count))
+    body = struct.pack(">i", count) + b"".join(b"\0\5%05x" % n for n in range(count))
     return _outcome(_ask(target, DESCRIBE_GROUPS, 0, body))
 
 
@@ -251,8 +253,24 @@ def incomplete_scrapes(target: Target) -> str:
 # -- groups
 
 
+def _await_coordinator(target: Target, group_id: str) -> None:
+    """Waits until the coordinator of the group has loaded its shard."""
+    until = time.monotonic() + ANSWER_TIMEOUT_S
+    with RawClient(target.broker.bootstrap, ANSWER_TIMEOUT_S) as client:
+        while time.monotonic() < until:
+            answer = client.call("find_coordinator", 4, key_type=0, coordinator_keys=[group_id])
+            heartbeat = request_header(HEARTBEAT, 0, 1, False) + _string(group_id) + struct.pack(">i", 1)
+            client.send_bytes(frame(heartbeat + _string("nobody")))
+            (code,) = struct.unpack_from(">h", client.read_frame(), 4)
+            if not answer.coordinators[0].error_code and code not in COORDINATOR_BUSY:
+                return
+            time.sleep(0.1)
+    raise TimeoutError(f"{group_id} has no coordinator")
+
+
 def join_with_large_metadata(target: Target) -> str:
     members, size = 20, target.count(7_000_000)
+    _await_coordinator(target, "large")
     answered = []
     body = _string("large") + struct.pack(">ii", 30_000, 30_000) + _string("") + _string("consumer")
     body += struct.pack(">i", 1) + _string("range") + struct.pack(">i", size) + bytes(size)
@@ -279,16 +297,23 @@ def _counted(codes: list[int | None]) -> str:
 def expensive_pattern(target: Target) -> str:
     """Subscribes to a pattern of many optional classes, over topics with long names."""
     admin = admin_client(target.broker.bootstrap)
-    from confluent_kafka.admin import NewTopic
-
     topics = [NewTopic(f"{n:03}" + "a" * 240, 1) for n in range(20)]
     for future in admin.create_topics(topics).values():
         future.result(30)
+    _await_coordinator(target, "group")
     body = (
         _compact("group") + _compact("m" * 22) + struct.pack(">i", 0) + b"\0\0" + struct.pack(">i", 300_000)
     )
     body += b"\0" + _compact("[a-z]?" * target.count(990) + "!") + b"\0" + b"\1" + b"\0"
-    return _outcome(_ask(target, CONSUMER_GROUP_HEARTBEAT, 1, body, is_flexible=True))
+    for _ in range(20):  # the coordinator may be about to learn the new topics
+        answer = _ask(target, CONSUMER_GROUP_HEARTBEAT, 1, body, is_flexible=True)
+        if isinstance(answer, str):
+            return answer
+        (code,) = struct.unpack_from(">h", answer, 4 + 1 + 4)
+        if code not in COORDINATOR_BUSY:
+            break
+        time.sleep(0.5)
+    return f"error {code}" if code else "accepted"
 
 
 # -- settings
@@ -296,17 +321,12 @@ def expensive_pattern(target: Target) -> str:
 
 def no_connections(target: Target) -> str:
     """Sets max.connections to 0, then tries to connect again."""
-    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
-
-    entry = ConfigEntry("max.connections", "0", incremental_operation=AlterConfigOpType.SET)
-    resource_ = ConfigResource(ResourceType.BROKER, "", incremental_configs=[entry])
-    admin = admin_client(target.broker.bootstrap)
-    try:
-        for future in admin.incremental_alter_configs([resource_]).values():
-            future.result(10)
-        altered = "accepted"
-    except Exception as error:  # noqa: BLE001 - the broker's refusal is a result here
-        altered = f"refused ({str(error)[:60]})"
+    config = {"name": "max.connections", "config_operation": 0, "value": "0"}
+    resource_ = {"resource_type": 4, "resource_name": "", "configs": [config]}
+    with RawClient(target.broker.bootstrap) as client:
+        answer = client.call("incremental_alter_configs", 1, resources=[resource_], validate_only=False)
+    code = answer.responses[0].error_code
+    altered = f"refused ({code.name})" if code else "accepted"
     try:
         with RawClient(target.broker.bootstrap, 5) as client:
             client.call("api_versions", 0)
