@@ -124,6 +124,7 @@ class InMemoryBroker:
             steps=None,
             listener_name=listener_name,
             route=SimpleNamespace(api_key=key),
+            connection=SimpleNamespace(authentication=None),
         )
         answer = handling.handle(message, cast(RequestContext, context))
         if asyncio.iscoroutine(answer):

@@ -24,6 +24,7 @@ API_KEYS = {
     "join_group": 11,
     "sync_group": 14,
     "sasl_handshake": 17,
+    "sasl_authenticate": 36,
     "api_versions": 18,
     "create_topics": 19,
     "delete_topics": 20,

@@ -58,7 +58,7 @@ def test_a_wrong_setting_is_one_line_that_names_it(start_broker: StartBroker, na
     assert len([line for line in said.splitlines() if name in line]) == 1, said
 
 
-@pytest.mark.parametrize("protocol", ["SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+@pytest.mark.parametrize("protocol", ["SSL", "SASL_SSL"])
 def test_secured_listeners_are_refused_for_now(start_broker: StartBroker, protocol: str) -> None:
     broker = start_broker({"listeners": f"{protocol}://127.0.0.1:{free_port()}"}, start=False)
     assert broker.spawn().wait(30) not in (0, None)

@@ -35,6 +35,7 @@ class SimConnection:
         self.listener_name = LISTENER
         self.peer_host = "simulated"
         self.principal = ANONYMOUS
+        self.gate = None
 
     def close(self) -> None:
         self.is_closed = True

@@ -142,6 +142,10 @@ class Connection(RequestSource):
             and (self._outbox is None or self._outbox.last_progress < time)
         )
 
+    def limit_frames(self, max_request_bytes: int) -> None:
+        """Sets the maximum size of the requests that arrive from now on."""
+        self._frames.max_frame_bytes = max_request_bytes
+
     # -- calls of the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -307,6 +311,10 @@ class Connection(RequestSource):
         if not self.is_closed:
             _log.warning("connection closed", peer=f"{self.peer_host}:{self.peer_port}", reason=reason)
             self.close()
+
+    def finish(self) -> None:
+        self.flush()
+        self.close()
 
     def close(self) -> None:
         self._shut()

@@ -23,10 +23,12 @@ from tidelog.broker.request import (
     Unanswered,
 )
 from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.headers import decode_request_header
+from tidelog.wire.headers import SIZE_BYTES, decode_request_header
+from tidelog.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
 
 if TYPE_CHECKING:
     from tidelog.broker.handlers.wiring import HandlerWiring
+    from tidelog.broker.socket_io import Chunk
     from tidelog.metrics.telemetry import Telemetry
     from tidelog.wire.schema import Message
 
@@ -52,6 +54,24 @@ class _ApiVersionsFallback(Route):
         handling = Handling(lambda *_: api_versions.unsupported_version())
         super().__init__(ApiKey.API_VERSIONS, 0, handling, telemetry)
         self.decode = lambda frame, position: (None, position)
+
+
+class _TokenRoute(Route):
+    """The route of a SASL token without a request header, which follows a SaslHandshake v0. The response is
+    the server's token without a header. A failure has no response.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, handling: Handling, telemetry: Telemetry) -> None:
+        super().__init__(ApiKey.SASL_AUTHENTICATE, 0, handling, telemetry)
+        self.decode = lambda frame, position: (SaslAuthenticateRequest(frame), len(frame))
+
+    def encode_answer(self, context: RequestContext, message: Message | EncodedBody) -> list[Chunk]:
+        assert isinstance(message, SaslAuthenticateResponse)
+        token = bytes(message.auth_bytes)
+        context.answer_bytes = 0 if message.error_code else SIZE_BYTES + len(token)
+        return [] if message.error_code else [len(token).to_bytes(SIZE_BYTES, "big") + token]
 
 
 class RequestObserver(Protocol):
@@ -80,7 +100,13 @@ class Dispatcher:
         """Starts the request in `frame`. Raises MalformedMessageError or ClosedByProtocolError to close the
         connection.
         """
+        gate = connection.gate
+        if gate is not None and gate.takes_raw_tokens:
+            self._dispatch_token(connection, frame)
+            return
         api_key, version, correlation_id, client_id, position = decode_request_header(frame, 0)
+        if gate is not None:
+            gate.check(api_key)
         route = self._routes.get((api_key, version)) or self._new_route(connection, api_key, version)
         if len(frame) > MAX_REQUEST_BYTES and not route.keeps_frame:
             raise ClosedByProtocolError(f"a {route.api_key.name} request of {len(frame)} bytes")
@@ -94,6 +120,11 @@ class Dispatcher:
                     self._handle(connection, context, message)
                 return
         self._handle(connection, context, message)
+
+    def _dispatch_token(self, connection: Connection, frame: memoryview) -> None:
+        route = _TokenRoute(self._handlers.handling(ApiKey.SASL_AUTHENTICATE), self._telemetry)
+        message, _ = route.decode(bytes(frame), 0)
+        self._handle(connection, RequestContext(connection, route, 0, None, connection.last_active), message)
 
     def _handle(self, connection: Connection, context: RequestContext, message: Message) -> None:
         route, steps = context.route, context.steps

@@ -19,6 +19,7 @@ from tidelog.model.brokers import Endpoint
 from tidelog.model.instants import MonotonicMs
 
 if TYPE_CHECKING:
+    from tidelog.broker.authentication import Authenticator
     from tidelog.broker.current_settings import CurrentSettings
     from tidelog.metrics.telemetry import Telemetry
     from tidelog.timing.timer import Timer
@@ -109,7 +110,11 @@ class Listener:
         timer: Timer,
         dispatch: Dispatch,
         limits: ConnectionLimits,
+        authenticator: Authenticator | None = None,
     ) -> None:
+        """Creates a listener that does not listen yet. `authenticator` authenticates its clients with
+        SASL.
+        """
         self.name = endpoint.listener_name
         self.loop = asyncio.get_running_loop()
         self.buffer_pool = BufferPool()
@@ -123,6 +128,7 @@ class Listener:
         self._timer = timer
         self._dispatch = dispatch
         self._limits = limits
+        self._authenticator = authenticator
         self._connections: set[Connection] = set()
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
@@ -153,9 +159,15 @@ class Listener:
         assert self._socket is not None, "bind comes first"
         backlog = max(self._settings.broker.socket_listen_backlog_size, MIN_BACKLOG)
         self._server = await self.loop.create_server(
-            lambda: SocketProtocol(Connection(self, self._dispatch)), sock=self._socket, backlog=backlog
+            lambda: SocketProtocol(self._new_connection()), sock=self._socket, backlog=backlog
         )
         self._watch_idle()
+
+    def _new_connection(self) -> Connection:
+        connection = Connection(self, self._dispatch)
+        if self._authenticator is not None:
+            self._authenticator.guard(connection)
+        return connection
 
     def load(self) -> ConnectionLoad:
         """Returns what the connections have in progress. Any thread may call it."""
@@ -178,6 +190,8 @@ class Listener:
                 "connection refused", peer=f"{connection.peer_host}:{connection.peer_port}", reason=broken
             )
             return False
+        if connection.gate is not None:
+            connection.gate.start_deadline()
         delay_s = self._limits.delay_s(monotonic())
         if delay_s:
             connection.hold_back()
@@ -189,6 +203,8 @@ class Listener:
             self._connections.remove(connection)
             self._limits.forget(connection.peer_host)
             self._telemetry.connection_closed(self.name)
+            if connection.authentication is not None:
+                connection.authentication.end()
 
     def stop_accepting(self) -> None:
         if self._server is not None:

@@ -18,6 +18,7 @@ from tidelog.wire.headers import SIZE_BYTES, response_begin
 if TYPE_CHECKING:
     from tidelog.broker.socket_io import Chunk
     from tidelog.metrics.telemetry import Telemetry
+    from tidelog.model.errors import ErrorCode
     from tidelog.wire.schema import Buffer, Message
 
 
@@ -34,13 +35,71 @@ NO_REPLY: Final = Unanswered.NO_REPLY
 """Returned by a handler whose request wants no answer (Produce with acks=0)."""
 
 
+class Authentication(Protocol):
+    """The authentication of a connection to a SASL listener (`broker/authentication.py`)."""
+
+    @property
+    def mechanism(self) -> str:
+        """The mechanism that the client chose, or ""."""
+        ...
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """The mechanisms that the client may choose."""
+        ...
+
+    @property
+    def is_expecting_token(self) -> bool: ...
+
+    @property
+    def takes_raw_tokens(self) -> bool:
+        """Whether the next frame is a token without a request header."""
+        ...
+
+    @property
+    def failure_delay_s(self) -> float: ...
+
+    def check(self, api_key: int) -> None:
+        """Raises ClosedByProtocolError if a request of this API may not be served now."""
+        ...
+
+    def choose(self, mechanism: str, *, is_raw: bool) -> ErrorCode:
+        """Takes a SaslHandshake and returns the error code of its response."""
+        ...
+
+    def take(self, token: bytes) -> tuple[bytes, int]:
+        """Takes a token. Returns the server's token and the lifetime of the session in ms, or 0. Raises
+        AuthenticationError.
+        """
+        ...
+
+    def start_deadline(self) -> None:
+        """Closes the connection if it is not authenticated in time."""
+        ...
+
+    def end(self) -> None:
+        """Releases what belongs to a connection that has ended."""
+        ...
+
+
 class RequestSource:
     """The part of a connection that its requests use. `Connection` implements it."""
 
-    __slots__ = ("is_closed", "last_active", "listener_name", "loop", "peer_host", "principal")
+    __slots__ = (
+        "authentication",
+        "gate",
+        "is_closed",
+        "last_active",
+        "listener_name",
+        "loop",
+        "peer_host",
+        "principal",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, listener_name: str) -> None:
         self.principal = ANONYMOUS  # changes when the client authenticates
+        self.authentication: Authentication | None = None  # of a connection to a SASL listener
+        self.gate: Authentication | None = None  # set while requests have to be checked
         self.loop = loop
         self.listener_name = listener_name
         self.peer_host = ""
@@ -61,6 +120,10 @@ class RequestSource:
 
     def refuse(self, reason: str) -> None:
         """Closes a connection whose client broke the protocol, and logs the reason."""
+        raise NotImplementedError
+
+    def finish(self) -> None:
+        """Sends the answers that are ready, and closes the connection."""
         raise NotImplementedError
 
     def close(self) -> None:

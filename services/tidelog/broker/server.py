@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
+from tidelog.broker.authentication import Authenticator
 from tidelog.broker.client_fetch_sessions import ClientFetchSessions
 from tidelog.broker.commands import CommandReceiver
 from tidelog.broker.controller_connection import ControllerConnection
@@ -264,6 +265,7 @@ class BrokerServer:
                 self._timer,
                 self._dispatcher.dispatch,
                 limits,
+                self._authenticator(endpoint),
             )
             listener.bind()
             self._listeners.append(listener)
@@ -311,6 +313,12 @@ class BrokerServer:
             threads=settings.broker.num_recovery_threads_per_data_dir,
             now_ms=parts.clock.wall_ms(),
         )
+
+    def _authenticator(self, endpoint: Endpoint) -> Authenticator | None:
+        """Returns what authenticates the clients of a listener with SASL, or None for another protocol."""
+        if not endpoint.security_protocol.startswith("SASL_"):
+            return None
+        return Authenticator(endpoint.listener_name, self._parts.current_settings, self._parts.metadata)
 
     def _view(self) -> BrokerView:
         """Returns the state that the broker's metrics show."""

@@ -84,17 +84,17 @@ class FrameReader:
         "_data",
         "_end",
         "_expects_large",
-        "_max_frame_bytes",
         "_own",
         "_own_filled",
         "_own_frame_end",
         "_pool",
         "_start",
+        "max_frame_bytes",
     )
 
     def __init__(self, pool: BufferPool, max_frame_bytes: int) -> None:
         self._pool = pool
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._own: bytearray | None = None
         self._own_filled = 0
         self._own_frame_end = 0  # 0 while the frame's size is unknown
@@ -135,7 +135,7 @@ class FrameReader:
         start, left = self._start, self._end - self._start
         if left >= SIZE_BYTES:
             (size,) = _unpack_size(self._data, start)  # _checked_size without the call, once per request
-            if not 0 <= size <= self._max_frame_bytes:
+            if not 0 <= size <= self.max_frame_bytes:
                 raise self._invalid_size(size)
             if left >= size + SIZE_BYTES:
                 start += SIZE_BYTES
@@ -168,14 +168,14 @@ class FrameReader:
 
     def _checked_size(self, data: bytearray | memoryview, position: int) -> int:
         size: int = _unpack_size(data, position)[0]
-        if not 0 <= size <= self._max_frame_bytes:
+        if not 0 <= size <= self.max_frame_bytes:
             raise self._invalid_size(size)
         return size
 
     def _invalid_size(self, size: int) -> InvalidFrameSizeError:
         return InvalidFrameSizeError(
-            f"a request of {size} bytes is invalid: the size must be from 0 to {self._max_frame_bytes} bytes "
-            "(socket.request.max.bytes)"
+            f"a request of {size} bytes is invalid: the size must be from 0 to {self.max_frame_bytes} bytes "
+            "(socket.request.max.bytes, or sasl.server.max.receive.size before the authentication)"
         )
 
     def _keep_rest(self) -> None:

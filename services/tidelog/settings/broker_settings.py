@@ -1,25 +1,27 @@
 """All settings of a broker, under Kafka's names and with Kafka's defaults.
 
 A chain of slotted classes declares the settings, one class for each subject: LogSettings,
-CoordinatorSettings, NetworkSettings, ClusterSettings, TracingSettings and, for the rest, BrokerSettings. It
-is a chain because slotted classes cannot be combined. All code uses `BrokerSettings`.
+CoordinatorSettings, NetworkSettings, SaslSettings, ClusterSettings, TracingSettings and, for the rest,
+BrokerSettings. It is a chain because slotted classes cannot be combined. All code uses `BrokerSettings`.
 
-Three defaults differ from Kafka 4.3 on purpose: `node.id` is 1 (Kafka has none); `broker.session.timeout.ms`
-is 6000 (Kafka: 9000), because it is also the duration of the broker's lease;
-`replica.socket.receive.buffer.bytes` is 262144 (Kafka: 65536), because larger reads save a tenth of the CPU
-of replication.
+Five defaults differ from Kafka 4.3 on purpose: `sasl.enabled.mechanisms` and
+`sasl.mechanism.inter.broker.protocol` are SCRAM-SHA-512, because tidelog has no GSSAPI; `node.id` is 1 (Kafka
+has none); `broker.session.timeout.ms` is 6000 (Kafka: 9000), because it is also the duration of the broker's
+lease; `replica.socket.receive.buffer.bytes` is 262144 (Kafka: 65536), because larger reads save a tenth of
+the CPU of replication.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tidelog.settings import other_kafka_settings
 from tidelog.settings.listeners import ListenerPlan, plan_listeners
 from tidelog.settings.network_settings import REPLICA_SELECTORS
+from tidelog.settings.sasl_settings import LISTENER_PREFIX, plan_sasl, split_listener_setting
 from tidelog.settings.setting import (
     CLUSTER_WIDE,
     HIGH,
@@ -43,6 +45,8 @@ from tidelog.settings.setting import (
 from tidelog.settings.tracing_settings import TracingSettings
 
 OFFSETS_COMPRESSION_CODECS = range(5)
+_OF_LISTENERS = ("sasl.", "ssl.", "connections.max.reauth.ms")
+"""The beginnings of the names of settings that a listener may override."""
 _NODE_ID = "node.id"
 _BROKER_ID = "broker.id"
 
@@ -154,6 +158,9 @@ class BrokerSettings(TracingSettings):
     without_effect: tuple[str, ...] = field(default=(), repr=False, compare=False)
     """The names of settings that were given, that Kafka knows and that have no effect here."""
 
+    of_listeners: Mapping[str, Value] = field(default_factory=dict, repr=False, compare=False)
+    """The settings of single listeners, by their names in lower case (`listener.name.NAME.SETTING`)."""
+
     def __post_init__(self) -> None:
         if self.broker_id != self.node_id:
             object.__setattr__(self, "broker_id", self.node_id)
@@ -172,15 +179,20 @@ class BrokerSettings(TracingSettings):
         layers = SettingLayers(static, dynamic_default or {}, dynamic or {})
         values: dict[str, Any] = {}  # each of the type of its field
         without_effect: dict[str, None] = {}
+        of_listeners: dict[str, Value] = {}
         for layer in (layers.static, layers.dynamic_default, layers.dynamic):
             for name, text in layer.items():
                 definition = known_setting(name, text)
-                if definition is None:
+                if definition is not None and name.startswith(LISTENER_PREFIX):
+                    of_listeners[name.lower()] = definition.parse(text)
+                elif definition is None:
                     without_effect[name] = None
                 else:
                     values[definition.attribute] = definition.parse(text)
         _agree_on_node_id(values)
-        settings = cls(**values, layers=layers, without_effect=tuple(without_effect))
+        settings = cls(
+            **values, layers=layers, without_effect=tuple(without_effect), of_listeners=of_listeners
+        )
         check_settings_together(settings)
         return settings
 
@@ -194,6 +206,16 @@ class BrokerSettings(TracingSettings):
         """Returns a value by Kafka's name. Raises KeyError if there is no such setting."""
         value: Value = getattr(self, BROKER_SETTINGS[name].attribute)
         return value
+
+    def listener_value(self, listener_name: str, name: str, mechanism: str = "") -> Value:
+        """Returns the value of a setting for one listener and SASL mechanism: the most specific one that is
+        set.
+        """
+        prefix = f"{LISTENER_PREFIX}{listener_name.lower()}."
+        for specific in (f"{prefix}{mechanism.lower()}.{name}", f"{prefix}{name}"):
+            if specific in self.of_listeners:
+                return self.of_listeners[specific]
+        return self.value_of(name)
 
     def listener_plan(self) -> ListenerPlan:
         """The parsed listeners. `parse` has checked them."""
@@ -214,6 +236,9 @@ def known_setting(name: str, text: str) -> Setting | None:
     definition = BROKER_SETTINGS.get(name)
     if definition is not None:
         return definition
+    of_listener = split_listener_setting(name)
+    if of_listener is not None:
+        return _listener_setting(name, of_listener[2])
     refusal = other_kafka_settings.reason_refused(name)
     if refusal is not None:
         if other_kafka_settings.is_harmless(name, text):
@@ -225,9 +250,17 @@ def known_setting(name: str, text: str) -> Setting | None:
     raise SettingError(name, f"Unknown setting {name}{hint}")
 
 
+def _listener_setting(name: str, base_name: str) -> Setting:
+    """Returns the definition of `listener.name.NAME.<base_name>`. Raises SettingError."""
+    base = BROKER_SETTINGS.get(base_name)
+    if base is None or not base_name.startswith(_OF_LISTENERS):
+        raise SettingError(name, f"{name}: {base_name} cannot be set for one listener")
+    return replace(base, name=name)
+
+
 def check_settings_together(settings: BrokerSettings) -> None:
     """Checks the rules between settings (Kafka's `KafkaConfig.validateValues`)."""
-    plan_listeners(settings)
+    _check_sasl(settings)
     limits = _connection_limits(settings.max_connections_per_ip_overrides)
     request_bytes = settings.socket_request_max_bytes
     checks = (
@@ -288,6 +321,18 @@ def check_settings_together(settings: BrokerSettings) -> None:
     for name, holds, problem in checks:
         if not holds:
             raise SettingError(name, f"{name}: {problem}")
+
+
+def _check_sasl(settings: BrokerSettings) -> None:
+    plan = plan_listeners(settings)
+    for endpoint in plan.bind:
+        if endpoint.security_protocol.startswith("SASL_"):
+            plan_sasl(endpoint.listener_name, settings.listener_value)
+    names = {endpoint.listener_name for endpoint in plan.bind}
+    for name in settings.of_listeners:
+        of_listener = split_listener_setting(name)
+        if of_listener is not None and of_listener[0] not in names:
+            raise SettingError(name, f"{name}: there is no listener {of_listener[0]} in listeners")
 
 
 def _agree_on_node_id(values: dict[str, Any]) -> None:  # each of the type of its field

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.settings.network_settings import NetworkSettings
+from tidelog.settings.sasl_settings import SaslSettings
 from tidelog.settings.setting import (
     HIGH,
     LOW,
@@ -34,7 +34,7 @@ def host_and_port(value: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
-class ClusterSettings(NetworkSettings):
+class ClusterSettings(SaslSettings):
     """`tidelog.etcd.*`, `tidelog.rpc.*` and the controlled shutdown. A base class of BrokerSettings."""
 
     # --- etcd ---

@@ -20,7 +20,7 @@ from tidelog.settings.setting import SettingError
 MAX_PORT = 65_535
 _ENDPOINT = re.compile(r"([^:/]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]/]*)):([0-9]+)")
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
-_SUPPORTED_PROTOCOLS = frozenset({"PLAINTEXT"})
+_SUPPORTED_PROTOCOLS = frozenset({"PLAINTEXT", "SASL_PLAINTEXT"})
 
 
 class ListenerPlan(NamedTuple):
@@ -100,7 +100,7 @@ def _endpoints(setting_name: str, texts: Iterable[str], protocols: dict[str, str
             raise SettingError(
                 setting_name,
                 f"{setting_name}: the protocol of {listener_name} is {protocol}, "
-                "but only PLAINTEXT is supported",
+                f"but only {' and '.join(sorted(_SUPPORTED_PROTOCOLS))} are supported",
             )
         if listener_name in endpoints:
             raise SettingError(setting_name, f"{setting_name}: there are two listeners named {listener_name}")

@@ -50,6 +50,7 @@ _WITHOUT_EFFECT: dict[str, str] = {
     "num.network.threads": _THREADS,
     "num.replica.alter.log.dirs.threads": "replicas are not moved between directories yet",
     "process.roles": _KRAFT,
+    "sasl.mechanism.controller.protocol": _KRAFT,
     "producer.purgatory.purge.interval.requests": _PURGE,
     "remote.": _TIERED,
     "server.max.startup.time.ms": _KRAFT,
@@ -63,7 +64,7 @@ _WITHOUT_EFFECT: dict[str, str] = {
 }
 
 _TLS = "TLS is not supported yet; listeners must be PLAINTEXT"
-_SASL = "SASL is not supported yet; listeners must be PLAINTEXT"
+_SASL = "this part of SASL is not supported yet"
 _JAVA = "it names a Java class, which cannot be loaded"
 
 _REFUSED: dict[str, str] = {
@@ -71,16 +72,17 @@ _REFUSED: dict[str, str] = {
     "authorizer.class.name": "authorization is not supported yet",
     "client.quota.callback.class": _JAVA,
     "config.providers": "values cannot be taken from configuration providers",
-    "connection.failed.authentication.delay.ms": _SASL,
-    "connections.max.reauth.ms": _SASL,
     "cordoned.log.dirs": "data directories cannot be cordoned yet",
     "create.topic.policy.class.name": _JAVA,
     "delegation.token.": "delegation tokens are not supported yet",
     "early.start.listeners": "authorization is not supported yet",
-    "listener.name.": "settings of one listener are not supported yet",
     "principal.builder.class": _JAVA,
     "remote.log.storage.system.enable": _TIERED,
-    "sasl.": _SASL,
+    "sasl.client.callback.handler.class": _JAVA,
+    "sasl.kerberos.": "tidelog has no GSSAPI",
+    "sasl.login.": _SASL,
+    "sasl.oauthbearer.": _SASL,
+    "sasl.server.callback.handler.class": _JAVA,
     "security.providers": _JAVA,
     "ssl.": _TLS,
     "super.users": "authorization is not supported yet",
@@ -88,7 +90,6 @@ _REFUSED: dict[str, str] = {
 
 # The values that turn off a setting that is refused otherwise.
 _HARMLESS_VALUES: dict[str, frozenset[str]] = {
-    "connections.max.reauth.ms": frozenset({"0"}),
     "remote.log.storage.system.enable": frozenset({"false"}),
 }
 

@@ -327,9 +327,11 @@ def optional_string(
     return cast("str | None", _field(SettingType.STRING, None, importance, doc, rules, mode))
 
 
-def optional_password(importance: Importance, doc: str, *rules: Rule) -> str | None:
+def optional_password(
+    importance: Importance, doc: str, *rules: Rule, mode: UpdateMode = READ_ONLY
+) -> str | None:
     """Defines a PASSWORD that may be unset. Its value is a `Password`, whose text `reveal` returns."""
-    return cast("str | None", _field(SettingType.PASSWORD, None, importance, doc, rules, READ_ONLY))
+    return cast("str | None", _field(SettingType.PASSWORD, None, importance, doc, rules, mode))
 
 
 def strings(

@@ -113,7 +113,6 @@ def test_a_file_for_kafka_is_accepted_and_ignored_settings_are_named() -> None:
             "controller.quorum.voters": "7@localhost:9093",
             "num.network.threads": "3",
             "group.share.max.size": "10",
-            "connections.max.reauth.ms": "0",
             "authorizer.class.name": "",
         }
     )
@@ -123,7 +122,6 @@ def test_a_file_for_kafka_is_accepted_and_ignored_settings_are_named() -> None:
         "controller.quorum.voters",
         "num.network.threads",
         "group.share.max.size",
-        "connections.max.reauth.ms",
         "authorizer.class.name",
     }
 

@@ -23,6 +23,8 @@ KAFKA: dict[str, dict[str, Any]] = json.loads(Path(__file__).with_name("kafka_se
 # The settings that differ on purpose, with their values here.
 OTHER_DEFAULTS = {
     "node.id": 1,
+    "sasl.enabled.mechanisms": ("SCRAM-SHA-512",),  # tidelog has no GSSAPI
+    "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
     "broker.session.timeout.ms": 6000,
     "replica.socket.receive.buffer.bytes": 262144,
 }
@@ -33,6 +35,7 @@ OWN_BROKER_SETTINGS = {
     "leader.imbalance.per.broker.percentage",  # in Kafka before 4.0
     "leader.replication.throttled.rate",
     "replica.lag.max.messages",  # in Kafka before 0.9
+    "tidelog.authentication.timeout.ms",
     "tidelog.connection.max.in.flight.requests",
     "tidelog.etcd.endpoints",
     "tidelog.etcd.password",

@@ -12,6 +12,7 @@ from brokerlab.in_memory_broker import InMemoryBroker
 from tidelog.broker.handlers.metadata import MAX_ANSWER_BYTES, MAX_ANSWERS, MetadataAnswers
 from tidelog.broker.request import EncodedBody, RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.principal import ANONYMOUS
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_topics import CreatableTopicResult, CreateTopicsResponse
@@ -25,7 +26,12 @@ def handle(lab: InMemoryBroker, *names: str, listener_name: str = "PLAINTEXT", *
     request = MetadataRequest(topics=topics, **{"allow_auto_topic_creation": False, **fields})
     route = SimpleNamespace(encode=codec.response_encoder(ApiKey.METADATA, VERSION))
     context = SimpleNamespace(
-        api_version=VERSION, listener_name=listener_name, route=route, client_id="test", host="127.0.0.1"
+        api_version=VERSION,
+        listener_name=listener_name,
+        principal=ANONYMOUS,
+        route=route,
+        client_id="test",
+        host="127.0.0.1",
     )
     return lab.handle(ApiKey.METADATA, request, cast(RequestContext, context))
 
@@ -67,7 +73,9 @@ def test_by_topic_id(lab: InMemoryBroker) -> None:
     asked = [MetadataRequestTopic(name=None, topic_id=named) for named in (topic_id, uuid.UUID(int=7))]
     request = MetadataRequest(topics=asked, allow_auto_topic_creation=True)
     route = SimpleNamespace(encode=codec.response_encoder(ApiKey.METADATA, VERSION))
-    context = SimpleNamespace(api_version=VERSION, listener_name="PLAINTEXT", route=route)
+    context = SimpleNamespace(
+        api_version=VERSION, listener_name="PLAINTEXT", principal=ANONYMOUS, route=route
+    )
     topics = decoded(lab.handle(ApiKey.METADATA, request, cast(RequestContext, context))).topics
     assert [(topic.name, topic.error_code) for topic in topics] == [
         ("a", 0),

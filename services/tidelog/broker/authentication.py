@@ -1,0 +1,332 @@
+"""Authentication of the connections of SASL listeners, before they may send other requests.
+
+A connection goes through the phases of this table. Each connection has its own `ConnectionAuthentication`;
+the connections of a listener share an `Authenticator`.
+
+| phase | requests that are served | next phase |
+|---|---|---|
+| `HANDSHAKE` | ApiVersions, SaslHandshake | `TOKENS` after a handshake with an enabled mechanism |
+| `TOKENS` | SaslAuthenticate | `DONE` after the last token, `FAILED` after a false one |
+| `DONE` | all; SaslHandshake only if the session may expire (KIP-368) | `TOKENS` after another handshake |
+| `FAILED` | none; the connection is closed after the delayed response | |
+
+A connection that authenticates again also sends other requests until its session expires.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from enum import Enum
+from time import monotonic
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+import structlog
+
+from tidelog.broker.connection import ClosedByProtocolError
+from tidelog.metadata.entries import scram_credential_key
+from tidelog.model.errors import ErrorCode
+from tidelog.model.principal import Principal, user_principal
+from tidelog.sasl import PLAIN, AuthenticationError
+from tidelog.sasl.plain import PlainLogin, user_of
+from tidelog.sasl.scram import (
+    MECHANISM_BY_NAME,
+    ClientFirst,
+    ScramMechanism,
+    ServerExchange,
+    decoy_credential,
+)
+from tidelog.settings.sasl_settings import MIN_RECEIVE_BYTES, plan_sasl
+from tidelog.wire.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from tidelog.broker.connection import Connection
+    from tidelog.broker.current_settings import CurrentSettings
+    from tidelog.broker.metadata_view import MetadataView
+    from tidelog.settings.broker_settings import BrokerSettings
+
+NONCE_BYTES: Final = 24
+MIN_REAUTHENTICATION_INTERVAL_S: Final = 1.0
+"""A connection may authenticate again once per second (KIP-368)."""
+
+_log = structlog.get_logger(__name__)
+
+
+class Login(NamedTuple):
+    """The result of a complete exchange. `lifetime_ms` is the rest of the credential's own lifetime, or None
+    if it has no end.
+    """
+
+    principal: Principal
+    lifetime_ms: int | None = None
+
+
+class Step(NamedTuple):
+    """The answer to a client's token, and the login if it was the last token."""
+
+    token: bytes
+    login: Login | None = None
+
+
+class TokenExchange(Protocol):
+    """The server's side of one exchange of a mechanism."""
+
+    def take(self, token: bytes) -> Step:
+        """Returns the next step. Raises AuthenticationError."""
+        ...
+
+
+class _PlainExchange:
+    def __init__(self, authenticator: Authenticator) -> None:
+        self._authenticator = authenticator
+
+    def take(self, token: bytes) -> Step:
+        user = user_of(PlainLogin.parse(token), self._authenticator.plan.plain_passwords)
+        return Step(b"", Login(user_principal(user)))
+
+
+class _ScramExchange:
+    def __init__(self, authenticator: Authenticator, mechanism: ScramMechanism) -> None:
+        self._authenticator = authenticator
+        self._mechanism = mechanism
+        self._exchange: ServerExchange | None = None
+        self._user = ""
+
+    def take(self, token: bytes) -> Step:
+        if self._exchange is None:
+            return self._begin(ClientFirst.parse(token))
+        return Step(self._exchange.finish(token), Login(user_principal(self._user)))
+
+    def _begin(self, first: ClientFirst) -> Step:
+        if first.authorization_id not in ("", first.user):
+            raise AuthenticationError("the client requested another authorization id than its own user name")
+        if first.is_token:
+            raise AuthenticationError("delegation tokens are not supported yet")
+        mechanism, authenticator = self._mechanism, self._authenticator
+        entry = authenticator.metadata.security.scram_credentials.get(
+            scram_credential_key(mechanism.name, first.user)
+        )
+        credential = (
+            decoy_credential(mechanism, first.user, authenticator.decoy_secret())
+            if entry is None
+            else entry.credential
+        )
+        self._user = first.user
+        self._exchange = ServerExchange(
+            mechanism, first, credential, secrets.token_urlsafe(NONCE_BYTES), is_known=entry is not None
+        )
+        return Step(self._exchange.server_first)
+
+
+class Authenticator:
+    """The authentication of one listener's clients, as the current settings require it."""
+
+    def __init__(self, listener_name: str, settings: CurrentSettings, metadata: MetadataView) -> None:
+        self.listener_name = listener_name
+        self.metadata = metadata
+        self._settings = settings
+        self._random_secret = secrets.token_bytes(32)
+        self.plan = plan_sasl(listener_name, settings.broker.listener_value)
+        settings.observe(self._settings_changed)
+
+    @property
+    def settings(self) -> BrokerSettings:
+        return self._settings.broker
+
+    def guard(self, connection: Connection) -> None:
+        """Lets a new connection send nothing but the requests of its authentication."""
+        connection.authentication = connection.gate = ConnectionAuthentication(self, connection)
+        connection.limit_frames(max(self.settings.sasl_server_max_receive_size, MIN_RECEIVE_BYTES))
+
+    def exchange(self, mechanism: str) -> TokenExchange:
+        """Returns a new exchange of an enabled mechanism."""
+        if mechanism == PLAIN:
+            return _PlainExchange(self)
+        return _ScramExchange(self, MECHANISM_BY_NAME[mechanism])
+
+    def decoy_secret(self) -> bytes:
+        """Returns the secret from which the salts of unknown users follow. All brokers take it from the same
+        credential, so a client cannot compare the answers of two brokers.
+        """
+        credentials = self.metadata.security.scram_credentials
+        return credentials[min(credentials)].credential.server_key if credentials else self._random_secret
+
+    def _settings_changed(self, settings: BrokerSettings) -> None:
+        self.plan = plan_sasl(self.listener_name, settings.listener_value)
+
+
+class Phase(Enum):
+    HANDSHAKE = "handshake"
+    TOKENS = "tokens"
+    DONE = "done"
+    FAILED = "failed"
+
+
+_BEFORE_LOGIN: Final = {
+    Phase.HANDSHAKE: frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE}),
+    Phase.TOKENS: frozenset({ApiKey.SASL_AUTHENTICATE}),
+    Phase.FAILED: frozenset[ApiKey](),
+}
+_OF_SASL: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})
+
+
+class ConnectionAuthentication:
+    """The authentication of one connection. While it is the connection's `gate`, it checks every request."""
+
+    __slots__ = (
+        "_authenticator",
+        "_connection",
+        "_deadline",
+        "_exchange",
+        "_expires_at_s",
+        "_is_raw",
+        "_logged_in_at_s",
+        "_login",
+        "mechanism",
+        "phase",
+    )
+
+    def __init__(self, authenticator: Authenticator, connection: Connection) -> None:
+        self._authenticator = authenticator
+        self._connection = connection
+        self._deadline: asyncio.TimerHandle | None = None
+        self._exchange: TokenExchange | None = None
+        self._expires_at_s: float | None = None  # of the monotonic clock; None without an end
+        self._is_raw = False
+        self._login: Login | None = None
+        self._logged_in_at_s = 0.0
+        self.mechanism = ""
+        self.phase = Phase.HANDSHAKE
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """The enabled mechanisms of the listener."""
+        return self._authenticator.plan.mechanisms
+
+    @property
+    def is_expecting_token(self) -> bool:
+        return self.phase is Phase.TOKENS
+
+    @property
+    def takes_raw_tokens(self) -> bool:
+        """Whether the next frame is a token without a request header: after a SaslHandshake v0."""
+        return self._is_raw and self.phase is Phase.TOKENS
+
+    @property
+    def failure_delay_s(self) -> float:
+        return self._authenticator.settings.connection_failed_authentication_delay_ms / 1000
+
+    def start_deadline(self) -> None:
+        """Closes the connection if it is not authenticated in time."""
+        timeout_ms = self._authenticator.settings.tidelog_authentication_timeout_ms
+        self._deadline = self._connection.loop.call_later(timeout_ms / 1000, self._timed_out)
+
+    def end(self) -> None:
+        """Releases what belongs to a connection that has ended."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def check(self, api_key: int) -> None:
+        """Raises ClosedByProtocolError if a request of this API may not be served now."""
+        if self._login is None:
+            if api_key not in _BEFORE_LOGIN[self.phase]:
+                raise ClosedByProtocolError(f"a request of API {api_key} before the authentication")
+        elif self.phase is Phase.FAILED:
+            raise ClosedByProtocolError(f"a request of API {api_key} after a failed authentication")
+        elif self._expires_at_s is not None and monotonic() > self._expires_at_s and api_key not in _OF_SASL:
+            raise ClosedByProtocolError("the session has expired, and the client did not authenticate again")
+
+    def choose(self, mechanism: str, *, is_raw: bool) -> ErrorCode:
+        """Takes a SaslHandshake. Returns NONE, or the error of the response. After
+        UNSUPPORTED_SASL_MECHANISM and SASL_AUTHENTICATION_FAILED, the connection must be closed.
+        """
+        if self.phase is Phase.DONE:
+            if self._expires_at_s is None:
+                return ErrorCode.ILLEGAL_SASL_STATE
+            if mechanism != self.mechanism or is_raw:
+                return self._fail("a client must authenticate again with the same mechanism")
+            if monotonic() - self._logged_in_at_s < MIN_REAUTHENTICATION_INTERVAL_S:
+                return self._fail("a client authenticated again within a second")
+        elif self.phase is not Phase.HANDSHAKE:
+            return ErrorCode.ILLEGAL_SASL_STATE
+        elif mechanism not in self.mechanisms:
+            self._fail(f"the mechanism {mechanism[:40]!r} is not enabled")
+            return ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        self.mechanism = mechanism
+        self.phase = Phase.TOKENS
+        self._is_raw = is_raw
+        self._exchange = self._authenticator.exchange(mechanism)
+        return ErrorCode.NONE
+
+    def take(self, token: bytes) -> tuple[bytes, int]:
+        """Takes a client's token. Returns the answer and the lifetime of the session in ms (0 while the
+        exchange continues, or if the session has no end). Raises AuthenticationError after a false token; the
+        connection must then be closed.
+        """
+        exchange = self._exchange
+        assert exchange is not None, "choose comes first"
+        try:
+            answer, login = exchange.take(token)
+            if login is not None:
+                return answer, self._succeed(login)
+        except AuthenticationError as error:
+            self._fail(str(error))
+            raise
+        return answer, 0
+
+    def _succeed(self, login: Login) -> int:
+        before = self._login
+        if before is not None and before.principal != login.principal:
+            raise AuthenticationError("a client must authenticate again as the same principal")
+        self._exchange = None
+        self.phase = Phase.DONE
+        self._login = login
+        self._logged_in_at_s = monotonic()
+        max_ms = self._authenticator.plan.max_reauth_ms.get(self.mechanism, 0)
+        limits_ms = [limit for limit in (max_ms or None, login.lifetime_ms) if limit is not None]
+        lifetime_ms = max(min(limits_ms), 1) if limits_ms else 0
+        self._expires_at_s = self._logged_in_at_s + lifetime_ms / 1000 if max_ms else None
+        connection = self._connection
+        connection.principal = login.principal
+        if before is None:
+            self.end()
+            connection.limit_frames(connection.listener.max_request_bytes)
+        connection.gate = None if self._expires_at_s is None else self
+        self._report(None)
+        return lifetime_ms
+
+    def _fail(self, reason: str) -> ErrorCode:
+        self._exchange = None
+        self.phase = Phase.FAILED
+        self._connection.gate = self
+        self._report(reason)
+        return ErrorCode.SASL_AUTHENTICATION_FAILED
+
+    def _timed_out(self) -> None:
+        self._deadline = None
+        if self._login is None and self.phase is not Phase.FAILED:
+            self._report("it was not complete within tidelog.authentication.timeout.ms")
+            self._connection.close()
+
+    def _report(self, failure: str | None) -> None:
+        """Reports a login or its failure. This is the only place that does."""
+        connection = self._connection
+        peer = f"{connection.peer_host}:{connection.peer_port}"
+        listener = self._authenticator.listener_name
+        if failure is None:
+            _log.debug(
+                "client authenticated",
+                peer=peer,
+                listener=listener,
+                mechanism=self.mechanism,
+                principal=connection.principal,
+            )
+        else:
+            _log.warning(
+                "authentication failed",
+                peer=peer,
+                listener=listener,
+                mechanism=self.mechanism,
+                reason=failure,
+            )

@@ -1,0 +1,158 @@
+"""Broker settings of SASL, and the plan of a listener's authentication that follows from them.
+
+`listener.name.NAME.SETTING` overrides a setting for one listener, and `listener.name.NAME.MECHANISM.SETTING`
+for one mechanism of it. NAME and MECHANISM are in lower case, as in Kafka.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from tidelog.sasl import MECHANISMS, PLAIN
+from tidelog.sasl.jaas import JaasError, LoginModule, parse_jaas
+from tidelog.settings.network_settings import NetworkSettings
+from tidelog.settings.setting import (
+    LOW,
+    MEDIUM,
+    PER_BROKER,
+    Password,
+    SettingError,
+    Value,
+    at_least,
+    integer,
+    long,
+    optional_password,
+    string,
+    strings,
+)
+
+LISTENER_PREFIX: Final = "listener.name."
+JAAS_CONFIG: Final = "sasl.jaas.config"
+ENABLED_MECHANISMS: Final = "sasl.enabled.mechanisms"
+MAX_REAUTH_MS: Final = "connections.max.reauth.ms"
+SERVED_MECHANISMS: Final = tuple(name for name in MECHANISMS if name != "OAUTHBEARER")
+MIN_RECEIVE_BYTES: Final = 1024
+"""A frame of a SASL exchange may be this long, whatever sasl.server.max.receive.size is."""
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
+class SaslSettings(NetworkSettings):
+    """The settings of SASL. A base class of BrokerSettings."""
+
+    # --- SASL ---
+    sasl_enabled_mechanisms: tuple[str, ...] = strings(
+        ("SCRAM-SHA-512",),
+        MEDIUM,
+        "SASL mechanisms that clients may use: " + ", ".join(SERVED_MECHANISMS) + ".",
+        mode=PER_BROKER,
+    )
+    sasl_mechanism_inter_broker_protocol: str = string(
+        "SCRAM-SHA-512",
+        MEDIUM,
+        "SASL mechanism with which brokers log in to each other.",
+        mode=PER_BROKER,
+    )
+    sasl_jaas_config: str | None = optional_password(
+        MEDIUM,
+        'Login module with options, in the syntax of JAAS. For PLAIN, user_NAME="PASSWORD" admits a user; '
+        "username and password are the broker's own login at other brokers.",
+        mode=PER_BROKER,
+    )
+    sasl_server_max_receive_size: int = integer(
+        524_288, MEDIUM, "Maximum size in bytes of a request before the connection is authenticated."
+    )
+    connections_max_reauth_ms: int = long(
+        0,
+        MEDIUM,
+        "Time after which a connection must authenticate again (KIP-368). The broker closes a connection "
+        "that does not. 0 never requires it.",
+    )
+    connection_failed_authentication_delay_ms: int = integer(
+        100,
+        LOW,
+        "Time that the broker waits before it answers a failed authentication and closes the connection.",
+        at_least(0),
+    )
+    tidelog_authentication_timeout_ms: int = integer(
+        10_000,
+        MEDIUM,
+        "Time within which a new connection to a SASL listener must be authenticated.",
+        at_least(1),
+    )
+
+
+class SaslPlan(NamedTuple):
+    """The mechanisms of one listener. `max_reauth_ms` is by mechanism, and 0 means no limit."""
+
+    mechanisms: tuple[str, ...]
+    plain_passwords: Mapping[str, str]
+    max_reauth_ms: Mapping[str, int]
+
+    def __repr__(self) -> str:
+        return f"SaslPlan({self.mechanisms})"
+
+
+ListenerValue = Callable[[str, str, str], Value]
+"""Returns the value of a setting for a listener and mechanism: `BrokerSettings.listener_value`."""
+
+
+def plan_sasl(listener_name: str, value_for: ListenerValue) -> SaslPlan:
+    """Returns the plan of a listener whose protocol is SASL_PLAINTEXT or SASL_SSL. Raises SettingError."""
+    mechanisms = value_for(listener_name, ENABLED_MECHANISMS, "")
+    assert isinstance(mechanisms, tuple)
+    if not mechanisms:
+        raise SettingError(ENABLED_MECHANISMS, f"{ENABLED_MECHANISMS}: {listener_name} has no mechanism")
+    for mechanism in mechanisms:
+        if mechanism not in SERVED_MECHANISMS:
+            raise SettingError(
+                ENABLED_MECHANISMS,
+                f"{ENABLED_MECHANISMS}: {mechanism} is not supported; "
+                f"there are {', '.join(SERVED_MECHANISMS)}",
+            )
+    passwords: Mapping[str, str] = {}
+    if PLAIN in mechanisms:
+        module = login_module(listener_name, PLAIN, value_for)
+        if module is None:
+            name = _name(listener_name, PLAIN, JAAS_CONFIG)
+            raise SettingError(
+                name, f'{name}: PLAIN is enabled, so this must name its users (user_NAME="PASSWORD")'
+            )
+        passwords = module.user_passwords
+    max_reauth_ms: dict[str, int] = {}
+    for mechanism in mechanisms:
+        limit = value_for(listener_name, MAX_REAUTH_MS, mechanism)
+        assert isinstance(limit, int)
+        max_reauth_ms[mechanism] = max(limit, 0)
+    return SaslPlan(mechanisms, passwords, max_reauth_ms)
+
+
+def login_module(listener_name: str, mechanism: str, value_for: ListenerValue) -> LoginModule | None:
+    """Returns the login module of a listener's mechanism, or None if none is set. Raises SettingError."""
+    text = value_for(listener_name, JAAS_CONFIG, mechanism)
+    if text is None:
+        return None
+    assert isinstance(text, Password)
+    try:
+        return parse_jaas(text.reveal())
+    except JaasError as error:
+        name = _name(listener_name, mechanism, JAAS_CONFIG)
+        raise SettingError(name, f"{name}: {error}") from None
+
+
+def _name(listener_name: str, mechanism: str, setting_name: str) -> str:
+    return f"{LISTENER_PREFIX}{listener_name.lower()}.{mechanism.lower()}.{setting_name}"
+
+
+def split_listener_setting(name: str) -> tuple[str, str, str] | None:
+    """Returns the listener, the mechanism (or "") and the setting of `listener.name.NAME...`, both names in
+    capitals. Returns None for another name.
+    """
+    if not name.startswith(LISTENER_PREFIX):
+        return None
+    listener_name, _, rest = name.removeprefix(LISTENER_PREFIX).partition(".")
+    for mechanism in MECHANISMS:
+        if rest.startswith(mechanism.lower() + "."):
+            return listener_name.upper(), mechanism, rest[len(mechanism) + 1 :]
+    return listener_name.upper(), "", rest

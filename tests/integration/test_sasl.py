@@ -1,0 +1,346 @@
+"""Clients log in to a SASL_PLAINTEXT listener, and nothing else is served before."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaError, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from kafka import KafkaConsumer as KafkaPythonConsumer
+from kafka import KafkaProducer as KafkaPythonProducer
+
+from brokerlab.broker_process import BrokerProcess, free_port
+from brokerlab.clients import poll_messages
+from brokerlab.raw_client import RawClient
+from tidelog.model.errors import ErrorCode
+from tidelog.sasl.scram import MECHANISM_BY_NAME, ClientExchange
+
+PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+USER, PASSWORD = "alice", "alice's secret, with = and ü"
+DELAY_MS = 300
+TIMEOUT_MS = 3_000
+WAIT_S = 20.0
+
+
+class SecuredBroker:
+    """A broker with an open listener for its administrator and a secured one for clients."""
+
+    def __init__(self, process: BrokerProcess, port: int) -> None:
+        self.process = process
+        self.admin = AdminClient({"bootstrap.servers": process.bootstrap})
+        self.bootstrap = f"127.0.0.1:{port}"
+
+    def add_user(self, user: str, password: str) -> None:
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            change = UserScramCredentialUpsertion(
+                user, ScramCredentialInfo(mechanism, 4096), password.encode()
+            )
+            for future in self.admin.alter_user_scram_credentials([change]).values():
+                future.result(WAIT_S)
+
+    def delete_user(self, user: str) -> None:
+        for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512):
+            deletion = UserScramCredentialDeletion(user, mechanism)
+            for future in self.admin.alter_user_scram_credentials([deletion]).values():
+                future.result(WAIT_S)
+
+    def client(self) -> RawClient:
+        return RawClient(self.bootstrap)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]:
+    port = free_port()
+    open_port = free_port()
+    users = f'user_{USER}="{PASSWORD}"'
+    directory = tmp_path_factory.mktemp("secured")
+    process = BrokerProcess(
+        directory / "data",
+        directory / "broker.log",
+        port=open_port,
+        settings={
+            "listeners": f"PLAINTEXT://127.0.0.1:{open_port},CLIENTS://127.0.0.1:{port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CLIENTS:SASL_PLAINTEXT",
+            "listener.name.clients.sasl.enabled.mechanisms": ",".join(MECHANISMS),
+            "listener.name.clients.plain.sasl.jaas.config": f"{PLAIN_MODULE} required {users};",
+            "listener.name.clients.scram-sha-256.connections.max.reauth.ms": "1500",
+            "connection.failed.authentication.delay.ms": str(DELAY_MS),
+            "tidelog.authentication.timeout.ms": str(TIMEOUT_MS),
+        },
+    )
+    process.start()
+    broker = SecuredBroker(process, port)
+    broker.add_user(USER, PASSWORD)
+    try:
+        yield broker
+    finally:
+        process.stop()
+
+
+def _librdkafka(broker: SecuredBroker, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": broker.bootstrap,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": USER,
+        "sasl.password": password,
+        "log_level": 0,
+    }
+
+
+def _kafka_python(broker: SecuredBroker, mechanism: str, password: str = PASSWORD) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": broker.bootstrap,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": USER,
+        "sasl_plain_password": password,
+    }
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka_produces_and_consumes(secured: SecuredBroker, mechanism: str) -> None:
+    topic = f"librdkafka-{mechanism}"
+    producer = Producer(_librdkafka(secured, mechanism))
+    producer.produce(topic, b"value")
+    assert producer.flush(WAIT_S) == 0
+    consumer = Consumer(
+        {**_librdkafka(secured, mechanism), "group.id": topic, "auto.offset.reset": "earliest"}
+    )
+    try:
+        consumer.subscribe([topic])
+        (message,) = poll_messages(consumer, 1)
+        assert message.value() == b"value"
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_kafka_python_produces_and_consumes(secured: SecuredBroker, mechanism: str) -> None:
+    topic = f"kafka-python-{mechanism}"
+    with KafkaPythonProducer(**_kafka_python(secured, mechanism)) as producer:
+        producer.send(topic, b"value").get(WAIT_S)
+    consumer = KafkaPythonConsumer(
+        topic, auto_offset_reset="earliest", consumer_timeout_ms=10_000, **_kafka_python(secured, mechanism)
+    )
+    try:
+        assert next(iter(consumer)).value == b"value"
+    finally:
+        consumer.close()
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_aiokafka_produces_and_consumes(secured: SecuredBroker, mechanism: str) -> None:
+    topic = f"aiokafka-{mechanism}"
+
+    async def exchange() -> bytes:
+        settings = _kafka_python(secured, mechanism)
+        async with AIOKafkaProducer(**settings) as producer:
+            await producer.send_and_wait(topic, b"value")
+        async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **settings) as consumer:
+            value = (await asyncio.wait_for(consumer.getone(), WAIT_S)).value
+            assert isinstance(value, bytes)
+            return value
+
+    assert asyncio.run(exchange()) == b"value"
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_librdkafka_learns_that_its_password_is_wrong(secured: SecuredBroker, mechanism: str) -> None:
+    errors: list[KafkaError] = []
+    producer = Producer({**_librdkafka(secured, mechanism, "wrong"), "error_cb": errors.append})
+    deadline = time.monotonic() + WAIT_S
+    while time.monotonic() < deadline and not errors:
+        producer.poll(0.1)
+    assert errors[0].code() == KafkaError._AUTHENTICATION
+
+
+# -- over a raw socket
+
+
+def _handshake(client: RawClient, mechanism: str, version: int = 1) -> int:
+    answer = client.call("sasl_handshake", version, mechanism=mechanism)
+    assert set(answer.mechanisms) == set(MECHANISMS)
+    return int(answer.error_code)
+
+
+def _authenticate(client: RawClient, token: bytes) -> Any:
+    return client.call("sasl_authenticate", 2, auth_bytes=token)
+
+
+def _log_in(client: RawClient, mechanism: str, user: str = USER, password: str = PASSWORD) -> Any:
+    """Returns the last response of the exchange."""
+    assert _handshake(client, mechanism) == 0
+    if mechanism == "PLAIN":
+        return _authenticate(client, f"\0{user}\0{password}".encode())
+    exchange = ClientExchange(MECHANISM_BY_NAME[mechanism], user, password, "a-nonce-of-the-client")
+    challenge = _authenticate(client, exchange.first)
+    assert challenge.error_code == 0
+    last = _authenticate(client, exchange.reply(bytes(challenge.auth_bytes)))
+    if last.error_code == 0:
+        exchange.check(bytes(last.auth_bytes))
+    return last
+
+
+def _metadata(client: RawClient) -> Any:
+    return client.call("metadata", 12, topics=[], include_topic_authorized_operations=False)
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("user", [USER, "nobody"])
+def test_a_failure_is_answered_late_and_without_a_reason(
+    secured: SecuredBroker, mechanism: str, user: str
+) -> None:
+    with secured.client() as client:
+        began = time.monotonic()
+        answer = _log_in(client, mechanism, user, "wrong")
+        assert time.monotonic() - began >= DELAY_MS / 1000
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert answer.error_message == (
+            f"The authentication with {mechanism} failed: the credentials are not valid"
+        )
+        assert bytes(answer.auth_bytes) == b""
+        assert client.is_closed_by_broker()
+
+
+def test_the_salt_of_an_unknown_user_is_always_the_same(secured: SecuredBroker) -> None:
+    def salt() -> bytes:
+        with secured.client() as client:
+            assert _handshake(client, "SCRAM-SHA-512") == 0
+            challenge = bytes(_authenticate(client, b"n,,n=nobody,r=nonce").auth_bytes)
+            return challenge.split(b",")[1]
+
+    assert salt() == salt()
+
+
+@pytest.mark.parametrize(
+    ("api", "version", "values"),
+    [
+        ("metadata", 12, {"topics": [], "include_topic_authorized_operations": False}),
+        ("sasl_authenticate", 2, {"auth_bytes": b"\0alice\0x"}),
+        ("describe_user_scram_credentials", 0, {"users": None}),
+    ],
+)
+def test_other_requests_before_the_handshake_close_the_connection(
+    secured: SecuredBroker, api: str, version: int, values: dict[str, Any]
+) -> None:
+    with secured.client() as client:
+        assert client.call("api_versions", 3, client_software_name="x", client_software_version="1")
+        client.send(api, version, **values)
+        assert client.is_closed_by_broker()
+
+
+def test_only_tokens_may_follow_the_handshake(secured: SecuredBroker) -> None:
+    with secured.client() as client:
+        assert _handshake(client, "PLAIN") == 0
+        client.send("metadata", 12, topics=[], include_topic_authorized_operations=False)
+        assert client.is_closed_by_broker()
+
+
+def test_a_mechanism_that_is_not_enabled_is_refused(secured: SecuredBroker) -> None:
+    with secured.client() as client:
+        assert _handshake(client, "GSSAPI") == ErrorCode.UNSUPPORTED_SASL_MECHANISM
+        assert client.is_closed_by_broker()
+
+
+def test_a_request_before_the_login_is_small(secured: SecuredBroker) -> None:
+    with secured.client() as client:
+        client.send_bytes(struct.pack(">i", 524_289))
+        assert client.is_closed_by_broker()
+    with secured.client() as client:
+        assert _log_in(client, "PLAIN").error_code == 0
+        client.send_bytes(struct.pack(">i", 524_289))
+        assert not client.is_closed_by_broker(0.2)
+
+
+def test_a_silent_client_is_disconnected(secured: SecuredBroker) -> None:
+    with secured.client() as silent, secured.client() as client:
+        assert _log_in(client, "PLAIN").error_code == 0
+        began = time.monotonic()
+        assert silent.is_closed_by_broker(2 * TIMEOUT_MS / 1000)
+        assert time.monotonic() - began > TIMEOUT_MS / 2000
+        assert not client.is_closed_by_broker(0.2)
+        assert _metadata(client).brokers
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_tokens_without_headers_follow_an_old_handshake(secured: SecuredBroker, mechanism: str) -> None:
+    """Clients before KIP-152 send such tokens."""
+
+    def exchange_raw(client: RawClient, token: bytes) -> bytes:
+        client.send_bytes(struct.pack(">i", len(token)) + token)
+        return client.read_frame()
+
+    with secured.client() as client:
+        assert _handshake(client, mechanism, version=0) == 0
+        if mechanism == "PLAIN":
+            assert exchange_raw(client, f"\0{USER}\0{PASSWORD}".encode()) == b""
+        else:
+            scram = ClientExchange(MECHANISM_BY_NAME[mechanism], USER, PASSWORD, "nonce")
+            final = scram.reply(exchange_raw(client, scram.first))
+            scram.check(exchange_raw(client, final))
+        assert _metadata(client).brokers
+    with secured.client() as client:
+        assert _handshake(client, "PLAIN", version=0) == 0
+        token = b"\0alice\0wrong"
+        client.send_bytes(struct.pack(">i", len(token)) + token)
+        assert client.is_closed_by_broker()
+
+
+def test_a_session_ends_unless_the_client_authenticates_again(secured: SecuredBroker) -> None:
+    """KIP-368, with 1.5 s for SCRAM-SHA-256."""
+    with secured.client() as client:
+        assert _log_in(client, "SCRAM-SHA-256").session_lifetime == timedelta(milliseconds=1500)
+        time.sleep(1.1)
+        assert _log_in(client, "SCRAM-SHA-256").session_lifetime == timedelta(milliseconds=1500)
+        time.sleep(1.1)
+        assert _metadata(client).brokers
+        time.sleep(0.6)
+        client.send("metadata", 12, topics=[], include_topic_authorized_operations=False)
+        assert client.is_closed_by_broker()
+
+
+def test_a_client_stays_the_same_user(secured: SecuredBroker) -> None:
+    secured.add_user("mallory", "m")
+    with secured.client() as client:
+        assert _log_in(client, "SCRAM-SHA-256").error_code == 0
+        time.sleep(1.1)
+        answer = _log_in(client, "SCRAM-SHA-256", "mallory", "m")
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert client.is_closed_by_broker()
+    with secured.client() as client:
+        assert _log_in(client, "SCRAM-SHA-256").error_code == 0
+        time.sleep(1.1)
+        assert _handshake(client, "PLAIN") == ErrorCode.SASL_AUTHENTICATION_FAILED
+        assert client.is_closed_by_broker()
+
+
+def test_a_client_without_an_end_of_its_session_authenticates_once(secured: SecuredBroker) -> None:
+    with secured.client() as client:
+        assert _log_in(client, "PLAIN").session_lifetime == timedelta(0)
+        assert _handshake(client, "PLAIN") == ErrorCode.ILLEGAL_SASL_STATE
+        assert _metadata(client).brokers
+
+
+def test_a_deleted_user_cannot_log_in(secured: SecuredBroker) -> None:
+    secured.add_user("bob", "b")
+    with secured.client() as client:
+        assert _log_in(client, "SCRAM-SHA-512", "bob", "b").error_code == 0
+    secured.delete_user("bob")
+    with secured.client() as client:
+        answer = _log_in(client, "SCRAM-SHA-512", "bob", "b")
+        assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
