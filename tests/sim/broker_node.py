@@ -94,7 +94,7 @@ class BrokerNode:
             random.Random(world.chance.getrandbits(64)),
         )
         self._receiver = broker.commands
-        self.commands_service = BrokerCommandsService(self._receiver, self.broker_id)
+        self.commands_service = BrokerCommandsService(self._receiver, self.broker_id, store)
         self._life = BrokerLife(
             broker.identity,
             broker.current_settings,

@@ -56,7 +56,7 @@ async def _start(around: Surroundings) -> Started:
     server = await _open_when_free(around, directory, cluster_id, controller, metrics)
     around.metrics.lease = server.lease
     stack.push_async_callback(server.stop)
-    commands = BrokerCommandsService(server.commands, settings.node_id)
+    commands = BrokerCommandsService(server.commands, settings.node_id, store)
     sessions = CoordinatorSessionsService(server.coordination)
     rpc_address = await open_rpc_door(settings, stack, commands, sessions, tls=around.tls)
     around.health.ready_when(server.why_not_ready)

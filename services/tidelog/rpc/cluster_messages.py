@@ -8,6 +8,7 @@ from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.generated import cluster_pb2 as pb
+from tidelog.rpc.peer_values import not_negative, peer_partition, port
 
 
 def registration_message(broker: BrokerRegistration) -> pb.BrokerRegistration:
@@ -31,11 +32,12 @@ def registration_message(broker: BrokerRegistration) -> pb.BrokerRegistration:
 
 
 def registration(message: pb.BrokerRegistration) -> BrokerRegistration:
+    """Raises ValueError if a name or number is invalid."""
     return BrokerRegistration(
-        message.broker_id,
+        not_negative("broker id", message.broker_id),
         message.broker_epoch,
         tuple(
-            Endpoint(endpoint.listener_name, endpoint.host, endpoint.port, endpoint.security_protocol)
+            Endpoint(endpoint.listener_name, endpoint.host, port(endpoint.port), endpoint.security_protocol)
             for endpoint in message.endpoints
         ),
         message.rack if message.HasField("rack") else None,
@@ -50,7 +52,8 @@ def partition_message(partition: TopicPartition) -> pb.TopicPartition:
 
 
 def topic_partition(message: pb.TopicPartition) -> TopicPartition:
-    return TopicPartition(message.topic, message.partition)
+    """Raises ValueError if the topic name or the partition is invalid."""
+    return peer_partition(message.topic, message.partition)
 
 
 def refusal_message(error: KafkaError) -> pb.Refusal:

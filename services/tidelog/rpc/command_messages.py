@@ -13,7 +13,6 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from tidelog.metadata.entries import SecurityEntry, decode_entry
-from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import (
     CommandResult,
     DeletedTopic,
@@ -33,6 +32,14 @@ from tidelog.rpc.cluster_messages import (
 )
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.generated import cluster_pb2
+from tidelog.rpc.peer_values import (
+    broker_ids,
+    known_or_none,
+    not_negative,
+    peer_partition,
+    topic_ids,
+    topic_name,
+)
 
 BrokerCommand: TypeAlias = LeaderAndIsr | UpdateMetadata | StopReplica
 
@@ -51,8 +58,9 @@ def command_message(command: BrokerCommand) -> pb.Command:
 
 
 def command(message: pb.Command) -> BrokerCommand | None:
-    """Returns the command, or None if its kind is unknown. Raises ValueError if an id does not have 16
-    bytes.
+    """Returns the command, or None if its kind is unknown.
+
+    Raises ValueError if a name or number is invalid (`peer_values`), or if an id does not have 16 bytes.
     """
     match message.WhichOneof("kind"):
         case "leader_and_isr":
@@ -76,10 +84,11 @@ def result_message(result: CommandResult) -> pb.CommandResult:
 
 
 def command_result(message: pb.CommandResult) -> CommandResult:
+    """Raises ValueError if the topic name or number of a partition is invalid."""
     return CommandResult(
         error_code(message.error_code),
         {
-            TopicPartition(error.topic, error.partition): error_code(error.error_code)
+            peer_partition(error.topic, error.partition): error_code(error.error_code)
             for error in message.partition_errors
         },
     )
@@ -103,10 +112,10 @@ def _leader_and_isr(message: pb.LeaderAndIsr) -> LeaderAndIsr:
     for topic in message.topics:
         partitions += _states(topic)
     return LeaderAndIsr(
-        message.controller_id,
-        message.controller_epoch,
+        not_negative("controller id", message.controller_id),
+        not_negative("controller epoch", message.controller_epoch),
         tuple(partitions),
-        _settings(message.topic_configs),
+        {topic_name(topic): dict(configs.values) for topic, configs in message.topic_configs.items()},
         message.is_full,
     )
 
@@ -138,11 +147,14 @@ def _update_metadata_message(command: UpdateMetadata) -> pb.UpdateMetadata:
 def _update_metadata(message: pb.UpdateMetadata) -> UpdateMetadata:
     has_configs, has_levels = message.HasField("broker_configs"), message.HasField("feature_levels")
     return UpdateMetadata(
-        message.controller_id,
-        message.controller_epoch,
+        not_negative("controller id", message.controller_id),
+        not_negative("controller epoch", message.controller_epoch),
         tuple(registration(broker) for broker in message.brokers),
         tuple(_topic_state(topic) for topic in message.topics),
-        tuple(DeletedTopic(topic.name, uuid.UUID(bytes=topic.topic_id)) for topic in message.deleted_topics),
+        tuple(
+            DeletedTopic(topic_name(topic.name), uuid.UUID(bytes=topic.topic_id))
+            for topic in message.deleted_topics
+        ),
         _settings(message.broker_configs.brokers) if has_configs else None,
         dict(message.feature_levels.levels) if has_levels else None,
         message.is_full,
@@ -177,10 +189,10 @@ def _stop_replica_message(command: StopReplica) -> pb.StopReplica:
 
 def _stop_replica(message: pb.StopReplica) -> StopReplica:
     return StopReplica(
-        message.controller_id,
-        message.controller_epoch,
+        not_negative("controller id", message.controller_id),
+        not_negative("controller epoch", message.controller_epoch),
         tuple(topic_partition(partition) for partition in message.partitions),
-        {topic: uuid.UUID(bytes=topic_id) for topic, topic_id in message.topic_ids.items()},
+        topic_ids(message.topic_ids),
         message.delete,
     )
 
@@ -188,7 +200,10 @@ def _stop_replica(message: pb.StopReplica) -> StopReplica:
 def _topic_state(message: pb.TopicState) -> TopicState:
     states = message.partitions
     return TopicState(
-        states.topic, uuid.UUID(bytes=states.topic_id), tuple(_states(states)), dict(message.configs)
+        topic_name(states.topic),
+        uuid.UUID(bytes=states.topic_id),
+        tuple(_states(states)),
+        dict(message.configs),
     )
 
 
@@ -218,23 +233,23 @@ def _states_message(
 
 
 def _states(message: pb.TopicPartitionStates) -> Sequence[PartitionState]:
-    topic, topic_id = message.topic, uuid.UUID(bytes=message.topic_id)
+    topic, topic_id = topic_name(message.topic), uuid.UUID(bytes=message.topic_id)
     return [
         PartitionState(
             topic,
             topic_id,
-            state.partition,
-            state.leader,
-            state.leader_epoch,
-            tuple(state.isr),
-            tuple(state.replicas),
-            state.controller_epoch,
-            state.partition_epoch,
+            not_negative("partition", state.partition),
+            known_or_none("leader", state.leader),
+            known_or_none("leader epoch", state.leader_epoch),
+            broker_ids("ISR", state.isr),
+            broker_ids("list of replicas", state.replicas),
+            known_or_none("controller epoch", state.controller_epoch),
+            known_or_none("partition epoch", state.partition_epoch),
             state.is_new,
-            tuple(state.elr),
-            tuple(state.last_known_elr),
-            tuple(state.adding_replicas),
-            tuple(state.removing_replicas),
+            broker_ids("ELR", state.elr),
+            broker_ids("last known ELR", state.last_known_elr),
+            broker_ids("list of adding replicas", state.adding_replicas),
+            broker_ids("list of removing replicas", state.removing_replicas),
         )
         for state in message.partitions
     ]

@@ -21,7 +21,7 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.model.trace_context import outgoing_metadata
 from tidelog.rpc.cluster_messages import refusal, topic_partition
-from tidelog.rpc.controller_api import ForwardedRequest, ProducerIdBlock
+from tidelog.rpc.controller_api import PRODUCER_ID_BLOCK_SIZE, ForwardedRequest, ProducerIdBlock
 from tidelog.rpc.controller_location import ActiveController, ControllerLocation
 from tidelog.rpc.generated import controller_api_pb2 as pb
 from tidelog.rpc.generated.controller_api_pb2_grpc import ControllerApiStub
@@ -125,7 +125,13 @@ class RemoteController:
             timeout_ms=MAX_TIMEOUT_MS + ANSWER_SLACK_MS,
             is_repeatable=True,  # at worst, a block is wasted
         )
-        return ProducerIdBlock(answer.block.first, answer.block.count)
+        first, count = answer.block.first, answer.block.count
+        if first < 0 or not 0 < count <= PRODUCER_ID_BLOCK_SIZE:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR,
+                f"The controller sent an invalid block of {count} producer ids from {first}.",
+            )
+        return ProducerIdBlock(first, count)
 
     async def controlled_shutdown(self, broker_id: int, broker_epoch: int) -> tuple[TopicPartition, ...]:
         asked = pb.ControlledShutdownRequest(broker_id=broker_id, broker_epoch=broker_epoch)
@@ -135,7 +141,12 @@ class RemoteController:
             is_repeatable=True,
             search_ms=SHUTDOWN_SEARCH_MS,
         )
-        return tuple(topic_partition(partition) for partition in answer.remaining.partitions)
+        try:
+            return tuple(topic_partition(partition) for partition in answer.remaining.partitions)
+        except ValueError as error:
+            raise KafkaError(
+                ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller sent an invalid answer: {error}"
+            ) from error
 
     async def _call(
         self, ask: _Ask[_Answer], *, timeout_ms: int, is_repeatable: bool, search_ms: int | None = None

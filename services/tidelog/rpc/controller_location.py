@@ -7,7 +7,14 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from tidelog.metadata.entries import CONTROLLER_KEY, ControllerEntry, InvalidEntryError, decode_entry
+from tidelog.metadata.entries import (
+    CONTROLLER_EPOCH_KEY,
+    CONTROLLER_KEY,
+    ControllerEntry,
+    ControllerEpochEntry,
+    InvalidEntryError,
+    decode_entry,
+)
 from tidelog.metadata.store import CompactedError, MetadataStore, StoreUnavailableError
 
 RETRY_MS: Final = 500
@@ -77,6 +84,20 @@ class ControllerLocation:
             self.active = active
             self._changed.set()
             self._changed = asyncio.Event()
+
+
+async def elected_controller_epoch(store: MetadataStore) -> int:
+    """Returns the epoch of the last election, or -1 if there was none.
+
+    Raises StoreError and InvalidEntryError.
+    """
+    found = await store.get(CONTROLLER_EPOCH_KEY)
+    if found is None:
+        return -1
+    entry = decode_entry(found.key, found.value)
+    if not isinstance(entry, ControllerEpochEntry):
+        raise InvalidEntryError(f"{CONTROLLER_EPOCH_KEY} holds {found.value!r}")
+    return entry.controller_epoch
 
 
 def _active_controller(value: bytes, create_revision: int) -> ActiveController:

@@ -152,7 +152,13 @@ class _LifeChannel:
     def _result(self, answer: pb.CommandAnswer) -> CommandResult:
         match answer.WhichOneof("outcome"):
             case "result":
-                return command_result(answer.result)
+                try:
+                    return command_result(answer.result)
+                except ValueError as error:
+                    raise KafkaError(
+                        ErrorCode.UNKNOWN_SERVER_ERROR,
+                        f"broker {self._broker.broker_id} sent an invalid result: {error}",
+                    ) from error
             case "failure":
                 raise refusal(answer.failure)
             case "not_carried_out":

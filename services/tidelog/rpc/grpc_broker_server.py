@@ -11,6 +11,8 @@ from typing import Final
 import grpc.aio
 import structlog
 
+from tidelog.metadata.entries import InvalidEntryError
+from tidelog.metadata.store import MetadataStore, StoreError
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.broker_commands import (
     BrokerCommands,
@@ -21,6 +23,7 @@ from tidelog.rpc.broker_commands import (
 )
 from tidelog.rpc.cluster_messages import refusal_message
 from tidelog.rpc.command_messages import BrokerCommand, command, result_message
+from tidelog.rpc.controller_location import elected_controller_epoch
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.generated.broker_commands_pb2_grpc import add_BrokerCommandsServicer_to_server
 
@@ -38,11 +41,17 @@ class BrokerCommandsService:
 
     A command is executed completely even if its stream breaks. Only one command is executed at a time, so a
     repeated command waits for the first one.
+
+    The first command with a higher controller epoch is executed only after `store` has confirmed that epoch
+    (ADR 0029). While the store is unavailable, such a command is not executed and its sender repeats it;
+    commands of the controller that is already known are executed. Without a store nothing is confirmed.
     """
 
-    def __init__(self, commands: BrokerCommands, broker_id: int) -> None:
+    def __init__(self, commands: BrokerCommands, broker_id: int, store: MetadataStore | None = None) -> None:
         self._commands = commands
         self._broker_id = broker_id
+        self._store = store
+        self._confirmed_controller_epoch = -1
         self._broker_epoch = -1
         self._epoch_changed = asyncio.Event()
         self._one_at_a_time = asyncio.Lock()
@@ -97,8 +106,39 @@ class BrokerCommandsService:
                 return _not_carried_out(
                     message, f"a command with an id of at least {message.id} was already executed"
                 )
+            if order.controller_epoch > self._confirmed_controller_epoch:
+                refused = await self._confirm(message, order.controller_epoch)
+                if refused is not None:
+                    return refused
             self._last_carried_out = max(self._last_carried_out, place)
             return await self._carry_out(message, order)
+
+    async def _confirm(self, message: pb.Command, controller_epoch: int) -> pb.CommandAnswer | None:
+        """Compares a higher controller epoch with the store's. Returns the answer if it is refused."""
+        if self._store is not None:
+            try:
+                elected = await elected_controller_epoch(self._store)
+            except (StoreError, InvalidEntryError) as error:
+                return _not_carried_out(
+                    message, f"controller epoch {controller_epoch} could not be confirmed: {error}"
+                )
+            if elected > controller_epoch:
+                return _answered(message, CommandResult(ErrorCode.STALE_CONTROLLER_EPOCH))
+            if elected < controller_epoch:
+                _log.error(
+                    "a command names a controller epoch that no controller was elected with",
+                    controller_epoch=controller_epoch,
+                    elected_controller_epoch=elected,
+                )
+                return _failed(
+                    message,
+                    KafkaError(
+                        ErrorCode.INVALID_REQUEST,
+                        f"no controller was elected with epoch {controller_epoch}; the last was {elected}",
+                    ),
+                )
+        self._confirmed_controller_epoch = controller_epoch
+        return None
 
     async def _is_for_us(self, message: pb.Command) -> bool:
         """Returns true if the command is for this broker epoch. It waits up to EPOCH_WAIT_MS for the

@@ -16,6 +16,10 @@ from tidelog.rpc import coordinator_session as session
 from tidelog.rpc.coordinator_session import Item
 from tidelog.rpc.generated import cluster_pb2
 from tidelog.rpc.generated import coordinator_session_pb2 as pb
+from tidelog.rpc.peer_values import known_or_none, not_negative, peer_partition
+
+MAX_PRODUCER_EPOCH: Final = 32_767
+MAX_TRANSACTION_VERSION: Final = 2
 
 _KINDS: Final = {ShardKind.GROUP: pb.SHARD_KIND_GROUP, ShardKind.TRANSACTION: pb.SHARD_KIND_TRANSACTION}
 _ERRORS: Final = {code.value: code for code in ErrorCode}
@@ -78,7 +82,7 @@ def _shard(message: pb.Shard) -> ShardId:
     kind = _KINDS_BACK.get(message.kind)
     if kind is None:
         raise ValueError(f"a shard of the unknown kind {message.kind}")
-    return ShardId(kind, message.partition)
+    return ShardId(kind, not_negative("shard", message.partition))
 
 
 def _error(code: int) -> ErrorCode:
@@ -90,7 +94,7 @@ def _partition_message(partition: TopicPartition) -> cluster_pb2.TopicPartition:
 
 
 def _partition(message: cluster_pb2.TopicPartition) -> TopicPartition:
-    return TopicPartition(message.topic, message.partition)
+    return peer_partition(message.topic, message.partition)
 
 
 def _marker_message(marker: session.Marker) -> pb.Marker:
@@ -105,11 +109,15 @@ def _marker_message(marker: session.Marker) -> pb.Marker:
 
 
 def _marker(message: pb.Marker) -> session.Marker:
+    if not 0 <= message.producer_epoch <= MAX_PRODUCER_EPOCH:
+        raise ValueError(f"the producer epoch {message.producer_epoch} has more than 15 bits")
+    if not 0 <= message.transaction_version <= MAX_TRANSACTION_VERSION:
+        raise ValueError(f"the transaction version {message.transaction_version} is unknown")
     return session.Marker(
-        message.producer_id,
+        not_negative("producer id", message.producer_id),
         message.producer_epoch,
         message.is_commit,
-        message.coordinator_epoch,
+        known_or_none("coordinator epoch", message.coordinator_epoch),
         message.transaction_version,
         tuple([_partition(partition) for partition in message.partitions]),
     )
@@ -261,7 +269,9 @@ def _serve_shards(item: session.ServeShards) -> pb.FromCoordinator:
 
 
 def _answered_request(message: pb.AnswerRequest) -> session.AnswerRequest:
-    hold = session.Hold(message.hold.attachment, message.hold.offset) if message.HasField("hold") else None
+    hold = None
+    if message.HasField("hold"):
+        hold = session.Hold(message.hold.attachment, not_negative("offset", message.hold.offset))
     body = message.body if message.HasField("body") else None
     return session.AnswerRequest(message.request_id, body, _error(message.error_code), hold)
 
@@ -299,15 +309,27 @@ _COORDINATOR_ENCODERS: Final[dict[type, Callable[[Any], pb.FromCoordinator]]] = 
 }
 
 _COORDINATOR_DECODERS: Final[dict[str, Callable[[Any], Item]]] = {
-    "hello": lambda m: session.Hello(m.coordinator_id),
-    "attach_shard": lambda m: session.AttachShard(m.attachment, _shard(m.shard), m.shard_epoch),
-    "read_shard": lambda m: session.ReadShard(m.attachment, m.from_offset, m.max_bytes),
+    "hello": lambda m: session.Hello(not_negative("coordinator id", m.coordinator_id)),
+    "attach_shard": lambda m: session.AttachShard(
+        m.attachment, _shard(m.shard), not_negative("shard epoch", m.shard_epoch)
+    ),
+    "read_shard": lambda m: session.ReadShard(
+        m.attachment, not_negative("offset", m.from_offset), not_negative("size", m.max_bytes)
+    ),
     "append_to_shard": lambda m: session.AppendToShard(
-        m.attachment, m.leader_epoch, m.expected_offset, m.batches
+        m.attachment,
+        not_negative("leader epoch", m.leader_epoch),
+        not_negative("offset", m.expected_offset),
+        m.batches,
     ),
     "detach_shard": lambda m: session.DetachShard(m.attachment),
     "serve_shards": lambda m: session.ServeShards(
-        tuple([session.ServedShard(_shard(served.shard), served.shard_epoch) for served in m.shards])
+        tuple(
+            [
+                session.ServedShard(_shard(served.shard), not_negative("shard epoch", served.shard_epoch))
+                for served in m.shards
+            ]
+        )
     ),
     "answer_request": _answered_request,
     "write_markers": lambda m: session.WriteMarkers(
@@ -315,7 +337,13 @@ _COORDINATOR_DECODERS: Final[dict[str, Callable[[Any], Item]]] = {
     ),
     "ask_producer_ids": lambda m: session.AskProducerIds(m.call_id),
     "ask_offsets": lambda m: session.AskOffsets(
-        m.call_id, tuple([(_partition(position.partition), position.offset) for position in m.positions])
+        m.call_id,
+        tuple(
+            [
+                (_partition(position.partition), known_or_none("offset", position.offset))
+                for position in m.positions
+            ]
+        ),
     ),
 }
 
@@ -385,10 +413,10 @@ def _offsets_told(item: session.OffsetsTold) -> pb.FromBroker:
 def _told(message: pb.OffsetsTold) -> session.OffsetsTold:
     partitions = [
         session.PartitionOffsets(
-            offsets.log_start_offset,
-            offsets.high_watermark,
-            offsets.last_stable_offset,
-            offsets.first_unread_timestamp_ms,
+            known_or_none("log start offset", offsets.log_start_offset),
+            known_or_none("high watermark", offsets.high_watermark),
+            known_or_none("last stable offset", offsets.last_stable_offset),
+            known_or_none("timestamp", offsets.first_unread_timestamp_ms),
             offsets.retention_ms if offsets.HasField("retention_ms") else -1,
         )
         for offsets in message.partitions
@@ -407,17 +435,29 @@ _BROKER_ENCODERS: Final[dict[type, Callable[[Any], pb.FromBroker]]] = {
 }
 
 _BROKER_DECODERS: Final[dict[str, Callable[[Any], Item]]] = {
-    "welcome": lambda m: session.Welcome(m.broker_id, m.broker_epoch),
+    "welcome": lambda m: session.Welcome(not_negative("broker id", m.broker_id), m.broker_epoch),
     "shard_attached": lambda m: session.ShardAttached(
-        m.attachment, m.leader_epoch, m.log_start_offset, m.log_end_offset, m.high_watermark
+        m.attachment,
+        not_negative("leader epoch", m.leader_epoch),
+        not_negative("log start offset", m.log_start_offset),
+        not_negative("log end offset", m.log_end_offset),
+        not_negative("high watermark", m.high_watermark),
     ),
     "shard_records": lambda m: session.ShardRecords(
-        m.attachment, m.from_offset, m.next_offset, m.log_end_offset, m.records
+        m.attachment,
+        not_negative("offset", m.from_offset),
+        not_negative("offset", m.next_offset),
+        not_negative("log end offset", m.log_end_offset),
+        m.records,
     ),
-    "shard_committed": lambda m: session.ShardCommitted(m.attachment, m.high_watermark),
+    "shard_committed": lambda m: session.ShardCommitted(
+        m.attachment, not_negative("high watermark", m.high_watermark)
+    ),
     "shard_lost": lambda m: session.ShardLost(m.attachment, _error(m.error_code), m.message),
     "forwarded_to_shard": _forwarded,
     "markers_written": _written,
-    "producer_ids_told": lambda m: session.ProducerIdsTold(m.call_id, m.first, m.count),
+    "producer_ids_told": lambda m: session.ProducerIdsTold(
+        m.call_id, not_negative("producer id", m.first), not_negative("count", m.count)
+    ),
     "offsets_told": _told,
 }

@@ -29,12 +29,14 @@ from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.generated import cluster_pb2
 
 _texts = st.text(st.characters(codec="utf-8"), max_size=8)
+_topics = st.from_regex(r"[a-zA-Z0-9_-][a-zA-Z0-9._-]{0,8}", fullmatch=True)
 _ids = st.integers(0, 2**31 - 1)
+_ports = st.integers(0, 65_535)
 _int64s = st.integers(-(2**63), 2**63 - 1)
 _epochs = st.integers(-1, 2**31 - 1)
 _replicas = st.lists(_ids, max_size=4).map(tuple)
 _configs = st.dictionaries(_texts, _texts, max_size=3)
-_partitions = st.builds(TopicPartition, _texts, _ids)
+_partitions = st.builds(TopicPartition, _topics, _ids)
 _codes = st.sampled_from(ErrorCode)
 
 
@@ -49,7 +51,7 @@ def _states(topic: str, topic_id: uuid.UUID) -> st.SearchStrategy[PartitionState
         isr=_replicas,
         replicas=_replicas,
         controller_epoch=_epochs,
-        partition_epoch=_int64s,
+        partition_epoch=st.integers(-1, 2**63 - 1),
         is_new=st.booleans(),
         elr=_replicas,
         last_known_elr=_replicas,
@@ -58,12 +60,12 @@ def _states(topic: str, topic_id: uuid.UUID) -> st.SearchStrategy[PartitionState
     )
 
 
-_any_state = st.tuples(_texts, st.uuids()).flatmap(lambda topic: _states(*topic))
+_any_state = st.tuples(_topics, st.uuids()).flatmap(lambda topic: _states(*topic))
 
 
 @st.composite
 def _topic_states(draw: st.DrawFn) -> TopicState:
-    name, topic_id = draw(_texts), draw(st.uuids())
+    name, topic_id = draw(_topics), draw(st.uuids())
     states = draw(st.lists(_states(name, topic_id), max_size=3))
     return TopicState(name, topic_id, tuple(states), draw(_configs))
 
@@ -72,7 +74,7 @@ _registrations = st.builds(
     BrokerRegistration,
     broker_id=_ids,
     broker_epoch=_int64s,
-    endpoints=st.lists(st.builds(Endpoint, _texts, _texts, _ids, _texts), max_size=2).map(tuple),
+    endpoints=st.lists(st.builds(Endpoint, _texts, _texts, _ports, _texts), max_size=2).map(tuple),
     rack=st.none() | _texts,
     rpc_address=_texts,
     is_log_suspect=st.booleans(),
@@ -81,18 +83,18 @@ _registrations = st.builds(
 _leader_and_isrs = st.builds(
     LeaderAndIsr,
     controller_id=_ids,
-    controller_epoch=_epochs,
+    controller_epoch=_ids,
     partitions=st.lists(_any_state, max_size=4).map(tuple),
-    topic_configs=st.dictionaries(_texts, _configs, max_size=2),
+    topic_configs=st.dictionaries(_topics, _configs, max_size=2),
     is_full=st.booleans(),
 )
 _update_metadatas = st.builds(
     UpdateMetadata,
     controller_id=_ids,
-    controller_epoch=_epochs,
+    controller_epoch=_ids,
     brokers=st.lists(_registrations, max_size=2).map(tuple),
     topics=st.lists(_topic_states(), max_size=3).map(tuple),
-    deleted_topics=st.lists(st.builds(DeletedTopic, _texts, st.uuids()), max_size=2).map(tuple),
+    deleted_topics=st.lists(st.builds(DeletedTopic, _topics, st.uuids()), max_size=2).map(tuple),
     broker_configs=st.none() | st.dictionaries(_texts, _configs, max_size=2),
     feature_levels=st.none() | st.dictionaries(_texts, st.integers(0, 2**31 - 1), max_size=2),
     is_full=st.booleans(),
@@ -109,9 +111,9 @@ _update_metadatas = st.builds(
 _stop_replicas = st.builds(
     StopReplica,
     controller_id=_ids,
-    controller_epoch=_epochs,
+    controller_epoch=_ids,
     partitions=st.lists(_partitions, max_size=3).map(tuple),
-    topic_ids=st.dictionaries(_texts, st.uuids(), max_size=2),
+    topic_ids=st.dictionaries(_topics, st.uuids(), max_size=2),
     delete=st.booleans(),
 )
 _results = st.builds(

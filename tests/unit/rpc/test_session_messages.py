@@ -18,7 +18,7 @@ from tidelog.rpc.session_messages import broker_items, broker_message, coordinat
 GROUP = ShardId(ShardKind.GROUP, 49)
 TRANSACTION = ShardId(ShardKind.TRANSACTION, 0)
 FAR = (1 << 63) - 1
-AT = TopicPartition("tøpic", 7)
+AT = TopicPartition("topic", 7)
 
 FROM_COORDINATOR: list[FromCoordinator] = [
     session.Hello(5),
@@ -26,7 +26,7 @@ FROM_COORDINATOR: list[FromCoordinator] = [
     session.AttachShard(FAR, TRANSACTION, 2**31 - 1),
     session.ReadShard(1, 0, 1 << 20),
     session.AppendToShard(1, 0, 12, b"\x00batches\xff"),
-    session.AppendToShard(1, -1, -(1 << 63), b""),
+    session.AppendToShard(1, 0, FAR, b""),
     session.DetachShard(2),
     session.ServeShards(()),
     session.ServeShards((session.ServedShard(GROUP, 1), session.ServedShard(TRANSACTION, 9))),
