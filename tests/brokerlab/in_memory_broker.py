@@ -21,11 +21,11 @@ from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.partition.events import VerificationAsked, VerifyTransaction
 from tidelog.broker.partition.producer_state import NO_GUARD
 from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
-from tidelog.broker.request import RequestContext
+from tidelog.broker.request import EncodedBody, RequestContext
 from tidelog.broker.server import BrokerParts, BrokerState
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import BrokerRegistration, Endpoint
-from tidelog.model.principal import ANONYMOUS
+from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.records.batch import parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
@@ -103,7 +103,14 @@ class InMemoryBroker:
         self.runner.run(self.broker.hosting.close_all())
         self._open()
 
-    def call(self, request: Any, version: int, *, listener_name: str = "PLAINTEXT") -> Any:
+    def call(
+        self,
+        request: Any,
+        version: int,
+        *,
+        listener_name: str = "PLAINTEXT",
+        principal: Principal = ANONYMOUS,
+    ) -> Any:
         """Returns the response to `request`. Both are encoded and decoded."""
         key = next(
             key for key in SERVED_APIS if f"{ApiKey(key).name_in_kafka}Request" == type(request).__name__
@@ -119,16 +126,23 @@ class InMemoryBroker:
             api_version=version,
             client_id="test",
             host="127.0.0.1",
-            principal=ANONYMOUS,
+            principal=principal,
+            connection=SimpleNamespace(
+                principal=principal, peer_host="127.0.0.1", access=None, authentication=None
+            ),
+            edit=None,
             traceparent="",
             steps=None,
             listener_name=listener_name,
-            route=SimpleNamespace(api_key=key),
-            connection=SimpleNamespace(authentication=None),
+            route=SimpleNamespace(api_key=key, encode=codec.response_encoder(key, version)),
         )
         answer = handling.handle(message, cast(RequestContext, context))
         if asyncio.iscoroutine(answer):
             answer = self.runner.run(answer)
+        if isinstance(answer, EncodedBody):
+            answer = codec.response_decoder(key, version)(b"".join(map(bytes, answer.chunks)), 0)[0]
+        if context.edit is not None:
+            context.edit(answer)
         encoded = b"".join(bytes(chunk) for chunk in codec.response_encoder(key, version)(answer))
         decoded, end = codec.response_decoder(key, version)(encoded, 0)
         assert end == len(encoded)

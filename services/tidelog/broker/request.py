@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.timing.purgatory import DelayedOperation
@@ -16,6 +16,7 @@ from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import SIZE_BYTES, response_begin
 
 if TYPE_CHECKING:
+    from tidelog.broker.authorization.access import Access
     from tidelog.broker.socket_io import Chunk
     from tidelog.metrics.telemetry import Telemetry
     from tidelog.model.errors import ErrorCode
@@ -86,6 +87,7 @@ class RequestSource:
     """The part of a connection that its requests use. `Connection` implements it."""
 
     __slots__ = (
+        "access",
         "authentication",
         "gate",
         "is_closed",
@@ -100,6 +102,7 @@ class RequestSource:
         self.principal = ANONYMOUS  # changes when the client authenticates
         self.authentication: Authentication | None = None  # of a connection to a SASL listener
         self.gate: Authentication | None = None  # set while requests have to be checked
+        self.access: Access | None = None  # what the authorizer has decided about this connection
         self.loop = loop
         self.listener_name = listener_name
         self.peer_host = ""
@@ -185,6 +188,7 @@ class RequestContext:
         "client_id",
         "connection",
         "correlation_id",
+        "edit",
         "on_abandoned",
         "parked_at",
         "route",
@@ -208,6 +212,8 @@ class RequestContext:
         self.answer_bytes: int  # known when the response is encoded
         self.started_at = started_at  # seconds of the monotonic clock at the arrival of the bytes
         self.chunks: Sequence[Chunk] | None = None
+        self.edit: Callable[[Message], None] | None = None
+        """Changes the response before it is sent: adds what was denied, and removes what is hidden."""
         self.on_abandoned: Callable[[], object] | None = None
         self.parked_at: float  # known when the request is parked
         self.steps: RequestSteps | None = None
@@ -342,6 +348,8 @@ class Route:
 
     def encode_answer(self, context: RequestContext, message: Message | EncodedBody) -> list[Chunk]:
         """Returns the complete frame: size, header and body."""
+        if context.edit is not None:
+            message = self._edited(context.edit, message)
         chunks: list[Chunk] = list(message.chunks) if type(message) is EncodedBody else self.encode(message)
         first = chunks[0]
         assert type(first) is bytes
@@ -351,3 +359,12 @@ class Route:
         chunks[0] = begin.pack(size, context.correlation_id) + first
         self.telemetry.observe(monotonic() - context.started_at, size)
         return chunks
+
+    def _edited(self, edit: Callable[[Message], None], message: Message | EncodedBody) -> Message:
+        if type(message) is EncodedBody:
+            body = b"".join(bytes(chunk) for chunk in message.chunks)  # type: ignore[arg-type]  # no file ranges
+            decoded: Message = codec.response_decoder(self.api_key, self.version)(body, 0)[0]
+        else:
+            decoded = cast("Message", message)
+        edit(decoded)
+        return decoded

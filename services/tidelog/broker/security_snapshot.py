@@ -22,6 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
+from tidelog.broker.authorization.acl_index import AclIndex
 from tidelog.metadata.entries import AclEntry, ClientQuotaEntry, ScramCredentialEntry, SecurityEntry
 
 if TYPE_CHECKING:
@@ -42,14 +43,23 @@ class SecuritySnapshot:
     acls: Mapping[str, AclEntry] = field(default_factory=dict)
     quotas: Mapping[str, ClientQuotaEntry] = field(default_factory=dict)
     scram_credentials: Mapping[str, ScramCredentialEntry] = field(default_factory=dict, repr=False)
+    rules: AclIndex = field(default_factory=AclIndex, repr=False)
+    """The ACLs in the form in which the authorizer looks them up."""
 
     def updated(self, update: SecurityUpdate) -> SecuritySnapshot:
         """Returns the snapshot after an update. Parts without changes stay the same objects."""
+        acls, rules = _updated(self.acls, AclEntry, update), self.rules
+        if acls is not self.acls:
+            rules = rules.changed(
+                (self.acls[key].binding for key in update.removed if key in self.acls),
+                (entry.binding for entry in update.entries if isinstance(entry, AclEntry)),
+            )
         return SecuritySnapshot(
             update.revision,
-            _updated(self.acls, AclEntry, update),
+            acls,
             _updated(self.quotas, ClientQuotaEntry, update),
             _updated(self.scram_credentials, ScramCredentialEntry, update),
+            rules,
         )
 
 

@@ -52,6 +52,7 @@ from tidelog.metrics.telemetry import (
     Telemetry,
 )
 from tidelog.model.brokers import Endpoint
+from tidelog.model.principal import parse_principals
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.settings.broker_settings import BrokerSettings
@@ -59,6 +60,9 @@ from tidelog.timing.clock import Clock, SystemClock
 from tidelog.timing.timer import LoopTimer, Timer
 
 if TYPE_CHECKING:
+    from tidelog.broker.authorization.authorizer import Authorizer
+    from tidelog.broker.request import RequestContext
+    from tidelog.model.acl import AclOperation, ResourceType
     from tidelog.tracing.tracer import Tracing
 
 FIRST_COMMANDS_TIMEOUT_MS: Final = 30_000
@@ -112,6 +116,7 @@ class BrokerParts:
         self.clock = clock
         self.timer = timer
         settings = self.current_settings.broker
+        self.authorizer = _authorizer(settings, self.metadata)
         self.controller_connection = ControllerConnection(controller, self.identity)
         self.fetch_sessions = ClientFetchSessions(
             settings.max_incremental_fetch_session_cache_slots, lambda: random_source.randrange(1, 2**31)
@@ -398,6 +403,32 @@ class BrokerServer:
         await asyncio.sleep(0)  # the responses leave at the end of this iteration
         for listener in self._listeners:
             listener.close()
+
+
+def _authorizer(settings: BrokerSettings, metadata: MetadataView) -> Authorizer | None:
+    if not settings.authorizer_class_name:
+        return None
+    from tidelog.broker.authorization.authorizer import Authorizer
+
+    return Authorizer(
+        metadata,
+        parse_principals(settings.super_users),
+        allow_if_no_acl=settings.allow_everyone_if_no_acl_found,
+        on_denied=_log_denial,
+    )
+
+
+def _log_denial(
+    context: RequestContext, operation: AclOperation, resource_type: ResourceType, name: str
+) -> None:
+    _log.debug(
+        "access denied",
+        principal=context.principal,
+        host=context.host,
+        api=context.route.api_key.name_in_kafka,
+        operation=operation.name,
+        resource=f"{resource_type.name}:{name}",
+    )
 
 
 def _new_dispatcher(parts: BrokerParts, tracing: Tracing | None) -> Dispatcher:

@@ -63,6 +63,8 @@ _DECISIONS: Final = {
     ApiKey.ALTER_CLIENT_QUOTAS: ("client_quotas", "alter_client_quotas"),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ("scram_credentials", "alter_user_scram_credentials"),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: ("client_quotas", "describe_client_quotas"),
+    ApiKey.CREATE_ACLS: ("acl_changes", "create_acls"),
+    ApiKey.DELETE_ACLS: ("acl_changes", "delete_acls"),
 }
 
 # The response waits at least this long, because a topic should be usable when its creation is answered.

@@ -6,8 +6,10 @@ The numbers of the enumerations are those of Kafka's protocol.
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import Final, NamedTuple
+from ipaddress import ip_network
+from typing import Final, NamedTuple, Protocol
 
+from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.principal import Principal
 
 
@@ -79,3 +81,135 @@ class AclBinding(NamedTuple):
     host: str
     operation: AclOperation
     permission: PermissionType
+
+
+class AclFilter(NamedTuple):
+    """Selects bindings, as Kafka's `AclBindingFilter` does. None and ANY match everything.
+
+    With the pattern type MATCH, `resource_name` is the name of a resource, and all patterns that contain it
+    match.
+    """
+
+    resource_type: ResourceType
+    pattern_type: PatternType
+    resource_name: str | None
+    principal: str | None
+    host: str | None
+    operation: AclOperation
+    permission: PermissionType
+
+    def matches(self, binding: AclBinding) -> bool:
+        """Returns whether the filter selects the binding."""
+        return (
+            self.resource_type in (ResourceType.ANY, binding.resource_type)
+            and self._matches_pattern(binding.pattern_type, binding.resource_name)
+            and self.principal in (None, binding.principal)
+            and self.host in (None, binding.host)
+            and self.operation in (AclOperation.ANY, binding.operation)
+            and self.permission in (PermissionType.ANY, binding.permission)
+        )
+
+    def _matches_pattern(self, pattern_type: PatternType, name: str) -> bool:
+        wanted = self.resource_name
+        if self.pattern_type not in (PatternType.ANY, PatternType.MATCH, pattern_type):
+            return False
+        if wanted is None or name == wanted:
+            return True
+        if self.pattern_type is not PatternType.MATCH:
+            return False
+        return name == WILDCARD if pattern_type is PatternType.LITERAL else wanted.startswith(name)
+
+
+class FilterFields(Protocol):
+    """The common fields of a DescribeAcls request and of a filter in a DeleteAcls request."""
+
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+def acl_filter(fields: FilterFields) -> AclFilter:
+    """Returns the filter of a request. Raises KafkaError(INVALID_REQUEST) for an unknown number."""
+    try:
+        return AclFilter(
+            ResourceType(fields.resource_type_filter),
+            PatternType(fields.pattern_type_filter),
+            fields.resource_name_filter,
+            fields.principal_filter,
+            fields.host_filter,
+            AclOperation(fields.operation),
+            PermissionType(fields.permission_type),
+        )
+    except ValueError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"The filter has an unknown element: {error}") from None
+
+
+MAX_ACL_TEXT_CHARS: Final = 4_096
+"""The longest resource name, principal or host of an ACL, because all three are in a key of the store."""
+
+
+class BindingFields(Protocol):
+    """The fields of an item in a CreateAcls request."""
+
+    resource_type: int
+    resource_name: str
+    resource_pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+def new_binding(fields: BindingFields) -> AclBinding:
+    """Returns the binding that a request creates. Raises KafkaError(INVALID_REQUEST) in the cases of Kafka's
+    `AclControlManager` and `AclApis`, and for texts that are too long and false ranges of addresses.
+    """
+    try:
+        binding = AclBinding(
+            ResourceType(fields.resource_type),
+            PatternType(fields.resource_pattern_type),
+            fields.resource_name,
+            Principal(fields.principal),
+            fields.host,
+            AclOperation(fields.operation),
+            PermissionType(fields.permission_type),
+        )
+    except ValueError as error:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"The ACL has an unknown element: {error}") from None
+    problem = _problem(binding)
+    if problem is not None:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, problem)
+    return binding
+
+
+def _problem(binding: AclBinding) -> str | None:
+    if binding.resource_type is ResourceType.CLUSTER and binding.resource_name != CLUSTER_NAME:
+        return f"The only valid name for the CLUSTER resource is {CLUSTER_NAME}"
+    if not binding.resource_name:
+        return "Invalid empty resource name"
+    if binding.resource_type is ResourceType.ANY:
+        return "Invalid resourceType ANY"
+    if binding.pattern_type not in (PatternType.LITERAL, PatternType.PREFIXED):
+        return f"Invalid patternType {binding.pattern_type.name}"
+    if binding.operation is AclOperation.ANY:
+        return "Invalid operation ANY"
+    if binding.permission is PermissionType.ANY:
+        return "Invalid permissionType ANY"
+    kind, _, name = binding.principal.partition(":")
+    if not kind or not name:
+        return f"The principal {binding.principal[:100]} does not have the form User:name"
+    if not binding.host:
+        return "Invalid empty host"
+    for text in (binding.resource_name, binding.principal, binding.host):
+        if len(text) > MAX_ACL_TEXT_CHARS:
+            return f"A text of an ACL must have at most {MAX_ACL_TEXT_CHARS} characters"
+    if "/" in binding.host:
+        try:
+            ip_network(binding.host, strict=False)
+        except ValueError:
+            return f"The host {binding.host[:100]} is not a range of addresses in CIDR notation"
+    return None

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tidelog.model.principal import parse_principals
 from tidelog.settings import other_kafka_settings
 from tidelog.settings.listeners import ListenerPlan, plan_listeners
 from tidelog.settings.network_settings import REPLICA_SELECTORS
@@ -47,6 +48,8 @@ from tidelog.settings.tracing_settings import TracingSettings
 OFFSETS_COMPRESSION_CODECS = range(5)
 _OF_LISTENERS = ("sasl.", "ssl.", "connections.max.reauth.ms")
 """The beginnings of the names of settings that a listener may override."""
+STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+"""Kafka's own authorizer, whose behaviour tidelog has. Other Java classes cannot be loaded."""
 _NODE_ID = "node.id"
 _BROKER_ID = "broker.id"
 
@@ -105,6 +108,23 @@ class BrokerSettings(TracingSettings):
         "Percentage of a broker's preferred partitions that others may lead before the controller "
         "returns leadership to the broker, as in Kafka before 4.0.",
         between(0, 100),
+    )
+
+    # --- authorization; super.users and allow.everyone.if.no.acl.found belong to Kafka's authorizer ---
+    authorizer_class_name: str = string(
+        "",
+        LOW,
+        f"{STANDARD_AUTHORIZER} makes the broker check ACLs. If empty, every client may do everything.",
+    )
+    super_users: str = string(
+        "",
+        MEDIUM,
+        "Principals that may do everything, separated by semicolons, such as User:alice;User:bob.",
+    )
+    allow_everyone_if_no_acl_found: bool = boolean(
+        False,
+        MEDIUM,
+        "Whether everyone may use a resource for which no ACL exists. Only super users may, if false.",
     )
 
     # --- throttles of reassignments; only dynamic in Kafka ---
@@ -261,6 +281,10 @@ def _listener_setting(name: str, base_name: str) -> Setting:
 def check_settings_together(settings: BrokerSettings) -> None:
     """Checks the rules between settings (Kafka's `KafkaConfig.validateValues`)."""
     _check_sasl(settings)
+    try:
+        parse_principals(settings.super_users)
+    except ValueError as error:
+        raise SettingError("super.users", f"super.users: {error}") from error
     limits = _connection_limits(settings.max_connections_per_ip_overrides)
     request_bytes = settings.socket_request_max_bytes
     checks = (
@@ -296,6 +320,11 @@ def check_settings_together(settings: BrokerSettings) -> None:
             "replica.selector.class",
             settings.replica_selector_class in (None, *REPLICA_SELECTORS),
             f"only Kafka's own classes can be used: {', '.join(REPLICA_SELECTORS[:2])}",
+        ),
+        (
+            "authorizer.class.name",
+            settings.authorizer_class_name in ("", STANDARD_AUTHORIZER),
+            f"only Kafka's own authorizer can be used: {STANDARD_AUTHORIZER}",
         ),
         (
             "offsets.topic.compression.codec",

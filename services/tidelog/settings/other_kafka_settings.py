@@ -69,13 +69,12 @@ _JAVA = "it names a Java class, which cannot be loaded"
 
 _REFUSED: dict[str, str] = {
     "alter.config.policy.class.name": _JAVA,
-    "authorizer.class.name": "authorization is not supported yet",
     "client.quota.callback.class": _JAVA,
     "config.providers": "values cannot be taken from configuration providers",
     "cordoned.log.dirs": "data directories cannot be cordoned yet",
     "create.topic.policy.class.name": _JAVA,
     "delegation.token.": "delegation tokens are not supported yet",
-    "early.start.listeners": "authorization is not supported yet",
+    "early.start.listeners": "all listeners start when the ACLs are loaded",
     "principal.builder.class": _JAVA,
     "remote.log.storage.system.enable": _TIERED,
     "sasl.client.callback.handler.class": _JAVA,
@@ -85,7 +84,6 @@ _REFUSED: dict[str, str] = {
     "sasl.server.callback.handler.class": _JAVA,
     "security.providers": _JAVA,
     "ssl.": _TLS,
-    "super.users": "authorization is not supported yet",
 }
 
 # The values that turn off a setting that is refused otherwise.

@@ -56,7 +56,8 @@ def test_the_node_id_is_derived_from_the_nodes_name() -> None:
             {"ssl.client.auth": "required"},
             "ssl.client.auth: TLS is not supported yet; listeners must be PLAINTEXT",
         ),
-        ({"authorizer.class.name": "x.Y"}, "authorizer.class.name: authorization is not supported yet"),
+        ({"authorizer.class.name": "x.Y"}, "authorizer.class.name: only Kafka's own authorizer can be used"),
+        ({"super.users": "User:a;alice"}, "super.users: alice is not a principal such as User:alice"),
         ({"log.retention.ms": "0"}, "log.retention.ms: must be -1 (forever) or at least 1"),
         ({"log.retention.hours": "0"}, "log.retention.ms: must be -1 (forever) or at least 1"),
         ({"log.roll.ms": "0"}, "log.roll.ms: must be at least 1"),
@@ -113,7 +114,6 @@ def test_a_file_for_kafka_is_accepted_and_ignored_settings_are_named() -> None:
             "controller.quorum.voters": "7@localhost:9093",
             "num.network.threads": "3",
             "group.share.max.size": "10",
-            "authorizer.class.name": "",
         }
     )
     assert settings.node_id == 7
@@ -122,7 +122,6 @@ def test_a_file_for_kafka_is_accepted_and_ignored_settings_are_named() -> None:
         "controller.quorum.voters",
         "num.network.threads",
         "group.share.max.size",
-        "authorizer.class.name",
     }
 
 

@@ -29,6 +29,8 @@ OTHER_DEFAULTS = {
     "replica.socket.receive.buffer.bytes": 262144,
 }
 OWN_BROKER_SETTINGS = {
+    "allow.everyone.if.no.acl.found",  # settings of Kafka's authorizer, which are not in Kafka's table
+    "super.users",
     "controlled.shutdown.max.retries",  # in Kafka before 4.0
     "controlled.shutdown.retry.backoff.ms",  # in Kafka before 4.0
     "follower.replication.throttled.rate",  # dynamic only in Kafka, so it is not in Kafka's table

@@ -46,6 +46,11 @@ _NO_OFFSET: Final = -1
 def refuse(api_key: int, version: int, body: bytes, error: ErrorCode) -> Message:
     """Returns the response to the request in `body`. Raises MalformedMessageError."""
     request = codec.request_decoder(api_key, version)(body, 0)[0]
+    return refuse_message(api_key, version, request, error)
+
+
+def refuse_message(api_key: int, version: int, request: Any, error: ErrorCode) -> Message:
+    """Returns the response to a decoded request of one of the APIs below."""
     return _REFUSALS[api_key](request, version, error)
 
 

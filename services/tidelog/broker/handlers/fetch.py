@@ -16,6 +16,7 @@ from typing import Final, Protocol
 
 import structlog
 
+from tidelog.broker.authorization.authorizer import Authorizer
 from tidelog.broker.client_fetch_sessions import ClientFetchPosition, ClientFetchSessions, FetchPlan
 from tidelog.broker.closest_replica import closest_replica
 from tidelog.broker.current_settings import CurrentSettings
@@ -35,6 +36,7 @@ from tidelog.broker.request import PARKED, Answer, DelayedRequest, RequestContex
 from tidelog.broker.socket_io import is_resident
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.metrics.telemetry import Telemetry, TopicTraffic
+from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.fetch_session import FIRST_VERSION_WITH_TOPIC_IDS, NO_SESSION
 from tidelog.model.instants import MonotonicMs
@@ -53,6 +55,7 @@ from tidelog.wire.messages.fetch import (
     PartitionData,
 )
 
+READ: Final = AclOperation.READ
 UNKNOWN_OFFSET: Final = -1
 NO_REPLICA: Final = -1
 FIRST_VERSION_FROM_FOLLOWERS: Final = 11
@@ -90,7 +93,17 @@ def decoder(version: int) -> codec.Decoder:
 class FetchHandler:
     """Answers Fetch, with the parts of the broker that it needs."""
 
-    __slots__ = ("clock", "followers", "hosted", "metadata", "sessions", "settings", "telemetry", "waiting")
+    __slots__ = (
+        "authorizer",
+        "clock",
+        "followers",
+        "hosted",
+        "metadata",
+        "sessions",
+        "settings",
+        "telemetry",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -102,7 +115,9 @@ class FetchHandler:
         telemetry: Telemetry,
         clock: Clock,
         followers: FollowerFetchHandler,
+        authorizer: Authorizer | None = None,
     ) -> None:
+        self.authorizer = authorizer
         self.hosted = hosted
         self.metadata = metadata
         self.sessions = sessions
@@ -114,11 +129,11 @@ class FetchHandler:
 
     def handle(self, request: FetchRequest | FollowerRequest, context: RequestContext) -> Answer:
         if isinstance(request, FollowerRequest):
-            return self.followers.handle(request, context)
+            return self._handle_follower(request, context)
         state = request.replica_state
         if (request.replica_id if state is None else state.replica_id) >= 0:
             has_topic_ids = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
-            return self.followers.handle(follower_request(request, has_topic_ids=has_topic_ids), context)
+            return self._handle_follower(follower_request(request, has_topic_ids=has_topic_ids), context)
         try:
             plan = self.sessions.plan(request, context.api_version, self.clock.wall_ms())
         except KafkaError as error:
@@ -130,6 +145,14 @@ class FetchHandler:
         reads.release()
         fetch.park()
         return PARKED
+
+    def _handle_follower(self, request: FollowerRequest, context: RequestContext) -> Answer:
+        authorizer = self.authorizer
+        if authorizer is not None and not authorizer.may(
+            context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER
+        ):
+            return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, session_id=NO_SESSION)
+        return self.followers.handle(request, context)
 
 
 class PartitionRead:
@@ -189,7 +212,7 @@ class Fetch:
     response.
     """
 
-    __slots__ = ("_context", "_handler", "_plan", "_request")
+    __slots__ = ("_context", "_handler", "_plan", "_readable", "_request")
 
     def __init__(
         self, handler: FetchHandler, request: FetchRequest, context: RequestContext, plan: FetchPlan
@@ -198,6 +221,8 @@ class Fetch:
         self._request = request
         self._context = context
         self._plan = plan
+        self._readable: dict[str, bool] = {}
+        """The decisions of the authorizer about topics. They belong to the connection."""
 
     # -- waiting
 
@@ -255,6 +280,9 @@ class Fetch:
 
     def _read(self) -> Reads:
         reads = Reads()
+        authorizer = self._handler.authorizer
+        if authorizer is not None:
+            self._readable = authorizer.decisions(self._context.connection, READ, ResourceType.TOPIC)
         left = min(self._request.max_bytes, self._handler.settings.broker.fetch_max_bytes)
         for position in self._plan.partitions:
             read = PartitionRead(position)
@@ -280,6 +308,12 @@ class Fetch:
         topic = key.topic or handler.metadata.topic_names.get(key.topic_id)
         if topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if (
+            handler.authorizer is not None
+            and not self._readable.get(topic)
+            and not handler.authorizer.may(self._context, READ, ResourceType.TOPIC, topic)
+        ):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         replica = handler.hosted.replicas.get(TopicPartition(topic, key.partition))
         if replica is None:
             raise handler.hosted.no_replica_error(topic, key.partition)

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 from typing import ClassVar, Final, TypeAlias
 from uuid import UUID
 
+from tidelog.broker.authorization.authorizer import Authorizer
 from tidelog.broker.connection import ClosedByProtocolError
 from tidelog.broker.current_settings import CurrentSettings
 from tidelog.broker.handlers.transaction_verification import (
@@ -47,6 +48,7 @@ from tidelog.broker.request import (
 )
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.metrics.telemetry import Telemetry
+from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
@@ -66,6 +68,7 @@ from tidelog.wire.messages.produce import (
 )
 from tidelog.wire.primitives import MAX_UVARINT_BYTES, read_long_uvarint
 
+WRITE: Final = AclOperation.WRITE
 ACKS_ALL: Final = -1
 ADMIN_CLIENT_ID: Final = "__admin_client"
 """A client with this id may write to internal topics, as in Kafka. Their owners then load them again."""
@@ -197,7 +200,16 @@ def decoder(version: int) -> Decode:
 class ProduceHandler:
     """Answers Produce, with the parts of the broker that it needs."""
 
-    __slots__ = ("clock", "coordinator", "hosted", "metadata", "settings", "telemetry", "waiting")
+    __slots__ = (
+        "authorizer",
+        "clock",
+        "coordinator",
+        "hosted",
+        "metadata",
+        "settings",
+        "telemetry",
+        "waiting",
+    )
 
     def __init__(
         self,
@@ -208,7 +220,9 @@ class ProduceHandler:
         settings: CurrentSettings,
         telemetry: Telemetry,
         clock: Clock,
+        authorizer: Authorizer | None = None,
     ) -> None:
+        self.authorizer = authorizer
         self.hosted = hosted
         self.metadata = metadata
         self.waiting = waiting
@@ -219,6 +233,13 @@ class ProduceHandler:
 
     def handle(self, request: ProduceRequest | OneBatch, context: RequestContext) -> Answer:
         produce = Produce(self, request, context)
+        transactional_id, authorizer = request.transactional_id, self.authorizer
+        if (
+            transactional_id is not None
+            and authorizer is not None
+            and not authorizer.may(context, WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
+        ):
+            return produce.refuse_all(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if request.transactional_id:  # not of an empty id, with which transactional batches are refused
             return produce.respond_in_transaction(request.transactional_id)
         return produce.respond()
@@ -307,6 +328,8 @@ class Produce:
                 if header is None:
                     continue
                 try:
+                    if self._handler.authorizer is not None:
+                        self._check_access(self._handler.authorizer, name)
                     yield TransactionalBatch(self._replica(name, data.index), header)
                 except KafkaError:  # the append fails with the same error and reports it
                     continue
@@ -383,6 +406,8 @@ class Produce:
         answer = PartitionProduceResponse(data.index)
         verification = self._verification
         try:
+            if self._handler.authorizer is not None:
+                self._check_access(self._handler.authorizer, topic)
             replica = self._replica(topic, data.index)
             if self._acks not in _VALID_ACKS:
                 raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
@@ -415,6 +440,24 @@ class Produce:
         if replica.storage.is_flush_due_by_messages:
             self._unflushed.append((replica, answer))
         return answer
+
+    def _check_access(self, authorizer: Authorizer, topic: str | None) -> None:
+        """Raises KafkaError(TOPIC_AUTHORIZATION_FAILED) if the client may not write to the topic."""
+        context = self._context
+        if topic is None or authorizer.decisions(context.connection, WRITE, ResourceType.TOPIC).get(topic):
+            return
+        if not authorizer.may(context, WRITE, ResourceType.TOPIC, topic):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    def refuse_all(self, error: ErrorCode) -> Answer:
+        """Returns the response that refuses every batch."""
+        topics = []
+        for topic in self._request.topic_data:
+            answers = [PartitionProduceResponse(data.index) for data in topic.partition_data]
+            for answer in answers:
+                self._refuse(answer, self._topic_name(topic), KafkaError(error))
+            topics.append(TopicProduceResponse(topic.name, topic.topic_id, answers))
+        return self._respond_with(ProduceResponse(responses=topics))
 
     def _refuse(self, answer: PartitionProduceResponse, topic: str | None, error: KafkaError) -> None:
         answer.error_code = error.code

@@ -17,11 +17,13 @@ from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
+    from tidelog.broker.authorization.authorizer import Authorizer
     from tidelog.broker.client_fetch_sessions import ClientFetchSessions
     from tidelog.broker.controller_connection import ControllerConnection
     from tidelog.broker.coordination.batched import WholeRequest
     from tidelog.broker.coordination.coordination import Coordination
     from tidelog.broker.current_settings import CurrentSettings
+    from tidelog.broker.handlers.acls import AclHandlers
     from tidelog.broker.hosted_partitions import HostedPartitions
     from tidelog.broker.log.log_directory import LogDirectory
     from tidelog.broker.metadata_view import MetadataView
@@ -36,6 +38,11 @@ if TYPE_CHECKING:
 
 class HandlerObjects(Protocol):
     """The objects of one broker that handlers use. Each handler gets only those that it needs."""
+
+    @property
+    def authorizer(self) -> Authorizer | None:
+        """Decides about requests. Without one, every client may do everything."""
+        ...
 
     @property
     def hosted(self) -> HostedPartitions: ...
@@ -76,7 +83,13 @@ class HandlerWiring:
         """Returns how an API of SERVED_APIS is handled."""
         handling = self._handlings.get(api_key)
         if handling is None:
-            handling = self._handlings[api_key] = self._wire(api_key)
+            handling = self._wire(api_key)
+            authorizer = self._parts.authorizer
+            if authorizer is not None:
+                from tidelog.broker.authorization.gate import guarded
+
+                handling = guarded(api_key, handling, authorizer, self._parts.current_settings)
+            self._handlings[api_key] = handling
         return handling
 
     def _wire(self, api_key: int) -> Handling:
@@ -151,6 +164,7 @@ def _produce(parts: HandlerObjects) -> Handling:
         parts.current_settings,
         parts.telemetry,
         parts.clock,
+        parts.authorizer,
     )
     return Handling(handler.handle, cast(DecoderOfVersion, produce.decoder))
 
@@ -178,6 +192,7 @@ def _fetch(parts: HandlerObjects) -> Handling:
         parts.telemetry,
         parts.clock,
         followers,
+        parts.authorizer,
     )
     return Handling(handler.handle, fetch.decoder)
 
@@ -322,6 +337,13 @@ def _describe_user_scram_credentials(parts: HandlerObjects) -> Handling:
     return Handling(DescribeUserScramCredentialsHandler(parts.metadata).handle)
 
 
+def _acls(parts: HandlerObjects) -> AclHandlers:
+    from tidelog.broker.handlers.acls import AclHandlers
+
+    has_authorizer = parts.authorizer is not None
+    return AclHandlers(parts.metadata, parts.controller_connection, has_authorizer=has_authorizer)
+
+
 _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: _fetch,
@@ -335,6 +357,9 @@ _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
     ApiKey.OFFSET_FOR_LEADER_EPOCH: _offset_for_leader_epoch,
     ApiKey.WRITE_TXN_MARKERS: _write_txn_markers,
     ApiKey.TXN_OFFSET_COMMIT: _txn_offset_commit,
+    ApiKey.DESCRIBE_ACLS: lambda parts: Handling(_acls(parts).describe),
+    ApiKey.CREATE_ACLS: lambda parts: Handling(_acls(parts).create),
+    ApiKey.DELETE_ACLS: lambda parts: Handling(_acls(parts).delete),
     ApiKey.DESCRIBE_CONFIGS: _describe_configs,
     ApiKey.ALTER_CONFIGS: _alter_configs,
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
@@ -351,9 +376,6 @@ _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
 
 _WITHOUT_OBJECTS: Final[dict[int, str]] = {
     ApiKey.API_VERSIONS: "api_versions",
-    ApiKey.DESCRIBE_ACLS: "acls",
-    ApiKey.CREATE_ACLS: "acls",
-    ApiKey.DELETE_ACLS: "acls",
     ApiKey.CREATE_DELEGATION_TOKEN: "delegation_tokens",
     ApiKey.RENEW_DELEGATION_TOKEN: "delegation_tokens",
     ApiKey.EXPIRE_DELEGATION_TOKEN: "delegation_tokens",

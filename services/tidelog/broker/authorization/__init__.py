@@ -1,0 +1,1 @@
+"""Authorization: ACLs as in Kafka's StandardAuthorizer, one table of APIs, and the gate before handlers."""

@@ -1,0 +1,209 @@
+"""The parts of which the rows of the table of APIs consist, and the judgement about one request.
+
+A requirement looks at a request and leaves one of three results: nothing is denied; the whole request is
+refused; or some of its items are denied. Denied items are removed from the request before its handler sees
+it, and they are added to the response with their error. The messages of all APIs go through the same code,
+which reads them by the names of their fields, so their types are `Any`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from tidelog.broker.authorization.authorizer import Authorizer
+from tidelog.broker.authorized_operations import SUPPORTED_OPERATIONS, operation_bits
+from tidelog.broker.request import RequestContext
+from tidelog.model.acl import CLUSTER_NAME, AclOperation, ResourceType
+from tidelog.model.errors import ErrorCode
+from tidelog.wire.schema import Message
+
+DENIAL: Final = {
+    ResourceType.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    ResourceType.DELEGATION_TOKEN: ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED,
+}
+"""The error code of a denial by the type of the resource."""
+
+
+class Judgement:
+    """The result about one request: what is left of it, and what the response must say besides."""
+
+    def __init__(self, authorizer: Authorizer, context: RequestContext, message: Any, creates: bool) -> None:
+        self.authorizer = authorizer
+        self.context = context
+        self.version = context.api_version
+        self.metadata = authorizer.metadata
+        self.creates_topics = creates
+        """Whether `auto.create.topics.enable` is set."""
+        self.message = message
+        self.is_changed = False
+        self.is_nothing_left = False
+        """Whether every item that the request named is denied."""
+        self.refusal: Message | None = None
+        self.edits: list[Callable[[Any], None]] = []
+
+    def may(
+        self,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        name: str = CLUSTER_NAME,
+        *,
+        is_asked_for: bool = True,
+    ) -> bool:
+        return self.authorizer.may(self.context, operation, resource_type, name, is_asked_for=is_asked_for)
+
+    def may_topic(self, operation: AclOperation, name: str) -> bool:
+        return self.may(operation, ResourceType.TOPIC, name)
+
+    def topic_name(self, item: Any) -> str | None:
+        """Returns the topic that an item names or whose id it has, None if no topic has the id."""
+        topic_id = getattr(item, "topic_id", None)
+        return item.name or (None if topic_id is None else self.metadata.topic_names.get(topic_id))
+
+    def operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
+        """Returns the bit set of the operations that the client may do (KIP-430)."""
+        return operation_bits(
+            operation
+            for operation in SUPPORTED_OPERATIONS[resource_type]
+            if self.may(operation, resource_type, name, is_asked_for=False)
+        )
+
+    def keep(self, **fields: Any) -> None:
+        """Replaces fields of the request."""
+        self.message = replace(self.message, **fields)
+        self.is_changed = True
+
+    def edit(self, response: Any) -> None:
+        for edit in self.edits:
+            edit(response)
+
+
+class Refuse(NamedTuple):
+    """The form in which a response states the denial of an item: the field of the response that has a list of
+    results, and a function that makes a result from an item of the request.
+    """
+
+    answers: str
+    result: Callable[[Any, ErrorCode], Any]
+
+
+class Whole(NamedTuple):
+    """The request as a whole needs the operation on one resource. `name_of` returns the resource's name;
+    None means that the request names none. `refuse` makes the response to a denied request.
+    """
+
+    operation: AclOperation
+    resource_type: ResourceType
+    refuse: Callable[[Any, int, ErrorCode], Message]
+    name_of: Callable[[Any], str | None] = lambda message: CLUSTER_NAME
+
+    def apply(self, judgement: Judgement) -> None:
+        name = self.name_of(judgement.message)
+        if name is not None and not judgement.may(self.operation, self.resource_type, name):
+            judgement.refusal = self.refuse(judgement.message, judgement.version, DENIAL[self.resource_type])
+
+
+class Each(NamedTuple):
+    """Each item of a list in the request needs the operation on the resource that it names.
+
+    `name` is the field of an item with the resource's name; None means that the item is the name. A topic may
+    have an id instead. `unless` is an operation on the cluster that allows all items.
+    """
+
+    operation: AclOperation
+    resource_type: ResourceType
+    items: str
+    refuse: Refuse
+    name: str | None = "name"
+    unless: AclOperation | None = None
+
+    def apply(self, judgement: Judgement) -> None:
+        items = getattr(judgement.message, self.items)
+        if not items or (
+            self.unless is not None and judgement.may(self.unless, ResourceType.CLUSTER, is_asked_for=False)
+        ):
+            return
+        left: list[Any] = []
+        denied: list[Any] = []
+        for item in items:
+            name = self._name_of(item, judgement)
+            allowed = name is None or judgement.may(self.operation, self.resource_type, name)
+            (left if allowed else denied).append(item)
+        if denied:
+            deny(judgement, self.items, left, denied, self.refuse, DENIAL[self.resource_type])
+
+    def _name_of(self, item: Any, judgement: Judgement) -> str | None:
+        if self.name is None:
+            found: str = item
+            return found
+        if self.name == "name" and self.resource_type is ResourceType.TOPIC:
+            return judgement.topic_name(item)
+        named: str = getattr(item, self.name)
+        return named
+
+
+def deny(
+    judgement: Judgement,
+    items: str,
+    left: list[Any],
+    denied: Iterable[Any],
+    refuse: Refuse,
+    code: ErrorCode,
+) -> None:
+    """Removes the denied items from the request and adds their results to the response."""
+    judgement.keep(**{items: left})
+    judgement.is_nothing_left = not left
+    results = [refuse.result(item, code) for item in denied]
+    judgement.edits.append(lambda response: getattr(response, refuse.answers).extend(results))
+
+
+class Shown(NamedTuple):
+    """The response shows only the items that the client may do the operation on. `unless` is an operation on
+    the cluster that shows all.
+    """
+
+    operation: AclOperation
+    resource_type: ResourceType
+    answers: str
+    name: str
+    unless: AclOperation | None = None
+
+    def apply(self, judgement: Judgement) -> None:
+        if self.unless is not None and judgement.may(self.unless, ResourceType.CLUSTER, is_asked_for=False):
+            return
+        judgement.edits.append(lambda response: self._hide(judgement, response))
+
+    def _hide(self, judgement: Judgement, response: Any) -> None:
+        shown = [
+            item
+            for item in getattr(response, self.answers)
+            if judgement.may(self.operation, self.resource_type, getattr(item, self.name), is_asked_for=False)
+        ]
+        setattr(response, self.answers, shown)
+
+
+class InHandler(NamedTuple):
+    """The handler itself asks about each resource, because its requests are frequent."""
+
+    operation: AclOperation
+    resource_type: ResourceType
+
+    def apply(self, judgement: Judgement) -> None:
+        """Does nothing here."""
+
+
+class By(NamedTuple):
+    """A rule of one API that has no other form. The operations that it uses are listed for the reader."""
+
+    function: Callable[[Judgement], None]
+    operations: tuple[tuple[AclOperation, ResourceType], ...]
+
+    def apply(self, judgement: Judgement) -> None:
+        self.function(judgement)
+
+
+Requirement = Whole | Each | Shown | InHandler | By

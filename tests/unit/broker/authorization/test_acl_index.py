@@ -1,0 +1,190 @@
+"""The index of ACLs decides as a search through all ACLs does."""
+
+from __future__ import annotations
+
+from ipaddress import ip_address, ip_network
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.broker.authorization.acl_index import AclIndex, client_address
+from tidelog.model.acl import (
+    AclBinding,
+    AclFilter,
+    AclOperation,
+    PatternType,
+    PermissionType,
+    ResourceType,
+    acl_filter,
+    new_binding,
+)
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.principal import Principal
+from tidelog.wire.messages.create_acls import AclCreation
+from tidelog.wire.messages.describe_acls import DescribeAclsRequest
+
+NAMES = ("*", "a", "ab", "abc", "b", "hardcode")
+PRINCIPALS = (Principal("User:x"), Principal("User:y"), Principal("User:*"), Principal("Group:x"))
+HOSTS = ("*", "10.0.0.1", "10.0.0.0/8", "192.168.0.0/16", "::1", "2001:db8::/32")
+CLIENTS = ("10.0.0.1", "10.2.3.4", "192.168.1.1", "::1", "0:0:0:0:0:0:0:1", "::ffff:10.0.0.1", "2001:db8::5")
+KINDS = (ResourceType.TOPIC, ResourceType.GROUP)
+OPERATIONS = [operation for operation in AclOperation if operation > AclOperation.ALL]
+
+bindings = st.builds(
+    AclBinding,
+    st.sampled_from(KINDS),
+    st.sampled_from((PatternType.LITERAL, PatternType.PREFIXED)),
+    st.sampled_from(NAMES),
+    st.sampled_from(PRINCIPALS),
+    st.sampled_from(HOSTS),
+    st.sampled_from([AclOperation.ALL, *OPERATIONS]),
+    st.sampled_from((PermissionType.DENY, PermissionType.ALLOW)),
+)
+changes = st.lists(st.tuples(st.booleans(), bindings), max_size=14)
+
+
+def _contains(binding: AclBinding, name: str) -> bool:
+    if binding.pattern_type is PatternType.PREFIXED:
+        return name.startswith(binding.resource_name)
+    return binding.resource_name in (name, "*")
+
+
+def _is_at(binding: AclBinding, host: str) -> bool:
+    address = ip_address(host)
+    mapped = getattr(address, "ipv4_mapped", None)
+    address = mapped or address
+    if binding.host == "*":
+        return True
+    if "/" in binding.host:
+        return address in ip_network(binding.host)
+    return address == ip_address(binding.host)
+
+
+IMPLIED = {
+    AclOperation.DESCRIBE: {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER},
+    AclOperation.DESCRIBE_CONFIGS: {AclOperation.ALTER_CONFIGS},
+}
+
+
+def naive(
+    acls: set[AclBinding],
+    principal: str,
+    host: str,
+    operation: AclOperation,
+    kind: ResourceType,
+    name: str,
+) -> bool | None:
+    """Decides as Kafka's StandardAuthorizer is documented to do."""
+    of_resource = [acl for acl in acls if acl.resource_type is kind and _contains(acl, name)]
+    if not of_resource:
+        return None
+    of_client = [acl for acl in of_resource if acl.principal in (principal, "User:*") and _is_at(acl, host)]
+    granting = {AclOperation.ALL, operation} | IMPLIED.get(operation, set())
+    for acl in of_client:
+        if acl.permission is PermissionType.DENY and acl.operation in (AclOperation.ALL, operation):
+            return False
+    return any(acl.permission is PermissionType.ALLOW and acl.operation in granting for acl in of_client)
+
+
+@given(changes, st.data())
+def test_decisions_are_those_of_a_search(history: list[tuple[bool, AclBinding]], data: st.DataObject) -> None:
+    acls: set[AclBinding] = set()
+    index = AclIndex()
+    for is_removal, binding in history:
+        before = index
+        index = index.changed([binding], []) if is_removal else index.changed([], [binding])
+        assert index is not before
+        (acls.discard if is_removal else acls.add)(binding)
+    principal, host, operation, kind, name = (
+        data.draw(st.sampled_from(values))
+        for values in (PRINCIPALS[:2], CLIENTS, OPERATIONS, KINDS, ("a", "ab", "abc", "abcd", "b", "z"))
+    )
+    expected = naive(acls, principal, host, operation, kind, name)
+    assert index.decide(principal, client_address(host), operation, kind, name) == expected
+    at_once = AclIndex().changed([], acls)
+    assert at_once.decide(principal, client_address(host), operation, kind, name) == expected
+
+
+@given(st.lists(bindings, max_size=10), st.sampled_from(CLIENTS), st.sampled_from(OPERATIONS))
+def test_some_resource_is_allowed_if_a_rule_allows_a_name_that_no_rule_denies(
+    acls: list[AclBinding], host: str, operation: AclOperation
+) -> None:
+    """Only ACLs with this operation count, so the naive decision about many names is comparable."""
+    direct = [acl for acl in acls if acl.operation in (operation, AclOperation.ALL)]
+    found = (
+        AclIndex()
+        .changed([], direct)
+        .decide_on_any(Principal("User:x"), client_address(host), operation, ResourceType.TOPIC)
+    )
+    names = {acl.resource_name + tail for acl in direct for tail in ("", "c", "~")} | {"~"}
+    expected = any(
+        naive(set(direct), "User:x", host, operation, ResourceType.TOPIC, name) for name in names - {"*"}
+    )
+    assert found == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern_type", "name", "selected"),
+    [
+        (PatternType.ANY, None, {"lit", "pre", "*"}),
+        (PatternType.LITERAL, "lit", {"lit"}),
+        (PatternType.PREFIXED, "pre", {"pre"}),
+        (PatternType.PREFIXED, "prefix", set()),
+        (PatternType.ANY, "pre", {"pre"}),
+        (PatternType.MATCH, "lit", {"lit", "*"}),
+        (PatternType.MATCH, "prefix", {"pre", "*"}),
+        (PatternType.MATCH, None, {"lit", "pre", "*"}),
+    ],
+)
+def test_filters(pattern_type: PatternType, name: str | None, selected: set[str]) -> None:
+    patterns = {"lit": PatternType.LITERAL, "pre": PatternType.PREFIXED, "*": PatternType.LITERAL}
+    wanted = AclFilter(
+        ResourceType.TOPIC, pattern_type, name, None, None, AclOperation.ANY, PermissionType.ANY
+    )
+    found = {
+        text
+        for text, kind in patterns.items()
+        if wanted.matches(
+            AclBinding(
+                ResourceType.TOPIC,
+                kind,
+                text,
+                Principal("User:x"),
+                "*",
+                AclOperation.READ,
+                PermissionType.ALLOW,
+            )
+        )
+    }
+    assert found == selected
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"resource_type": 1}, "Invalid resourceType ANY"),
+        ({"resource_type": 99}, "unknown element"),
+        ({"resource_type": 4}, "only valid name for the CLUSTER"),
+        ({"resource_name": ""}, "empty resource name"),
+        ({"resource_pattern_type": 2}, "Invalid patternType MATCH"),
+        ({"operation": 1}, "Invalid operation ANY"),
+        ({"permission_type": 1}, "Invalid permissionType ANY"),
+        ({"principal": "alice"}, "does not have the form"),
+        ({"host": "10.0.0.0/99"}, "CIDR"),
+        ({"host": ""}, "empty host"),
+        ({"resource_name": "x" * 5000}, "at most"),
+    ],
+)
+def test_invalid_acls_are_refused(fields: dict[str, object], problem: str) -> None:
+    creation = AclCreation(2, "t", 3, "User:x", "*", 3, 3)
+    for name, value in fields.items():
+        setattr(creation, name, value)
+    with pytest.raises(KafkaError, match=problem) as caught:
+        new_binding(creation)
+    assert caught.value.code is ErrorCode.INVALID_REQUEST
+
+
+def test_filters_with_unknown_numbers_are_refused() -> None:
+    with pytest.raises(KafkaError, match="unknown element"):
+        acl_filter(DescribeAclsRequest(resource_type_filter=0, operation=1, permission_type=1))

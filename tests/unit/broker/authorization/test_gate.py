@@ -1,0 +1,139 @@
+"""The gate before handlers, with a real broker's handlers: denied items get errors, hidden ones disappear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from brokerlab.in_memory_broker import InMemoryBroker
+from tidelog.broker.authorization.table import TABLE
+from tidelog.broker.handlers import SERVED_APIS
+from tidelog.metadata.entries import AclEntry
+from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionType, ResourceType
+from tidelog.model.errors import ErrorCode
+from tidelog.model.principal import Principal, user_principal
+from tidelog.records.builder import build_batch
+from tidelog.records.record import Record
+from tidelog.rpc.broker_commands import SecurityUpdate
+from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
+from tidelog.wire.messages import describe_cluster, describe_topic_partitions, fetch, metadata, produce
+from tidelog.wire.messages.describe_acls import DescribeAclsRequest
+
+ALICE, ROOT = user_principal("alice"), user_principal("root")
+DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+NO_BITS = -(2**31)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[InMemoryBroker]:
+    settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:root;User:other"}
+    broker = InMemoryBroker(tmp_path, settings)
+    broker.add_topic("open")
+    broker.add_topic("closed")
+    yield broker
+    broker.close()
+
+
+def allow(
+    lab: InMemoryBroker,
+    operation: AclOperation,
+    resource_type: ResourceType,
+    name: str,
+    principal: Principal = ALICE,
+) -> AclEntry:
+    entry = AclEntry(
+        AclBinding(resource_type, PatternType.LITERAL, name, principal, "*", operation, PermissionType.ALLOW)
+    )
+    lab.update_metadata(security=SecurityUpdate(1, (entry,)))
+    return entry
+
+
+def remove(lab: InMemoryBroker, entry: AclEntry) -> None:
+    lab.update_metadata(security=SecurityUpdate(2, (), (entry.key,)))
+
+
+def produced(lab: InMemoryBroker, topic: str, principal: Principal) -> int:
+    batch = build_batch([Record(0, lab.clock.wall_ms(), None, b"x", [])])
+    data = produce.PartitionProduceData(0, memoryview(bytearray(batch)))
+    request = produce.ProduceRequest(None, -1, 1000, [produce.TopicProduceData(topic, partition_data=[data])])
+    response = lab.call(request, 9, principal=principal)
+    code: int = response.responses[0].partition_responses[0].error_code
+    return code
+
+
+def fetched(lab: InMemoryBroker, topic: str, principal: Principal) -> int:
+    wanted = fetch.FetchTopic(topic, partitions=[fetch.FetchPartition(partition_max_bytes=1000)])
+    request = fetch.FetchRequest(max_wait_ms=0, topics=[wanted])
+    code: int = lab.call(request, 12, principal=principal).responses[0].partitions[0].error_code
+    return code
+
+
+def topics_of(response: metadata.MetadataResponse) -> dict[str | None, int]:
+    return {topic.name: topic.error_code for topic in response.topics}
+
+
+def test_every_served_api_has_a_row() -> None:
+    assert SERVED_APIS.keys() == TABLE.keys()
+
+
+def test_produce_and_fetch_need_write_and_read(lab: InMemoryBroker) -> None:
+    assert produced(lab, "open", ALICE) == fetched(lab, "open", ALICE) == DENIED
+    assert produced(lab, "none", ALICE) == DENIED, "a denial must not show whether the topic exists"
+    assert produced(lab, "open", ROOT) == fetched(lab, "open", ROOT) == ErrorCode.NONE
+    write = allow(lab, AclOperation.WRITE, ResourceType.TOPIC, "open")
+    assert produced(lab, "open", ALICE) == ErrorCode.NONE
+    assert produced(lab, "closed", ALICE) == DENIED
+    assert fetched(lab, "open", ALICE) == DENIED
+    allow(lab, AclOperation.READ, ResourceType.TOPIC, "open")
+    assert fetched(lab, "open", ALICE) == ErrorCode.NONE
+    remove(lab, write)
+    assert produced(lab, "open", ALICE) == DENIED
+
+
+def test_metadata_hides_topics(lab: InMemoryBroker) -> None:
+    everything = metadata.MetadataRequest(topics=None)
+    assert topics_of(lab.call(everything, 12, principal=ROOT)) == {"open": 0, "closed": 0}
+    assert topics_of(lab.call(everything, 12, principal=ALICE)) == {}
+    assert lab.call(metadata.MetadataRequest(topics=[]), 0, principal=ALICE).topics == []
+    allow(lab, AclOperation.READ, ResourceType.TOPIC, "open")
+    assert topics_of(lab.call(everything, 12, principal=ALICE)) == {"open": 0}
+    assert topics_of(lab.call(metadata.MetadataRequest(topics=[]), 0, principal=ALICE)) == {"open": 0}
+    named = metadata.MetadataRequest(
+        topics=[metadata.MetadataRequestTopic(name=name) for name in ("open", "closed", "none")]
+    )
+    assert topics_of(lab.call(named, 12, principal=ALICE)) == {"open": 0, "closed": DENIED, "none": DENIED}
+    ids = {topic.name: topic.topic_id for topic in lab.call(everything, 12, principal=ROOT).topics}
+    by_id = metadata.MetadataRequest(
+        topics=[metadata.MetadataRequestTopic(topic_id=ids["closed"], name=None)]
+    )
+    (topic,) = lab.call(by_id, 12, principal=ALICE).topics
+    assert (topic.error_code, topic.name, topic.topic_id) == (DENIED, None, ids["closed"])
+
+
+def test_describe_topic_partitions_hides_topics(lab: InMemoryBroker) -> None:
+    request = describe_topic_partitions.DescribeTopicPartitionsRequest()
+    assert lab.call(request, 0, principal=ALICE).topics == []
+    allow(lab, AclOperation.WRITE, ResourceType.TOPIC, "open")
+    (topic,) = lab.call(request, 0, principal=ALICE).topics
+    bits = 1 << AclOperation.WRITE | 1 << AclOperation.DESCRIBE
+    assert (topic.name, topic.topic_authorized_operations) == ("open", bits)
+
+
+def test_operations_are_those_of_the_client(lab: InMemoryBroker) -> None:
+    request = describe_cluster.DescribeClusterRequest(include_cluster_authorized_operations=True)
+    assert lab.call(request, 0, principal=ALICE).cluster_authorized_operations == 0
+    assert lab.call(request, 0, principal=ROOT).cluster_authorized_operations == 0b1111110100000
+    allow(lab, AclOperation.ALTER, ResourceType.CLUSTER, "kafka-cluster")
+    assert lab.call(request, 0, principal=ALICE).cluster_authorized_operations == 0b110000000
+    not_asked = describe_cluster.DescribeClusterRequest()
+    assert lab.call(not_asked, 0, principal=ALICE).cluster_authorized_operations == NO_BITS
+
+
+def test_acls_are_described_to_those_who_may(lab: InMemoryBroker) -> None:
+    allow(lab, AclOperation.READ, ResourceType.TOPIC, "open")
+    request = DescribeAclsRequest(1, None, 1, None, None, 1, 1)
+    assert lab.call(request, 3, principal=ALICE).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    (resource,) = lab.call(request, 3, principal=ROOT).resources
+    assert (resource.resource_name, resource.acls[0].principal) == ("open", ALICE)
