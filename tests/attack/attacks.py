@@ -297,7 +297,7 @@ def _counted(codes: list[int | None]) -> str:
 def expensive_pattern(target: Target) -> str:
     """Subscribes to a pattern of many optional classes, over topics with long names."""
     admin = admin_client(target.broker.bootstrap)
-    topics = [NewTopic(f"{n:03}" + "a" * 240, 1) for n in range(20)]
+    topics = [NewTopic(f"{n:03}" + "a" * 240, 1) for n in range(400)]
     for future in admin.create_topics(topics).values():
         future.result(30)
     _await_coordinator(target, "group")

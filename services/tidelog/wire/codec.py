@@ -11,9 +11,9 @@ from __future__ import annotations
 import importlib
 import struct
 from collections.abc import Callable
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from tidelog.wire.api_keys import api_spec
+from tidelog.wire.api_keys import ApiKey, api_spec
 from tidelog.wire.decoder_source import write_decoder
 from tidelog.wire.encoder_source import write_encoder
 from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError
@@ -41,6 +41,19 @@ __all__ = [
 Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
 Encoder: TypeAlias = Callable[[Any], list[Any]]
 
+MAX_ELEMENTS: Final = 10_000
+"""The most elements of a request: the lengths of all its arrays and the unknown tagged fields together.
+
+An element takes a server a few microseconds, whatever its size, and a request is handled in one piece.
+Without this limit, a request of a few megabytes holds the event loop for many seconds.
+"""
+MAX_ELEMENTS_OF: Final[dict[int, int]] = {
+    # Batches are appended one at a time, and markers are written for one partition at a time.
+    ApiKey.WRITE_TXN_MARKERS: 1_000,
+}
+"""The limits of the APIs that need another one."""
+
+_request_decoders: dict[tuple[int, int], Decoder] = {}
 _decoders: dict[tuple[type[Message], int], Decoder] = {}
 _encoders: dict[tuple[type[Message], int], Encoder] = {}
 _INT16 = struct.Struct(">h")
@@ -97,10 +110,18 @@ def _message_class(api_key: int, suffix: str) -> type[Message]:
 
 
 def request_decoder(api_key: int, version: int) -> Decoder:
-    """Returns the decoder of an API's request. Raises UnsupportedVersionError for an API or version that
-    Kafka 4.3 does not serve.
+    """Returns the decoder of an API's request, which refuses a request with too many elements. Raises
+    UnsupportedVersionError for an API or version that Kafka 4.3 does not serve.
     """
-    return decoder(request_class(api_key), version)
+    made = _request_decoders.get((api_key, version))
+    if made is None:
+        message = request_class(api_key)
+        _require(message, version)
+        most = MAX_ELEMENTS_OF.get(api_key, MAX_ELEMENTS)
+        source = write_decoder(message, version, most)
+        made = source.compile(f"<decoder of {message.__name__} version {version}>", "decode")
+        _request_decoders[api_key, version] = made
+    return made
 
 
 def request_encoder(api_key: int, version: int) -> Encoder:

@@ -17,15 +17,21 @@ from tidelog.wire.source import Source, array_of
 _BLOBS = ("string", "bytes", "records")
 
 
-def write_decoder(message: type[Message], version: int) -> Source:
-    """Returns the source of `decode(buffer, position) -> (message, end position)`."""
-    return _DecoderWriter(message, version).write()
+def write_decoder(message: type[Message], version: int, max_elements: int | None = None) -> Source:
+    """Returns the source of `decode(buffer, position) -> (message, end position)`.
+
+    With `max_elements`, the decoder refuses a message whose arrays and unknown tagged fields have more
+    elements in all. It counts the length of an array before it reads the array, so a message of millions of
+    tiny elements costs nothing.
+    """
+    return _DecoderWriter(message, version, max_elements).write()
 
 
 class _DecoderWriter:
-    def __init__(self, message: type[Message], version: int) -> None:
+    def __init__(self, message: type[Message], version: int, max_elements: int | None) -> None:
         self._message = message
         self._version = version
+        self._max_elements = max_elements
         self._title = f"{message.__name__} version {version}"
         self._flexible = version >= message.FLEXIBLE_FROM
         self._pending: list[tuple[str, str]] = []
@@ -47,6 +53,8 @@ class _DecoderWriter:
         with source.block("def decode(buffer, p):"):
             with source.block("try:"):
                 source.line("end = len(buffer)")
+                if self._max_elements is not None:
+                    source.line(f"left = {self._max_elements}")
                 if _has_views(self._message):
                     source.line("view = buffer if type(buffer) is memoryview else memoryview(buffer)")
                 result = self._struct(self._message)
@@ -59,6 +67,13 @@ class _DecoderWriter:
     def _refuse(self, what: str) -> str:
         """Returns a statement that raises MalformedMessageError. It evaluates the names in braces."""
         return f'raise malformed(f"{self._title}: {what}")'
+
+    def _count_elements(self, count: str) -> None:
+        """Takes `count` elements from the budget of the message."""
+        if self._max_elements is not None:
+            self._source.line(f"left -= {count}")
+            what = f"there are more than {self._max_elements} elements"
+            self._source.line(f"if left < 0: {self._refuse(what)}")
 
     def _flush(self) -> None:
         """Reads the pending run of fixed-size values."""
@@ -98,12 +113,15 @@ class _DecoderWriter:
         self._pending.append(("B", count))
         self._flush()
         if not tagged:
-            source.line(f"if {count}: p = skip_tagged_fields(buffer, p, {count})")
+            with source.block(f"if {count}:"):
+                self._count_elements(count)
+                source.line(f"p = skip_tagged_fields(buffer, p, {count})")
             return
         for field, name in tagged:
             source.line(f"{name} = {source.default_of(kind, field)}")
         with source.block(f"if {count}:"):
             source.line(f"if {count} >= 128: {count}, p = read_long_uvarint(buffer, p, {count})")
+            self._count_elements(count)
             with source.block(f"for _ in range({count}):"):
                 tag, stop = source.new("tag"), source.new("stop")
                 source.line(f"{tag}, p = read_uvarint(buffer, p)")
@@ -207,6 +225,7 @@ class _DecoderWriter:
         least = self._least_size(element)
         most = "end - p" if least == 1 else f"(end - p) // {least}"
         with source.block(f"if 0 <= {count} <= {most}:"):
+            self._count_elements(count)
             self._elements(element, count, result, name)
         if nullable:
             source.line(f"elif {count} < 0: {result} = None")

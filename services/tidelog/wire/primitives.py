@@ -17,6 +17,8 @@ MAX_STRING_BYTES = 32767
 """The most bytes in a string. Kafka refuses longer strings, also where the length is a varint."""
 MAX_UVARINT_BYTES = 5
 MAX_INT32 = 0x7FFFFFFF
+MAX_TAGGED_FIELDS = 127
+"""The most unknown tagged fields in one section. Kafka's largest message has fewer than 10."""
 MAX_CACHED_UUIDS = 16384
 SMALL_ARRAY = 32
 """Arrays of up to this many numbers are coded by a `struct.Struct` of their own."""
@@ -104,10 +106,10 @@ def string_length_uvarint(length_plus_one: int) -> bytes:
 
 def skip_tagged_fields(buffer: Buffer, position: int, count: int) -> int:
     """Returns the end position of a section of tagged fields. `count` is the first byte of their number,
-    which has been read.
+    which has been read. A section may have up to MAX_TAGGED_FIELDS fields that this version does not know.
     """
-    if count >= 128:
-        count, position = read_long_uvarint(buffer, position, count)
+    if count > MAX_TAGGED_FIELDS:
+        raise MalformedMessageError(f"a section has more than {MAX_TAGGED_FIELDS} unknown tagged fields")
     end = len(buffer)
     for _ in range(count):  # each iteration reads two bytes or raises
         _, position = read_uvarint(buffer, position)

@@ -75,7 +75,7 @@ def test_a_tagged_struct_of_defaults_is_not_sent() -> None:
 
 
 def test_every_uuid_is_the_right_one_beyond_the_bound_of_the_cache() -> None:
-    encode, decode = codec.request_encoder(ApiKey.PRODUCE, 13), codec.request_decoder(ApiKey.PRODUCE, 13)
+    encode, decode = codec.request_encoder(ApiKey.PRODUCE, 13), codec.decoder(ProduceRequest, 13)
     ids = [UUID(int=n) for n in range(20_000)]
     body = b"".join(
         encode(ProduceRequest(topic_data=[TopicProduceData(topic_id=topic_id) for topic_id in ids]))

@@ -12,11 +12,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tidelog.wire import codec, headers, primitives
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.codec import MAX_ELEMENTS
 from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError
 from tidelog.wire.messages.api_versions import ApiVersionsRequest
+from tidelog.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from tidelog.wire.messages.fetch import FetchRequest
 from tidelog.wire.messages.metadata import MetadataRequest
 from tidelog.wire.messages.records.offset_commit import OffsetCommitKey, OffsetCommitValue
+from tidelog.wire.primitives import MAX_TAGGED_FIELDS
 from tidelog.wire.schema import Message
 from wirelab.catalogue import payload_classes, record_classes, versions_of
 from wirelab.strategies import messages_of
@@ -143,9 +151,53 @@ def test_unknown_tagged_fields_are_skipped(message: type[Message]) -> None:
         plain = b"".join(codec.encoder(message, version)(message()))
         assert plain[-1] == 0
         one = plain[:-1] + b"\x01\x63\x03abc"
-        many = plain[:-1] + b"\x82\x01" + b"".join(b"\xe4\x01\x01x" for _ in range(130))
+        many = plain[:-1] + b"\x7f" + b"\xe4\x01\x01x" * MAX_TAGGED_FIELDS
         for tagged in (one, many):
             assert decode(tagged, 0) == (decode(plain, 0)[0], len(tagged))
+        too_many = plain[:-1] + b"\x80\x01" + b"\xe4\x01\x01x" * (MAX_TAGGED_FIELDS + 1)
+        known = any(field.is_tagged_in(version) for field in message.FIELDS)
+        if not known:
+            with pytest.raises(MalformedMessageError, match="more than 127 unknown tagged fields"):
+                decode(too_many, 0)
+
+
+def test_a_request_of_too_many_elements_is_refused_before_they_are_read() -> None:
+    decode = codec.request_decoder(ApiKey.METADATA, 1)
+    names = 4_000_000
+    frame = struct.pack(">i", names) + bytes(2 * names)
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedMessageError, match="more than 10000 elements"):
+            decode(frame, 0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100_000
+
+
+@pytest.mark.parametrize(("topics", "partitions"), [(1, MAX_ELEMENTS - 1), (100, 99)])
+def test_elements_of_all_arrays_count_together(topics: int, partitions: int) -> None:
+    encode = codec.request_encoder(ApiKey.DELETE_RECORDS, 2)
+    decode = codec.request_decoder(ApiKey.DELETE_RECORDS, 2)
+
+    def request(count: int) -> bytes:
+        rows = [DeleteRecordsPartition(n, 0) for n in range(count)]
+        message = DeleteRecordsRequest([DeleteRecordsTopic("t", rows) for _ in range(topics)], 1)
+        return b"".join(encode(message))
+
+    assert len(decode(request(partitions), 0)[0].topics) == topics
+    with pytest.raises(MalformedMessageError, match="more than 10000 elements"):
+        decode(request(partitions + 1), 0)
+
+
+def test_unknown_tagged_fields_count_as_elements() -> None:
+    topics = MAX_ELEMENTS // 100
+    tags = b"\x64" + b"\x63\x00" * 100
+    body = b"\x00" * 16 + b"\x02a" + tags  # topic id, name
+    decode = codec.request_decoder(ApiKey.METADATA, 12)
+    count = bytes((topics + 1 & 127 | 128, topics + 1 >> 7)) if topics + 1 >= 128 else bytes((topics + 1,))
+    with pytest.raises(MalformedMessageError, match="more than 10000 elements"):
+        decode(count + body * topics + b"\0\0\0", 0)
 
 
 @pytest.mark.parametrize("version", [-1, 0, 2, 14, 32767])
