@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import subprocess
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,11 +24,15 @@ from confluent_kafka.admin import (
 from kafka import KafkaConsumer as KafkaPythonConsumer
 from kafka import KafkaProducer as KafkaPythonProducer
 
-from brokerlab.broker_process import BrokerProcess, free_port
+from brokerlab.broker_process import BrokerProcess, free_port, tidelog_command
 from brokerlab.clients import poll_messages
 from brokerlab.raw_client import RawClient
+from tidelog.client.address import Address
+from tidelog.client.connection import BrokerConnection
+from tidelog.client.security import ClientSecurity, SaslLogin
 from tidelog.model.errors import ErrorCode
 from tidelog.sasl.scram import MECHANISM_BY_NAME, ClientExchange
+from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
@@ -344,3 +350,72 @@ def test_a_deleted_user_cannot_log_in(secured: SecuredBroker) -> None:
     with secured.client() as client:
         answer = _log_in(client, "SCRAM-SHA-512", "bob", "b")
         assert answer.error_code == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+# -- tidelog's tools
+
+
+def _tool(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*tidelog_command(), *arguments], input=stdin, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def _client_file(path: Path, mechanism: str, user: str, password: str) -> Path:
+    path.write_text(
+        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
+        f'sasl.jaas.config=LoginModule required username="{user}" password="{password}";\n'
+    )
+    return path
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_tidelogs_tools_log_in(secured: SecuredBroker, tmp_path: Path, mechanism: str) -> None:
+    config = _client_file(tmp_path / "client.properties", mechanism, USER, PASSWORD)
+    options = ("--bootstrap-server", secured.bootstrap, "--command-config", str(config))
+    topic = f"tools-{mechanism}"
+    assert _tool("topic", "create", topic, *options).returncode == 0
+    assert _tool("produce", topic, *options, stdin="one\ntwo\n").returncode == 0
+    consumed = _tool("consume", topic, "--from-beginning", "--max-messages", "2", *options)
+    assert consumed.stdout.split() == ["one", "two"], consumed.stderr
+
+
+def test_tidelogs_tools_report_a_refused_login(secured: SecuredBroker, tmp_path: Path) -> None:
+    config = _client_file(tmp_path / "client.properties", "SCRAM-SHA-512", USER, "wrong")
+    failed = _tool("topic", "list", "--bootstrap-server", secured.bootstrap, "--command-config", str(config))
+    assert failed.returncode == 1
+    assert "refuses the login of alice" in failed.stderr
+    without = _tool("topic", "list", "--bootstrap-server", secured.bootstrap)
+    assert without.returncode == 1
+    assert without.stderr.startswith("tidelog: ") and without.stderr.count("\n") == 1
+
+
+def test_users_are_added_listed_and_deleted_by_the_tool(secured: SecuredBroker, tmp_path: Path) -> None:
+    config = _client_file(tmp_path / "client.properties", "PLAIN", USER, PASSWORD)
+    options = ("--bootstrap-server", secured.bootstrap, "--command-config", str(config))
+    added = _tool("user", "add", "dave", "--password-file", "-", *options, stdin="dave's\n")
+    assert added.returncode == 0, added.stderr
+    assert _tool("user", "list", "dave", *options).stdout == (
+        "user\tmechanism\titerations\ndave\tSCRAM-SHA-512\t4096\n"
+    )
+    assert f"{USER}\tSCRAM-SHA-256\t4096\n" in _tool("user", "list", *options).stdout
+    with secured.client() as client:
+        assert _log_in(client, "SCRAM-SHA-512", "dave", "dave's").error_code == 0
+    assert _tool("user", "delete", "dave", *options).returncode == 0
+    with secured.client() as client:
+        assert _log_in(client, "SCRAM-SHA-512", "dave", "dave's").error_code != 0
+    gone = _tool("user", "delete", "dave", *options)
+    assert gone.returncode == 1 and "has no SCRAM credentials" in gone.stderr
+    odd = _tool("user", "add", "eve", "--password-file", "-", *options, stdin="\u00aa\n")
+    assert odd.returncode == 1 and "SASLprep" in odd.stderr
+
+
+def test_our_client_authenticates_again_before_its_session_ends(secured: SecuredBroker) -> None:
+    host, port = secured.bootstrap.split(":")
+    login = SaslLogin("SCRAM-SHA-256", USER, PASSWORD)
+    security = ClientSecurity(login=login)
+    with BrokerConnection(Address(host, int(port)), security=security) as connection:
+        deadline = time.monotonic() + 4
+        while time.monotonic() < deadline:
+            assert connection.call(MetadataRequest(topics=[]), MetadataResponse).brokers
+            time.sleep(0.2)

@@ -31,6 +31,7 @@ _COMMANDS: Final = {
     "rebalance": "tidelog.cli.rebalance:command",
     "topic": "tidelog.cli.topic:command",
     "transactions": "tidelog.cli.transactions:command",
+    "user": "tidelog.cli.user:command",
 }
 
 # structlog imports rich, if it is installed, for tracebacks that tidelog does not print. Preventing the

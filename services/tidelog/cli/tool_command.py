@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final, NoReturn, TypeVar
 
 import click
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import AdvertisedUnreachableError, BadAddressError, ClientError, UnreachableError
+from tidelog.client.security import NO_SECURITY, ClientSecurity, SecurityConfigError, read_security
 from tidelog.model.errors import ErrorCode, KafkaError
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "TIDELOG_BOOTSTRAP_SERVER"
+COMMAND_CONFIG_VARIABLE: Final = "TIDELOG_COMMAND_CONFIG"
+_COMMAND_CONFIG_KEY: Final = "tidelog.command.config"
 DEFAULT_TIMEOUT_MS: Final = 30_000
 
 _NEXT_STEPS: Final[Mapping[ErrorCode, str]] = {
@@ -69,7 +73,17 @@ def fail(reason: str) -> NoReturn:
 
 
 def cluster_options(command: F) -> F:
-    """Adds --bootstrap-server and --request-timeout-ms."""
+    """Adds --bootstrap-server, --command-config and --request-timeout-ms. `connect` reads the second one."""
+    command = click.option(
+        "--command-config",
+        type=click.Path(dir_okay=False, path_type=Path),
+        envvar=COMMAND_CONFIG_VARIABLE,
+        show_envvar=True,
+        metavar="FILE",
+        expose_value=False,
+        callback=_note_command_config,
+        help="Properties of Kafka's clients for TLS and SASL (security.protocol, ...).",
+    )(command)
     command = click.option(
         "--request-timeout-ms",
         type=click.IntRange(min=1),
@@ -89,7 +103,29 @@ def cluster_options(command: F) -> F:
 
 
 def connect(bootstrap_server: str, request_timeout_ms: int) -> Cluster:
-    return Cluster(bootstrap_server, client_id="tidelog-cli", timeout_s=request_timeout_ms / 1000)
+    """Connects with the security of --command-config. Raises ClientError and ToolError."""
+    return Cluster(
+        bootstrap_server,
+        client_id="tidelog-cli",
+        timeout_s=request_timeout_ms / 1000,
+        security=command_security(),
+    )
+
+
+def command_security() -> ClientSecurity:
+    """Returns the security that --command-config of the running command describes. Raises ToolError."""
+    context = click.get_current_context(silent=True)
+    path = None if context is None else context.meta.get(_COMMAND_CONFIG_KEY)
+    if path is None:
+        return NO_SECURITY
+    try:
+        return read_security(path)
+    except SecurityConfigError as error:
+        raise ToolError(f"--command-config: {error}") from None
+
+
+def _note_command_config(context: click.Context, parameter: click.Parameter, path: Path | None) -> None:
+    context.meta[_COMMAND_CONFIG_KEY] = path
 
 
 def topic_option(command: F) -> F:

@@ -13,6 +13,7 @@ from tidelog.client.address import Address, parse_bootstrap
 from tidelog.client.answers import error_of, topic_error_of
 from tidelog.client.connection import DEFAULT_TIMEOUT_S, BrokerConnection
 from tidelog.client.errors import AdvertisedUnreachableError, ClientError, UnreachableError
+from tidelog.client.security import NO_SECURITY, ClientSecurity
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.metadata import (
     MetadataRequest,
@@ -69,7 +70,12 @@ class Cluster:
     """
 
     def __init__(
-        self, bootstrap: str, *, client_id: str = "tidelog", timeout_s: float = DEFAULT_TIMEOUT_S
+        self,
+        bootstrap: str,
+        *,
+        client_id: str = "tidelog",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
         """Connects to the first address that answers.
 
@@ -77,6 +83,7 @@ class Cluster:
         """
         self._bootstrap = parse_bootstrap(bootstrap)
         self._client_id = client_id
+        self._security = security
         self.timeout_s = timeout_s
         self._connections: dict[int, BrokerConnection] = {}
         self._brokers: dict[int, Broker] = {}
@@ -175,7 +182,9 @@ class Cluster:
     # -- connections and metadata
 
     def _connect(self, address: Address) -> BrokerConnection:
-        return BrokerConnection(address, client_id=self._client_id, timeout_s=self.timeout_s)
+        return BrokerConnection(
+            address, client_id=self._client_id, timeout_s=self.timeout_s, security=self._security
+        )
 
     def _connect_first(self) -> BrokerConnection:
         failures: list[ClientError] = []

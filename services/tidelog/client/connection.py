@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Iterator
@@ -16,18 +17,24 @@ from typing import Final, NamedTuple, TypeVar, cast
 
 from tidelog.client.address import Address
 from tidelog.client.errors import (
+    AuthenticationFailedError,
     ClientError,
     ConnectionLostError,
     NoAnswerError,
     NotKafkaError,
+    NotTrustedError,
     UnreachableError,
     UnsupportedApiError,
 )
+from tidelog.client.security import NO_SECURITY, ClientSecurity, SaslLogin
 from tidelog.model.errors import ErrorCode
+from tidelog.sasl import AuthenticationError
 from tidelog.wire.api_keys import ApiKey, api_spec
 from tidelog.wire.codec import MalformedMessageError, request_encoder, response_decoder
 from tidelog.wire.headers import decode_response_header, encode_request_header
 from tidelog.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from tidelog.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
+from tidelog.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 from tidelog.wire.schema import Message
 
 DEFAULT_TIMEOUT_S: Final = 30.0
@@ -37,6 +44,8 @@ LOOK_UP_AGAIN_FOR_S: Final = 10.0
 LOOK_UP_BACKOFF_S: Final = 0.2
 CLIENT_SOFTWARE_NAME: Final = "tidelog"
 CLIENT_SOFTWARE_VERSION: Final = "0.1.0"
+RENEWED_AT: Final = 0.85
+"""The part of a session's lifetime after which the client authenticates again (KIP-368)."""
 _LENGTH: Final = struct.Struct(">i")
 _ERROR_CODE: Final = struct.Struct(">h")
 
@@ -61,13 +70,23 @@ class BrokerConnection:
     """A connection, which is not thread-safe. A ClientError of `call`, `send` or `receive` closes it."""
 
     def __init__(
-        self, address: Address, *, client_id: str = "tidelog", timeout_s: float = DEFAULT_TIMEOUT_S
+        self,
+        address: Address,
+        *,
+        client_id: str = "tidelog",
+        timeout_s: float = DEFAULT_TIMEOUT_S,
+        security: ClientSecurity = NO_SECURITY,
     ) -> None:
-        """Connects and requests the broker's versions. `timeout_s` limits both and every later response.
+        """Connects, requests the broker's versions and authenticates. `timeout_s` limits these and every
+        later response.
 
-        Raises UnreachableError, NoAnswerError, ConnectionLostError, NotKafkaError.
+        Raises UnreachableError, NotTrustedError, NoAnswerError, ConnectionLostError, NotKafkaError,
+        AuthenticationFailedError.
         """
         self.address = address
+        self._security = security
+        self._pending_count = 0
+        self._renew_at_s: float | None = None
         self._client_id = client_id
         self._timeout_s = timeout_s
         self._correlation_id = 0
@@ -78,7 +97,11 @@ class BrokerConnection:
             raise UnreachableError(f"no connection to {address}: {_reason(error)}") from error
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._closed_on_error():
+            if security.tls is not None:
+                self._socket = self._encrypted(security.tls)
             self.served = self._ask_versions()
+            if security.login is not None:
+                self._authenticate(security.login)
 
     def __enter__(self) -> BrokerConnection:
         return self
@@ -136,12 +159,17 @@ class BrokerConnection:
         api_key: int = request.API_KEY  # type: ignore[attr-defined]  # only requests have one
         version = self.version_for(api_key, at_least=at_least, at_most=at_most)
         with self._closed_on_error():
+            login = self._security.login
+            if login is not None and self._must_renew():
+                self._authenticate(login)
+            self._pending_count += 1
             return self._send(request, api_key, version, wait_ms)
 
     def receive(self, pending: PendingAnswer, answer: type[R]) -> R:
         with self._closed_on_error():
             frame = self._receive_frame(pending)
             message = self._decode(pending, frame, pending.api_version)
+        self._pending_count -= 1
         assert isinstance(message, answer)
         return message
 
@@ -166,8 +194,8 @@ class BrokerConnection:
         length = _LENGTH.unpack(self._read(_LENGTH.size, pending.deadline_s))[0]
         if not _LENGTH.size <= length <= MAX_RESPONSE_BYTES:
             raise NotKafkaError(
-                f"{self.address} does not speak plain-text Kafka (PLAINTEXT): check the port, and "
-                "whether it requires TLS"
+                f"{self.address} does not speak Kafka's protocol over {self._security.protocol}: check the "
+                "port, and whether it requires TLS (--command-config)"
             )
         return self._read(length, pending.deadline_s)
 
@@ -204,6 +232,62 @@ class BrokerConnection:
         if isinstance(error, TimeoutError):
             return NoAnswerError(f"no answer from {self.address} in {self._timeout_s:g} s")
         return ConnectionLostError(f"the connection to {self.address} was lost: {_reason(error)}")
+
+    # -- security
+
+    def _encrypted(self, tls: ssl.SSLContext) -> ssl.SSLSocket:
+        try:
+            return tls.wrap_socket(self._socket, server_hostname=self.address.host)
+        except ssl.SSLCertVerificationError as error:
+            raise NotTrustedError(
+                f"the certificate of {self.address} is not trusted: {error.verify_message}"
+            ) from error
+        except ssl.SSLError as error:
+            raise NotTrustedError(
+                f"the TLS handshake with {self.address} failed: {error.reason or error}"
+            ) from error
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def _must_renew(self) -> bool:
+        """Returns whether the session ends soon and no response is outstanding."""
+        return (
+            self._renew_at_s is not None and self._pending_count <= 0 and time.monotonic() >= self._renew_at_s
+        )
+
+    def _authenticate(self, login: SaslLogin) -> None:
+        """Logs in. Raises AuthenticationFailedError."""
+        chosen = self._exchange(SaslHandshakeRequest(login.mechanism), SaslHandshakeResponse, at_least=1)
+        if chosen.error_code:
+            raise AuthenticationFailedError(
+                f"{self.address} does not accept the SASL mechanism {login.mechanism}; "
+                f"it accepts {', '.join(chosen.mechanisms) or 'none'}"
+            )
+        tokens = login.tokens()
+        token: bytes | None = tokens.first()
+        lifetime_ms = 0
+        try:
+            while token is not None:
+                answer = self._exchange(SaslAuthenticateRequest(token), SaslAuthenticateResponse)
+                if answer.error_code:
+                    reason = answer.error_message or f"error {answer.error_code}"
+                    raise AuthenticationFailedError(
+                        f"{self.address} refuses the login of {login.user}: {reason}"
+                    )
+                lifetime_ms = answer.session_lifetime_ms
+                token = tokens.reply(bytes(answer.auth_bytes))
+        except AuthenticationError as error:
+            raise AuthenticationFailedError(f"the login at {self.address} failed: {error}") from error
+        if lifetime_ms > 0:
+            self._renew_at_s = time.monotonic() + RENEWED_AT * lifetime_ms / 1000
+
+    def _exchange(self, request: Message, answer: type[R], *, at_least: int = 0) -> R:
+        api_key: int = request.API_KEY  # type: ignore[attr-defined]  # only requests have one
+        version = self.version_for(api_key, at_least=at_least)
+        pending = self._send(request, api_key, version, 0)
+        message = self._decode(pending, self._receive_frame(pending), version)
+        assert isinstance(message, answer)
+        return message
 
     @contextlib.contextmanager
     def _closed_on_error(self) -> Iterator[None]:

@@ -27,6 +27,14 @@ class NoAnswerError(ClientError):
     """The response did not arrive in time."""
 
 
+class AuthenticationFailedError(ClientError):
+    """The broker does not accept the client's login, or requires one."""
+
+
+class NotTrustedError(ClientError):
+    """The TLS handshake failed: the broker's certificate is not trusted, or the client's is not."""
+
+
 class NotKafkaError(ClientError):
     """The server is not a Kafka broker, or it requires TLS."""
 

@@ -1,0 +1,112 @@
+"""`tidelog user`: lists, adds and deletes the users of SCRAM (kafka-configs --entity-type users)."""
+
+from __future__ import annotations
+
+from typing import TextIO
+
+import click
+
+from tidelog.cli.output import print_table, say
+from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
+from tidelog.client.users import delete_credentials, describe_users, set_password
+from tidelog.sasl import SCRAM_SHA_512
+from tidelog.sasl.saslprep import saslprep
+from tidelog.sasl.scram import MAX_ITERATIONS, MECHANISM_BY_NAME, MIN_ITERATIONS
+
+
+@click.group()
+def command() -> None:
+    """List, add and delete the users of SCRAM."""
+
+
+@command.command("list", cls=ToolCommand)
+@click.argument("names", nargs=-1, metavar="[USER]...")
+@cluster_options
+def list_users(names: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
+    """List the users and their mechanisms."""
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        found = describe_users(cluster, names)
+    print_table(("user", "mechanism", "#iterations"), found, title="Users")
+
+
+@command.command("add", cls=ToolCommand)
+@click.argument("name", metavar="USER")
+@click.option(
+    "--password-file",
+    type=click.File("r"),
+    metavar="FILE",
+    help="File with the password in its first line; - is standard input. Without it, the tool asks.",
+)
+@click.option(
+    "--mechanism",
+    "mechanisms",
+    multiple=True,
+    type=click.Choice(list(MECHANISM_BY_NAME)),
+    default=[SCRAM_SHA_512],
+    show_default=True,
+    help="A mechanism of the user. Repeatable.",
+)
+@click.option(
+    "--iterations",
+    type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
+    default=MIN_ITERATIONS,
+    show_default=True,
+    help="Number of hash iterations, which make guessing passwords slower.",
+)
+@cluster_options
+def add(
+    name: str,
+    password_file: TextIO | None,
+    mechanisms: tuple[str, ...],
+    iterations: int,
+    bootstrap_server: str,
+    request_timeout_ms: int,
+) -> None:
+    """Add a user, or change its password."""
+    check_unchanged_by_saslprep("the user name", name)
+    password = _password(password_file)
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        set_password(cluster, name, password, [MECHANISM_BY_NAME[m] for m in mechanisms], iterations)
+    say(f"User {name} can log in with {', '.join(mechanisms)}.")
+
+
+@command.command("delete", cls=ToolCommand)
+@click.argument("name", metavar="USER")
+@click.option(
+    "--mechanism",
+    "mechanisms",
+    multiple=True,
+    type=click.Choice(list(MECHANISM_BY_NAME)),
+    help="Delete only this mechanism's credential. Repeatable.",
+)
+@cluster_options
+def delete(name: str, mechanisms: tuple[str, ...], bootstrap_server: str, request_timeout_ms: int) -> None:
+    """Delete a user. Its connections stay until they end or must authenticate again."""
+    with connect(bootstrap_server, request_timeout_ms) as cluster:
+        chosen = mechanisms or tuple(found.mechanism for found in describe_users(cluster, [name]))
+        delete_credentials(cluster, name, [MECHANISM_BY_NAME[mechanism] for mechanism in chosen])
+    say(f"User {name} can no longer log in with {', '.join(chosen)}.")
+
+
+def _password(file: TextIO | None) -> str:
+    if file is None:
+        password: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    else:
+        password = file.readline().rstrip("\r\n")
+    if not password:
+        raise ToolError("the password is empty")
+    check_unchanged_by_saslprep("the password", password)
+    return password
+
+
+def check_unchanged_by_saslprep(what: str, text: str) -> None:
+    """Raises ToolError for a text that clients may send in different forms (RFC 4013)."""
+    try:
+        prepared = saslprep(text)
+    except ValueError as error:
+        raise ToolError(f"{what} is not allowed: {error}") from None
+    if prepared != text:
+        raise ToolError(
+            f"{what} contains characters that some clients replace before they send it (SASLprep); "
+            "choose other ones"
+        )

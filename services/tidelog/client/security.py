@@ -1,0 +1,262 @@
+"""TLS and SASL of the tools' connections, from a file with the properties of Kafka's clients.
+
+The names are those of Kafka: `security.protocol`, `sasl.mechanism`, `sasl.jaas.config`,
+`ssl.truststore.location` and `.certificates`, `ssl.keystore.location`, `.key` and `.certificate.chain`. Keys
+and certificates are PEM.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import ssl
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final, NamedTuple, Protocol
+
+from tidelog.sasl import PLAIN
+from tidelog.sasl.jaas import JaasError, parse_jaas
+from tidelog.sasl.plain import PlainLogin
+from tidelog.sasl.scram import MECHANISM_BY_NAME, ClientExchange
+from tidelog.settings.properties_file import PropertiesError, parse_properties
+
+SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+NONCE_BYTES: Final = 24
+MAX_FILE_BYTES: Final = 1024 * 1024
+_SECURITY_PREFIXES: Final = ("security.", "sasl.", "ssl.")
+_PEM: Final = "PEM"
+_PROTOCOL_VERSIONS: Final = frozenset({"TLSv1.2", "TLSv1.3"})
+
+
+class SecurityConfigError(ValueError):
+    """A property is not valid. The message is one sentence that names the property."""
+
+
+class ClientTokens(Protocol):
+    """The client's side of one SASL exchange."""
+
+    def first(self) -> bytes: ...
+
+    def reply(self, challenge: bytes) -> bytes | None:
+        """Returns the next token, or None if the exchange is complete. Raises AuthenticationError."""
+        ...
+
+
+class SaslLogin(NamedTuple):
+    """A user's login. `is_token` means that the user is the id of a delegation token."""
+
+    mechanism: str
+    user: str
+    password: str
+    is_token: bool = False
+
+    def tokens(self) -> ClientTokens:
+        """Begins a new exchange."""
+        return _PlainTokens(self) if self.mechanism == PLAIN else _ScramTokens(self)
+
+    def __repr__(self) -> str:
+        return f"SaslLogin({self.mechanism!r}, {self.user!r}, [hidden])"
+
+
+class ClientSecurity(NamedTuple):
+    """The security of a client's connections."""
+
+    tls: ssl.SSLContext | None = None
+    login: SaslLogin | None = None
+
+    @property
+    def protocol(self) -> str:
+        if self.login is None:
+            return "PLAINTEXT" if self.tls is None else "SSL"
+        return "SASL_PLAINTEXT" if self.tls is None else "SASL_SSL"
+
+
+NO_SECURITY: Final = ClientSecurity()
+
+
+class _PlainTokens:
+    def __init__(self, login: SaslLogin) -> None:
+        self._login = login
+
+    def first(self) -> bytes:
+        return PlainLogin("", self._login.user, self._login.password).encode()
+
+    def reply(self, challenge: bytes) -> bytes | None:
+        return None
+
+
+class _ScramTokens:
+    def __init__(self, login: SaslLogin) -> None:
+        self._exchange = ClientExchange(
+            MECHANISM_BY_NAME[login.mechanism],
+            login.user,
+            login.password,
+            secrets.token_urlsafe(NONCE_BYTES),
+            is_token=login.is_token,
+        )
+        self._is_last = False
+
+    def first(self) -> bytes:
+        return self._exchange.first
+
+    def reply(self, challenge: bytes) -> bytes | None:
+        if self._is_last:
+            self._exchange.check(challenge)
+            return None
+        self._is_last = True
+        return self._exchange.reply(challenge)
+
+
+def read_security(path: Path) -> ClientSecurity:
+    """Returns the security that a file of client properties describes. Properties of other subjects, such as
+    `acks`, are ignored. Raises SecurityConfigError.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise SecurityConfigError(f"{path} has more than {MAX_FILE_BYTES} bytes")
+        properties = parse_properties(data.decode())
+    except OSError as error:
+        raise SecurityConfigError(f"{path} can't be read: {error.strerror}") from error
+    except (UnicodeDecodeError, PropertiesError) as error:
+        raise SecurityConfigError(f"{path}: {error}") from None
+    try:
+        return parse_security({found.name: found.value.strip() for found in properties})
+    except SecurityConfigError as error:
+        raise SecurityConfigError(f"{path}: {error}") from None
+
+
+def parse_security(properties: Mapping[str, str]) -> ClientSecurity:
+    """Returns the security that these properties of Kafka's clients describe. Raises SecurityConfigError."""
+    given = _Given({name: text for name, text in properties.items() if name.startswith(_SECURITY_PREFIXES)})
+    protocol = given.take("security.protocol", "PLAINTEXT").upper()
+    if protocol not in SECURITY_PROTOCOLS:
+        raise SecurityConfigError(
+            f"security.protocol: {protocol} is not one of {', '.join(SECURITY_PROTOCOLS)}"
+        )
+    login = _login(given) if protocol.startswith("SASL_") else None
+    tls = _tls(given) if protocol.endswith("SSL") else None
+    if protocol in ("SASL_SSL", "SSL") or login is not None:
+        given.check_used(protocol)
+    return ClientSecurity(tls, login)
+
+
+class _Given:
+    """The given properties, and which of them were used."""
+
+    def __init__(self, properties: Mapping[str, str]) -> None:
+        self._left = dict(properties)
+
+    def take(self, name: str, default: str = "") -> str:
+        return self._left.pop(name, default)
+
+    def check_used(self, protocol: str) -> None:
+        unused = [
+            name
+            for name in sorted(self._left)
+            if name.startswith("security.")
+            or (name.startswith("sasl.") and protocol.startswith("SASL_"))
+            or (name.startswith("ssl.") and protocol.endswith("SSL"))
+        ]
+        if unused:
+            raise SecurityConfigError(f"{unused[0]} is not supported")
+
+
+def _login(given: _Given) -> SaslLogin:
+    mechanism = given.take("sasl.mechanism", "GSSAPI")
+    if mechanism != PLAIN and mechanism not in MECHANISM_BY_NAME:
+        raise SecurityConfigError(
+            f"sasl.mechanism: {mechanism} is not one of {', '.join([PLAIN, *MECHANISM_BY_NAME])}"
+        )
+    try:
+        module = parse_jaas(given.take("sasl.jaas.config"))
+    except JaasError as error:
+        raise SecurityConfigError(f"sasl.jaas.config: {error}") from None
+    options = module.options
+    for name in ("username", "password"):
+        if not options.get(name):
+            raise SecurityConfigError(f"sasl.jaas.config: it has no option {name}")
+    is_token = options.get("tokenauth", "").lower() == "true"
+    return SaslLogin(mechanism, options["username"], options["password"], is_token)
+
+
+def _tls(given: _Given) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    checks = given.take("ssl.endpoint.identification.algorithm", "https").lower()
+    if checks not in ("https", ""):
+        raise SecurityConfigError("ssl.endpoint.identification.algorithm: it must be https or empty")
+    context.check_hostname = checks == "https"
+    versions = [entry.strip() for entry in given.take("ssl.enabled.protocols").split(",") if entry.strip()]
+    if not _PROTOCOL_VERSIONS.issuperset(versions):
+        raise SecurityConfigError("ssl.enabled.protocols: only TLSv1.2 and TLSv1.3 are supported")
+    if versions and "TLSv1.2" not in versions:
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+    if versions and "TLSv1.3" not in versions:
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+    given.take("ssl.protocol")  # Java's context, whose versions ssl.enabled.protocols limits
+    _trust(context, given)
+    _identify(context, given)
+    return context
+
+
+def _trust(context: ssl.SSLContext, given: _Given) -> None:
+    location, certificates = given.take("ssl.truststore.location"), given.take("ssl.truststore.certificates")
+    _check_type(given, "ssl.truststore.type", bool(location or certificates))
+    given.take("ssl.truststore.password")  # a PEM file of certificates is not encrypted
+    try:
+        if location:
+            context.load_verify_locations(cafile=location)
+        elif certificates:
+            context.load_verify_locations(cadata=certificates)
+    except (OSError, ValueError) as error:
+        name = "ssl.truststore.location" if location else "ssl.truststore.certificates"
+        raise SecurityConfigError(f"{name}: the certificates can't be read: {_reason(error)}") from None
+
+
+def _identify(context: ssl.SSLContext, given: _Given) -> None:
+    location = given.take("ssl.keystore.location")
+    key, chain = given.take("ssl.keystore.key"), given.take("ssl.keystore.certificate.chain")
+    _check_type(given, "ssl.keystore.type", bool(location or key))
+    given.take("ssl.keystore.password")
+    password = given.take("ssl.key.password")
+    if not location and not key:
+        return
+    name = "ssl.keystore.location" if location else "ssl.keystore.key"
+    try:
+        with contextlib.nullcontext(location) if location else _key_file(f"{key}\n{chain}\n") as path:
+            context.load_cert_chain(path, password=password or _no_password)
+    except (OSError, ValueError) as error:
+        raise SecurityConfigError(f"{name}: the key can't be read: {_reason(error)}") from None
+
+
+def _no_password() -> str:
+    """Answers for an encrypted key without ssl.key.password, so that OpenSSL does not ask the terminal."""
+    raise ValueError("it is encrypted, but ssl.key.password is not set")
+
+
+def _check_type(given: _Given, name: str, is_used: bool) -> None:
+    kind = given.take(name, "JKS").upper()
+    if is_used and kind != _PEM:
+        raise SecurityConfigError(f"{name}: only PEM is supported, not {kind}")
+
+
+@contextlib.contextmanager
+def _key_file(text: str) -> Iterator[str]:
+    """Holds a key in a file that only this user can read, because OpenSSL reads keys only from files."""
+    descriptor, path = tempfile.mkstemp(prefix="tidelog-key-")
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(text)
+        yield path
+    finally:
+        Path(path).unlink()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return error.reason or "it is not PEM"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
