@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from tidelog.broker.authentication import Authenticator
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.handlers.wiring import HandlerWiring
 from tidelog.broker.listener import ConnectionLimits, Listener
@@ -20,7 +21,7 @@ from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.replica import Replica
 from tidelog.broker.server import BrokerParts, BrokerState
 from tidelog.metrics.telemetry import Telemetry
-from tidelog.model.brokers import BrokerRegistration, Endpoint
+from tidelog.model.brokers import BrokerRegistration
 from tidelog.model.topics import TopicPartition
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
@@ -84,7 +85,9 @@ class ReplicatingBroker:
         """The port that other brokers connect to, if it is not the port of the listener."""
 
     def _listen(self, port: int) -> Listener:
-        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", port)
+        endpoint = self.settings.listener_plan().bind[0]._replace(port=port)
+        name, broker = endpoint.listener_name, self.broker
+        is_sasl = endpoint.security_protocol.startswith("SASL_")
         listener = Listener(
             endpoint,
             self.broker.current_settings,
@@ -92,6 +95,7 @@ class ReplicatingBroker:
             self.timer,
             self.dispatcher.dispatch,
             ConnectionLimits(self.broker.current_settings),
+            Authenticator(name, broker.current_settings, broker.metadata) if is_sasl else None,
         )
         listener.bind()
         return listener
@@ -107,7 +111,8 @@ class ReplicatingBroker:
 
     @property
     def registration(self) -> BrokerRegistration:
-        endpoint = Endpoint("PLAINTEXT", "127.0.0.1", self.told_port or self.listener.port)
+        port = self.told_port or self.listener.port
+        endpoint = self.settings.listener_plan().bind[0]._replace(port=port)
         identity = self.broker.identity
         return BrokerRegistration(identity.broker_id, identity.broker_epoch, (endpoint,))
 

@@ -29,8 +29,9 @@ from brokerlab.clients import poll_messages
 from brokerlab.raw_client import RawClient
 from tidelog.client.address import Address
 from tidelog.client.connection import BrokerConnection
-from tidelog.client.security import ClientSecurity, SaslLogin
+from tidelog.client.security import ClientSecurity
 from tidelog.model.errors import ErrorCode
+from tidelog.sasl.login import SaslLogin
 from tidelog.sasl.scram import MECHANISM_BY_NAME, ClientExchange
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
 

@@ -7,6 +7,7 @@ both sides know.
 from __future__ import annotations
 
 import contextlib
+import secrets
 import socket
 import ssl
 import struct
@@ -26,9 +27,10 @@ from tidelog.client.errors import (
     UnreachableError,
     UnsupportedApiError,
 )
-from tidelog.client.security import NO_SECURITY, ClientSecurity, SaslLogin
+from tidelog.client.security import NO_SECURITY, ClientSecurity
 from tidelog.model.errors import ErrorCode
 from tidelog.sasl import AuthenticationError
+from tidelog.sasl.login import SaslLogin
 from tidelog.wire.api_keys import ApiKey, api_spec
 from tidelog.wire.codec import MalformedMessageError, request_encoder, response_decoder
 from tidelog.wire.headers import decode_response_header, encode_request_header
@@ -44,6 +46,7 @@ LOOK_UP_AGAIN_FOR_S: Final = 10.0
 LOOK_UP_BACKOFF_S: Final = 0.2
 CLIENT_SOFTWARE_NAME: Final = "tidelog"
 CLIENT_SOFTWARE_VERSION: Final = "0.1.0"
+NONCE_BYTES: Final = 24
 RENEWED_AT: Final = 0.85
 """The part of a session's lifetime after which the client authenticates again (KIP-368)."""
 _LENGTH: Final = struct.Struct(">i")
@@ -263,7 +266,7 @@ class BrokerConnection:
                 f"{self.address} does not accept the SASL mechanism {login.mechanism}; "
                 f"it accepts {', '.join(chosen.mechanisms) or 'none'}"
             )
-        tokens = login.tokens()
+        tokens = login.tokens(secrets.token_urlsafe(NONCE_BYTES))
         token: bytes | None = tokens.first()
         lifetime_ms = 0
         try:

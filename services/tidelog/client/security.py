@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import ssl
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from tidelog.sasl import PLAIN
 from tidelog.sasl.jaas import JaasError, parse_jaas
-from tidelog.sasl.plain import PlainLogin
-from tidelog.sasl.scram import MECHANISM_BY_NAME, ClientExchange
+from tidelog.sasl.login import LOGIN_MECHANISMS, SaslLogin
 from tidelog.settings.properties_file import PropertiesError, parse_properties
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-NONCE_BYTES: Final = 24
 MAX_FILE_BYTES: Final = 1024 * 1024
 _SECURITY_PREFIXES: Final = ("security.", "sasl.", "ssl.")
 _PEM: Final = "PEM"
@@ -32,32 +28,6 @@ _PROTOCOL_VERSIONS: Final = frozenset({"TLSv1.2", "TLSv1.3"})
 
 class SecurityConfigError(ValueError):
     """A property is not valid. The message is one sentence that names the property."""
-
-
-class ClientTokens(Protocol):
-    """The client's side of one SASL exchange."""
-
-    def first(self) -> bytes: ...
-
-    def reply(self, challenge: bytes) -> bytes | None:
-        """Returns the next token, or None if the exchange is complete. Raises AuthenticationError."""
-        ...
-
-
-class SaslLogin(NamedTuple):
-    """A user's login. `is_token` means that the user is the id of a delegation token."""
-
-    mechanism: str
-    user: str
-    password: str
-    is_token: bool = False
-
-    def tokens(self) -> ClientTokens:
-        """Begins a new exchange."""
-        return _PlainTokens(self) if self.mechanism == PLAIN else _ScramTokens(self)
-
-    def __repr__(self) -> str:
-        return f"SaslLogin({self.mechanism!r}, {self.user!r}, [hidden])"
 
 
 class ClientSecurity(NamedTuple):
@@ -74,39 +44,6 @@ class ClientSecurity(NamedTuple):
 
 
 NO_SECURITY: Final = ClientSecurity()
-
-
-class _PlainTokens:
-    def __init__(self, login: SaslLogin) -> None:
-        self._login = login
-
-    def first(self) -> bytes:
-        return PlainLogin("", self._login.user, self._login.password).encode()
-
-    def reply(self, challenge: bytes) -> bytes | None:
-        return None
-
-
-class _ScramTokens:
-    def __init__(self, login: SaslLogin) -> None:
-        self._exchange = ClientExchange(
-            MECHANISM_BY_NAME[login.mechanism],
-            login.user,
-            login.password,
-            secrets.token_urlsafe(NONCE_BYTES),
-            is_token=login.is_token,
-        )
-        self._is_last = False
-
-    def first(self) -> bytes:
-        return self._exchange.first
-
-    def reply(self, challenge: bytes) -> bytes | None:
-        if self._is_last:
-            self._exchange.check(challenge)
-            return None
-        self._is_last = True
-        return self._exchange.reply(challenge)
 
 
 def read_security(path: Path) -> ClientSecurity:
@@ -167,20 +104,12 @@ class _Given:
 
 def _login(given: _Given) -> SaslLogin:
     mechanism = given.take("sasl.mechanism", "GSSAPI")
-    if mechanism != PLAIN and mechanism not in MECHANISM_BY_NAME:
-        raise SecurityConfigError(
-            f"sasl.mechanism: {mechanism} is not one of {', '.join([PLAIN, *MECHANISM_BY_NAME])}"
-        )
+    if mechanism not in LOGIN_MECHANISMS:
+        raise SecurityConfigError(f"sasl.mechanism: {mechanism} is not one of {', '.join(LOGIN_MECHANISMS)}")
     try:
-        module = parse_jaas(given.take("sasl.jaas.config"))
-    except JaasError as error:
+        return SaslLogin.from_module(mechanism, parse_jaas(given.take("sasl.jaas.config")))
+    except (JaasError, ValueError) as error:
         raise SecurityConfigError(f"sasl.jaas.config: {error}") from None
-    options = module.options
-    for name in ("username", "password"):
-        if not options.get(name):
-            raise SecurityConfigError(f"sasl.jaas.config: it has no option {name}")
-    is_token = options.get("tokenauth", "").lower() == "true"
-    return SaslLogin(mechanism, options["username"], options["password"], is_token)
 
 
 def _tls(given: _Given) -> ssl.SSLContext:

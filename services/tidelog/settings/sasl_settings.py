@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from tidelog.sasl import MECHANISMS, PLAIN
 from tidelog.sasl.jaas import JaasError, LoginModule, parse_jaas
+from tidelog.sasl.login import LOGIN_MECHANISMS, SaslLogin
 from tidelog.settings.network_settings import NetworkSettings
 from tidelog.settings.setting import (
     LOW,
@@ -126,6 +127,23 @@ def plan_sasl(listener_name: str, value_for: ListenerValue) -> SaslPlan:
         assert isinstance(limit, int)
         max_reauth_ms[mechanism] = max(limit, 0)
     return SaslPlan(mechanisms, passwords, max_reauth_ms)
+
+
+def inter_broker_login(listener_name: str, value_for: ListenerValue) -> SaslLogin:
+    """Returns the login of this broker at other brokers' inter-broker listeners. Raises SettingError."""
+    setting = "sasl.mechanism.inter.broker.protocol"
+    mechanism = value_for(listener_name, setting, "")
+    if mechanism not in LOGIN_MECHANISMS:
+        raise SettingError(setting, f"{setting}: {mechanism} is not one of {', '.join(LOGIN_MECHANISMS)}")
+    assert isinstance(mechanism, str)
+    module = login_module(listener_name, mechanism, value_for)
+    name = _name(listener_name, mechanism, JAAS_CONFIG)
+    if module is None:
+        raise SettingError(name, f"{name}: this must contain the login of this broker at other brokers")
+    try:
+        return SaslLogin.from_module(mechanism, module)
+    except ValueError as error:
+        raise SettingError(name, f"{name}: {error}") from None
 
 
 def login_module(listener_name: str, mechanism: str, value_for: ListenerValue) -> LoginModule | None:

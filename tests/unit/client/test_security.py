@@ -16,11 +16,11 @@ from tidelog.client.connection import BrokerConnection
 from tidelog.client.errors import NotTrustedError
 from tidelog.client.security import (
     NO_SECURITY,
-    SaslLogin,
     SecurityConfigError,
     parse_security,
     read_security,
 )
+from tidelog.sasl.login import SaslLogin
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import decode_request_header
@@ -54,7 +54,10 @@ def test_a_login(tmp_path: Path) -> None:
         ({"security.protocol": "TLS"}, "security.protocol: TLS is not one of"),
         ({"sasl.mechanism": "GSSAPI"}, "sasl.mechanism: GSSAPI is not one of"),
         ({"sasl.jaas.config": "x"}, "sasl.jaas.config: the JAAS configuration does not end"),
-        ({"sasl.jaas.config": 'X required username="a";'}, "sasl.jaas.config: it has no option password"),
+        (
+            {"sasl.jaas.config": 'X required username="a";'},
+            "sasl.jaas.config: the login module has no option password",
+        ),
         ({"sasl.login.class": "x"}, "sasl.login.class is not supported"),
         (
             {"security.protocol": "SASL_SSL", "ssl.truststore.location": "ca.jks"},

@@ -35,6 +35,7 @@ MAX_IN_FLIGHT_REQUESTS: Final = 5
 MAX_RESPONSE_BYTES: Final = 2**31 - 1
 """A response holds at least one batch of each partition that has records, whatever limits were requested."""
 
+_PROTOCOLS: Final = ("PLAINTEXT", "SASL_PLAINTEXT")
 _BEGIN = struct.Struct(">i4si")  # size, API key and version, correlation id
 
 # `Any`: a question's request and response are messages of one API, and each question has its own types. The
@@ -259,9 +260,10 @@ async def open_connection(
     """
     loop = asyncio.get_running_loop()
     timeout_ms = min(timeout_ms, CONNECT_TIMEOUT_MS)
-    if endpoint.security_protocol != "PLAINTEXT":
+    if endpoint.security_protocol not in _PROTOCOLS:
         raise ConnectionLostError(
-            f"brokers cannot connect to each other over {endpoint.security_protocol} yet, only over PLAINTEXT"
+            f"brokers cannot connect to each other over {endpoint.security_protocol} yet, "
+            f"only over {' and '.join(_PROTOCOLS)}"
         )
     try:
         async with asyncio.timeout(timeout_ms / 1000):
