@@ -133,8 +133,8 @@ def test_connections_per_address_are_limited(start_broker: StartBroker) -> None:
 
 def test_all_connections_are_limited(start_broker: StartBroker) -> None:
     """Apache Kafka lets a connection above the limit wait until another one ends. tidelog closes it."""
-    bootstrap = start_broker({"max.connections": "5"}).bootstrap
-    clients = [RawClient(bootstrap) for _ in range(5)]
+    bootstrap = start_broker({"max.connections": "10"}).bootstrap
+    clients = [RawClient(bootstrap) for _ in range(10)]
     for client in clients:
         client.call("api_versions", 0)
     with RawClient(bootstrap, timeout_s=1) as one_more, pytest.raises((TimeoutError, ConnectionError)):

@@ -75,12 +75,14 @@ class Connection(RequestSource):
     """
 
     __slots__ = (
+        "_awaits_memory",
         "_barrier",
         "_frames",
         "_is_processing",
         "_max_waiting",
         "_outbox",
         "_paused",
+        "_pool",
         "_ready",
         "_ready_bytes",
         "_transport",
@@ -96,7 +98,9 @@ class Connection(RequestSource):
         self.listener = listener
         self.dispatch = dispatch
         self.peer_port = 0
-        self._frames = FrameReader(listener.buffer_pool, listener.max_request_bytes)
+        self._pool = listener.buffer_pool
+        self._frames = FrameReader(self._pool, listener.max_request_bytes)
+        self._awaits_memory = False
         self._max_waiting = listener.max_in_flight_requests
         self._waiting: deque[RequestContext] = deque()
         self._ready: list[Chunk] = []
@@ -177,8 +181,23 @@ class Connection(RequestSource):
             self.refuse(str(error))
             return
         self._process()
+        if self._pool.is_exhausted:
+            self._await_memory()
 
     # -- requests
+
+    def _await_memory(self) -> None:
+        """Stops reading an incomplete frame until the frames of other connections have ended."""
+        if not self._frames.holds_buffer:
+            self._pool.frame_ended(self)
+        elif not self._awaits_memory and self._pool.await_memory(self, self._memory_is_free):
+            self._awaits_memory = True
+            self._pause()
+
+    def _memory_is_free(self) -> bool:
+        self._awaits_memory = False
+        self._resume_soon()
+        return not self.is_closed
 
     def _process(self) -> None:
         """Starts every complete request. The responses leave at the end of the event loop's iteration."""
@@ -188,6 +207,7 @@ class Connection(RequestSource):
             while not self.is_closed:
                 if (
                     self._barrier
+                    or self._awaits_memory
                     or len(self._waiting) >= self._max_waiting
                     or self._unsent_bytes() > MAX_UNSENT_BYTES
                 ):
@@ -225,6 +245,7 @@ class Connection(RequestSource):
             return
         if (
             self._barrier
+            or self._awaits_memory
             or len(self._waiting) >= self._max_waiting
             or self._unsent_bytes() > MAX_UNSENT_BYTES
         ):
@@ -332,6 +353,7 @@ class Connection(RequestSource):
         if self._outbox is not None:
             self._outbox.close()
         self._frames.close()
+        self._pool.frame_ended(self)
         for context in self._waiting:
             context.abandon()
             release_files(context.chunks or ())

@@ -48,7 +48,11 @@ class ConnectionRate:
 
 class ConnectionLimits:
     """Applies `max.connections`, `max.connections.per.ip` and `max.connection.creation.rate`, which are
-    dynamic settings, to all listeners of a broker.
+    dynamic settings, to all listeners of a broker, and holds the receive buffers that they share.
+
+    If brokers have a listener of their own, its connections are admitted in any case, as in Kafka. Clients
+    can therefore not cut the brokers off from each other, and administrators can use this listener if a
+    limit keeps them out.
 
     Deviation: a connection above `max.connections` is closed; Kafka leaves it waiting until another ends.
     """
@@ -57,30 +61,35 @@ class ConnectionLimits:
         self._current = settings
         self._settings = settings.broker
         self._overrides = settings.broker.connection_limits_per_ip()
+        plan = settings.broker.listener_plan()
+        self._exempt_listener_name = plan.inter_broker_listener_name if len(plan.bind) > 1 else None
         self._rate = ConnectionRate()
+        self.buffer_pool = BufferPool(max(settings.broker.queued_max_request_bytes, 0))
         self.per_host: Counter[str] = Counter()
         self.total = 0
 
-    def admit(self, host: str) -> str | None:
+    def admit(self, host: str, listener_name: str) -> str | None:
         """Counts a connection from `host`. Returns the limit that it exceeds, or None."""
         settings = self._current.broker
         if settings is not self._settings:
             self._settings, self._overrides = settings, settings.connection_limits_per_ip()
         self.total += 1
         self.per_host[host] += 1
+        if listener_name == self._exempt_listener_name:
+            return None
         if self.total > settings.max_connections:
             return f"max.connections is {settings.max_connections}"
         limit = self._overrides.get(host, settings.max_connections_per_ip)
         if self.per_host[host] > limit:
             return f"max.connections.per.ip is {limit} for {host}"
-        if not settings.max_connection_creation_rate:
-            return "max.connection.creation.rate is 0"
         return None
 
-    def delay_s(self, now: float) -> float:
+    def delay_s(self, now: float, listener_name: str) -> float:
         """Returns how many seconds a connection that was admitted at `now` (of the monotonic clock) has to
         wait before it is served.
         """
+        if listener_name == self._exempt_listener_name:
+            return 0.0
         return self._rate.delay_s(self._settings.max_connection_creation_rate, now)
 
     def forget(self, host: str) -> None:
@@ -117,7 +126,7 @@ class Listener:
         """
         self.name = endpoint.listener_name
         self.loop = asyncio.get_running_loop()
-        self.buffer_pool = BufferPool()
+        self.buffer_pool = limits.buffer_pool
         self.turn = Turn(self.loop)
         self.max_request_bytes = settings.broker.socket_request_max_bytes
         self.max_in_flight_requests = settings.broker.tidelog_connection_max_in_flight_requests
@@ -184,7 +193,7 @@ class Listener:
         """Counts the connection and returns whether it may stay. A connection above the rate is held back."""
         self._connections.add(connection)
         self._telemetry.connection_opened(self.name)
-        broken = self._limits.admit(connection.peer_host)
+        broken = self._limits.admit(connection.peer_host, self.name)
         if broken is not None:
             _log.warning(
                 "connection refused", peer=f"{connection.peer_host}:{connection.peer_port}", reason=broken
@@ -192,7 +201,7 @@ class Listener:
             return False
         if connection.gate is not None:
             connection.gate.start_deadline()
-        delay_s = self._limits.delay_s(monotonic())
+        delay_s = self._limits.delay_s(monotonic(), self.name)
         if delay_s:
             connection.hold_back()
             self.loop.call_later(delay_s, connection.end_barrier)

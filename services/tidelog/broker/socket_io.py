@@ -37,6 +37,12 @@ FIRST_ALLOCATION_BYTES: Final = 1024 * 1024 + 64 * 1024
 size and doubles as bytes arrive.
 """
 POOLED_BYTES: Final = 8 * 1024 * 1024
+EAGER_BYTES: Final = 64 * 1024 * 1024
+"""While all incomplete frames together hold less than this, a frame gets FIRST_ALLOCATION_BYTES at once."""
+CAUTIOUS_ALLOCATION_BYTES: Final = 16 * 1024
+"""The first buffer for a frame above EAGER_BYTES. The memory then grows with the bytes that arrive, whatever
+size the clients announce.
+"""
 
 _unpack_size = struct.Struct(">i").unpack_from
 
@@ -48,14 +54,27 @@ class InvalidFrameSizeError(ValueError):
 class BufferPool:
     """The receive buffers that the connections of one event loop share. Keeps at most POOLED_BYTES for
     reuse.
+
+    `max_bytes` bounds the buffers of incomplete frames (`queued.max.request.bytes`); 0 means no bound. Above
+    it, connections wait to be read, except for one: its frame may complete, so that the others do not wait
+    for each other without end.
     """
 
-    __slots__ = ("_free", "_free_bytes", "shared")
+    __slots__ = ("_free", "_free_bytes", "_overdrawn_by", "_waiting", "in_use_bytes", "max_bytes", "shared")
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int = 0) -> None:
         self.shared = memoryview(bytearray(SHARED_BUFFER_BYTES))
+        self.max_bytes = max_bytes
+        self.in_use_bytes = 0
         self._free: list[bytearray] = []
         self._free_bytes = 0
+        self._waiting: deque[Callable[[], bool]] = deque()
+        self._overdrawn_by: object = None
+
+    def first_size(self, frame_bytes: int) -> int:
+        """Returns the size of the first buffer for a frame that will have `frame_bytes`."""
+        is_eager = self.in_use_bytes < EAGER_BYTES
+        return min(frame_bytes, FIRST_ALLOCATION_BYTES if is_eager else CAUTIOUS_ALLOCATION_BYTES)
 
     def take(self, size_bytes: int) -> bytearray:
         """Returns a buffer of at least `size_bytes` with arbitrary contents."""
@@ -63,14 +82,45 @@ class BufferPool:
             if len(self._free[index]) >= size_bytes:
                 buffer = self._free.pop(index)
                 self._free_bytes -= len(buffer)
+                self.in_use_bytes += len(buffer)
                 return buffer
+        self.in_use_bytes += size_bytes
         return bytearray(size_bytes)
 
     def give_back(self, buffer: bytearray) -> None:
         """Takes a buffer back for reuse, unless the pool is full."""
+        self.in_use_bytes -= len(buffer)
         if len(buffer) >= FIRST_READ_BYTES and self._free_bytes + len(buffer) <= POOLED_BYTES:
             self._free.append(buffer)
             self._free_bytes += len(buffer)
+        if self.in_use_bytes <= self.max_bytes:
+            self._overdrawn_by = None
+            while self._waiting:
+                self._waiting.popleft()()
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether connections with an incomplete frame have to wait."""
+        return 0 < self.max_bytes < self.in_use_bytes
+
+    def await_memory(self, connection: object, resume: Callable[[], bool]) -> bool:
+        """Returns False if `connection` may continue although the pool is exhausted. Otherwise `resume` is
+        called when the connection may continue; it returns False if the connection has been closed.
+        """
+        if self._overdrawn_by is None:
+            self._overdrawn_by = connection
+        if self._overdrawn_by is connection:
+            return False
+        self._waiting.append(resume)
+        return True
+
+    def frame_ended(self, connection: object) -> None:
+        """Takes note that `connection` holds no buffer any more."""
+        if self._overdrawn_by is connection:
+            self._overdrawn_by = None
+            while self._waiting:
+                if self._waiting.popleft()():
+                    break
 
 
 class FrameReader:
@@ -102,12 +152,18 @@ class FrameReader:
         self._data = pool.shared
         self._start = self._end = 0
 
+    @property
+    def holds_buffer(self) -> bool:
+        """Whether an incomplete frame holds memory of the pool."""
+        return self._own is not None
+
     def buffer(self) -> memoryview:
         """Returns the buffer for the next bytes from the socket."""
         if self._own is None:
             if not self._expects_large:
                 return self._pool.shared
-            self._own, self._own_filled, self._own_frame_end = self._pool.take(FIRST_ALLOCATION_BYTES), 0, 0
+            size_bytes = self._pool.first_size(FIRST_ALLOCATION_BYTES)
+            self._own, self._own_filled, self._own_frame_end = self._pool.take(size_bytes), 0, 0
         if self._own_frame_end:
             return memoryview(self._own)[self._own_filled : min(self._own_frame_end, len(self._own))]
         if self._own_filled:  # fewer than 4 bytes: read only the size, so that no frame has to move
@@ -190,8 +246,9 @@ class FrameReader:
         self._data, self._start, self._end = self._pool.shared, 0, 0
         if left:
             old = keep = self._own
-            if keep is None or len(keep) < min(frame_bytes, FIRST_ALLOCATION_BYTES):
-                keep = self._pool.take(max(min(frame_bytes, FIRST_ALLOCATION_BYTES), SIZE_BYTES, left))
+            needed = max(self._pool.first_size(frame_bytes), min(2 * left, frame_bytes), SIZE_BYTES)
+            if keep is None or len(keep) < needed:
+                keep = self._pool.take(needed)
             memoryview(keep)[:left] = data[start : start + left]
             self._own, self._own_filled, self._own_frame_end = keep, left, frame_bytes
             if old is not None and old is not keep:
@@ -205,8 +262,8 @@ class FrameReader:
         assert old is not None
         grown = self._pool.take(size_bytes)
         grown[: len(old)] = old
-        self._pool.give_back(old)
         self._own = grown
+        self._pool.give_back(old)
 
 
 # -- sending: one writer per socket

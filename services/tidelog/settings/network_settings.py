@@ -8,7 +8,6 @@ from tidelog.settings.coordinator_settings import CoordinatorSettings
 from tidelog.settings.setting import (
     CLUSTER_WIDE,
     HIGH,
-    INT_MAX,
     LOW,
     MEDIUM,
     PER_BROKER,
@@ -31,6 +30,8 @@ REPLICA_SELECTORS = (
     "LeaderSelector",
 )
 """Kafka's own selectors by name. Other Java classes cannot be loaded."""
+LEAST_CONNECTIONS = 10
+"""The smallest `max.connections`. With fewer connections, an administrator could not undo the setting."""
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
@@ -87,10 +88,14 @@ class NetworkSettings(CoordinatorSettings):
         at_least(1),
     )
     max_connections: int = integer(
-        INT_MAX, MEDIUM, "Maximum number of open connections.", at_least(0), mode=CLUSTER_WIDE
+        10_000,
+        MEDIUM,
+        "Maximum number of open connections, except on a listener that only brokers use.",
+        at_least(LEAST_CONNECTIONS),
+        mode=CLUSTER_WIDE,
     )
     max_connections_per_ip: int = integer(
-        INT_MAX,
+        2_000,
         MEDIUM,
         "Maximum number of open connections from one IP address.",
         at_least(0),
@@ -103,10 +108,10 @@ class NetworkSettings(CoordinatorSettings):
         mode=CLUSTER_WIDE,
     )
     max_connection_creation_rate: int = integer(
-        INT_MAX,
+        1_000,
         MEDIUM,
         "Maximum number of new connections per second. The broker delays connections above it.",
-        at_least(0),
+        at_least(1),
         mode=CLUSTER_WIDE,
     )
     connections_max_idle_ms: int = long(
@@ -122,10 +127,10 @@ class NetworkSettings(CoordinatorSettings):
         at_least(1),
     )
     queued_max_request_bytes: int = long(
-        -1,
+        268_435_456,
         MEDIUM,
-        "Has no effect, because there is no queue of requests: the broker starts each request when it"
-        " has read it.",
+        "Maximum number of bytes that the incomplete requests of all connections hold. Above it, the broker "
+        "stops reading from connections until requests are complete; -1 sets no limit.",
     )
     request_timeout_ms: int = integer(
         30_000, HIGH, "Maximum time that the broker waits for the response of another broker."

@@ -15,6 +15,7 @@ import pytest
 
 from tidelog.settings import other_kafka_settings
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
+from tidelog.settings.network_settings import LEAST_CONNECTIONS
 from tidelog.settings.setting import Setting, SettingError, SettingType
 from tidelog.settings.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS, TopicSettings, broker_default
 
@@ -27,6 +28,11 @@ OTHER_DEFAULTS = {
     "sasl.mechanism.inter.broker.protocol": "SCRAM-SHA-512",
     "broker.session.timeout.ms": 6000,
     "replica.socket.receive.buffer.bytes": 262144,
+    # Kafka sets no limits, so that any client can exhaust a broker.
+    "max.connections": 10_000,
+    "max.connections.per.ip": 2_000,
+    "max.connection.creation.rate": 1_000,
+    "queued.max.request.bytes": 268_435_456,
 }
 OWN_BROKER_SETTINGS = {
     "allow.everyone.if.no.acl.found",  # settings of Kafka's authorizer, which are not in Kafka's table
@@ -64,6 +70,8 @@ OWN_BROKER_SETTINGS = {
     "tidelog.shutdown.timeout.ms",
     "tidelog.validate.records",
 }
+HIGHER_LEAST = {"max.connections": LEAST_CONNECTIONS, "max.connection.creation.rate": 1}
+"""The settings whose smallest value would keep every client out, also the one that could undo it."""
 OWN_TOPIC_SETTINGS = {"tidelog.validate.records"}
 ACCEPTS_RANGE = re.compile(r"\[(-?[0-9]+),\.\.\.(?:,([0-9.]+))?\](?: or (-1))?")
 
@@ -117,7 +125,7 @@ def test_accepted_range_is_kafkas(definition: Setting, row: dict[str, Any]) -> N
         if numeric and "accepts" not in row and definition.name not in stricter_here:
             assert definition.rules == ()
         return
-    least = int(range_[1])
+    least = HIGHER_LEAST.get(definition.name, int(range_[1]))
     assert accepts(definition, str(least))
     assert not accepts(definition, str(least - 1)) or range_[3] == str(least - 1)
     if range_[2] is not None:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from tidelog.broker import connection as connection_module
+from tidelog.broker import socket_io
 from tidelog.broker.connection import ClosedByProtocolError, Connection
 from tidelog.broker.listener import Listener
 from tidelog.broker.log.segment import FileRange, Segment
@@ -457,3 +458,36 @@ def test_a_peer_that_resets_ends_only_its_connection(lab: Lab) -> None:
     assert lab.transport.is_closing
     lab.feed("now:b", connection=other)
     assert lab.answers(transport) == ["b"]
+
+
+def test_connections_wait_for_each_other_when_memory_is_short(lab: Lab) -> None:
+    """One frame at a time may exceed the budget, so that every frame completes in the end."""
+    lab.pool.max_bytes = 1_500_000
+    size, piece = 2_000_000, 300_000
+    stream = struct.pack(">i", size) + b"#" * size
+    connections = [lab.connection, *(lab.connect()[0] for _ in range(3))]
+    rest = dict.fromkeys(connections, stream)
+    most_bytes = waits = 0
+    for _ in range(60):
+        for connection, left in rest.items():
+            rest[connection] = lab.feed_bytes(left[:piece], connection) + left[piece:]
+            most_bytes = max(most_bytes, lab.pool.in_use_bytes)
+            waits += connection.is_held_back
+        lab.turn()
+    assert not any(rest.values())
+    assert waits
+    assert most_bytes <= len(connections) * socket_io.FIRST_ALLOCATION_BYTES + 2 * size
+    assert lab.pool.in_use_bytes == 0
+
+
+def test_a_closed_connection_does_not_keep_the_others_waiting(lab: Lab) -> None:
+    lab.pool.max_bytes = 1_000
+    part = struct.pack(">i", 2_000_000) + b"#" * 10_000
+    first, second, third = lab.connection, lab.connect()[0], lab.connect()[0]
+    for connection in (first, second, third):
+        lab.feed_bytes(part, connection)
+    assert [connection.is_held_back for connection in (first, second, third)] == [False, True, True]
+    second.close()
+    first.close()
+    lab.turn()
+    assert not third.is_held_back

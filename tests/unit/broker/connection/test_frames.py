@@ -80,6 +80,30 @@ def test_a_size_alone_takes_little_memory() -> None:
     assert reader._own is not None and len(reader._own) <= socket_io.FIRST_ALLOCATION_BYTES
 
 
+def test_many_announced_sizes_take_little_memory() -> None:
+    """Above EAGER_BYTES, each further frame starts with a small buffer."""
+    pool = BufferPool()
+    readers = [FrameReader(pool, 100_000_000) for _ in range(4_000)]
+    for reader in readers:
+        reader.buffer()[:6] = struct.pack(">i", 90_000_000) + b"\0\3"
+        reader.received(6)
+        assert reader.next_frame() is None
+    most = socket_io.EAGER_BYTES + socket_io.FIRST_ALLOCATION_BYTES
+    assert pool.in_use_bytes <= most + len(readers) * socket_io.CAUTIOUS_ALLOCATION_BYTES
+    for reader in readers:
+        reader.close()
+    assert pool.in_use_bytes == 0
+
+
+def test_a_frame_that_starts_small_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket_io, "EAGER_BYTES", 0)
+    pool = BufferPool()
+    body = bytes(range(256)) * 8_000
+    frames = feed(FrameReader(pool, 100_000_000), (struct.pack(">i", len(body)) + body) * 2, [100_000])
+    assert frames == [body, body]
+    assert pool.in_use_bytes == 0
+
+
 def test_an_idle_connection_holds_no_buffer() -> None:
     pool = BufferPool()
     reader = FrameReader(pool, MAX_FRAME_BYTES)

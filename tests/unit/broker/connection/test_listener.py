@@ -22,6 +22,8 @@ from tidelog.broker.request import RequestContext
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import Endpoint
 from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.network_settings import LEAST_CONNECTIONS
+from tidelog.settings.setting import SettingError
 from tidelog.timing.timer import VirtualTimer
 
 
@@ -53,9 +55,9 @@ class Lab:
         texts = {name.replace("_", "."): value for name, value in changes.items()}
         self.settings.replace(BrokerSettings.parse(texts))
 
-    def listen(self, host: str = "127.0.0.1", port: int = 0) -> Listener:
+    def listen(self, host: str = "127.0.0.1", port: int = 0, name: str = "PLAINTEXT") -> Listener:
         async def start() -> Listener:
-            endpoint = Endpoint("PLAINTEXT", host, port)
+            endpoint = Endpoint(name, host, port)
             made = Listener(endpoint, self.settings, self.telemetry, self.timer, Echo().dispatch, self.limits)
             made.bind()
             self.listeners.append(made)
@@ -104,14 +106,36 @@ def lab() -> Iterator[Lab]:
 
 
 def test_no_more_than_max_connections_over_all_listeners(lab: Lab) -> None:
-    lab.set(max_connections="2")
+    lab.set(max_connections="10")
     listeners = [lab.listen(), lab.listen()]
+    for _ in range(8):
+        lab.connect(listeners[1])
     first, second, third = (lab.connect(listeners[index]) for index in (0, 1, 0))
     assert [lab.is_served(client) for client in (first, second, third)] == [True, True, False]
     first.close()
     lab.wait(0.02)
     assert lab.is_served(lab.connect(listeners[1]))
-    assert lab.limits.total == 2
+    assert lab.limits.total == 10
+
+
+def test_a_listener_of_the_brokers_own_has_no_limit(lab: Lab) -> None:
+    lab.set(
+        listeners="CLIENTS://127.0.0.1:9092,BROKERS://127.0.0.1:9093",
+        listener_security_protocol_map="CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT",
+        inter_broker_listener_name="BROKERS",
+        max_connections_per_ip="1",
+        max_connection_creation_rate="1",
+    )
+    lab.limits = ConnectionLimits(lab.settings)
+    clients, brokers = lab.listen(name="CLIENTS"), lab.listen(name="BROKERS")
+    assert lab.is_served(lab.connect(clients))
+    assert not lab.is_served(lab.connect(clients))
+    assert all(lab.is_served(lab.connect(brokers)) for _ in range(3))
+
+
+def test_the_number_of_connections_has_a_lower_bound() -> None:
+    with pytest.raises(SettingError, match=r"max\.connections"):
+        BrokerSettings.parse({"max.connections": str(LEAST_CONNECTIONS - 1)})
 
 
 def test_each_address_has_its_own_limit(lab: Lab) -> None:
@@ -128,9 +152,9 @@ def test_each_address_has_its_own_limit(lab: Lab) -> None:
 def test_limits_may_change_while_the_broker_runs(lab: Lab) -> None:
     listener = lab.listen()
     assert lab.is_served(lab.connect(listener))
-    lab.set(max_connections="1")
+    lab.set(max_connections_per_ip="1")
     assert not lab.is_served(lab.connect(listener))
-    lab.set(max_connections="5", max_connections_per_ip_overrides="127.0.0.1:2")
+    lab.set(max_connections="50", max_connections_per_ip_overrides="127.0.0.1:2")
     assert lab.is_served(lab.connect(listener))
     assert not lab.is_served(lab.connect(listener))
 
@@ -184,11 +208,6 @@ def test_connections_above_the_rate_are_served_later(lab: Lab) -> None:
     lab.wait(0.6)
     assert late.recv(100) == struct.pack(">i", 4) + b"ping"
     assert lab.is_served(late)
-
-
-def test_a_rate_of_zero_admits_no_connection(lab: Lab) -> None:
-    lab.set(max_connection_creation_rate="0")
-    assert not lab.is_served(lab.connect(lab.listen()))
 
 
 # -- idle
