@@ -41,6 +41,7 @@ from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import (
     add_partitions_to_txn,
     alter_configs,
+    alter_partition_reassignments,
     alter_replica_log_dirs,
     alter_user_scram_credentials,
     create_acls,
@@ -142,6 +143,21 @@ def _refused_log_dirs(message: Any, version: int, code: ErrorCode) -> Message:
             for directory in message.dirs
             for topic in directory.topics
         ]
+    )
+
+
+def _refused_reassignments(message: Any, version: int, code: ErrorCode) -> Message:
+    partition = alter_partition_reassignments.ReassignablePartitionResponse
+    return alter_partition_reassignments.AlterPartitionReassignmentsResponse(
+        error_code=code,
+        error_message=_MESSAGES[code],
+        responses=[
+            alter_partition_reassignments.ReassignableTopicResponse(
+                topic.name,
+                [partition(part.partition_index, code, _MESSAGES[code]) for part in topic.partitions],
+            )
+            for topic in message.topics
+        ],
     )
 
 
@@ -352,15 +368,30 @@ def _delete_topics(judgement: Judgement) -> None:
         topic_id = ZERO_TOPIC_ID if is_shown else topic.topic_id
         return delete_topics.DeletableTopicResult(name, topic_id, code, _MESSAGES[code])
 
+    message, left = judgement.message, list[Any]()
     if judgement.version >= _FIRST_DELETE_TOPICS_WITH_TOPIC_ID:
-        Each(DELETE, TOPIC, "topics", Refuse("responses", result)).apply(judgement)
-        return
-    left: list[str] = []
-    for name in judgement.message.topic_names:
-        (left if judgement.may_topic(DELETE, name) else denied).append(name)
+        for topic in message.topics:
+            name = judgement.topic_name(topic)
+            (left if name is None or _may_delete(judgement, name) else denied).append(topic)
+        items = "topics"
+    else:
+        for name in message.topic_names:
+            if _may_delete(judgement, name):
+                left.append(name)
+            else:
+                denied.append(delete_topics.DeleteTopicState(name=name))
+        items = "topic_names"
     if denied:
-        topics = [delete_topics.DeleteTopicState(name=name) for name in denied]
-        deny(judgement, "topic_names", left, topics, Refuse("responses", result), code)
+        deny(judgement, items, left, denied, Refuse("responses", result), code)
+
+
+def _may_delete(judgement: Judgement, topic: str) -> bool:
+    """Returns whether the controller may answer about a topic: it is also asked about a topic that does not
+    exist and that the client may describe.
+    """
+    if topic not in judgement.metadata.topics and judgement.may(DESCRIBE, TOPIC, topic, is_asked_for=False):
+        return True
+    return judgement.may_topic(DELETE, topic)
 
 
 def _init_producer_id(judgement: Judgement) -> None:
@@ -750,9 +781,7 @@ TABLE: Final[dict[int, tuple[Requirement, ...]]] = {
     ),
     ApiKey.ELECT_LEADERS: _cluster(ALTER, _of_controller(ApiKey.ELECT_LEADERS)),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: (_configs(ALTER_CONFIGS, "responses", _altered_incrementally),),
-    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _cluster(
-        ALTER, _of_controller(ApiKey.ALTER_PARTITION_REASSIGNMENTS)
-    ),
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: _cluster(ALTER, _refused_reassignments),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: _cluster(
         DESCRIBE, _of_controller(ApiKey.LIST_PARTITION_REASSIGNMENTS)
     ),

@@ -237,6 +237,7 @@ class ProduceHandler:
         if (
             transactional_id is not None
             and authorizer is not None
+            and produce.has_transactional_batch
             and not authorizer.may(context, WRITE, ResourceType.TRANSACTIONAL_ID, transactional_id)
         ):
             return produce.refuse_all(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
@@ -448,6 +449,14 @@ class Produce:
             return
         if not authorizer.may(context, WRITE, ResourceType.TOPIC, topic):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    @property
+    def has_transactional_batch(self) -> bool:
+        return any(
+            transactional_header(data.records) is not None  # type: ignore[arg-type]  # the decoder leaves views
+            for topic in self._request.topic_data
+            for data in topic.partition_data
+        )
 
     def refuse_all(self, error: ErrorCode) -> Answer:
         """Returns the response that refuses every batch."""
