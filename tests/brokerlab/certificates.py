@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tidelog.rpc.callers import ServiceRole, role_name
 from tidelog.rpc.peer_tls import PeerTls
 
 _EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
@@ -30,10 +31,11 @@ def new_authority(directory: Path, name: str) -> Authority:
 def put_identity(
     directory: Path, authority: Authority, *, name: str = "tidelog", expired: bool = False
 ) -> None:
-    """Replaces ca.crt, tls.crt and tls.key at once, as kubelet does."""
+    """Replaces ca.crt, tls.crt and tls.key at once, as kubelet does. The certificate is for every role."""
     directory.mkdir(exist_ok=True)
     key, request, certificate, extensions = (directory / f"new.{end}" for end in ("key", "csr", "crt", "ext"))
-    extensions.write_text(f"subjectAltName=DNS:{name},DNS:*.example\n")
+    names = (name, *(role_name(role, name) for role in ServiceRole), "*.example")
+    extensions.write_text("subjectAltName=" + ",".join(f"DNS:{each}" for each in names) + "\n")
     _openssl("req", *_EC, "-subj", f"/CN={name}", "-keyout", key, "-out", request)
     _openssl(
         *("x509", "-req", "-in", request, "-CA", authority.certificate, "-CAkey", authority.key),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 
 from tidelog.rpc.grpc_transport import RpcServer, RpcService
 from tidelog.rpc.peer_tls import PeerTls
@@ -26,7 +27,11 @@ def peer_tls(settings: BrokerSettings) -> PeerTls | None:
         if not path:
             raise SettingError(name, f"{name}: is missing; set all three tidelog.rpc.tls files, or none")
     try:
-        return PeerTls(*map(str, named.values()), server_name=settings.tidelog_rpc_tls_server_name)
+        return PeerTls(
+            *map(str, named.values()),
+            server_name=settings.tidelog_rpc_tls_server_name,
+            checks_roles=settings.tidelog_rpc_tls_check_roles,
+        )
     except OSError as error:
         raise OSError(f"tidelog.rpc.tls: {error}") from error
 
@@ -39,10 +44,17 @@ async def open_rpc_door(
 ) -> str:
     """Starts the process's gRPC server and stops it when `stack` is closed.
 
-    Returns the address at which other services call it. Raises OSError that names the setting.
+    Returns the address at which other services call it. Raises OSError and SettingError, which name the
+    setting.
     """
     server = RpcServer(*services, tls=tls)
     listen = settings.tidelog_rpc_listener
+    if tls is None and not settings.tidelog_rpc_allow_plaintext and not is_loopback(listen):
+        raise SettingError(
+            "tidelog.rpc.listener",
+            f"tidelog.rpc.listener: {listen} is not a loopback address, and calls would not be encrypted or "
+            "authenticated; set the tidelog.rpc.tls files, or tidelog.rpc.allow.plaintext=true",
+        )
     try:
         listening = await server.start(listen)
     except OSError as error:
@@ -56,3 +68,16 @@ async def open_rpc_door(
         return listening
     host, _, port = advertised.rpartition(":")
     return f"{host}:{listening.rpartition(':')[2]}" if port == "0" else advertised
+
+
+def is_loopback(address: str) -> bool:
+    """Returns true if only this machine reaches `host:port`. A host name other than localhost may lead
+    anywhere.
+    """
+    host = address.rpartition(":")[0].strip("[]")
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

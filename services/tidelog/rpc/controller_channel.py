@@ -20,6 +20,7 @@ from tidelog.metadata.store import MetadataStore
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.model.trace_context import outgoing_metadata
+from tidelog.rpc.callers import ServiceRole
 from tidelog.rpc.cluster_messages import refusal, topic_partition
 from tidelog.rpc.controller_api import PRODUCER_ID_BLOCK_SIZE, ForwardedRequest, ProducerIdBlock
 from tidelog.rpc.controller_location import ActiveController, ControllerLocation
@@ -160,6 +161,10 @@ class RemoteController:
             connection = await self._connected(search_s, failure)
             try:
                 answer = await self._ask(ask, connection, deadline)
+            except KafkaError as error:  # the call was refused before it was executed
+                failure = error
+                if failure.code is not ErrorCode.NOT_CONTROLLER:
+                    raise
             except _UnknownOutcomeError as error:
                 failure = KafkaError(
                     ErrorCode.REQUEST_TIMED_OUT,
@@ -207,7 +212,7 @@ class RemoteController:
             controller_id=active.controller_id,
             address=active.rpc_address,
         )
-        channel = open_channel(active.rpc_address, self._tls)
+        channel = open_channel(active.rpc_address, self._tls, ServiceRole.CONTROLLER)
         stub: ControllerApiAsyncStub = ControllerApiStub(channel)
         made = self._connection = _Connection(active, channel, stub, identity)
         return made
@@ -237,9 +242,22 @@ class RemoteController:
                     ErrorCode.UNSUPPORTED_VERSION,
                     "The controller has an older version and does not know this call.",
                 ) from error
+            if error.code() is grpc.StatusCode.PERMISSION_DENIED:
+                raise self._denied(connection, error.details() or "") from error
             raise _UnknownOutcomeError(f"{error.code().name}: {error.details()}") from error
         finally:
             asked.cancel()
+
+    def _denied(self, connection: _Connection, details: str) -> KafkaError:
+        """Returns the error of a call that the controller refused because of this process's certificate.
+
+        The call may be repeated if the certificate was renewed after the connection had been made.
+        """
+        if self._tls is not None and self._tls.identity() is not connection.identity:
+            if self._connection is connection:
+                self._disconnect()
+            return KafkaError(ErrorCode.NOT_CONTROLLER, details)
+        return KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED, details)
 
     async def _pause(self, active: ActiveController, deadline: float) -> None:
         """Returns when another controller is active, or after RETRY_MS."""

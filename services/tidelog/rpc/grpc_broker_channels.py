@@ -21,6 +21,7 @@ from tidelog.rpc.broker_commands import (
     StopReplica,
     UpdateMetadata,
 )
+from tidelog.rpc.callers import ServiceRole
 from tidelog.rpc.cluster_messages import refusal
 from tidelog.rpc.command_messages import BrokerCommand, command_message, command_result
 from tidelog.rpc.generated import broker_commands_pb2 as pb
@@ -175,7 +176,7 @@ class _Connection:
 
     def __init__(self, address: str, tls: PeerTls | None) -> None:
         self._address = address
-        self._channel = open_channel(address, tls)
+        self._channel = open_channel(address, tls, ServiceRole.BROKER)
         method: _Method = self._channel.stream_stream(
             _COMMANDS,
             request_serializer=None,  # the bytes are already serialized

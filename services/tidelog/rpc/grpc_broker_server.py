@@ -21,6 +21,7 @@ from tidelog.rpc.broker_commands import (
     StopReplica,
     UpdateMetadata,
 )
+from tidelog.rpc.callers import ServiceRole, check_speaks_for
 from tidelog.rpc.cluster_messages import refusal_message
 from tidelog.rpc.command_messages import BrokerCommand, command, result_message
 from tidelog.rpc.controller_location import elected_controller_epoch
@@ -101,6 +102,10 @@ class BrokerCommandsService:
                         ErrorCode.UNSUPPORTED_VERSION, "This version of tidelog does not know the command."
                     ),
                 )
+            try:
+                check_speaks_for(ServiceRole.CONTROLLER, order.controller_id)
+            except KafkaError as error:
+                return _failed(message, error)
             place = (order.controller_epoch, message.id)
             if order.controller_epoch == self._last_carried_out[0] and place <= self._last_carried_out:
                 return _not_carried_out(

@@ -9,9 +9,11 @@ import grpc.aio
 import structlog
 
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import TopicPartition
 from tidelog.model.trace_context import TRACEPARENT, CallTrace, CallTracing, part_of
+from tidelog.rpc.callers import ServiceRole, check_speaks_for
 from tidelog.rpc.cluster_messages import partition_message, refusal, refusal_message
-from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest
+from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest, ProducerIdBlock
 from tidelog.rpc.generated import cluster_pb2
 from tidelog.rpc.generated import controller_api_pb2 as pb
 from tidelog.rpc.generated.controller_api_pb2_grpc import add_ControllerApiServicer_to_server
@@ -64,8 +66,7 @@ class ControllerApiService:
     async def AllocateProducerIds(  # noqa: N802
         self, message: pb.AllocateProducerIdsRequest, _context: object
     ) -> pb.AllocateProducerIdsResponse:
-        asked = self._controller.allocate_producer_ids(message.broker_id, message.broker_epoch)
-        block = await _outcome(asked)
+        block = await _outcome(self._allocate(message))
         if isinstance(block, cluster_pb2.Refusal):
             return pb.AllocateProducerIdsResponse(refusal=block)
         return pb.AllocateProducerIdsResponse(block=pb.ProducerIdBlock(first=block.first, count=block.count))
@@ -73,12 +74,19 @@ class ControllerApiService:
     async def ControlledShutdown(  # noqa: N802
         self, message: pb.ControlledShutdownRequest, _context: object
     ) -> pb.ControlledShutdownResponse:
-        asked = self._controller.controlled_shutdown(message.broker_id, message.broker_epoch)
-        partitions = await _outcome(asked)
+        partitions = await _outcome(self._shut_down(message))
         if isinstance(partitions, cluster_pb2.Refusal):
             return pb.ControlledShutdownResponse(refusal=partitions)
         remaining = pb.RemainingPartitions(partitions=[partition_message(p) for p in partitions])
         return pb.ControlledShutdownResponse(remaining=remaining)
+
+    async def _allocate(self, message: pb.AllocateProducerIdsRequest) -> ProducerIdBlock:
+        check_speaks_for(ServiceRole.BROKER, message.broker_id)
+        return await self._controller.allocate_producer_ids(message.broker_id, message.broker_epoch)
+
+    async def _shut_down(self, message: pb.ControlledShutdownRequest) -> tuple[TopicPartition, ...]:
+        check_speaks_for(ServiceRole.BROKER, message.broker_id)
+        return await self._controller.controlled_shutdown(message.broker_id, message.broker_epoch)
 
     async def _handle(self, message: pb.HandleRequest) -> bytes:
         api_key, version = message.api_key, message.api_version

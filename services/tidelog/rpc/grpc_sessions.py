@@ -17,7 +17,16 @@ import grpc.aio
 import structlog
 
 from tidelog.model.brokers import BrokerRegistration
-from tidelog.rpc.coordinator_session import MAX_UNSENT_BYTES, Item, SessionAcceptor, SessionEnd, SessionLine
+from tidelog.model.errors import KafkaError
+from tidelog.rpc.callers import ServiceRole, check_speaks_for
+from tidelog.rpc.coordinator_session import (
+    MAX_UNSENT_BYTES,
+    Hello,
+    Item,
+    SessionAcceptor,
+    SessionEnd,
+    SessionLine,
+)
 from tidelog.rpc.generated import coordinator_session_pb2 as pb
 from tidelog.rpc.grpc_transport import open_channel
 from tidelog.rpc.peer_tls import PeerTls
@@ -72,9 +81,32 @@ class CoordinatorSessionsService:
         assert task is not None
         self._sessions.add(task)
         task.add_done_callback(self._sessions.discard)
-        line = _Line(context.peer(), broker_message, coordinator_items)
+        line = _Line(context.peer(), broker_message, _checked_items())
         line.end = self._acceptor.accept(line)
         await line.carry(context.read, context.write)
+
+
+def _checked_items() -> Callable[[bytes], list[Item]]:
+    """Returns a decoder for one session, which also checks that the coordinator says its own id in Hello.
+
+    Raises ValueError.
+    """
+    is_checked = False
+
+    def decode(message: bytes) -> list[Item]:
+        nonlocal is_checked
+        items = coordinator_items(message)
+        if not is_checked and items:
+            is_checked = True  # the broker refuses a session that does not begin with Hello
+            first = items[0]
+            if type(first) is Hello:
+                try:
+                    check_speaks_for(ServiceRole.GROUP_COORDINATOR, first.coordinator_id)
+                except KafkaError as error:
+                    raise ValueError(str(error)) from error
+        return items
+
+    return decode
 
 
 class GrpcSessionConnector:
@@ -108,7 +140,7 @@ class GrpcSessionConnector:
             _log.warning("a broker has registered no gRPC address", broker_id=broker.broker_id)
             line.ended()
             return
-        channel = open_channel(broker.rpc_address, self._tls)
+        channel = open_channel(broker.rpc_address, self._tls, ServiceRole.BROKER)
         call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(
             f"/{_SERVICE}/{_METHOD}", request_serializer=None, response_deserializer=None
         )()

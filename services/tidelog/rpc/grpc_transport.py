@@ -12,6 +12,13 @@ from typing import Final, Protocol, cast
 import grpc
 import grpc.aio
 
+from tidelog.rpc.callers import (
+    PERMITTED_CALLERS,
+    CallerCheck,
+    PermittedCallers,
+    ServiceRole,
+    role_name,
+)
 from tidelog.rpc.peer_tls import Identity, PeerTls
 
 MAX_MESSAGE_BYTES: Final = 64 * 1024 * 1024
@@ -58,16 +65,18 @@ _SERVER_OPTIONS: Final = _COMMON_OPTIONS + (
 )
 
 
-def open_channel(address: str, tls: PeerTls | None = None) -> grpc.aio.Channel:
+def open_channel(address: str, tls: PeerTls | None, role: ServiceRole) -> grpc.aio.Channel:
     """Returns a channel to `host:port`, which connects at its first call. An event loop must be running.
 
-    With `tls`, the channel uses the current certificates for as long as it exists.
+    With `tls`, the channel uses the current certificates for as long as it exists, and connects only to a
+    service of this role.
     """
     if tls is None:
         return grpc.aio.insecure_channel(address, options=_CHANNEL_OPTIONS)
     identity = tls.identity()
     credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.cert)
-    options = (*_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", tls.server_name))
+    expected = role_name(role, tls.server_name) if tls.checks_roles else tls.server_name
+    options = (*_CHANNEL_OPTIONS, ("grpc.ssl_target_name_override", expected))
     return grpc.aio.secure_channel(address, credentials, options=options)
 
 
@@ -84,14 +93,22 @@ class RpcService(Protocol):
 class RpcServer:
     """The gRPC server of a process, with all its services at one address.
 
+    With `tls`, each call is accepted only from the roles that `permitted` names for it.
+
     server = RpcServer(BrokerCommandsService(...))
     address = await server.start("127.0.0.1:0")
     await server.stop()
     """
 
-    def __init__(self, *services: RpcService, tls: PeerTls | None = None) -> None:
+    def __init__(
+        self,
+        *services: RpcService,
+        tls: PeerTls | None = None,
+        permitted: PermittedCallers = PERMITTED_CALLERS,
+    ) -> None:
         self._services = services
         self._tls = tls
+        self._permitted = permitted
         self._server: grpc.aio.Server | None = None
         self.port = 0
 
@@ -100,7 +117,12 @@ class RpcServer:
 
         Raises OSError if the address is not available.
         """
-        server = grpc.aio.server(options=_SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS)
+        checks: list[grpc.aio.ServerInterceptor] = []
+        if self._tls is not None and self._tls.checks_roles:
+            checks.append(CallerCheck(self._permitted, self._tls.server_name))
+        server = grpc.aio.server(
+            interceptors=checks, options=_SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_CONCURRENT_CALLS
+        )
         for service in self._services:
             service.add_to(server)
         try:

@@ -1,6 +1,7 @@
 """TLS between the services. Both sides of a connection show a certificate of the same authority.
 
-The client checks that the certificate is for `server_name`, whatever the address, because pods have addresses
+The client checks that the certificate is for the role that it calls, or without roles for `server_name`,
+whatever the address, because pods have addresses
 that no certificate can contain. Each new connection checks the files and reads them again if they have
 changed, for example after cert-manager has renewed a mounted Secret. If the new files are incomplete or do
 not match each other, the earlier certificates remain in use, and a warning is logged. Open connections are
@@ -34,13 +35,22 @@ class Identity(NamedTuple):
 class PeerTls:
     """The certificates for connections between services. It is safe for use by several threads.
 
+    With `checks_roles`, the certificate at the other end must name the role of its service (`callers.py`).
+
     Raises OSError with a one-sentence message if the files are missing or invalid.
     """
 
     def __init__(
-        self, ca_file: str, cert_file: str, key_file: str, *, server_name: str = DEFAULT_SERVER_NAME
+        self,
+        ca_file: str,
+        cert_file: str,
+        key_file: str,
+        *,
+        server_name: str = DEFAULT_SERVER_NAME,
+        checks_roles: bool = True,
     ) -> None:
         self.server_name = server_name
+        self.checks_roles = checks_roles
         self._paths = (Path(ca_file), Path(cert_file), Path(key_file))
         self._lock = threading.Lock()
         self._signature = self._file_signature()

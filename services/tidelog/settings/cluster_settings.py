@@ -14,6 +14,7 @@ from tidelog.settings.setting import (
     LOW,
     MEDIUM,
     at_least,
+    boolean,
     integer,
     not_empty,
     optional_password,
@@ -98,6 +99,19 @@ class ClusterSettings(SaslSettings):
         LOW,
         "DNS name that the certificates of all services must contain in addition to their own names.",
         not_empty,
+    )
+    tidelog_rpc_tls_check_roles: bool = boolean(
+        True,
+        MEDIUM,
+        "Whether certificates must name the role of their service (broker.NAME, controller.NAME or "
+        "group-coordinator.NAME, where NAME is tidelog.rpc.tls.server.name), so that each call is "
+        "accepted only from the services that make it.",
+    )
+    tidelog_rpc_allow_plaintext: bool = boolean(
+        False,
+        MEDIUM,
+        "Whether tidelog.rpc.listener may be an address that other machines reach although no "
+        "certificates are set. Anyone who reaches the port then controls the service.",
     )
 
     # --- stopping ---

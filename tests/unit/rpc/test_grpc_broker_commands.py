@@ -23,6 +23,7 @@ from tidelog.rpc.broker_commands import (
     TopicState,
     UpdateMetadata,
 )
+from tidelog.rpc.callers import ServiceRole
 from tidelog.rpc.command_messages import command_message
 from tidelog.rpc.generated import broker_commands_pb2 as pb
 from tidelog.rpc.generated.broker_commands_pb2_grpc import BrokerCommandsStub
@@ -272,7 +273,7 @@ def test_a_copy_that_arrives_after_later_commands_is_not_executed() -> None:
                 await channels.channel(server.registration()).update_metadata(update(number))
             late = command_message(update(1))
             late.id, late.broker_id, late.broker_epoch = 1, 1, EPOCH
-            async with open_channel(server.address) as channel:
+            async with open_channel(server.address, None, ServiceRole.BROKER) as channel:
                 stream = BrokerCommandsStub(channel).Commands()
                 await stream.write(late)
                 answer = await stream.read()
@@ -323,7 +324,10 @@ def test_a_failed_command_is_reported(raised: Exception, code: str, message: str
 
 def test_a_command_of_an_unknown_kind_is_refused() -> None:
     async def scenario() -> None:
-        async with opened(RecordingBroker()) as (server, _), open_channel(server.address) as channel:
+        async with (
+            opened(RecordingBroker()) as (server, _),
+            open_channel(server.address, None, ServiceRole.BROKER) as channel,
+        ):
             stream = BrokerCommandsStub(channel).Commands()
             await stream.write(pb.Command(id=1, broker_id=1, broker_epoch=EPOCH))
             answer = await stream.read()

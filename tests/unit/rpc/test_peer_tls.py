@@ -16,6 +16,7 @@ import uvloop
 
 from brokerlab.certificates import Authority, new_authority, put_identity, tls_of
 from tidelog.model.brokers import BrokerRegistration
+from tidelog.rpc.callers import ServiceRole
 from tidelog.rpc.coordinator_session import Hello, Item, SessionLine, Welcome
 from tidelog.rpc.grpc_sessions import CoordinatorSessionsService, GrpcSessionConnector
 from tidelog.rpc.grpc_transport import RpcServer, open_channel
@@ -57,14 +58,14 @@ class EchoServer:
     """An RpcServer. `call` raises ConnectionError if either side rejects the other."""
 
     def __init__(self, tls: PeerTls | None) -> None:
-        self._server = RpcServer(Echo(), tls=tls)
+        self._server = RpcServer(Echo(), tls=tls, permitted={METHOD: frozenset(ServiceRole)})
         self._address = ""
 
     async def open(self) -> None:
         self._address = await self._server.start("127.0.0.1:0")
 
     async def call(self, tls: PeerTls | None) -> None:
-        async with open_channel(self._address, tls) as channel:
+        async with open_channel(self._address, tls, ServiceRole.BROKER) as channel:
             try:
                 assert await channel.unary_unary(METHOD)(b"hello", timeout=TIMEOUT_S) == b"hello"
             except grpc.aio.AioRpcError as error:

@@ -17,6 +17,7 @@ from structlog.testing import capture_logs
 from brokerlab.tcp_relay import TcpRelay
 from tidelog.model.brokers import BrokerRegistration
 from tidelog.rpc import grpc_sessions, grpc_transport
+from tidelog.rpc.callers import ServiceRole
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
     AskProducerIds,
@@ -459,7 +460,9 @@ def test_a_broker_without_the_service_closes_the_session() -> None:
 def test_a_message_that_cannot_be_decoded_ends_the_session(garbage: bytes) -> None:
     async def scenario() -> None:
         async with over_grpc(Acceptor()) as pair:
-            async with grpc_transport.open_channel(pair.broker.rpc_address) as channel:
+            async with grpc_transport.open_channel(
+                pair.broker.rpc_address, None, ServiceRole.BROKER
+            ) as channel:
                 call = channel.stream_stream("/tidelog.rpc.v1.CoordinatorSessions/Session")()
                 await call.write(garbage)
                 async with asyncio.timeout(ANSWERED_LATE_S):
