@@ -193,7 +193,7 @@ spec:
         {{- toYaml . | nindent 8 }}
         {{- end }}
       volumes:
-        {{- include "tidelog.serviceVolumes" .root | nindent 8 }}
+        {{- include "tidelog.serviceVolumes" . | nindent 8 }}
         {{- with .values.extraVolumes }}
         {{- toYaml . | nindent 8 }}
         {{- end }}

@@ -90,24 +90,24 @@ shorter than the node's, so that the process itself reports unfinished work.
 {{- end -}}
 {{- end -}}
 
-{{/* Entries of `volumes:` and `volumeMounts:` that all services have. */}}
+{{/* Entries of `volumes:` (dict "root" $ "component" "broker") and `volumeMounts:` that all services have. */}}
 {{- define "tidelog.serviceVolumes" -}}
 - name: config
   configMap:
-    name: {{ include "tidelog.fullname" . }}-settings
+    name: {{ include "tidelog.fullname" .root }}-settings
 - name: run
   emptyDir:
     sizeLimit: 16Mi
 - name: tmp
   emptyDir:
     sizeLimit: 256Mi
-{{- with include "tidelog.etcd.volumes" . }}
+{{- with include "tidelog.etcd.volumes" .root }}
 {{ . }}
 {{- end }}
 {{- with include "tidelog.tls.volumes" . }}
 {{ . }}
 {{- end }}
-{{- with include "tidelog.tracing.volumes" . }}
+{{- with include "tidelog.tracing.volumes" .root }}
 {{ . }}
 {{- end }}
 {{- end -}}

@@ -4,9 +4,17 @@
 {{- if ne .Values.tls.mode "disabled" }}true{{ end -}}
 {{- end -}}
 
-{{/* Secrets with ca.crt, tls.crt and tls.key for the services, for etcd's members and for etcd's clients. */}}
-{{- define "tidelog.tls.servicesSecretName" -}}
-{{- if eq .Values.tls.mode "secret" }}{{ .Values.tls.secret.services }}{{ else }}{{ include "tidelog.fullname" . }}-tls{{ end -}}
+{{/*
+Secrets with ca.crt, tls.crt and tls.key for the services of one kind (dict "root" $ "component" "broker"), for etcd's
+members and for etcd's clients.
+*/}}
+{{- define "tidelog.tls.serviceSecretName" -}}
+{{- $own := dict "broker" "brokers" "controller" "controllers" "group-coordinator" "groupCoordinators" -}}
+{{- if eq .root.Values.tls.mode "secret" -}}
+{{- get .root.Values.tls.secret (get $own .component) | default .root.Values.tls.secret.services -}}
+{{- else -}}
+{{- include "tidelog.fullname" .root }}-{{ .component }}-tls
+{{- end -}}
 {{- end -}}
 {{- define "tidelog.tls.etcdServerSecretName" -}}
 {{- if eq .Values.tls.mode "secret" }}{{ .Values.tls.secret.etcdServer }}{{ else }}{{ include "tidelog.fullname" . }}-etcd-tls{{ end -}}
@@ -16,17 +24,31 @@
 {{- end -}}
 
 {{/*
-Names in the services' certificate, comma-separated. A service that connects to a pod's address checks the first name,
-`tidelog`: the certificate must come from this release's authority, and its holder may run anywhere.
+Names in the certificate of the services of one kind, comma-separated. A service that connects to a pod's address checks
+the second name, such as `broker.tidelog`: the certificate must come from this release's authority, and its holder may run
+anywhere. A service that is called checks the caller's name in the same way.
 */}}
-{{- define "tidelog.tls.servicesDnsNames" -}}
-{{- $svc := printf "%s.svc.%s" .Release.Namespace .Values.clusterDomain -}}
-{{- $names := list "tidelog" (include "tidelog.fullname" .) "localhost" -}}
+{{- define "tidelog.tls.serviceDnsNames" -}}
+{{- $svc := printf "%s.svc.%s" .root.Release.Namespace .root.Values.clusterDomain -}}
+{{- $names := list "tidelog" (printf "%s.tidelog" .component) (include "tidelog.fullname" .root) "localhost" -}}
 {{- $names = append $names (printf "*.%s" $svc) -}}
-{{- $names = append $names (printf "*.%s.svc" .Release.Namespace) -}}
-{{- $names = append $names (printf "*.%s" .Release.Namespace) -}}
-{{- $names = append $names (printf "*.%s.%s" (include "tidelog.brokersServiceName" .) $svc) -}}
-{{- join "," (concat $names .Values.tls.extraDnsNames) -}}
+{{- $names = append $names (printf "*.%s.svc" .root.Release.Namespace) -}}
+{{- $names = append $names (printf "*.%s" .root.Release.Namespace) -}}
+{{- $names = append $names (printf "*.%s.%s" (include "tidelog.brokersServiceName" .root) $svc) -}}
+{{- join "," (concat $names .root.Values.tls.extraDnsNames) -}}
+{{- end -}}
+
+{{/* The certificates of this release, as `certificates:` with the name of the Secret, common name and DNS names of each. */}}
+{{- define "tidelog.tls.certificates" -}}
+certificates:
+{{- range $component := list "broker" "controller" "group-coordinator" }}
+{{- $part := dict "root" $ "component" $component }}
+  - {name: {{ include "tidelog.tls.serviceSecretName" $part }}, cn: tidelog, dns: {{ include "tidelog.tls.serviceDnsNames" $part | quote }}}
+{{- end }}
+{{- if .Values.etcd.bundled }}
+  - {name: {{ include "tidelog.tls.etcdServerSecretName" . }}, cn: etcd, dns: {{ include "tidelog.tls.etcdDnsNames" . | quote }}}
+  - {name: {{ include "tidelog.tls.etcdClientSecretName" . }}, cn: tidelog, dns: tidelog}
+{{- end }}
 {{- end -}}
 
 {{/*
@@ -42,7 +64,7 @@ wildcard matches) or by each name.
 {{- join "," (append $names "localhost") -}}
 {{- end -}}
 
-{{/* Entries of `env:`, `volumes:`, `volumeMounts:` (/etc/tidelog/tls) of each service, or nothing. */}}
+{{/* Entries of `env:`, `volumes:` (dict "root" $ "component" "broker") and `volumeMounts:` (/etc/tidelog/tls). */}}
 {{- define "tidelog.tls.env" -}}
 {{- if include "tidelog.tls.enabled" . -}}
 - name: TIDELOG_RPC_TLS_CA_FILE
@@ -51,13 +73,16 @@ wildcard matches) or by each name.
   value: /etc/tidelog/tls/tls.crt
 - name: TIDELOG_RPC_TLS_KEY_FILE
   value: /etc/tidelog/tls/tls.key
+{{- else -}}
+- name: TIDELOG_RPC_ALLOW_PLAINTEXT
+  value: "true"
 {{- end -}}
 {{- end -}}
 {{- define "tidelog.tls.volumes" -}}
-{{- if include "tidelog.tls.enabled" . -}}
+{{- if include "tidelog.tls.enabled" .root -}}
 - name: tls
   secret:
-    secretName: {{ include "tidelog.tls.servicesSecretName" . }}
+    secretName: {{ include "tidelog.tls.serviceSecretName" . }}
     defaultMode: 0440
 {{- end -}}
 {{- end -}}
@@ -81,8 +106,9 @@ wildcard matches) or by each name.
 {{- end -}}
 {{- end -}}
 {{- if eq .Values.tls.mode "secret" -}}
-{{- if not .Values.tls.secret.services -}}
-{{- fail "tls.secret.services: is empty, but tls.mode is secret; name the Secret with ca.crt, tls.crt and tls.key of the services" -}}
+{{- $own := .Values.tls.secret -}}
+{{- if not (or $own.services (and $own.brokers $own.controllers $own.groupCoordinators)) -}}
+{{- fail "tls.secret.brokers, tls.secret.controllers, tls.secret.groupCoordinators: tls.mode is secret; name the Secrets with ca.crt, tls.crt and tls.key of each kind of service, or one of all of them in tls.secret.services" -}}
 {{- end -}}
 {{- if .Values.etcd.bundled -}}
 {{- if not (and .Values.tls.secret.etcdServer .Values.tls.secret.etcdClient) -}}

@@ -42,6 +42,7 @@ tidelog.etcd.endpoints: etcd.external names an external etcd
 tidelog.rpc.tls.ca.file: tls sets it
 tidelog.rpc.tls.cert.file: tls sets it
 tidelog.rpc.tls.key.file: tls sets it
+tidelog.rpc.allow.plaintext: tls sets it
 tidelog.etcd.tls.ca.file: tls and etcd.external set it
 tidelog.etcd.tls.cert.file: tls and etcd.external set it
 tidelog.etcd.tls.key.file: tls and etcd.external set it

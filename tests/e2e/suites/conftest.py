@@ -62,7 +62,8 @@ def release(kubectl: Kubectl, outcome: Outcome, slowness: float) -> Iterator[Rel
     """
     if PREVIOUS_ROOT in os.environ:
         root, tag = Path(os.environ[PREVIOUS_ROOT]), os.environ[PREVIOUS_TAG]
-        found = Release(kubectl, RELEASE, OUTSIDE, tag, root)
+        # The previous chart has no TLS unless it is asked for, and TLS is fixed at the installation.
+        found = Release(kubectl, RELEASE, {**OUTSIDE, "tls.mode": "disabled"}, tag, root)
     else:
         found = Release(kubectl, RELEASE, OUTSIDE, os.environ[TAG])
     try:
