@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from tidelog.broker.hosting_state import HostingStateMachine
 from tidelog.broker.log.cleaning.segment_swap import SegmentSwap
@@ -17,6 +17,7 @@ from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.partition.batch_validation import (
+    WALK_ON_LOOP_BYTES,
     control_markers,
     numbered_headers,
     validate_batches,
@@ -76,6 +77,9 @@ from tidelog.records.builder import build_end_transaction_batch
 from tidelog.records.control import EndTransactionMarker
 from tidelog.rpc.broker_commands import NO_LEADER, PartitionState
 from tidelog.settings.topic_settings import TopicSettings
+
+WalkedBatch: TypeAlias = tuple[memoryview, BatchHeader]
+"""A batch whose records have been checked, as it is to be appended."""
 
 
 class Appended(NamedTuple):
@@ -179,16 +183,25 @@ class Replica:
         produce_version: int,
         now_ms: WallMs,
         guard: int = NO_GUARD,
+        most_bytes_to_walk: int = WALK_ON_LOOP_BYTES,
+        walked: WalkedBatch | None = None,
     ) -> Appended:
-        """Appends the one batch of a Produce request.
+        """Appends the one batch of a Produce request. Raises LongWalkError if the topic needs a walk over
+        more than `most_bytes_to_walk` of records. The caller then walks them by `walk` in a thread and
+        passes the result as `walked`.
 
         Changes the bytes of the batch in place (offset, epoch, time) and does not keep them. `guard` is the
         guard of the transaction's verification.
         """
         rules = self.append_rules
-        header = validate_batches(records, rules=rules, produce_version=produce_version, now_ms=now_ms)
-        if self._may_need_records and rules.needs_records(header):
-            records, header = validate_records(records, header, rules=rules, now_ms=now_ms)
+        if walked is None:
+            header = validate_batches(records, rules=rules, produce_version=produce_version, now_ms=now_ms)
+        else:
+            records, header = walked
+        if walked is None and self._may_need_records and rules.needs_records(header):
+            records, header = validate_records(
+                records, header, rules=rules, now_ms=now_ms, most_bytes=most_bytes_to_walk
+            )
         elif len(records) != header.batch_length + LOG_OVERHEAD_BYTES:
             records = records[: header.size_bytes]  # Kafka, too, drops an incomplete second batch
         received = (
@@ -208,6 +221,14 @@ class Replica:
         if type(decision) is AnswerDuplicate:
             return Appended(decision.base_offset, decision.last_offset + 1, NO_TIMESTAMP)
         raise _refusal(decision)
+
+    def walk(self, records: memoryview, produce_version: int, now_ms: WallMs) -> WalkedBatch:
+        """Checks the records of a batch and returns what `append` takes as `walked`. It only reads `records`
+        and the rules, so it may run in a thread. Raises KafkaError.
+        """
+        rules = self.append_rules
+        header = validate_batches(records, rules=rules, produce_version=produce_version, now_ms=now_ms)
+        return validate_records(records, header, rules=rules, now_ms=now_ms)
 
     def _append_decided(
         self,

@@ -7,6 +7,7 @@ import contextlib
 import random
 import socket
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -70,6 +71,9 @@ FIRST_COMMANDS_TIMEOUT_MS: Final = 30_000
 REMIND_MS: Final = 10_000
 """The interval at which a start logs that it still waits for a controller in another process."""
 
+RECORD_WALK_THREADS: Final = 2
+"""The threads that look up offsets by time and check the records of large batches."""
+
 _log = structlog.get_logger(__name__)
 
 
@@ -117,6 +121,9 @@ class BrokerParts:
         self.timer = timer
         settings = self.current_settings.broker
         self.authorizer = _authorizer(settings, self.metadata)
+        # Walks over records have threads of their own, so that fsync, read-ahead and opening a log never wait
+        # for them.
+        self.record_walks = ThreadPoolExecutor(RECORD_WALK_THREADS, "record-walk")
         self.controller_connection = ControllerConnection(controller, self.identity)
         self.fetch_sessions = ClientFetchSessions(
             settings.max_incremental_fetch_session_cache_slots, lambda: random_source.randrange(1, 2**31)
@@ -381,6 +388,7 @@ class BrokerServer:
         """
         async with contextlib.AsyncExitStack() as last:
             last.callback(self._timer.close)
+            last.callback(self._parts.record_walks.shutdown, wait=False, cancel_futures=True)
             last.push_async_callback(self._life.end)
             last.push_async_callback(self._parts.hosting.close_all)
             last.push_async_callback(self.commands.stop)

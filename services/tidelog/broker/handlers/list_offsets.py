@@ -12,7 +12,6 @@ client that asks for the latest offset, or for a timestamp without an offset, th
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
@@ -27,6 +26,8 @@ from tidelog.wire.messages.list_offsets import (
 )
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from tidelog.broker.hosted_partitions import HostedPartitions
     from tidelog.broker.request import RequestContext
 
@@ -50,15 +51,22 @@ _FIRST_VERSION_OF: Final = {
 class ListOffsetsHandler:
     """Answers ListOffsets."""
 
-    def __init__(self, hosted: HostedPartitions) -> None:
+    def __init__(self, hosted: HostedPartitions, record_walks: Executor) -> None:
         self._hosted = hosted
+        self._record_walks = record_walks
 
     def handle(
         self, request: ListOffsetsRequest, context: RequestContext
     ) -> ListOffsetsResponse | Coroutine[object, None, ListOffsetsResponse]:
         if any(_reads_disk(part.timestamp) for topic in request.topics for part in topic.partitions):
-            return asyncio.to_thread(self._answer, request, context)
+            return self._answer_in_thread(request, context)
         return self._answer(request, context)
+
+    async def _answer_in_thread(
+        self, request: ListOffsetsRequest, context: RequestContext
+    ) -> ListOffsetsResponse:
+        loop = context.connection.loop
+        return await loop.run_in_executor(self._record_walks, self._answer, request, context)
 
     def _answer(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
         """Returns the response. Only reads, so it may run in a thread beside the event loop."""

@@ -20,7 +20,8 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Iterator
-from typing import ClassVar, Final, TypeAlias
+from concurrent.futures import Executor
+from typing import ClassVar, Final, NamedTuple, TypeAlias
 from uuid import UUID
 
 from tidelog.broker.authorization.authorizer import Authorizer
@@ -34,9 +35,13 @@ from tidelog.broker.handlers.transaction_verification import (
 )
 from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.metadata_view import MetadataView
-from tidelog.broker.partition.batch_validation import RecordValidationError
+from tidelog.broker.partition.batch_validation import (
+    WALK_ON_LOOP_BYTES,
+    LongWalkError,
+    RecordValidationError,
+)
 from tidelog.broker.partition.producer_state import NO_TRANSACTIONAL_ID
-from tidelog.broker.replica import Replica
+from tidelog.broker.replica import Appended, Replica
 from tidelog.broker.request import (
     NO_REPLY,
     PARKED,
@@ -74,6 +79,10 @@ ADMIN_CLIENT_ID: Final = "__admin_client"
 """A client with this id may write to internal topics, as in Kafka. Their owners then load them again."""
 Pending: TypeAlias = "tuple[Replica, int, PartitionProduceResponse]"
 """A replica, the offset that its high watermark must reach, and the response that waits for it."""
+MAX_WALK_WITHOUT_ACKS_BYTES: Final = 1024 * 1024
+"""The most decompressed bytes of records that a batch with acks=0 may have on a topic whose records are
+checked. Such a request has no response that could wait for a thread.
+"""
 _VALID_ACKS: Final = (0, 1, ACKS_ALL)
 _FIRST_VERSION_WITH_TOPIC_ID: Final = 13
 _MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
@@ -197,6 +206,15 @@ def decoder(version: int) -> Decode:
 # -- every request
 
 
+class LongWalk(NamedTuple):
+    """A batch that is appended after a thread has walked over its records."""
+
+    replica: Replica
+    records: memoryview
+    guard: int
+    answer: PartitionProduceResponse
+
+
 class ProduceHandler:
     """Answers Produce, with the parts of the broker that it needs."""
 
@@ -206,6 +224,7 @@ class ProduceHandler:
         "coordinator",
         "hosted",
         "metadata",
+        "record_walks",
         "settings",
         "telemetry",
         "waiting",
@@ -220,8 +239,10 @@ class ProduceHandler:
         settings: CurrentSettings,
         telemetry: Telemetry,
         clock: Clock,
+        record_walks: Executor,
         authorizer: Authorizer | None = None,
     ) -> None:
+        self.record_walks = record_walks
         self.authorizer = authorizer
         self.hosted = hosted
         self.metadata = metadata
@@ -255,6 +276,7 @@ class Produce:
         "_failed",
         "_handler",
         "_leaders",
+        "_long_walks",
         "_now_ms",
         "_request",
         "_unflushed",
@@ -272,6 +294,8 @@ class Produce:
         self._now_ms = handler.clock.wall_ms()
         self._waiting: list[Pending] = []
         self._unflushed: list[tuple[Replica, PartitionProduceResponse]] = []
+        self._long_walks: list[LongWalk] | None = None
+        """The batches that are appended after a thread has walked over their records."""
         self._failed: PartitionProduceResponse | None = None
         self._leaders: set[int] = set()
         """The leaders that the response names."""
@@ -286,7 +310,7 @@ class Produce:
         if type(request) is not OneBatch:
             return self._respond_with(self._append_all())
         appended = self._append(self._topic_name(request), request)
-        if self._acks == 0 or self._failed is not None or self._unflushed:
+        if self._acks == 0 or self._failed is not None or self._unflushed or self._long_walks is not None:
             return self._respond_with(_response_to_one(request, appended))
         if not self._waiting:
             return EncodedBody((request.encoded_response(appended),))
@@ -315,7 +339,13 @@ class Produce:
 
     async def _respond_when_verified(self, verification: TransactionVerification) -> Reply:
         await verification.ask(self._handler.coordinator, self._request.timeout_ms)
-        response = self._append_all()
+        return await self._respond_when_walked(self._append_all())
+
+    async def _respond_when_walked(self, response: ProduceResponse) -> Reply:
+        """Appends the batches whose records need a long walk, then responds."""
+        for walk in self._long_walks or ():
+            await self._append_walked(walk)
+        self._long_walks = None
         if self._unflushed or not self._waiting:
             return await self._acknowledged(response)
         self._wait_in_place(response)
@@ -336,6 +366,8 @@ class Produce:
                     continue
 
     def _respond_with(self, response: ProduceResponse) -> Answer:
+        if self._long_walks is not None:
+            return self._respond_when_walked(response)
         if self._acks == 0:
             if self._failed is not None:
                 error = ErrorCode(self._failed.error_code).name
@@ -429,10 +461,41 @@ class Produce:
                 self._context.api_version,
                 self._now_ms,
                 guard,
+                WALK_ON_LOOP_BYTES if self._acks else MAX_WALK_WITHOUT_ACKS_BYTES,
             )
+        except LongWalkError:
+            if not self._acks:
+                error = KafkaError(ErrorCode.MESSAGE_TOO_LARGE, "The records are too long for acks=0")
+                self._refuse(answer, topic, error)
+                return answer
+            # The buffer that holds the request is reused while a thread walks over the records.
+            copied = memoryview(bytearray(data.records))  # type: ignore[arg-type]
+            self._long_walks = self._long_walks or []
+            self._long_walks.append(LongWalk(replica, copied, guard, answer))
+            return answer
         except KafkaError as error:
             self._refuse(answer, topic, error)
             return answer
+        self._note_appended(replica, appended, answer)
+        return answer
+
+    async def _append_walked(self, walk: LongWalk) -> None:
+        """Walks over the records of a batch in a thread, and appends the batch."""
+        replica, records, guard, answer = walk
+        handler, version = self._handler, self._context.api_version
+        loop = self._context.connection.loop
+        try:
+            walked = await loop.run_in_executor(
+                handler.record_walks, replica.walk, records, version, self._now_ms
+            )
+            appended = replica.append(records, self._acks, version, self._now_ms, guard, walked=walked)
+        except KafkaError as error:
+            self._refuse(answer, replica.topic_partition.topic, error)
+        else:
+            self._note_appended(replica, appended, answer)
+
+    def _note_appended(self, replica: Replica, appended: Appended, answer: PartitionProduceResponse) -> None:
+        """Fills in the answer, and remembers what the response must wait for."""
         answer.base_offset = appended.base_offset
         answer.log_append_time_ms = appended.log_append_time_ms
         answer.log_start_offset = replica.core.log_start_offset
@@ -440,7 +503,6 @@ class Produce:
             self._waiting.append((replica, appended.required_offset, answer))
         if replica.storage.is_flush_due_by_messages:
             self._unflushed.append((replica, answer))
-        return answer
 
     def _check_access(self, authorizer: Authorizer, topic: str | None) -> None:
         """Raises KafkaError(TOPIC_AUTHORIZATION_FAILED) if the client may not write to the topic."""

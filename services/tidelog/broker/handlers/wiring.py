@@ -17,6 +17,8 @@ from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from tidelog.broker.authorization.authorizer import Authorizer
     from tidelog.broker.client_fetch_sessions import ClientFetchSessions
     from tidelog.broker.controller_connection import ControllerConnection
@@ -64,6 +66,8 @@ class HandlerObjects(Protocol):
     def follower_fetch_sessions(self) -> FollowerFetchSessions: ...
     @property
     def fetch_sessions(self) -> ClientFetchSessions: ...
+    @property
+    def record_walks(self) -> Executor: ...
     @property
     def leader_throttle(self) -> LeaderThrottle: ...
     @property
@@ -164,6 +168,7 @@ def _produce(parts: HandlerObjects) -> Handling:
         parts.current_settings,
         parts.telemetry,
         parts.clock,
+        parts.record_walks,
         parts.authorizer,
     )
     return Handling(handler.handle, cast(DecoderOfVersion, produce.decoder))
@@ -200,7 +205,7 @@ def _fetch(parts: HandlerObjects) -> Handling:
 def _list_offsets(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.list_offsets import ListOffsetsHandler
 
-    return Handling(ListOffsetsHandler(parts.hosted).handle)
+    return Handling(ListOffsetsHandler(parts.hosted, parts.record_walks).handle)
 
 
 def _metadata(parts: HandlerObjects) -> Handling:

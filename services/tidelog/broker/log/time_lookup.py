@@ -16,7 +16,7 @@ from tidelog.broker.log.batch_scan import scan_headers
 from tidelog.broker.log.errors import TornLogError
 from tidelog.broker.log.segment import Segment
 from tidelog.records.batch import BatchHeader
-from tidelog.records.record import Record, iterate_records
+from tidelog.records.record import records_of, scan_records
 
 
 class TimestampedOffset(NamedTuple):
@@ -64,20 +64,24 @@ def _first_in(segment: Segment, timestamp: int, min_offset: int) -> TimestampedO
             raise FileNotFoundError(segment.path)
         for position, header, _ in scan_headers(fd, start, size_bytes):
             if header.max_timestamp >= timestamp and header.last_offset >= min_offset:
-                record = _record_at_or_after(fd, position, header, timestamp, min_offset)
-                if record is not None:
-                    return TimestampedOffset(record.offset, record.timestamp, header.partition_leader_epoch)
+                found = _record_at_or_after(fd, position, header, timestamp, min_offset)
+                if found is not None:
+                    return found
     return None
 
 
 def _record_at_or_after(
     fd: int, position: int, header: BatchHeader, timestamp: int, min_offset: int
-) -> Record | None:
+) -> TimestampedOffset | None:
     batch = os.pread(fd, header.size_bytes, position)
+    append_time = header.max_timestamp if header.is_log_append_time else None
     try:
-        for record in iterate_records(batch):
-            if record.timestamp >= timestamp and record.offset >= min_offset:
-                return record
+        # Only the positions of the records are read: their keys, values and headers may be large.
+        for span in scan_records(records_of(batch, header), header.record_count):
+            found = header.base_timestamp + span.timestamp_delta if append_time is None else append_time
+            offset = header.base_offset + span.offset_delta
+            if found >= timestamp and offset >= min_offset:
+                return TimestampedOffset(offset, found, header.partition_leader_epoch)
     except ValueError as error:
         raise TornLogError(position, str(error)) from error
     return None

@@ -3,9 +3,11 @@
 `validate_batches` checks a client's batch by the 61 bytes of its header and the CRC. Kafka walks all records
 here. This broker walks them (`validate_records`, microseconds per record) only if the topic needs it:
 compacted topics (each record has a key), topics with a codec of their own, topics with
-`tidelog.validate.records`, and batches with a timestamp out of range, to find the records. So if a header
-misstates its records, only the reader notices. Rules and error codes are those of Kafka 4.3's
-`ProduceRequest`, `UnifiedLog` and `LogValidator`, in the order in which Kafka applies them.
+`tidelog.validate.records`, and short batches with a timestamp out of range, to name the records. So if a
+header misstates its records, only the reader notices. The event loop walks at most WALK_ON_LOOP_BYTES; a
+worker walks more, and no walk may exceed MAX_WALK_RATIO times `max.message.bytes`. Rules and error codes are
+those of Kafka 4.3's `ProduceRequest`, `UnifiedLog` and `LogValidator`, in the order in which Kafka applies
+them.
 
 A leader sends whole batches from its log, with offsets and epochs. A follower only checks that they are
 complete and follow its own log (Kafka's `UnifiedLog` for appends as follower).
@@ -50,8 +52,8 @@ from tidelog.records.compression import (
 )
 from tidelog.records.record import (
     CorruptRecordError,
+    check_headers,
     end_transaction_marker,
-    read_headers,
     records_of,
     scan_records,
 )
@@ -61,6 +63,11 @@ FIRST_PRODUCE_VERSION_WITH_ZSTD: Final = 7
 NEWEST_PRODUCE_VERSION: Final = 13
 MIN_RECORD_BYTES: Final = 14  # the least size field that Kafka accepts for any magic
 MAX_RECORD_ERRORS: Final = 1_000  # per batch in a response; Kafka lists all of them
+
+WALK_ON_LOOP_BYTES: Final = 64 * 1024
+"""The most decompressed bytes of records that the event loop walks over. It takes some milliseconds."""
+MAX_WALK_RATIO: Final = 16
+"""The decompressed records of a batch may have this many times `max.message.bytes` if they must be walked."""
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _MIN_BATCH_LENGTH: Final = BATCH_HEADER_BYTES - LOG_OVERHEAD_BYTES
@@ -114,6 +121,10 @@ class AppendRules:
     def timestamp_range(self, now_ms: WallMs) -> str:
         """Returns the text of the allowed range, for messages."""
         return f"[{now_ms - self.timestamp_before_max_ms}, {now_ms + self.timestamp_after_max_ms}]"
+
+
+class LongWalkError(Exception):
+    """The records of the batch are too long to be walked on the event loop."""
 
 
 class RecordError(NamedTuple):
@@ -307,7 +318,8 @@ def _check_timestamp_fields(
         rules.takes_timestamp(header.base_timestamp, now_ms)
         and rules.takes_timestamp(header.max_timestamp, now_ms)
     ):
-        validate_records(records, header, rules=rules, now_ms=now_ms)  # raises, and names the records
+        if header.size_bytes <= WALK_ON_LOOP_BYTES and not header.compression:
+            validate_records(records, header, rules=rules, now_ms=now_ms)  # raises, and names the records
         raise KafkaError(
             ErrorCode.INVALID_TIMESTAMP,
             f"The batch has timestamps from {header.base_timestamp} to {header.max_timestamp}; "
@@ -333,19 +345,27 @@ def validate_records(
     *,
     rules: AppendRules,
     now_ms: WallMs,
-    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+    most_bytes: int | None = None,
 ) -> tuple[memoryview, BatchHeader]:
     """Checks the records of the first batch in `records` and compresses them with the topic's codec.
 
     `header` is the result of `validate_batches`. Returns the batch to append and its header: a view of
     `records`, or a new batch if the codec or a wrong `max_timestamp` had to change. Raises KafkaError
-    INVALID_RECORD or MESSAGE_TOO_LARGE, RecordValidationError INVALID_RECORD or INVALID_TIMESTAMP.
+    INVALID_RECORD or MESSAGE_TOO_LARGE, RecordValidationError INVALID_RECORD or INVALID_TIMESTAMP, and
+    LongWalkError if the records have more than `most_bytes`.
     """
     batch = records[: header.size_bytes]
+    limit = min(MAX_DECOMPRESSED_BYTES, MAX_WALK_RATIO * rules.max_message_bytes)
+    if most_bytes is not None:
+        limit = min(limit, most_bytes)
     try:
-        body = records_of(batch, header, max_bytes=max_decompressed_bytes)
+        body = records_of(batch, header, max_bytes=limit)
+        if most_bytes is not None and len(body) > most_bytes:
+            raise LongWalkError
         max_timestamp = _check_records(body, header, rules, now_ms)
     except DecompressedTooLargeError as error:
+        if limit == most_bytes:
+            raise LongWalkError from error
         raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE, f"The batch is too large: {error}") from error
     except (CompressionDataError, CorruptRecordError) as error:
         raise KafkaError(ErrorCode.INVALID_RECORD, f"The batch cannot be read: {error}") from error
@@ -380,7 +400,7 @@ def _check_records(body: memoryview, header: BatchHeader, rules: AppendRules, no
         timestamp = header.base_timestamp + span.timestamp_delta
         if timestamp > INT64_MAX:
             raise CorruptRecordError(f"record {index} has a timestamp beyond 64 bits")
-        read_headers(body, span.headers_start, span.end)
+        check_headers(body, span.headers_start, span.end)
         max_timestamp = max(max_timestamp, timestamp)
         if rules.is_compacted and span.key_length < 0:
             problem = "A compacted topic does not accept a record without a key"

@@ -10,11 +10,13 @@ from typing import Any, cast
 import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from tidelog.broker.connection import ClosedByProtocolError
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
 from tidelog.broker.request import NO_REPLY, PARKED, RequestContext
 from tidelog.model.errors import ErrorCode
 from tidelog.records.builder import build_batch
+from tidelog.records.compression import Compression
 from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import LeaderAndIsr
 from tidelog.timing.timer import VirtualTimer
@@ -140,3 +142,49 @@ def test_acks_all_ends_when_the_isr_shrinks_to_the_leader(lab: InMemoryBroker) -
     narrower = wider._replace(isr=(BROKER_ID,), partition_epoch=3)
     lab.runner.run(lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (narrower,))))
     assert [error_of(response) for response in context.answers] == [0]
+
+
+# -- batches whose records need a long walk
+
+
+def send_large(lab: InMemoryBroker, acks: int, value: bytes, key: bytes | None = b"k") -> object:
+    now_ms = lab.clock.wall_ms()
+    batch = build_batch([Record(0, now_ms, key, value)], compression=Compression.ZSTD)
+    data = PartitionProduceData(0, memoryview(batch))
+    request = ProduceRequest(None, acks, 1000, [TopicProduceData("t", partition_data=[data])])
+    context = Context()
+    context.connection = SimpleNamespace(loop=lab.runner.get_loop())
+    context.client_id = "test"
+    return lab.handle(ApiKey.PRODUCE, request, cast(RequestContext, context))
+
+
+def test_a_thread_walks_over_long_records_before_the_append(lab: InMemoryBroker) -> None:
+    lab.add_topic("t", configs={"cleanup.policy": "compact"})
+    log = lab.broker.hosted.leader_replica("t", 0).storage.log
+    answer = send_large(lab, acks=1, value=bytes(500_000))
+    assert asyncio.iscoroutine(answer)
+    assert log.log_end_offset == 0
+    assert error_of(lab.runner.run(answer)) == 0
+    assert log.log_end_offset == 1
+
+
+def test_what_the_walk_finds_refuses_the_batch(lab: InMemoryBroker) -> None:
+    lab.add_topic("t", configs={"cleanup.policy": "compact"})
+    answer = send_large(lab, acks=1, value=bytes(500_000), key=None)
+    assert asyncio.iscoroutine(answer)
+    assert error_of(lab.runner.run(answer)) == ErrorCode.INVALID_RECORD
+
+
+def test_short_records_are_walked_over_at_once(lab: InMemoryBroker) -> None:
+    lab.add_topic("t", configs={"cleanup.policy": "compact"})
+    answer = send_large(lab, acks=1, value=bytes(1_000))
+    assert error_of(answer) == 0
+
+
+def test_a_request_without_acks_may_not_need_a_very_long_walk(lab: InMemoryBroker) -> None:
+    lab.add_topic("t", configs={"cleanup.policy": "compact"})
+    log = lab.broker.hosted.leader_replica("t", 0).storage.log
+    assert send_large(lab, acks=0, value=bytes(500_000)) is NO_REPLY
+    assert log.log_end_offset == 1
+    with pytest.raises(ClosedByProtocolError, match="MESSAGE_TOO_LARGE"):
+        send_large(lab, acks=0, value=bytes(2_000_000))

@@ -1,12 +1,18 @@
 from __future__ import annotations
 
+import time
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelog.broker.partition.batch_validation import (
     MAX_RECORD_ERRORS,
+    MAX_WALK_RATIO,
+    WALK_ON_LOOP_BYTES,
     AppendRules,
+    LongWalkError,
     RecordValidationError,
     validate_batches,
     validate_records,
@@ -16,22 +22,23 @@ from tidelog.records.batch import BatchHeader, assemble_batch, crc_matches, pars
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression, compress
 from tidelog.records.record import Record, append_record, iterate_records
+from tidelog.records.varint import append_varint
 
 NOW_MS = 1_700_000_000_000
 CODECS = st.sampled_from(list(Compression))
 
 
 def validate(
-    batch: bytearray, rules: AppendRules, max_bytes: int = 10_000_000
+    batch: bytearray, rules: AppendRules, max_bytes: int | None = None
 ) -> tuple[memoryview, BatchHeader]:
     """Runs both checks, in the order in which a partition runs them."""
     records = memoryview(batch)
     header = validate_batches(records, rules=rules, now_ms=NOW_MS)
     assert rules.needs_records(header)
-    return validate_records(records, header, rules=rules, now_ms=NOW_MS, max_decompressed_bytes=max_bytes)
+    return validate_records(records, header, rules=rules, now_ms=NOW_MS, most_bytes=max_bytes)
 
 
-def code_of(batch: bytearray, rules: AppendRules, max_bytes: int = 10_000_000) -> ErrorCode:
+def code_of(batch: bytearray, rules: AppendRules, max_bytes: int | None = None) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         validate(batch, rules, max_bytes)
     return caught.value.code
@@ -151,10 +158,55 @@ def test_a_timestamp_beyond_64_bits_is_refused() -> None:
 
 def test_a_batch_that_decompresses_to_too_many_bytes_is_refused() -> None:
     bomb = build_batch([Record(0, NOW_MS, b"k", bytes(1_000_000))], compression=Compression.ZSTD)
-    rules = AppendRules(validates_records=True)
-    assert code_of(bomb, rules, max_bytes=100_000) == ErrorCode.MESSAGE_TOO_LARGE
-    uncompressing = AppendRules(target_compression=Compression.NONE, max_message_bytes=10_000)
+    rules = AppendRules(validates_records=True, max_message_bytes=10_000)
+    assert len(bomb) < 10_000 < 1_000_000 // MAX_WALK_RATIO
+    assert code_of(bomb, rules) == ErrorCode.MESSAGE_TOO_LARGE
+    uncompressing = AppendRules(target_compression=Compression.NONE, max_message_bytes=100_000)
     assert code_of(bomb, uncompressing) == ErrorCode.MESSAGE_TOO_LARGE
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+def test_a_walk_over_more_than_the_limit_is_left_to_the_caller(codec: Compression) -> None:
+    batch = build_batch([Record(0, NOW_MS, b"k", bytes(100_000))], compression=codec)
+    rules = AppendRules(validates_records=True)
+    with pytest.raises(LongWalkError):
+        validate(batch, rules, max_bytes=WALK_ON_LOOP_BYTES)
+    validate(batch, rules, max_bytes=200_000)
+
+
+def bomb_of_headers(timestamp_ms: int, count: int = 10_000_000) -> bytearray:
+    """Returns a batch of 2 KB with one record that has `count` headers of two bytes each."""
+    body = bytearray(b"\0\0\0\1\1")  # attributes, two deltas, no key, no value
+    append_varint(body, count)
+    body += b"\0\1" * count
+    record = bytearray()
+    append_varint(record, len(body))
+    header = parse_header(build_batch([Record(0, timestamp_ms, None, None)], compression=Compression.ZSTD))
+    return assemble_batch(header, compress(Compression.ZSTD, record + body))
+
+
+def test_a_timestamp_out_of_range_is_refused_without_a_look_at_compressed_records() -> None:
+    bomb = bomb_of_headers(NOW_MS + 10**10)
+    began = time.thread_time()
+    assert code_of_header(bomb, AppendRules()) == ErrorCode.INVALID_TIMESTAMP
+    assert time.thread_time() - began < 0.01
+
+
+def test_headers_are_counted_and_not_built() -> None:
+    bomb = bomb_of_headers(NOW_MS, 200_000)
+    tracemalloc.start()
+    try:
+        validate(bomb, AppendRules(validates_records=True))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 3_000_000  # 200,000 headers would take 20 MB
+
+
+def code_of_header(batch: bytearray, rules: AppendRules) -> ErrorCode:
+    with pytest.raises(KafkaError) as caught:
+        validate_batches(memoryview(batch), rules=rules, now_ms=NOW_MS)
+    return caught.value.code
 
 
 @given(st.binary(max_size=80), st.integers(1, 10), CODECS)
