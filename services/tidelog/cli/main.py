@@ -13,6 +13,7 @@ from tidelog.cli.lazy_group import LazyGroup
 from tidelog.process.build import is_compiled
 
 _COMMANDS: Final = {
+    "acl": "tidelog.cli.acl:command",
     "broker": "tidelog.cli.broker:command",
     "cluster": "tidelog.cli.cluster:command",
     "config": "tidelog.cli.config:command",
