@@ -13,6 +13,7 @@ _COMMANDS: Final = {
     "describe": "tidelog.cli.cluster_describe:command",
     "down": "tidelog.cli.cluster_tend:down",
     "kill": "tidelog.cli.cluster_tend:kill",
+    "renew-certificates": "tidelog.cli.cluster_tend:renew_certificates",
     "recover": "tidelog.cli.cluster_recover:command",
     "start": "tidelog.cli.cluster_tend:start",
     "status": "tidelog.cli.cluster_status:command",

@@ -1,4 +1,4 @@
-"""`tidelog cluster down`, `kill` and `start`: control the processes of a local cluster."""
+"""`tidelog cluster down`, `kill`, `start` and `renew-certificates`: control a local cluster."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ def start(name: str, wait: bool, data_dir: Path) -> None:
     member = cluster.member(name)
     if cluster.processes.pid(name) is not None:
         raise ToolError(f"{name} is already running")
+    cluster.renew_certificates()
     cluster.spawn(member)
     if wait:
         cluster.wait_until_serving([member])
@@ -86,6 +87,18 @@ def start(name: str, wait: bool, data_dir: Path) -> None:
         click.echo(f"ready: {cluster.plan.broker_address(member.number)}")
     else:
         say(f"{name} started")
+
+
+@click.command(cls=ToolCommand, short_help="Renew the certificates of a local cluster.")
+@click.option("--all", "even_if_not_due", is_flag=True, help="Renew also those that are not due yet.")
+@data_dir_option
+def renew_certificates(even_if_not_due: bool, data_dir: Path) -> None:
+    """Renew the certificates that the services show to each other, if two thirds of their validity are over.
+
+    Running services use the new certificates without a restart.
+    """
+    renewed = LocalCluster.open(data_dir).renew_certificates(even_if_not_due=even_if_not_due)
+    say(f"renewed: {', '.join(renewed)}" if renewed else "no certificate is due")
 
 
 def _signal_number(text: str) -> int:

@@ -13,8 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.cli.local_cluster.cluster import LocalCluster
 from tidelog.cli.local_cluster.plan import BROKER, ETCD, ClusterPlan, PlanError, encode_properties
 from tidelog.cli.local_cluster.processes import ProcessTable, tail
+from tidelog.cli.rpc_door import peer_tls
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.properties_file import parse_properties
 
@@ -69,6 +71,28 @@ def test_settings_of_a_broker() -> None:
     assert settings.data_dirs == ("/c/broker-5",)
     assert settings.tidelog_etcd_endpoints == ("http://127.0.0.1:20000",)
     assert settings_of(plan, "controller-2").node_id == 2
+
+
+def test_each_service_has_a_certificate_of_its_own(tmp_path: Path) -> None:
+    plan = plan_of(first_id=4)
+    cluster = LocalCluster.create(tmp_path, plan)
+    assert cluster.renew_certificates() == []  # none is due
+    services = [member for member in plan.members if member.kind != ETCD]
+    for member in services:
+        settings = BrokerSettings.parse(plan.properties(member, tmp_path))
+        assert peer_tls(settings) is not None
+    assert plan.certificate_names(plan.member("broker-5")) == (
+        "tidelog",
+        "broker.tidelog",
+        "broker-5.tidelog",
+    )
+    assert plan.certificate_names(plan.member("coordinator-1"))[1:] == (
+        "group-coordinator.tidelog",
+        "group-coordinator-1.tidelog",
+    )
+    keys = {(plan.certificate_directory(member, tmp_path) / "tls.key").read_bytes() for member in services}
+    assert len(keys) == len(services)
+    assert cluster.renew_certificates(even_if_not_due=True) == [member.name for member in services]
 
 
 def test_behind_a_proxy_brokers_have_a_listener_of_their_own() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import time
 from collections.abc import Awaitable
 from pathlib import Path
@@ -270,6 +271,34 @@ def test_without_the_check_of_roles_any_certificate_of_the_authority_is_accepted
         async with Server(tls) as server, open_channel(server.address, tls, ServiceRole.BROKER) as channel:
             for method in METHODS:
                 assert await status(channel, method) is grpc.StatusCode.OK
+
+    run(scenario())
+
+
+def test_expired_certificates_are_renewed_without_a_restart(tmp_path: Path) -> None:
+    """Both sides keep their objects; only the files change."""
+    now_ms = time.time_ns() // 1_000_000
+    authority = CertificateAuthority.open(tmp_path / "authority", now_ms=WallMs(now_ms - 7_200_000))
+    names = {role: certificate_names(role, 1, NAME) for role in ServiceRole}
+
+    def short_lived(role: ServiceRole) -> PeerTls:
+        an_hour_ago, half_an_hour = WallMs(now_ms - 3_600_000), datetime.timedelta(minutes=30)
+        directory = tmp_path / role.value
+        files = authority.issue(directory, names[role], now_ms=an_hour_ago, validity=half_an_hour)
+        return PeerTls(*map(str, files))
+
+    async def scenario() -> None:
+        controller, broker = short_lived(ServiceRole.CONTROLLER), short_lived(ServiceRole.BROKER)
+        async with Server(controller) as server:
+
+            async def attempt() -> grpc.StatusCode:
+                async with open_channel(server.address, broker, ServiceRole.CONTROLLER) as channel:
+                    return await status(channel, "/tidelog.rpc.v1.ControllerApi/ControlledShutdown")
+
+            assert await attempt() is grpc.StatusCode.UNAVAILABLE
+            for role in (ServiceRole.CONTROLLER, ServiceRole.BROKER):
+                assert authority.renew(tmp_path / role.value, names[role], now_ms=WallMs(now_ms))
+            assert await attempt() is grpc.StatusCode.OK
 
     run(scenario())
 

@@ -4,6 +4,8 @@ DIR/cluster.json        the plan: number and ports of the processes
 DIR/pids.json           the pid of each started process
 DIR/config/NAME.properties   the settings of each service
 DIR/logs/NAME.log       the output of each process
+DIR/authority           the authority of the cluster's certificates, and its key
+DIR/certificates/NAME   the certificate and the key of each service
 DIR/broker-1, ...       the brokers' logs;  DIR/etcd-1: etcd's data
 """
 
@@ -18,6 +20,7 @@ from typing import Final
 from tidelog.cli.etcd_binary import EtcdNotFoundError, find_etcd
 from tidelog.cli.local_cluster import readiness
 from tidelog.cli.local_cluster.plan import (
+    AUTHORITY_DIRECTORY,
     BROKER,
     COMMANDS,
     CONFIG_DIRECTORY,
@@ -35,6 +38,7 @@ from tidelog.cli.local_cluster.processes import ProcessTable, tail
 from tidelog.cli.output import note
 from tidelog.cli.tool_command import ToolError
 from tidelog.metadata.etcd.options import EtcdOptions
+from tidelog.model.instants import WallMs
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 30.0
@@ -62,6 +66,7 @@ class LocalCluster:
             if member.kind != ETCD:
                 text = encode_properties(plan.properties(member, cluster.directory))
                 cluster._config_path(member).write_text(text, "utf-8")
+        cluster.renew_certificates()
         (cluster.directory / PLAN_FILE).write_text(plan.encode() + "\n")
         return cluster
 
@@ -78,6 +83,32 @@ class LocalCluster:
             return cls(directory, ClusterPlan.decode(text))
         except PlanError as error:
             raise ToolError(f"--data-dir {directory}: {error}") from error
+
+    def renew_certificates(self, *, even_if_not_due: bool = False) -> list[str]:
+        """Creates the authority and the services' certificates if they are missing, and renews the
+        certificates that are due. Running services use them for new connections.
+
+        Returns the names of the services with new certificates. Raises ToolError.
+        """
+        from tidelog.cli.certificate_authority import CertificateAuthority  # loads cryptography
+
+        now_ms = WallMs(time.time_ns() // 1_000_000)
+        renewed = []
+        try:
+            authority = CertificateAuthority.open(self.directory / AUTHORITY_DIRECTORY, now_ms=now_ms)
+            for member in self.plan.members:
+                if member.kind == ETCD:
+                    continue
+                directory = self.plan.certificate_directory(member, self.directory)
+                names = self.plan.certificate_names(member)
+                if even_if_not_due:
+                    authority.issue(directory, names, now_ms=now_ms)
+                elif not authority.renew(directory, names, now_ms=now_ms):
+                    continue
+                renewed.append(member.name)
+        except OSError as error:
+            raise ToolError(f"certificates: {error}") from error
+        return renewed
 
     def member(self, name: str) -> Member:
         try:

@@ -14,11 +14,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from tidelog.model.json_object import JsonObject
+from tidelog.rpc.callers import ServiceRole, certificate_names
+from tidelog.rpc.peer_tls import DEFAULT_SERVER_NAME
 
 HOST: Final = "127.0.0.1"
 PLAN_FILE: Final = "cluster.json"
 CONFIG_DIRECTORY: Final = "config"
 LOGS_DIRECTORY: Final = "logs"
+AUTHORITY_DIRECTORY: Final = "authority"
+CERTIFICATES_DIRECTORY: Final = "certificates"
 INTER_BROKER_LISTENER: Final = "REPLICATION"
 MAX_INTERNAL_REPLICATION: Final = 3
 MAX_INTERNAL_MIN_ISR: Final = 2
@@ -52,6 +56,13 @@ COMMANDS: Final[Mapping[str, str]] = {
     BROKER: "broker",
     CONTROLLER: "controller",
     COORDINATOR: "group-coordinator",
+}
+
+
+_ROLES: Final[Mapping[str, ServiceRole]] = {
+    BROKER: ServiceRole.BROKER,
+    CONTROLLER: ServiceRole.CONTROLLER,
+    COORDINATOR: ServiceRole.GROUP_COORDINATOR,
 }
 
 
@@ -148,10 +159,14 @@ class ClusterPlan:
     def properties(self, member: Member, directory: Path) -> dict[str, str]:
         """Returns the settings of a service's process by name."""
         replicas = min(MAX_INTERNAL_REPLICATION, self.brokers)
+        certificate = self.certificate_directory(member, directory)
         properties = {
             "node.id": str(member.number),
             "tidelog.etcd.endpoints": self.etcd_url,
             "tidelog.rpc.listener": f"{HOST}:0",
+            "tidelog.rpc.tls.ca.file": str(certificate / "ca.crt"),
+            "tidelog.rpc.tls.cert.file": str(certificate / "tls.crt"),
+            "tidelog.rpc.tls.key.file": str(certificate / "tls.key"),
             "tidelog.log.format": "text",
             "offsets.topic.replication.factor": str(replicas),
             "transaction.state.log.replication.factor": str(replicas),
@@ -160,6 +175,15 @@ class ClusterPlan:
         if member.kind == BROKER:
             properties |= self._broker_properties(member.number, directory / member.name)
         return properties | dict(self.settings)
+
+    @staticmethod
+    def certificate_directory(member: Member, directory: Path) -> Path:
+        return directory / CERTIFICATES_DIRECTORY / member.name
+
+    @staticmethod
+    def certificate_names(member: Member) -> tuple[str, ...]:
+        """Returns the names in the certificate of a service."""
+        return certificate_names(_ROLES[member.kind], member.number, DEFAULT_SERVER_NAME)
 
     def _broker_properties(self, broker_id: int, log_dir: Path) -> dict[str, str]:
         properties = {
