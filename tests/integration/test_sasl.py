@@ -26,6 +26,7 @@ from kafka import KafkaProducer as KafkaPythonProducer
 
 from brokerlab.broker_process import BrokerProcess, free_port, tidelog_command
 from brokerlab.clients import poll_messages
+from brokerlab.kafka_jars import JavaTools
 from brokerlab.raw_client import RawClient
 from tidelog.client.address import Address
 from tidelog.client.connection import BrokerConnection
@@ -36,6 +37,7 @@ from tidelog.sasl.scram import MECHANISM_BY_NAME, ClientExchange
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
+SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 USER, PASSWORD = "alice", "alice's secret, with = and ü"
 DELAY_MS = 300
@@ -362,10 +364,11 @@ def _tool(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     )
 
 
-def _client_file(path: Path, mechanism: str, user: str, password: str) -> Path:
+def _client_file(path: Path, mechanism: str, user: str, password: str, module: str = "LoginModule") -> Path:
+    escaped = "".join(c if c.isascii() else f"\\u{ord(c):04x}" for c in password)  # Java reads ISO 8859-1
     path.write_text(
         f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
-        f'sasl.jaas.config=LoginModule required username="{user}" password="{password}";\n'
+        f'sasl.jaas.config={module} required username="{user}" password="{escaped}";\n'
     )
     return path
 
@@ -420,3 +423,45 @@ def test_our_client_authenticates_again_before_its_session_ends(secured: Secured
         while time.monotonic() < deadline:
             assert connection.call(MetadataRequest(topics=[]), MetadataResponse).brokers
             time.sleep(0.2)
+
+
+# -- Kafka's Java clients and tools
+
+
+@pytest.mark.java
+@pytest.mark.slow
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_javas_clients_produce_and_consume(
+    secured: SecuredBroker, java: JavaTools, tmp_path: Path, mechanism: str
+) -> None:
+    module = PLAIN_MODULE if mechanism == "PLAIN" else SCRAM_MODULE
+    config = _client_file(tmp_path / "client.properties", mechanism, USER, PASSWORD, module)
+    options = ("--bootstrap-server", secured.bootstrap, "--topic", f"java-{mechanism}")
+    java.check("ConsoleProducer", *options, "--command-config", str(config), stdin="one\ntwo\n")
+    consumed = java.check(
+        "consumer.ConsoleConsumer",
+        *(*options, "--command-config", str(config), "--group", f"java-{mechanism}"),
+        *("--from-beginning", "--max-messages", "2", "--timeout-ms", "30000"),
+    )
+    assert consumed.split() == ["one", "two"]
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_kafkas_config_command_changes_users(secured: SecuredBroker, java: JavaTools, tmp_path: Path) -> None:
+    config = _client_file(tmp_path / "client.properties", "PLAIN", USER, PASSWORD, PLAIN_MODULE)
+    options = ("--bootstrap-server", secured.bootstrap, "--command-config", str(config))
+    user = ("--entity-type", "users", "--entity-name", "jane")
+
+    def configs(*arguments: str) -> str:
+        return java.check("kafka.admin.ConfigCommand", *options, *arguments)
+
+    configs("--alter", *user, "--add-config", "SCRAM-SHA-256=[iterations=8192,password=jane's]")
+    assert "SCRAM-SHA-256=iterations=8192" in configs("--describe", *user)
+    assert "'jane'" in configs("--describe", "--entity-type", "users")
+    with secured.client() as client:
+        assert _log_in(client, "SCRAM-SHA-256", "jane", "jane's").error_code == 0
+    configs("--alter", *user, "--delete-config", "SCRAM-SHA-256")
+    assert "SCRAM-SHA-256" not in configs("--describe", *user)
+    with secured.client() as client:
+        assert _log_in(client, "SCRAM-SHA-256", "jane", "jane's").error_code != 0
