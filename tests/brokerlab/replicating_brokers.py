@@ -95,7 +95,7 @@ class ReplicatingBroker:
             self.timer,
             self.dispatcher.dispatch,
             ConnectionLimits(self.broker.current_settings),
-            Authenticator(name, broker.current_settings, broker.metadata) if is_sasl else None,
+            Authenticator(name, broker.current_settings, broker.metadata, broker.clock) if is_sasl else None,
         )
         listener.bind()
         return listener

@@ -27,7 +27,8 @@ from tidelog.broker.connection import ClosedByProtocolError
 from tidelog.metadata.entries import scram_credential_key
 from tidelog.model.errors import ErrorCode
 from tidelog.model.principal import Principal, user_principal
-from tidelog.sasl import PLAIN, AuthenticationError
+from tidelog.sasl import OAUTHBEARER, PLAIN, AuthenticationError
+from tidelog.sasl.oauthbearer import BearerMessage
 from tidelog.sasl.plain import PlainLogin, user_of
 from tidelog.sasl.scram import (
     MECHANISM_BY_NAME,
@@ -40,10 +41,14 @@ from tidelog.settings.sasl_settings import MIN_RECEIVE_BYTES, plan_sasl
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+
+    from tidelog.broker.bearer_tokens import BearerTokens
     from tidelog.broker.connection import Connection
     from tidelog.broker.current_settings import CurrentSettings
     from tidelog.broker.metadata_view import MetadataView
     from tidelog.settings.broker_settings import BrokerSettings
+    from tidelog.timing.clock import Clock
 
 NONCE_BYTES: Final = 24
 MIN_REAUTHENTICATION_INTERVAL_S: Final = 1.0
@@ -71,6 +76,10 @@ class Step(NamedTuple):
 class TokenExchange(Protocol):
     """The server's side of one exchange of a mechanism."""
 
+    def preparation(self, token: bytes) -> Awaitable[None] | None:
+        """Returns what has to be awaited before `take`, or None."""
+        ...
+
     def take(self, token: bytes) -> Step:
         """Returns the next step. Raises AuthenticationError."""
         ...
@@ -79,6 +88,9 @@ class TokenExchange(Protocol):
 class _PlainExchange:
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
+
+    def preparation(self, token: bytes) -> None:
+        return None
 
     def take(self, token: bytes) -> Step:
         user = user_of(PlainLogin.parse(token), self._authenticator.plan.plain_passwords)
@@ -91,6 +103,9 @@ class _ScramExchange:
         self._mechanism = mechanism
         self._exchange: ServerExchange | None = None
         self._user = ""
+
+    def preparation(self, token: bytes) -> None:
+        return None
 
     def take(self, token: bytes) -> Step:
         if self._exchange is None:
@@ -118,11 +133,32 @@ class _ScramExchange:
         return Step(self._exchange.server_first)
 
 
+class _BearerExchange:
+    def __init__(self, tokens: BearerTokens, clock: Clock) -> None:
+        self._tokens = tokens
+        self._clock = clock
+
+    def preparation(self, token: bytes) -> Awaitable[None] | None:
+        message = BearerMessage.parse(token)
+        return None if self._tokens.has_key_for(message.token) else self._tokens.read_keys()
+
+    def take(self, token: bytes) -> Step:
+        message, now_ms = BearerMessage.parse(token), self._clock.wall_ms()
+        user, expires_ms = self._tokens.check(message.token, now_ms)
+        if message.authorization_id not in ("", user):
+            raise AuthenticationError("the client requested another authorization id than its token's user")
+        return Step(b"", Login(user_principal(user), max(expires_ms - now_ms, 1)))
+
+
 class Authenticator:
     """The authentication of one listener's clients, as the current settings require it."""
 
-    def __init__(self, listener_name: str, settings: CurrentSettings, metadata: MetadataView) -> None:
+    def __init__(
+        self, listener_name: str, settings: CurrentSettings, metadata: MetadataView, clock: Clock
+    ) -> None:
         self.listener_name = listener_name
+        self._clock = clock
+        self._bearer_tokens: BearerTokens | None = None
         self.metadata = metadata
         self._settings = settings
         self._random_secret = secrets.token_bytes(32)
@@ -142,6 +178,8 @@ class Authenticator:
         """Returns a new exchange of an enabled mechanism."""
         if mechanism == PLAIN:
             return _PlainExchange(self)
+        if mechanism == OAUTHBEARER:
+            return _BearerExchange(self._tokens(), self._clock)
         return _ScramExchange(self, MECHANISM_BY_NAME[mechanism])
 
     def decoy_secret(self) -> bytes:
@@ -150,6 +188,18 @@ class Authenticator:
         """
         credentials = self.metadata.security.scram_credentials
         return credentials[min(credentials)].credential.server_key if credentials else self._random_secret
+
+    def _tokens(self) -> BearerTokens:
+        """Returns the keys for bearer tokens. The module is imported at the first use, because it needs a
+        library that other mechanisms do not need.
+        """
+        from tidelog.broker.bearer_tokens import BearerTokens
+
+        plan = self.plan.bearer
+        assert plan is not None, "OAUTHBEARER is enabled"
+        if self._bearer_tokens is None or self._bearer_tokens.plan != plan:
+            self._bearer_tokens = BearerTokens(plan)
+        return self._bearer_tokens
 
     def _settings_changed(self, settings: BrokerSettings) -> None:
         self.plan = plan_sasl(self.listener_name, settings.listener_value)
@@ -258,6 +308,16 @@ class ConnectionAuthentication:
         self._is_raw = is_raw
         self._exchange = self._authenticator.exchange(mechanism)
         return ErrorCode.NONE
+
+    def preparation(self, token: bytes) -> Awaitable[None] | None:
+        """Returns what has to be awaited before `take` of this token, or None. Raises AuthenticationError."""
+        exchange = self._exchange
+        assert exchange is not None, "choose comes first"
+        try:
+            return exchange.preparation(token)
+        except AuthenticationError as error:
+            self._fail(str(error))
+            raise
 
     def take(self, token: bytes) -> tuple[bytes, int]:
         """Takes a client's token. Returns the answer and the lifetime of the session in ms (0 while the

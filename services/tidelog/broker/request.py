@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
 from enum import Enum
 from time import monotonic
@@ -66,6 +66,10 @@ class Authentication(Protocol):
 
     def choose(self, mechanism: str, *, is_raw: bool) -> ErrorCode:
         """Takes a SaslHandshake and returns the error code of its response."""
+        ...
+
+    def preparation(self, token: bytes) -> Awaitable[None] | None:
+        """Returns what has to be awaited before `take`, or None. Raises AuthenticationError."""
         ...
 
     def take(self, token: bytes) -> tuple[bytes, int]:

@@ -330,7 +330,8 @@ class BrokerServer:
         """Returns what authenticates the clients of a listener with SASL, or None for another protocol."""
         if not endpoint.security_protocol.startswith("SASL_"):
             return None
-        return Authenticator(endpoint.listener_name, self._parts.current_settings, self._parts.metadata)
+        parts = self._parts
+        return Authenticator(endpoint.listener_name, parts.current_settings, parts.metadata, parts.clock)
 
     def _view(self) -> BrokerView:
         """Returns the state that the broker's metrics show."""

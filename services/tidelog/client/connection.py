@@ -30,7 +30,7 @@ from tidelog.client.errors import (
 from tidelog.client.security import NO_SECURITY, ClientSecurity
 from tidelog.model.errors import ErrorCode
 from tidelog.sasl import AuthenticationError
-from tidelog.sasl.login import SaslLogin
+from tidelog.sasl.login import ClientLogin
 from tidelog.wire.api_keys import ApiKey, api_spec
 from tidelog.wire.codec import MalformedMessageError, request_encoder, response_decoder
 from tidelog.wire.headers import decode_response_header, encode_request_header
@@ -258,7 +258,7 @@ class BrokerConnection:
             self._renew_at_s is not None and self._pending_count <= 0 and time.monotonic() >= self._renew_at_s
         )
 
-    def _authenticate(self, login: SaslLogin) -> None:
+    def _authenticate(self, login: ClientLogin) -> None:
         """Logs in. Raises AuthenticationFailedError."""
         chosen = self._exchange(SaslHandshakeRequest(login.mechanism), SaslHandshakeResponse, at_least=1)
         if chosen.error_code:
@@ -266,10 +266,10 @@ class BrokerConnection:
                 f"{self.address} does not accept the SASL mechanism {login.mechanism}; "
                 f"it accepts {', '.join(chosen.mechanisms) or 'none'}"
             )
-        tokens = login.tokens(secrets.token_urlsafe(NONCE_BYTES))
-        token: bytes | None = tokens.first()
         lifetime_ms = 0
         try:
+            tokens = login.tokens(secrets.token_urlsafe(NONCE_BYTES))
+            token: bytes | None = tokens.first()
             while token is not None:
                 answer = self._exchange(SaslAuthenticateRequest(token), SaslAuthenticateResponse)
                 if answer.error_code:

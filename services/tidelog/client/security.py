@@ -14,9 +14,12 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import urlsplit
 
+from tidelog.client.oauth import OAuthLogin
+from tidelog.sasl import OAUTHBEARER
 from tidelog.sasl.jaas import JaasError, parse_jaas
-from tidelog.sasl.login import LOGIN_MECHANISMS, SaslLogin
+from tidelog.sasl.login import LOGIN_MECHANISMS, ClientLogin, SaslLogin
 from tidelog.settings.properties_file import PropertiesError, parse_properties
 
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -34,7 +37,7 @@ class ClientSecurity(NamedTuple):
     """The security of a client's connections."""
 
     tls: ssl.SSLContext | None = None
-    login: SaslLogin | None = None
+    login: ClientLogin | None = None
 
     @property
     def protocol(self) -> str:
@@ -102,14 +105,39 @@ class _Given:
             raise SecurityConfigError(f"{unused[0]} is not supported")
 
 
-def _login(given: _Given) -> SaslLogin:
+def _login(given: _Given) -> ClientLogin:
     mechanism = given.take("sasl.mechanism", "GSSAPI")
+    if mechanism == OAUTHBEARER:
+        return _oauth_login(given)
     if mechanism not in LOGIN_MECHANISMS:
-        raise SecurityConfigError(f"sasl.mechanism: {mechanism} is not one of {', '.join(LOGIN_MECHANISMS)}")
+        known = ", ".join((*LOGIN_MECHANISMS, OAUTHBEARER))
+        raise SecurityConfigError(f"sasl.mechanism: {mechanism} is not one of {known}")
     try:
         return SaslLogin.from_module(mechanism, parse_jaas(given.take("sasl.jaas.config")))
     except (JaasError, ValueError) as error:
         raise SecurityConfigError(f"sasl.jaas.config: {error}") from None
+
+
+def _oauth_login(given: _Given) -> OAuthLogin:
+    """Returns the login by client credentials. As in Kafka, properties precede the options of the login
+    module.
+    """
+    url = given.take("sasl.oauthbearer.token.endpoint.url")
+    if urlsplit(url).scheme not in ("https", "http"):
+        raise SecurityConfigError("sasl.oauthbearer.token.endpoint.url: it must be a URL with https or http")
+    given.take("sasl.login.callback.handler.class")  # Java's class for what tidelog always does
+    jaas = given.take("sasl.jaas.config")
+    try:
+        options = parse_jaas(jaas).options if jaas else {}
+    except JaasError as error:
+        raise SecurityConfigError(f"sasl.jaas.config: {error}") from None
+    prefix = "sasl.oauthbearer.client.credentials."
+    client_id = given.take(f"{prefix}client.id") or options.get("clientId", "")
+    secret = given.take(f"{prefix}client.secret") or options.get("clientSecret", "")
+    scope = given.take("sasl.oauthbearer.scope") or options.get("scope", "")
+    if not client_id or not secret:
+        raise SecurityConfigError(f"{prefix}client.id: OAUTHBEARER needs a client id and a client secret")
+    return OAuthLogin(url, client_id, secret, scope)
 
 
 def _tls(given: _Given) -> ssl.SSLContext:

@@ -23,6 +23,20 @@ class ClientTokens(Protocol):
         ...
 
 
+class ClientLogin(Protocol):
+    """A login of a client with one mechanism."""
+
+    @property
+    def mechanism(self) -> str: ...
+
+    @property
+    def user(self) -> str: ...
+
+    def tokens(self, nonce: str) -> ClientTokens:
+        """Begins an exchange. Raises AuthenticationError if a token cannot be obtained."""
+        ...
+
+
 class SaslLogin(NamedTuple):
     """A user's login. `is_token` means that the user is the id of a delegation token."""
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
 
-from tidelog.sasl import MECHANISMS, PLAIN
+from tidelog.sasl import MECHANISMS, OAUTHBEARER, PLAIN
 from tidelog.sasl.jaas import JaasError, LoginModule, parse_jaas
 from tidelog.sasl.login import LOGIN_MECHANISMS, SaslLogin
 from tidelog.settings.network_settings import NetworkSettings
 from tidelog.settings.setting import (
+    HIGH,
     LOW,
     MEDIUM,
     PER_BROKER,
@@ -25,6 +27,7 @@ from tidelog.settings.setting import (
     integer,
     long,
     optional_password,
+    optional_string,
     string,
     strings,
 )
@@ -33,7 +36,10 @@ LISTENER_PREFIX: Final = "listener.name."
 JAAS_CONFIG: Final = "sasl.jaas.config"
 ENABLED_MECHANISMS: Final = "sasl.enabled.mechanisms"
 MAX_REAUTH_MS: Final = "connections.max.reauth.ms"
-SERVED_MECHANISMS: Final = tuple(name for name in MECHANISMS if name != "OAUTHBEARER")
+JWKS_URL: Final = "sasl.oauthbearer.jwks.endpoint.url"
+_JWKS_SCHEMES: Final = ("https", "http", "file")
+MIN_JWKS_PAUSE_MS: Final = 100
+"""The broker reads keys at most this often, whatever the settings say."""
 MIN_RECEIVE_BYTES: Final = 1024
 """A frame of a SASL exchange may be this long, whatever sasl.server.max.receive.size is."""
 
@@ -46,7 +52,7 @@ class SaslSettings(NetworkSettings):
     sasl_enabled_mechanisms: tuple[str, ...] = strings(
         ("SCRAM-SHA-512",),
         MEDIUM,
-        "SASL mechanisms that clients may use: " + ", ".join(SERVED_MECHANISMS) + ".",
+        "SASL mechanisms that clients may use: " + ", ".join(MECHANISMS) + ".",
         mode=PER_BROKER,
     )
     sasl_mechanism_inter_broker_protocol: str = string(
@@ -76,6 +82,33 @@ class SaslSettings(NetworkSettings):
         "Time that the broker waits before it answers a failed authentication and closes the connection.",
         at_least(0),
     )
+    sasl_oauthbearer_jwks_endpoint_url: str | None = optional_string(
+        MEDIUM, "URL (https, http or file) of the keys that sign the tokens of OAUTHBEARER."
+    )
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = long(
+        3_600_000, LOW, "Interval at which the keys that sign tokens are read again."
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_ms: int = long(
+        100, LOW, "First pause after a failed attempt to read the keys that sign tokens."
+    )
+    sasl_oauthbearer_jwks_endpoint_retry_backoff_max_ms: int = long(
+        10_000,
+        LOW,
+        "Longest pause between attempts to read the keys that sign tokens, and the pause after which a "
+        "token with an unknown key may cause another attempt.",
+    )
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = strings(
+        (), HIGH, "Audiences, one of which a token must name. If not set, the audience is not checked."
+    )
+    sasl_oauthbearer_expected_issuer: str | None = optional_string(
+        HIGH, "Issuer that a token must name. If not set, the issuer is not checked."
+    )
+    sasl_oauthbearer_clock_skew_seconds: int = integer(
+        30, LOW, "Tolerance for the times in a token, if the clocks of issuer and broker differ."
+    )
+    sasl_oauthbearer_sub_claim_name: str = string(
+        "sub", LOW, "Name of the claim of a token that contains the user's name."
+    )
     tidelog_authentication_timeout_ms: int = integer(
         10_000,
         MEDIUM,
@@ -84,12 +117,26 @@ class SaslSettings(NetworkSettings):
     )
 
 
+class BearerPlan(NamedTuple):
+    """The rules for the tokens of OAUTHBEARER. Empty audiences and no issuer mean that any is accepted."""
+
+    jwks_url: str
+    refresh_ms: int
+    retry_backoff_ms: int
+    retry_backoff_max_ms: int
+    audiences: tuple[str, ...]
+    issuer: str | None
+    clock_skew_s: int
+    user_claim: str
+
+
 class SaslPlan(NamedTuple):
     """The mechanisms of one listener. `max_reauth_ms` is by mechanism, and 0 means no limit."""
 
     mechanisms: tuple[str, ...]
     plain_passwords: Mapping[str, str]
     max_reauth_ms: Mapping[str, int]
+    bearer: BearerPlan | None = None
 
     def __repr__(self) -> str:
         return f"SaslPlan({self.mechanisms})"
@@ -106,11 +153,10 @@ def plan_sasl(listener_name: str, value_for: ListenerValue) -> SaslPlan:
     if not mechanisms:
         raise SettingError(ENABLED_MECHANISMS, f"{ENABLED_MECHANISMS}: {listener_name} has no mechanism")
     for mechanism in mechanisms:
-        if mechanism not in SERVED_MECHANISMS:
+        if mechanism not in MECHANISMS:
             raise SettingError(
                 ENABLED_MECHANISMS,
-                f"{ENABLED_MECHANISMS}: {mechanism} is not supported; "
-                f"there are {', '.join(SERVED_MECHANISMS)}",
+                f"{ENABLED_MECHANISMS}: {mechanism} is not supported; there are {', '.join(MECHANISMS)}",
             )
     passwords: Mapping[str, str] = {}
     if PLAIN in mechanisms:
@@ -126,7 +172,30 @@ def plan_sasl(listener_name: str, value_for: ListenerValue) -> SaslPlan:
         limit = value_for(listener_name, MAX_REAUTH_MS, mechanism)
         assert isinstance(limit, int)
         max_reauth_ms[mechanism] = max(limit, 0)
-    return SaslPlan(mechanisms, passwords, max_reauth_ms)
+    bearer = _plan_bearer(listener_name, value_for) if OAUTHBEARER in mechanisms else None
+    return SaslPlan(mechanisms, passwords, max_reauth_ms, bearer)
+
+
+def _plan_bearer(listener_name: str, value_for: ListenerValue) -> BearerPlan:
+    # `Any`: the settings have different types, which their definitions check.
+    def value(name: str) -> Any:
+        return value_for(listener_name, f"sasl.oauthbearer.{name}", OAUTHBEARER)
+
+    url = value("jwks.endpoint.url")
+    if not url or urlsplit(url).scheme not in _JWKS_SCHEMES:
+        raise SettingError(
+            JWKS_URL, f"{JWKS_URL}: OAUTHBEARER is enabled, so this must be a URL with https, http or file"
+        )
+    return BearerPlan(
+        url,
+        max(value("jwks.endpoint.refresh.ms"), MIN_JWKS_PAUSE_MS),
+        max(value("jwks.endpoint.retry.backoff.ms"), MIN_JWKS_PAUSE_MS),
+        max(value("jwks.endpoint.retry.backoff.max.ms"), MIN_JWKS_PAUSE_MS),
+        value("expected.audience"),
+        value("expected.issuer") or None,
+        max(value("clock.skew.seconds"), 0),
+        value("sub.claim.name"),
+    )
 
 
 def inter_broker_login(listener_name: str, value_for: ListenerValue) -> SaslLogin:

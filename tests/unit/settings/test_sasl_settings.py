@@ -19,7 +19,7 @@ MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 def test_a_sasl_listener_has_scram_by_default() -> None:
     settings = BrokerSettings.parse(LISTENER)
     plan = plan_sasl("CLIENTS", settings.listener_value)
-    assert plan == (("SCRAM-SHA-512",), {}, {"SCRAM-SHA-512": 0})
+    assert plan == (("SCRAM-SHA-512",), {}, {"SCRAM-SHA-512": 0}, None)
 
 
 def test_the_most_specific_value_counts() -> None:

@@ -18,9 +18,9 @@ from tidelog.wire.messages.sasl_authenticate import SaslAuthenticateRequest, Sas
 from tidelog.wire.messages.sasl_handshake import SaslHandshakeRequest, SaslHandshakeResponse
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Coroutine
 
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.request import Authentication, RequestContext
 
 _NO_SASL: Final = "This listener does not authenticate connections with SASL"
 _NOT_NOW: Final = "SaslHandshake must come before SaslAuthenticate"
@@ -40,22 +40,42 @@ def sasl_handshake(
 
 def sasl_authenticate(
     request: SaslAuthenticateRequest, context: RequestContext
-) -> SaslAuthenticateResponse | Coroutine[object, None, Unanswered]:
+) -> SaslAuthenticateResponse | Coroutine[object, None, SaslAuthenticateResponse | Unanswered]:
     authentication = context.connection.authentication
     if authentication is None:
         return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, _NO_SASL)
     if not authentication.is_expecting_token:
         return SaslAuthenticateResponse(ErrorCode.ILLEGAL_SASL_STATE, _NOT_NOW)
+    token = bytes(request.auth_bytes)
     try:
-        token, lifetime_ms = authentication.take(bytes(request.auth_bytes))
+        preparation = authentication.preparation(token)
+        if preparation is None:
+            return _accepted(authentication.take(token))
     except AuthenticationError:
-        mechanism = authentication.mechanism
-        response = SaslAuthenticateResponse(
-            ErrorCode.SASL_AUTHENTICATION_FAILED,
-            f"The authentication with {mechanism} failed: the credentials are not valid",
-        )
-        return _refuse(context, response, authentication.failure_delay_s)
+        return _refuse(context, _refusal(authentication), authentication.failure_delay_s)
+    return _authenticate_prepared(context, authentication, token, preparation)
+
+
+async def _authenticate_prepared(
+    context: RequestContext, authentication: Authentication, token: bytes, preparation: Awaitable[None]
+) -> SaslAuthenticateResponse | Unanswered:
+    await preparation
+    try:
+        return _accepted(authentication.take(token))
+    except AuthenticationError:
+        return await _refuse(context, _refusal(authentication), authentication.failure_delay_s)
+
+
+def _accepted(step: tuple[bytes, int]) -> SaslAuthenticateResponse:
+    token, lifetime_ms = step
     return SaslAuthenticateResponse(error_message=None, auth_bytes=token, session_lifetime_ms=lifetime_ms)
+
+
+def _refusal(authentication: Authentication) -> SaslAuthenticateResponse:
+    return SaslAuthenticateResponse(
+        ErrorCode.SASL_AUTHENTICATION_FAILED,
+        f"The authentication with {authentication.mechanism} failed: the credentials are not valid",
+    )
 
 
 async def _refuse(
