@@ -465,3 +465,30 @@ def test_kafkas_config_command_changes_users(secured: SecuredBroker, java: JavaT
     assert "SCRAM-SHA-256" not in configs("--describe", *user)
     with secured.client() as client:
         assert _log_in(client, "SCRAM-SHA-256", "jane", "jane's").error_code != 0
+
+
+def test_the_first_user_is_added_before_the_first_start(tmp_path: Path) -> None:
+    """A cluster with no other listener than a SASL listener needs such a user."""
+    process = BrokerProcess(
+        tmp_path / "data",
+        tmp_path / "broker.log",
+        settings={
+            "listeners": f"CLIENTS://127.0.0.1:{free_port()}",
+            "listener.security.protocol.map": "CLIENTS:SASL_PLAINTEXT",
+            "inter.broker.listener.name": "CLIENTS",
+        },
+    )
+    process.port = int(process.settings["listeners"].rpartition(":")[2])
+    arguments = ("user", "bootstrap", "admin", "--password-file", "-", "--data-dir", str(tmp_path / "data"))
+    first = _tool(*arguments, stdin="first\n")
+    assert first.returncode == 0, first.stderr
+    again = _tool(*arguments, stdin="second\n")
+    assert again.returncode == 1 and "exists already" in again.stderr
+    process.start()
+    try:
+        config = _client_file(tmp_path / "client.properties", "SCRAM-SHA-512", "admin", "first")
+        options = ("--bootstrap-server", process.bootstrap, "--command-config", str(config))
+        listed = _tool("user", "list", *options)
+        assert "admin\tSCRAM-SHA-512\t4096\n" in listed.stdout, listed.stderr
+    finally:
+        process.stop()

@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TextIO
 
 import click
 
+from tidelog.cli.first_user import new_entries, write_first_user
 from tidelog.cli.output import print_table, say
+from tidelog.cli.service_options import service_options, settings_from
 from tidelog.cli.tool_command import ToolCommand, ToolError, cluster_options, connect
 from tidelog.client.users import delete_credentials, describe_users, set_password
+from tidelog.metadata.entries import ScramCredentialEntry
+from tidelog.metadata.store import MetadataStore, StoreError
 from tidelog.sasl import SCRAM_SHA_512
 from tidelog.sasl.saslprep import saslprep
 from tidelog.sasl.scram import MAX_ITERATIONS, MECHANISM_BY_NAME, MIN_ITERATIONS
+from tidelog.timing.clock import SystemClock
+
+_password_option = click.option(
+    "--password-file",
+    type=click.File("r"),
+    metavar="FILE",
+    help="File with the password in its first line; - is standard input. Without it, the tool asks.",
+)
+_mechanism_option = click.option(
+    "--mechanism",
+    "mechanisms",
+    multiple=True,
+    type=click.Choice(list(MECHANISM_BY_NAME)),
+    default=[SCRAM_SHA_512],
+    show_default=True,
+    help="A mechanism of the user. Repeatable.",
+)
+_iterations_option = click.option(
+    "--iterations",
+    type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
+    default=MIN_ITERATIONS,
+    show_default=True,
+    help="Number of hash iterations, which make guessing passwords slower.",
+)
 
 
 @click.group()
@@ -31,28 +62,9 @@ def list_users(names: tuple[str, ...], bootstrap_server: str, request_timeout_ms
 
 @command.command("add", cls=ToolCommand)
 @click.argument("name", metavar="USER")
-@click.option(
-    "--password-file",
-    type=click.File("r"),
-    metavar="FILE",
-    help="File with the password in its first line; - is standard input. Without it, the tool asks.",
-)
-@click.option(
-    "--mechanism",
-    "mechanisms",
-    multiple=True,
-    type=click.Choice(list(MECHANISM_BY_NAME)),
-    default=[SCRAM_SHA_512],
-    show_default=True,
-    help="A mechanism of the user. Repeatable.",
-)
-@click.option(
-    "--iterations",
-    type=click.IntRange(MIN_ITERATIONS, MAX_ITERATIONS),
-    default=MIN_ITERATIONS,
-    show_default=True,
-    help="Number of hash iterations, which make guessing passwords slower.",
-)
+@_password_option
+@_mechanism_option
+@_iterations_option
 @cluster_options
 def add(
     name: str,
@@ -86,6 +98,66 @@ def delete(name: str, mechanisms: tuple[str, ...], bootstrap_server: str, reques
         chosen = mechanisms or tuple(found.mechanism for found in describe_users(cluster, [name]))
         delete_credentials(cluster, name, [MECHANISM_BY_NAME[mechanism] for mechanism in chosen])
     say(f"User {name} can no longer log in with {', '.join(chosen)}.")
+
+
+@command.command("bootstrap", cls=ToolCommand)
+@click.argument("name", metavar="USER")
+@_password_option
+@_mechanism_option
+@_iterations_option
+@click.option(
+    "--data-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Data directory of `tidelog dev`, which must not run. Without it, the user is written to etcd.",
+)
+@service_options
+def bootstrap(
+    name: str,
+    password_file: TextIO | None,
+    mechanisms: tuple[str, ...],
+    iterations: int,
+    data_dir: Path | None,
+    configs: tuple[Path, ...],
+    assignments: tuple[str, ...],
+) -> None:
+    """Add the first user before the first start of a cluster (kafka-storage format --add-scram).
+
+    The user is written to the metadata store, because no broker serves clients without a user yet. --config
+    and --set name etcd as for the services. A user that exists is not changed.
+    """
+    check_unchanged_by_saslprep("the user name", name)
+    entries = new_entries(name, _password(password_file), mechanisms, iterations)
+    try:
+        written = asyncio.run(_write(entries, data_dir, configs, assignments))
+    except (StoreError, OSError) as error:
+        raise ToolError(str(error)) from error
+    if not written:
+        raise ToolError(f"user {name} exists already; 'tidelog user add' changes its password")
+    say(f"User {name} can log in with {', '.join(mechanisms)}.")
+
+
+async def _write(
+    entries: Sequence[ScramCredentialEntry],
+    data_dir: Path | None,
+    configs: tuple[Path, ...],
+    assignments: tuple[str, ...],
+) -> bool:
+    # These modules load gRPC, which the other subcommands do not need.
+    from tidelog.cli.embedded import METADATA_DIRECTORY
+    from tidelog.cli.service_process import etcd_options
+    from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
+    from tidelog.metadata.file_store import FileMetadataStore
+
+    clock = SystemClock()
+    store: MetadataStore
+    if data_dir is not None:
+        store = FileMetadataStore.open(data_dir / METADATA_DIRECTORY, monotonic_ms=clock.monotonic_ms)
+    else:
+        store = EtcdMetadataStore(etcd_options(settings_from(configs, assignments)))
+    try:
+        return await write_first_user(store, entries)
+    finally:
+        await store.close()
 
 
 def _password(file: TextIO | None) -> str:
