@@ -152,17 +152,18 @@ class TidelogCluster:
             if processes.state_of(self.pid(name)) not in ("", "Z", "T")
         ]
 
-    def etcd_url(self) -> str:
-        """Returns the client URL in etcd's command line."""
+    def etcd_url(self, option: str = "--listen-client-urls") -> str:
+        """Returns a URL in etcd's command line."""
         pid = self.pid("etcd-1")
         line = processes.command_line(pid)
-        for index, part in enumerate(line):
-            if part.startswith("--listen-client-urls"):
-                return part.split("=", 1)[1] if "=" in part else line[index + 1]
-        raise RuntimeError(f"etcd (process {pid}) has no --listen-client-urls: {line}")
+        for part in line:
+            name, _, value = part.partition("=")
+            if name == option:
+                return value
+        raise RuntimeError(f"etcd (process {pid}) has no {option}: {line}")
 
     def etcd(self) -> EtcdGateway:
-        return EtcdGateway(self.etcd_url())
+        return EtcdGateway(self.etcd_url(), self.data_dir / "certificates" / "tools-1")
 
     def active_controller(self) -> str:
         """Returns the name of the process that holds /controller."""

@@ -52,7 +52,7 @@ def targets_of(cluster: TidelogCluster) -> list[Target]:
     found = []
     for name, pid in cluster.pids().items():
         kind, number = name.rsplit("-", 1)
-        url = cluster.etcd_url() + "/metrics" if kind == "etcd" else metrics_url(pid)
+        url = cluster.etcd_url("--listen-metrics-urls") if kind == "etcd" else metrics_url(pid)
         labels = {"namespace": NAMESPACE, "release": RELEASE, "component": COMPONENTS[kind]}
         labels["pod"] = f"{FULLNAME}-{COMPONENTS[kind]}-{number}"
         if kind == "broker":

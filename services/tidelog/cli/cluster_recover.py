@@ -113,6 +113,7 @@ def _etcd_of(cluster: LocalCluster) -> Iterator[None]:
     member = cluster.member("etcd-1")
     was_running = cluster.processes.pid(member.name) is not None
     if not was_running:
+        cluster.renew_certificates()
         cluster.spawn(member)
     try:
         cluster.wait_until_serving([member])

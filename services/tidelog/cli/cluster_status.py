@@ -86,7 +86,7 @@ def _ids(broker_ids: tuple[int, ...]) -> str:
 
 def _report(cluster: LocalCluster) -> ClusterReport | None:
     """Returns None if etcd does not answer."""
-    if cluster.processes.pid("etcd-1") is None or not etcd_serves(cluster.plan.etcd_address):
+    if cluster.processes.pid("etcd-1") is None or not etcd_serves(cluster.plan.etcd_metrics_address):
         return None
     try:
         return asyncio.run(_read(cluster))

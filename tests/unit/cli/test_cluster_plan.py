@@ -29,7 +29,7 @@ def plan_of(brokers: int = 3, **others: object) -> ClusterPlan:
         "controllers": 2,
         "coordinators": 1,
         "base_port": 19092,
-        "internal_ports": tuple(range(20000, 20000 + 2 + brokers)),
+        "internal_ports": tuple(range(20000, 20000 + 3 + brokers)),
     }
     return ClusterPlan(**{**arguments, **others})  # type: ignore[arg-type]
 
@@ -69,7 +69,7 @@ def test_settings_of_a_broker() -> None:
     assert (settings.node_id, settings.broker_rack, settings.num_partitions) == (5, "az5", 9)
     assert settings.listeners == ("PLAINTEXT://127.0.0.1:19093",)
     assert settings.data_dirs == ("/c/broker-5",)
-    assert settings.tidelog_etcd_endpoints == ("http://127.0.0.1:20000",)
+    assert settings.tidelog_etcd_endpoints == ("https://127.0.0.1:20000",)
     assert settings_of(plan, "controller-2").node_id == 2
 
 
@@ -92,7 +92,10 @@ def test_each_service_has_a_certificate_of_its_own(tmp_path: Path) -> None:
     )
     keys = {(plan.certificate_directory(member, tmp_path) / "tls.key").read_bytes() for member in services}
     assert len(keys) == len(services)
-    assert cluster.renew_certificates(even_if_not_due=True) == [member.name for member in services]
+    assert cluster.renew_certificates(even_if_not_due=True) == [
+        *(member.name for member in plan.members),
+        "tools-1",
+    ]
 
 
 def test_behind_a_proxy_brokers_have_a_listener_of_their_own() -> None:
@@ -123,8 +126,10 @@ def test_properties_read_back_as_they_were(properties: dict[str, str]) -> None:
 def test_etcd_gets_its_addresses() -> None:
     plan = plan_of()
     arguments = plan.etcd_arguments(DIRECTORY)
-    assert "--listen-client-urls=http://127.0.0.1:20000" in arguments
+    assert "--listen-client-urls=https://127.0.0.1:20000" in arguments
     assert "--data-dir=/c/etcd-1" in arguments
+    assert "--client-cert-auth" in arguments
+    assert "--listen-metrics-urls=http://127.0.0.1:20005" in arguments
     assert plan.address(plan.member("etcd-1")) == "127.0.0.1:20000"
     assert [m.kind for m in plan.members if plan.address(m)] == [ETCD, BROKER, BROKER, BROKER]
 

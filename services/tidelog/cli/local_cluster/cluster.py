@@ -29,6 +29,7 @@ from tidelog.cli.local_cluster.plan import (
     ETCD,
     LOGS_DIRECTORY,
     PLAN_FILE,
+    TOOLS,
     ClusterPlan,
     Member,
     PlanError,
@@ -85,10 +86,11 @@ class LocalCluster:
             raise ToolError(f"--data-dir {directory}: {error}") from error
 
     def renew_certificates(self, *, even_if_not_due: bool = False) -> list[str]:
-        """Creates the authority and the services' certificates if they are missing, and renews the
-        certificates that are due. Running services use them for new connections.
+        """Creates the authority and the certificates if they are missing, and renews those that are due.
 
-        Returns the names of the services with new certificates. Raises ToolError.
+        Running processes use new ones for new connections.
+
+        Returns the names of the holders of new certificates. Raises ToolError.
         """
         from tidelog.cli.certificate_authority import CertificateAuthority  # loads cryptography
 
@@ -96,9 +98,7 @@ class LocalCluster:
         renewed = []
         try:
             authority = CertificateAuthority.open(self.directory / AUTHORITY_DIRECTORY, now_ms=now_ms)
-            for member in self.plan.members:
-                if member.kind == ETCD:
-                    continue
+            for member in self.plan.certificate_holders:
                 directory = self.plan.certificate_directory(member, self.directory)
                 names = self.plan.certificate_names(member)
                 if even_if_not_due:
@@ -126,8 +126,15 @@ class LocalCluster:
         return self.directory / CONFIG_DIRECTORY / f"{member.name}.properties"
 
     def etcd_options(self) -> EtcdOptions:
-        """The options with which the members connect to etcd."""
-        return EtcdOptions((self.plan.etcd_url,), prefix=self.plan.settings.get("tidelog.etcd.prefix", ""))
+        """The options with which the command line connects to etcd."""
+        certificate = self.plan.certificate_directory(Member(TOOLS, 1), self.directory)
+        return EtcdOptions(
+            (self.plan.etcd_url,),
+            ca_file=str(certificate / "ca.crt"),
+            cert_file=str(certificate / "tls.crt"),
+            key_file=str(certificate / "tls.key"),
+            prefix=self.plan.settings.get("tidelog.etcd.prefix", ""),
+        )
 
     # -- starting
 
@@ -163,7 +170,7 @@ class LocalCluster:
 
     def _serves(self, member: Member) -> bool:
         if member.kind == ETCD:
-            return readiness.etcd_serves(self.plan.etcd_address)
+            return readiness.etcd_serves(self.plan.etcd_metrics_address)
         return readiness.has_said_ready(self.log_path(member.name), self._log_starts.get(member.name, 0))
 
     def wait_until_brokers_know_each_other(self, timeout_s: float = START_TIMEOUT_S) -> None:

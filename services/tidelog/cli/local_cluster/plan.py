@@ -52,6 +52,8 @@ class Member(NamedTuple):
 
 
 BROKER, CONTROLLER, COORDINATOR, ETCD = "broker", "controller", "coordinator", "etcd"
+TOOLS: Final = "tools"
+"""The kind of the holder of a certificate with which the command line reads etcd. It is no process."""
 COMMANDS: Final[Mapping[str, str]] = {
     BROKER: "broker",
     CONTROLLER: "controller",
@@ -70,7 +72,8 @@ _ROLES: Final[Mapping[str, ServiceRole]] = {
 class ClusterPlan:
     """The processes, ports and settings of a cluster.
 
-    `internal_ports` holds etcd's two ports and, if clients connect to other ports, one port for each broker.
+    `internal_ports` holds etcd's ports for clients and peers, one port for each broker if clients connect to
+    other ports, and at its end etcd's port for metrics.
     """
 
     brokers: int
@@ -85,7 +88,7 @@ class ClusterPlan:
 
     @staticmethod
     def internal_port_count(brokers: int, *, has_own_listener: bool) -> int:
-        return 2 + (brokers if has_own_listener else 0)
+        return 3 + (brokers if has_own_listener else 0)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -100,6 +103,10 @@ class ClusterPlan:
     @property
     def broker_ids(self) -> range:
         return range(self.first_id, self.first_id + self.brokers)
+
+    @property
+    def certificate_holders(self) -> tuple[Member, ...]:
+        return (*self.members, Member(TOOLS, 1))
 
     def member(self, name: str) -> Member:
         """Returns a process by its name. Raises PlanError."""
@@ -117,11 +124,16 @@ class ClusterPlan:
 
     @property
     def etcd_url(self) -> str:
-        return f"http://{self.etcd_address}"
+        return f"https://{self.etcd_address}"
 
     @property
     def etcd_peer_url(self) -> str:
-        return f"http://{HOST}:{self.internal_ports[1]}"
+        return f"https://{HOST}:{self.internal_ports[1]}"
+
+    @property
+    def etcd_metrics_address(self) -> str:
+        """Returns the address at which etcd serves metrics and its health, in plaintext."""
+        return f"{HOST}:{self.internal_ports[-1]}"
 
     def broker_address(self, broker_id: int) -> str:
         """Returns the address on which the broker listens for clients."""
@@ -141,7 +153,11 @@ class ClusterPlan:
     # -- the configuration of each process
 
     def etcd_arguments(self, directory: Path) -> list[str]:
-        """Returns the arguments of a single etcd (3.4 or later), which compacts every five minutes."""
+        """Returns the arguments of a single etcd (3.4 or later), which compacts every five minutes.
+
+        It accepts only connections with a certificate of this cluster.
+        """
+        certificate = self.certificate_directory(Member(ETCD, 1), directory)
         return [
             "--name=etcd-1",
             f"--data-dir={directory / 'etcd-1'}",
@@ -150,6 +166,15 @@ class ClusterPlan:
             f"--listen-peer-urls={self.etcd_peer_url}",
             f"--initial-advertise-peer-urls={self.etcd_peer_url}",
             f"--initial-cluster=etcd-1={self.etcd_peer_url}",
+            f"--listen-metrics-urls=http://{self.etcd_metrics_address}",
+            "--client-cert-auth",
+            f"--trusted-ca-file={certificate / 'ca.crt'}",
+            f"--cert-file={certificate / 'tls.crt'}",
+            f"--key-file={certificate / 'tls.key'}",
+            "--peer-client-cert-auth",
+            f"--peer-trusted-ca-file={certificate / 'ca.crt'}",
+            f"--peer-cert-file={certificate / 'tls.crt'}",
+            f"--peer-key-file={certificate / 'tls.key'}",
             "--auto-compaction-mode=periodic",
             "--auto-compaction-retention=5m",
             "--logger=zap",
@@ -163,6 +188,9 @@ class ClusterPlan:
         properties = {
             "node.id": str(member.number),
             "tidelog.etcd.endpoints": self.etcd_url,
+            "tidelog.etcd.tls.ca.file": str(certificate / "ca.crt"),
+            "tidelog.etcd.tls.cert.file": str(certificate / "tls.crt"),
+            "tidelog.etcd.tls.key.file": str(certificate / "tls.key"),
             "tidelog.rpc.listener": f"{HOST}:0",
             "tidelog.rpc.tls.ca.file": str(certificate / "ca.crt"),
             "tidelog.rpc.tls.cert.file": str(certificate / "tls.crt"),
@@ -182,7 +210,9 @@ class ClusterPlan:
 
     @staticmethod
     def certificate_names(member: Member) -> tuple[str, ...]:
-        """Returns the names in the certificate of a service."""
+        """Returns the names in the certificate of a process."""
+        if member.kind in (ETCD, TOOLS):
+            return (member.name, HOST)
         return certificate_names(_ROLES[member.kind], member.number, DEFAULT_SERVER_NAME)
 
     def _broker_properties(self, broker_id: int, log_dir: Path) -> dict[str, str]:

@@ -21,6 +21,7 @@ _READY: Final = re.compile(rb"^ready: ", re.MULTILINE)
 
 
 def etcd_serves(address: str) -> bool:
+    """Asks the etcd whose metrics are at `address` for its health."""
     host, _, port = address.rpartition(":")
     connection = http.client.HTTPConnection(host, int(port), timeout=ANSWER_TIMEOUT_S)
     try:
