@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from tidelog.model.principal import Principal
 
 MAX_REMEMBERED_DECISIONS: Final = 2_000
-"""The decisions that a connection remembers for each operation and resource type. A further one replaces all
-of them, so a client that names many resources only loses speed.
+"""The decisions that a connection remembers. A further one replaces all of them, so a client that names many
+resources only loses speed.
 """
-ANY_RESOURCE: Final = ""
-"""The name under which a decision about all resources of a type is remembered. No resource has this name."""
+MAX_REMEMBERED_NAME_CHARS: Final = 249
+"""The longest name of a resource that is remembered: that of a topic. Ids of groups may be longer."""
 
 
 class Access:
     """The decisions about one connection under one snapshot."""
 
-    __slots__ = ("_address", "_decisions", "is_super_user", "principal", "snapshot")
+    __slots__ = ("_address", "_count", "_decisions", "_on_any", "is_super_user", "principal", "snapshot")
 
     def __init__(self, principal: Principal, host: str, snapshot: SecuritySnapshot, is_super: bool) -> None:
         self.principal = principal
@@ -30,6 +30,8 @@ class Access:
         self.is_super_user = is_super
         self._address: Address = client_address(host)
         self._decisions: dict[tuple[int, int], dict[str, bool]] = {}
+        self._count = 0
+        self._on_any: dict[tuple[int, int], bool] = {}
 
     def decisions(self, operation: AclOperation, resource_type: ResourceType) -> dict[str, bool]:
         """Returns the remembered decisions by resource name."""
@@ -43,19 +45,28 @@ class Access:
         self, operation: AclOperation, resource_type: ResourceType, name: str, by_default: bool
     ) -> bool:
         """Decides and remembers the decision. `by_default` applies if no rule concerns the resource."""
-        known = self.decisions(operation, resource_type)
-        if len(known) >= MAX_REMEMBERED_DECISIONS:
-            known.clear()
         if self.is_super_user:
             allowed = True
-        elif name == ANY_RESOURCE:
-            allowed = self.snapshot.rules.decide_on_any(
-                self.principal, self._address, operation, resource_type
-            )
         else:
             decided = self.snapshot.rules.decide(
                 self.principal, self._address, operation, resource_type, name
             )
             allowed = by_default if decided is None else decided
-        known[name] = allowed
+        if len(name) <= MAX_REMEMBERED_NAME_CHARS:
+            if self._count >= MAX_REMEMBERED_DECISIONS:
+                self._count = 0
+                for known in self._decisions.values():
+                    known.clear()
+            self._count += 1
+            self.decisions(operation, resource_type)[name] = allowed
         return allowed
+
+    def decide_on_any(self, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """Returns whether rules allow the operation on at least one resource of the type."""
+        key = (operation, resource_type)
+        known = self._on_any.get(key)
+        if known is None:
+            known = self._on_any[key] = self.snapshot.rules.decide_on_any(
+                self.principal, self._address, operation, resource_type
+            )
+        return known

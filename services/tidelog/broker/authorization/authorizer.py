@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tidelog.broker.authorization.access import ANY_RESOURCE, Access
+from tidelog.broker.authorization.access import Access
 from tidelog.model.acl import CLUSTER_NAME, AclOperation, ResourceType
 
 if TYPE_CHECKING:
@@ -89,6 +89,6 @@ class Authorizer:
         """Returns whether the client may do the operation on at least one resource of the type."""
         # Kafka first asks about a name that no rule may mention, for super users and for
         # allow.everyone.if.no.acl.found.
-        return self.may(context, operation, resource_type, "hardcode", is_asked_for=False) or self.may(
-            context, operation, resource_type, ANY_RESOURCE, is_asked_for=False
-        )
+        return self.may(context, operation, resource_type, "hardcode", is_asked_for=False) or self._access(
+            context.connection
+        ).decide_on_any(operation, resource_type)

@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.broker.authorization.access import MAX_REMEMBERED_DECISIONS, Access
 from tidelog.broker.authorization.acl_index import AclIndex, client_address
+from tidelog.broker.security_snapshot import SecuritySnapshot
 from tidelog.model.acl import (
     AclBinding,
     AclFilter,
@@ -188,3 +190,14 @@ def test_invalid_acls_are_refused(fields: dict[str, object], problem: str) -> No
 def test_filters_with_unknown_numbers_are_refused() -> None:
     with pytest.raises(KafkaError, match="unknown element"):
         acl_filter(DescribeAclsRequest(resource_type_filter=0, operation=1, permission_type=1))
+
+
+def test_a_connection_remembers_a_bounded_number_of_short_names() -> None:
+    access = Access(Principal("User:x"), "10.0.0.1", SecuritySnapshot(), False)
+    for number in range(3 * MAX_REMEMBERED_DECISIONS):
+        for kind in KINDS:
+            assert access.decide(AclOperation.READ, kind, f"n{number}", True)
+        assert not access.decide(AclOperation.READ, ResourceType.GROUP, "g" * 300, False)
+        known = sum(len(access.decisions(AclOperation.READ, kind)) for kind in KINDS)
+        assert known <= MAX_REMEMBERED_DECISIONS
+    assert "g" * 300 not in access.decisions(AclOperation.READ, ResourceType.GROUP)

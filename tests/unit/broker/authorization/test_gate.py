@@ -137,3 +137,10 @@ def test_acls_are_described_to_those_who_may(lab: InMemoryBroker) -> None:
     assert lab.call(request, 3, principal=ALICE).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     (resource,) = lab.call(request, 3, principal=ROOT).resources
     assert (resource.resource_name, resource.acls[0].principal) == ("open", ALICE)
+
+
+def test_an_empty_name_is_a_name(lab: InMemoryBroker) -> None:
+    """An empty name once stood for "some resource of the type" among the remembered decisions."""
+    allow(lab, AclOperation.WRITE, ResourceType.TOPIC, "open")
+    assert produced(lab, "open", ALICE) == ErrorCode.NONE
+    assert produced(lab, "", ALICE) == DENIED
