@@ -32,6 +32,8 @@ from tidelog.client.address import Address
 from tidelog.client.connection import BrokerConnection
 from tidelog.client.security import ClientSecurity
 from tidelog.model.errors import ErrorCode
+from tidelog.pipeline.commands.archive import client_settings_of
+from tidelog.pipeline.verify.broker_log import BrokerLog
 from tidelog.sasl.login import SaslLogin
 from tidelog.sasl.scram import MECHANISM_BY_NAME, ClientExchange
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
@@ -492,3 +494,20 @@ def test_the_first_user_is_added_before_the_first_start(tmp_path: Path) -> None:
         assert "admin\tSCRAM-SHA-512\t4096\n" in listed.stdout, listed.stderr
     finally:
         process.stop()
+
+
+def test_the_pipeline_asks_brokers_with_the_settings_of_its_clients(
+    secured: SecuredBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver and the executors use the settings that Spark's Kafka clients get."""
+    producer = Producer(_librdkafka(secured, "PLAIN"))
+    producer.produce("archived", b"value", partition=0)
+    assert producer.flush(WAIT_S) == 0
+    config = _client_file(tmp_path / "client.properties", "SCRAM-SHA-512", USER, PASSWORD)
+    monkeypatch.setenv("TIDELOG_COMMAND_CONFIG", str(config))
+    settings = client_settings_of(("acks=all",))
+    assert settings["security.protocol"] == "SASL_PLAINTEXT"
+    log = BrokerLog(secured.bootstrap, settings)
+    (extent,) = log.extents(["archived"]).values()
+    assert (extent.start, extent.end) == (0, 1)
+    assert len(list(log.opener().batches("archived", 0, 0, 1))) == 1

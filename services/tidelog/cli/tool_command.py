@@ -10,12 +10,17 @@ import click
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import AdvertisedUnreachableError, BadAddressError, ClientError, UnreachableError
-from tidelog.client.security import NO_SECURITY, ClientSecurity, SecurityConfigError, read_security
+from tidelog.client.security import (
+    COMMAND_CONFIG_VARIABLE,
+    NO_SECURITY,
+    ClientSecurity,
+    SecurityConfigError,
+    read_security,
+)
 from tidelog.model.errors import ErrorCode, KafkaError
 
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 BOOTSTRAP_VARIABLE: Final = "TIDELOG_BOOTSTRAP_SERVER"
-COMMAND_CONFIG_VARIABLE: Final = "TIDELOG_COMMAND_CONFIG"
 _COMMAND_CONFIG_KEY: Final = "tidelog.command.config"
 DEFAULT_TIMEOUT_MS: Final = 30_000
 

@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+from tidelog.client.errors import ClientError
 from tidelog.client.oauth import OAuthLogin
 from tidelog.sasl import OAUTHBEARER
 from tidelog.sasl.jaas import JaasError, parse_jaas
 from tidelog.sasl.login import LOGIN_MECHANISMS, ClientLogin, SaslLogin
 from tidelog.settings.properties_file import PropertiesError, parse_properties
 
+COMMAND_CONFIG_VARIABLE: Final = "TIDELOG_COMMAND_CONFIG"
 SECURITY_PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MAX_FILE_BYTES: Final = 1024 * 1024
 _SECURITY_PREFIXES: Final = ("security.", "sasl.", "ssl.")
@@ -29,7 +31,7 @@ _PEM: Final = "PEM"
 _PROTOCOL_VERSIONS: Final = frozenset({"TLSv1.2", "TLSv1.3"})
 
 
-class SecurityConfigError(ValueError):
+class SecurityConfigError(ClientError):
     """A property is not valid. The message is one sentence that names the property."""
 
 
@@ -54,6 +56,32 @@ def read_security(path: Path) -> ClientSecurity:
     `acks`, are ignored. Raises SecurityConfigError.
     """
     try:
+        return parse_security(security_properties(path))
+    except SecurityConfigError as error:
+        if str(error).startswith(str(path)):
+            raise
+        raise SecurityConfigError(f"{path}: {error}") from None
+
+
+def environment_security() -> ClientSecurity:
+    """Returns the security that the file in TIDELOG_COMMAND_CONFIG describes, or none. Raises
+    SecurityConfigError.
+    """
+    path = os.environ.get(COMMAND_CONFIG_VARIABLE)
+    return read_security(Path(path)) if path else NO_SECURITY
+
+
+def environment_properties() -> dict[str, str]:
+    """Returns the properties of TLS and SASL in the file in TIDELOG_COMMAND_CONFIG, for other Kafka clients.
+    Raises SecurityConfigError.
+    """
+    path = os.environ.get(COMMAND_CONFIG_VARIABLE)
+    return security_properties(Path(path)) if path else {}
+
+
+def security_properties(path: Path) -> dict[str, str]:
+    """Returns the properties of TLS and SASL in a file. Raises SecurityConfigError."""
+    try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
@@ -63,10 +91,9 @@ def read_security(path: Path) -> ClientSecurity:
         raise SecurityConfigError(f"{path} can't be read: {error.strerror}") from error
     except (UnicodeDecodeError, PropertiesError) as error:
         raise SecurityConfigError(f"{path}: {error}") from None
-    try:
-        return parse_security({found.name: found.value.strip() for found in properties})
-    except SecurityConfigError as error:
-        raise SecurityConfigError(f"{path}: {error}") from None
+    return {
+        found.name: found.value.strip() for found in properties if found.name.startswith(_SECURITY_PREFIXES)
+    }
 
 
 def parse_security(properties: Mapping[str, str]) -> ClientSecurity:

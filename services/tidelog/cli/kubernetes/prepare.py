@@ -23,6 +23,7 @@ from tidelog.cli.rebalance_run import AT_ONCE, carry_out
 from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments
 from tidelog.client.cluster import Cluster
 from tidelog.client.reassignments import standing_of
+from tidelog.client.security import environment_security
 
 _GONE_TIMEOUT_S: Final = 120.0
 _DRAIN_ROUNDS: Final = 5
@@ -96,7 +97,7 @@ def command(
 
 def refuse_unless_empty(bootstrap_server: str, leaving: Sequence[int]) -> None:
     """Raises ToolError if one of the brokers holds replicas."""
-    with Cluster(bootstrap_server, client_id="tidelog-scale-in") as cluster:
+    with Cluster(bootstrap_server, client_id="tidelog-scale-in", security=environment_security()) as cluster:
         held = replicas_held(standing_of(cluster).assignment, leaving)
     if held:
         raise ToolError(refusal(held, leaving))
@@ -112,7 +113,7 @@ def drain_brokers(
     """Moves all replicas off the brokers. Raises ToolError if some remain."""
     deadline_s = time.monotonic() + timeout_s
     ids = ", ".join(map(str, leaving))
-    with Cluster(bootstrap_server, client_id="tidelog-scale-in") as cluster:
+    with Cluster(bootstrap_server, client_id="tidelog-scale-in", security=environment_security()) as cluster:
         for _ in range(_DRAIN_ROUNDS):
             standing = standing_of(cluster)
             held = replicas_held(standing.assignment, leaving)

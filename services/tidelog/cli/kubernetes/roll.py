@@ -24,6 +24,7 @@ from tidelog.cli.tool_command import BOOTSTRAP_VARIABLE, ToolCommand, ToolError,
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
 from tidelog.client.reassignments import elect_preferred_leaders
+from tidelog.client.security import environment_security
 from tidelog.model.errors import KafkaError
 
 LOOK_INTERVAL_S: Final = 1.0
@@ -167,7 +168,12 @@ def look(release: Release, bootstrap_server: str) -> Finished | Wait | Replace:
     if any(broker.is_terminating or not broker.uid for broker in brokers):
         return next_step(ReleaseView(brokers))  # the state of the partitions does not matter
     try:
-        with Cluster(bootstrap_server, client_id="tidelog-roll", timeout_s=ASK_TIMEOUT_S) as cluster:
+        with Cluster(
+            bootstrap_server,
+            client_id="tidelog-roll",
+            timeout_s=ASK_TIMEOUT_S,
+            security=environment_security(),
+        ) as cluster:
             live, partitions = look_at_cluster(cluster)
     except (ClientError, KafkaError) as error:
         return next_step(ReleaseView(brokers, silence=str(error)))
@@ -187,7 +193,7 @@ def _tell_replacement(step: Replace, progress: Progress) -> None:
 def _give_back_leaders(bootstrap_server: str, progress: Progress) -> None:
     """Elects the preferred leaders, because each broker lost its leaders when it stopped."""
     try:
-        with Cluster(bootstrap_server, client_id="tidelog-roll") as cluster:
+        with Cluster(bootstrap_server, client_id="tidelog-roll", security=environment_security()) as cluster:
             progress.tell(
                 f"{elect_preferred_leaders(cluster)} partitions are led by their preferred leaders again"
             )

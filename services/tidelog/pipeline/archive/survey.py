@@ -16,6 +16,7 @@ from tidelog.client.admin import (
 )
 from tidelog.client.cluster import Cluster, Topic
 from tidelog.client.errors import ClientError
+from tidelog.client.security import parse_security
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 from tidelog.pipeline.archive.source_offsets import Offsets
@@ -53,12 +54,14 @@ def topic_ids(spec: ArchiveSpec) -> dict[str, str]:
 def asked(spec: ArchiveSpec, ask: Callable[[Cluster], R]) -> R:
     """Repeats a request until the spec's timeout, because brokers restart under a job that runs for weeks."""
     deadline_s = time.monotonic() + spec.cluster_timeout_s
+    security = parse_security(spec.client_settings)
     while True:
         try:
             with Cluster(
                 spec.bootstrap,
                 client_id=f"archive-{spec.name}",
                 timeout_s=min(CALL_TIMEOUT_S, spec.cluster_timeout_s),
+                security=security,
             ) as cluster:
                 return ask(cluster)
         except (ClientError, KafkaError) as error:

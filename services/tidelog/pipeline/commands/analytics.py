@@ -11,6 +11,7 @@ import click
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.reassignments import Standing, standing_of
+from tidelog.client.security import environment_properties, environment_security
 from tidelog.pipeline.commands.archive import Options
 from tidelog.pipeline.commands.spans import parse_ids, parse_moment, parse_span
 from tidelog.pipeline.errors import PipelineError
@@ -100,7 +101,9 @@ def _wishes(options: Options, span_ms: int) -> Wishes:
 
     standing: Standing | None = None
     if options["bootstrap_server"]:
-        with Cluster(options["bootstrap_server"], client_id="tidelog-analytics") as cluster:
+        with Cluster(
+            options["bootstrap_server"], client_id="tidelog-analytics", security=environment_security()
+        ) as cluster:
             standing = standing_of(cluster)
     return Wishes(
         trend_window_ms=parse_span("--window", options["window"]),
@@ -129,7 +132,7 @@ def _facts(spark: SparkSession, options: Options, start_ms: int, end_ms: int) ->
         snapshots = history.read_snapshot_segments(spark, options["segments"], options["topic"])
     else:
         snapshots = history.read_snapshot_topic(
-            spark, options["bootstrap_server"], options["topic"], start_ms, {}
+            spark, options["bootstrap_server"], options["topic"], start_ms, environment_properties()
         )
     return history.from_snapshots(snapshots, start_ms, end_ms)
 

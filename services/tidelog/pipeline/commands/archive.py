@@ -15,6 +15,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from tidelog.client.security import COMMAND_CONFIG_VARIABLE, SecurityConfigError, environment_properties
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.errors import PipelineError
 
@@ -235,7 +236,7 @@ def spec_of(options: Options) -> ArchiveSpec:
         maintenance=MaintenanceSchedule(every_ms / 1000, MaintenanceSettings(target_bytes))
         if every_ms
         else None,
-        client_settings=pairs(options["client_set"], "--client-set"),
+        client_settings=client_settings_of(options["client_set"]),
     )
 
 
@@ -256,6 +257,17 @@ def starting_of(text: str) -> str | dict[TopicPartition, int]:
         raise PipelineError(
             f'--from: {text} contains no offsets; the form is {{"topic": {{"0": 123}}}}'
         ) from error
+
+
+def client_settings_of(texts: tuple[str, ...]) -> dict[str, str]:
+    """Returns the settings of Kafka clients: TLS and SASL from the file in TIDELOG_COMMAND_CONFIG, then
+    --client-set. Raises PipelineError.
+    """
+    try:
+        found = environment_properties()
+    except SecurityConfigError as error:
+        raise PipelineError(f"{COMMAND_CONFIG_VARIABLE}: {error}") from None
+    return found | pairs(texts, "--client-set")
 
 
 def pairs(texts: tuple[str, ...], option: str) -> dict[str, str]:

@@ -16,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tidelog.client.cluster import Cluster
+from tidelog.client.security import environment_security
 from tidelog.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -157,7 +158,12 @@ def _choice(reason: str | None, from_topic: str | None, archive: str | None) -> 
 
 
 def _connect(bootstrap_server: str, request_timeout_ms: int) -> Cluster:
-    return Cluster(bootstrap_server, client_id="tidelog-quarantine", timeout_s=request_timeout_ms / 1000)
+    return Cluster(
+        bootstrap_server,
+        client_id="tidelog-quarantine",
+        timeout_s=request_timeout_ms / 1000,
+        security=environment_security(),
+    )
 
 
 def _record_count(cluster: Cluster, topic: str) -> int:

@@ -11,6 +11,7 @@ import click
 
 from tidelog.client.cluster import Cluster
 from tidelog.client.errors import ClientError
+from tidelog.client.security import environment_security
 from tidelog.model.errors import KafkaError
 from tidelog.pipeline.commands.spans import parse_span
 
@@ -67,7 +68,7 @@ def command(
 
     chosen = [parse_target(text) for text in targets]
     interval_s = parse_span("--interval", interval) / 1000
-    with Cluster(bootstrap_server, client_id="tidelog-scrape") as cluster:
+    with Cluster(bootstrap_server, client_id="tidelog-scrape", security=environment_security()) as cluster:
         sender = snapshot_sender(cluster, topic)
         click.echo(f"{len(chosen)} targets, each {interval_s:g} s, to {topic}; Ctrl-C ends.", err=True)
         began_s = time.monotonic()

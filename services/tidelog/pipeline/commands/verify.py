@@ -12,7 +12,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
-from tidelog.pipeline.commands.archive import BOOTSTRAP_VARIABLE, DEFAULT_BOOTSTRAP, Options, pairs
+from tidelog.pipeline.commands.archive import (
+    BOOTSTRAP_VARIABLE,
+    DEFAULT_BOOTSTRAP,
+    Options,
+    client_settings_of,
+    pairs,
+)
 from tidelog.pipeline.errors import PipelineError
 
 if TYPE_CHECKING:
@@ -116,10 +122,9 @@ def command(**options: Any) -> None:  # see Options
 def log_of(options: Options) -> LogReader:
     """Returns the log to compare with. Raises PipelineError."""
     is_committed = options["isolation_level"] == "read_committed"
-    client_settings = pairs(options["client_set"], "--client-set")
     storage_settings = pairs(options["storage_set"], "--storage-set")
     if options["segments"]:
-        if client_settings:
+        if options["client_set"]:
             raise PipelineError("--client-set is for brokers; with --segments no broker is asked")
         from tidelog.pipeline.segments.storage import Storage
         from tidelog.pipeline.verify.segment_log import SegmentLog
@@ -129,6 +134,7 @@ def log_of(options: Options) -> LogReader:
         raise PipelineError("--storage-set is for an object store; name its files with --segments")
     from tidelog.pipeline.verify.broker_log import BrokerLog
 
+    client_settings = client_settings_of(options["client_set"])
     return BrokerLog(options["bootstrap_server"], client_settings, is_committed)
 
 

@@ -20,6 +20,7 @@ from tidelog.client.cluster import Cluster
 from tidelog.client.configs import describe_topics_setting
 from tidelog.client.leader_epochs import OffsetRange, epochs_of_ranges
 from tidelog.client.raw_batches import fetch_batches
+from tidelog.client.security import parse_security
 from tidelog.model.topics import TopicPartition
 from tidelog.pipeline.verify.epochs import Epochs
 from tidelog.pipeline.verify.holes import SeenBatch
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BrokerLog:
-    """`client_settings` are for Spark's Kafka clients, with Kafka's names."""
+    """`client_settings` are for Spark's Kafka clients, with Kafka's names. Those of TLS and SASL are also for
+    the connections of this process and of the executors.
+    """
 
     bootstrap: str
     client_settings: Mapping[str, str] = field(default_factory=dict)
@@ -46,7 +49,7 @@ class BrokerLog:
 
     def extents(self, topics: Collection[str]) -> dict[Partition, LogExtent]:
         found: dict[Partition, LogExtent] = {}
-        with Cluster(self.bootstrap) as cluster:
+        with Cluster(self.bootstrap, security=parse_security(self.client_settings)) as cluster:
             existing = cluster.topics(topics)
             policies = describe_topics_setting(cluster, existing, "cleanup.policy")
             for name in existing:
@@ -65,7 +68,7 @@ class BrokerLog:
         return READ_COMMITTED if self.is_committed else READ_UNCOMMITTED
 
     def epochs(self, spans: Mapping[Partition, Span]) -> dict[Partition, Epochs]:
-        with Cluster(self.bootstrap) as cluster:
+        with Cluster(self.bootstrap, security=parse_security(self.client_settings)) as cluster:
             asked = {TopicPartition(*place): OffsetRange(*span) for place, span in spans.items()}
             found = epochs_of_ranges(cluster, asked)
         return {(place.topic, place.partition): epochs for place, epochs in found.items()}
@@ -94,17 +97,18 @@ class BrokerLog:
         return reader.load()
 
     def opener(self) -> BrokerBatches:
-        return BrokerBatches(self.bootstrap, self._isolation_level)
+        return BrokerBatches(self.bootstrap, self._isolation_level, self.client_settings)
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerBatches:
     bootstrap: str
     isolation_level: int
+    client_settings: Mapping[str, str] = field(default_factory=dict)
 
     def batches(self, topic: str, partition: int, start: int, end: int) -> Iterator[SeenBatch]:
         offset = start
-        with Cluster(self.bootstrap) as cluster:
+        with Cluster(self.bootstrap, security=parse_security(self.client_settings)) as cluster:
             described = cluster.topic(topic)
             while offset < end:
                 page = fetch_batches(
