@@ -22,6 +22,7 @@ from tidelog.broker.socket_io import (
     FrameReader,
     InvalidFrameSizeError,
     Outbox,
+    TlsOutbox,
     Turn,
     release_files,
 )
@@ -159,8 +160,12 @@ class Connection(RequestSource):
             self.close()
             return
         self.peer_host, self.peer_port = peername[:2]
-        fileno = transport.get_extra_info("socket").fileno()
-        self._outbox = Outbox(self.loop, fileno, self._on_drained, self._on_send_error)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is None:
+            fileno = transport.get_extra_info("socket").fileno()
+            self._outbox = Outbox(self.loop, fileno, self._on_drained, self._on_send_error)
+        else:
+            self._outbox = TlsOutbox(self.loop, tls, self._on_drained, self._on_send_error)
         if not self.listener.admit(self):
             self.close()
 

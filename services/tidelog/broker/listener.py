@@ -15,10 +15,13 @@ import structlog
 from tidelog.broker.connection import Connection, Dispatch
 from tidelog.broker.socket_io import BufferPool, Turn
 from tidelog.broker.socket_protocol import SocketProtocol
+from tidelog.broker.tls import ServerCertificates, TlsAcceptor
 from tidelog.model.brokers import Endpoint
 from tidelog.model.instants import MonotonicMs
 
 if TYPE_CHECKING:
+    from concurrent.futures import Executor
+
     from tidelog.broker.authentication import Authenticator
     from tidelog.broker.current_settings import CurrentSettings
     from tidelog.metrics.telemetry import Telemetry
@@ -120,9 +123,11 @@ class Listener:
         dispatch: Dispatch,
         limits: ConnectionLimits,
         authenticator: Authenticator | None = None,
+        certificates: ServerCertificates | None = None,
+        handshakes: Executor | None = None,
     ) -> None:
-        """Creates a listener that does not listen yet. `authenticator` authenticates its clients with
-        SASL.
+        """Creates a listener that does not listen yet. `authenticator` authenticates its clients with SASL.
+        With `certificates`, its connections use TLS, and `handshakes` are the threads for their handshakes.
         """
         self.name = endpoint.listener_name
         self.loop = asyncio.get_running_loop()
@@ -138,6 +143,9 @@ class Listener:
         self._dispatch = dispatch
         self._limits = limits
         self._authenticator = authenticator
+        self._certificates = certificates
+        self._handshakes = handshakes
+        self._acceptor: TlsAcceptor | None = None
         self._connections: set[Connection] = set()
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
@@ -167,9 +175,21 @@ class Listener:
         """Starts to accept connections."""
         assert self._socket is not None, "bind comes first"
         backlog = max(self._settings.broker.socket_listen_backlog_size, MIN_BACKLOG)
-        self._server = await self.loop.create_server(
-            lambda: SocketProtocol(self._new_connection()), sock=self._socket, backlog=backlog
-        )
+        if self._certificates is None:
+            self._server = await self.loop.create_server(
+                lambda: SocketProtocol(self._new_connection()), sock=self._socket, backlog=backlog
+            )
+        else:
+            assert self._handshakes is not None
+            self._acceptor = TlsAcceptor(
+                self.loop,
+                self._socket,
+                self._certificates,
+                self._handshakes,
+                self._new_connection,
+                is_authenticating=self._authenticator is None,
+            )
+            self._acceptor.start(backlog)
         self._watch_idle()
 
     def _new_connection(self) -> Connection:
@@ -216,7 +236,9 @@ class Listener:
                 connection.authentication.end()
 
     def stop_accepting(self) -> None:
-        if self._server is not None:
+        if self._acceptor is not None:
+            self._acceptor.close()
+        elif self._server is not None:
             self._server.close()
         elif self._socket is not None:
             self._socket.close()

@@ -39,6 +39,7 @@ from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
 from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
 from tidelog.broker.replication.leader.isr_maintenance import IsrMaintenance
 from tidelog.broker.replication.throttle import LeaderThrottle
+from tidelog.broker.tls import ServerCertificates, TlsFileError
 from tidelog.broker.topic_rules import log_config
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.metadata.entries import BrokerEntry
@@ -57,6 +58,7 @@ from tidelog.model.principal import parse_principals
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.tls_settings import plan_tls
 from tidelog.timing.clock import Clock, SystemClock
 from tidelog.timing.timer import LoopTimer, Timer
 
@@ -73,6 +75,9 @@ REMIND_MS: Final = 10_000
 
 RECORD_WALK_THREADS: Final = 2
 """The threads that look up offsets by time and check the records of large batches."""
+
+HANDSHAKE_THREADS: Final = 2
+"""The threads that complete TLS handshakes. They start with the first handshake."""
 
 _log = structlog.get_logger(__name__)
 
@@ -205,6 +210,7 @@ class BrokerServer:
         self._timer = timer
         self._dispatcher = _new_dispatcher(parts, tracing)
         self._listeners: list[Listener] = []
+        self._handshakes = ThreadPoolExecutor(HANDSHAKE_THREADS, "tls-handshake")
         self._life = BrokerLife(
             parts.identity,
             parts.current_settings,
@@ -278,6 +284,8 @@ class BrokerServer:
                 self._dispatcher.dispatch,
                 limits,
                 self._authenticator(endpoint),
+                self._certificates(endpoint),
+                self._handshakes,
             )
             listener.bind()
             self._listeners.append(listener)
@@ -325,6 +333,25 @@ class BrokerServer:
             threads=settings.broker.num_recovery_threads_per_data_dir,
             now_ms=parts.clock.wall_ms(),
         )
+
+    def _certificates(self, endpoint: Endpoint) -> ServerCertificates | None:
+        """Returns the certificates of a listener with TLS. They follow changes of the settings."""
+        if not endpoint.security_protocol.endswith("SSL"):
+            return None
+        name, current = endpoint.listener_name, self._parts.current_settings
+        certificates = ServerCertificates(plan_tls(name, current.broker.listener_value))
+
+        def settings_changed(settings: BrokerSettings) -> None:
+            plan = plan_tls(name, settings.listener_value)
+            if plan == certificates.plan:
+                return
+            try:
+                certificates.replace(plan)
+            except TlsFileError as error:
+                _log.error("keeps the earlier certificates", listener=name, reason=str(error))
+
+        current.observe(settings_changed)
+        return certificates
 
     def _authenticator(self, endpoint: Endpoint) -> Authenticator | None:
         """Returns what authenticates the clients of a listener with SASL, or None for another protocol."""
@@ -390,6 +417,7 @@ class BrokerServer:
         async with contextlib.AsyncExitStack() as last:
             last.callback(self._timer.close)
             last.callback(self._parts.record_walks.shutdown, wait=False, cancel_futures=True)
+            last.callback(self._handshakes.shutdown, wait=False, cancel_futures=True)
             last.push_async_callback(self._life.end)
             last.push_async_callback(self._parts.hosting.close_all)
             last.push_async_callback(self.commands.stop)

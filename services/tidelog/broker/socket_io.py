@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -282,6 +283,8 @@ READ_AHEAD_BYTES: Final = 1024 * 1024
 SENDFILE_BYTES_PER_TURN: Final = 1024 * 1024
 """The most bytes from files that one connection sends before the event loop serves the other connections."""
 _READ_BYTES: Final = 256 * 1024
+TLS_PIECE_BYTES: Final = 128 * 1024
+"""The most bytes of a file that one call encrypts."""
 
 Chunk = bytes | bytearray | memoryview | FileRange
 
@@ -509,6 +512,87 @@ class Outbox:
         if self._watching and self._duplicate is not None:
             self._loop.remove_writer(self._duplicate.fileno())
         self._watching = False
+
+
+class TlsOutbox(Outbox):
+    """The outbox of an encrypted connection. OpenSSL encrypts the bytes, so ranges of files are read first.
+
+    After OpenSSL could not write a piece, it must get the same piece again; `_piece` keeps it.
+    """
+
+    __slots__ = ("_piece", "_tls")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        tls: ssl.SSLSocket,
+        on_drained: Callable[[], None],
+        on_error: Callable[[OSError], None],
+    ) -> None:
+        super().__init__(loop, tls.fileno(), on_drained, on_error)
+        self._tls = tls
+        self._piece: bytes | bytearray | memoryview | None = None
+
+    def close(self) -> None:
+        super().close()
+        self._piece = None
+
+    def _send_bytes(self, data: bytes) -> None:
+        self._chunks.append(data)
+        self.waiting_bytes += len(data)
+        if not self._watching and not self._reading_ahead:
+            self._pump()
+
+    def _pump(self) -> None:
+        budget, waited_bytes = SENDFILE_BYTES_PER_TURN, self.waiting_bytes
+        piece: bytes | bytearray | memoryview
+        try:
+            while budget > 0:
+                if self._piece is not None:
+                    piece = self._piece
+                elif not self._chunks:
+                    break
+                else:
+                    head = self._chunks[0]
+                    if isinstance(head, FileRange):
+                        if self._is_cold(head):
+                            self._read_ahead(head)
+                            return
+                        piece = self._read_piece(head)
+                    else:
+                        piece = head
+                        self._chunks.popleft()
+                    self._piece = piece
+                sent = self._tls.send(piece) if len(piece) else 0
+                self._piece = piece[sent:] if sent < len(piece) else None
+                self.waiting_bytes -= sent
+                budget -= sent
+        except (ssl.SSLWantWriteError, ssl.SSLWantReadError):
+            pass
+        except OSError as error:
+            self._on_error(error)
+            return
+        if self._chunks or self._piece is not None:
+            if self.waiting_bytes != waited_bytes:
+                self.last_progress = monotonic()
+            self._watch()
+        else:
+            self._stop_watching()
+            self._on_drained()
+
+    def _read_piece(self, head: FileRange) -> bytes:
+        """Takes the next bytes of a file range, which are in the page cache."""
+        length = min(head.length, self._probed_to - head.position, TLS_PIECE_BYTES)
+        piece = os.pread(head.fileno(), length, head.position)
+        if not piece:  # the file is shorter than the response promised, which cannot be completed
+            raise OSError(f"segment ended {head.length} bytes early")
+        head.position += len(piece)
+        head.length -= len(piece)
+        if not head.length:
+            self._chunks.popleft()
+            head.release()
+            self._probed_to = 0
+        return piece
 
 
 def release_files(chunks: Iterable[Chunk]) -> None:

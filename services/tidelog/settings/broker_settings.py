@@ -43,6 +43,7 @@ from tidelog.settings.setting import (
     settings_of,
     string,
 )
+from tidelog.settings.tls_settings import plan_tls
 from tidelog.settings.tracing_settings import TracingSettings
 
 OFFSETS_COMPRESSION_CODECS = range(5)
@@ -280,7 +281,7 @@ def _listener_setting(name: str, base_name: str) -> Setting:
 
 def check_settings_together(settings: BrokerSettings) -> None:
     """Checks the rules between settings (Kafka's `KafkaConfig.validateValues`)."""
-    _check_sasl(settings)
+    _check_listeners(settings)
     try:
         parse_principals(settings.super_users)
     except ValueError as error:
@@ -352,11 +353,13 @@ def check_settings_together(settings: BrokerSettings) -> None:
             raise SettingError(name, f"{name}: {problem}")
 
 
-def _check_sasl(settings: BrokerSettings) -> None:
+def _check_listeners(settings: BrokerSettings) -> None:
     plan = plan_listeners(settings)
     for endpoint in plan.bind:
         if endpoint.security_protocol.startswith("SASL_"):
             plan_sasl(endpoint.listener_name, settings.listener_value)
+        if endpoint.security_protocol.endswith("SSL"):
+            plan_tls(endpoint.listener_name, settings.listener_value)
     names = {endpoint.listener_name for endpoint in plan.bind}
     for name in settings.of_listeners:
         of_listener = split_listener_setting(name)

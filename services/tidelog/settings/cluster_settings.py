@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.settings.sasl_settings import SaslSettings
 from tidelog.settings.setting import (
     HIGH,
     LOW,
@@ -22,6 +21,7 @@ from tidelog.settings.setting import (
     string,
     strings,
 )
+from tidelog.settings.tls_settings import TlsSettings
 
 MAX_PORT = 65_535
 WILDCARD_HOSTS = frozenset({"0.0.0.0", "[::]"})
@@ -35,7 +35,7 @@ def host_and_port(value: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
-class ClusterSettings(SaslSettings):
+class ClusterSettings(TlsSettings):
     """`tidelog.etcd.*`, `tidelog.rpc.*` and the controlled shutdown. A base class of BrokerSettings."""
 
     # --- etcd ---

@@ -20,7 +20,6 @@ from tidelog.settings.setting import SettingError
 MAX_PORT = 65_535
 _ENDPOINT = re.compile(r"([^:/]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]/]*)):([0-9]+)")
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
-_SUPPORTED_PROTOCOLS = frozenset({"PLAINTEXT", "SASL_PLAINTEXT"})
 
 
 class ListenerPlan(NamedTuple):
@@ -95,12 +94,6 @@ def _endpoints(setting_name: str, texts: Iterable[str], protocols: dict[str, str
                 setting_name,
                 f"{setting_name}: listener {listener_name} has no security protocol; "
                 "add it to listener.security.protocol.map",
-            )
-        if protocol not in _SUPPORTED_PROTOCOLS:
-            raise SettingError(
-                setting_name,
-                f"{setting_name}: the protocol of {listener_name} is {protocol}, "
-                f"but only {' and '.join(sorted(_SUPPORTED_PROTOCOLS))} are supported",
             )
         if listener_name in endpoints:
             raise SettingError(setting_name, f"{setting_name}: there are two listeners named {listener_name}")

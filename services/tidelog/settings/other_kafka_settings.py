@@ -63,7 +63,7 @@ _WITHOUT_EFFECT: dict[str, str] = {
     "unstable.": "there are no unstable versions",
 }
 
-_TLS = "TLS is not supported yet; listeners must be PLAINTEXT"
+_TLS = "OpenSSL has no such setting"
 _SASL = "this part of SASL is not supported yet"
 _JAVA = "it names a Java class, which cannot be loaded"
 
@@ -89,7 +89,14 @@ _REFUSED: dict[str, str] = {
     "sasl.oauthbearer.token.endpoint.url": _SASL,
     "sasl.server.callback.handler.class": _JAVA,
     "security.providers": _JAVA,
-    "ssl.": _TLS,
+    "ssl.allow.dn.changes": _TLS,
+    "ssl.allow.san.changes": _TLS,
+    "ssl.endpoint.identification.algorithm": "brokers always check the names in each other's certificates",
+    "ssl.engine.factory.class": _TLS,
+    "ssl.keymanager.algorithm": _TLS,
+    "ssl.provider": _TLS,
+    "ssl.secure.random.implementation": _TLS,
+    "ssl.trustmanager.algorithm": _TLS,
 }
 
 # The values that turn off a setting that is refused otherwise.

@@ -53,8 +53,8 @@ def test_the_node_id_is_derived_from_the_nodes_name() -> None:
         ({"num.partition": "3"}, "Unknown setting num.partition; did you mean num.partitions?"),
         ({"zzz": "3"}, "Unknown setting zzz"),
         (
-            {"ssl.client.auth": "required"},
-            "ssl.client.auth: TLS is not supported yet; listeners must be PLAINTEXT",
+            {"ssl.engine.factory.class": "x.Y"},
+            "ssl.engine.factory.class: OpenSSL has no such setting",
         ),
         ({"authorizer.class.name": "x.Y"}, "authorizer.class.name: only Kafka's own authorizer can be used"),
         ({"super.users": "User:a;alice"}, "super.users: alice is not a principal such as User:alice"),

@@ -113,8 +113,8 @@ def test_other_variables_are_ignored() -> None:
         ({"assignments": ["tidelog.rpc.listener=0.0.0.0:1"]}, "cannot connect to a wildcard"),
         ({"files": [("broker.properties", "a\\u1=2")]}, "broker.properties, line 1"),
         (
-            {"environment": {"TIDELOG_SSL_KEYSTORE_LOCATION": "x"}},
-            "TIDELOG_SSL_KEYSTORE_LOCATION: ssl.keystore",
+            {"environment": {"TIDELOG_SSL_PROVIDER": "x"}},
+            "TIDELOG_SSL_PROVIDER: ssl.provider",
         ),
     ],
 )

@@ -50,7 +50,7 @@ class Transport:
         connection.connection_made(cast(asyncio.BaseTransport, self))
 
     def get_extra_info(self, name: str) -> Any:
-        return self.peername if name == "peername" else self.server
+        return {"peername": self.peername, "socket": self.server}.get(name)
 
     def pause_reading(self) -> None:
         self.is_reading = False

@@ -1,0 +1,431 @@
+"""TLS of the broker's listeners: certificates, the handshake, and reading from an encrypted socket.
+
+An `ssl.SSLSocket` works on the connection's own file descriptor, without asyncio's transports: it encrypts
+into the socket directly, which takes half the CPU of asyncio's memory buffers. `TlsAcceptor` accepts sockets
+and completes their handshakes in threads, because one handshake takes milliseconds of CPU. `TlsTransport`
+then stands in for asyncio's transport, and `TlsOutbox` (`socket_io.py`) sends.
+
+The files are read again when they change, at the next handshake. If the new ones are not valid, the earlier
+ones stay in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import ssl
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from tidelog.settings.tls_settings import TlsPlan, principal_of
+
+if TYPE_CHECKING:
+    from tidelog.broker.connection import Connection
+    from tidelog.broker.socket_protocol import Receiver
+    from tidelog.model.principal import Principal
+
+MAX_HANDSHAKES: Final = 256
+"""The handshakes of one listener that may be in progress. Further connections wait in the backlog."""
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+ACCEPTS_PER_TURN: Final = 64
+ACCEPT_PAUSE_S: Final = 0.1
+"""The pause after an accept that failed, for example because the process has no free file descriptor."""
+READS_PER_TURN: Final = 4
+"""The times that one connection fills its buffer before the event loop serves the other connections."""
+_JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
+_VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+_CLIENT_AUTH: Final = {
+    "none": ssl.CERT_NONE,
+    "requested": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+# The short names in which Java writes a distinguished name (RFC 2253). Other attributes keep OpenSSL's names.
+_RFC2253: Final = {
+    "commonName": "CN",
+    "organizationalUnitName": "OU",
+    "organizationName": "O",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "countryName": "C",
+    "streetAddress": "STREET",
+    "domainComponent": "DC",
+    "userId": "UID",
+}
+_ESCAPED: Final = str.maketrans({character: f"\\{character}" for character in ',+"\\<>;'})
+
+_log = structlog.get_logger(__name__)
+_Signature = tuple[tuple[int, int, int], ...]
+
+
+class TlsFileError(OSError):
+    """A key or certificate cannot be used. The message is one sentence that names it."""
+
+
+def server_context(plan: TlsPlan) -> ssl.SSLContext:
+    """Returns the context of a listener. Raises TlsFileError."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = min(_VERSIONS[version] for version in plan.versions)
+    context.maximum_version = max(_VERSIONS[version] for version in plan.versions)
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    context.verify_mode = _CLIENT_AUTH[plan.client_auth]
+    # kTLS lets the kernel encrypt where it can; Python has the flag from 3.12 on.
+    context.options |= getattr(ssl, "OP_ENABLE_KTLS", 0)
+    if plan.ciphers:
+        try:
+            context.set_ciphers(":".join(plan.ciphers))
+        except ssl.SSLError as error:
+            raise TlsFileError(
+                f"ssl.cipher.suites: OpenSSL knows none of {', '.join(plan.ciphers)}"
+            ) from error
+    _load_identity(context, plan)
+    _load_authorities(context, plan)
+    return context
+
+
+def _load_identity(context: ssl.SSLContext, plan: TlsPlan) -> None:
+    password = plan.key_password
+    if plan.keystore_location is None:
+        name, pem = "ssl.keystore.key", f"{plan.key}\n{plan.certificate_chain}".encode()
+    else:
+        name = f"ssl.keystore.location: {plan.keystore_location}"
+        pem = _read(name, plan.keystore_location)
+        if not _is_pem(name, pem):
+            pem, password = _pem_of_pkcs12(name, pem, plan.keystore_password), None
+    # OpenSSL reads keys only from files. This one is in memory, and only this process can open it.
+    descriptor = os.memfd_create("tidelog-tls")
+    try:
+        os.write(descriptor, pem)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}", password=password or "")
+    except (ssl.SSLError, ValueError) as error:
+        reason = getattr(error, "reason", None) or error
+        raise TlsFileError(f"{name}: the key and its certificates cannot be used: {reason}") from error
+    finally:
+        os.close(descriptor)
+
+
+def _load_authorities(context: ssl.SSLContext, plan: TlsPlan) -> None:
+    if plan.truststore_location is not None:
+        name = f"ssl.truststore.location: {plan.truststore_location}"
+        pem = _read(name, plan.truststore_location)
+        if not _is_pem(name, pem):
+            pem = _pem_of_pkcs12(name, pem, plan.truststore_password)
+    elif plan.truststore_certificates is not None:
+        name, pem = "ssl.truststore.certificates", plan.truststore_certificates.encode()
+    else:
+        return
+    try:
+        context.load_verify_locations(cadata=pem.decode("ascii"))
+    except (ssl.SSLError, UnicodeDecodeError) as error:
+        raise TlsFileError(f"{name}: this contains no certificates") from error
+
+
+def _read(name: str, path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise TlsFileError(f"{name}: {error.strerror}") from error
+
+
+def _is_pem(name: str, data: bytes) -> bool:
+    """Returns whether the data is PEM, and False for PKCS12."""
+    if data.startswith(_JKS_MAGIC):
+        raise TlsFileError(
+            f"{name}: JKS is not supported; convert it with keytool -importkeystore -deststoretype PKCS12"
+        )
+    return b"-----BEGIN" in data
+
+
+def _pem_of_pkcs12(name: str, data: bytes, password: str | None) -> bytes:
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+        pkcs12,
+    )
+
+    try:
+        store = pkcs12.load_pkcs12(data, password.encode() if password else None)
+    except ValueError as error:
+        raise TlsFileError(f"{name}: this is neither PEM nor PKCS12 with this password") from error
+    parts = []
+    if store.key is not None:
+        parts.append(store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    found = [store.cert] if store.cert is not None else []
+    found += store.additional_certs
+    parts += [entry.certificate.public_bytes(Encoding.PEM) for entry in found]
+    return b"".join(parts)
+
+
+class ServerCertificates:
+    """The TLS context of one listener, made again when the files of its plan change."""
+
+    def __init__(self, plan: TlsPlan) -> None:
+        """Raises TlsFileError if the files cannot be used."""
+        self.plan = plan
+        self._signature = self._file_signature()
+        self._context = server_context(plan)
+
+    def replace(self, plan: TlsPlan) -> None:
+        """Uses a changed plan. Raises TlsFileError, and keeps the old plan then."""
+        context = server_context(plan)
+        self.plan, self._context, self._signature = plan, context, self._file_signature()
+
+    def context(self) -> ssl.SSLContext:
+        """Returns the context for a new connection."""
+        signature = self._file_signature()
+        if signature != self._signature:
+            self._signature = signature
+            try:
+                self._context = server_context(self.plan)
+                _log.info("uses renewed certificates", keystore=self.plan.keystore_location)
+            except TlsFileError as error:
+                _log.error(
+                    "keeps the earlier certificates, because the new ones are not valid", reason=str(error)
+                )
+        return self._context
+
+    def _file_signature(self) -> _Signature:
+        found = []
+        for path in filter(None, (self.plan.keystore_location, self.plan.truststore_location)):
+            with suppress(OSError):
+                stat = Path(path).stat()
+                found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
+        return tuple(found)
+
+    def principal(self, connection: ssl.SSLSocket) -> Principal | None:
+        """Returns the principal of the client's certificate, or None if it has shown none or if no rule
+        applies.
+        """
+        certificate = connection.getpeercert()
+        if not certificate:
+            return None
+        return principal_of(distinguished_name(certificate), self.plan.rules)
+
+
+def distinguished_name(certificate: dict[str, Any]) -> str:  # Any: the type that typeshed gives it
+    """Returns the subject as Java's X500Principal writes it: RFC 2253, the last attribute first."""
+    names = [
+        "+".join(f"{_RFC2253.get(name, name)}={value.translate(_ESCAPED)}" for name, value in attributes)
+        for attributes in reversed(certificate.get("subject", ()))
+    ]
+    return ",".join(names)
+
+
+class TlsTransport(asyncio.Transport):
+    """Reads from an encrypted socket in place of asyncio's transport. The outbox writes to it."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, connection: ssl.SSLSocket, peername: Any) -> None:
+        super().__init__()
+        self._loop = loop
+        self._socket = connection
+        self._peername = peername
+        self._receiver: Receiver | None = None
+        self._is_reading = False
+        self._is_closed = False
+
+    def begin(self, receiver: Receiver) -> None:
+        """Hands the connection to its receiver and starts to read."""
+        self._receiver = receiver
+        receiver.connection_made(self)
+        if not self._is_closed:
+            self.resume_reading()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:  # Any: as in asyncio
+        known = {"peername": self._peername, "socket": self._socket, "ssl_object": self._socket}
+        return known.get(name, default)
+
+    def pause_reading(self) -> None:
+        if self._is_reading:
+            self._is_reading = False
+            self._loop.remove_reader(self._socket.fileno())
+
+    def resume_reading(self) -> None:
+        if self._is_reading or self._is_closed:
+            return
+        self._is_reading = True
+        self._loop.add_reader(self._socket.fileno(), self._read)
+        if self._socket.pending():  # OpenSSL holds bytes that the socket does not report any more
+            self._loop.call_soon(self._read)
+
+    def is_closing(self) -> bool:
+        return self._is_closed
+
+    def close(self) -> None:
+        self._end(None)
+
+    def abort(self) -> None:
+        self._end(None)
+
+    def _read(self) -> None:
+        receiver = self._receiver
+        assert receiver is not None
+        for _ in range(READS_PER_TURN):
+            if not self._is_reading:
+                return
+            buffer = receiver.get_buffer(-1)
+            filled, size = 0, len(buffer)
+            end: OSError | None = None
+            # One record of TLS has at most 16 KiB. The receiver gets many of them at once.
+            try:
+                while filled < size:
+                    received = self._socket.recv_into(buffer[filled:])
+                    if not received:
+                        end = ConnectionResetError("the client closed the connection")
+                        break
+                    filled += received
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                pass
+            except OSError as error:
+                end = error
+            if filled:
+                receiver.buffer_updated(filled)
+            if end is not None:
+                self._end(end)
+                return
+            if filled < size:
+                return
+        if self._is_reading and self._socket.pending():
+            self._loop.call_soon(self._read)
+
+    def _end(self, error: Exception | None) -> None:
+        if self._is_closed:
+            return
+        self.pause_reading()
+        self._is_closed = True
+        if error is None:
+            # Sends the alert that ends the session. The client's own alert is not awaited.
+            with suppress(OSError, ValueError):
+                self._socket.unwrap()
+        self._socket.close()
+        if self._receiver is not None:
+            self._loop.call_soon(self._receiver.connection_lost, error)
+
+
+class TlsAcceptor:
+    """Accepts the connections of one listener and completes their handshakes."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listening: socket.socket,
+        certificates: ServerCertificates,
+        handshakes: Executor,
+        new_connection: Callable[[], Connection],
+        *,
+        is_authenticating: bool,
+    ) -> None:
+        """`is_authenticating` means that the client's certificate decides about its principal."""
+        self._loop = loop
+        self._listening = listening
+        self._certificates = certificates
+        self._handshakes = handshakes
+        self._new_connection = new_connection
+        self._is_authenticating = is_authenticating
+        self._in_progress: set[asyncio.Task[None]] = set()
+        self._is_accepting = False
+        self._is_closed = False
+
+    def start(self, backlog: int) -> None:
+        """Starts to accept connections."""
+        self._listening.setblocking(False)
+        self._listening.listen(backlog)
+        self._accept_more()
+
+    def close(self) -> None:
+        """Stops accepting and ends the handshakes in progress."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if self._is_accepting:
+            self._loop.remove_reader(self._listening.fileno())
+        self._listening.close()
+        for task in self._in_progress:
+            task.cancel()
+
+    def _accept_more(self) -> None:
+        if not self._is_closed and not self._is_accepting:
+            self._is_accepting = True
+            self._loop.add_reader(self._listening.fileno(), self._accept)
+
+    def _stop_accepting(self) -> None:
+        self._is_accepting = False
+        self._loop.remove_reader(self._listening.fileno())
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_PER_TURN):
+            if len(self._in_progress) >= MAX_HANDSHAKES:
+                self._stop_accepting()
+                return
+            try:
+                accepted, peername = self._listening.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                _log.warning("a connection cannot be accepted", reason=str(error))
+                self._stop_accepting()
+                self._loop.call_later(ACCEPT_PAUSE_S, self._accept_more)
+                return
+            accepted.setblocking(False)
+            task = self._loop.create_task(self._serve(accepted, peername))
+            self._in_progress.add(task)
+            task.add_done_callback(self._handshake_ended)
+
+    def _handshake_ended(self, task: asyncio.Task[None]) -> None:
+        self._in_progress.discard(task)
+        self._accept_more()
+
+    async def _serve(self, accepted: socket.socket, peername: Any) -> None:
+        """Completes the handshake and starts the connection. A client that fails is not worth more than one
+        line of the log.
+        """
+        encrypted: socket.socket = accepted
+        try:
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            encrypted = self._certificates.context().wrap_socket(
+                accepted, server_side=True, do_handshake_on_connect=False
+            )
+            assert isinstance(encrypted, ssl.SSLSocket)
+            async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
+                await self._shake_hands(encrypted)
+        except (OSError, TimeoutError) as error:
+            reason = getattr(error, "reason", None) or str(error) or "it took too long"
+            _log.info("a TLS handshake failed", peer=f"{peername[0]}:{peername[1]}", reason=reason)
+            encrypted.close()
+            return
+        except BaseException:
+            encrypted.close()
+            raise
+        connection = self._new_connection()
+        if self._is_authenticating:
+            connection.principal = self._certificates.principal(encrypted) or connection.principal
+        TlsTransport(self._loop, encrypted, peername).begin(connection)
+
+    async def _shake_hands(self, connection: ssl.SSLSocket) -> None:
+        fileno = connection.fileno()
+        while True:
+            try:
+                await self._loop.run_in_executor(self._handshakes, connection.do_handshake)
+                return
+            except ssl.SSLWantReadError:
+                await self._ready(fileno, self._loop.add_reader, self._loop.remove_reader)
+            except ssl.SSLWantWriteError:
+                await self._ready(fileno, self._loop.add_writer, self._loop.remove_writer)
+
+    async def _ready(self, fileno: int, add: Callable[..., None], remove: Callable[[int], object]) -> None:
+        ready: asyncio.Future[None] = self._loop.create_future()
+
+        def wake() -> None:
+            if not ready.done():
+                ready.set_result(None)
+
+        add(fileno, wake)
+        try:
+            await ready
+        finally:
+            remove(fileno)
