@@ -51,8 +51,8 @@ class MetadataView:
         if update.broker_configs is not None:
             self.broker_configs = update.broker_configs
         if update.security is not None:
-            before = SecuritySnapshot() if update.is_full else self.security
-            self.security = before.updated(update.security)
+            apply = self.security.replaced if update.is_full else self.security.updated
+            self.security = apply(update.security)
 
     def learn_id(self, topic_id: uuid.UUID, topic: str) -> None:
         """Adds the id of a topic that this broker hosts before `apply` names it, because its followers use

@@ -13,7 +13,7 @@ To add a part, such as the credentials of users:
    `_decode_entry`, and the class to `SecurityEntry`.
 2. In `controller/core/state.py`, keep the entries in a dict, which `apply`, `apply_removal`,
    `security_entry` and `security_entries` use. Decisions read that dict and return `Write` and `Erase`.
-3. Here, add the attribute and its case in `updated`.
+3. Here, add the attribute, and its case in `replaced` and `updated`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,18 @@ class SecuritySnapshot:
     scram_credentials: Mapping[str, ScramCredentialEntry] = field(default_factory=dict, repr=False)
     rules: AclIndex = field(default_factory=AclIndex, repr=False)
     """The ACLs in the form in which the authorizer looks them up."""
+
+    def replaced(self, update: SecurityUpdate) -> SecuritySnapshot:
+        """Returns the snapshot of a full update. It is this object if nothing has changed, as after a change
+        of the controller.
+        """
+        known: dict[str, SecurityEntry] = {**self.acls, **self.quotas, **self.scram_credentials}
+        wanted = {entry.key: entry for entry in update.entries}
+        changed = tuple(entry for key, entry in wanted.items() if known.get(key) != entry)
+        removed = tuple(key for key in known if key not in wanted)
+        if not changed and not removed:
+            return self
+        return self.updated(update._replace(entries=changed, removed=removed))
 
     def updated(self, update: SecurityUpdate) -> SecuritySnapshot:
         """Returns the snapshot after an update. Parts without changes stay the same objects."""

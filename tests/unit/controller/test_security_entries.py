@@ -71,6 +71,9 @@ def test_updates_lead_to_the_snapshot_of_all_entries(rounds: list[list[tuple[boo
     (*_, metadata) = full_commands(state, 1, 1, 1)
     assert isinstance(metadata, UpdateMetadata)
     full.apply(metadata)
+    before = view.security
+    view.apply(metadata)
+    assert view.security is before, "a full update without a change must not end remembered decisions"
     assert (full.security.acls, full.security.quotas) == (view.security.acls, view.security.quotas)
 
 

@@ -400,8 +400,10 @@ def _init_producer_id(judgement: Judgement) -> None:
         allowed = judgement.may(WRITE, TRANSACTIONAL_ID, transactional_id)
         code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     else:
-        allowed = judgement.authorizer.may_on_any(judgement.context, WRITE, TOPIC) or judgement.may(
-            IDEMPOTENT_WRITE, CLUSTER
+        allowed = (
+            judgement.may(IDEMPOTENT_WRITE, CLUSTER, is_asked_for=False)
+            or judgement.authorizer.may_on_any(judgement.context, WRITE, TOPIC)
+            or judgement.may(IDEMPOTENT_WRITE, CLUSTER)
         )
         code = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     if not allowed:
