@@ -73,6 +73,9 @@ class _TokenRoute(Route):
         context.answer_bytes = 0 if message.error_code else SIZE_BYTES + len(token)
         return [] if message.error_code else [len(token).to_bytes(SIZE_BYTES, "big") + token]
 
+    async def encode_in_slices(self, context: RequestContext, message: Message | EncodedBody) -> None:
+        return None
+
 
 class RequestObserver(Protocol):
     """Chooses the requests that are observed."""
@@ -156,7 +159,7 @@ class Dispatcher:
             reply = await answer
             # else the request still waits, but later requests may start
             if not isinstance(reply, Unanswered):
-                context.reply(reply)
+                context.reply(reply, await context.route.encode_in_slices(context, reply))
         except Exception as error:  # noqa: BLE001 - a bug: this request's connection ends, nothing else is hurt
             _log.error("a request failed", api=context.route.api_key.name, exc_info=error)
             connection.close()

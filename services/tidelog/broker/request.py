@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, c
 
 from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.timing.purgatory import DelayedOperation
+from tidelog.timing.slices import run_in_slices
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import SIZE_BYTES, response_begin
@@ -251,14 +252,14 @@ class RequestContext:
         self.connection.wait_for(self)
         return PARKED
 
-    def reply(self, message: Message | EncodedBody) -> None:
-        """Sends the response of a parked request."""
+    def reply(self, message: Message | EncodedBody, body: EncodedBody | None = None) -> None:
+        """Sends the response of a parked request. `body` is the same response if it is encoded already."""
         self.on_abandoned = None
         if self.steps is not None:
             self.steps.answered(message)
         if not self.connection.is_closed:
             self.route.telemetry.waits.took(monotonic() - self.parked_at)
-            self.connection.answer_later(self, self.route.encode_answer(self, message))
+            self.connection.answer_later(self, self.route.encode_answer(self, body or message))
 
     def abandon(self) -> None:
         """Ends the request, because the connection has ended."""
@@ -313,6 +314,7 @@ class Route:
 
     __slots__ = (
         "_begin",
+        "_encode_in_steps",
         "_handling",
         "api_key",
         "decode",
@@ -341,6 +343,7 @@ class Route:
             codec.request_decoder(api_key, version) if handling.decoder is None else handling.decoder(version)
         )
         self.encode = codec.response_encoder(api_key, version)
+        self._encode_in_steps: codec.StepEncoder | None = None  # made at its first use
         self._begin = response_begin(api_key, version)
         self.telemetry = telemetry.request_metrics(api_key.name_in_kafka, version)
 
@@ -363,6 +366,22 @@ class Route:
         chunks[0] = begin.pack(size, context.correlation_id) + first
         self.telemetry.observe(monotonic() - context.started_at, size)
         return chunks
+
+    async def encode_in_slices(
+        self, context: RequestContext, message: Message | EncodedBody
+    ) -> EncodedBody | None:
+        """Encodes a response of any size without holding the event loop for long. Returns None if
+        `encode_answer` has to encode it.
+        """
+        if context.edit is not None:
+            message, context.edit = self._edited(context.edit, message), None
+        if isinstance(message, EncodedBody):
+            return message
+        encode = self._encode_in_steps
+        if encode is None:
+            encode = codec.response_encoder_in_steps(self.api_key, self.version)
+            self._encode_in_steps = encode
+        return EncodedBody(await run_in_slices(encode(message)))
 
     def _edited(self, edit: Callable[[Message], None], message: Message | EncodedBody) -> Message:
         if type(message) is EncodedBody:

@@ -4,19 +4,23 @@ use.
 A decoder takes (buffer, position) and returns (message, end position). It copies strings; `bytes` and
 `records` are views into the buffer. An encoder takes a message and returns the chunks of its body: bytes, and
 between them each `records` value as it was passed.
+
+Decoders of requests enforce the API's limit of elements (`request_limits.py`). An encoder in steps is a
+generator, so that its caller can do other work in the middle of a large response.
 """
 
 from __future__ import annotations
 
 import importlib
 import struct
-from collections.abc import Callable
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from collections.abc import Callable, Generator
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from tidelog.wire.api_keys import ApiKey, api_spec
+from tidelog.wire.api_keys import api_spec
 from tidelog.wire.decoder_source import write_decoder
 from tidelog.wire.encoder_source import write_encoder
 from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError
+from tidelog.wire.request_limits import max_elements
 from tidelog.wire.schema import Buffer, Message
 
 __all__ = [
@@ -24,6 +28,7 @@ __all__ = [
     "Encoder",
     "MalformedMessageError",
     "RecordCodec",
+    "StepEncoder",
     "UnsupportedVersionError",
     "decoder",
     "encoder",
@@ -34,28 +39,19 @@ __all__ = [
     "response_class",
     "response_decoder",
     "response_encoder",
+    "response_encoder_in_steps",
 ]
 
 # `Any`: messages have only the base `Message`, and each handler and caller uses the class of its own API. The
 # chunks of an encoder are bytes and `Records`.
 Decoder: TypeAlias = Callable[[Buffer, int], tuple[Any, int]]
 Encoder: TypeAlias = Callable[[Any], list[Any]]
-
-MAX_ELEMENTS: Final = 10_000
-"""The most elements of a request: the lengths of all its arrays and the unknown tagged fields together.
-
-An element takes a server a few microseconds, whatever its size, and a request is handled in one piece.
-Without this limit, a request of a few megabytes holds the event loop for many seconds.
-"""
-MAX_ELEMENTS_OF: Final[dict[int, int]] = {
-    # Batches are appended one at a time, and markers are written for one partition at a time.
-    ApiKey.WRITE_TXN_MARKERS: 1_000,
-}
-"""The limits of the APIs that need another one."""
+StepEncoder: TypeAlias = Callable[[Any], Generator[None, None, list[Any]]]
 
 _request_decoders: dict[tuple[int, int], Decoder] = {}
 _decoders: dict[tuple[type[Message], int], Decoder] = {}
 _encoders: dict[tuple[type[Message], int], Encoder] = {}
+_step_encoders: dict[tuple[int, int], StepEncoder] = {}
 _INT16 = struct.Struct(">h")
 
 
@@ -117,8 +113,7 @@ def request_decoder(api_key: int, version: int) -> Decoder:
     if made is None:
         message = request_class(api_key)
         _require(message, version)
-        most = MAX_ELEMENTS_OF.get(api_key, MAX_ELEMENTS)
-        source = write_decoder(message, version, most)
+        source = write_decoder(message, version, max_elements(api_key))
         made = source.compile(f"<decoder of {message.__name__} version {version}>", "decode")
         _request_decoders[api_key, version] = made
     return made
@@ -137,6 +132,18 @@ def response_encoder(api_key: int, version: int) -> Encoder:
     own and is not copied; an empty one becomes no chunk.
     """
     return encoder(response_class(api_key), version)
+
+
+def response_encoder_in_steps(api_key: int, version: int) -> StepEncoder:
+    """Returns a generator function that encodes an API's response as `response_encoder` does."""
+    made = _step_encoders.get((api_key, version))
+    if made is None:
+        message = response_class(api_key)
+        _require(message, version)
+        source = write_encoder(message, version, in_steps=True)
+        made = source.compile(f"<encoder of {message.__name__} version {version} in steps>", "encode")
+        _step_encoders[api_key, version] = made
+    return made
 
 
 M = TypeVar("M", bound=Message)

@@ -4,6 +4,8 @@ call for each field.
 A run of fixed-size fields is packed with one `struct.Struct.pack`, together with the length that follows it.
 All parts are joined once. A `records` value ends the current chunk and is put into the list of chunks as it
 was passed. Fields that the version does not have are left out, whatever their value.
+
+An encoder in steps is a generator with the same lines, which yields after each element that is not a number.
 """
 
 from __future__ import annotations
@@ -15,15 +17,16 @@ from tidelog.wire.source import Source, array_of
 _BLOBS = ("string", "bytes", "records")
 
 
-def write_encoder(message: type[Message], version: int) -> Source:
+def write_encoder(message: type[Message], version: int, *, in_steps: bool = False) -> Source:
     """Returns the source of `encode(message) -> list of chunks`."""
-    return _EncoderWriter(message, version).write()
+    return _EncoderWriter(message, version, in_steps).write()
 
 
 class _EncoderWriter:
-    def __init__(self, message: type[Message], version: int) -> None:
+    def __init__(self, message: type[Message], version: int, in_steps: bool) -> None:
         self._message = message
         self._version = version
+        self._in_steps = in_steps
         self._flexible = version >= message.FLEXIBLE_FROM
         self._pending: list[tuple[str, str]] = []
         self._tag_functions: list[tuple[str, type[Struct]]] = []
@@ -52,6 +55,9 @@ class _EncoderWriter:
                 source.line("return chunks")
             else:
                 source.line("return [join(out)]")
+            if self._in_steps:
+                source.line("yield")  # also of a message without arrays
+        self._in_steps = False  # the functions of tagged fields are no generators
         while self._tag_functions:
             self._tag_function(*self._tag_functions.pop())
         return source
@@ -213,6 +219,8 @@ class _EncoderWriter:
                 assert not isinstance(element, tuple)
                 self._struct(element, item)
             self._flush()
+            if self._in_steps:
+                source.line("yield")
 
     def _numbers(self, element: str, nullable: bool, values: str) -> None:
         """Encodes an array of numbers with its length in one `pack`, which is prepared in advance for short

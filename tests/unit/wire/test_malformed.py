@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from tidelog.wire import codec, headers, primitives
 from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.codec import MAX_ELEMENTS
 from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError
 from tidelog.wire.messages.api_versions import ApiVersionsRequest
 from tidelog.wire.messages.delete_records import (
@@ -25,6 +24,7 @@ from tidelog.wire.messages.fetch import FetchRequest
 from tidelog.wire.messages.metadata import MetadataRequest
 from tidelog.wire.messages.records.offset_commit import OffsetCommitKey, OffsetCommitValue
 from tidelog.wire.primitives import MAX_TAGGED_FIELDS
+from tidelog.wire.request_limits import max_elements
 from tidelog.wire.schema import Message
 from wirelab.catalogue import payload_classes, record_classes, versions_of
 from wirelab.strategies import messages_of
@@ -164,10 +164,11 @@ def test_unknown_tagged_fields_are_skipped(message: type[Message]) -> None:
 def test_a_request_of_too_many_elements_is_refused_before_they_are_read() -> None:
     decode = codec.request_decoder(ApiKey.METADATA, 1)
     names = 4_000_000
+    limit = max_elements(ApiKey.METADATA)
     frame = struct.pack(">i", names) + bytes(2 * names)
     tracemalloc.start()
     try:
-        with pytest.raises(MalformedMessageError, match="more than 10000 elements"):
+        with pytest.raises(MalformedMessageError, match=f"more than {limit} elements"):
             decode(frame, 0)
         _, peak = tracemalloc.get_traced_memory()
     finally:
@@ -175,7 +176,7 @@ def test_a_request_of_too_many_elements_is_refused_before_they_are_read() -> Non
     assert peak < 100_000
 
 
-@pytest.mark.parametrize(("topics", "partitions"), [(1, MAX_ELEMENTS - 1), (100, 99)])
+@pytest.mark.parametrize(("topics", "partitions"), [(1, 5_999), (100, 59)])
 def test_elements_of_all_arrays_count_together(topics: int, partitions: int) -> None:
     encode = codec.request_encoder(ApiKey.DELETE_RECORDS, 2)
     decode = codec.request_decoder(ApiKey.DELETE_RECORDS, 2)
@@ -186,17 +187,18 @@ def test_elements_of_all_arrays_count_together(topics: int, partitions: int) -> 
         return b"".join(encode(message))
 
     assert len(decode(request(partitions), 0)[0].topics) == topics
-    with pytest.raises(MalformedMessageError, match="more than 10000 elements"):
+    with pytest.raises(MalformedMessageError, match="more than 6000 elements"):
         decode(request(partitions + 1), 0)
 
 
 def test_unknown_tagged_fields_count_as_elements() -> None:
-    topics = MAX_ELEMENTS // 100
+    limit = max_elements(ApiKey.METADATA)
+    topics = limit // 100
     tags = b"\x64" + b"\x63\x00" * 100
     body = b"\x00" * 16 + b"\x02a" + tags  # topic id, name
     decode = codec.request_decoder(ApiKey.METADATA, 12)
     count = bytes((topics + 1 & 127 | 128, topics + 1 >> 7)) if topics + 1 >= 128 else bytes((topics + 1,))
-    with pytest.raises(MalformedMessageError, match="more than 10000 elements"):
+    with pytest.raises(MalformedMessageError, match=f"more than {limit} elements"):
         decode(count + body * topics + b"\0\0\0", 0)
 
 

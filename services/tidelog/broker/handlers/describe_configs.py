@@ -3,7 +3,7 @@ name), with source, synonyms and, from v3 on, type and description.
 
 Another broker's settings are refused, because only that broker knows them. A broker has one logger
 (BROKER_LOGGER), `root`. Deviation: groups and client metrics have no settings yet and are refused with
-INVALID_REQUEST.
+INVALID_REQUEST. A resource that is named twice is described once.
 """
 
 from __future__ import annotations
@@ -57,6 +57,8 @@ class DescribeConfigsHandler:
     def handle(
         self, request: DescribeConfigsRequest, context: RequestContext
     ) -> DescribeConfigsResponse | Coroutine[object, None, DescribeConfigsResponse]:
+        if len(request.resources) > 1:  # a few bytes that are repeated must not become a large response
+            request.resources = list({_key(resource): resource for resource in request.resources}.values())
         description = _Description(self._settings.broker, self._metadata, request)
         if len(request.resources) > RESOURCES_IN_A_TURN:
             return _describe_in_turns(description)
@@ -132,6 +134,11 @@ class _Description:
 
     def _described(self, descriptions: Iterable[SettingDescription]) -> list[DescribeConfigsResourceResult]:
         return [_config(description, self.request) for description in descriptions]
+
+
+def _key(resource: DescribeConfigsResource) -> tuple[object, ...]:
+    names = resource.configuration_keys
+    return resource.resource_type, resource.resource_name, None if names is None else tuple(names)
 
 
 def _config(

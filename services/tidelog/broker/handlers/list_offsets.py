@@ -13,10 +13,11 @@ client that asks for the latest offset, or for a timestamp without an offset, th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Final
 
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.timing.slices import all_at_once, in_slices
 from tidelog.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -60,15 +61,17 @@ class ListOffsetsHandler:
     ) -> ListOffsetsResponse | Coroutine[object, None, ListOffsetsResponse]:
         if any(_reads_disk(part.timestamp) for topic in request.topics for part in topic.partitions):
             return self._answer_in_thread(request, context)
-        return self._answer(request, context)
+        return in_slices(self._answer(request, context))
 
     async def _answer_in_thread(
         self, request: ListOffsetsRequest, context: RequestContext
     ) -> ListOffsetsResponse:
-        loop = context.connection.loop
-        return await loop.run_in_executor(self._record_walks, self._answer, request, context)
+        loop, steps = context.connection.loop, self._answer(request, context)
+        return await loop.run_in_executor(self._record_walks, all_at_once, steps)
 
-    def _answer(self, request: ListOffsetsRequest, context: RequestContext) -> ListOffsetsResponse:
+    def _answer(
+        self, request: ListOffsetsRequest, context: RequestContext
+    ) -> Generator[None, None, ListOffsetsResponse]:
         """Returns the response. Only reads, so it may run in a thread beside the event loop."""
         asked = Counter(
             (topic.name, part.partition_index) for topic in request.topics for part in topic.partitions
@@ -89,6 +92,8 @@ class ListOffsetsHandler:
                             partition_index=part.partition_index, error_code=error.code
                         )
                     )
+                yield
+            yield
             topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=partitions))
         return ListOffsetsResponse(topics=topics)
 

@@ -3,12 +3,12 @@
 
 Encoded responses are kept until the cluster's metadata changes. Deviation: a topic that is created on demand
 is described at once. Kafka answers LEADER_NOT_AVAILABLE or UNKNOWN_TOPIC_OR_PARTITION, and the client asks
-again.
+again. A topic that is named twice is described once. A large response is made and encoded in slices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING, Final, cast
 
 from tidelog.broker.authorized_operations import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
@@ -18,6 +18,8 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import INTERNAL_TOPICS, ZERO_TOPIC_ID, topic_name_problem
 from tidelog.rpc.broker_commands import NO_LEADER, PartitionState, TopicState
 from tidelog.rpc.controller_api import ForwardedRequest
+from tidelog.timing.slices import in_slices, run_in_slices
+from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from tidelog.wire.messages.metadata import (
@@ -37,11 +39,14 @@ if TYPE_CHECKING:
 
 _FIRST_VERSION_WITH_AUTO_CREATE_FLAG = 4
 _FIRST_VERSION_WITH_NULL_FOR_ALL = 1
+_FIRST_VERSION_WITH_TOPIC_IDS = 12
 _CREATE_TIMEOUT_MS = 15_000
 
 MAX_ANSWERS: Final = 64
 MAX_ANSWER_BYTES: Final = 4 * 1024 * 1024
 """The limit for the size of all kept responses."""
+MAX_TOPICS_TO_CREATE: Final = 1_000
+"""The most topics that one request creates. The client asks again for the others."""
 
 
 class MetadataAnswers:
@@ -85,7 +90,9 @@ class MetadataHandler:
 
     def handle(
         self, request: MetadataRequest, context: RequestContext
-    ) -> MetadataResponse | EncodedBody | Coroutine[object, None, MetadataResponse]:
+    ) -> MetadataResponse | EncodedBody | Coroutine[object, None, MetadataResponse | EncodedBody]:
+        if context.api_version < _FIRST_VERSION_WITH_TOPIC_IDS and _has_topic_ids(request):
+            return _invalid(request)
         key = _cache_key(request, context)
         cached = self._answers.get(key, self._metadata.version)
         if cached is not None:
@@ -93,9 +100,19 @@ class MetadataHandler:
         missing = self._topics_to_create(request, context)
         if missing:
             return self._create_then_answer(request, context, missing)
-        response = self._answer(request, context)
-        body = EncodedBody(context.route.encode(response))
-        self._answers.put(key, self._metadata.version, body)
+        return in_slices(self._keep_answer(request, context, key))
+
+    def _keep_answer(
+        self, request: MetadataRequest, context: RequestContext, key: tuple[object, ...]
+    ) -> Generator[None, None, MetadataResponse | EncodedBody]:
+        version = self._metadata.version
+        response = yield from self._answer(request, context)
+        if context.edit is not None:  # it changes the response before it is encoded
+            return response
+        encode = codec.response_encoder_in_steps(ApiKey.METADATA, context.api_version)
+        body = EncodedBody((yield from encode(response)))
+        if version == self._metadata.version:
+            self._answers.put(key, version, body)
         return body
 
     def _topics_to_create(self, request: MetadataRequest, context: RequestContext) -> list[str]:
@@ -104,19 +121,21 @@ class MetadataHandler:
         )
         if not allowed or not self._settings.broker.auto_create_topics_enable:
             return []
-        return [
-            topic.name
-            for topic in _wanted(request, context.api_version) or ()
-            if topic.name is not None
-            and topic.name not in self._metadata.topics
-            and topic_name_problem(topic.name) is None
-        ]
+        missing: dict[str, None] = {}
+        for topic in _wanted(request, context.api_version) or ():
+            name = topic.name
+            if name is None or name in self._metadata.topics or topic_name_problem(name) is not None:
+                continue
+            missing[name] = None
+            if len(missing) == MAX_TOPICS_TO_CREATE:
+                break
+        return list(missing)
 
     async def _create_then_answer(
         self, request: MetadataRequest, context: RequestContext, names: list[str]
     ) -> MetadataResponse:
         creation = CreateTopicsRequest(
-            topics=[self._creatable(name) for name in dict.fromkeys(names)],
+            topics=[self._creatable(name) for name in names],
             timeout_ms=_CREATE_TIMEOUT_MS,
         )
         # The version is CreateTopics' own, because the request is encoded on its way to the controller.
@@ -135,7 +154,7 @@ class MetadataHandler:
             errors = {result.name: result.error_code for result in created.topics if result.error_code}
         except (KafkaError, ConnectionError):
             errors = dict.fromkeys(names, ErrorCode.LEADER_NOT_AVAILABLE)  # the client retries
-        response = self._answer(request, context)
+        response = await run_in_slices(self._answer(request, context))
         for topic in response.topics:
             if topic.error_code and topic.name in errors:
                 known = errors[topic.name]
@@ -148,14 +167,21 @@ class MetadataHandler:
             return internal_topic(name, self._settings.broker, len(self._metadata.brokers))
         return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
 
-    def _answer(self, request: MetadataRequest, context: RequestContext) -> MetadataResponse:
+    def _answer(
+        self, request: MetadataRequest, context: RequestContext
+    ) -> Generator[None, None, MetadataResponse]:
         metadata = self._metadata
         wanted = _wanted(request, context.api_version)
         with_operations = request.include_topic_authorized_operations
+        topics = []
         if wanted is None:
-            topics = [self._topic(state, with_operations) for state in metadata.topics.values()]
+            for state in tuple(metadata.topics.values()):
+                topics.append((yield from self._topic(state, with_operations)))
+                yield
         else:
-            topics = [self._wanted_topic(topic, with_operations) for topic in wanted]
+            for topic in {(topic.topic_id, topic.name): topic for topic in wanted}.values():
+                topics.append((yield from self._wanted_topic(topic, with_operations)))
+                yield
         return MetadataResponse(
             brokers=[
                 MetadataResponseBroker(
@@ -171,7 +197,9 @@ class MetadataHandler:
             else NOT_ASKED,
         )
 
-    def _wanted_topic(self, wanted: MetadataRequestTopic, with_operations: bool) -> MetadataResponseTopic:
+    def _wanted_topic(
+        self, wanted: MetadataRequestTopic, with_operations: bool
+    ) -> Generator[None, None, MetadataResponseTopic]:
         name = wanted.name
         if name is None:
             name = self._metadata.topic_names.get(wanted.topic_id)
@@ -184,18 +212,24 @@ class MetadataHandler:
                 return MetadataResponseTopic(error_code=code, name=None, topic_id=wanted.topic_id)
         state = self._metadata.topics.get(name)
         if state is not None:
-            return self._topic(state, with_operations)
+            return (yield from self._topic(state, with_operations))
         code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         if topic_name_problem(name) is not None:
             code = ErrorCode.INVALID_TOPIC_EXCEPTION
         return MetadataResponseTopic(error_code=code, name=name, is_internal=name in INTERNAL_TOPICS)
 
-    def _topic(self, state: TopicState, with_operations: bool) -> MetadataResponseTopic:
+    def _topic(
+        self, state: TopicState, with_operations: bool
+    ) -> Generator[None, None, MetadataResponseTopic]:
+        partitions = []
+        for partition in state.partitions:
+            partitions.append(self._partition(partition))
+            yield
         return MetadataResponseTopic(
             name=state.name,
             topic_id=state.topic_id,
             is_internal=state.name in INTERNAL_TOPICS,
-            partitions=[self._partition(partition) for partition in state.partitions],
+            partitions=partitions,
             topic_authorized_operations=TOPIC_OPERATIONS if with_operations else NOT_ASKED,
         )
 
@@ -221,6 +255,22 @@ def _cache_key(request: MetadataRequest, context: RequestContext) -> tuple[objec
         request.allow_auto_topic_creation,
         request.include_topic_authorized_operations,
         request.include_cluster_authorized_operations,
+    )
+
+
+def _has_topic_ids(request: MetadataRequest) -> bool:
+    return any(topic.name is None or topic.topic_id != ZERO_TOPIC_ID for topic in request.topics or ())
+
+
+def _invalid(request: MetadataRequest) -> MetadataResponse:
+    """Refuses a null name or a topic id, which Kafka accepts only from v12 on."""
+    return MetadataResponse(
+        topics=[
+            MetadataResponseTopic(
+                error_code=ErrorCode.INVALID_REQUEST, name=topic.name or "", topic_id=topic.topic_id
+            )
+            for topic in request.topics or ()
+        ]
     )
 
 

@@ -8,11 +8,13 @@ epoch is -1, the answer is (-1, -1) without an error.
 
 from __future__ import annotations
 
+from collections.abc import Coroutine, Generator
 from typing import TYPE_CHECKING
 
 from tidelog.broker.handlers.list_offsets import DEBUGGING_REPLICA_ID
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
+from tidelog.timing.slices import in_slices
 from tidelog.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
     OffsetForLeaderEpochRequest,
@@ -34,20 +36,22 @@ class OffsetForLeaderEpochHandler:
 
     def handle(
         self, request: OffsetForLeaderEpochRequest, context: RequestContext
-    ) -> OffsetForLeaderEpochResponse:
+    ) -> OffsetForLeaderEpochResponse | Coroutine[object, None, OffsetForLeaderEpochResponse]:
+        return in_slices(self._answer(request))
+
+    def _answer(
+        self, request: OffsetForLeaderEpochRequest
+    ) -> Generator[None, None, OffsetForLeaderEpochResponse]:
         is_debugging = request.replica_id == DEBUGGING_REPLICA_ID
-        return OffsetForLeaderEpochResponse(
-            topics=[
-                OffsetForLeaderTopicResult(
-                    topic.topic,
-                    [
-                        self._end_offset(topic.topic, part, is_debugging=is_debugging)
-                        for part in topic.partitions
-                    ],
-                )
-                for topic in request.topics
-            ]
-        )
+        topics = []
+        for topic in request.topics:
+            partitions = []
+            for part in topic.partitions:
+                partitions.append(self._end_offset(topic.topic, part, is_debugging=is_debugging))
+                yield
+            topics.append(OffsetForLeaderTopicResult(topic.topic, partitions))
+            yield
+        return OffsetForLeaderEpochResponse(topics=topics)
 
     def _end_offset(
         self, topic: str, asked: OffsetForLeaderPartition, *, is_debugging: bool

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from types import SimpleNamespace
 from typing import Any, cast
@@ -32,6 +33,7 @@ def handle(lab: InMemoryBroker, *names: str, listener_name: str = "PLAINTEXT", *
         route=route,
         client_id="test",
         host="127.0.0.1",
+        edit=None,
     )
     return lab.handle(ApiKey.METADATA, request, cast(RequestContext, context))
 
@@ -74,7 +76,7 @@ def test_by_topic_id(lab: InMemoryBroker) -> None:
     request = MetadataRequest(topics=asked, allow_auto_topic_creation=True)
     route = SimpleNamespace(encode=codec.response_encoder(ApiKey.METADATA, VERSION))
     context = SimpleNamespace(
-        api_version=VERSION, listener_name="PLAINTEXT", principal=ANONYMOUS, route=route
+        api_version=VERSION, listener_name="PLAINTEXT", principal=ANONYMOUS, route=route, edit=None
     )
     topics = decoded(lab.handle(ApiKey.METADATA, request, cast(RequestContext, context))).topics
     assert [(topic.name, topic.error_code) for topic in topics] == [
@@ -92,7 +94,7 @@ def test_a_topic_is_created_if_that_is_allowed(lab: InMemoryBroker) -> None:
     lab.add_topic("known")
     lab.controller.answer = create
     answer = lab.runner.run(handle(lab, "new", "new", allow_auto_topic_creation=True))
-    assert [topic.error_code for topic in answer.topics] == [0, 0]
+    assert [topic.error_code for topic in answer.topics] == [0]
     assert len(lab.controller.forwarded) == 1
 
 
@@ -149,3 +151,28 @@ def test_a_response_of_another_version_is_not_returned() -> None:
     answers.put(("other",), 2, body)
     assert answers.get(("key",), 1) is None
     assert answers.get(("key",), 2) is None
+
+
+def test_a_topic_that_is_named_often_is_described_once(lab: InMemoryBroker) -> None:
+    lab.add_topic("a")
+    answer = decoded(handle(lab, *["a"] * 5, "b", "a"))
+    assert [topic.name for topic in answer.topics] == ["a", "b"]
+
+
+@pytest.mark.parametrize("version", [10, 11])
+@pytest.mark.parametrize("named", [(None, 0), ("a", 7)])
+def test_a_null_name_or_an_id_before_v12_is_an_invalid_request(
+    lab: InMemoryBroker, version: int, named: tuple[str | None, int]
+) -> None:
+    lab.add_topic("a")
+    name, topic_id = named
+    request = MetadataRequest(topics=[MetadataRequestTopic(uuid.UUID(int=topic_id), name)])
+    (topic,) = lab.call(request, version).topics
+    assert (topic.error_code, topic.name) == (ErrorCode.INVALID_REQUEST, name or "")
+
+
+def test_many_topics_are_described_in_slices(lab: InMemoryBroker) -> None:
+    names = [f"t{number}" for number in range(20_000)]
+    answer = handle(lab, *names)
+    assert asyncio.iscoroutine(answer)
+    assert [topic.name for topic in decoded(lab.runner.run(answer)).topics] == names

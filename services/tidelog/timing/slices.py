@@ -1,0 +1,82 @@
+"""Long work on the event loop in slices, so that other clients wait for no more than one slice.
+
+The work is a generator that yields wherever it may be interrupted, usually after each element. A step should
+take microseconds. Most work ends within its first slice and costs little.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Generator
+from time import monotonic
+from typing import Final, TypeVar
+from weakref import WeakKeyDictionary
+
+SLICE_MS: Final = 10
+"""The longest time for which sliced work holds the event loop at once."""
+
+STEPS_BETWEEN_READINGS: Final = 16
+"""The number of steps between two readings of the clock. Shorter work always ends in one slice."""
+
+T = TypeVar("T")
+Steps = Generator[None, None, T]
+Seconds = Callable[[], float]
+"""A monotonic clock."""
+
+_turns: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
+"""The lock of each loop whose holder may run slices. Only one long work runs at a time, so that many clients
+with large requests do not hold the loop for one slice each.
+"""
+
+
+class _Unfinished:
+    """The result of a slice after which the work is not done."""
+
+
+_UNFINISHED: Final = _Unfinished()
+
+
+def in_slices(steps: Steps[T], seconds: Seconds = monotonic) -> T | Coroutine[object, None, T]:
+    """Runs the first slice at once. Returns the result, or a coroutine that does the rest."""
+    result = _slice(steps, seconds)
+    return finish(steps, seconds) if isinstance(result, _Unfinished) else result
+
+
+async def finish(steps: Steps[T], seconds: Seconds = monotonic) -> T:
+    """Runs all the work, with a turn of the event loop before each slice."""
+    loop = asyncio.get_running_loop()
+    turn = _turns.get(loop)
+    if turn is None:
+        turn = _turns[loop] = asyncio.Lock()
+    async with turn:
+        while True:
+            await asyncio.sleep(0)
+            result = _slice(steps, seconds)
+            if not isinstance(result, _Unfinished):
+                return result
+
+
+async def run_in_slices(steps: Steps[T], seconds: Seconds = monotonic) -> T:
+    """Runs all the work, the first slice at once."""
+    result = _slice(steps, seconds)
+    return await finish(steps, seconds) if isinstance(result, _Unfinished) else result
+
+
+def all_at_once(steps: Steps[T]) -> T:
+    """Runs all the work without a pause, for a thread beside the event loop."""
+    result = _slice(steps, lambda: 0.0)
+    assert not isinstance(result, _Unfinished)
+    return result
+
+
+def _slice(steps: Steps[T], seconds: Seconds) -> T | _Unfinished:
+    until = seconds() + SLICE_MS / 1000
+    try:
+        while True:
+            for _ in range(STEPS_BETWEEN_READINGS):
+                next(steps)
+            if seconds() >= until:
+                return _UNFINISHED
+    except StopIteration as ended:
+        result: T = ended.value
+        return result

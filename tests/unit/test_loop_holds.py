@@ -1,0 +1,222 @@
+"""Measures for how long one request holds the event loop, with the worst requests that the broker accepts.
+
+A generator builds, for each API in its last version, requests that spend the API's whole limit of elements on
+one array: with names that exist, with names that do not, and with long names. The requests go to an embedded
+cluster (broker, controller and group coordinator on one event loop). The test measures the CPU time of each
+iteration of this loop, so that a busy machine does not fail it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from brokerlab.raw_client import ConnectionClosedError, RawClient, frame
+from tidelog.broker.handlers import SERVED_APIS
+from tidelog.cli.embedded import EmbeddedCluster
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.headers import encode_request_header
+from tidelog.wire.request_limits import max_elements
+from tidelog.wire.schema import Message, Struct
+
+MAX_HOLD_MS: Final = 50
+PARTITIONS: Final = 100
+TOPIC: Final = "events"
+ANSWER_TIMEOUT_S: Final = 60
+ATTEMPTS: Final = 3
+"""A request is repeated if it held the loop for long, because the garbage collector may have run."""
+LONG: Final = 200
+"""The length of long names. The largest request of an API other than Produce has 8 MiB."""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+class MeasuredLoop(asyncio.SelectorEventLoop):
+    """An event loop that remembers its longest iteration, in seconds of CPU time."""
+
+    longest_s = 0.0
+
+    def _run_once(self) -> None:
+        began = time.thread_time()
+        super()._run_once()  # type: ignore[misc]
+        self.longest_s = max(self.longest_s, time.thread_time() - began)
+
+
+class Names:
+    """The names and ids in a request: known ones, unknown ones, or long ones."""
+
+    def __init__(self, mode: str, topic_id: uuid.UUID) -> None:
+        self.mode = mode
+        self._topic_id = topic_id
+        self._count = 0
+
+    def text(self) -> str:
+        self._count += 1
+        if self.mode == "known":
+            return TOPIC
+        return f"{'x' * LONG if self.mode == 'long' else 'x'}{self._count}"
+
+    def identity(self) -> uuid.UUID:
+        self._count += 1
+        return self._topic_id if self.mode == "known" else uuid.UUID(int=self._count)
+
+
+def array_paths(kind: type[Struct], version: int) -> Iterator[tuple[str, ...]]:
+    """Yields the path of each array of a struct, at any depth."""
+    for field in kind.FIELDS:
+        if not field.is_in(version):
+            continue
+        inner = field.kind[0] if isinstance(field.kind, tuple) else field.kind
+        if isinstance(field.kind, tuple):
+            yield (field.name,)
+        if not isinstance(inner, str):
+            for path in array_paths(inner, version):
+                yield (field.name, *path)
+
+
+def build(kind: type[Struct], version: int, path: tuple[str, ...], count: int, names: Names) -> Any:
+    """Returns a struct with `count` elements in the array at `path`, and one in the arrays around it."""
+    values: dict[str, Any] = {}
+    for field in kind.FIELDS:
+        if not field.is_in(version):
+            continue
+        is_on_path = bool(path) and field.name == path[0]
+        if isinstance(field.kind, tuple):
+            size = 0 if not is_on_path else count if len(path) == 1 else 1
+            values[field.name] = [
+                value(field.kind[0], version, path[1:] if is_on_path else (), count, names, n)
+                for n in range(size)
+            ]
+        elif not field.is_nullable_in(version) or is_on_path or field.kind == "string":
+            default = getattr(kind(), field.name)
+            if field.kind in ("string", "uuid") or not isinstance(field.kind, str):
+                values[field.name] = value(
+                    field.kind, version, path[1:] if is_on_path else (), count, names, 0
+                )
+            else:
+                values[field.name] = NUMBERS.get(field.name, default)
+    return kind(**values)
+
+
+NUMBERS: Final = {
+    "timeout_ms": 1_000,
+    "replica_id": -1,
+    "session_epoch": -1,
+    "session_timeout_ms": 30_000,
+    "rebalance_timeout_ms": 30_000,
+    "generation_id": -1,
+    "acks": 1,
+    "include_topic_authorized_operations": True,
+    "include_authorized_operations": True,
+    "include_synonyms": True,
+    "include_documentation": True,
+    "resource_type": 2,
+    "validate_only": True,
+}
+
+
+def value(kind: Any, version: int, path: tuple[str, ...], count: int, names: Names, number: int) -> Any:
+    if not isinstance(kind, str):
+        return build(kind, version, path, count, names)
+    if kind == "string":
+        return names.text()
+    if kind == "uuid":
+        return names.identity()
+    if kind in ("bytes", "records"):
+        return b""
+    return number % 100 if kind == "int8" else bool(number) if kind == "bool" else number
+
+
+def requests(api_key: int, version: int, topic_id: uuid.UUID) -> Iterator[tuple[str, bytes]]:
+    """Yields a description and the body of each request."""
+    message: type[Message] = codec.request_class(api_key)
+    limit = max_elements(api_key)
+    for path in [*array_paths(message, version), ()]:
+        for mode in ("known", "unknown", "long"):
+            names = Names(mode, topic_id)
+            made = build(message, version, path, limit - max(len(path) - 1, 0), names)
+            body = b"".join(bytes(c) for c in codec.request_encoder(api_key, version)(made))
+            yield f"{'.'.join(path) or 'empty'} {mode}", body
+
+
+def ask(address: str, api_key: int, version: int, body: bytes) -> str:
+    with RawClient(address, ANSWER_TIMEOUT_S) as client:
+        header = encode_request_header(api_key, version, 1, "attacker")
+        try:
+            client.send_bytes(frame(header + body))
+            return f"{len(client.read_frame())} bytes"
+        except (ConnectionClosedError, BrokenPipeError, ConnectionResetError):
+            return "closed"
+
+
+def attack(address: str, loop: MeasuredLoop) -> dict[str, tuple[float, str, str]]:
+    """Returns the longest hold in ms of each API, with its request and the outcome."""
+    with RawClient(address, ANSWER_TIMEOUT_S) as client:
+        topic = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1}
+        client.call("create_topics", 7, topics=[{**topic, "assignments": [], "configs": []}], timeout=10_000)
+        wanted = {"topic_id": uuid.UUID(int=0), "name": TOPIC}
+        answer = client.call("metadata", 12, topics=[wanted], include_topic_authorized_operations=False)
+        topic_id = answer.topics[0].topic_id
+        for key_type in (0, 1):
+            client.call("find_coordinator", 4, key_type=key_type, coordinator_keys=[TOPIC])
+    time.sleep(2)  # the coordinator loads its shards
+    found = {}
+    for api_key, served in SERVED_APIS.items():
+        version = served.max_version
+        ask(
+            address, api_key, version, list(requests(api_key, version, topic_id))[-1][1]
+        )  # compiles the codec
+        worst = (0.0, "", "")
+        for title, body in requests(api_key, version, topic_id):
+            held_ms = []
+            while len(held_ms) < ATTEMPTS and min(held_ms, default=MAX_HOLD_MS) > MAX_HOLD_MS / 2:
+                time.sleep(0.02)
+                loop.longest_s = 0.0
+                outcome = ask(address, api_key, version, body)
+                time.sleep(0.02)
+                held_ms.append(loop.longest_s * 1000)
+            worst = max(worst, (min(held_ms), title, f"{len(body)} -> {outcome}"))
+        found[ApiKey(api_key).name_in_kafka] = worst
+    return found
+
+
+def test_no_request_holds_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = BrokerSettings.parse(
+        {
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(tmp_path),
+            "offsets.topic.replication.factor": "1",
+            "offsets.topic.num.partitions": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "transaction.state.log.num.partitions": "1",
+            "auto.create.topics.enable": "false",
+        }
+    )
+
+    async def run() -> dict[str, tuple[float, str, str]]:
+        cluster = await EmbeddedCluster.start(settings, tmp_path)
+        gc.freeze()  # as the broker's process does
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, MeasuredLoop)
+        try:
+            return await asyncio.to_thread(attack, cluster.address, loop)
+        finally:
+            await cluster.stop()
+
+    with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
+        found = runner.run(run())
+    with capsys.disabled():
+        for api, (hold_ms, title, outcome) in sorted(found.items(), key=lambda row: -row[1][0]):
+            print(f"{hold_ms:8.1f} ms  {api:32} {title:40} {outcome}")
+    slow = {api: row for api, row in found.items() if row[0] > MAX_HOLD_MS}
+    assert not slow
