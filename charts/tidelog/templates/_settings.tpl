@@ -90,7 +90,7 @@ shorter than the node's, so that the process itself reports unfinished work.
 {{- end -}}
 {{- end -}}
 
-{{/* Entries of `volumes:` (dict "root" $ "component" "broker") and `volumeMounts:` that all services have. */}}
+{{/* Entries of `volumes:` (dict "root" $ "component" "broker" "id" 0) and `volumeMounts:` that all services have. */}}
 {{- define "tidelog.serviceVolumes" -}}
 - name: config
   configMap:

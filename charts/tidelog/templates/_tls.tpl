@@ -5,15 +5,15 @@
 {{- end -}}
 
 {{/*
-Secrets with ca.crt, tls.crt and tls.key for the services of one kind (dict "root" $ "component" "broker"), for etcd's
-members and for etcd's clients.
+Secrets with ca.crt, tls.crt and tls.key for a broker (dict "root" $ "component" "broker" "id" 0), for the services of
+another kind (dict "root" $ "component" "controller"), for etcd's members and for etcd's clients.
 */}}
 {{- define "tidelog.tls.serviceSecretName" -}}
 {{- $own := dict "broker" "brokers" "controller" "controllers" "group-coordinator" "groupCoordinators" -}}
 {{- if eq .root.Values.tls.mode "secret" -}}
 {{- get .root.Values.tls.secret (get $own .component) | default .root.Values.tls.secret.services -}}
 {{- else -}}
-{{- include "tidelog.fullname" .root }}-{{ .component }}-tls
+{{- include "tidelog.fullname" .root }}-{{ .component }}{{ if hasKey . "id" }}-{{ .id }}{{ end }}-tls
 {{- end -}}
 {{- end -}}
 {{- define "tidelog.tls.etcdServerSecretName" -}}
@@ -24,13 +24,17 @@ members and for etcd's clients.
 {{- end -}}
 
 {{/*
-Names in the certificate of the services of one kind, comma-separated. A service that connects to a pod's address checks
+Names in the certificate of a broker or of the services of another kind, comma-separated. A service that connects to a pod's address checks
 the second name, such as `broker.tidelog`: the certificate must come from this release's authority, and its holder may run
-anywhere. A service that is called checks the caller's name in the same way.
+anywhere. A service that is called checks the caller's name in the same way. With a name such as `broker-0.tidelog`, a
+broker can speak only for itself.
 */}}
 {{- define "tidelog.tls.serviceDnsNames" -}}
 {{- $svc := printf "%s.svc.%s" .root.Release.Namespace .root.Values.clusterDomain -}}
 {{- $names := list "tidelog" (printf "%s.tidelog" .component) (include "tidelog.fullname" .root) "localhost" -}}
+{{- if hasKey . "id" -}}
+{{- $names = append $names (printf "%s-%d.tidelog" .component (int .id)) -}}
+{{- end -}}
 {{- $names = append $names (printf "*.%s" $svc) -}}
 {{- $names = append $names (printf "*.%s.svc" .root.Release.Namespace) -}}
 {{- $names = append $names (printf "*.%s" .root.Release.Namespace) -}}
@@ -41,8 +45,11 @@ anywhere. A service that is called checks the caller's name in the same way.
 {{/* The certificates of this release, as `certificates:` with the name of the Secret, common name and DNS names of each. */}}
 {{- define "tidelog.tls.certificates" -}}
 certificates:
-{{- range $component := list "broker" "controller" "group-coordinator" }}
-{{- $part := dict "root" $ "component" $component }}
+{{- $parts := list (dict "root" $ "component" "controller") (dict "root" $ "component" "group-coordinator") }}
+{{- range $index := until (int .Values.brokers.replicas) }}
+{{- $parts = append $parts (dict "root" $ "component" "broker" "id" (add $index (int $.Values.brokers.firstId))) }}
+{{- end }}
+{{- range $part := $parts }}
   - {name: {{ include "tidelog.tls.serviceSecretName" $part }}, cn: tidelog, dns: {{ include "tidelog.tls.serviceDnsNames" $part | quote }}}
 {{- end }}
 {{- if .Values.etcd.bundled }}
@@ -64,7 +71,7 @@ wildcard matches) or by each name.
 {{- join "," (append $names "localhost") -}}
 {{- end -}}
 
-{{/* Entries of `env:`, `volumes:` (dict "root" $ "component" "broker") and `volumeMounts:` (/etc/tidelog/tls). */}}
+{{/* Entries of `env:`, `volumes:` (dict "root" $ "component" "broker" "id" 0) and `volumeMounts:` (/etc/tidelog/tls). */}}
 {{- define "tidelog.tls.env" -}}
 {{- if include "tidelog.tls.enabled" . -}}
 - name: TIDELOG_RPC_TLS_CA_FILE
