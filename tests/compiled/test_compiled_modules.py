@@ -48,6 +48,23 @@ def test_every_listed_module_exists() -> None:
     assert set() == COMPILED - modules().keys()
 
 
+def test_no_compiled_named_tuple_has_a_memoryview() -> None:
+    """Importing such a module fails with KeyError: 'memoryview', and no unit test imports compiled code."""
+    found = [
+        f"{name}.{node.name}"
+        for name, tree in modules().items()
+        if name in COMPILED
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and "NamedTuple" in map(ast.unparse, node.bases)
+        if any(
+            "memoryview" in ast.unparse(part.annotation)
+            for part in node.body
+            if isinstance(part, ast.AnnAssign)
+        )
+    ]
+    assert found == []
+
+
 def test_no_interpreted_class_derives_from_a_compiled_class() -> None:
     """mypyc rejects such a class, but only when the first object is created."""
     derived = []

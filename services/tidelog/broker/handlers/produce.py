@@ -21,7 +21,7 @@ import asyncio
 import struct
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from typing import ClassVar, Final, NamedTuple, TypeAlias
+from typing import ClassVar, Final, TypeAlias
 from uuid import UUID
 
 from tidelog.broker.authorization.authorizer import Authorizer
@@ -206,13 +206,21 @@ def decoder(version: int) -> Decode:
 # -- every request
 
 
-class LongWalk(NamedTuple):
-    """A batch that is appended after a thread has walked over its records."""
+class LongWalk:
+    """A batch that is appended after a thread has walked over its records.
 
-    replica: Replica
-    records: memoryview
-    guard: int
-    answer: PartitionProduceResponse
+    It is no NamedTuple, because mypyc cannot compile one with a memoryview.
+    """
+
+    __slots__ = ("answer", "guard", "records", "replica")
+
+    def __init__(
+        self, replica: Replica, records: memoryview, guard: int, answer: PartitionProduceResponse
+    ) -> None:
+        self.replica = replica
+        self.records = records
+        self.guard = guard
+        self.answer = answer
 
 
 class ProduceHandler:
@@ -481,7 +489,7 @@ class Produce:
 
     async def _append_walked(self, walk: LongWalk) -> None:
         """Walks over the records of a batch in a thread, and appends the batch."""
-        replica, records, guard, answer = walk
+        replica, records, guard, answer = walk.replica, walk.records, walk.guard, walk.answer
         handler, version = self._handler, self._context.api_version
         loop = self._context.connection.loop
         try:
