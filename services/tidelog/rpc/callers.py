@@ -112,17 +112,17 @@ def check_speaks_for(role: ServiceRole, service_id: int) -> None:
         )
 
 
-# The types of requests and responses differ from method to method, hence Any.
-_Context = grpc.aio.ServicerContext
-_Handler = grpc.RpcMethodHandler
-
-
 class CallerCheck(grpc.aio.ServerInterceptor):
-    """Refuses calls with PERMISSION_DENIED unless the caller's certificate has a permitted role."""
+    """Refuses calls with PERMISSION_DENIED unless the caller's certificate has a permitted role.
+
+    The types of requests and responses differ from method to method, hence Any.
+    """
 
     def __init__(self, permitted: PermittedCallers, server_name: str) -> None:
         self._permitted = permitted
         self._server_name = server_name
+        self._checked: dict[str, tuple[Any, Any]] = {}
+        """For each method, the service's handler and the one that checks the caller first."""
 
     async def intercept_service(
         self,
@@ -133,19 +133,17 @@ class CallerCheck(grpc.aio.ServerInterceptor):
         if handler is None:
             return None  # gRPC answers UNIMPLEMENTED
         method = details.method
-        roles = self._permitted.get(method, frozenset())
+        known = self._checked.get(method)
+        if known is None or known[0] is not handler:
+            # Only methods that the server has reach this line, so the dictionary does not grow further.
+            known = self._checked[method] = (handler, self._with_check(method, handler))
+        return known[1]
+
+    def _with_check(self, method: str, handler: Any) -> Any:
+        """Returns a handler that checks the caller and then calls `handler`."""
         inner = handler.unary_unary or handler.stream_stream
         assert inner is not None, f"{method} has a kind of stream that no service uses"
-
-        async def admit(context: Any) -> None:
-            caller = caller_named(_names_of(context), self._server_name)
-            if not roles & caller.roles:
-                _log.warning("a call is refused", method=method, caller=str(caller), peer=context.peer())
-                await context.abort(
-                    grpc.StatusCode.PERMISSION_DENIED, f"{caller} is not permitted to call {method}"
-                )
-            _caller.set(caller)
-
+        admit = self._admission(method)
         serialization = handler.request_deserializer, handler.response_serializer
         if handler.unary_unary is not None:
 
@@ -168,6 +166,20 @@ class CallerCheck(grpc.aio.ServerInterceptor):
                 yield answer
 
         return grpc.stream_stream_rpc_method_handler(cast("Any", answers), *serialization)
+
+    def _admission(self, method: str) -> Callable[[Any], Awaitable[None]]:
+        roles = self._permitted.get(method, frozenset())
+
+        async def admit(context: Any) -> None:
+            caller = caller_named(_names_of(context), self._server_name)
+            if not roles & caller.roles:
+                _log.warning("a call is refused", method=method, caller=str(caller), peer=context.peer())
+                await context.abort(
+                    grpc.StatusCode.PERMISSION_DENIED, f"{caller} is not permitted to call {method}"
+                )
+            _caller.set(caller)
+
+        return admit
 
 
 def _names_of(context: Any) -> list[str]:
