@@ -276,7 +276,14 @@ class SimLeaderConnection:
 
 
 async def open_connection(
-    endpoint: Any, pool: Any, *, client_id: str, receive_buffer_bytes: int, timeout_ms: int, on_lost: Any
+    endpoint: Any,
+    pool: Any,
+    *,
+    client_id: str,
+    receive_buffer_bytes: int,
+    timeout_ms: int,
+    on_lost: Any,
+    tls: None = None,
 ) -> SimLeaderConnection:
     """Replaces `leader_connection.open_connection`. Raises ConnectionLostError."""
     source = PROCESS.get()

@@ -88,6 +88,23 @@ def server_context(plan: TlsPlan) -> ssl.SSLContext:
     return context
 
 
+def client_context(plan: TlsPlan) -> ssl.SSLContext:
+    """Returns the context with which this broker connects to other brokers' listener of the same name. Their
+    certificates must be signed by an authority of the truststore and name the address. Raises TlsFileError.
+    """
+    if not (plan.truststore_location or plan.truststore_certificates):
+        raise TlsFileError(
+            "ssl.truststore.location: brokers use TLS among themselves, so this must name a file with the "
+            "certificates of the authority that signs the brokers' certificates"
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = min(_VERSIONS[version] for version in plan.versions)
+    context.maximum_version = max(_VERSIONS[version] for version in plan.versions)
+    _load_identity(context, plan)
+    _load_authorities(context, plan)
+    return context
+
+
 def _load_identity(context: ssl.SSLContext, plan: TlsPlan) -> None:
     password = plan.key_password
     if plan.keystore_location is None:
@@ -215,6 +232,42 @@ def distinguished_name(certificate: dict[str, Any]) -> str:  # Any: the type tha
         for attributes in reversed(certificate.get("subject", ()))
     ]
     return ",".join(names)
+
+
+async def shake_hands(
+    loop: asyncio.AbstractEventLoop, connection: ssl.SSLSocket, threads: Executor | None
+) -> None:
+    """Completes the handshake of a non-blocking socket. The cryptography runs in `threads`. Raises
+    OSError.
+    """
+    fileno = connection.fileno()
+    while True:
+        try:
+            await loop.run_in_executor(threads, connection.do_handshake)
+            return
+        except ssl.SSLWantReadError:
+            await _ready(loop, fileno, loop.add_reader, loop.remove_reader)
+        except ssl.SSLWantWriteError:
+            await _ready(loop, fileno, loop.add_writer, loop.remove_writer)
+
+
+async def _ready(
+    loop: asyncio.AbstractEventLoop,
+    fileno: int,
+    add: Callable[..., None],
+    remove: Callable[[int], object],
+) -> None:
+    ready: asyncio.Future[None] = loop.create_future()
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    add(fileno, wake)
+    try:
+        await ready
+    finally:
+        remove(fileno)
 
 
 class TlsTransport(asyncio.Transport):
@@ -392,7 +445,7 @@ class TlsAcceptor:
             )
             assert isinstance(encrypted, ssl.SSLSocket)
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                await self._shake_hands(encrypted)
+                await shake_hands(self._loop, encrypted, self._handshakes)
         except (OSError, TimeoutError) as error:
             reason = getattr(error, "reason", None) or str(error) or "it took too long"
             _log.info("a TLS handshake failed", peer=f"{peername[0]}:{peername[1]}", reason=reason)
@@ -405,27 +458,3 @@ class TlsAcceptor:
         if self._is_authenticating:
             connection.principal = self._certificates.principal(encrypted) or connection.principal
         TlsTransport(self._loop, encrypted, peername).begin(connection)
-
-    async def _shake_hands(self, connection: ssl.SSLSocket) -> None:
-        fileno = connection.fileno()
-        while True:
-            try:
-                await self._loop.run_in_executor(self._handshakes, connection.do_handshake)
-                return
-            except ssl.SSLWantReadError:
-                await self._ready(fileno, self._loop.add_reader, self._loop.remove_reader)
-            except ssl.SSLWantWriteError:
-                await self._ready(fileno, self._loop.add_writer, self._loop.remove_writer)
-
-    async def _ready(self, fileno: int, add: Callable[..., None], remove: Callable[[int], object]) -> None:
-        ready: asyncio.Future[None] = self._loop.create_future()
-
-        def wake() -> None:
-            if not ready.done():
-                ready.set_result(None)
-
-        add(fileno, wake)
-        try:
-            await ready
-        finally:
-            remove(fileno)

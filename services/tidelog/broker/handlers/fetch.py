@@ -98,6 +98,7 @@ class FetchHandler:
         "clock",
         "followers",
         "hosted",
+        "inter_broker_listener_name",
         "metadata",
         "sessions",
         "settings",
@@ -126,6 +127,10 @@ class FetchHandler:
         self.telemetry = telemetry
         self.clock = clock
         self.followers = followers
+        self.inter_broker_listener_name = settings.broker.listener_plan().inter_broker_listener_name
+        """Followers fetch over this listener only. Otherwise a client could report positions that no replica
+        has reached, and acknowledge records that are not replicated.
+        """
 
     def handle(self, request: FetchRequest | FollowerRequest, context: RequestContext) -> Answer:
         if isinstance(request, FollowerRequest):
@@ -148,8 +153,9 @@ class FetchHandler:
 
     def _handle_follower(self, request: FollowerRequest, context: RequestContext) -> Answer:
         authorizer = self.authorizer
-        if authorizer is not None and not authorizer.may(
-            context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER
+        if context.listener_name != self.inter_broker_listener_name or (
+            authorizer is not None
+            and not authorizer.may(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
         ):
             return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, session_id=NO_SESSION)
         return self.followers.handle(request, context)

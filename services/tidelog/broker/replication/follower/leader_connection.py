@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
@@ -17,8 +18,9 @@ from typing import Any, Final, cast
 
 import structlog
 
-from tidelog.broker.socket_io import BufferPool, FrameReader, InvalidFrameSizeError, Outbox
+from tidelog.broker.socket_io import BufferPool, FrameReader, InvalidFrameSizeError, Outbox, TlsOutbox
 from tidelog.broker.socket_protocol import SocketProtocol
+from tidelog.broker.tls import TlsTransport, shake_hands
 from tidelog.model.brokers import Endpoint
 from tidelog.wire.codec import MalformedMessageError, request_encoder, response_decoder
 from tidelog.wire.headers import decode_response_header, encode_request_header
@@ -35,7 +37,6 @@ MAX_IN_FLIGHT_REQUESTS: Final = 5
 MAX_RESPONSE_BYTES: Final = 2**31 - 1
 """A response holds at least one batch of each partition that has records, whatever limits were requested."""
 
-_PROTOCOLS: Final = ("PLAINTEXT", "SASL_PLAINTEXT")
 _BEGIN = struct.Struct(">i4si")  # size, API key and version, correlation id
 
 # `Any`: a question's request and response are messages of one API, and each question has its own types. The
@@ -181,8 +182,12 @@ class LeaderConnection:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        fileno = transport.get_extra_info("socket").fileno()
-        self._outbox = Outbox(self._loop, fileno, self._on_drained, self._on_send_error)
+        tls = transport.get_extra_info("ssl_object")
+        if tls is None:
+            fileno = transport.get_extra_info("socket").fileno()
+            self._outbox = Outbox(self._loop, fileno, self._on_drained, self._on_send_error)
+        else:
+            self._outbox = TlsOutbox(self._loop, tls, self._on_drained, self._on_send_error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lose("the leader closed the connection" if exc is None else f"the connection broke: {exc}")
@@ -252,29 +257,44 @@ async def open_connection(
     receive_buffer_bytes: int,
     timeout_ms: int,
     on_lost: OnLost,
+    tls: ssl.SSLContext | None = None,
 ) -> LeaderConnection:
     """Connects to a broker's inter-broker listener. `receive_buffer_bytes` is SO_RCVBUF; -1 means the
-    system's default.
+    system's default. The connection uses TLS if `tls` is given.
 
     Raises ConnectionLostError.
     """
     loop = asyncio.get_running_loop()
     timeout_ms = min(timeout_ms, CONNECT_TIMEOUT_MS)
-    if endpoint.security_protocol not in _PROTOCOLS:
-        raise ConnectionLostError(
-            f"brokers cannot connect to each other over {endpoint.security_protocol} yet, "
-            f"only over {' and '.join(_PROTOCOLS)}"
-        )
     try:
         async with asyncio.timeout(timeout_ms / 1000):
             connected = await _connect(loop, endpoint, receive_buffer_bytes)
             connection = LeaderConnection(loop, pool, client_id, on_lost)
-            await loop.create_connection(lambda: SocketProtocol(connection), sock=connected)
+            if tls is None:
+                await loop.create_connection(lambda: SocketProtocol(connection), sock=connected)
+            else:
+                await _begin_tls(loop, connected, connection, tls, endpoint)
     except TimeoutError as error:
         raise ConnectionLostError(f"{endpoint.host}:{endpoint.port} did not answer in time") from error
     except OSError as error:
         raise ConnectionLostError(f"{endpoint.host}:{endpoint.port}: {error}") from error
     return connection
+
+
+async def _begin_tls(
+    loop: asyncio.AbstractEventLoop,
+    connected: socket.socket,
+    connection: LeaderConnection,
+    tls: ssl.SSLContext,
+    endpoint: Endpoint,
+) -> None:
+    encrypted = tls.wrap_socket(connected, server_hostname=endpoint.host, do_handshake_on_connect=False)
+    try:
+        await shake_hands(loop, encrypted, None)
+    except BaseException:
+        encrypted.close()
+        raise
+    TlsTransport(loop, encrypted, (endpoint.host, endpoint.port)).begin(connection)
 
 
 async def _connect(

@@ -12,6 +12,7 @@ Runs on the event loop, in the callbacks of the connection. Source: Kafka's `Abs
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol, cast
@@ -49,12 +50,14 @@ from tidelog.broker.replication.follower.leader_fetch_session import LeaderFetch
 from tidelog.broker.replication.follower.leader_login import keep_logged_in, log_in
 from tidelog.broker.replication.follower.leader_questions import LeaderQuestions
 from tidelog.broker.socket_io import BufferPool
+from tidelog.broker.tls import TlsFileError, client_context
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader
 from tidelog.settings.sasl_settings import inter_broker_login
 from tidelog.settings.setting import SettingError
+from tidelog.settings.tls_settings import plan_tls
 from tidelog.wire.api_keys import ApiKey
 
 FETCH: Final = Question(ApiKey.FETCH, FETCH_VERSION, encode_request, decode_answer)
@@ -190,10 +193,22 @@ class LeaderFetcher:
             receive_buffer_bytes=settings.replica_socket_receive_buffer_bytes,
             timeout_ms=settings.replica_socket_timeout_ms,
             on_lost=on_lost,
+            tls=self._tls_to(endpoint),
         )
         if endpoint.security_protocol.startswith("SASL_"):
             await self._log_in(connection, endpoint)
         return connection
+
+    def _tls_to(self, endpoint: Endpoint) -> ssl.SSLContext | None:
+        """Raises ConnectionLostError if the certificates cannot be used."""
+        if not endpoint.security_protocol.endswith("SSL"):
+            return None
+        try:
+            return client_context(
+                plan_tls(endpoint.listener_name, self._context.settings.broker.listener_value)
+            )
+        except (SettingError, TlsFileError) as error:
+            raise ConnectionLostError(str(error)) from error
 
     async def _log_in(self, connection: LeaderConnection, endpoint: Endpoint) -> None:
         """Authenticates a new connection, and again before its session ends. Raises ConnectionLostError."""
