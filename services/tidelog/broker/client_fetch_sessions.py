@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 MIN_EVICTION_MS: Final = 120_000
 """A session that was used within this time is evicted only in favor of a larger one."""
 UNKNOWN_OFFSET: Final = -1
+DEFAULT_MAX_PARTITIONS: Final = 200_000
+"""The default of `tidelog.max.fetch.session.partitions`. A partition takes 250 bytes."""
 
 
 class ClientPartitionKey(NamedTuple):
@@ -121,22 +123,31 @@ class FetchPlan(NamedTuple):
 
 
 class ClientFetchSessions:
-    """At most `slots` sessions (`max.incremental.fetch.session.cache.slots`). If no slot is free, a client is
-    served without a session.
+    """At most `slots` sessions (`max.incremental.fetch.session.cache.slots`) with `max_partitions` in all. If
+    no slot is free, a client is served without a session.
+
+    A session admits only partitions for which `is_known` is true. A client that asks for another one is
+    served without a session, or its session ends and it begins again. Deviation: Kafka's sessions have any
+    number of partitions, whether they exist or not.
     """
 
-    def __init__(self, slots: int, new_session_id: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        slots: int,
+        new_session_id: Callable[[], int],
+        max_partitions: int = DEFAULT_MAX_PARTITIONS,
+        is_known: Callable[[ClientPartitionKey], bool] | None = None,
+    ) -> None:
         self._slots = slots
         self._new_session_id = new_session_id
+        self._max_partitions = max_partitions
+        self._is_known = is_known
         self._sessions: dict[int, ClientFetchSession] = {}  # least recently used first
+        self.partition_count = 0
         self.evicted_total = 0
 
     def __len__(self) -> int:
         return len(self._sessions)
-
-    @property
-    def partition_count(self) -> int:
-        return sum(len(session.partitions) for session in tuple(self._sessions.values()))
 
     def plan(self, request: FetchRequest, api_version: int, now_ms: WallMs) -> FetchPlan:
         """Returns the plan of a request.
@@ -146,7 +157,7 @@ class ClientFetchSessions:
         """
         uses_topic_ids = api_version >= FIRST_VERSION_WITH_TOPIC_IDS
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._sessions.pop(request.session_id, None)
+            self._remove(request.session_id)
             partitions = {part.key: part for part in _wanted(request, uses_topic_ids)}
             session = None
             if request.session_epoch == INITIAL_EPOCH and partitions:
@@ -162,9 +173,14 @@ class ClientFetchSessions:
             raise KafkaError(ErrorCode.INVALID_FETCH_SESSION_EPOCH)
         if session.uses_topic_ids != uses_topic_ids:
             raise KafkaError(ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR)
+        count_before = len(session.partitions)
         for wanted in _wanted(request, uses_topic_ids):
             known = session.partitions.get(wanted.key)
             if known is None:
+                if not self._may_admit(wanted.key):
+                    self.partition_count += len(session.partitions) - count_before
+                    self._remove(session.session_id)
+                    raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
                 session.partitions[wanted.key] = wanted
             else:
                 known.fetch_offset = wanted.fetch_offset
@@ -173,7 +189,11 @@ class ClientFetchSessions:
                 known.last_fetched_epoch = wanted.last_fetched_epoch
         for key in _forgotten(request.forgotten_topics_data, uses_topic_ids):
             session.partitions.pop(key, None)
+        self.partition_count += len(session.partitions) - count_before
         del self._sessions[session.session_id]
+        if self.partition_count > self._max_partitions:
+            self.partition_count -= len(session.partitions)
+            raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
         if not session.partitions:
             return FetchPlan([], None, is_incremental=True)
         self._sessions[session.session_id] = session
@@ -184,14 +204,27 @@ class ClientFetchSessions:
     def _try_create(
         self, partitions: dict[ClientPartitionKey, ClientFetchPosition], uses_topic_ids: bool, now_ms: WallMs
     ) -> ClientFetchSession | None:
-        if len(self._sessions) >= self._slots and not self._evict_for(len(partitions), now_ms):
+        size = len(partitions)
+        if size > self._max_partitions or not all(map(self._may_admit, partitions)):
             return None
+        while len(self._sessions) >= self._slots or self.partition_count + size > self._max_partitions:
+            if not self._evict_for(size, now_ms):
+                return None
         session_id = self._new_session_id()
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._new_session_id()
         session = ClientFetchSession(session_id, partitions, uses_topic_ids, now_ms)
         self._sessions[session_id] = session
+        self.partition_count += size
         return session
+
+    def _may_admit(self, key: ClientPartitionKey) -> bool:
+        return self._is_known is None or self._is_known(key)
+
+    def _remove(self, session_id: int) -> None:
+        session = self._sessions.pop(session_id, None)
+        if session is not None:
+            self.partition_count -= len(session.partitions)
 
     def _evict_for(self, size: int, now_ms: WallMs) -> bool:
         """Evicts the least recently used session if it is stale, else the smallest one that is old and
@@ -201,7 +234,7 @@ class ClientFetchSessions:
             return False
         oldest = next(iter(self._sessions.values()))
         if now_ms - oldest.last_used_ms > MIN_EVICTION_MS:
-            del self._sessions[oldest.session_id]
+            self._remove(oldest.session_id)
             self.evicted_total += 1
             return True
         evictable = [
@@ -212,7 +245,7 @@ class ClientFetchSessions:
         if not evictable:
             return False
         smallest = min(evictable, key=lambda session: len(session.partitions))
-        del self._sessions[smallest.session_id]
+        self._remove(smallest.session_id)
         self.evicted_total += 1
         return True
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import structlog
 
 from tidelog.broker.authentication import Authenticator
-from tidelog.broker.client_fetch_sessions import ClientFetchSessions
+from tidelog.broker.client_fetch_sessions import ClientFetchSessions, ClientPartitionKey
 from tidelog.broker.commands import CommandReceiver
 from tidelog.broker.controller_connection import ControllerConnection
 from tidelog.broker.coordination.coordination import Coordination
@@ -131,7 +131,10 @@ class BrokerParts:
         self.record_walks = ThreadPoolExecutor(RECORD_WALK_THREADS, "record-walk")
         self.controller_connection = ControllerConnection(controller, self.identity)
         self.fetch_sessions = ClientFetchSessions(
-            settings.max_incremental_fetch_session_cache_slots, lambda: random_source.randrange(1, 2**31)
+            settings.max_incremental_fetch_session_cache_slots,
+            lambda: random_source.randrange(1, 2**31),
+            settings.tidelog_max_fetch_session_partitions,
+            self._is_hosted,
         )
         self.follower_fetch_sessions = FollowerFetchSessions(
             lambda: random_source.randrange(1, 2**31), self.metadata.topic_names
@@ -180,6 +183,10 @@ class BrokerParts:
         self.housekeeping = Housekeeping(
             self.current_settings, self.hosted, log_directory, self.log_cleaner, clock
         )
+
+    def _is_hosted(self, key: ClientPartitionKey) -> bool:
+        topic = key.topic or self.metadata.topic_names.get(key.topic_id, "")
+        return TopicPartition(topic, key.partition) in self.hosted.replicas
 
 
 class BrokerServer:

@@ -570,6 +570,8 @@ def rules_from(settings: BrokerSettings, broker_configs: Mapping[str, Mapping[st
         settings=BrokerSettingRules(effective),
         num_partitions=settings.num_partitions,
         default_replication_factor=settings.default_replication_factor,
+        tidelog_max_partitions=settings.tidelog_max_partitions,
+        tidelog_max_partitions_per_broker=settings.tidelog_max_partitions_per_broker,
         delete_topic_enable=settings.delete_topic_enable,
         auto_leader_rebalance_enable=settings.auto_leader_rebalance_enable,
         leader_imbalance_per_broker_percentage=settings.leader_imbalance_per_broker_percentage,

@@ -78,6 +78,20 @@ class LogSettings:
     default_replication_factor: int = integer(
         1, MEDIUM, "Number of replicas of a new topic's partitions if the request does not give it."
     )
+    tidelog_max_partitions: int = integer(
+        200_000,
+        LOW,
+        "Maximum number of partitions in the cluster. Requests that would create more are refused with "
+        "POLICY_VIOLATION.",
+        at_least(1),
+    )
+    tidelog_max_partitions_per_broker: int = integer(
+        20_000,
+        LOW,
+        "Maximum number of partitions on one broker, leaders and followers. Requests that would create more "
+        "are refused with POLICY_VIOLATION; reassignments are not.",
+        at_least(1),
+    )
     min_insync_replicas: int = integer(
         1,
         HIGH,

@@ -146,6 +146,13 @@ class NetworkSettings(CoordinatorSettings):
     max_incremental_fetch_session_cache_slots: int = integer(
         1_000, MEDIUM, "Maximum number of incremental fetch sessions.", at_least(0)
     )
+    tidelog_max_fetch_session_partitions: int = integer(
+        200_000,
+        LOW,
+        "Maximum number of partitions in all incremental fetch sessions of clients together. Above it, "
+        "clients are served without sessions.",
+        at_least(0),
+    )
     replica_selector_class: str | None = optional_string(
         MEDIUM,
         "Rule by which a consumer's preferred read replica is selected (KIP-392). If not set, "

@@ -71,6 +71,31 @@ def test_configs_of_a_topic_are_stored(core: MakeCore) -> None:
     assert result.error_code == 0
 
 
+def test_the_partitions_of_a_cluster_are_limited(core: MakeCore) -> None:
+    cluster = core([1, 2], **{"tidelog.max.partitions": "5"})
+    results = _create(
+        cluster, CreatableTopic("a", 3, 1), CreatableTopic("b", 3, 1), CreatableTopic("c", 2, 1)
+    )
+    assert [result.error_code for result in results] == [0, ErrorCode.POLICY_VIOLATION, 0]
+    assert (
+        results[1].error_message == "The cluster would have more than 5 partitions (tidelog.max.partitions)."
+    )
+    grow = CreatePartitionsRequest([CreatePartitionsTopic("a", 4, None)])
+    (refused,) = cluster.request(create_partitions, grow, 3).results
+    assert refused.error_code == ErrorCode.POLICY_VIOLATION
+
+
+def test_the_partitions_of_a_broker_are_limited(core: MakeCore) -> None:
+    cluster = core([1, 2], **{"tidelog.max.partitions.per.broker": "3"})
+    on_broker_1 = CreatableTopic("a", -1, -1, _assigned([1], [1], [1]))
+    assert [result.error_code for result in _create(cluster, on_broker_1)] == [0]
+    (refused,) = _create(cluster, CreatableTopic("b", 1, 2))
+    assert refused.error_code == ErrorCode.POLICY_VIOLATION
+    assert "Broker 1 would have more than 3 partitions" in str(refused.error_message)
+    (other,) = _create(cluster, CreatableTopic("c", -1, -1, _assigned([2], [2])))
+    assert other.error_code == 0
+
+
 def test_validate_only_writes_nothing(core: MakeCore) -> None:
     cluster = core()
     (result,) = _create(cluster, CreatableTopic("t", 3, 1), validate_only=True)

@@ -45,6 +45,9 @@ OWN_BROKER_SETTINGS = {
     "replica.lag.max.messages",  # in Kafka before 0.9
     "tidelog.authentication.timeout.ms",
     "tidelog.connection.max.in.flight.requests",
+    "tidelog.max.fetch.session.partitions",
+    "tidelog.max.partitions",
+    "tidelog.max.partitions.per.broker",
     "tidelog.etcd.endpoints",
     "tidelog.etcd.password",
     "tidelog.etcd.prefix",

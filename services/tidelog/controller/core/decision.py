@@ -55,6 +55,8 @@ class ControllerRules:
     settings: SettingRules
     num_partitions: int = 1
     default_replication_factor: int = 1
+    tidelog_max_partitions: int = 200_000
+    tidelog_max_partitions_per_broker: int = 20_000
     delete_topic_enable: bool = True
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_per_broker_percentage: int = 10

@@ -17,10 +17,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Container, Sequence
+from itertools import chain
 from math import gcd
 from typing import Final, TypeVar
 
-from tidelog.controller.core.decision import ABSENT, Chance, Context, ControllerDecision, Record, Write
+from tidelog.controller.core.decision import (
+    ABSENT,
+    Chance,
+    Context,
+    ControllerDecision,
+    ControllerRules,
+    Record,
+    Write,
+)
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import PartitionStateEntry, TopicConfigEntry, TopicEntry
 from tidelog.model.brokers import BrokerRegistration
@@ -61,6 +70,7 @@ def create_topics(
     results: list[CreatableTopicResult] = []
     made_here: dict[str, str] = {}
     partitions_left = MAX_PARTITIONS_PER_REQUEST
+    room = _Room(state, context.rules)
     for topic in {topic.name: topic for topic in request.topics}.values():
         try:
             if given[topic.name] > 1:
@@ -68,6 +78,7 @@ def create_topics(
             _check_name(state, topic.name, made_here)
             configs = _checked_configs(context, topic)
             assignments = _assign(state, context, topic, partitions_left)
+            room.take(assignments)
         except KafkaError as error:
             results.append(
                 CreatableTopicResult(name=topic.name, error_code=error.code, error_message=error.message)
@@ -92,6 +103,38 @@ def create_topics(
             announced.append(Write(entry, ABSENT))
             states += first_states(state, context, entry)
     return ControllerDecision((*announced, *states), CreateTopicsResponse(topics=results))
+
+
+class _Room:
+    """The partitions that may still be created (`tidelog.max.partitions`,
+    `tidelog.max.partitions.per.broker`).
+    """
+
+    def __init__(self, state: ClusterState, rules: ControllerRules) -> None:
+        self._rules = rules
+        self._partitions = sum(len(topic.assignments) for topic in state.topics.values())
+        replicas = chain.from_iterable(topic.assignments for topic in state.topics.values())
+        self._of_broker = Counter(chain.from_iterable(replicas))
+
+    def take(self, added: Assignments) -> None:
+        """Counts new partitions. Raises KafkaError(POLICY_VIOLATION) if there is no room for all of them."""
+        rules = self._rules
+        if self._partitions + len(added) > rules.tidelog_max_partitions:
+            raise KafkaError(
+                ErrorCode.POLICY_VIOLATION,
+                f"The cluster would have more than {rules.tidelog_max_partitions} partitions "
+                "(tidelog.max.partitions).",
+            )
+        new = Counter(chain.from_iterable(added))
+        for broker_id, count in new.items():
+            if self._of_broker[broker_id] + count > rules.tidelog_max_partitions_per_broker:
+                raise KafkaError(
+                    ErrorCode.POLICY_VIOLATION,
+                    f"Broker {broker_id} would have more than {rules.tidelog_max_partitions_per_broker} "
+                    "partitions (tidelog.max.partitions.per.broker).",
+                )
+        self._partitions += len(added)
+        self._of_broker.update(new)
 
 
 def first_states(state: ClusterState, context: Context, entry: TopicEntry) -> list[Record]:
@@ -225,6 +268,7 @@ def create_partitions(
     records: list[Record] = []
     results: list[CreatePartitionsTopicResult] = []
     partitions_left = MAX_PARTITIONS_PER_REQUEST
+    room = _Room(state, context.rules)
     for wanted in {topic.name: topic for topic in request.topics}.values():
         try:
             if given[wanted.name] > 1:
@@ -233,6 +277,7 @@ def create_partitions(
             if topic is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             added = _assign_added(state, context, topic, wanted, partitions_left)
+            room.take(added)
         except KafkaError as error:
             results.append(
                 CreatePartitionsTopicResult(

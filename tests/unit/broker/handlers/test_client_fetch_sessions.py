@@ -200,3 +200,40 @@ def test_partitions_of_an_incremental_response(
     partition = ClientFetchPosition(ClientPartitionKey("t", NO_ID, 0), FetchPartition())
     partition.is_news(*told)
     assert partition.is_news(*then) == is_news
+
+
+def test_the_partitions_of_all_sessions_are_bounded() -> None:
+    ids = itertools.count(1)
+    sessions = ClientFetchSessions(SLOTS, lambda: next(ids), max_partitions=5)
+    first = sessions.plan(request(0, 0, {0: 1, 1: 1, 2: 1}), BY_NAME, 0).session
+    assert first is not None
+    plan = sessions.plan(request(0, 0, {0: 1, 1: 1, 2: 1}), BY_NAME, 0)
+    assert plan.session is None
+    assert len(plan.partitions) == 3
+    assert sessions.plan(request(0, 0, {0: 1, 1: 1}), BY_NAME, 0).session is not None
+    with pytest.raises(KafkaError) as refusal:  # the client begins again
+        sessions.plan(request(first.session_id, 1, {3: 1}), BY_NAME, 0)
+    assert refusal.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (len(sessions), sessions.partition_count) == (1, 2)
+
+
+def test_an_old_session_makes_room_for_partitions() -> None:
+    ids = itertools.count(1)
+    sessions = ClientFetchSessions(SLOTS, lambda: next(ids), max_partitions=3)
+    sessions.plan(request(0, 0, {0: 1, 1: 1}), BY_NAME, 0)
+    plan = sessions.plan(request(0, 0, {0: 1, 1: 1}), BY_NAME, MIN_EVICTION_MS + 1)
+    assert plan.session is not None
+    assert (len(sessions), sessions.partition_count, sessions.evicted_total) == (1, 2, 1)
+
+
+def test_a_session_admits_only_known_partitions() -> None:
+    sessions = ClientFetchSessions(SLOTS, lambda: 7, is_known=lambda key: key.partition < 2)
+    plan = sessions.plan(request(0, 0, {0: 1, 5: 1}), BY_NAME, 0)
+    assert plan.session is None
+    assert offsets(plan) == {0: 1, 5: 1}
+    assert sessions.plan(request(0, 0, {0: 1}), BY_NAME, 0).session is not None
+    assert sessions.plan(request(7, 1, {1: 1}), BY_NAME, 0).session is not None
+    with pytest.raises(KafkaError) as refusal:
+        sessions.plan(request(7, 2, {5: 1}), BY_NAME, 0)
+    assert refusal.value.code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+    assert (len(sessions), sessions.partition_count) == (0, 0)
