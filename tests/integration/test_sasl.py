@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import struct
 import subprocess
 import time
@@ -91,6 +92,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredBroker]
             "listener.name.clients.scram-sha-256.connections.max.reauth.ms": "1500",
             "connection.failed.authentication.delay.ms": str(DELAY_MS),
             "tidelog.authentication.timeout.ms": str(TIMEOUT_MS),
+            "delegation.token.secret.key": "the cluster's secret",
         },
     )
     process.start()
@@ -511,3 +513,107 @@ def test_the_pipeline_asks_brokers_with_the_settings_of_its_clients(
     (extent,) = log.extents(["archived"]).values()
     assert (extent.start, extent.end) == (0, 1)
     assert len(list(log.opener().batches("archived", 0, 0, 1))) == 1
+
+
+# -- delegation tokens (KIP-48)
+
+
+CREATION: dict[str, Any] = {
+    "owner_principal_type": None,
+    "owner_principal_name": None,
+    "renewers": [],
+    "max_lifetime": -1,
+}
+
+
+def _create_token(client: RawClient, **values: Any) -> Any:
+    return client.call("create_delegation_token", 3, **(CREATION | values))
+
+
+def _refusal(client: RawClient, api: str, version: int, **values: Any) -> int:
+    """Returns the error code of a flexible response. kio cannot decode the time -1 of a refusal."""
+    client.send(api, version, **values)
+    return int.from_bytes(client.read_frame()[5:7], "big")
+
+
+def _log_in_by_token(client: RawClient, token_id: str, secret: bytes) -> int:
+    assert _handshake(client, "SCRAM-SHA-512") == 0
+    exchange = ClientExchange(
+        MECHANISM_BY_NAME["SCRAM-SHA-512"],
+        token_id,
+        base64.b64encode(secret).decode(),
+        "nonce",
+        is_token=True,
+    )
+    challenge = _authenticate(client, exchange.first)
+    last = _authenticate(client, exchange.reply(bytes(challenge.auth_bytes)))
+    return int(last.error_code)
+
+
+def test_a_token_logs_in_as_its_owner(secured: SecuredBroker) -> None:
+    with secured.client() as owner, secured.client() as bearer:
+        assert _log_in(owner, "PLAIN").error_code == 0
+        created = _create_token(owner)
+        assert (created.error_code, created.principal_name) == (0, USER)
+        secret = bytes(created.hmac)
+        assert _log_in_by_token(bearer, created.token_id, secret) == 0
+        assert _metadata(bearer).brokers
+        refusal = _refusal(bearer, "create_delegation_token", 3, **CREATION)
+        assert refusal == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, "a token makes no tokens"
+        owner.call("expire_delegation_token", 2, hmac=secret, expiry_time_period=-1)
+    with secured.client() as late:
+        assert _log_in_by_token(late, created.token_id, secret) == ErrorCode.SASL_AUTHENTICATION_FAILED
+    with secured.client() as guesser:
+        assert _log_in_by_token(guesser, "unknown", b"x") == ErrorCode.SASL_AUTHENTICATION_FAILED
+
+
+def test_a_clients_token_is_its_own(secured: SecuredBroker) -> None:
+    secured.add_user("trent", "t")
+    with secured.client() as owner, secured.client() as other:
+        assert _log_in(owner, "PLAIN").error_code == 0
+        assert _log_in(other, "SCRAM-SHA-512", "trent", "t").error_code == 0
+        secret = bytes(_create_token(owner).hmac)
+        renewal = {"hmac": secret, "renew_period": 10_000}
+        mismatch = _refusal(other, "renew_delegation_token", 2, **renewal)
+        assert mismatch == ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
+        assert other.call("describe_delegation_token", 3, owners=None).tokens == ()
+        assert secret in [
+            bytes(t.hmac) for t in owner.call("describe_delegation_token", 3, owners=None).tokens
+        ]
+        unknown = _refusal(owner, "renew_delegation_token", 2, **(renewal | {"hmac": b"x"}))
+        assert unknown == ErrorCode.DELEGATION_TOKEN_NOT_FOUND
+        renewer = {"principal_type": "User", "principal_name": "trent"}
+        shared = bytes(_create_token(owner, renewers=[renewer]).hmac)
+        assert other.call("renew_delegation_token", 2, **(renewal | {"hmac": shared})).error_code == 0
+        for_other = CREATION | {"owner_principal_type": "User", "owner_principal_name": "trent"}
+        assert (
+            _refusal(owner, "create_delegation_token", 3, **for_other)
+            == ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+        )
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_kafkas_delegation_token_command(secured: SecuredBroker, java: JavaTools, tmp_path: Path) -> None:
+    config = _client_file(tmp_path / "client.properties", "PLAIN", USER, PASSWORD, PLAIN_MODULE)
+    options = ("--bootstrap-server", secured.bootstrap, "--command-config", str(config))
+    created = java.check(
+        "DelegationTokenCommand",
+        *(*options, "--create", "--max-life-time-period", "60000", "--renewer-principal", "User:bob"),
+    )
+    token_id, secret = created.splitlines()[-1].split()[:2]
+    by_secret = (*options, "--hmac", secret)
+    assert token_id in java.check("DelegationTokenCommand", *options, "--describe")
+    java.check("DelegationTokenCommand", *by_secret, "--renew", "--renew-time-period", "30000")
+    by_token = tmp_path / "token.properties"
+    login = f'required username="{token_id}" password="{secret}" tokenauth="true"'
+    by_token.write_text(
+        "security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\n"
+        f"sasl.jaas.config={SCRAM_MODULE} {login};\n"
+    )
+    with_token = ("--bootstrap-server", secured.bootstrap, "--command-config", str(by_token))
+    java.check("ConsoleProducer", *with_token, "--topic", "by-token", stdin="one\n")
+    ours = _tool("topic", "list", *with_token)
+    assert "by-token" in ours.stdout, ours.stderr
+    java.check("DelegationTokenCommand", *by_secret, "--expire", "--expiry-time-period", "-1")
+    assert token_id not in java.check("DelegationTokenCommand", *options, "--describe")

@@ -24,20 +24,23 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 import structlog
 
 from tidelog.broker.connection import ClosedByProtocolError
-from tidelog.metadata.entries import scram_credential_key
+from tidelog.metadata.entries import DELEGATION_TOKEN_PREFIX, scram_credential_key
 from tidelog.model.errors import ErrorCode
 from tidelog.model.principal import Principal, user_principal
 from tidelog.sasl import OAUTHBEARER, PLAIN, AuthenticationError
+from tidelog.sasl.delegation_tokens import token_credential
 from tidelog.sasl.oauthbearer import BearerMessage
 from tidelog.sasl.plain import PlainLogin, user_of
 from tidelog.sasl.scram import (
     MECHANISM_BY_NAME,
     ClientFirst,
+    ScramCredential,
     ScramMechanism,
     ServerExchange,
     decoy_credential,
 )
 from tidelog.settings.sasl_settings import MIN_RECEIVE_BYTES, plan_sasl
+from tidelog.settings.setting import Password
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
     from tidelog.timing.clock import Clock
 
 NONCE_BYTES: Final = 24
+MAX_TOKEN_CREDENTIALS: Final = 10_000
+"""The credentials of delegation tokens that a listener remembers, because each costs milliseconds."""
 MIN_REAUTHENTICATION_INTERVAL_S: Final = 1.0
 """A connection may authenticate again once per second (KIP-368)."""
 
@@ -59,11 +64,12 @@ _log = structlog.get_logger(__name__)
 
 class Login(NamedTuple):
     """The result of a complete exchange. `lifetime_ms` is the rest of the credential's own lifetime, or None
-    if it has no end.
+    if it has no end. `is_token` is whether the credential is a delegation token.
     """
 
     principal: Principal
     lifetime_ms: int | None = None
+    is_token: bool = False
 
 
 class Step(NamedTuple):
@@ -102,7 +108,7 @@ class _ScramExchange:
         self._authenticator = authenticator
         self._mechanism = mechanism
         self._exchange: ServerExchange | None = None
-        self._user = ""
+        self._login: Login | None = None
 
     def preparation(self, token: bytes) -> None:
         return None
@@ -110,25 +116,25 @@ class _ScramExchange:
     def take(self, token: bytes) -> Step:
         if self._exchange is None:
             return self._begin(ClientFirst.parse(token))
-        return Step(self._exchange.finish(token), Login(user_principal(self._user)))
+        return Step(self._exchange.finish(token), self._login)
 
     def _begin(self, first: ClientFirst) -> Step:
         if first.authorization_id not in ("", first.user):
             raise AuthenticationError("the client requested another authorization id than its own user name")
-        if first.is_token:
-            raise AuthenticationError("delegation tokens are not supported yet")
         mechanism, authenticator = self._mechanism, self._authenticator
-        entry = authenticator.metadata.security.scram_credentials.get(
-            scram_credential_key(mechanism.name, first.user)
-        )
-        credential = (
-            decoy_credential(mechanism, first.user, authenticator.decoy_secret())
-            if entry is None
-            else entry.credential
-        )
-        self._user = first.user
+        if first.is_token:
+            credential, self._login = authenticator.token_login(mechanism, first.user)
+        else:
+            entry = authenticator.metadata.security.scram_credentials.get(
+                scram_credential_key(mechanism.name, first.user)
+            )
+            credential = None if entry is None else entry.credential
+            self._login = Login(user_principal(first.user))
+        is_known = credential is not None
+        if credential is None:
+            credential = decoy_credential(mechanism, first.user, authenticator.decoy_secret())
         self._exchange = ServerExchange(
-            mechanism, first, credential, secrets.token_urlsafe(NONCE_BYTES), is_known=entry is not None
+            mechanism, first, credential, secrets.token_urlsafe(NONCE_BYTES), is_known=is_known
         )
         return Step(self._exchange.server_first)
 
@@ -159,6 +165,7 @@ class Authenticator:
         self.listener_name = listener_name
         self._clock = clock
         self._bearer_tokens: BearerTokens | None = None
+        self._token_credentials: dict[tuple[str, str], ScramCredential] = {}
         self.metadata = metadata
         self._settings = settings
         self._random_secret = secrets.token_bytes(32)
@@ -188,6 +195,24 @@ class Authenticator:
         """
         credentials = self.metadata.security.scram_credentials
         return credentials[min(credentials)].credential.server_key if credentials else self._random_secret
+
+    def token_login(
+        self, mechanism: ScramMechanism, token_id: str
+    ) -> tuple[ScramCredential | None, Login | None]:
+        """Returns the credential of a delegation token and the login that it proves. The first is None if
+        there is no such token, or if it has expired.
+        """
+        token = self.metadata.security.delegation_tokens.get(f"{DELEGATION_TOKEN_PREFIX}{token_id}")
+        secret_key, now_ms = self.settings.delegation_token_secret_key, self._clock.wall_ms()
+        if token is None or token.expiry_ms <= now_ms or not isinstance(secret_key, Password):
+            return None, None
+        known = self._token_credentials.get((mechanism.name, token_id))
+        if known is None:
+            known = token_credential(mechanism, secret_key.reveal().encode(), token_id)
+            if len(self._token_credentials) >= MAX_TOKEN_CREDENTIALS:
+                self._token_credentials.clear()
+            self._token_credentials[mechanism.name, token_id] = known
+        return known, Login(token.owner, token.expiry_ms - now_ms, is_token=True)
 
     def _tokens(self) -> BearerTokens:
         """Returns the keys for bearer tokens. The module is imported at the first use, because it needs a
@@ -256,6 +281,10 @@ class ConnectionAuthentication:
     @property
     def is_expecting_token(self) -> bool:
         return self.phase is Phase.TOKENS
+
+    @property
+    def is_token_login(self) -> bool:
+        return self._login is not None and self._login.is_token
 
     @property
     def takes_raw_tokens(self) -> bool:

@@ -54,6 +54,11 @@ class Authentication(Protocol):
     def is_expecting_token(self) -> bool: ...
 
     @property
+    def is_token_login(self) -> bool:
+        """Whether the client logged in with a delegation token."""
+        ...
+
+    @property
     def takes_raw_tokens(self) -> bool:
         """Whether the next frame is a token without a request header."""
         ...

@@ -23,7 +23,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.broker.authorization.acl_index import AclIndex
-from tidelog.metadata.entries import AclEntry, ClientQuotaEntry, ScramCredentialEntry, SecurityEntry
+from tidelog.metadata.entries import (
+    AclEntry,
+    ClientQuotaEntry,
+    DelegationTokenEntry,
+    ScramCredentialEntry,
+    SecurityEntry,
+)
 
 if TYPE_CHECKING:
     from tidelog.rpc.broker_commands import SecurityUpdate
@@ -43,6 +49,7 @@ class SecuritySnapshot:
     acls: Mapping[str, AclEntry] = field(default_factory=dict)
     quotas: Mapping[str, ClientQuotaEntry] = field(default_factory=dict)
     scram_credentials: Mapping[str, ScramCredentialEntry] = field(default_factory=dict, repr=False)
+    delegation_tokens: Mapping[str, DelegationTokenEntry] = field(default_factory=dict)
     rules: AclIndex = field(default_factory=AclIndex, repr=False)
     """The ACLs in the form in which the authorizer looks them up."""
 
@@ -71,6 +78,7 @@ class SecuritySnapshot:
             acls,
             _updated(self.quotas, ClientQuotaEntry, update),
             _updated(self.scram_credentials, ScramCredentialEntry, update),
+            _updated(self.delegation_tokens, DelegationTokenEntry, update),
             rules,
         )
 

@@ -62,10 +62,18 @@ _DECISIONS: Final = {
     ApiKey.UPDATE_FEATURES: ("feature_updates", "update_features"),
     ApiKey.ALTER_CLIENT_QUOTAS: ("client_quotas", "alter_client_quotas"),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ("scram_credentials", "alter_user_scram_credentials"),
+    ApiKey.CREATE_DELEGATION_TOKEN: ("delegation_tokens", "create_delegation_token"),
+    ApiKey.RENEW_DELEGATION_TOKEN: ("delegation_tokens", "renew_delegation_token"),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: ("delegation_tokens", "expire_delegation_token"),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: ("client_quotas", "describe_client_quotas"),
     ApiKey.CREATE_ACLS: ("acl_changes", "create_acls"),
     ApiKey.DELETE_ACLS: ("acl_changes", "delete_acls"),
 }
+
+# Their decisions also take the client's principal.
+_OF_PRINCIPALS: Final = frozenset(
+    {ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN}
+)
 
 # The response waits at least this long, because a topic should be usable when its creation is answered.
 MIN_PROPAGATION_WAIT_MS: Final = 1000
@@ -81,6 +89,8 @@ def decision_for(api_key: int, request: ForwardedRequest) -> tuple[Decide[Messag
     decide = _decision(api_key)
     timeout_ms: int = getattr(request.message, "timeout_ms", MAX_PROPAGATION_WAIT_MS)
     wait_ms = max(MIN_PROPAGATION_WAIT_MS, min(timeout_ms, MAX_PROPAGATION_WAIT_MS))
+    if api_key in _OF_PRINCIPALS:
+        return partial(_decide_for_principal, decide, request), wait_ms
     return partial(_decide, decide, request), wait_ms
 
 
@@ -88,6 +98,15 @@ def _decide(
     decide: DecideRequest, request: ForwardedRequest, state: ClusterState, context: Context
 ) -> ControllerDecision[Message]:
     return decide(state, context, request.message, request.api_version)
+
+
+def _decide_for_principal(
+    decide: Callable[..., ControllerDecision[Message]],
+    request: ForwardedRequest,
+    state: ClusterState,
+    context: Context,
+) -> ControllerDecision[Message]:
+    return decide(state, context, request.message, request.api_version, request.principal)
 
 
 @cache

@@ -17,7 +17,14 @@ from typing import Any, Final, NamedTuple, TypeVar, cast
 import structlog
 
 from tidelog.controller.core.commands import commands_for
-from tidelog.controller.core.decision import Chance, Context, ControllerDecision, ControllerRules, Write
+from tidelog.controller.core.decision import (
+    Chance,
+    Context,
+    ControllerDecision,
+    ControllerRules,
+    DelegationTokenRules,
+    Write,
+)
 from tidelog.controller.core.elections import balance_leaders, is_cluster_returning, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments
 from tidelog.controller.core.state import ChangeSet, ClusterState, take_census
@@ -40,7 +47,7 @@ from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY, NO_LEADER, CommandResult, LeaderAndIsr
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
 from tidelog.settings.dynamic_settings import validate_broker_overrides
-from tidelog.settings.setting import Setting, SettingType
+from tidelog.settings.setting import Password, Setting, SettingType
 from tidelog.settings.topic_settings import TOPIC_SETTINGS, broker_default, validate_overrides
 from tidelog.timing.clock import Clock
 
@@ -404,7 +411,7 @@ class Term:
                 return decision.reply
 
     def _context(self) -> Context:
-        return Context(self._office.controller_epoch, self._chance, self._rules)
+        return Context(self._office.controller_epoch, self._chance, self._rules, self._clock.wall_ms())
 
     def _apply_watched(self, batch: WatchBatch, changes: ChangeSet) -> None:
         for event in batch.events:
@@ -575,6 +582,18 @@ def rules_from(settings: BrokerSettings, broker_configs: Mapping[str, Mapping[st
         delete_topic_enable=settings.delete_topic_enable,
         auto_leader_rebalance_enable=settings.auto_leader_rebalance_enable,
         leader_imbalance_per_broker_percentage=settings.leader_imbalance_per_broker_percentage,
+        delegation_tokens=_delegation_token_rules(settings),
+    )
+
+
+def _delegation_token_rules(settings: BrokerSettings) -> DelegationTokenRules | None:
+    secret_key = settings.delegation_token_secret_key
+    if not isinstance(secret_key, Password):
+        return None
+    return DelegationTokenRules(
+        secret_key.reveal().encode(),
+        settings.delegation_token_max_lifetime_ms,
+        settings.delegation_token_expiry_time_ms,
     )
 
 

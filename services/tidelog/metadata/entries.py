@@ -38,8 +38,9 @@ BROKER_CONFIG_PREFIX: Final = "/config/brokers/"
 CLIENT_QUOTA_PREFIX: Final = "/config/client_quotas/"
 ACL_PREFIX: Final = "/acls/"
 SCRAM_PREFIX: Final = "/config/scram/"
+DELEGATION_TOKEN_PREFIX: Final = "/config/delegation_tokens/"
 # The entries that brokers need to judge clients (`broker/security_snapshot.py`).
-SECURITY_PREFIXES: Final = (ACL_PREFIX, CLIENT_QUOTA_PREFIX, SCRAM_PREFIX)
+SECURITY_PREFIXES: Final = (ACL_PREFIX, CLIENT_QUOTA_PREFIX, SCRAM_PREFIX, DELEGATION_TOKEN_PREFIX)
 # The name of the cluster-wide default in a config key, as in Kafka's config nodes in ZooKeeper.
 DEFAULT_ENTITY_NAME: Final = "<default>"
 FEATURES_KEY: Final = "/features"
@@ -346,6 +347,27 @@ class ScramCredentialEntry(NamedTuple):
         )
 
 
+class DelegationTokenEntry(NamedTuple):
+    """`/config/delegation_tokens/<id>`: a delegation token (KIP-48). Times are of the wall clock. The secret
+    is not stored, because it follows from the id and `delegation.token.secret.key`.
+    """
+
+    token_id: str
+    owner: Principal
+    requester: Principal
+    renewers: tuple[Principal, ...]
+    issue_ms: int
+    expiry_ms: int
+    max_ms: int
+
+    @property
+    def key(self) -> str:
+        return f"{DELEGATION_TOKEN_PREFIX}{self.token_id}"
+
+    def encode(self) -> bytes:
+        return _dump({"version": _VERSION, **self._asdict()})
+
+
 @dataclass(frozen=True, slots=True)
 class ProducerIdBlockEntry:
     """`/latest_producer_id_block`: the last allocated block. The next block starts at `first + count`."""
@@ -413,7 +435,7 @@ class SettledSuspectEntry(NamedTuple):
         return _dump({"version": _VERSION, "broker_epoch": self.broker_epoch})
 
 
-SecurityEntry = AclEntry | ClientQuotaEntry | ScramCredentialEntry
+SecurityEntry = AclEntry | ClientQuotaEntry | ScramCredentialEntry | DelegationTokenEntry
 
 Entry = (
     BrokerEntry
@@ -473,6 +495,8 @@ def _decode_entry(key: str, value: bytes) -> Entry | None:
         return _decode_acl(json.loads(value))
     if key.startswith(SCRAM_PREFIX):
         return _decode_scram(json.loads(value))
+    if key.startswith(DELEGATION_TOKEN_PREFIX):
+        return _decode_delegation_token(json.loads(value))
     return _decode_single(key, value)
 
 
@@ -496,6 +520,18 @@ def _decode_scram(value: JsonObject) -> ScramCredentialEntry:
     )
     credential = ScramCredential(salt, stored_key, server_key, int(value["iterations"]))
     return ScramCredentialEntry(value["user"], value["mechanism"], credential)
+
+
+def _decode_delegation_token(value: JsonObject) -> DelegationTokenEntry:
+    return DelegationTokenEntry(
+        value["token_id"],
+        Principal(value["owner"]),
+        Principal(value["requester"]),
+        tuple(map(Principal, value["renewers"])),
+        int(value["issue_ms"]),
+        int(value["expiry_ms"]),
+        int(value["max_ms"]),
+    )
 
 
 def _decode_single(key: str, value: bytes) -> Entry | None:

@@ -109,6 +109,20 @@ class SaslSettings(NetworkSettings):
     sasl_oauthbearer_sub_claim_name: str = string(
         "sub", LOW, "Name of the claim of a token that contains the user's name."
     )
+    delegation_token_secret_key: str | None = optional_password(
+        MEDIUM,
+        "Secret from which delegation tokens are made, the same in all brokers and controllers. If not set, "
+        "there are no delegation tokens.",
+    )
+    delegation_token_max_lifetime_ms: int = long(
+        604_800_000,
+        MEDIUM,
+        "Maximum lifetime of a delegation token, however often it is renewed.",
+        at_least(1),
+    )
+    delegation_token_expiry_time_ms: int = long(
+        86_400_000, MEDIUM, "Time for which a delegation token is valid unless it is renewed.", at_least(1)
+    )
     tidelog_authentication_timeout_ms: int = integer(
         10_000,
         MEDIUM,

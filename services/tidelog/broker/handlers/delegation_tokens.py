@@ -1,18 +1,27 @@
 """CreateDelegationToken and DescribeDelegationToken, v1 to v3; RenewDelegationToken and
-ExpireDelegationToken, v1 and v2. Connections are not authenticated, so these requests fail with
-DELEGATION_TOKEN_REQUEST_NOT_ALLOWED, as in an unsecured Kafka.
+ExpireDelegationToken, v1 and v2 (KIP-48).
+
+Only a client that has proved its identity, and not by another token, may use them; others get
+DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Without `delegation.token.secret.key`, the error is
+DELEGATION_TOKEN_AUTH_DISABLED. The controller decides about changes. A client sees the tokens of which it is
+owner or renewer.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.model.errors import ErrorCode
+from tidelog.model.principal import ANONYMOUS, Principal
+from tidelog.sasl.delegation_tokens import token_hmac
+from tidelog.settings.setting import Password
 from tidelog.wire.messages.create_delegation_token import (
     CreateDelegationTokenRequest,
     CreateDelegationTokenResponse,
 )
 from tidelog.wire.messages.describe_delegation_token import (
+    DescribedDelegationToken,
+    DescribedDelegationTokenRenewer,
     DescribeDelegationTokenRequest,
     DescribeDelegationTokenResponse,
 )
@@ -26,39 +35,105 @@ from tidelog.wire.messages.renew_delegation_token import (
 )
 
 if TYPE_CHECKING:
-    from tidelog.broker.request import RequestContext
+    from tidelog.broker.controller_connection import ControllerConnection
+    from tidelog.broker.current_settings import CurrentSettings
+    from tidelog.broker.metadata_view import MetadataView
+    from tidelog.broker.request import Answer, Reply, RequestContext
+    from tidelog.metadata.entries import DelegationTokenEntry
+    from tidelog.timing.clock import Clock
 
-_NOT_ALLOWED: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
-_ANONYMOUS: Final = ("User", "ANONYMOUS")
 _NO_TIME: Final = -1
 
 
-def create_delegation_token(
-    request: CreateDelegationTokenRequest, context: RequestContext
-) -> CreateDelegationTokenResponse:
-    return CreateDelegationTokenResponse(
-        _NOT_ALLOWED,
-        *_ANONYMOUS,
-        *_ANONYMOUS,
-        issue_timestamp_ms=_NO_TIME,
-        expiry_timestamp_ms=_NO_TIME,
-        max_timestamp_ms=_NO_TIME,
+class DelegationTokenHandlers:
+    """The handlers of the four APIs."""
+
+    def __init__(
+        self,
+        settings: CurrentSettings,
+        metadata: MetadataView,
+        controller: ControllerConnection,
+        clock: Clock,
+    ) -> None:
+        self._settings = settings
+        self._metadata = metadata
+        self._controller = controller
+        self._clock = clock
+
+    def create(self, request: CreateDelegationTokenRequest, context: RequestContext) -> Answer:
+        parts = _parts(context.principal)
+
+        def refuse(code: ErrorCode, message: str | None = None) -> CreateDelegationTokenResponse:
+            return CreateDelegationTokenResponse(code, *parts, *parts, _NO_TIME, _NO_TIME, _NO_TIME)
+
+        return self._forwarded(request, context, refuse)
+
+    def renew(self, request: RenewDelegationTokenRequest, context: RequestContext) -> Answer:
+        def refuse(code: ErrorCode, message: str | None = None) -> RenewDelegationTokenResponse:
+            return RenewDelegationTokenResponse(code, expiry_timestamp_ms=_NO_TIME)
+
+        return self._forwarded(request, context, refuse)
+
+    def expire(self, request: ExpireDelegationTokenRequest, context: RequestContext) -> Answer:
+        def refuse(code: ErrorCode, message: str | None = None) -> ExpireDelegationTokenResponse:
+            return ExpireDelegationTokenResponse(code, expiry_timestamp_ms=_NO_TIME)
+
+        return self._forwarded(request, context, refuse)
+
+    def describe(
+        self, request: DescribeDelegationTokenRequest, context: RequestContext
+    ) -> DescribeDelegationTokenResponse:
+        code = self._refusal(context)
+        secret_key = self._settings.broker.delegation_token_secret_key
+        if code is not None or not isinstance(secret_key, Password):
+            return DescribeDelegationTokenResponse(code or ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
+        key, now_ms = secret_key.reveal().encode(), self._clock.wall_ms()
+        owners = (
+            None
+            if request.owners is None
+            else {f"{owner.principal_type}:{owner.principal_name}" for owner in request.owners}
+        )
+        return DescribeDelegationTokenResponse(
+            tokens=[
+                _described(token, token_hmac(key, token.token_id))
+                for token in self._metadata.security.delegation_tokens.values()
+                if token.expiry_ms > now_ms
+                and (not owners or token.owner in owners)
+                and (context.principal == token.owner or context.principal in token.renewers)
+            ]
+        )
+
+    # `Any`: the request, the refusal and the response belong to one API.
+    def _forwarded(self, request: Any, context: RequestContext, refuse: Any) -> Answer:
+        code = self._refusal(context)
+        if code is not None:
+            refusal: Reply = refuse(code)
+            return refusal
+        api_key = int(context.route.api_key)
+        return self._controller.forward_or_refuse(api_key, request, context, refuse)
+
+    def _refusal(self, context: RequestContext) -> ErrorCode | None:
+        authentication = context.connection.authentication
+        if context.principal == ANONYMOUS or (authentication is not None and authentication.is_token_login):
+            return ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+        if self._settings.broker.delegation_token_secret_key is None:
+            return ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED
+        return None
+
+
+def _described(token: DelegationTokenEntry, secret: bytes) -> DescribedDelegationToken:
+    return DescribedDelegationToken(
+        *_parts(token.owner),
+        *_parts(token.requester),
+        token.issue_ms,
+        token.expiry_ms,
+        token.max_ms,
+        token.token_id,
+        secret,
+        [DescribedDelegationTokenRenewer(*_parts(renewer)) for renewer in token.renewers],
     )
 
 
-def renew_delegation_token(
-    request: RenewDelegationTokenRequest, context: RequestContext
-) -> RenewDelegationTokenResponse:
-    return RenewDelegationTokenResponse(_NOT_ALLOWED, expiry_timestamp_ms=_NO_TIME)
-
-
-def expire_delegation_token(
-    request: ExpireDelegationTokenRequest, context: RequestContext
-) -> ExpireDelegationTokenResponse:
-    return ExpireDelegationTokenResponse(_NOT_ALLOWED, expiry_timestamp_ms=_NO_TIME)
-
-
-def describe_delegation_token(
-    request: DescribeDelegationTokenRequest, context: RequestContext
-) -> DescribeDelegationTokenResponse:
-    return DescribeDelegationTokenResponse(_NOT_ALLOWED)
+def _parts(principal: Principal) -> tuple[str, str]:
+    kind, _, name = principal.partition(":")
+    return kind, name

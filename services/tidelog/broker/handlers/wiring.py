@@ -349,6 +349,15 @@ def _acls(parts: HandlerObjects) -> AclHandlers:
     return AclHandlers(parts.metadata, parts.controller_connection, has_authorizer=has_authorizer)
 
 
+def _delegation_tokens(api: str, parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.delegation_tokens import DelegationTokenHandlers
+
+    handlers = DelegationTokenHandlers(
+        parts.current_settings, parts.metadata, parts.controller_connection, parts.clock
+    )
+    return Handling(getattr(handlers, api))
+
+
 _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: _fetch,
@@ -376,15 +385,15 @@ _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
     ApiKey.LIST_TRANSACTIONS: _list_transactions,
     ApiKey.LIST_CONFIG_RESOURCES: _list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
+    ApiKey.CREATE_DELEGATION_TOKEN: partial(_delegation_tokens, "create"),
+    ApiKey.RENEW_DELEGATION_TOKEN: partial(_delegation_tokens, "renew"),
+    ApiKey.EXPIRE_DELEGATION_TOKEN: partial(_delegation_tokens, "expire"),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: partial(_delegation_tokens, "describe"),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_user_scram_credentials,
 }
 
 _WITHOUT_OBJECTS: Final[dict[int, str]] = {
     ApiKey.API_VERSIONS: "api_versions",
-    ApiKey.CREATE_DELEGATION_TOKEN: "delegation_tokens",
-    ApiKey.RENEW_DELEGATION_TOKEN: "delegation_tokens",
-    ApiKey.EXPIRE_DELEGATION_TOKEN: "delegation_tokens",
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: "delegation_tokens",
     ApiKey.SASL_HANDSHAKE: "sasl",
     ApiKey.SASL_AUTHENTICATE: "sasl",
 }

@@ -5,9 +5,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from tidelog.metadata.entries import Entry
+from tidelog.model.instants import WallMs
 
 
 class Chance(Protocol):
@@ -48,6 +49,17 @@ class SettingRules(Protocol):
         ...
 
 
+class DelegationTokenRules(NamedTuple):
+    """The settings of delegation tokens. The secret key proves tokens."""
+
+    secret_key: bytes
+    max_lifetime_ms: int
+    expiry_time_ms: int
+
+    def __repr__(self) -> str:
+        return "DelegationTokenRules([hidden])"
+
+
 @dataclass(frozen=True, slots=True)
 class ControllerRules:
     """The settings that decisions need, under Kafka's names."""
@@ -60,6 +72,11 @@ class ControllerRules:
     delete_topic_enable: bool = True
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_per_broker_percentage: int = 10
+    delegation_tokens: DelegationTokenRules | None = None
+    """None if delegation tokens are turned off."""
+
+
+_UNKNOWN_TIME: Final = WallMs(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +84,7 @@ class Context:
     controller_epoch: int
     chance: Chance
     rules: ControllerRules
+    now_ms: WallMs = _UNKNOWN_TIME
 
 
 ReplyT_co = TypeVar("ReplyT_co", covariant=True)

@@ -23,6 +23,7 @@ from tidelog.metadata.entries import (
     BrokerConfigEntry,
     BrokerEntry,
     ClientQuotaEntry,
+    DelegationTokenEntry,
     Entry,
     FeaturesEntry,
     IsrChangeEntry,
@@ -143,6 +144,7 @@ class ClusterState:
         self.acls: dict[str, AclEntry] = {}
         self.quotas: dict[str, ClientQuotaEntry] = {}
         self.scram_credentials: dict[str, ScramCredentialEntry] = {}
+        self.delegation_tokens: dict[str, DelegationTokenEntry] = {}
         # The revision of the last known change of a security entry.
         self.security_revision = 0
         self.isr_changes: dict[str, int] = {}
@@ -179,13 +181,19 @@ class ClusterState:
         return self.topic_configs.get(topic, _NO_CONFIGS)
 
     def security_entry(self, key: str) -> SecurityEntry | None:
-        return self.acls.get(key) or self.quotas.get(key) or self.scram_credentials.get(key)
+        return (
+            self.acls.get(key)
+            or self.quotas.get(key)
+            or self.scram_credentials.get(key)
+            or self.delegation_tokens.get(key)
+        )
 
     def security_entries(self) -> Iterator[SecurityEntry]:
         """Yields the entries that brokers need to judge clients."""
         yield from self.acls.values()
         yield from self.quotas.values()
         yield from self.scram_credentials.values()
+        yield from self.delegation_tokens.values()
 
     def all_partitions(self) -> Iterator[tuple[TopicEntry, int, StoredPartition]]:
         """Yields every partition of an existing topic that has a state."""
@@ -279,6 +287,9 @@ class ClusterState:
             case ScramCredentialEntry():
                 self.scram_credentials[key] = entry
                 self._security_changed(key, mod_revision, changes)
+            case DelegationTokenEntry():
+                self.delegation_tokens[key] = entry
+                self._security_changed(key, mod_revision, changes)
             case ProducerIdBlockEntry():
                 self.next_producer_id = entry.first + entry.count
             case FeaturesEntry(levels):
@@ -323,6 +334,7 @@ class ClusterState:
             self.acls.pop(key, None)
             self.quotas.pop(key, None)
             self.scram_credentials.pop(key, None)
+            self.delegation_tokens.pop(key, None)
             self._security_changed(key, revision, changes)
         else:
             self.isr_changes.pop(key, None)
