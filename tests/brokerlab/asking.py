@@ -42,6 +42,7 @@ class Asked:
         self.refused_because: str | None = None
         self.peer_host = "10.0.0.1"
         self.principal = ANONYMOUS
+        self.access: Any = None
         self.authentication = None
         self.gate = None
         self.last_active = 0.0

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import structlog
 
+from tidelog.broker.audit import AUDIT
 from tidelog.broker.connection import ClosedByProtocolError
 from tidelog.metadata.entries import DELEGATION_TOKEN_PREFIX, scram_credential_key
 from tidelog.model.errors import ErrorCode
@@ -403,6 +404,7 @@ class ConnectionAuthentication:
         connection = self._connection
         peer = f"{connection.peer_host}:{connection.peer_port}"
         listener = self._authenticator.listener_name
+        AUDIT.login(connection.principal, connection.peer_host, self.mechanism, failure)
         if failure is None:
             _log.debug(
                 "client authenticated",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
+from tidelog.broker.audit import AUDITED_APIS, audited
 from tidelog.broker.connection import ClosedByProtocolError, Connection
 from tidelog.broker.handlers import SERVED_APIS, api_versions
 from tidelog.broker.request import (
@@ -177,7 +178,10 @@ class Dispatcher:
             raise ClosedByProtocolError(
                 f"{name} v{version} is not served; versions {served.min_version} to {served.max_version} are"
             )
-        route = Route(ApiKey(api_key), version, self._handlers.handling(api_key), self._telemetry)
+        handling = self._handlers.handling(api_key)
+        if api_key in AUDITED_APIS:
+            handling = audited(handling)
+        route = Route(ApiKey(api_key), version, handling, self._telemetry)
         self._routes[api_key, version] = route
         return route
 

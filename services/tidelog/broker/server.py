@@ -64,8 +64,6 @@ from tidelog.timing.timer import LoopTimer, Timer
 
 if TYPE_CHECKING:
     from tidelog.broker.authorization.authorizer import Authorizer
-    from tidelog.broker.request import RequestContext
-    from tidelog.model.acl import AclOperation, ResourceType
     from tidelog.tracing.tracer import Tracing
 
 FIRST_COMMANDS_TIMEOUT_MS: Final = 30_000
@@ -452,26 +450,14 @@ class BrokerServer:
 def _authorizer(settings: BrokerSettings, metadata: MetadataView) -> Authorizer | None:
     if not settings.authorizer_class_name:
         return None
+    from tidelog.broker.audit import AUDIT
     from tidelog.broker.authorization.authorizer import Authorizer
 
     return Authorizer(
         metadata,
         parse_principals(settings.super_users),
         allow_if_no_acl=settings.allow_everyone_if_no_acl_found,
-        on_denied=_log_denial,
-    )
-
-
-def _log_denial(
-    context: RequestContext, operation: AclOperation, resource_type: ResourceType, name: str
-) -> None:
-    _log.debug(
-        "access denied",
-        principal=context.principal,
-        host=context.host,
-        api=context.route.api_key.name_in_kafka,
-        operation=operation.name,
-        resource=f"{resource_type.name}:{name}",
+        on_denied=AUDIT.denied,
     )
 
 

@@ -1,0 +1,188 @@
+"""The audit log: one line for each login, each denied access and each call that changes something as an
+administrator does.
+
+The lines are written by the logger `tidelog.audit`, as JSON unless `tidelog.log.format` asks for text. They
+name the principal, the host, the API, the resources and the outcome, and never a secret. Their rate is
+bounded, because clients cause them: beyond the bound lines are left out, and the next line states how many.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from tidelog.model.errors import ErrorCode
+from tidelog.wire.api_keys import ApiKey
+
+if TYPE_CHECKING:
+    from tidelog.broker.request import Answer, Handling, RequestContext
+    from tidelog.model.acl import AclOperation, ResourceType
+    from tidelog.model.principal import Principal
+
+MAX_LINES_PER_SECOND: Final = 100
+MAX_NAMES: Final = 10
+"""The names of resources in one line."""
+MAX_NAME_CHARS: Final = 249
+_MAX_DEPTH: Final = 4
+"""The levels of a response in which its error is looked for."""
+_NAME_FIELDS: Final = ("name", "resource_name", "topic", "group_id", "principal", "entity_name")
+
+AUDITED_APIS: Final = frozenset(
+    {
+        ApiKey.CREATE_TOPICS,
+        ApiKey.DELETE_TOPICS,
+        ApiKey.CREATE_PARTITIONS,
+        ApiKey.DELETE_RECORDS,
+        ApiKey.ALTER_CONFIGS,
+        ApiKey.INCREMENTAL_ALTER_CONFIGS,
+        ApiKey.ALTER_REPLICA_LOG_DIRS,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
+        ApiKey.ELECT_LEADERS,
+        ApiKey.ALTER_PARTITION_REASSIGNMENTS,
+        ApiKey.DELETE_GROUPS,
+        ApiKey.OFFSET_DELETE,
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+        ApiKey.UPDATE_FEATURES,
+        ApiKey.CREATE_DELEGATION_TOKEN,
+        ApiKey.RENEW_DELEGATION_TOKEN,
+        ApiKey.EXPIRE_DELEGATION_TOKEN,
+    }
+)
+"""The calls of administrators."""
+
+_log = structlog.get_logger("tidelog.audit")
+
+
+class AuditLog:
+    """The audit log of one process."""
+
+    def __init__(self, monotonic_s: Callable[[], float] = monotonic) -> None:
+        self._monotonic_s = monotonic_s
+        self._second = -1
+        self._left = 0
+        self._omitted = 0
+
+    def login(self, principal: Principal, host: str, mechanism: str, failure: str | None) -> None:
+        """Writes a login. `failure` is the reason why it failed, None if it succeeded."""
+        if failure is None:
+            self._write("login", principal, host, mechanism=mechanism, outcome="NONE")
+        else:
+            self._write(
+                "login",
+                principal,
+                host,
+                mechanism=mechanism,
+                outcome=ErrorCode.SASL_AUTHENTICATION_FAILED.name,
+                reason=failure,
+            )
+
+    def denied(
+        self, context: RequestContext, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> None:
+        """Writes an access that a client asked for and did not get."""
+        self._write(
+            "access denied",
+            context.principal,
+            context.host,
+            api=context.route.api_key.name_in_kafka,
+            operation=operation.name,
+            resource_type=resource_type.name,
+            resource=name[:MAX_NAME_CHARS],
+            outcome="DENIED",
+        )
+
+    def called(self, context: RequestContext, resources: list[str], outcome: ErrorCode) -> None:
+        """Writes a call of an administrator."""
+        self._write(
+            "admin call",
+            context.principal,
+            context.host,
+            api=context.route.api_key.name_in_kafka,
+            resources=resources,
+            outcome=outcome.name,
+        )
+
+    def _write(self, event: str, principal: Principal, host: str, **fields: object) -> None:
+        second = int(self._monotonic_s())
+        if second != self._second:
+            self._second, self._left = second, MAX_LINES_PER_SECOND
+        if not self._left:
+            self._omitted += 1
+            return
+        self._left -= 1
+        if self._omitted:
+            fields["lines_omitted_before"] = self._omitted
+            self._omitted = 0
+        _log.info(event, principal=principal, host=host, **fields)
+
+
+AUDIT: Final = AuditLog()
+"""The log of this process. All listeners share it, so that the bound holds for the process."""
+
+
+def audited(handling: Handling) -> Handling:
+    """Returns a handling that also writes each call and its outcome."""
+    handle = handling.handle
+
+    def handle_audited(request: Any, context: RequestContext) -> Answer:  # Any: the request of the API
+        names = _names(getattr(request, "message", request))
+        answer = handle(request, context)
+        edit_before = context.edit
+
+        def edit(response: Any) -> None:
+            if edit_before is not None:
+                edit_before(response)
+            AUDIT.called(context, names, _outcome(response))
+
+        context.edit = edit
+        return answer
+
+    return handling._replace(handle=handle_audited)
+
+
+def _names(message: Any) -> list[str]:
+    """Returns the first names of resources in a request."""
+    found: dict[str, None] = {}
+    for name in _all_names(message):
+        found[name[:MAX_NAME_CHARS]] = None
+        if len(found) == MAX_NAMES:
+            break
+    return list(found)
+
+
+def _all_names(message: Any) -> Iterator[str]:
+    if isinstance(message, str):
+        yield message
+        return
+    for field in _NAME_FIELDS:
+        name = getattr(message, field, None)
+        if isinstance(name, str) and name:
+            yield name
+    if dataclasses.is_dataclass(message):
+        for part in dataclasses.fields(message):
+            items = getattr(message, part.name)
+            if isinstance(items, list) and part.name not in ("configs", "ops"):
+                for item in items:
+                    yield from _all_names(item)
+
+
+def _outcome(response: Any, depth: int = _MAX_DEPTH) -> ErrorCode:
+    """Returns the first error in a response, or NONE."""
+    for field in ("error_code", "partition_error_code"):
+        code = getattr(response, field, 0)
+        if code:
+            return ErrorCode(code)
+    if depth and dataclasses.is_dataclass(response):
+        for part in dataclasses.fields(response):
+            items = getattr(response, part.name)
+            for item in items if isinstance(items, list) else ():
+                found = _outcome(item, depth - 1)
+                if found:
+                    return found
+    return ErrorCode.NONE
