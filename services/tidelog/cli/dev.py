@@ -13,7 +13,7 @@ import click
 import uvloop
 
 from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
-from tidelog.cli.embedded import EmbeddedCluster
+from tidelog.cli.embedded import METADATA_DIRECTORY, EmbeddedCluster
 from tidelog.metadata.store import StoreError
 from tidelog.model.errors import KafkaError
 from tidelog.process.structured_log import configure_logging
@@ -58,9 +58,18 @@ def _fail(reason: str) -> NoReturn:
     metavar="NAME=VALUE",
     help="Set a broker setting by Kafka's name. Repeatable.",
 )
-def command(listen: str, data_dir: Path, assignments: tuple[str, ...]) -> None:
+@click.option(
+    "--secure",
+    "is_secure",
+    is_flag=True,
+    help="Require TLS and a login. Creates certificates and the user admin; client.properties in the data "
+    "directory contains its password.",
+)
+def command(listen: str, data_dir: Path, assignments: tuple[str, ...], is_secure: bool) -> None:
     """Run a complete single-broker cluster in one process, for development and tests."""
     given = _parse_assignments(assignments)
+    if is_secure:
+        _secure(given, listen, data_dir)
     given.setdefault("listeners", f"PLAINTEXT://{listen}")
     # As in Kafka, the directory itself contains the partitions, so either program can open the other's.
     given.setdefault("log.dirs", str(data_dir))
@@ -77,16 +86,30 @@ def command(listen: str, data_dir: Path, assignments: tuple[str, ...]) -> None:
         _fail(str(error))
     configure_logging(settings.tidelog_log_format, settings.tidelog_log_level)
     try:
-        uvloop.run(_serve(settings, data_dir))
+        uvloop.run(_serve(settings, data_dir, is_secure=is_secure))
     except (OSError, KafkaError, StoreError, CorruptFileError, LogDirectoryInUseError) as error:
         _fail(str(error))
 
 
-async def _serve(settings: BrokerSettings, data_dir: Path) -> None:
+def _secure(given: dict[str, str], listen: str, data_dir: Path) -> None:
+    from tidelog.cli.secure_dev import secure_settings  # loads cryptography
+
+    try:
+        secure_settings(given, listen, data_dir)
+    except OSError as error:
+        _fail(f"--secure: {error}")
+
+
+async def _serve(settings: BrokerSettings, data_dir: Path, *, is_secure: bool) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
+    if is_secure:
+        from tidelog.cli.secure_dev import ensure_admin
+
+        properties = await ensure_admin(data_dir, data_dir / METADATA_DIRECTORY)
+        click.echo(f"clients: --command-config {properties}")
     cluster = await EmbeddedCluster.start(settings, data_dir)
     try:
         # The objects of the start live as long as the process, so later garbage collections can skip them.
