@@ -13,13 +13,13 @@ To add a part, such as the credentials of users:
    `_decode_entry`, and the class to `SecurityEntry`.
 2. In `controller/core/state.py`, keep the entries in a dict, which `apply`, `apply_removal`,
    `security_entry` and `security_entries` use. Decisions read that dict and return `Write` and `Erase`.
-3. Here, add the attribute, and its case in `replaced` and `updated`.
+3. Here, add the attribute, and its case in `updated`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, TypeVar
 
 from tidelog.broker.authorization.acl_index import AclIndex
@@ -57,7 +57,11 @@ class SecuritySnapshot:
         """Returns the snapshot of a full update. It is this object if nothing has changed, as after a change
         of the controller.
         """
-        known: dict[str, SecurityEntry] = {**self.acls, **self.quotas, **self.scram_credentials}
+        known: dict[str, SecurityEntry] = {}
+        for part in fields(self):  # every part, so that none is forgotten and keeps what was removed
+            entries = getattr(self, part.name)
+            if isinstance(entries, Mapping):
+                known.update(entries)
         wanted = {entry.key: entry for entry in update.entries}
         changed = tuple(entry for key, entry in wanted.items() if known.get(key) != entry)
         removed = tuple(key for key in known if key not in wanted)

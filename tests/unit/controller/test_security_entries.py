@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controllerlab import Cluster
 from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.security_snapshot import SecuritySnapshot
 from tidelog.controller.core.commands import commands_for, full_commands
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.metadata.entries import AclEntry, BrokerEntry, ClientQuotaEntry, QuotaEntity, SecurityEntry
@@ -106,3 +109,15 @@ def _last(commands: list[LeaderAndIsr | UpdateMetadata | StopReplica]) -> Securi
     """Returns the last update that contained security entries."""
     updates = [c.security for c in commands if isinstance(c, UpdateMetadata) and c.security is not None]
     return updates[-1]
+
+
+@pytest.mark.parametrize(
+    "part", [f.name for f in fields(SecuritySnapshot) if f.name not in ("revision", "rules")]
+)
+def test_a_full_update_removes_from_every_part_what_it_does_not_name(part: str) -> None:
+    """Otherwise, a deleted user or token of a later part would stay valid at this broker."""
+    entry = acl_entry("a")
+    before = SecuritySnapshot(**{part: {entry.key: entry}})
+    after = before.replaced(SecurityUpdate(9))
+    assert len(getattr(before, part)) == 1
+    assert len(getattr(after, part)) == 0

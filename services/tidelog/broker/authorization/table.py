@@ -773,7 +773,8 @@ TABLE: Final[dict[int, tuple[Requirement, ...]]] = {
             ),
         ),
     ),
-    # Delegation tokens are disabled, which is the answer to everyone.
+    # Handlers and controller let clients use only their own tokens. Kafka's ACLs on tokens and users, which
+    # open those of others, have no effect yet.
     ApiKey.CREATE_DELEGATION_TOKEN: (),
     ApiKey.RENEW_DELEGATION_TOKEN: (),
     ApiKey.EXPIRE_DELEGATION_TOKEN: (),
