@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.core import Metric
-from prometheus_client.exposition import ThreadingWSGIServer, make_wsgi_app
+from prometheus_client.exposition import ThreadingWSGIServer, choose_encoder
 from prometheus_client.registry import Collector as PrometheusCollector
 
 from tidelog.metrics.families import Collector, Families
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
 _STOP_TIMEOUT_S: Final = 5
 _POLL_INTERVAL_S: Final = 0.1
 _CLIENT_TIMEOUT_S: Final = 10
+MAX_CONNECTIONS: Final = 32
+"""The connections that are served at a time, each by a thread. One more connection ends the oldest, so that
+unfinished requests cannot keep probes out.
+"""
+SCRAPE_CACHE_S: Final = 0.5
+"""A scrape returns the body of the previous one if it is younger than this."""
 
 
 class MetricFamilies(PrometheusCollector):
@@ -70,10 +78,29 @@ class MetricsEndpoint:
         class Server(ThreadingWSGIServer):
             address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
 
+            def process_request(self, request: Any, client_address: Any) -> None:
+                """Starts a thread for the request, after ending the oldest one if there are too many."""
+                with lock:
+                    open_requests[request] = None
+                    oldest = next(iter(open_requests)) if len(open_requests) > MAX_CONNECTIONS else None
+                    if oldest is not None:
+                        del open_requests[oldest]
+                if oldest is not None:
+                    with suppress(OSError):
+                        oldest.shutdown(socket.SHUT_RDWR)
+                super().process_request(request, client_address)
+
+            def shutdown_request(self, request: Any) -> None:
+                with lock:
+                    open_requests.pop(request, None)
+                super().shutdown_request(request)
+
             def handle_error(self, request: object, client_address: object) -> None:
                 """Ignores errors of clients that have disconnected."""
 
-        app = _with_probes(health, make_wsgi_app(new_registry(collectors)))
+        open_requests: dict[socket.socket, None] = {}
+        lock = threading.Lock()
+        app = _with_probes(health, _Scrapes(new_registry(collectors)))
         self._server = make_server(host, port, app, Server, handler_class=_SilentHandler)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(_POLL_INTERVAL_S,), name="metrics", daemon=True
@@ -90,6 +117,25 @@ class MetricsEndpoint:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(_STOP_TIMEOUT_S)
+
+
+class _Scrapes:
+    """Answers scrapes one at a time, because encoding thousands of series takes long."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+        self._lock = threading.Lock()
+        self._bodies: dict[str, tuple[float, bytes]] = {}
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        encode, content_type = choose_encoder(environ.get("HTTP_ACCEPT", ""))
+        with self._lock:
+            made_at, body = self._bodies.get(content_type, (0.0, b""))
+            if not body or time.monotonic() - made_at > SCRAPE_CACHE_S:
+                body = encode(self._registry)
+                self._bodies = {content_type: (time.monotonic(), body)}
+        start_response("200 OK", [("Content-Type", content_type), ("Content-Length", str(len(body)))])
+        return [body]
 
 
 class _SilentHandler(WSGIRequestHandler):
