@@ -1,9 +1,9 @@
 """Measures for how long one request holds the event loop, with the worst requests that the broker accepts.
 
 A generator builds, for each API in its last version, requests that spend the API's whole limit of elements on
-one array: with names that exist, with names that do not, and with long names. The requests go to an embedded
-cluster (broker, controller and group coordinator on one event loop). The test measures the CPU time of each
-iteration of this loop, so that a busy machine does not fail it.
+one array: with names that exist, with names that do not, and with long names. No request appends records or
+creates topics. The requests go to an embedded cluster (broker, controller and group coordinator on one event
+loop). The test measures the CPU time of each iteration of this loop, so that a busy machine does not fail it.
 """
 
 from __future__ import annotations
