@@ -230,6 +230,16 @@ def test_a_failure_is_answered_late_and_without_a_reason(
         assert client.is_closed_by_broker()
 
 
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_the_audit_log_names_the_user_whose_login_failed(secured: SecuredBroker, mechanism: str) -> None:
+    before = len(secured.process.log_text())
+    with secured.client() as client:
+        assert _log_in(client, mechanism, "mallory\nforged", "not the password").error_code != 0
+    said = [line for line in secured.process.log_text()[before:].splitlines() if "mallory" in line]
+    assert len(said) == 1
+    assert "login" in said[0] and "forged" in said[0] and "not the password" not in said[0]
+
+
 def test_the_salt_of_an_unknown_user_is_always_the_same(secured: SecuredBroker) -> None:
     def salt() -> bytes:
         with secured.client() as client:

@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from tidelog.timing.clock import Clock
 
 NONCE_BYTES: Final = 24
+MAX_LOGGED_NAME_CHARS: Final = 64
 MAX_TOKEN_CREDENTIALS: Final = 10_000
 """The credentials of delegation tokens that a listener remembers, because each costs milliseconds."""
 MIN_REAUTHENTICATION_INTERVAL_S: Final = 1.0
@@ -92,6 +93,11 @@ class TokenExchange(Protocol):
         ...
 
 
+def _named(error: AuthenticationError, user: str) -> AuthenticationError:
+    """Returns the error with the name that the client gave, for the audit log."""
+    return AuthenticationError(f"{error} (user {user[:MAX_LOGGED_NAME_CHARS]!r})")
+
+
 class _PlainExchange:
     def __init__(self, authenticator: Authenticator) -> None:
         self._authenticator = authenticator
@@ -100,7 +106,11 @@ class _PlainExchange:
         return None
 
     def take(self, token: bytes) -> Step:
-        user = user_of(PlainLogin.parse(token), self._authenticator.plan.plain_passwords)
+        login = PlainLogin.parse(token)
+        try:
+            user = user_of(login, self._authenticator.plan.plain_passwords)
+        except AuthenticationError as error:
+            raise _named(error, login.user) from None
         return Step(b"", Login(user_principal(user)))
 
 
@@ -109,6 +119,7 @@ class _ScramExchange:
         self._authenticator = authenticator
         self._mechanism = mechanism
         self._exchange: ServerExchange | None = None
+        self._user = ""
         self._login: Login | None = None
 
     def preparation(self, token: bytes) -> None:
@@ -117,11 +128,15 @@ class _ScramExchange:
     def take(self, token: bytes) -> Step:
         if self._exchange is None:
             return self._begin(ClientFirst.parse(token))
-        return Step(self._exchange.finish(token), self._login)
+        try:
+            return Step(self._exchange.finish(token), self._login)
+        except AuthenticationError as error:
+            raise _named(error, self._user) from None
 
     def _begin(self, first: ClientFirst) -> Step:
         if first.authorization_id not in ("", first.user):
             raise AuthenticationError("the client requested another authorization id than its own user name")
+        self._user = first.user
         mechanism, authenticator = self._mechanism, self._authenticator
         if first.is_token:
             credential, self._login = authenticator.token_login(mechanism, first.user)
@@ -414,7 +429,7 @@ class ConnectionAuthentication:
                 principal=connection.principal,
             )
         else:
-            _log.warning(
+            _log.debug(
                 "authentication failed",
                 peer=peer,
                 listener=listener,
