@@ -113,3 +113,11 @@ def test_kafkas_tool(java: JavaTools, bootstrap: str) -> None:
     java.check(*connection, "--remove", "--force", "--topic", "t")
     assert "operation" not in java.check(*connection, "--list", "--topic", "t")
     assert "User:a" in java.check(*connection, "--list", "--transactional-id", "x")
+
+
+def test_acls_survive_a_kill(start_broker: Callable[..., BrokerProcess]) -> None:
+    broker = start_broker(SETTINGS)
+    acl(broker.bootstrap, "add", "--topic", "t", "--allow", "User:a", "--operation", "read")
+    broker.kill()
+    broker.start()
+    assert "User:a" in acl(broker.bootstrap, "list", "--topic", "t").stdout
