@@ -32,6 +32,8 @@ MAX_HOLD_MS: Final = 50
 PARTITIONS: Final = 100
 TOPIC: Final = "events"
 ANSWER_TIMEOUT_S: Final = 60
+TAGGED_FIELDS: Final = 3
+"""Room for the tagged fields of a request, which count as elements."""
 ATTEMPTS: Final = 3
 """A request is repeated if it held the loop for long, because the garbage collector may have run."""
 LONG: Final = 200
@@ -90,6 +92,8 @@ def build(kind: type[Struct], version: int, path: tuple[str, ...], count: int, n
         if not field.is_in(version):
             continue
         is_on_path = bool(path) and field.name == path[0]
+        if field.is_tagged_in(version) and not is_on_path:
+            continue
         if isinstance(field.kind, tuple):
             size = 0 if not is_on_path else count if len(path) == 1 else 1
             values[field.name] = [
@@ -143,7 +147,7 @@ def requests(api_key: int, version: int, topic_id: uuid.UUID) -> Iterator[tuple[
     for path in [*array_paths(message, version), ()]:
         for mode in ("known", "unknown", "long"):
             names = Names(mode, topic_id)
-            made = build(message, version, path, limit - max(len(path) - 1, 0), names)
+            made = build(message, version, path, limit - len(path) - TAGGED_FIELDS, names)
             body = b"".join(bytes(c) for c in codec.request_encoder(api_key, version)(made))
             yield f"{'.'.join(path) or 'empty'} {mode}", body
 
