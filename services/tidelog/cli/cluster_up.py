@@ -20,6 +20,7 @@ from tidelog.cli.local_cluster.plan import (
 from tidelog.cli.output import note
 from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments
 from tidelog.model.json_object import JsonObject
+from tidelog.process.private_files import keep_files_private
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting import SettingError
 
@@ -104,6 +105,7 @@ def command(data_dir: Path, assignments: tuple[str, ...], **options: Any) -> Non
 def start(cluster: LocalCluster) -> None:
     """Starts all processes and waits until they serve. If this fails, the started processes are stopped."""
     plan = cluster.plan
+    keep_files_private(cluster.directory)
     try:
         for kinds in ((ETCD,), None):
             members = [m for m in plan.members if (m.kind in kinds if kinds else m.kind != ETCD)]

@@ -16,6 +16,7 @@ from tidelog.broker.log.errors import CorruptFileError, LogDirectoryInUseError
 from tidelog.cli.embedded import METADATA_DIRECTORY, EmbeddedCluster
 from tidelog.metadata.store import StoreError
 from tidelog.model.errors import KafkaError
+from tidelog.process.private_files import keep_files_private
 from tidelog.process.structured_log import configure_logging
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting import SettingError
@@ -68,6 +69,7 @@ def _fail(reason: str) -> NoReturn:
 def command(listen: str, data_dir: Path, assignments: tuple[str, ...], is_secure: bool) -> None:
     """Run a complete single-broker cluster in one process, for development and tests."""
     given = _parse_assignments(assignments)
+    keep_files_private(data_dir)
     if is_secure:
         _secure(given, listen, data_dir)
     given.setdefault("listeners", f"PLAINTEXT://{listen}")

@@ -13,6 +13,7 @@ import signal
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
@@ -29,6 +30,7 @@ from tidelog.metadata.store_wait import until_store_answers
 from tidelog.metrics.health import Health
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.model.errors import KafkaError
+from tidelog.process.private_files import keep_files_private
 from tidelog.rpc.peer_tls import PeerTls
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting import Password, SettingError
@@ -83,6 +85,7 @@ def run_service(service: str, settings: BrokerSettings, start: StartService) -> 
     name.
     """
     options = etcd_options(settings)
+    keep_files_private(Path(settings.data_dirs[0]) if service == "broker" else None)
     try:
         uvloop.run(_live(service, settings, options, start))
     except EXPECTED_ERRORS as error:
