@@ -145,7 +145,7 @@ def test_a_client_without_tls_is_refused_and_harms_nobody(
 def test_unfinished_handshakes_keep_nobody_out(start_broker: StartBroker, certificates: Certificates) -> None:
     broker = start_broker(certificates.settings())
     address = broker.host, broker.port
-    silent = [socket.create_connection(address, 10) for _ in range(200)]
+    silent = [socket.create_connection(address, 10) for _ in range(400)]
     for connection in silent[::2]:
         connection.sendall(b"\x16\x03\x01\x02\x00\x01")
     began = time.monotonic()

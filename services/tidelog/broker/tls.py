@@ -23,15 +23,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
+from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.settings.tls_settings import TlsPlan, principal_of
 
 if TYPE_CHECKING:
     from tidelog.broker.connection import Connection
     from tidelog.broker.socket_protocol import Receiver
-    from tidelog.model.principal import Principal
 
 MAX_HANDSHAKES: Final = 256
-"""The handshakes of one listener that may be in progress. Further connections wait in the backlog."""
+"""The handshakes of one listener that may be in progress. One more ends the oldest."""
+MAX_HANDSHAKES_PER_ADDRESS: Final = 64
+"""The handshakes of one address that may be in progress. One more ends the oldest of that address."""
 HANDSHAKE_TIMEOUT_S: Final = 10.0
 ACCEPTS_PER_TURN: Final = 64
 ACCEPT_PAUSE_S: Final = 0.1
@@ -65,6 +67,10 @@ _Signature = tuple[tuple[int, int, int], ...]
 
 class TlsFileError(OSError):
     """A key or certificate cannot be used. The message is one sentence that names it."""
+
+
+class UnknownSubjectError(ValueError):
+    """No rule gives the subject of a client's certificate a name. Kafka refuses such a client, too."""
 
 
 def server_context(plan: TlsPlan) -> ssl.SSLContext:
@@ -215,14 +221,18 @@ class ServerCertificates:
                 found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
         return tuple(found)
 
-    def principal(self, connection: ssl.SSLSocket) -> Principal | None:
-        """Returns the principal of the client's certificate, or None if it has shown none or if no rule
-        applies.
+    def principal(self, connection: ssl.SSLSocket) -> Principal:
+        """Returns the principal of the client's certificate, which is ANONYMOUS if it has shown none. Raises
+        UnknownSubjectError if no rule of `ssl.principal.mapping.rules` applies.
         """
         certificate = connection.getpeercert()
         if not certificate:
-            return None
-        return principal_of(distinguished_name(certificate), self.plan.rules)
+            return ANONYMOUS
+        subject = distinguished_name(certificate)
+        principal = principal_of(subject, self.plan.rules)
+        if principal is None:
+            raise UnknownSubjectError(f"no rule of ssl.principal.mapping.rules applies to {subject}")
+        return principal
 
 
 def distinguished_name(certificate: dict[str, Any]) -> str:  # Any: the type that typeshed gives it
@@ -242,9 +252,13 @@ async def shake_hands(
     """
     fileno = connection.fileno()
     while True:
+        step = loop.run_in_executor(threads, connection.do_handshake)
         try:
-            await loop.run_in_executor(threads, connection.do_handshake)
+            await asyncio.shield(step)
             return
+        except asyncio.CancelledError:
+            await asyncio.wait([step])  # the thread still uses the descriptor, which must not be closed yet
+            raise
         except ssl.SSLWantReadError:
             await _ready(loop, fileno, loop.add_reader, loop.remove_reader)
         except ssl.SSLWantWriteError:
@@ -380,7 +394,8 @@ class TlsAcceptor:
         self._handshakes = handshakes
         self._new_connection = new_connection
         self._is_authenticating = is_authenticating
-        self._in_progress: set[asyncio.Task[None]] = set()
+        self._in_progress: dict[asyncio.Task[None], str] = {}
+        """The handshakes with the addresses of their clients, the oldest first."""
         self._is_accepting = False
         self._is_closed = False
 
@@ -398,7 +413,7 @@ class TlsAcceptor:
         if self._is_accepting:
             self._loop.remove_reader(self._listening.fileno())
         self._listening.close()
-        for task in self._in_progress:
+        for task in tuple(self._in_progress):
             task.cancel()
 
     def _accept_more(self) -> None:
@@ -412,9 +427,6 @@ class TlsAcceptor:
 
     def _accept(self) -> None:
         for _ in range(ACCEPTS_PER_TURN):
-            if len(self._in_progress) >= MAX_HANDSHAKES:
-                self._stop_accepting()
-                return
             try:
                 accepted, peername = self._listening.accept()
             except BlockingIOError:
@@ -425,13 +437,22 @@ class TlsAcceptor:
                 self._loop.call_later(ACCEPT_PAUSE_S, self._accept_more)
                 return
             accepted.setblocking(False)
+            self._make_room(peername[0])
             task = self._loop.create_task(self._serve(accepted, peername))
-            self._in_progress.add(task)
-            task.add_done_callback(self._handshake_ended)
+            self._in_progress[task] = peername[0]
+            task.add_done_callback(lambda ended: self._in_progress.pop(ended, None))
 
-    def _handshake_ended(self, task: asyncio.Task[None]) -> None:
-        self._in_progress.discard(task)
-        self._accept_more()
+    def _make_room(self, host: str) -> None:
+        """Ends the oldest handshake if there are too many, first of all with the same address."""
+        of_host = [task for task, address in self._in_progress.items() if address == host]
+        if len(of_host) >= MAX_HANDSHAKES_PER_ADDRESS:
+            oldest = of_host[0]
+        elif len(self._in_progress) >= MAX_HANDSHAKES:
+            oldest = next(iter(self._in_progress))
+        else:
+            return
+        del self._in_progress[oldest]
+        oldest.cancel()
 
     async def _serve(self, accepted: socket.socket, peername: Any) -> None:
         """Completes the handshake and starts the connection. A client that fails is not worth more than one
@@ -456,5 +477,14 @@ class TlsAcceptor:
             raise
         connection = self._new_connection()
         if self._is_authenticating:
-            connection.principal = self._certificates.principal(encrypted) or connection.principal
+            try:
+                connection.principal = self._certificates.principal(encrypted)
+            except UnknownSubjectError as error:
+                _log.info(
+                    "a client's certificate is refused",
+                    peer=f"{peername[0]}:{peername[1]}",
+                    reason=str(error),
+                )
+                encrypted.close()
+                return
         TlsTransport(self._loop, encrypted, peername).begin(connection)
