@@ -35,6 +35,7 @@ MAX_CONNECTIONS: Final = 32
 """The connections that are served at a time, each by a thread. One more connection ends the oldest, so that
 unfinished requests cannot keep probes out.
 """
+LISTEN_BACKLOG: Final = 128
 SCRAPE_CACHE_S: Final = 0.5
 """A scrape returns the body of the previous one if it is younger than this."""
 
@@ -77,6 +78,8 @@ class MetricsEndpoint:
 
         class Server(ThreadingWSGIServer):
             address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+            # With the default of 5, the kernel drops connections of a burst, and probes wait for a second.
+            request_queue_size = LISTEN_BACKLOG
 
             def process_request(self, request: Any, client_address: Any) -> None:
                 """Starts a thread for the request, after ending the oldest one if there are too many."""
