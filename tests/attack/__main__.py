@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
@@ -107,7 +108,7 @@ def table_of(attacks: list[Attack], results: dict[str, Result], before: dict[str
             wait, memory = f"{earlier.longest_ms:,.0f} -> {wait}", f"{earlier.peak_mb:,.0f} -> {memory}"
         outcome = result.outcome if earlier is None else f"{earlier.outcome} -> {result.outcome}"
         style = "red" if result.faults(attack) else None
-        table.add_row(attack.title, wait, memory, outcome, style=style)
+        table.add_row(attack.title, wait, memory, escape(outcome), style=style)
     return table
 
 

@@ -64,6 +64,10 @@ NEWEST_PRODUCE_VERSION: Final = 13
 MIN_RECORD_BYTES: Final = 14  # the least size field that Kafka accepts for any magic
 MAX_RECORD_ERRORS: Final = 1_000  # per batch in a response; Kafka lists all of them
 
+LEAST_RECORD_BYTES: Final = 7
+"""The bytes of a record without key, value and headers: seven fields of one byte."""
+_MAGIC_OF_CODEC: Final = (b"", b"\x1f\x8b", b"", b"\x04\x22\x4d\x18", b"\x28\xb5\x2f\xfd")
+"""The first bytes of compressed data by the number of the codec: none, gzip, snappy, lz4, zstd."""
 WALK_ON_LOOP_BYTES: Final = 64 * 1024
 """The most decompressed bytes of records that the event loop walks over. It takes some milliseconds."""
 MAX_WALK_RATIO: Final = 16
@@ -186,6 +190,11 @@ def validate_batches(
         or attributes & COMPRESSION_MASK >= _ZSTD
         or (sequence < 0 and producer_id >= 0)
         or (
+            count * LEAST_RECORD_BYTES > size - BATCH_HEADER_BYTES
+            if not attributes & COMPRESSION_MASK
+            else not _begins_as(records, attributes & COMPRESSION_MASK)
+        )
+        or (
             not rules.is_log_append_time
             and (
                 max_ms - now_ms > rules.timestamp_after_max_ms
@@ -222,6 +231,7 @@ def _validate_in_order(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, f"Compression codec {header.compression} does not exist"
         )
     _check_fields(header)
+    _check_body(records, header)
     _check_timestamp_fields(records, header, rules, now_ms)
     if header.size_bytes > rules.segment_bytes:
         raise KafkaError(
@@ -306,6 +316,28 @@ def _check_fields(header: BatchHeader) -> None:
             ErrorCode.INVALID_RECORD,
             f"The batch of producer {header.producer_id} has sequence {header.base_sequence}",
         )
+
+
+def _check_body(records: memoryview, header: BatchHeader) -> None:
+    """Refuses a batch whose header alone shows that nobody can read its records. Such a batch would stop
+    every consumer of the topic.
+    """
+    body_bytes = header.size_bytes - BATCH_HEADER_BYTES
+    if not header.compression:
+        if header.record_count * LEAST_RECORD_BYTES > body_bytes:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD,
+                f"The batch states {header.record_count} records in {body_bytes} bytes",
+            )
+    elif not _begins_as(records, header.compression):
+        codec = Compression(header.compression).name.lower()
+        raise KafkaError(ErrorCode.INVALID_RECORD, f"The records of the batch are not compressed by {codec}")
+
+
+def _begins_as(records: memoryview, codec: int) -> bool:
+    """Returns whether the records begin with the magic bytes of the codec. Snappy has none."""
+    magic = _MAGIC_OF_CODEC[codec] if codec <= _ZSTD else b""
+    return records[BATCH_HEADER_BYTES : BATCH_HEADER_BYTES + len(magic)] == magic
 
 
 def _check_timestamp_fields(

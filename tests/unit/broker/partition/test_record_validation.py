@@ -18,7 +18,7 @@ from tidelog.broker.partition.batch_validation import (
     validate_records,
 )
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.records.batch import BatchHeader, assemble_batch, crc_matches, parse_header
+from tidelog.records.batch import BATCH_HEADER_BYTES, BatchHeader, assemble_batch, crc_matches, parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.compression import Compression, compress
 from tidelog.records.record import Record, append_record, iterate_records
@@ -190,6 +190,26 @@ def test_a_timestamp_out_of_range_is_refused_without_a_look_at_compressed_record
     began = time.thread_time()
     assert code_of_header(bomb, AppendRules()) == ErrorCode.INVALID_TIMESTAMP
     assert time.thread_time() - began < 0.01
+
+
+@pytest.mark.parametrize("count", [3, 1_000_000])
+def test_more_records_than_fit_are_refused_by_the_header(count: int) -> None:
+    batch = build_batch([Record(0, NOW_MS, None, b"ab")])
+    header = parse_header(batch)._replace(record_count=count, last_offset_delta=count - 1)
+    false = assemble_batch(header, memoryview(batch)[BATCH_HEADER_BYTES:])
+    assert code_of_header(false, AppendRules()) == ErrorCode.INVALID_RECORD
+
+
+@given(CODECS, CODECS)
+def test_a_false_codec_is_refused_by_the_header(stated: Compression, used: Compression) -> None:
+    """Snappy's raw blocks begin with any bytes, so a false snappy is not seen."""
+    batch = build_batch([Record(n, NOW_MS, b"key", b"value" * 20) for n in range(5)], compression=used)
+    header = parse_header(batch)
+    false = assemble_batch(header._replace(attributes=stated.value), memoryview(batch)[BATCH_HEADER_BYTES:])
+    if stated is used or stated in (Compression.NONE, Compression.SNAPPY):
+        validate_batches(memoryview(false), rules=AppendRules(), now_ms=NOW_MS)
+    else:
+        assert code_of_header(false, AppendRules()) == ErrorCode.INVALID_RECORD
 
 
 def test_headers_are_counted_and_not_built() -> None:
