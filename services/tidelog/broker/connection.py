@@ -238,8 +238,9 @@ class Connection(RequestSource):
 
     def _pause(self) -> None:
         self._frames.keep_unread()
-        if not self._paused and self._transport is not None:
+        if self._transport is not None:
             self._paused = True
+            # Also if it is paused already: uvloop starts to read after connection_made, whatever that did.
             self._transport.pause_reading()
 
     def _resume(self) -> None:

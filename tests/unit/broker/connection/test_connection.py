@@ -491,3 +491,14 @@ def test_a_closed_connection_does_not_keep_the_others_waiting(lab: Lab) -> None:
     first.close()
     lab.turn()
     assert not third.is_held_back
+
+
+def test_a_held_back_connection_stops_a_transport_that_reads_nevertheless(lab: Lab) -> None:
+    """uvloop starts to read after connection_made, also if that paused the reading. The next read would then
+    have no buffer.
+    """
+    connection, transport = lab.connect()
+    connection.hold_back()
+    transport.is_reading = True
+    lab.feed_bytes(struct.pack(">i", 5) + b"large", connection)
+    assert not transport.is_reading
