@@ -165,7 +165,11 @@ def variants(directory: Path) -> list[Variant]:
         path.mkdir()
         lab = InMemoryBroker(path)
         lab.add_topic("t")
-        dispatcher = Dispatcher(lab.handlers, lab.broker.telemetry) if share is None else _tracing(lab, share)
+        dispatcher = (
+            Dispatcher(lab.handlers, lab.broker.telemetry, lab.broker.quotas)
+            if share is None
+            else _tracing(lab, share)
+        )
         made.append(Variant(number, name, lab, dispatcher))
     return made
 
@@ -188,9 +192,8 @@ def _tracing(lab: InMemoryBroker, share: float) -> Dispatcher:
         max_traces_per_second=1_000_000,
         max_queued_spans=4096,
     )
-    return Dispatcher(
-        lab.handlers, lab.broker.telemetry, RequestTracer(tracing, lab.broker.metadata.topic_names)
-    )
+    tracer = RequestTracer(tracing, lab.broker.metadata.topic_names)
+    return Dispatcher(lab.handlers, lab.broker.telemetry, lab.broker.quotas, tracer)
 
 
 def main() -> None:

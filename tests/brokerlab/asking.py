@@ -39,6 +39,7 @@ class Asked:
         self.answer: Any = None
         self.body: bytes | None = None
         self.is_closed = False
+        self.muted_s = 0.0
         self.refused_because: str | None = None
         self.peer_host = "10.0.0.1"
         self.principal = ANONYMOUS
@@ -52,7 +53,7 @@ class Asked:
         )
         header = encode_request_header(self.api_key, version, 7, client_id)
         self._waiting: RequestContext | None = None
-        self._dispatcher = Dispatcher(HandlerWiring(broker), broker.telemetry)
+        self._dispatcher = Dispatcher(HandlerWiring(broker), broker.telemetry, broker.quotas)
         frame = memoryview(header + self.request_body)
         self._dispatcher.dispatch(cast(Connection, self), frame)
 
@@ -74,6 +75,9 @@ class Asked:
         assert end == len(frame)
 
     answer_later = answer_now
+
+    def mute(self, duration_s: float) -> None:
+        self.muted_s = max(self.muted_s, duration_s)
 
     def start_barrier(self) -> None: ...
 

@@ -133,6 +133,7 @@ class InMemoryBroker:
             edit=None,
             traceparent="",
             steps=None,
+            charge=None,
             listener_name=listener_name,
             route=SimpleNamespace(api_key=key, encode=codec.response_encoder(key, version)),
         )

@@ -64,7 +64,12 @@ class Peer:
     def context(self) -> RequestContext:
         route = SimpleNamespace(counted_as=lambda name, broker: route)
         context = SimpleNamespace(
-            api_version=self.version, connection=self, listener_name="PLAINTEXT", route=route, steps=None
+            api_version=self.version,
+            connection=self,
+            listener_name="PLAINTEXT",
+            route=route,
+            steps=None,
+            charge=None,
         )
 
         def park(on_abandoned: Callable[[], None] | None = None) -> object:

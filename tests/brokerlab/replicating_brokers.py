@@ -79,7 +79,7 @@ class ReplicatingBroker:
         )
         self.broker.identity.broker_epoch = 100 + broker_id
         self.commands = self.broker.commands
-        self.dispatcher = Dispatcher(HandlerWiring(self.broker), self.broker.telemetry)
+        self.dispatcher = Dispatcher(HandlerWiring(self.broker), self.broker.telemetry, self.broker.quotas)
         self.listener = self._listen(0)
         self.told_port: int | None = None
         """The port that other brokers connect to, if it is not the port of the listener."""
@@ -94,7 +94,7 @@ class ReplicatingBroker:
             self.broker.telemetry,
             self.timer,
             self.dispatcher.dispatch,
-            ConnectionLimits(self.broker.current_settings),
+            ConnectionLimits(self.broker.current_settings, self.broker.quotas.quotas),
             Authenticator(name, broker.current_settings, broker.metadata, broker.clock) if is_sasl else None,
         )
         listener.bind()

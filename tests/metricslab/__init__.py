@@ -9,6 +9,7 @@ from typing import Any
 from tidelog.broker.listener import ConnectionLoad
 from tidelog.broker.log_cleaner import DONE, CleanerCounts, Cleaning
 from tidelog.broker.metrics import BrokerMetrics
+from tidelog.broker.quotas.client_quotas import ClientQuotas, Samples
 from tidelog.controller.metrics import BrokerInfo, ControllerCounts, ControllerMetrics, Overview
 from tidelog.group_coordinator.metrics import (
     CoordinatorMetrics,
@@ -17,9 +18,12 @@ from tidelog.group_coordinator.metrics import (
     ShardLoads,
     TransactionsSummary,
 )
+from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.metrics.telemetry import BROKER_RUNNING, Durations, Telemetry
 from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import MonotonicMs
+from tidelog.model.principal import user_principal
 from tidelog.model.topics import TopicPartition
 from tidelog.timing.clock import ManualClock
 from tidelog.timing.purgatory import DelayedOperation, Purgatory
@@ -84,6 +88,7 @@ def broker_view(**changed: Any) -> Any:
         ),
         log_cleaner=SimpleNamespace(counts=cleaner, uncleanable_count=2, now_s=lambda: 60.0),
         data_path=Path("/"),
+        quotas=_quotas(),
         attachment_counts={"group": (2, 1), "transaction": (0, 0)},
     )
     vars(view).update(changed)
@@ -122,6 +127,16 @@ def coordinator_view() -> Any:
         ending_transaction_count=1,
         now_ms=lambda: NOW_MS,
     )
+
+
+def _quotas() -> ClientQuotas:
+    quotas = ClientQuotas(Samples(11, 1000), Samples(11, 1000))
+    entry = ClientQuotaEntry(QuotaEntity((("user", "alice"),)), {"producer_byte_rate": 1000.0})
+    quotas.update({entry.key: entry})
+    sensor = quotas.of_client(user_principal("alice"), "app", MonotonicMs(NOW_MS)).produce
+    assert sensor is not None
+    sensor.take(5000, MonotonicMs(NOW_MS))
+    return quotas
 
 
 def full_metrics() -> ProcessMetrics:

@@ -59,6 +59,7 @@ class SimRequest:
         self.principal = ANONYMOUS
         self.traceparent = ""
         self.steps = None
+        self.charge = None
         self.listener_name = LISTENER
         self.correlation_id = 0
         self.started_at = 0.0

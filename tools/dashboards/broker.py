@@ -246,6 +246,22 @@ _NETWORK = Row(
             "Connections. A connection that is held back is not read until the client receives its responses",
         ),
         graph(
+            "Throttled clients",
+            {
+                "{{broker}} {{quota}}": f"sum by (broker, quota) (rate(tidelog_client_quota_throttle_seconds_total{{{_OF}}}{_RATE}))"
+            },
+            "Seconds per second for which clients above a quota wait, over all clients",
+            unit="s",
+        ),
+        graph(
+            "Use of quotas",
+            {
+                "{{quota}} {{user}} {{client_id}}": f"max by (quota, user, client_id) (tidelog_client_quota_rate{{{_OF}}} / tidelog_client_quota_limit{{{_OF}}})"
+            },
+            "Share of its limit that a user or client id uses, on the broker where it uses most",
+            unit="percentunit",
+        ),
+        graph(
             "Fetch sessions",
             {
                 "{{broker}} sessions": f"sum by (broker) (kafka_server_fetchsessioncache_numincrementalfetchsessions{{{_OF}}})",

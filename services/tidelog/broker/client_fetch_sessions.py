@@ -157,7 +157,7 @@ class ClientFetchSessions:
         """
         uses_topic_ids = api_version >= FIRST_VERSION_WITH_TOPIC_IDS
         if request.session_epoch in (INITIAL_EPOCH, FINAL_EPOCH):
-            self._remove(request.session_id)
+            self.remove(request.session_id)
             partitions = {part.key: part for part in _wanted(request, uses_topic_ids)}
             session = None
             if request.session_epoch == INITIAL_EPOCH and partitions:
@@ -179,7 +179,7 @@ class ClientFetchSessions:
             if known is None:
                 if not self._may_admit(wanted.key):
                     self.partition_count += len(session.partitions) - count_before
-                    self._remove(session.session_id)
+                    self.remove(session.session_id)
                     raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
                 session.partitions[wanted.key] = wanted
             else:
@@ -221,7 +221,8 @@ class ClientFetchSessions:
     def _may_admit(self, key: ClientPartitionKey) -> bool:
         return self._is_known is None or self._is_known(key)
 
-    def _remove(self, session_id: int) -> None:
+    def remove(self, session_id: int) -> None:
+        """Ends a session, if it exists."""
         session = self._sessions.pop(session_id, None)
         if session is not None:
             self.partition_count -= len(session.partitions)
@@ -234,7 +235,7 @@ class ClientFetchSessions:
             return False
         oldest = next(iter(self._sessions.values()))
         if now_ms - oldest.last_used_ms > MIN_EVICTION_MS:
-            self._remove(oldest.session_id)
+            self.remove(oldest.session_id)
             self.evicted_total += 1
             return True
         evictable = [
@@ -245,7 +246,7 @@ class ClientFetchSessions:
         if not evictable:
             return False
         smallest = min(evictable, key=lambda session: len(session.partitions))
-        self._remove(smallest.session_id)
+        self.remove(smallest.session_id)
         self.evicted_total += 1
         return True
 

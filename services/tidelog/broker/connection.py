@@ -77,7 +77,7 @@ class Connection(RequestSource):
 
     __slots__ = (
         "_awaits_memory",
-        "_barrier",
+        "_barriers",
         "_frames",
         "_is_processing",
         "_max_waiting",
@@ -88,6 +88,7 @@ class Connection(RequestSource):
         "_ready_bytes",
         "_transport",
         "_turn",
+        "_unmute",
         "_waiting",
         "dispatch",
         "listener",
@@ -106,8 +107,9 @@ class Connection(RequestSource):
         self._waiting: deque[RequestContext] = deque()
         self._ready: list[Chunk] = []
         self._ready_bytes = 0
-        self._barrier = False
+        self._barriers = 0  # the reasons to hold back later requests
         self._paused = False
+        self._unmute: asyncio.TimerHandle | None = None  # while the client is above a quota
         self._turn = listener.turn
         self._is_processing = False
         self._transport: asyncio.Transport | None = None
@@ -116,7 +118,7 @@ class Connection(RequestSource):
     @property
     def is_waiting(self) -> bool:
         """Whether requests of this connection are unanswered. The connection is not idle then."""
-        return bool(self._waiting) or self._barrier
+        return bool(self._waiting) or self._barriers > 0
 
     @property
     def unanswered_count(self) -> int:
@@ -211,7 +213,7 @@ class Connection(RequestSource):
         try:
             while not self.is_closed:
                 if (
-                    self._barrier
+                    self._barriers
                     or self._awaits_memory
                     or len(self._waiting) >= self._max_waiting
                     or self._unsent_bytes() > MAX_UNSENT_BYTES
@@ -250,7 +252,7 @@ class Connection(RequestSource):
         if not self._paused or self.is_closed or self._is_processing:
             return
         if (
-            self._barrier
+            self._barriers
             or self._awaits_memory
             or len(self._waiting) >= self._max_waiting
             or self._unsent_bytes() > MAX_UNSENT_BYTES
@@ -267,17 +269,36 @@ class Connection(RequestSource):
             self.loop.call_soon(self._resume)
 
     def start_barrier(self) -> None:
-        """Holds back later requests until `end_barrier`."""
-        self._barrier = True
+        """Holds back later requests until `end_barrier`. There may be several barriers."""
+        self._barriers += 1
 
     def hold_back(self) -> None:
         """Stops reading until `end_barrier`."""
-        self._barrier = True
+        self._barriers += 1
         self._pause()
 
     def end_barrier(self) -> None:
-        self._barrier = False
+        self._barriers -= 1
         self._resume()
+
+    def mute(self, duration_s: float) -> None:
+        """Starts no further request for that time, as Kafka mutes the channel of a client above its quota
+        (KIP-219). A longer time that has begun stays in force.
+        """
+        if self.is_closed:
+            return
+        until = self.loop.time() + duration_s
+        if self._unmute is None:
+            self._barriers += 1
+        elif self._unmute.when() >= until:
+            return
+        else:
+            self._unmute.cancel()
+        self._unmute = self.loop.call_at(until, self._end_mute)
+
+    def _end_mute(self) -> None:
+        self._unmute = None
+        self.end_barrier()
 
     # -- responses
 
@@ -360,6 +381,9 @@ class Connection(RequestSource):
             self._outbox.close()
         self._frames.close()
         self._pool.frame_ended(self)
+        if self._unmute is not None:
+            self._unmute.cancel()
+            self._unmute = None
         for context in self._waiting:
             context.abandon()
             release_files(context.chunks or ())

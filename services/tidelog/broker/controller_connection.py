@@ -11,8 +11,10 @@ from tidelog.broker.request import RequestContext
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi, ForwardedRequest, ProducerIdBlock
+from tidelog.wire import codec
 
 if TYPE_CHECKING:
+    from tidelog.broker.quotas.mutations import MutationQuotas
     from tidelog.wire.schema import Message
 
 Answer = TypeVar("Answer")
@@ -24,8 +26,12 @@ class ControllerConnection:
     KafkaError, and ConnectionError if no controller can be reached.
     """
 
-    def __init__(self, api: ControllerApi, identity: BrokerIdentity) -> None:
+    def __init__(
+        self, api: ControllerApi, identity: BrokerIdentity, mutations: MutationQuotas | None = None
+    ) -> None:
+        """Without `mutations`, clients may change any number of topics."""
         self.api = api
+        self._mutations = mutations
         self._identity = identity
         self._next_producer_id = 0
         self._producer_ids_left = 0
@@ -46,8 +52,15 @@ class ControllerConnection:
         refuse: Callable[[ErrorCode, str | None], Answer],
     ) -> Answer:
         """Returns the controller's answer. If the controller rejects the whole request or cannot be reached,
-        returns `refuse(code, message)`. Clients may retry after that code.
+        returns `refuse(code, message)`. Clients may retry after that code. Topics above the client's quota
+        are not forwarded.
         """
+        charge, split = context.charge, None
+        if charge is not None and charge.has_mutation_quota and self._mutations is not None:
+            split = self._mutations.split(api_key, request, charge, context.api_version)
+            if split.allowed is None:
+                return cast("Answer", codec.response_class(api_key)(**{split.field: split.results}))
+            request = split.allowed
         forwarded = ForwardedRequest(
             context.api_version,
             request,
@@ -61,6 +74,8 @@ class ControllerConnection:
             return refuse(error.code, error.message)
         except ConnectionError:
             return refuse(ErrorCode.NOT_CONTROLLER, _UNREACHABLE)
+        if split is not None:
+            split.complete(answer)
         return answer
 
     async def next_producer_id(self) -> int:

@@ -18,6 +18,7 @@ from tidelog.broker.request import (
     EncodedBody,
     Handling,
     Reply,
+    RequestCharge,
     RequestContext,
     RequestSteps,
     Route,
@@ -88,13 +89,31 @@ class RequestObserver(Protocol):
         ...
 
 
+class RequestQuotas(Protocol):
+    """Makes the charges of requests to the quotas of their clients."""
+
+    @property
+    def is_enforced(self) -> bool:
+        """Whether any user or client id has a quota."""
+        ...
+
+    def charge(self, context: RequestContext, request_bytes: int) -> RequestCharge | None:
+        """Returns the charge of a request, or None if its client has no quota."""
+        ...
+
+
 class Dispatcher:
     """The dispatcher of one broker, with its table of routes."""
 
     def __init__(
-        self, handlers: HandlerWiring, telemetry: Telemetry, observer: RequestObserver | None = None
+        self,
+        handlers: HandlerWiring,
+        telemetry: Telemetry,
+        quotas: RequestQuotas,
+        observer: RequestObserver | None = None,
     ) -> None:
         self._handlers = handlers
+        self._quotas = quotas
         self._observer = observer
         self._telemetry = telemetry
         self._routes: dict[tuple[int, int], Route] = {}
@@ -117,6 +136,8 @@ class Dispatcher:
         body = frame if route.keeps_frame else bytes(frame)
         message, _ = route.decode(body, position)
         context = RequestContext(connection, route, correlation_id, client_id, connection.last_active)
+        if self._quotas.is_enforced:
+            context.charge = self._quotas.charge(context, len(frame))
         if self._observer is not None:
             context.steps = steps = self._observer.begin(connection, context, message, len(frame))
             if steps is not None:
@@ -133,9 +154,14 @@ class Dispatcher:
     def _handle(self, connection: Connection, context: RequestContext, message: Message) -> None:
         route, steps = context.route, context.steps
         answer = route.handle(message, context)
+        charge = context.charge
         if answer is PARKED:
+            if charge is not None:
+                charge.pause()
             return
         if answer is NO_REPLY:
+            if charge is not None:
+                charge.not_answered(context)
             route.telemetry.observe(monotonic() - context.started_at, 0)
             if steps is not None:
                 steps.ended()
@@ -145,6 +171,8 @@ class Dispatcher:
                 steps.wait_began("handler")
             context.park()
             connection.start_barrier()
+            if charge is not None:
+                answer = charge.timed(answer)
             task = connection.loop.create_task(self._run(answer, connection, context))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

@@ -24,11 +24,14 @@ if TYPE_CHECKING:
 
     from tidelog.broker.authentication import Authenticator
     from tidelog.broker.current_settings import CurrentSettings
+    from tidelog.broker.quotas.client_quotas import ClientQuotas
     from tidelog.metrics.telemetry import Telemetry
     from tidelog.timing.timer import Timer
 
 IDLE_CHECKS_PER_TIMEOUT = 10
 """A connection is closed at most a tenth of `connections.max.idle.ms` late."""
+MAX_HOST_RATES = 10_000
+"""The addresses whose rate of connections is remembered, if a quota limits it."""
 MIN_BACKLOG = 1024
 """Lets a thousand clients reconnect at once. With Kafka's default of 50 they wait for SYN retries."""
 
@@ -43,10 +46,14 @@ class ConnectionRate:
     def __init__(self) -> None:
         self._next = 0.0  # when the latest connection would have come at an even rate
 
-    def delay_s(self, rate: int, now: float) -> float:
+    def delay_s(self, rate: float, now: float) -> float:
         """Returns how many seconds one more connection has to wait."""
         self._next = max(self._next, now - 1) + 1 / rate
         return max(self._next - now, 0.0)
+
+    def is_idle(self, now: float) -> bool:
+        """Returns whether the full burst is available."""
+        return self._next <= now - 1
 
 
 class ConnectionLimits:
@@ -57,11 +64,16 @@ class ConnectionLimits:
     can therefore not cut the brokers off from each other, and administrators can use this listener if a
     limit keeps them out.
 
-    Deviation: a connection above `max.connections` is closed; Kafka leaves it waiting until another ends.
+    A quota `connection_creation_rate` limits the rate of one address (KIP-612).
+
+    Deviation: a connection above `max.connections` is closed; Kafka leaves it waiting until another ends. A
+    connection above the rate of its address waits; Kafka closes it after that time.
     """
 
-    def __init__(self, settings: CurrentSettings) -> None:
+    def __init__(self, settings: CurrentSettings, quotas: ClientQuotas) -> None:
         self._current = settings
+        self._quotas = quotas
+        self._host_rates: dict[str, ConnectionRate] = {}
         self._settings = settings.broker
         self._overrides = settings.broker.connection_limits_per_ip()
         plan = settings.broker.listener_plan()
@@ -87,13 +99,26 @@ class ConnectionLimits:
             return f"max.connections.per.ip is {limit} for {host}"
         return None
 
-    def delay_s(self, now: float, listener_name: str) -> float:
+    def delay_s(self, now: float, listener_name: str, host: str) -> float:
         """Returns how many seconds a connection that was admitted at `now` (of the monotonic clock) has to
         wait before it is served.
         """
         if listener_name == self._exempt_listener_name:
             return 0.0
-        return self._rate.delay_s(self._settings.max_connection_creation_rate, now)
+        delay_s = self._rate.delay_s(self._settings.max_connection_creation_rate, now)
+        rate = self._quotas.limits.connection_rate(host)
+        if rate is None:
+            return delay_s
+        return max(delay_s, self._rate_of(host, now).delay_s(rate, now))
+
+    def _rate_of(self, host: str, now: float) -> ConnectionRate:
+        known = self._host_rates.get(host)
+        if known is None:
+            if len(self._host_rates) >= MAX_HOST_RATES:
+                busy = {host: rate for host, rate in self._host_rates.items() if not rate.is_idle(now)}
+                self._host_rates = busy if len(busy) < MAX_HOST_RATES // 2 else {}
+            known = self._host_rates[host] = ConnectionRate()
+        return known
 
     def forget(self, host: str) -> None:
         self.total -= 1
@@ -221,7 +246,7 @@ class Listener:
             return False
         if connection.gate is not None:
             connection.gate.start_deadline()
-        delay_s = self._limits.delay_s(monotonic(), self.name)
+        delay_s = self._limits.delay_s(monotonic(), self.name, connection.peer_host)
         if delay_s:
             connection.hold_back()
             self.loop.call_later(delay_s, connection.end_barrier)

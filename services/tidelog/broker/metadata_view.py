@@ -5,7 +5,7 @@ UpdateMetadata.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from tidelog.broker.security_snapshot import SecuritySnapshot
 from tidelog.model.brokers import BrokerRegistration, Endpoint
@@ -28,6 +28,11 @@ class MetadataView:
         self.topic_names: dict[uuid.UUID, str] = {}
         self.broker_configs: Mapping[str, Mapping[str, str]] = {}
         self.security = SecuritySnapshot()
+        self._security_observers: list[Callable[[SecuritySnapshot], None]] = []
+
+    def observe_security(self, observer: Callable[[SecuritySnapshot], None]) -> None:
+        """Registers `observer`, which is called with each new snapshot."""
+        self._security_observers.append(observer)
 
     def apply(self, update: UpdateMetadata) -> None:
         self.version += 1
@@ -53,6 +58,8 @@ class MetadataView:
         if update.security is not None:
             apply = self.security.replaced if update.is_full else self.security.updated
             self.security = apply(update.security)
+            for observer in self._security_observers:
+                observer(self.security)
 
     def learn_id(self, topic_id: uuid.UUID, topic: str) -> None:
         """Adds the id of a topic that this broker hosts before `apply` names it, because its followers use

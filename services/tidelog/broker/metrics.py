@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Final
 
+from tidelog.broker.quotas.rates import MS_PER_S
 from tidelog.metrics.telemetry import LatencyWindow, RequestMetrics, Telemetry, add_up
 from tidelog.model.errors import ErrorCode
 
@@ -21,12 +22,14 @@ if TYPE_CHECKING:
     from tidelog.broker.hosted_partitions import HostedPartitions
     from tidelog.broker.listener import ConnectionLoad, Listener
     from tidelog.broker.log_cleaner import LogCleaner
+    from tidelog.broker.quotas.client_quotas import ClientQuotas
     from tidelog.broker.replica import Replica
     from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
     from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
     from tidelog.broker.waiting_requests import WaitingRequests
     from tidelog.metrics.families import Families
     from tidelog.metrics.loop_watch import LoopWatch
+    from tidelog.model.instants import MonotonicMs
     from tidelog.model.topics import TopicPartition
     from tidelog.timing.purgatory import Purgatory
 
@@ -43,6 +46,8 @@ _TRAFFIC: Final = (
     ("totalfetchrequests", "fetch_requests", "Fetches"),
     ("failedfetchrequests", "failed_fetch_requests", "Rejected partitions of fetches"),
 )
+MAX_SHOWN_QUOTAS: Final = 50
+"""The quotas whose use is shown: those that are nearest to their limit."""
 _REPLICATION_TRAFFIC: Final = (
     ("replicationbytesin", "replication_bytes_in", "Bytes of batches fetched from leaders"),
     ("replicationbytesout", "replication_bytes_out", "Bytes of batches that followers fetched"),
@@ -63,6 +68,7 @@ class BrokerView:
         fetchers: ReplicaFetchers,
         coordination: Coordination,
         log_cleaner: LogCleaner,
+        quotas: ClientQuotas,
     ) -> None:
         self.broker_id = broker_id
         self.data_path = data_path
@@ -72,6 +78,7 @@ class BrokerView:
         self.delete_records_purgatory = waiting.delete_records
         self.fetchers = fetchers
         self.log_cleaner = log_cleaner
+        self.quotas = quotas
         self._hosted = hosted
         self._client_fetch_sessions = client_fetch_sessions
         self._follower_fetch_sessions = follower_fetch_sessions
@@ -144,6 +151,7 @@ class BrokerMetrics:
             _add_purgatory(families, broker.delete_records_purgatory)
             _add_fetch_sessions(families, broker)
             _add_coordinators(families, broker.attachment_counts)
+            _add_quotas(families, broker.quotas, telemetry.clock.monotonic_ms())
             _add_flushes(families, telemetry, self._flush_window)
             _add_disk(families, broker.data_path)
             _add_cleaner(families, broker.log_cleaner)
@@ -229,6 +237,20 @@ def _add_load(families: Families, loads: list[ConnectionLoad]) -> None:
     families.gauge("tidelog_connections_unsent_bytes", doc, sum(load.unsent_bytes for load in loads))
     doc = "Connections that the broker has stopped reading for now"
     families.gauge("tidelog_connections_held_back", doc, sum(load.held_back for load in loads))
+
+
+def _add_quotas(families: Families, quotas: ClientQuotas, now_ms: MonotonicMs) -> None:
+    for kind, throttles in quotas.throttles.items():
+        doc = "Requests whose client was throttled"
+        families.counter("tidelog_client_quota_throttled", doc, throttles.count, quota=kind.value)
+        doc = "Time for which clients were throttled"
+        name, seconds = "tidelog_client_quota_throttle_seconds", throttles.total_ms / MS_PER_S
+        families.counter(name, doc, seconds, quota=kind.value)
+    for usage in quotas.busiest(MAX_SHOWN_QUOTAS, now_ms):
+        labels = {"quota": usage.kind.value, "user": usage.user, "client_id": usage.client_id}
+        doc = "What the sharers of a quota use, in the unit of the quota"
+        families.gauge("tidelog_client_quota_rate", doc, usage.rate, **labels)
+        families.gauge("tidelog_client_quota_limit", "The limit of a quota", usage.limit, **labels)
 
 
 def _add_idle_share(families: Families, idle_share: float) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from enum import Enum
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast
@@ -35,6 +36,8 @@ PARKED: Final = Unanswered.PARKED
 """Returned by a handler that called `park()`: the answer comes later, by `reply()`."""
 NO_REPLY: Final = Unanswered.NO_REPLY
 """Returned by a handler whose request wants no answer (Produce with acks=0)."""
+_THROTTLE_TIME: Final = "throttle_time_ms"
+_THROTTLE_TIME_BYTES: Final = 4
 
 
 class Authentication(Protocol):
@@ -131,6 +134,10 @@ class RequestSource:
         """Calls `call` when every socket that was readable has been read, before the answers are sent."""
         raise NotImplementedError
 
+    def mute(self, duration_s: float) -> None:
+        """Starts no further request of this connection for that time."""
+        raise NotImplementedError
+
     def refuse(self, reason: str) -> None:
         """Closes a connection whose client broke the protocol, and logs the reason."""
         raise NotImplementedError
@@ -188,12 +195,59 @@ class RequestSteps(Protocol):
         ...
 
 
+class RequestCharge(Protocol):
+    """Charges one request to the quotas of its client (`broker/quotas/charge.py`). A request has one only if
+    its client has a quota.
+    """
+
+    @property
+    def max_fetch_bytes(self) -> int | None:
+        """The most bytes that one response to Fetch may have, None without a quota."""
+        ...
+
+    def pause(self) -> None:
+        """Stops the time of a request that waits."""
+        ...
+
+    def timed(self, work: Coroutine[object, None, Reply]) -> Coroutine[object, None, Reply]:
+        """Returns a coroutine that does `work` and counts the time in which it runs."""
+        ...
+
+    def exceeds_fetch_quota(self, size_bytes: int) -> bool:
+        """Charges a Fetch. Returns whether the client must get an empty response instead."""
+        ...
+
+    @property
+    def has_mutation_quota(self) -> bool:
+        """Whether the client's changes of topics are limited."""
+        ...
+
+    def may_mutate(self, partitions: int) -> bool:
+        """Charges a change of that many partitions if the client is within its quota, and returns whether it
+        is.
+        """
+        ...
+
+    def mutate(self, partitions: int) -> None:
+        """Charges a change of that many partitions in any case."""
+        ...
+
+    def answered(self, context: RequestContext, message: Message | EncodedBody) -> Message | EncodedBody:
+        """Charges a request whose response is ready. Returns the response with its throttle time."""
+        ...
+
+    def not_answered(self, context: RequestContext) -> None:
+        """Charges a request that wants no response."""
+        ...
+
+
 class RequestContext:
     """One request: the fields of its header, and its place in the connection's order of responses."""
 
     __slots__ = (
         "answer_bytes",
         "api_version",
+        "charge",
         "chunks",
         "client_id",
         "connection",
@@ -224,6 +278,7 @@ class RequestContext:
         self.chunks: Sequence[Chunk] | None = None
         self.edit: Callable[[Message], None] | None = None
         """Changes the response before it is sent: adds what was denied, and removes what is hidden."""
+        self.charge: RequestCharge | None = None  # of a client with quotas
         self.on_abandoned: Callable[[], object] | None = None
         self.parked_at: float  # known when the request is parked
         self.steps: RequestSteps | None = None
@@ -362,6 +417,8 @@ class Route:
         """Returns the complete frame: size, header and body."""
         if context.edit is not None:
             message = self._edited(context.edit, message)
+        if context.charge is not None:
+            message = context.charge.answered(context, message)
         chunks: list[Chunk] = list(message.chunks) if type(message) is EncodedBody else self.encode(message)
         first = chunks[0]
         assert type(first) is bytes
@@ -388,11 +445,29 @@ class Route:
             self._encode_in_steps = encode
         return EncodedBody(await run_in_slices(encode(message)))
 
+    def with_throttle_time(self, message: Message | EncodedBody, throttle_ms: int) -> Message | EncodedBody:
+        """Returns a copy of the response with this throttle time, if the API's response states one."""
+        fields = codec.response_class(self.api_key).FIELDS
+        if type(message) is EncodedBody and fields[0].name == _THROTTLE_TIME:
+            if not fields[0].is_in(self.version):
+                return message
+            first = bytes(message.chunks[0])  # type: ignore[arg-type]  # the first chunk is no file range
+            throttle = throttle_ms.to_bytes(_THROTTLE_TIME_BYTES, "big")
+            return EncodedBody((throttle + first[_THROTTLE_TIME_BYTES:], *message.chunks[1:]))
+        decoded = self._decoded(message)
+        if any(field.name == _THROTTLE_TIME for field in fields):
+            # A copy, because a handler may give the same object to several requests.
+            return cast("Message", replace(cast(Any, decoded), throttle_time_ms=throttle_ms))
+        return decoded
+
     def _edited(self, edit: Callable[[Message], None], message: Message | EncodedBody) -> Message:
-        if type(message) is EncodedBody:
-            body = b"".join(bytes(chunk) for chunk in message.chunks)  # type: ignore[arg-type]  # no file ranges
-            decoded: Message = codec.response_decoder(self.api_key, self.version)(body, 0)[0]
-        else:
-            decoded = cast("Message", message)
+        decoded = self._decoded(message)
         edit(decoded)
+        return decoded
+
+    def _decoded(self, message: Message | EncodedBody) -> Message:
+        if type(message) is not EncodedBody:
+            return cast("Message", message)
+        body = b"".join(bytes(chunk) for chunk in message.chunks)  # type: ignore[arg-type]  # no file ranges
+        decoded: Message = codec.response_decoder(self.api_key, self.version)(body, 0)[0]
         return decoded

@@ -32,6 +32,9 @@ from tidelog.broker.log.lost_tails import find_lost_tails
 from tidelog.broker.log_cleaner import LogCleaner
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.metrics import BrokerMetrics, BrokerView
+from tidelog.broker.quotas.charge import RequestQuotas
+from tidelog.broker.quotas.client_quotas import ClientQuotas, Samples
+from tidelog.broker.quotas.mutations import MutationQuotas
 from tidelog.broker.readiness import BrokerReadiness
 from tidelog.broker.replica import IsrChanges
 from tidelog.broker.replication.follower.followed_partition import FollowerContext
@@ -124,10 +127,15 @@ class BrokerParts:
         self.timer = timer
         settings = self.current_settings.broker
         self.authorizer = _authorizer(settings, self.metadata)
+        self.quotas = RequestQuotas(
+            ClientQuotas(Samples.of_clients(settings), Samples.of_mutations(settings))
+        )
+        self.metadata.observe_security(self.quotas.security_changed)
         # Walks over records have threads of their own, so that fsync, read-ahead and opening a log never wait
         # for them.
         self.record_walks = ThreadPoolExecutor(RECORD_WALK_THREADS, "record-walk")
-        self.controller_connection = ControllerConnection(controller, self.identity)
+        mutations = MutationQuotas(self.metadata, self.current_settings)
+        self.controller_connection = ControllerConnection(controller, self.identity, mutations)
         self.fetch_sessions = ClientFetchSessions(
             settings.max_incremental_fetch_session_cache_slots,
             lambda: random_source.randrange(1, 2**31),
@@ -279,7 +287,7 @@ class BrokerServer:
         parts, settings = self._parts, self._parts.current_settings.broker
         self._telemetry.broker_state = BROKER_STARTING
         plan = settings.listener_plan()
-        limits = ConnectionLimits(parts.current_settings)
+        limits = ConnectionLimits(parts.current_settings, parts.quotas.quotas)
         for endpoint in plan.bind:
             listener = Listener(
                 endpoint,
@@ -378,6 +386,7 @@ class BrokerServer:
             parts.fetchers,
             parts.coordination,
             parts.log_cleaner,
+            parts.quotas.quotas,
         )
 
     async def _until_told(self) -> None:
@@ -464,10 +473,11 @@ def _authorizer(settings: BrokerSettings, metadata: MetadataView) -> Authorizer 
 def _new_dispatcher(parts: BrokerParts, tracing: Tracing | None) -> Dispatcher:
     handlers = HandlerWiring(parts)
     if tracing is None:
-        return Dispatcher(handlers, parts.telemetry)
+        return Dispatcher(handlers, parts.telemetry, parts.quotas)
     from tidelog.broker.tracing import RequestTracer  # only a broker with tracing needs it
 
-    return Dispatcher(handlers, parts.telemetry, RequestTracer(tracing, parts.metadata.topic_names))
+    tracer = RequestTracer(tracing, parts.metadata.topic_names)
+    return Dispatcher(handlers, parts.telemetry, parts.quotas, tracer)
 
 
 def _advertised(endpoints: tuple[Endpoint, ...], ports: Mapping[str, int]) -> tuple[Endpoint, ...]:

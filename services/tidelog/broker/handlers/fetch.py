@@ -158,6 +158,7 @@ class FetchHandler:
             and not authorizer.may(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
         ):
             return FetchResponse(error_code=ErrorCode.CLUSTER_AUTHORIZATION_FAILED, session_id=NO_SESSION)
+        context.charge = None  # quotas are for clients; replication has throttles of its own
         return self.followers.handle(request, context)
 
 
@@ -290,6 +291,10 @@ class Fetch:
         if authorizer is not None:
             self._readable = authorizer.decisions(self._context.connection, READ, ResourceType.TOPIC)
         left = min(self._request.max_bytes, self._handler.settings.broker.fetch_max_bytes)
+        charge = self._context.charge
+        quota_bytes = None if charge is None else charge.max_fetch_bytes
+        if quota_bytes is not None:
+            left = min(left, quota_bytes)
         for position in self._plan.partitions:
             read = PartitionRead(position)
             reads.partitions.append(read)
@@ -383,6 +388,10 @@ class Fetch:
     def response(self, reads: Reads) -> FetchResponse:
         """Returns the response with the ranges of `reads`, and takes them over."""
         session, is_incremental = self._plan.session, self._plan.is_incremental
+        charge = self._context.charge
+        if charge is not None and charge.exceeds_fetch_quota(reads.bytes):
+            reads.release()
+            return self._empty_response()
         topics = ResponseTopics()
         for read in reads.partitions:
             position, file_range = read.position, read.range
@@ -407,6 +416,17 @@ class Fetch:
         if reads.is_urgent:
             response.node_endpoints = self._node_endpoints(response.responses)
         return response
+
+    def _empty_response(self) -> FetchResponse:
+        """Returns the response to a client above its quota. A new session ends, because the client takes an
+        empty response for none, and begins again (KIP-219).
+        """
+        session = self._plan.session
+        if session is None or not self._plan.is_incremental:
+            if session is not None:
+                self._handler.sessions.remove(session.session_id)
+            return FetchResponse(session_id=NO_SESSION)
+        return FetchResponse(session_id=session.session_id)
 
     def _partition_data(self, read: PartitionRead) -> PartitionData:
         key = read.position.key

@@ -126,6 +126,10 @@ class MetadataHandler:
             name = topic.name
             if name is None or name in self._metadata.topics or topic_name_problem(name) is not None:
                 continue
+            if context.charge is not None and not context.charge.may_mutate(
+                self._settings.broker.num_partitions
+            ):
+                break  # the other topics do not exist for a client above its quota (KIP-599)
             missing[name] = None
             if len(missing) == MAX_TOPICS_TO_CREATE:
                 break

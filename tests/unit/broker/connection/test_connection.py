@@ -311,7 +311,7 @@ def test_every_request_is_answered_once_and_in_order(script: list[tuple[str, Any
 
 
 def finish(lab: Lab, name: str) -> None:
-    if lab.connection._barrier and name == list(lab.script.parked)[-1]:
+    if lab.connection._barriers and name == list(lab.script.parked)[-1]:
         lab.script.end_task(name)
     else:
         lab.script.answer(name)
@@ -502,3 +502,35 @@ def test_a_held_back_connection_stops_a_transport_that_reads_nevertheless(lab: L
     transport.is_reading = True
     lab.feed_bytes(struct.pack(">i", 5) + b"large", connection)
     assert not transport.is_reading
+
+
+def test_a_muted_connection_starts_no_request_until_its_time_has_passed(lab: Lab) -> None:
+    lab.connection.mute(0.5)
+    lab.connection.mute(0.1)  # a shorter time changes nothing
+    lab.feed_bytes(struct.pack(">i", 5) + b"now:a")
+    assert lab.connection.is_held_back
+    assert not lab.connection.is_idle_since(lab.loop.time() + 1)
+    lab.runner.run(asyncio.sleep(0.15))
+    assert lab.script.started == []
+    lab.runner.run(asyncio.sleep(0.4))
+    assert lab.answers() == ["a"]
+    lab.feed("now:b")
+    assert lab.answers() == ["b"]
+
+
+def test_the_end_of_a_task_does_not_end_a_mute(lab: Lab) -> None:
+    lab.feed("task:a")
+    lab.connection.mute(0.5)
+    lab.script.end_task("a")
+    lab.feed_bytes(struct.pack(">i", 5) + b"now:b")
+    assert lab.answers() == ["a"]
+    lab.runner.run(asyncio.sleep(0.55))
+    assert lab.answers() == ["b"]
+
+
+def test_a_mute_ends_with_its_connection(lab: Lab) -> None:
+    lab.connection.mute(60)
+    lab.connection.close()
+    lab.connection.mute(60)
+    lab.turn()
+    assert not [handle for handle in lab.loop._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]

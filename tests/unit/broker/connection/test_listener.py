@@ -18,7 +18,9 @@ from tidelog.broker import listener as listener_module
 from tidelog.broker.connection import Connection
 from tidelog.broker.current_settings import CurrentSettings
 from tidelog.broker.listener import ConnectionLimits, ConnectionRate, Listener
+from tidelog.broker.quotas.client_quotas import ClientQuotas, Samples
 from tidelog.broker.request import RequestContext
+from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.brokers import Endpoint
 from tidelog.settings.broker_settings import BrokerSettings
@@ -47,7 +49,8 @@ class Lab:
         self.settings = CurrentSettings(BrokerSettings.parse({}))
         self.telemetry = Telemetry()
         self.timer = VirtualTimer()
-        self.limits = ConnectionLimits(self.settings)
+        self.quotas = ClientQuotas(Samples(11, 1000), Samples(11, 1000))
+        self.limits = ConnectionLimits(self.settings, self.quotas)
         self.listeners: list[Listener] = []
         self.clients: list[socket.socket] = []
 
@@ -126,7 +129,7 @@ def test_a_listener_of_the_brokers_own_has_no_limit(lab: Lab) -> None:
         max_connections_per_ip="1",
         max_connection_creation_rate="1",
     )
-    lab.limits = ConnectionLimits(lab.settings)
+    lab.limits = ConnectionLimits(lab.settings, lab.quotas)
     clients, brokers = lab.listen(name="CLIENTS"), lab.listen(name="BROKERS")
     assert lab.is_served(lab.connect(clients))
     assert not lab.is_served(lab.connect(clients))
@@ -274,3 +277,21 @@ def test_ipv6(lab: Lab) -> None:
     lab.clients.append(client)
     assert lab.is_served(client)
     assert lab.limits.per_host == {"::1": 1}
+
+
+def test_a_quota_limits_the_rate_of_one_address(lab: Lab) -> None:
+    limited = ClientQuotaEntry(QuotaEntity((("ip", "10.0.0.1"),)), {"connection_creation_rate": 10.0})
+    lab.quotas.update({limited.key: limited})
+    delays = [lab.limits.delay_s(100.0, "PLAINTEXT", "10.0.0.1") for _ in range(15)]
+    assert delays[:10] == [0.0] * 10
+    assert delays[10:] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])
+    assert [lab.limits.delay_s(100.0, "PLAINTEXT", "10.0.0.2") for _ in range(15)] == [0.0] * 15
+
+
+def test_the_rates_of_addresses_are_bounded(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.broker.listener.MAX_HOST_RATES", 8)
+    every = ClientQuotaEntry(QuotaEntity((("ip", None),)), {"connection_creation_rate": 1.0})
+    lab.quotas.update({every.key: every})
+    for number in range(100):
+        assert lab.limits.delay_s(100.0 + number / 100, "PLAINTEXT", f"10.0.0.{number}") == 0
+        assert len(lab.limits._host_rates) <= 8

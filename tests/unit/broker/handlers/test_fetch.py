@@ -55,6 +55,7 @@ class Client:
             listener_name="PLAINTEXT",
             on_abandoned=None,
             steps=None,
+            charge=None,
         )
 
         def park(on_abandoned: Callable[[], None] | None = None) -> object:

@@ -34,6 +34,7 @@ def handle(lab: InMemoryBroker, *names: str, listener_name: str = "PLAINTEXT", *
         client_id="test",
         host="127.0.0.1",
         edit=None,
+        charge=None,
     )
     return lab.handle(ApiKey.METADATA, request, cast(RequestContext, context))
 
@@ -76,7 +77,12 @@ def test_by_topic_id(lab: InMemoryBroker) -> None:
     request = MetadataRequest(topics=asked, allow_auto_topic_creation=True)
     route = SimpleNamespace(encode=codec.response_encoder(ApiKey.METADATA, VERSION))
     context = SimpleNamespace(
-        api_version=VERSION, listener_name="PLAINTEXT", principal=ANONYMOUS, route=route, edit=None
+        api_version=VERSION,
+        listener_name="PLAINTEXT",
+        principal=ANONYMOUS,
+        route=route,
+        edit=None,
+        charge=None,
     )
     topics = decoded(lab.handle(ApiKey.METADATA, request, cast(RequestContext, context))).topics
     assert [(topic.name, topic.error_code) for topic in topics] == [

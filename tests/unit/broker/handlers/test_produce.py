@@ -28,7 +28,7 @@ class Context(SimpleNamespace):
     """The context of a request, which collects its responses."""
 
     def __init__(self) -> None:
-        super().__init__(api_version=9, listener_name="PLAINTEXT", answers=[], steps=None)
+        super().__init__(api_version=9, listener_name="PLAINTEXT", answers=[], steps=None, charge=None)
 
     def park(self, on_abandoned: Any = None) -> object:
         return PARKED

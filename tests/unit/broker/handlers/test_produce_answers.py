@@ -49,6 +49,7 @@ class Client:
         context = SimpleNamespace(
             api_version=version,
             steps=None,
+            charge=None,
             client_id=client_id,
             connection=self,
             listener_name="PLAINTEXT",

@@ -132,7 +132,12 @@ def test_a_verified_batch_that_waits_for_replicas_does_not_delay_later_requests(
     request = ProduceRequest("x", -1, 1000, [TopicProduceData("t", partition_data=[data])])
     answers: list[Any] = []
     context = SimpleNamespace(
-        api_version=11, listener_name="PLAINTEXT", on_abandoned=None, reply=answers.append, steps=None
+        api_version=11,
+        listener_name="PLAINTEXT",
+        on_abandoned=None,
+        reply=answers.append,
+        steps=None,
+        charge=None,
     )
     coroutine = lab.handle(ApiKey.PRODUCE, request, cast(RequestContext, context))
     assert asyncio.iscoroutine(coroutine)
