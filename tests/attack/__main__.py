@@ -32,8 +32,8 @@ TABLE_WIDTH: Final = 150
 
 
 class Result(NamedTuple):
-    """The effects of one attack. `longest_ms` is the bystander's longest wait; the sizes are of the broker's
-    memory.
+    """The effects of one attack. `longest_ms` is the bystander's longest wait, and `longest_hold_ms` is the
+    longest one without the time in which other processes had the CPUs. The sizes are of the broker's memory.
     """
 
     longest_ms: float
@@ -42,14 +42,15 @@ class Result(NamedTuple):
     peak_mb: float
     outcome: str
     is_alive: bool
+    longest_hold_ms: float = 0.0
 
     def faults(self, attack: Attack) -> list[str]:
         """Returns what exceeds the attack's bounds."""
         found = []
         if not self.is_alive:
             found.append("the broker died")
-        if self.longest_ms > attack.bound_ms:
-            found.append(f"another client waited for {self.longest_ms:,.0f} ms")
+        if self.longest_hold_ms > attack.bound_ms:
+            found.append(f"the broker let another client wait for {self.longest_hold_ms:,.0f} ms")
         if self.lost:
             found.append(f"another client lost its connection {self.lost} times")
         if self.peak_mb - self.before_mb > attack.bound_mb:
@@ -77,7 +78,7 @@ def run(attack: Attack, directory: Path, scale: float) -> Result:
         for topic in (BYSTANDERS_TOPIC, TARGET):
             create_topic(broker.bootstrap, topic, 1)
         bystander = subprocess.Popen(
-            [sys.executable, "-m", "attack.bystander", broker.bootstrap, BYSTANDERS_TOPIC],
+            [sys.executable, "-m", "attack.bystander", broker.bootstrap, BYSTANDERS_TOPIC, str(broker.pid)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -94,7 +95,15 @@ def run(attack: Attack, directory: Path, scale: float) -> Result:
         felt = json.loads(said)
         is_alive = broker.is_running()
         peak_mb = memory_mb(broker.pid, "VmHWM") if is_alive else 0.0
-        return Result(felt["longest_ms"], felt["lost"], before_mb, peak_mb, outcome, is_alive)
+        return Result(
+            felt["longest_ms"],
+            felt["lost"],
+            before_mb,
+            peak_mb,
+            outcome,
+            is_alive,
+            felt["longest_hold_ms"],
+        )
     finally:
         broker.kill()
 

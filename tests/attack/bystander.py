@@ -1,19 +1,25 @@
-"""A client that is not the attacker: `python -m attack.bystander HOST:PORT TOPIC`.
+"""A client that is not the attacker: `python -m attack.bystander HOST:PORT TOPIC PID`.
 
 It alternates a Produce of one record and a Metadata request, one at a time, until its standard input is
-closed. Then it prints one line of JSON: the number of requests, the longest wait in milliseconds, and the
+closed. Then it prints one line of JSON: the number of requests, the longest waits in milliseconds, and the
 number of connections that it lost. It is a process of its own, so that it does not share an interpreter with
 the attacker.
+
+`longest_ms` is the longest wait by the clock. `longest_hold_ms` leaves out the time in which the broker's
+event loop or this process was ready to run but had no CPU, because other work kept the machine busy. PID is
+that of the broker, whose loop runs on the main thread.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import struct
 import sys
 import time
+from pathlib import Path
 
 from brokerlab.batches import build_batch
 
@@ -36,10 +42,20 @@ def produce_request(topic: str) -> bytes:
     )
 
 
+def time_without_cpu_s(pid: int) -> float:
+    """Returns how long the main thread of a process was ready to run without a CPU. Returns 0 if the process
+    ended or the kernel does not count this time.
+    """
+    try:
+        return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[1]) / 1e9
+    except (OSError, IndexError):
+        return 0.0
+
+
 class Bystander:
     """One connection, which is opened again if the broker closes it."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, broker_pid: int) -> None:
         host, port = bootstrap.rsplit(":", 1)
         self._address = host, int(port)
         self._payloads = METADATA_V1_NO_TOPICS, produce_request(topic)
@@ -47,9 +63,12 @@ class Bystander:
         self.requests = 0
         self.lost = 0
         self.longest_s = 0.0
+        self.longest_hold_s = 0.0
+        self._pids = broker_pid, os.getpid()
 
     def ask(self) -> None:
         payload = self._payloads[self.requests % 2]
+        without_cpu_s = sum(map(time_without_cpu_s, self._pids))
         began = time.perf_counter()
         try:
             if self._socket is None:
@@ -64,7 +83,11 @@ class Bystander:
                 self._socket.close()
             self._socket = None
         self.requests += 1
-        self.longest_s = max(self.longest_s, time.perf_counter() - began)
+        waited_s = time.perf_counter() - began
+        self.longest_s = max(self.longest_s, waited_s)
+        if waited_s > self.longest_hold_s:
+            hold_s = waited_s - (sum(map(time_without_cpu_s, self._pids)) - without_cpu_s)
+            self.longest_hold_s = max(self.longest_hold_s, hold_s)
 
     def _read(self, size: int) -> bytes:
         assert self._socket is not None
@@ -78,10 +101,10 @@ class Bystander:
 
 
 def main() -> None:
-    bystander = Bystander(sys.argv[1], sys.argv[2])
+    bystander = Bystander(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     for _ in range(4):  # the first requests load code and open the partition
         bystander.ask()
-    bystander.longest_s = 0.0
+    bystander.longest_s = bystander.longest_hold_s = 0.0
     print("ready", flush=True)
     while not select.select([sys.stdin], [], [], PAUSE_S)[0]:
         bystander.ask()
@@ -90,6 +113,7 @@ def main() -> None:
             {
                 "requests": bystander.requests,
                 "longest_ms": round(bystander.longest_s * 1000, 1),
+                "longest_hold_ms": round(bystander.longest_hold_s * 1000, 1),
                 "lost": bystander.lost,
             }
         )

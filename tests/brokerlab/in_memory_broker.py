@@ -128,7 +128,11 @@ class InMemoryBroker:
             host="127.0.0.1",
             principal=principal,
             connection=SimpleNamespace(
-                principal=principal, peer_host="127.0.0.1", access=None, authentication=None
+                principal=principal,
+                peer_host="127.0.0.1",
+                access=None,
+                authentication=None,
+                loop=self.runner.get_loop(),
             ),
             edit=None,
             traceparent="",

@@ -36,6 +36,7 @@ API_KEYS = {
     "init_producer_id": 22,
     "offset_for_leader_epoch": 23,
     "describe_acls": 29,
+    "create_acls": 30,
     "describe_configs": 32,
     "alter_configs": 33,
     "alter_replica_log_dirs": 34,

@@ -1,7 +1,11 @@
 """Sends mutated requests to one broker for a time or a number of requests (`make fuzz`).
 
-Fails if the broker ends, if it logs a traceback, if its memory grows without end, or if another client waits
-for too long. Prints the seed; the same seed sends the same requests.
+The broker has an authorizer and three listeners: an open one, whose clients are super users, one with a
+login, and one with TLS and a login. A connection sends its requests before or after the login (`Way`).
+
+The run fails if the broker ends, if it logs a traceback, if its memory grows without end, or if it lets
+another client wait for too long. The time in which other processes had the CPUs does not count as a wait.
+Prints the seed; the same seed sends the same requests.
 """
 
 from __future__ import annotations
@@ -12,13 +16,14 @@ import json
 import multiprocessing
 import random
 import socket
+import ssl
 import struct
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from typing import Final
@@ -30,6 +35,8 @@ from attack.__main__ import BYSTANDER_END_S, BYSTANDERS_TOPIC, memory_mb
 from brokerlab.batches import build_batch
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic
+from brokerlab.raw_client import RawClient
+from fuzz.connections import SHARES, USER, Listeners
 from fuzz.mutation import RequestSource
 from tidelog.records.builder import build_batch as build_compressed
 from tidelog.records.compression import Compression
@@ -48,18 +55,23 @@ NAMES: Final = (
     "[a-z]*(",
 )
 CORPUS: Final = 4_000
-PIPELINED: Final = 6
+RENEWED: Final = 4
+"""The requests that are generated anew before each burst."""
+PIPELINED: Final = 8
 """The requests that one connection sends before it reads the answers."""
+BURSTS: Final = 12
+"""The largest number of such groups of requests on one connection."""
+CLOSED: Final = b"\xff\xff\xff\xff"
 ANSWER_TIMEOUT_S: Final = 0.03
 """A request may park; the connection is closed then, and the next requests use a new one."""
-WORKERS: Final = 3
+WORKERS: Final = 6
 MAX_WAIT_MS: Final = 100.0
 MAX_GROWTH_MB: Final = 100.0
 WARM_UP_SHARE: Final = 0.3
 """The growth of memory counts after this share of the run: the broker first fills its bounded caches."""
 
 
-def send(address: tuple[str, int], seed: int, until: float, limit: int, sent: Synchronized[int]) -> None:
+def send(listeners: Listeners, seed: int, until: float, limit: int, sent: Synchronized[int]) -> None:
     """Sends requests until `until` (of time.monotonic) or until all workers together sent `limit`."""
     chosen = random.Random(seed)
     now_ms = round(time.time() * 1000)
@@ -70,29 +82,32 @@ def send(address: tuple[str, int], seed: int, until: float, limit: int, sent: Sy
     ]
     source = RequestSource(chosen, NAMES, batches)
     source.fill(CORPUS)
+    context = ssl.create_default_context(cafile=str(listeners.certificate))
     while time.monotonic() < until and sent.value < limit:
-        frames = [source.next_request() for _ in range(PIPELINED)]
+        (way,) = chosen.choices(list(SHARES), list(SHARES.values()))
         handled = 0
-        with contextlib.suppress(OSError), socket.create_connection(address, 10) as connection:
-            connection.settimeout(ANSWER_TIMEOUT_S)
-            connection.sendall(b"".join(frames))
-            handled = 1  # the broker also handles a request that it answers by closing the connection
-            for _ in frames[1:]:
-                _read_answer(connection)
-                handled += 1
+        with contextlib.suppress(OSError), listeners.connect(way, context) as connection:
+            handled = _exchange(connection, source)
         with sent.get_lock():
             sent.value += handled
 
 
-def _read_answer(connection: socket.socket) -> None:
-    (size,) = struct.unpack(">i", connection.recv(4, socket.MSG_WAITALL) or b"\xff\xff\xff\xff")
-    if size < 0:
-        raise ConnectionError("the broker closed the connection")
-    while size > 0:
-        part = connection.recv(min(size, 1 << 16))
-        if not part:
-            raise ConnectionError("the broker closed the connection")
-        size -= len(part)
+def _exchange(connection: socket.socket, source: RequestSource) -> int:
+    """Sends bursts of requests, each after the answers to the previous one. Returns how many requests the
+    broker handled.
+    """
+    connection.settimeout(ANSWER_TIMEOUT_S)
+    handled = 0
+    with contextlib.suppress(OSError), connection.makefile("rb") as answers:
+        for _ in range(BURSTS):
+            source.renew(RENEWED)
+            connection.sendall(b"".join(source.next_request() for _ in range(PIPELINED)))
+            for _ in range(PIPELINED):
+                handled += 1  # the broker also handles a request that it answers by closing the connection
+                (size,) = struct.unpack(">i", answers.read(4) or CLOSED)
+                if size < 0 or len(answers.read(size)) < size:
+                    return handled
+    return handled
 
 
 def main() -> int:
@@ -109,9 +124,12 @@ def main() -> int:
     console = Console(highlight=False)
     console.print(f"seed {seed}")
     with tempfile.TemporaryDirectory(prefix="tidelog-fuzz-") as name:
-        broker = BrokerProcess(Path(name) / "data", Path(name) / "broker.log").start()
+        listeners, settings = Listeners.create(Path(name))
+        broker = BrokerProcess(
+            Path(name) / "data", Path(name) / "broker.log", settings, listeners.open_port
+        ).start()
         try:
-            faults = attack(broker, seed, options, console)
+            faults = attack(broker, listeners, seed, options, console)
         finally:
             broker.kill()
             if options.keep_log:
@@ -122,12 +140,15 @@ def main() -> int:
     return 1 if faults else 0
 
 
-def attack(broker: BrokerProcess, seed: int, options: argparse.Namespace, console: Console) -> list[str]:
+def attack(
+    broker: BrokerProcess, listeners: Listeners, seed: int, options: argparse.Namespace, console: Console
+) -> list[str]:
     """Runs the workers and returns what went wrong."""
     for topic in (BYSTANDERS_TOPIC, "fuzz-topic"):
         create_topic(broker.bootstrap, topic, 2)
+    grant_some_rights(broker.bootstrap)
     bystander = subprocess.Popen(
-        [sys.executable, "-m", "attack.bystander", broker.bootstrap, BYSTANDERS_TOPIC],
+        [sys.executable, "-m", "attack.bystander", broker.bootstrap, BYSTANDERS_TOPIC, str(broker.pid)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -136,14 +157,15 @@ def attack(broker: BrokerProcess, seed: int, options: argparse.Namespace, consol
     assert bystander.stdout.readline() == "ready\n"
     sent: Synchronized[int] = multiprocessing.Value("q", 0)
     until = time.monotonic() + options.seconds
-    address = broker.host, broker.port
     workers = [
-        multiprocessing.Process(target=send, args=(address, seed + n, until, options.requests, sent))
+        multiprocessing.Process(target=send, args=(listeners, seed + n, until, options.requests, sent))
         for n in range(WORKERS)
     ]
+    start_mb = memory_mb(broker.pid, "VmRSS")
     for worker in workers:
         worker.start()
     began, warm_mb = time.monotonic(), 0.0
+    log, failures = LogReader(broker.log_path), Counter[str]()
     with Progress(TextColumn("{task.description}"), TimeElapsedColumn(), console=console) as progress:
         task = progress.add_task("", total=None)
         while any(worker.is_alive() for worker in workers) and broker.is_running():
@@ -152,6 +174,7 @@ def attack(broker: BrokerProcess, seed: int, options: argparse.Namespace, consol
             share = max((time.monotonic() - began) / options.seconds, sent.value / options.requests)
             if not warm_mb and share > WARM_UP_SHARE:
                 warm_mb = used_mb
+            failures.update(failures_in(log.new_lines()))
             progress.update(task, description=f"{sent.value:,} requests, {used_mb:.0f} MB")
     for worker in workers:
         worker.kill()
@@ -162,23 +185,72 @@ def attack(broker: BrokerProcess, seed: int, options: argparse.Namespace, consol
     end_mb = memory_mb(broker.pid, "VmRSS") if is_running else 0.0
     console.print(
         f"{sent.value:,} requests in {time.monotonic() - began:.0f} s; longest wait of another client "
-        f"{felt['longest_ms']:.0f} ms; memory {warm_mb:.0f} -> {end_mb:.0f} MB"
+        f"{felt['longest_ms']:.0f} ms, of which {felt['longest_hold_ms']:.0f} ms while the broker had a CPU; "
+        f"memory {start_mb:.0f} -> {warm_mb:.0f} -> {end_mb:.0f} MB"
     )
     faults = [] if is_running else ["the broker ended"]
-    if felt["longest_ms"] > options.max_wait_ms:
-        faults.append(f"another client waited for {felt['longest_ms']:.0f} ms")
+    if felt["longest_hold_ms"] > options.max_wait_ms:
+        faults.append(f"the broker let another client wait for {felt['longest_hold_ms']:.0f} ms")
     if felt["lost"]:
         faults.append(f"another client lost its connection {felt['lost']} times")
     if warm_mb and end_mb - warm_mb > MAX_GROWTH_MB:
         faults.append(f"memory grew from {warm_mb:.0f} to {end_mb:.0f} MB")
-    failures = Counter(failures_in(broker.log_text()))
+    failures.update(failures_in(log.new_lines()))
     faults += [f"logged {count} times: {failure}" for failure, count in failures.most_common()]
     return faults
 
 
-def failures_in(log: str) -> Iterator[str]:
+def grant_some_rights(bootstrap: str) -> None:
+    """Lets USER do some of what it will ask for, so that requests are allowed, denied and partly denied."""
+    with RawClient(bootstrap) as client:
+        grants = (
+            *((2, "fuzz-topic", 3, operation) for operation in (3, 4, 8, 10)),
+            (2, "t", 3, 2),
+            (3, "group", 4, 2),
+            (5, "0", 3, 2),
+            (4, "kafka-cluster", 3, 8),
+        )
+        answer = client.call(
+            "create_acls",
+            3,
+            creations=[
+                {
+                    "resource_type": kind,
+                    "resource_name": name,
+                    "resource_pattern_type": pattern,
+                    "principal": f"User:{USER}",
+                    "host": "*",
+                    "operation": operation,
+                    "permission_type": 3,
+                }
+                for kind, name, pattern, operation in grants
+            ],
+        )
+        assert not any(result.error_code for result in answer.results), answer
+
+
+class LogReader:
+    """Reads a growing log, whole lines at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._position = 0
+
+    def new_lines(self) -> list[str]:
+        """Returns the complete lines that were written since the last call."""
+        with self._path.open("rb") as log:
+            log.seek(self._position)
+            text = log.read()
+        complete = text[: text.rfind(b"\n") + 1]
+        self._position += len(complete)
+        return complete.decode(errors="replace").splitlines()
+
+
+def failures_in(lines: Iterable[str]) -> Iterator[str]:
     """Yields the event and the exception of each line of the log that reports an error."""
-    for line in log.splitlines():
+    for line in lines:
+        if '"error"' not in line and '"exception"' not in line:
+            continue
         with contextlib.suppress(ValueError):  # the first lines of a process are not JSON
             entry = json.loads(line)
             if entry["level"] == "error" or "exception" in entry:

@@ -1,4 +1,7 @@
-"""Builds valid requests of every API and version, and damages them. All choices come from one Random."""
+"""Builds requests of every API and version with random values, and damages some of them.
+
+All choices come from one Random.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,11 @@ MAX_ELEMENTS: Final = 4
 """The largest number of elements of a generated array."""
 INTEGERS: Final = {"int8": 8, "int16": 16, "int32": 32, "int64": 64}
 EXTREMES: Final = (b"\0", b"\x7f", b"\x80", b"\xff", b"\xff\xff\xff\x7f", b"\x7f\xff\xff\xff", b"\x80\0\0\0")
+DAMAGED_SHARE: Final = 0.5
+"""The share of requests whose bytes are damaged; most of them end their connection. The other requests have
+random values, extreme ones among them.
+"""
+_APIS: Final = list(SERVED_APIS.items())
 
 
 class RequestSource:
@@ -31,18 +39,26 @@ class RequestSource:
 
     def fill(self, count: int) -> None:
         """Generates `count` valid requests, which `next_request` damages."""
-        apis = list(SERVED_APIS.items())
         while len(self._corpus) < count:
-            key, served = self._random.choice(apis)
-            version = self._random.randint(served.min_version, served.max_version)
-            self._corpus.append(self._encoded(ApiKey(key), version))
+            self._corpus.append(self._valid_request())
+
+    def renew(self, count: int) -> None:
+        """Replaces `count` of the valid requests by new ones."""
+        for _ in range(count):
+            self._corpus[self._random.randrange(len(self._corpus))] = self._valid_request()
+
+    def _valid_request(self) -> bytes:
+        key, served = self._random.choice(_APIS)
+        version = self._random.randint(served.min_version, served.max_version)
+        return self._encoded(ApiKey(key), version)
 
     def next_request(self) -> bytes:
         """Returns a complete frame."""
         chosen = self._random
         payload = bytearray(chosen.choice(self._corpus))
-        for _ in range(chosen.choice((0, 1, 1, 1, 2, 5))):
-            self._damage(payload)
+        if chosen.random() < DAMAGED_SHARE:
+            for _ in range(chosen.choice((1, 1, 1, 2, 5))):
+                self._damage(payload)
         return struct.pack(">i", len(payload)) + payload
 
     def _damage(self, payload: bytearray) -> None:
@@ -67,9 +83,13 @@ class RequestSource:
             del payload[max(place, 14) :]
 
     def _encoded(self, api_key: ApiKey, version: int) -> bytes:
-        message = self._struct(codec.request_class(api_key), version)
+        message = self.message(api_key, version)
         header = encode_request_header(api_key, version, 1, self._random.choice(("fuzz", "", None)))
         return bytes(header) + b"".join(map(bytes, codec.request_encoder(api_key, version)(message)))
+
+    def message(self, api_key: ApiKey, version: int) -> Any:  # Any: the class is chosen at run time
+        """Returns a valid request with random values."""
+        return self._struct(codec.request_class(api_key), version)
 
     def _struct(self, kind: type[Struct], version: int) -> Any:  # Any: a generated class chosen at run time
         return kind(**{f.name: self._field(f, version) for f in kind.FIELDS if f.is_in(version)})

@@ -192,15 +192,15 @@ def _group(api_key: int) -> tuple[Whole]:
 # -- results of denied items
 
 
-def _partitions(topic_class: Any, partition_class: Any, index: str = "partition_index") -> Any:
+def _partitions(topic_class: Any, partition_class: Any) -> Any:
     """Returns a function that makes the result of a denied topic, with the error at each partition."""
 
     def result(topic: Any, code: ErrorCode) -> Any:
         return topic_class(
             topic.name,
             partitions=[
-                partition_class(**{index: getattr(part, "partition_index", part)}, error_code=code)
-                for part in getattr(topic, "partitions", None) or topic.partition_indexes
+                partition_class(partition_index=part.partition_index, error_code=code)
+                for part in topic.partitions
             ],
         )
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from brokerlab.in_memory_broker import InMemoryBroker
+from fuzz.mutation import RequestSource
 from tidelog.broker.authorization.table import TABLE
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.metadata.entries import AclEntry
@@ -18,18 +23,22 @@ from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
 from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import describe_cluster, describe_topic_partitions, fetch, metadata, produce
 from tidelog.wire.messages.describe_acls import DescribeAclsRequest
 
 ALICE, ROOT = user_principal("alice"), user_principal("root")
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 NO_BITS = -(2**31)
+GUARDED_APIS = sorted({api for api, row in TABLE.items() if row} - {ApiKey.PRODUCE, ApiKey.FETCH})
+"""The APIs that the gate judges; the handlers of Produce and Fetch judge themselves."""
 
 
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[InMemoryBroker]:
-    settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:root;User:other"}
-    broker = InMemoryBroker(tmp_path, settings)
+    given_settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:root;User:other"}
+    broker = InMemoryBroker(tmp_path, given_settings)
     broker.add_topic("open")
     broker.add_topic("closed")
     yield broker
@@ -144,3 +153,17 @@ def test_an_empty_name_is_a_name(lab: InMemoryBroker) -> None:
     allow(lab, AclOperation.WRITE, ResourceType.TOPIC, "open")
     assert produced(lab, "open", ALICE) == ErrorCode.NONE
     assert produced(lab, "", ALICE) == DENIED
+
+
+def _empty_answer(request: Any) -> Any:
+    return codec.response_class(ApiKey(request.API_KEY))()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(seed=st.integers(0, 1 << 32), api_key=st.sampled_from(GUARDED_APIS))
+def test_a_denied_request_of_any_shape_is_answered(lab: InMemoryBroker, seed: int, api_key: int) -> None:
+    lab.controller.answer = _empty_answer
+    source = RequestSource(random.Random(seed), ["open", "closed", "none", ""], [b""])
+    served = SERVED_APIS[api_key]
+    version = served.min_version + seed % (served.max_version - served.min_version + 1)
+    assert lab.call(source.message(ApiKey(api_key), version), version, principal=ALICE) is not None
