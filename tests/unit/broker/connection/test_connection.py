@@ -519,10 +519,9 @@ def test_a_muted_connection_starts_no_request_until_its_time_has_passed(lab: Lab
 
 
 def test_the_end_of_a_task_does_not_end_a_mute(lab: Lab) -> None:
-    lab.feed("task:a")
+    lab.feed("task:a", "now:b")
     lab.connection.mute(0.5)
     lab.script.end_task("a")
-    lab.feed_bytes(struct.pack(">i", 5) + b"now:b")
     assert lab.answers() == ["a"]
     lab.runner.run(asyncio.sleep(0.55))
     assert lab.answers() == ["b"]
