@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compares tidelog with Apache Kafka, with the same librdkafka cases against both.
 
-Writes docs/benchmarks.md, with --replicated docs/benchmarks-replicated.md, and with --coordinated
-docs/benchmarks-coordinated.md. Kafka comes from shared/peer beside the checkout, with 1 GiB of heap; tidelog
-is `tidelog dev`. With --replicated or --coordinated, each side has three brokers: Kafka's have 512 MiB of
-heap, and `tidelog cluster up` starts tidelog's. The exit code is 1 if a case failed, and 0
-otherwise. The table shows which targets were reached.
+Writes docs/benchmarks.md, with --replicated docs/benchmarks-replicated.md, with --coordinated
+docs/benchmarks-coordinated.md, and with --tls docs/benchmarks-tls.md. Kafka comes from shared/peer beside the
+checkout, with 1 GiB of heap; tidelog is `tidelog dev`. With --replicated or --coordinated, each side has
+three brokers: Kafka's have 512 MiB of heap, and `tidelog cluster up` starts tidelog's. The exit code is 1 if
+a case failed, and 0 otherwise. The table shows which targets were reached.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from sidebyside.cases import (
     COORDINATED_CASES,
     PRODUCED_FOR_CONSUME,
     REPLICATED_CASES,
+    TLS_CASES,
     Bench,
     Case,
     Sample,
@@ -39,6 +40,7 @@ from sidebyside.report import (
     COORDINATED_INTRODUCTION,
     INTRODUCTION,
     REPLICATED_INTRODUCTION,
+    TLS_INTRODUCTION,
     markdown,
     other_memory,
     reached,
@@ -54,6 +56,9 @@ from sidebyside.sides import (
     Side,
     TidelogClusterSide,
     TidelogSide,
+    TlsKafkaSide,
+    TlsKeystore,
+    TlsTidelogSide,
     machine_facts,
 )
 
@@ -86,6 +91,12 @@ class Contest:
 
 def one_broker_each(directory: Path) -> list[Side]:
     return [TidelogSide(directory), KafkaSide(directory, random.randrange(*KAFKA_PORTS))]
+
+
+def one_broker_each_over_tls(directory: Path) -> list[Side]:
+    keystore = TlsKeystore(directory)
+    theirs = TlsKafkaSide(directory, random.randrange(*KAFKA_PORTS), keystore)
+    return [TlsTidelogSide(directory, keystore), theirs]
 
 
 def three_brokers_each(directory: Path) -> list[Side]:
@@ -132,6 +143,15 @@ COORDINATED = Contest(
     warm_rounds=2,
     replication_factor=3,
     min_in_sync_replicas=2,
+)
+TLS = Contest(
+    TLS_CASES,
+    one_broker_each_over_tls,
+    TLS_INTRODUCTION,
+    "benchmarks-tls.md",
+    f"one combined broker, heap {KAFKA_HEAP}",
+    rounds=3,
+    warm_rounds=3,
 )
 QUICK_ROUNDS = 2
 
@@ -203,6 +223,7 @@ def main() -> int:
     parser.add_argument(
         "--coordinated", action="store_true", help="groups and transactions, three brokers each"
     )
+    parser.add_argument("--tls", action="store_true", help="one broker each, clients use TLS")
     parser.add_argument("--rounds", type=int, help="rounds that start both sides (cold JVM)")
     parser.add_argument("--warm-rounds", type=int, help="further rounds with the same brokers (warm JVM)")
     parser.add_argument("--quick", action="store_true", help="fewer rounds of shorter cases; writes no docs")
@@ -218,7 +239,13 @@ def main() -> int:
     except KafkaUnavailableError as error:
         console.print(f"there is no Apache Kafka to compare with: {error}")
         return 1
-    contest = COORDINATED if options.coordinated else REPLICATED if options.replicated else ONE_BROKER
+    contest = ONE_BROKER
+    for is_chosen, other in (
+        (options.replicated, REPLICATED),
+        (options.coordinated, COORDINATED),
+        (options.tls, TLS),
+    ):
+        contest = other if is_chosen else contest
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else contest.rounds)
     warm_rounds = options.warm_rounds
     if warm_rounds is None:

@@ -175,6 +175,28 @@ REPLICATED_CASES = (
 """Cases on three brokers with three replicas, min.insync.replicas 2 and, unless stated otherwise, 6
 partitions.
 """
+TLS_CASES = (
+    _produce("produce-1k-1m-p6", "produce 1 KB, 1 MB batches", 1000, MEBIBYTE, 6, 1.0, 600, 0.7),
+    Case(
+        "consume-1k",
+        "consume",
+        "consume 1 KB, warm",
+        (rate_metric(1.0), cpu_metric(0.7)),
+        {"case": "consume", "partitions": 6},
+        6,
+    ),
+    _produce("produce-1k-16k", "produce 1 KB, 16 KB batches", 1000, 16384, 6, 1.0, 400, 0.7),
+    Case(
+        "sync-16",
+        "sync",
+        "one message at a time, 16 clients",
+        (Metric("per_s", "requests/s", 1.0),),
+        {"case": "one_at_a_time", "clients": 16, "seconds": 4, "size": 100},
+        6,
+    ),
+    Case("memory", "memory", "memory under this load", (Metric("pss_mb", "MB (PSS)", 0.125, True),)),
+)
+"""Cases over TLS 1.3 on one broker, with 6 partitions."""
 RATE = (Metric("per_s", "a second", 1.0),)
 COORDINATED_CASES = (
     Case(
@@ -309,8 +331,10 @@ class Bench:
         return {key: halves[key](value) if key in halves else value for key, value in arguments.items()}
 
     def _client(self, side: Side, arguments: dict[str, Any]) -> Sample:
-        request = json.dumps(arguments | {"bootstrap": side.bootstrap})
-        client = COORDINATED_CLIENT if arguments["case"] in COORDINATED else CLIENT
+        is_coordinated = arguments["case"] in COORDINATED
+        client = COORDINATED_CLIENT if is_coordinated else CLIENT
+        place = {"bootstrap": side.bootstrap} if is_coordinated else {"connection": side.connection}
+        request = json.dumps(arguments | place)
         brokers, others = side.broker_pids(), side.other_pids()
         counted = [*brokers, *others.values()]
         cpu = sum(map(cpu_s, counted))

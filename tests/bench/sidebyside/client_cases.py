@@ -25,6 +25,8 @@ CONSUME_LIMIT_S = 60.0
 CONSUME_AT_ONCE = 2000
 LATENCY_WARM_UP_S = 1
 NO_SEND_TIME = 0.0
+Connection = dict[str, Any]
+"""The settings of librdkafka with which clients connect: bootstrap.servers, and those of TLS."""
 
 
 def payloads(size: int) -> list[bytes]:
@@ -43,7 +45,7 @@ def client_cpu_s() -> float:
 
 
 def produce(
-    bootstrap: str, topic: str, size: int, limit_s: float, limit_bytes: int, settings: dict[str, Any]
+    connection: Connection, topic: str, size: int, limit_s: float, limit_bytes: int, settings: dict[str, Any]
 ) -> dict[str, float]:
     """Produces at full speed until `limit_bytes` or `limit_s`. The time lasts until everything is
     acknowledged.
@@ -56,7 +58,7 @@ def produce(
 
     producer = Producer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection,
             "acks": "all",
             "enable.idempotence": False,
             "linger.ms": 5,
@@ -93,13 +95,13 @@ def produce(
     }
 
 
-def consume(bootstrap: str, topic: str, partitions: int, messages: int) -> dict[str, float]:
+def consume(connection: Connection, topic: str, partitions: int, messages: int) -> dict[str, float]:
     """Reads all `messages` once. The rate counts from the first message on, because connecting takes
     librdkafka half a second.
     """
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection,
             "group.id": f"bench-{uuid.uuid4().hex}",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",
@@ -143,11 +145,11 @@ def consume(bootstrap: str, topic: str, partitions: int, messages: int) -> dict[
 
 
 def _consume_latencies(
-    bootstrap: str, topic: str, total: int, ready: threading.Event, latencies_ms: list[float]
+    connection: Connection, topic: str, total: int, ready: threading.Event, latencies_ms: list[float]
 ) -> None:
     consumer = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection,
             "group.id": f"bench-{uuid.uuid4().hex}",
             "enable.auto.commit": False,
             "fetch.wait.max.ms": 500,
@@ -169,18 +171,16 @@ def _consume_latencies(
     consumer.close()
 
 
-def latency(bootstrap: str, topic: str, rate: int, seconds: float, size: int) -> dict[str, float]:
+def latency(connection: Connection, topic: str, rate: int, seconds: float, size: int) -> dict[str, float]:
     """Sends `rate` messages a second at even intervals, and measures the time from produce() to the
     consumer's poll() without the first second.
     """
     total = int(rate * seconds)
     latencies_ms: list[float] = []
     ready, is_over = threading.Event(), threading.Event()
-    reader = threading.Thread(target=_consume_latencies, args=(bootstrap, topic, total, ready, latencies_ms))
+    reader = threading.Thread(target=_consume_latencies, args=(connection, topic, total, ready, latencies_ms))
     reader.start()
-    producer = Producer(
-        {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "enable.idempotence": False}
-    )
+    producer = Producer({**connection, "acks": "all", "linger.ms": 0, "enable.idempotence": False})
 
     def poll() -> None:
         while not is_over.is_set():
@@ -212,9 +212,11 @@ def latency(bootstrap: str, topic: str, rate: int, seconds: float, size: int) ->
     }
 
 
-def one_at_a_time(bootstrap: str, topic: str, clients: int, seconds: float, size: int) -> dict[str, float]:
+def one_at_a_time(
+    connection: Connection, topic: str, clients: int, seconds: float, size: int
+) -> dict[str, float]:
     """Each client sends one message, waits for its acknowledgement, and so on."""
-    settings = {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "enable.idempotence": False}
+    settings = {**connection, "acks": "all", "linger.ms": 0, "enable.idempotence": False}
     counts = [0] * clients
     start = threading.Barrier(clients + 1)
 

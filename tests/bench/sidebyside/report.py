@@ -160,6 +160,22 @@ processes, and its etcd has one member here.
 There are two tables, because a JVM compiles Kafka's code while it runs: one with a cold JVM and one with a
 warm JVM. Read both.
 """
+TLS_INTRODUCTION = """\
+# Benchmarks of TLS
+
+`make bench BENCH_ARGS=--tls` writes this page. It compares Apache Kafka and tidelog, one broker each, on one
+machine, with the same librdkafka clients over TLS 1.3. Both brokers have the same certificate with an EC key,
+and clients and brokers choose the cipher themselves. It runs one case at a time, first against one side and
+then against the other. All cases use acks=all.
+
+- A figure is the median of all rounds.
+- A ratio is tidelog / Kafka within one round. The table shows the median of the ratios, and the smallest and
+  largest ratio as the spread.
+- Broker CPU is the user and system time of the broker's process.
+
+There are two tables, because a JVM compiles Kafka's code while it runs: one with a cold JVM and one with a
+warm JVM. Read both.
+"""
 COLD_JVM = """\
 {rounds} rounds. Each round starts both sides and warms each up with one case. Kafka's JVM is still compiling
 its code, and a part of its CPU time is the compiler's, so this table favours tidelog.
@@ -174,6 +190,7 @@ HOW_TO_RUN = """\
     make bench                              # needs Java 17, Maven, gcc, shared/peer and an idle machine
     make bench BENCH_ARGS="--replicated"    # three brokers each, three replicas; also needs etcd
     make bench BENCH_ARGS="--coordinated"   # groups and transactions; also needs etcd
+    make bench BENCH_ARGS="--tls"           # clients use TLS
     make bench BENCH_ARGS="--quick"         # few rounds of shorter cases, writes nothing
     make bench BENCH_ARGS="--only latency"  # also produce, consume, sync, start; writes nothing
 

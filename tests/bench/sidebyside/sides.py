@@ -14,7 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
-from brokerlab.broker_process import BUILD_VARIABLE, BrokerProcess
+from brokerlab.broker_process import BUILD_VARIABLE, BrokerProcess, free_port
+from brokerlab.certificates import new_authority, put_identity
 from brokerlab.kafka_jars import PEER
 from clusterlab.tidelog_cluster import ClusterCommandError, TidelogCluster
 
@@ -22,6 +23,8 @@ KAFKA_HEAP = "1g"
 CLUSTER_KAFKA_HEAP = "512m"
 CLUSTER_BROKERS = 3
 CONTROLLERS = 2
+TLS_PORT_OFFSET = 3000
+"""The distance of Kafka's TLS port from its first port. kafka-up.sh uses those at 0, 1000 and 2000."""
 START_LIMIT_S = 120.0
 ASK_AGAIN_S = 0.02
 AS_KAFKA_UP: Final = {
@@ -39,6 +42,11 @@ class Side(Protocol):
     name: str
     bootstrap: str
     start_s: float
+
+    @property
+    def connection(self) -> dict[str, str]:
+        """The settings of librdkafka with which the measured clients connect."""
+        ...
 
     def broker_pids(self) -> list[int]: ...
 
@@ -81,15 +89,19 @@ def seconds_to_metadata(bootstrap: str, process: subprocess.Popen[bytes], began:
 class TidelogSide:
     name = "tidelog"
 
-    def __init__(self, work_dir: Path) -> None:
+    def __init__(self, work_dir: Path, *, settings: Mapping[str, str] | None = None) -> None:
         # The broker has its own session, as kafka-up.sh gives Kafka one. Linux divides the cores among
         # sessions (sched_autogroup_enabled), so a broker in the client's session would get less CPU the more
         # threads the client has.
         self._broker = BrokerProcess(
-            work_dir / "tidelog-data", work_dir / "tidelog.log", has_own_session=True
+            work_dir / "tidelog-data", work_dir / "tidelog.log", settings, has_own_session=True
         )
         self.bootstrap = self._broker.bootstrap
         self.start_s = 0.0
+
+    @property
+    def connection(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.bootstrap}
 
     def broker_pids(self) -> list[int]:
         return [self._broker.pid]
@@ -118,6 +130,10 @@ class TidelogClusterSide:
         self.bootstrap = ""
         self.start_s = 0.0
 
+    @property
+    def connection(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.bootstrap}
+
     def broker_pids(self) -> list[int]:
         return [pid for name, pid in self._cluster.pids().items() if name.startswith("broker-")]
 
@@ -143,7 +159,10 @@ class KafkaSide:
 
     name = "Kafka"
 
-    def __init__(self, work_dir: Path, base_port: int, *, brokers: int = 1, heap: str = KAFKA_HEAP) -> None:
+    def __init__(
+        self, work_dir: Path, base_port: int, *, brokers: int = 1, heap: str = KAFKA_HEAP, further: str = ""
+    ) -> None:
+        """`further` are lines for server.properties."""
         self._brokers = brokers
         self._state = work_dir / "kafka-bench"
         self._environment = {
@@ -152,9 +171,14 @@ class KafkaSide:
             "BASE_PORT": str(base_port),
             "STATE_DIR": str(work_dir),
             "KAFKA_HEAP": heap,
+            "EXTRA_PROPS_TEXT": further,
         }
         self.bootstrap = ",".join(f"127.0.0.1:{base_port + number}" for number in range(brokers))
         self.start_s = 0.0
+
+    @property
+    def connection(self) -> dict[str, str]:
+        return {"bootstrap.servers": self.bootstrap}
 
     def broker_pids(self) -> list[int]:
         return [int(pid) for pid in (self._state / "pids").read_text().split()]
@@ -187,6 +211,78 @@ class KafkaSide:
 
     def stop(self) -> None:
         self._run("kafka-down.sh", "bench")
+
+
+class TlsKeystore:
+    """A certificate for 127.0.0.1 that both sides use: an EC key, in PEM."""
+
+    def __init__(self, directory: Path) -> None:
+        self._authority = new_authority(directory, "authority")
+        put_identity(directory / "broker", self._authority, name="127.0.0.1")
+        self._keystore = directory / "keystore.pem"
+        self._keystore.write_bytes(
+            b"".join((directory / "broker" / name).read_bytes() for name in ("tls.key", "tls.crt"))
+        )
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """The settings of either broker."""
+        return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(self._keystore)}
+
+    def connection(self, bootstrap: str) -> dict[str, str]:
+        """Returns the settings of clients."""
+        return {
+            "bootstrap.servers": bootstrap,
+            "security.protocol": "SSL",
+            "ssl.ca.location": str(self._authority.certificate),
+            "ssl.endpoint.identification.algorithm": "none",
+        }
+
+
+class TlsTidelogSide(TidelogSide):
+    """A broker whose measured clients use TLS. The bench itself creates topics over PLAINTEXT."""
+
+    def __init__(self, work_dir: Path, keystore: TlsKeystore) -> None:
+        port, tls_port = free_port(), free_port()
+        super().__init__(
+            work_dir,
+            settings={
+                **keystore.settings,
+                "listeners": f"PLAINTEXT://127.0.0.1:{port},SSL://127.0.0.1:{tls_port}",
+                "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL",
+                "inter.broker.listener.name": "PLAINTEXT",
+            },
+        )
+        self.bootstrap = f"127.0.0.1:{port}"
+        self._connection = keystore.connection(f"127.0.0.1:{tls_port}")
+
+    @property
+    def connection(self) -> dict[str, str]:
+        return self._connection
+
+
+class TlsKafkaSide(KafkaSide):
+    """Kafka with a further listener for TLS."""
+
+    def __init__(self, work_dir: Path, base_port: int, keystore: TlsKeystore) -> None:
+        tls_port = base_port + TLS_PORT_OFFSET
+        clients = f"PLAINTEXT://127.0.0.1:{base_port},SSL://127.0.0.1:{tls_port}"
+        internal = f"INTERNAL://127.0.0.1:{base_port + 2000}"
+        lines = {
+            **keystore.settings,
+            "listeners": f"{clients},CONTROLLER://127.0.0.1:{base_port + 1000},{internal}",
+            "advertised.listeners": f"{clients},{internal}",
+            "listener.security.protocol.map": ",".join(
+                ("CONTROLLER:PLAINTEXT", "PLAINTEXT:PLAINTEXT", "INTERNAL:PLAINTEXT", "SSL:SSL")
+            ),
+        }
+        text = "\n".join(f"{name}={value}" for name, value in lines.items())
+        super().__init__(work_dir, base_port, further=text)
+        self._connection = keystore.connection(f"127.0.0.1:{tls_port}")
+
+    @property
+    def connection(self) -> dict[str, str]:
+        return self._connection
 
 
 def machine_facts(kafka: str) -> list[tuple[str, str]]:
