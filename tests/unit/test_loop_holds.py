@@ -1,9 +1,10 @@
 """Measures for how long one request holds the event loop, with the worst requests that the broker accepts.
 
 A generator builds, for each API in its last version, requests that spend the API's whole limit of elements on
-one array: with names that exist, with names that do not, and with long names. No request appends records or
-creates topics. The requests go to an embedded cluster (broker, controller and group coordinator on one event
-loop). The test measures the CPU time of each iteration of this loop, so that a busy machine does not fail it.
+one array: with names that exist, with names that do not, and with long names. A second test appends thousands
+of batches with one request. The requests go to an embedded cluster (broker, controller and group coordinator
+on one event loop). The test measures the CPU time of each iteration of this loop, so that a busy machine does
+not fail it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import asyncio
 import gc
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pytest
 
+from brokerlab.batches import build_batch
 from brokerlab.raw_client import ConnectionClosedError, RawClient, frame
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.cli.embedded import EmbeddedCluster
@@ -25,10 +27,13 @@ from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import encode_request_header
+from tidelog.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from tidelog.wire.request_limits import max_elements
 from tidelog.wire.schema import Message, Struct
 
+T = TypeVar("T")
 MAX_HOLD_MS: Final = 50
+APPENDED_BATCHES: Final = 4_000
 PARTITIONS: Final = 100
 TOPIC: Final = "events"
 ANSWER_TIMEOUT_S: Final = 60
@@ -193,7 +198,8 @@ def attack(address: str, loop: MeasuredLoop) -> dict[str, tuple[float, str, str]
     return found
 
 
-def test_no_request_holds_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def measured(tmp_path: Path, attacker: Callable[[str, MeasuredLoop], T]) -> T:
+    """Returns the result of `attacker`, which runs in a thread beside the loop of a cluster."""
     settings = BrokerSettings.parse(
         {
             "listeners": "PLAINTEXT://127.0.0.1:0",
@@ -207,18 +213,66 @@ def test_no_request_holds_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture
         }
     )
 
-    async def run() -> dict[str, tuple[float, str, str]]:
+    async def run() -> T:
         cluster = await EmbeddedCluster.start(settings, tmp_path)
         gc.freeze()  # as the broker's process does
         loop = asyncio.get_running_loop()
         assert isinstance(loop, MeasuredLoop)
         try:
-            return await asyncio.to_thread(attack, cluster.address, loop)
+            return await asyncio.to_thread(attacker, cluster.address, loop)
         finally:
             await cluster.stop()
 
     with asyncio.Runner(loop_factory=MeasuredLoop) as runner:
-        found = runner.run(run())
+        return runner.run(run())
+
+
+def append_many(address: str, loop: MeasuredLoop) -> dict[str, float]:
+    """Returns the longest hold in ms of a Produce request with APPENDED_BATCHES batches, by acks."""
+    topic = {"name": TOPIC, "num_partitions": PARTITIONS, "replication_factor": 1}
+    with RawClient(address, ANSWER_TIMEOUT_S) as client:
+        client.call("create_topics", 7, topics=[{**topic, "assignments": [], "configs": []}], timeout=10_000)
+    batch = build_batch([b"x"])
+    partitions = [PartitionProduceData(number % PARTITIONS, batch) for number in range(APPENDED_BATCHES)]
+    found = {}
+    for acks in (0, 1, -1):
+        request = ProduceRequest(None, acks, 10_000, [TopicProduceData(TOPIC, partition_data=partitions)])
+        body = b"".join(bytes(chunk) for chunk in codec.request_encoder(ApiKey.PRODUCE, 12)(request))
+        sent = frame(encode_request_header(ApiKey.PRODUCE, 12, 1, "attacker") + body)
+        next_request = frame(encode_request_header(ApiKey.API_VERSIONS, 0, 2, "attacker"))
+        held_ms = []
+        with RawClient(address, ANSWER_TIMEOUT_S) as client:
+            for _ in range(ATTEMPTS):
+                time.sleep(0.02)
+                loop.longest_s = 0.0
+                client.send_bytes(sent + next_request)  # which is answered afterwards
+                if acks:
+                    client.read_frame()
+                client.read_frame()
+                time.sleep(0.02)
+                held_ms.append(loop.longest_s * 1000)
+        found[f"acks={acks}"] = min(held_ms)
+    with RawClient(address, ANSWER_TIMEOUT_S) as client:
+        answer = client.call(
+            "list_offsets",
+            1,
+            replica_id=-1,
+            topics=[{"name": TOPIC, "partitions": [{"partition_index": 0, "timestamp": -1}]}],
+        )
+        (offset,) = [int(part.offset) for found_topic in answer.topics for part in found_topic.partitions]
+    assert offset == 3 * ATTEMPTS * APPENDED_BATCHES // PARTITIONS
+    return found
+
+
+def test_many_batches_do_not_hold_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = measured(tmp_path, append_many)
+    with capsys.disabled():
+        print(found)
+    assert max(found.values()) <= MAX_HOLD_MS
+
+
+def test_no_request_holds_the_loop(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = measured(tmp_path, attack)
     with capsys.disabled():
         for api, (hold_ms, title, outcome) in sorted(found.items(), key=lambda row: -row[1][0]):
             print(f"{hold_ms:8.1f} ms  {api:32} {title:40} {outcome}")

@@ -22,7 +22,6 @@ from tidelog.broker.request import (
     RequestContext,
     RequestSteps,
     Route,
-    Unanswered,
 )
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import SIZE_BYTES, decode_request_header
@@ -186,8 +185,9 @@ class Dispatcher:
     ) -> None:
         try:
             reply = await answer
-            # else the request still waits, but later requests may start
-            if not isinstance(reply, Unanswered):
+            if reply is NO_REPLY:
+                context.end_without_reply()
+            elif reply is not PARKED:  # else the request still waits, but later requests may start
                 context.reply(reply, await context.route.encode_in_slices(context, reply))
         except Exception as error:  # noqa: BLE001 - a bug: this request's connection ends, nothing else is hurt
             _log.error("a request failed", api=context.route.api_key.name, exc_info=error)

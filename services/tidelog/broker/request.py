@@ -321,6 +321,17 @@ class RequestContext:
             self.route.telemetry.waits.took(monotonic() - self.parked_at)
             self.connection.answer_later(self, self.route.encode_answer(self, body or message))
 
+    def end_without_reply(self) -> None:
+        """Ends a parked request whose client wants no response."""
+        self.on_abandoned = None
+        if self.charge is not None:
+            self.charge.not_answered(self)
+        if self.steps is not None:
+            self.steps.ended()
+        if not self.connection.is_closed:
+            self.route.telemetry.observe(monotonic() - self.started_at, 0)
+            self.connection.answer_later(self, ())
+
     def abandon(self) -> None:
         """Ends the request, because the connection has ended."""
         if self.on_abandoned is not None:

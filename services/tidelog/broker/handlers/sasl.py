@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
-from tidelog.broker.request import NO_REPLY, Unanswered
+from tidelog.broker.request import PARKED, Unanswered
 from tidelog.model.errors import ErrorCode
 from tidelog.sasl import AuthenticationError
 from tidelog.wire.messages.sasl_authenticate import SaslAuthenticateRequest, SaslAuthenticateResponse
@@ -85,4 +85,4 @@ async def _refuse(
     await asyncio.sleep(delay_s)
     context.reply(response)
     context.connection.finish()
-    return NO_REPLY
+    return PARKED  # the caller must not answer again

@@ -188,3 +188,87 @@ def test_a_request_without_acks_may_not_need_a_very_long_walk(lab: InMemoryBroke
     assert log.log_end_offset == 1
     with pytest.raises(ClosedByProtocolError, match="MESSAGE_TOO_LARGE"):
         send_large(lab, acks=0, value=bytes(2_000_000))
+
+
+def send_many(lab: InMemoryBroker, acks: int, count: int) -> tuple[Any, Context]:
+    now_ms = lab.clock.wall_ms()
+    batch = build_batch([Record(0, now_ms, None, b"x")])
+    data = [PartitionProduceData(0, memoryview(batch)) for _ in range(count)]
+    request = ProduceRequest(None, acks, 1000, [TopicProduceData("t", partition_data=data)])
+    context = Context()
+    context.connection = SimpleNamespace(loop=lab.runner.get_loop(), refuse=context.answers.append)
+    context.client_id = "test"
+    return lab.handle(ApiKey.PRODUCE, request, cast(RequestContext, context)), context
+
+
+@pytest.fixture
+def short_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tidelog.broker.handlers.produce.MAX_BATCHES_AT_ONCE", 10)
+    monkeypatch.setattr("tidelog.timing.slices.SLICE_MS", 0)
+
+
+@pytest.mark.usefixtures("short_slices")
+def test_many_batches_are_appended_in_slices(lab: InMemoryBroker) -> None:
+    lab.add_topic("t")
+    log = lab.broker.hosted.leader_replica("t", 0).storage.log
+    answer, _ = send_many(lab, acks=1, count=100)
+    ends: list[int] = []
+
+    async def watch() -> Any:
+        answering = asyncio.ensure_future(answer)
+        while not answering.done():
+            ends.append(log.log_end_offset)
+            await asyncio.sleep(0)
+        return await answering
+
+    response = lab.runner.run(watch())
+    (topic,) = response.responses
+    assert [part.base_offset for part in topic.partition_responses] == list(range(100))
+    assert len(set(ends)) > 3, "other work ran between the slices"
+
+
+@pytest.mark.usefixtures("short_slices")
+def test_many_batches_without_acks_have_no_response(lab: InMemoryBroker) -> None:
+    lab.add_topic("t")
+    answer, context = send_many(lab, acks=0, count=100)
+    assert lab.runner.run(answer) is NO_REPLY
+    assert lab.broker.hosted.leader_replica("t", 0).storage.log.log_end_offset == 100
+    assert not context.answers, "the connection is not closed"
+
+
+@pytest.mark.usefixtures("short_slices")
+def test_a_leader_that_followed_between_two_slices_does_not_acknowledge_what_it_lost(
+    lab: InMemoryBroker,
+) -> None:
+    """A follower may have truncated the batches and appended other records at their offsets."""
+    lab.add_topic("t")
+    state = lab.broker.metadata.topics["t"].partitions[0]
+    log = lab.broker.hosted.leader_replica("t", 0).storage.log
+
+    async def take_role(leader: int, leader_epoch: int) -> None:
+        both = (BROKER_ID, OTHER_BROKER_ID)
+        role = state._replace(
+            leader=leader,
+            leader_epoch=leader_epoch,
+            partition_epoch=state.partition_epoch + leader_epoch,
+            isr=both,
+            replicas=both,
+        )
+        await lab.commands.leader_and_isr(LeaderAndIsr(BROKER_ID, 7, (role,)))
+
+    async def scenario() -> tuple[int, Any]:
+        await take_role(BROKER_ID, state.leader_epoch + 1)
+        answer, _ = send_many(lab, acks=-1, count=100)
+        answering = asyncio.ensure_future(answer)
+        while not log.log_end_offset:  # noqa: ASYNC110 - the slices run on this loop
+            await asyncio.sleep(0)
+        appended_before = log.log_end_offset
+        assert appended_before < 100
+        await take_role(OTHER_BROKER_ID, state.leader_epoch + 2)
+        await take_role(BROKER_ID, state.leader_epoch + 3)
+        return appended_before, await answering
+
+    appended_before, response = lab.runner.run(scenario())
+    assert response is not PARKED, "batches of an earlier epoch wait for nothing"
+    codes = [part.error_code for part in response.responses[0].partition_responses]
+    assert codes[:appended_before] == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * appended_before
