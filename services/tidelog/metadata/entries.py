@@ -364,6 +364,11 @@ class DelegationTokenEntry(NamedTuple):
     def key(self) -> str:
         return f"{DELEGATION_TOKEN_PREFIX}{self.token_id}"
 
+    @property
+    def holders(self) -> frozenset[Principal]:
+        """The principals that may see, renew and expire the token without an ACL."""
+        return frozenset((self.owner, self.requester, *self.renewers))
+
     def encode(self) -> bytes:
         return _dump({"version": _VERSION, **self._asdict()})
 

@@ -773,12 +773,14 @@ TABLE: Final[dict[int, tuple[Requirement, ...]]] = {
             ),
         ),
     ),
-    # Handlers and controller let clients use only their own tokens. Kafka's ACLs on tokens and users, which
-    # open those of others, have no effect yet.
-    ApiKey.CREATE_DELEGATION_TOKEN: (),
+    # Everyone may use their own tokens. The ACLs open those of others, except for renewal and expiry.
+    ApiKey.CREATE_DELEGATION_TOKEN: (InHandler(AclOperation.CREATE_TOKENS, ResourceType.USER),),
     ApiKey.RENEW_DELEGATION_TOKEN: (),
     ApiKey.EXPIRE_DELEGATION_TOKEN: (),
-    ApiKey.DESCRIBE_DELEGATION_TOKEN: (),
+    ApiKey.DESCRIBE_DELEGATION_TOKEN: (
+        InHandler(DESCRIBE, ResourceType.DELEGATION_TOKEN),
+        InHandler(AclOperation.DESCRIBE_TOKENS, ResourceType.USER),
+    ),
     ApiKey.DELETE_GROUPS: (
         Each(DELETE, GROUP, "groups_names", Refuse("results", refused_deletion), name=None),
     ),

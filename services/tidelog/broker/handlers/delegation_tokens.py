@@ -4,13 +4,19 @@ ExpireDelegationToken, v1 and v2 (KIP-48).
 Only a client that has proved its identity, and not by another token, may use them; others get
 DELEGATION_TOKEN_REQUEST_NOT_ALLOWED. Without `delegation.token.secret.key`, the error is
 DELEGATION_TOKEN_AUTH_DISABLED. The controller decides about changes. A client sees the tokens of which it is
-owner or renewer.
+owner, requester or renewer.
+
+ACLs open the tokens of others (KIP-373): CREATE_TOKENS on the resource USER of an owner allows to create
+tokens for this owner. DESCRIBE_TOKENS on it, and DESCRIBE on the resource DELEGATION_TOKEN with the id of a
+token, show tokens. Deviation: without an authorizer, nobody reaches the tokens of others; Kafka shows them to
+everyone.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.sasl.delegation_tokens import token_hmac
@@ -35,6 +41,7 @@ from tidelog.wire.messages.renew_delegation_token import (
 )
 
 if TYPE_CHECKING:
+    from tidelog.broker.authorization.authorizer import Authorizer
     from tidelog.broker.controller_connection import ControllerConnection
     from tidelog.broker.current_settings import CurrentSettings
     from tidelog.broker.metadata_view import MetadataView
@@ -54,19 +61,36 @@ class DelegationTokenHandlers:
         metadata: MetadataView,
         controller: ControllerConnection,
         clock: Clock,
+        authorizer: Authorizer | None,
     ) -> None:
         self._settings = settings
         self._metadata = metadata
         self._controller = controller
         self._clock = clock
+        self._authorizer = authorizer
 
     def create(self, request: CreateDelegationTokenRequest, context: RequestContext) -> Answer:
-        parts = _parts(context.principal)
+        requester = context.principal
+        owner = requester
+        if request.owner_principal_name:
+            owner = Principal(f"{request.owner_principal_type}:{request.owner_principal_name}")
 
         def refuse(code: ErrorCode, message: str | None = None) -> CreateDelegationTokenResponse:
-            return CreateDelegationTokenResponse(code, *parts, *parts, _NO_TIME, _NO_TIME, _NO_TIME)
+            return CreateDelegationTokenResponse(
+                code, *_parts(owner), *_parts(requester), _NO_TIME, _NO_TIME, _NO_TIME
+            )
 
-        return self._forwarded(request, context, refuse)
+        code = self._refusal(context)
+        if code is None and owner != requester and not self._may_create_for(owner, context):
+            code = ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED
+        if code is not None:
+            return refuse(code)
+        return self._controller.forward_or_refuse(int(context.route.api_key), request, context, refuse)
+
+    def _may_create_for(self, owner: Principal, context: RequestContext) -> bool:
+        return self._authorizer is not None and self._authorizer.may(
+            context, AclOperation.CREATE_TOKENS, ResourceType.USER, owner
+        )
 
     def renew(self, request: RenewDelegationTokenRequest, context: RequestContext) -> Answer:
         def refuse(code: ErrorCode, message: str | None = None) -> RenewDelegationTokenResponse:
@@ -98,9 +122,24 @@ class DelegationTokenHandlers:
                 _described(token, token_hmac(key, token.token_id))
                 for token in self._metadata.security.delegation_tokens.values()
                 if token.expiry_ms > now_ms
-                and (not owners or token.owner in owners)
-                and (context.principal == token.owner or context.principal in token.renewers)
+                and (owners is None or not owners.isdisjoint(token.holders))
+                and (context.principal in token.holders or self._may_see(token, context))
             ]
+        )
+
+    def _may_see(self, token: DelegationTokenEntry, context: RequestContext) -> bool:
+        authorizer = self._authorizer
+        return authorizer is not None and (
+            authorizer.may(
+                context,
+                AclOperation.DESCRIBE,
+                ResourceType.DELEGATION_TOKEN,
+                token.token_id,
+                is_asked_for=False,
+            )
+            or authorizer.may(
+                context, AclOperation.DESCRIBE_TOKENS, ResourceType.USER, token.owner, is_asked_for=False
+            )
         )
 
     # `Any`: the request, the refusal and the response belong to one API.

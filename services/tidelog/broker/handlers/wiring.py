@@ -353,7 +353,7 @@ def _delegation_tokens(api: str, parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.delegation_tokens import DelegationTokenHandlers
 
     handlers = DelegationTokenHandlers(
-        parts.current_settings, parts.metadata, parts.controller_connection, parts.clock
+        parts.current_settings, parts.metadata, parts.controller_connection, parts.clock, parts.authorizer
     )
     return Handling(getattr(handlers, api))
 

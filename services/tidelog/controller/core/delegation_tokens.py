@@ -1,7 +1,6 @@
 """CreateDelegationToken, RenewDelegationToken and ExpireDelegationToken (KIP-48), with the rules of Kafka's
-`DelegationTokenControlManager`. Brokers have checked that the client may request tokens.
-
-Deviation: a client creates tokens only for itself (KIP-373 allows others with an ACL).
+`DelegationTokenControlManager`. Brokers have checked that the client may request tokens, and that it may
+request them for the owner (KIP-373).
 """
 
 from __future__ import annotations
@@ -42,26 +41,27 @@ def create_delegation_token(
     api_version: int,
     principal: Principal,
 ) -> ControllerDecision[create.CreateDelegationTokenResponse]:
-    """Decides about a new token of the client, and removes expired tokens."""
+    """Decides about a new token of the named owner or else of the client, and removes expired tokens."""
     rules, now_ms = context.rules.delegation_tokens, context.now_ms
-    owner = request.owner_principal_name or ""
+    owner, types = principal, {renewer.principal_type for renewer in request.renewers}
+    if request.owner_principal_name:
+        owner = Principal(f"{USER_TYPE}:{request.owner_principal_name}")
+        types.add(request.owner_principal_type or "")
     if rules is None:
-        return _not_created(principal, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
-    if owner and f"{request.owner_principal_type}:{owner}" != principal:
-        return _not_created(principal, ErrorCode.DELEGATION_TOKEN_AUTHORIZATION_FAILED)
-    if any(renewer.principal_type != USER_TYPE for renewer in request.renewers):
-        return _not_created(principal, ErrorCode.INVALID_PRINCIPAL_TYPE)
+        return _not_created(owner, principal, ErrorCode.DELEGATION_TOKEN_AUTH_DISABLED)
+    if types - {USER_TYPE}:
+        return _not_created(owner, principal, ErrorCode.INVALID_PRINCIPAL_TYPE)
     expired = [key for key, token in state.delegation_tokens.items() if token.expiry_ms <= now_ms]
     removed: list[Record] = [Erase(key) for key in expired[:MAX_REMOVED]]
     if len(state.delegation_tokens) - len(removed) >= MAX_TOKENS or len(request.renewers) > MAX_RENEWERS:
-        return _not_created(principal, ErrorCode.POLICY_VIOLATION)
+        return _not_created(owner, principal, ErrorCode.POLICY_VIOLATION)
     lifetime_ms = rules.max_lifetime_ms
     if request.max_lifetime_ms > 0:
         lifetime_ms = min(lifetime_ms, request.max_lifetime_ms)
     max_ms = now_ms + lifetime_ms
     token = DelegationTokenEntry(
         encode_uuid(context.chance.topic_id()),
-        principal,
+        owner,
         principal,
         tuple(Principal(f"{USER_TYPE}:{renewer.principal_name}") for renewer in request.renewers),
         now_ms,
@@ -70,7 +70,7 @@ def create_delegation_token(
     )
     reply = create.CreateDelegationTokenResponse(
         ErrorCode.NONE,
-        *_parts(principal),
+        *_parts(owner),
         *_parts(principal),
         token.issue_ms,
         token.expiry_ms,
@@ -130,7 +130,7 @@ def _token_for(
     found = _with_secret(state, rules, secret)
     if found is None:
         return ErrorCode.DELEGATION_TOKEN_NOT_FOUND
-    if principal != found.owner and principal not in found.renewers:
+    if principal not in found.holders:
         return ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
     if found.max_ms < context.now_ms or found.expiry_ms < context.now_ms:
         return ErrorCode.DELEGATION_TOKEN_EXPIRED
@@ -147,10 +147,11 @@ def _with_secret(
 
 
 def _not_created(
-    principal: Principal, code: ErrorCode
+    owner: Principal, requester: Principal, code: ErrorCode
 ) -> ControllerDecision[create.CreateDelegationTokenResponse]:
-    parts = _parts(principal)
-    reply = create.CreateDelegationTokenResponse(code, *parts, *parts, _NO_TIME, _NO_TIME, _NO_TIME)
+    reply = create.CreateDelegationTokenResponse(
+        code, *_parts(owner), *_parts(requester), _NO_TIME, _NO_TIME, _NO_TIME
+    )
     return ControllerDecision((), reply)
 
 
