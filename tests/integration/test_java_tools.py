@@ -13,34 +13,35 @@ from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import produce_values
 from brokerlab.kafka_jars import JavaTools
 from brokerlab.tools_check import EXPECTED, SCRIPT, run_checks
+from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.java,
     pytest.mark.slow,
 ]
+CHECKS_TIMEOUT_S = 500
 
 
 @pytest.fixture(scope="module")
-def outcomes(
-    kafka_jars: Path,
-    bootstrap: str,
-    shared_broker: BrokerProcess | None,
-    tmp_path_factory: pytest.TempPathFactory,
-) -> dict[str, tuple[str, str]]:
+def outcomes(kafka_jars: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, str]]:
+    """The checks against a broker with an authorizer, whose clients are super users."""
     if not SCRIPT.exists():
         pytest.skip("shared/peer/kafka-tools-check.sh is not beside the checkout")
-    log_dir = None
-    if shared_broker is not None:
-        (log_dir,) = {path.parent for path in shared_broker.data_dir.rglob("meta.properties")}
-    return run_checks(kafka_jars, tmp_path_factory.mktemp("tools"), bootstrap, 1, log_dir)
+    directory = tmp_path_factory.mktemp("tools")
+    settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
+    broker = BrokerProcess(directory / "data", directory / "broker.log", settings).start()
+    try:
+        (log_dir,) = {path.parent for path in broker.data_dir.rglob("meta.properties")}
+        return run_checks(kafka_jars, directory, broker.bootstrap, 1, log_dir, CHECKS_TIMEOUT_S)
+    finally:
+        broker.stop()
 
 
+@pytest.mark.timeout(CHECKS_TIMEOUT_S + 60)
 @pytest.mark.parametrize("name", EXPECTED or ["(the script is not there)"])
-def test_tool(outcomes: dict[str, tuple[str, str]], name: str, shared_broker: BrokerProcess | None) -> None:
+def test_tool(outcomes: dict[str, tuple[str, str]], name: str) -> None:
     state, said = outcomes[name]
-    if name == "DumpLogSegments" and shared_broker is None:
-        pytest.skip("the files of the external broker are not here")
     assert state == "ok", said
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from brokerlab.clients import create_topic, produce_values
 from brokerlab.kafka_jars import JavaTools
-from brokerlab.tools_check import EXPECTED, SCRIPT, run_checks
+from brokerlab.tools_check import EXPECTED_OF_CLUSTER, SCRIPT, run_checks
 from clusterlab.kafka_cluster import KafkaCluster
 from clusterlab.tidelog_cluster import TidelogCluster
 from clusterlab.topic_view import TopicView, await_view
@@ -35,10 +35,17 @@ def outcomes(
 ) -> dict[str, tuple[str, str]]:
     if not SCRIPT.exists():
         pytest.skip("shared/peer/kafka-tools-check.sh is not beside the checkout")
-    return run_checks(kafka_jars, tmp_path_factory.mktemp("tools"), cluster.bootstrap, 3, cluster.log_dir(1))
+    return run_checks(
+        kafka_jars,
+        tmp_path_factory.mktemp("tools"),
+        cluster.bootstrap,
+        3,
+        cluster.log_dir(1),
+        expected=EXPECTED_OF_CLUSTER,
+    )
 
 
-@pytest.mark.parametrize("name", EXPECTED or ["(the script is not there)"])
+@pytest.mark.parametrize("name", EXPECTED_OF_CLUSTER or ["(the script is not there)"])
 def test_tool_with_three_replicas(outcomes: dict[str, tuple[str, str]], name: str) -> None:
     state, said = outcomes[name]
     assert state == "ok", said
