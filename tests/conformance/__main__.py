@@ -1,6 +1,7 @@
 """Runs the test suite of franz-go's client against three brokers (`make conformance`).
 
-Compares the result of each test with `outcomes.txt` and exits with 1 if one differs.
+Compares the result of each test with `outcomes.txt` and lets franz-go log in with each mechanism at a broker
+with security. Exits with 1 if something differs.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from brokerlab.secured_broker import SecuredBroker
 from clusterlab.tidelog_cluster import TidelogCluster
+from conformance.logins import SCRAM_TESTS, failed_logins, scram_environment
 from conformance.outcomes import Outcome, mismatches, read_outcomes, results_in
 
 HERE = Path(__file__).parent
 BUILD = HERE.parents[1] / "build" / "conformance"
+LOGINS = BUILD / "logins.test"
 PACKAGE = "github.com/twmb/franz-go"
 BUILD_TIMEOUT_S = 900
 SUITE_TIMEOUT_S = 1500
@@ -46,14 +50,18 @@ class Suite:
     def against(self, seeds: str) -> None:
         self._environment["KGO_SEEDS"] = seeds
 
+    def with_variables(self, variables: Mapping[str, str]) -> None:
+        self._environment.update(variables)
+
     def build(self) -> None:
         BUILD.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            ["go", "test", "-c", "-o", str(self._binary), f"{PACKAGE}/pkg/kgo"],
-            cwd=HERE,
-            check=True,
-            timeout=BUILD_TIMEOUT_S,
-        )
+        for binary, package in ((self._binary, f"{PACKAGE}/pkg/kgo"), (LOGINS, ".")):
+            subprocess.run(
+                ["go", "test", "-c", "-o", str(binary), package],
+                cwd=HERE,
+                check=True,
+                timeout=BUILD_TIMEOUT_S,
+            )
         found = subprocess.run(
             ["go", "list", "-m", "-f", "{{.Dir}}", PACKAGE],
             cwd=HERE,
@@ -113,7 +121,7 @@ def main() -> int:
     expected = read_outcomes((HERE / "outcomes.txt").read_text())
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tidelog-conformance-") as directory:
-        cluster = None
+        cluster = secured = None
         seeds = arguments.seeds
         try:
             suite = Suite(seeds, arguments.records)
@@ -127,13 +135,25 @@ def main() -> int:
                 settings = {"group.initial.rebalance.delay.ms": "0"}
                 cluster = TidelogCluster(Path(directory), controllers=1, settings=settings)
                 suite.against(",".join(cluster.up().addresses.values()))
+            secured = SecuredBroker(Path(directory))
+            suite.with_variables(scram_environment(secured, 512))
             found = suite.run("kgo")
             for line in run_again(suite, expected, found):
                 print(line, flush=True)
+            suite.with_variables(scram_environment(secured, 256))
+            with_sha_256 = suite.run("scram-sha-256", SCRAM_TESTS)
+            problems = [
+                f"{test} with SHA-256: {outcome.value}"
+                for test, outcome in with_sha_256.items()
+                if outcome is not Outcome.PASS
+            ]
+            problems += failed_logins(secured, LOGINS, Path(directory))
         finally:
+            if secured is not None:
+                secured.close()
             if cluster is not None:
                 cluster.destroy()
-    problems = mismatches(expected, found)
+    problems += mismatches(expected, found)
     for problem in problems:
         print(problem)
     passed = sum(outcome is Outcome.PASS for outcome in found.values())
