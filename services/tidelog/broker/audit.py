@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterator
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
-
 from tidelog.model.errors import ErrorCode
+from tidelog.process.structured_log import BoundedLog
 from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
@@ -56,17 +55,12 @@ AUDITED_APIS: Final = frozenset(
 )
 """The calls of administrators."""
 
-_log = structlog.get_logger("tidelog.audit")
-
 
 class AuditLog:
     """The audit log of one process."""
 
     def __init__(self, monotonic_s: Callable[[], float] = monotonic) -> None:
-        self._monotonic_s = monotonic_s
-        self._second = -1
-        self._left = 0
-        self._omitted = 0
+        self._log = BoundedLog("tidelog.audit", MAX_LINES_PER_SECOND, monotonic_s)
 
     def login(self, principal: Principal, host: str, mechanism: str, failure: str | None) -> None:
         """Writes a login. `failure` is the reason why it failed, None if it succeeded."""
@@ -109,17 +103,7 @@ class AuditLog:
         )
 
     def _write(self, event: str, principal: Principal, host: str, **fields: object) -> None:
-        second = int(self._monotonic_s())
-        if second != self._second:
-            self._second, self._left = second, MAX_LINES_PER_SECOND
-        if not self._left:
-            self._omitted += 1
-            return
-        self._left -= 1
-        if self._omitted:
-            fields["lines_omitted_before"] = self._omitted
-            self._omitted = 0
-        _log.info(event, principal=principal, host=host, **fields)
+        self._log.info(event, principal=principal, host=host, **fields)
 
 
 AUDIT: Final = AuditLog()

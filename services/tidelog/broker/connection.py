@@ -26,6 +26,7 @@ from tidelog.broker.socket_io import (
     Turn,
     release_files,
 )
+from tidelog.process.structured_log import BoundedLog
 from tidelog.wire.codec import MalformedMessageError
 
 MAX_UNSENT_BYTES: Final = 1024 * 1024
@@ -33,6 +34,9 @@ MAX_UNSENT_BYTES: Final = 1024 * 1024
 MAX_READY_BYTES: Final = 256 * 1024
 """The responses to the requests of one read leave together, up to this size."""
 
+MAX_CLIENT_LINES_PER_SECOND: Final = 20
+CLIENT_LOG: Final = BoundedLog("tidelog.broker.clients", MAX_CLIENT_LINES_PER_SECOND)
+"""The log of connections that are refused or closed because of what their clients did."""
 _log = structlog.get_logger(__name__)
 
 
@@ -357,7 +361,7 @@ class Connection(RequestSource):
     def refuse(self, reason: str) -> None:
         """Closes the connection of a client that broke the protocol, and logs the reason."""
         if not self.is_closed:
-            _log.warning("connection closed", peer=f"{self.peer_host}:{self.peer_port}", reason=reason)
+            CLIENT_LOG.warning("connection closed", peer=f"{self.peer_host}:{self.peer_port}", reason=reason)
             self.close()
 
     def finish(self) -> None:

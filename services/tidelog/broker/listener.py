@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
-from tidelog.broker.connection import Connection, Dispatch
+from tidelog.broker.connection import CLIENT_LOG, Connection, Dispatch
 from tidelog.broker.socket_io import BufferPool, Turn
 from tidelog.broker.socket_protocol import SocketProtocol
 from tidelog.broker.tls import ServerCertificates, TlsAcceptor
@@ -240,7 +240,7 @@ class Listener:
         self._telemetry.connection_opened(self.name)
         broken = self._limits.admit(connection.peer_host, self.name)
         if broken is not None:
-            _log.warning(
+            CLIENT_LOG.warning(
                 "connection refused", peer=f"{connection.peer_host}:{connection.peer_port}", reason=broken
             )
             return False

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
+from tidelog.broker.connection import CLIENT_LOG
 from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.settings.tls_settings import TlsPlan, principal_of
 
@@ -470,7 +471,7 @@ class TlsAcceptor:
                 await shake_hands(self._loop, encrypted, self._handshakes)
         except (OSError, TimeoutError) as error:
             reason = getattr(error, "reason", None) or str(error) or "it took too long"
-            _log.info("a TLS handshake failed", peer=f"{peername[0]}:{peername[1]}", reason=reason)
+            CLIENT_LOG.info("a TLS handshake failed", peer=f"{peername[0]}:{peername[1]}", reason=reason)
             encrypted.close()
             return
         except BaseException:
@@ -481,7 +482,7 @@ class TlsAcceptor:
             try:
                 connection.principal = self._certificates.principal(encrypted)
             except UnknownSubjectError as error:
-                _log.info(
+                CLIENT_LOG.info(
                     "a client's certificate is refused",
                     peer=f"{peername[0]}:{peername[1]}",
                     reason=str(error),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TextIO
 
 import structlog
@@ -88,6 +90,44 @@ def _text_renderers(output: TextIO) -> list[Processor]:
 
 def _json_renderers() -> list[Processor]:
     return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
+
+
+class BoundedLog:
+    """A logger for events that clients cause, so that they cannot fill the disk. Beyond its rate lines are
+    left out, and the next line states how many.
+    """
+
+    def __init__(
+        self, name: str, lines_per_second: int, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._logger = structlog.get_logger(name)
+        self._lines_per_second = lines_per_second
+        self._monotonic_s = monotonic_s
+        self._second = -1
+        self._left = 0
+        self._omitted = 0
+
+    def info(self, event: str, **fields: object) -> None:
+        if self._takes(fields):
+            self._logger.info(event, **fields)
+
+    def warning(self, event: str, **fields: object) -> None:
+        if self._takes(fields):
+            self._logger.warning(event, **fields)
+
+    def _takes(self, fields: dict[str, object]) -> bool:
+        """Returns whether the line is written. Adds the number of lines that were left out before."""
+        second = int(self._monotonic_s())
+        if second != self._second:
+            self._second, self._left = second, self._lines_per_second
+        if not self._left:
+            self._omitted += 1
+            return False
+        self._left -= 1
+        if self._omitted:
+            fields["lines_omitted_before"] = self._omitted
+            self._omitted = 0
+        return True
 
 
 class _NamedLogger(structlog.WriteLogger):

@@ -21,7 +21,12 @@ from structlog.testing import capture_logs
 
 from tidelog.broker import connection as connection_module
 from tidelog.broker import socket_io
-from tidelog.broker.connection import ClosedByProtocolError, Connection
+from tidelog.broker.connection import (
+    CLIENT_LOG,
+    MAX_CLIENT_LINES_PER_SECOND,
+    ClosedByProtocolError,
+    Connection,
+)
 from tidelog.broker.listener import Listener
 from tidelog.broker.log.segment import FileRange, Segment
 from tidelog.broker.request import RequestContext
@@ -142,6 +147,7 @@ class Lab:
         self.runner = asyncio.Runner()
         self.loop = self.runner.get_loop()
         self.script = Script()
+        CLIENT_LOG._second = -1  # earlier tests may have used up its lines
         self.pool = BufferPool()
         self.forgotten: list[Connection] = []
         self.admits = True
@@ -533,3 +539,15 @@ def test_a_mute_ends_with_its_connection(lab: Lab) -> None:
     lab.connection.mute(60)
     lab.turn()
     assert not [handle for handle in lab.loop._scheduled if not handle.cancelled()]  # type: ignore[attr-defined]
+
+
+def test_many_faulty_clients_cannot_fill_the_log(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CLIENT_LOG, "_monotonic_s", lambda: 7_000_000.0)
+    with capture_logs() as logs:
+        for _ in range(3 * MAX_CLIENT_LINES_PER_SECOND):
+            connection, _ = lab.connect()
+            connection.refuse("bad")
+        monkeypatch.setattr(CLIENT_LOG, "_monotonic_s", lambda: 7_000_001.0)
+        lab.connection.refuse("bad")
+    assert len(logs) == MAX_CLIENT_LINES_PER_SECOND + 1
+    assert logs[-1]["lines_omitted_before"] == 2 * MAX_CLIENT_LINES_PER_SECOND
