@@ -14,6 +14,7 @@ from typing import Final
 from tidelog.client.address import Address
 from tidelog.client.connection import BrokerConnection
 from tidelog.client.errors import ClientError
+from tidelog.client.security import environment_security
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 ANSWER_TIMEOUT_S: Final = 2.0
@@ -45,10 +46,15 @@ def has_said_ready(log_path: Path, from_byte: int) -> bool:
 
 
 def brokers_known_to(address: str) -> set[int]:
-    """Returns the broker ids in the Metadata of the broker at `address`; empty if it does not answer."""
+    """Returns the broker ids in the Metadata of the broker at `address`; empty if it does not answer. The
+    properties in TIDELOG_COMMAND_CONFIG log in, if the listener requires it. Raises SecurityConfigError.
+    """
     host, _, port = address.rpartition(":")
+    security = environment_security()
     try:
-        with BrokerConnection(Address(host, int(port)), timeout_s=ANSWER_TIMEOUT_S) as connection:
+        with BrokerConnection(
+            Address(host, int(port)), timeout_s=ANSWER_TIMEOUT_S, security=security
+        ) as connection:
             answer = connection.call(MetadataRequest(topics=[]), MetadataResponse, at_least=4)
     except ClientError:
         return set()
