@@ -20,6 +20,7 @@ from brokerlab.clients import (
     create_topic,
     end_offset,
     new_consumer,
+    new_producer,
     produce_values,
 )
 from brokerlab.raw_client import RawClient
@@ -268,3 +269,31 @@ def test_a_taken_port_is_one_clear_line(
 def test_data_dir_is_created(start_broker: Callable[..., BrokerProcess], tmp_path: Path) -> None:
     broker = start_broker(data_dir=tmp_path / "not" / "yet" / uuid.uuid4().hex)
     assert broker.data_dir.is_dir()
+
+
+def test_a_log_without_its_end_is_not_served_until_the_operator_confirms(
+    start_broker: Callable[..., BrokerProcess],
+) -> None:
+    broker = start_broker()
+    create_topic(broker.bootstrap, "whole")
+    create_topic(broker.bootstrap, "cut")
+    for topic in ("whole", "cut"):
+        produce_values(broker.bootstrap, topic, [b"one", b"two"])
+    broker.stop()
+    (checkpoint,) = broker.data_dir.rglob("log-start-offset-checkpoint")
+    text = checkpoint.read_text()
+    assert "\ncut 0 0\n" in text
+    checkpoint.write_text(text.replace("\ncut 0 0\n", f"\ncut 0 {10**12}\n"))
+    broker.start()
+    assert [message.value() for message in consume_messages(broker.bootstrap, "whole", 2)] == [b"one", b"two"]
+    producer = new_producer(broker.bootstrap, message_timeout_ms=3000)
+    failures: list[object] = []
+    producer.produce("cut", b"three", on_delivery=lambda error, _: failures.append(error))
+    producer.flush(10)
+    assert failures[0] is not None
+    assert "remove the partition's line from that file" in broker.log_text()
+    broker.stop()
+    text = checkpoint.read_text()
+    checkpoint.write_text(text.replace(f"\ncut 0 {10**12}\n", "\ncut 0 0\n"))
+    broker.start()
+    assert [message.value() for message in consume_messages(broker.bootstrap, "cut", 2)] == [b"one", b"two"]

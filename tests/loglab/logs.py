@@ -110,6 +110,7 @@ def open_log(
     now_ms: int = 0,
     recovery_point: int = 0,
     log_start_offset: int = 0,
+    high_watermark: int = 0,
     clean: bool = False,
     open_segments: OpenSegments | None = None,
 ) -> OwnedLog:
@@ -120,6 +121,7 @@ def open_log(
             now_ms=now_ms,
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
+            high_watermark=high_watermark,
             clean_shutdown=clean,
             open_segments=open_segments,
         )

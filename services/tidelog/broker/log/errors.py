@@ -29,6 +29,10 @@ class TornLogError(ValueError):
         self.is_cut_off = is_cut_off
 
 
+class LostRecordsError(ValueError):
+    """A log ends below an offset that it has had. The message names both and the next step."""
+
+
 class CorruptFileError(ValueError):
     """A checkpoint, marker or properties file cannot be parsed; the message names the file and the line."""
 

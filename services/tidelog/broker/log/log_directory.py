@@ -200,6 +200,7 @@ class LogDirectory:
             now_ms=now_ms,
             recovery_point=self._recovery_points.get(topic_partition, 0),
             log_start_offset=self._log_start_offsets.get(topic_partition, 0),
+            high_watermark=self._high_watermark_at_stop(topic_partition),
             clean_shutdown=is_new or self.was_clean or topic_partition not in self._unopened,
             open_segments=self.open_segments,
         )
@@ -214,6 +215,12 @@ class LogDirectory:
         self._unopened.discard(topic_partition)
         self.partitions[topic_partition] = storage
         return opened
+
+    def _high_watermark_at_stop(self, topic_partition: TopicPartition) -> int:
+        """Returns the high watermark when the broker stopped, 0 for a log that this run has opened before: it
+        may have been truncated since its last checkpoint.
+        """
+        return self.high_watermarks.get(topic_partition, 0) if topic_partition in self._unopened else 0
 
     def recover_partition(
         self, topic_partition: TopicPartition, topic_id: uuid.UUID, config: LogConfig, *, now_ms: WallMs
@@ -355,8 +362,18 @@ class LogDirectory:
         self._write(RECOVERY_POINT_CHECKPOINT, self._recovery_points)
 
     def checkpoint_log_start_offsets(self) -> None:
+        """Writes the log starts. A log start never passes the high watermark, and recovery relies on that, so
+        the checkpointed high watermarks are raised first where they are older.
+        """
+        is_higher = False
         for topic_partition, storage in list(self.partitions.items()):
-            self._log_start_offsets[topic_partition] = storage.log.log_start_offset
+            log_start_offset = storage.log.log_start_offset
+            self._log_start_offsets[topic_partition] = log_start_offset
+            if log_start_offset > self.high_watermarks.get(topic_partition, 0):
+                self.high_watermarks[topic_partition] = log_start_offset
+                is_higher = True
+        if is_higher:
+            self._write(HIGH_WATERMARK_CHECKPOINT, self.high_watermarks)
         self._write(LOG_START_OFFSET_CHECKPOINT, self._log_start_offsets)
 
     def checkpoint_clean_offsets(self) -> None:

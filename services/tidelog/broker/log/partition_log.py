@@ -20,7 +20,7 @@ from time import monotonic
 from typing import Final, NamedTuple
 
 from tidelog.broker.log import recovery, retention
-from tidelog.broker.log.errors import LogStorageError, TornLogError
+from tidelog.broker.log.errors import LogStorageError, LostRecordsError, TornLogError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.partition_directory import (
     LEADER_EPOCHS_FILE,
@@ -99,6 +99,7 @@ class PartitionLog:
         now_ms: WallMs,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        high_watermark: int = 0,
         clean_shutdown: bool = False,
         open_segments: OpenSegments | None = None,
     ) -> OpenedLog:
@@ -118,6 +119,7 @@ class PartitionLog:
                 leader_epochs,
                 recovery_point=max(0, recovery_point),
                 log_start_offset=log_start_offset,
+                high_watermark=high_watermark,
                 clean_shutdown=clean_shutdown,
                 now_ms=now_ms,
             )
@@ -139,7 +141,7 @@ class PartitionLog:
             producers = recovery.rebuild_producers(
                 place, log.segments, log.log_end_offset, now_ms, loaded.unindexed
             )
-        except (OSError, TornLogError) as error:
+        except (OSError, TornLogError, LostRecordsError) as error:
             raise LogStorageError(f"{place.path} cannot be opened: {error}") from error
         log.close_files()
         if open_segments is not None:

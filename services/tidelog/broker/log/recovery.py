@@ -15,7 +15,7 @@ import structlog
 
 from tidelog.broker.log.batch_scan import scan_headers
 from tidelog.broker.log.cleaning.swap_files import CLEANED_SUFFIX, SWAP_SUFFIX, complete_interrupted_swaps
-from tidelog.broker.log.errors import TornLogError
+from tidelog.broker.log.errors import LostRecordsError, TornLogError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.partition_directory import (
     DELETED_SUFFIX,
@@ -78,6 +78,7 @@ def load_segments(
     *,
     recovery_point: int,
     log_start_offset: int,
+    high_watermark: int,
     clean_shutdown: bool,
     now_ms: WallMs,
 ) -> LoadedSegments:
@@ -86,7 +87,7 @@ def load_segments(
     After a clean shutdown, it reads only the end of the active segment. Otherwise it reads each segment that
     reaches beyond `recovery_point` completely, checks its CRCs and rebuilds its indexes. It does the same
     for a segment whose indexes are missing or invalid. The log ends before the first batch that is not
-    sound: everything behind it is removed. Raises OSError.
+    sound: everything behind it is removed. Raises OSError, and LostRecordsError if files are missing.
     """
     open_segments = OpenSegments()
     if any(name.endswith(SWAP_SUFFIX) for name in os.listdir(directory.path)):
@@ -115,7 +116,9 @@ def load_segments(
             if has_markers:
                 unindexed.add(base_offset)
         segment.close_files()
-    if segments and segments[-1].next_offset < log_start_offset:
+    log_end_offset = segments[-1].next_offset if segments else log_start_offset
+    _require_end(log_end_offset, log_start_offset, high_watermark, clean_shutdown=clean_shutdown)
+    if log_end_offset < log_start_offset:
         # The whole log is below its start: a crash lost its end after DeleteRecords.
         for segment in segments:
             segment.remove_files()
@@ -126,6 +129,28 @@ def load_segments(
         segments[0].create_files()
         segments[0].close_files()
     return LoadedSegments(segments, cut, frozenset(unindexed))
+
+
+def _require_end(
+    log_end_offset: int, log_start_offset: int, high_watermark: int, *, clean_shutdown: bool
+) -> None:
+    """Raises LostRecordsError if a log ends too early: below its checkpointed high watermark after a clean
+    shutdown, or below a log start that it cannot have had.
+
+    A crash of the machine may lose the end of a log, but the log start never passes the high watermark.
+    """
+    if clean_shutdown and log_end_offset < high_watermark:
+        raise LostRecordsError(
+            f"the log ends at {log_end_offset}, but its high watermark was {high_watermark} when the broker "
+            "stopped. Segments are missing. Restore them, or remove the partition's line from "
+            "replication-offset-checkpoint to serve what is left"
+        )
+    if log_end_offset < log_start_offset and (clean_shutdown or log_start_offset > high_watermark):
+        raise LostRecordsError(
+            f"the log ends at {log_end_offset}, but log-start-offset-checkpoint states that it starts at "
+            f"{log_start_offset}. Restore the missing segments, or remove the partition's line from that "
+            "file to serve what is left"
+        )
 
 
 def _remove_leftovers(directory: PartitionDirectory) -> None:

@@ -34,6 +34,54 @@ def open_directory(path: Path) -> LogDirectory:
     return LogDirectory.open(path, cluster_id="abc", node_id=3)
 
 
+@pytest.mark.parametrize("is_clean", [True, False])
+def test_a_checkpoint_beyond_the_log_is_refused_until_its_line_is_removed(
+    tmp_path: Path, is_clean: bool
+) -> None:
+    directory = open_directory(tmp_path)
+    log = OwnedLog(directory.open_partition(ONE, ID, CONFIG, now_ms=0))
+    batches = append_batches(log, 5)
+    directory.checkpoint_high_watermarks({ONE: 5})
+    directory.close(broker_epoch=42)
+    checkpoint = tmp_path / "log-start-offset-checkpoint"
+    checkpoint.write_text(f"0\n1\none 0 {10**12}\n")
+    if not is_clean:
+        (tmp_path / CLEAN_SHUTDOWN_FILE).unlink()
+    again = open_directory(tmp_path)
+    with pytest.raises(LogStorageError, match=r"states that it starts at 10{12}\."):
+        again.open_partition(ONE, ID, CONFIG, now_ms=0)
+    again.close()
+    checkpoint.write_text("0\n0\n")
+    confirmed = open_directory(tmp_path)
+    assert read_all(OwnedLog(confirmed.open_partition(ONE, ID, CONFIG, now_ms=0))) == batches
+    confirmed.close()
+
+
+def test_a_deleted_last_segment_is_reported(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    config = LogConfig(segment_bytes=300)
+    append_batches(OwnedLog(directory.open_partition(ONE, ID, config, now_ms=0)), 9)
+    directory.checkpoint_high_watermarks({ONE: 9})
+    directory.close(broker_epoch=42)
+    segments = sorted((tmp_path / "one-0").glob("*.log"))
+    assert len(segments) > 1
+    segments[-1].unlink()
+    again = open_directory(tmp_path)
+    with pytest.raises(LogStorageError, match="its high watermark was 9 when the broker stopped"):
+        again.open_partition(ONE, ID, config, now_ms=0)
+    again.close()
+
+
+def test_a_checkpointed_log_start_never_passes_the_high_watermark(tmp_path: Path) -> None:
+    directory = open_directory(tmp_path)
+    append_batches(OwnedLog(directory.open_partition(ONE, ID, CONFIG, now_ms=0)), 5)
+    directory.checkpoint_high_watermarks({ONE: 1})
+    directory.partitions[ONE].increment_log_start_offset(3)
+    directory.checkpoint_log_start_offsets()
+    assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\none 0 3\n"
+    directory.close()
+
+
 def test_partitions_come_back_after_a_clean_stop(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     assert not directory.was_clean

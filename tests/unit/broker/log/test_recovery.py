@@ -148,13 +148,31 @@ def test_a_start_finishes_an_interrupted_swap(tmp_path: Path) -> None:
     assert [segment.base_offset for segment in log.segments] == [0, 6]
 
 
-def test_a_log_that_ends_below_its_start_restarts_there(tmp_path: Path) -> None:
+def test_a_crash_that_lost_the_end_of_a_log_after_delete_records(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append_batches(log, 5)
     kill(log)
-    log = open_log(tmp_path, log_start_offset=20)
+    log = open_log(tmp_path, log_start_offset=20, high_watermark=20)
     assert (log.log_start_offset, log.log_end_offset, log.size_bytes) == (20, 20, 0)
     batches = append_batches(log, 1)
+    assert read_all(log) == batches
+
+
+@pytest.mark.parametrize(
+    ("log_start_offset", "high_watermark", "is_clean"),
+    [(10**12, 5, False), (10**12, 5, True), (6, 6, True), (0, 6, True), (20, 19, False)],
+)
+def test_a_log_that_ends_too_early_is_not_opened(
+    tmp_path: Path, log_start_offset: int, high_watermark: int, is_clean: bool
+) -> None:
+    log = open_log(tmp_path)
+    batches = append_batches(log, 5)
+    log.close()
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(LogStorageError, match="the log ends at 5, but"):
+        open_log(tmp_path, log_start_offset=log_start_offset, high_watermark=high_watermark, clean=is_clean)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before, "nothing was removed"
+    log = open_log(tmp_path, clean=is_clean)
     assert read_all(log) == batches
 
 
