@@ -815,15 +815,15 @@ def prepare(bootstrap: str) -> Setup:
         find_coordinator.FindCoordinatorRequest(CONSUMER_GROUP, 0),
         find_coordinator.FindCoordinatorRequest(TRANSACTION, 1),
     ):
-        _until(partial(_is_found, admin, request))
-    _until(
+        until(partial(_is_found, admin, request))
+    until(
         lambda: all(
             not part.error_code
             for found in admin.call(_commit(Setup({}, 0)), 8).topics
             for part in found.partitions
         )
     )
-    _until(lambda: admin.call(init_producer_id.InitProducerIdRequest(TRANSACTION, 6000), 4).error_code == 0)
+    until(lambda: admin.call(init_producer_id.InitProducerIdRequest(TRANSACTION, 6000), 4).error_code == 0)
     described = admin.call(_metadata(TOPIC, OTHER_TOPIC)(Setup({}, 0)), 12)
     admin.close()
     return Setup({topic.name: topic.topic_id for topic in described.topics}, described.brokers[0].node_id)
@@ -833,7 +833,7 @@ def _is_found(admin: Client, request: find_coordinator.FindCoordinatorRequest) -
     return not admin.call(request, 3).error_code
 
 
-def _until(holds: Callable[[], bool]) -> None:
+def until(holds: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 30
     while not holds():
         assert time.monotonic() < deadline, "the broker is not ready for the cases"

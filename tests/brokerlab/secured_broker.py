@@ -154,6 +154,7 @@ class SecuredBroker:
             for kind, name, operation in (
                 (ResourceType.TOPIC, TOPIC, AclOperation.WRITE),
                 (ResourceType.TOPIC, TOPIC, AclOperation.READ),
+                (ResourceType.TOPIC, TOPIC, AclOperation.DESCRIBE_CONFIGS),  # the pipeline's verification
                 (ResourceType.GROUP, GROUP, AclOperation.READ),
             )
         ]

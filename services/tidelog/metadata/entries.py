@@ -365,8 +365,8 @@ class DelegationTokenEntry(NamedTuple):
         return f"{DELEGATION_TOKEN_PREFIX}{self.token_id}"
 
     @property
-    def holders(self) -> frozenset[Principal]:
-        """The principals that may see, renew and expire the token without an ACL."""
+    def viewers(self) -> frozenset[Principal]:
+        """The principals that may see the token without an ACL."""
         return frozenset((self.owner, self.requester, *self.renewers))
 
     def encode(self) -> bytes:

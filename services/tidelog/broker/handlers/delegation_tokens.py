@@ -122,8 +122,8 @@ class DelegationTokenHandlers:
                 _described(token, token_hmac(key, token.token_id))
                 for token in self._metadata.security.delegation_tokens.values()
                 if token.expiry_ms > now_ms
-                and (owners is None or not owners.isdisjoint(token.holders))
-                and (context.principal in token.holders or self._may_see(token, context))
+                and (owners is None or not owners.isdisjoint(token.viewers))
+                and (context.principal in token.viewers or self._may_see(token, context))
             ]
         )
 

@@ -130,7 +130,7 @@ def _token_for(
     found = _with_secret(state, rules, secret)
     if found is None:
         return ErrorCode.DELEGATION_TOKEN_NOT_FOUND
-    if principal not in found.holders:
+    if principal != found.owner and principal not in found.renewers:
         return ErrorCode.DELEGATION_TOKEN_OWNER_MISMATCH
     if found.max_ms < context.now_ms or found.expiry_ms < context.now_ms:
         return ErrorCode.DELEGATION_TOKEN_EXPIRED
