@@ -62,6 +62,8 @@ from tidelog.wire.messages.write_txn_markers import (
 )
 from tidelog.wire.schema import ZERO_UUID
 
+MAX_TIME_MS: Final = (1 << 63) - 1
+"""The largest time that a record of an offset can contain. A client may ask for a retention beyond it."""
 _FIRST_VERSION_BY_TOPIC_ID: Final = 10
 _FIRST_VERSION_OF_MEMBER_EPOCHS: Final = 9
 _BUMPING_VERSION: Final = 2
@@ -98,7 +100,7 @@ class GroupOffsets:
         else:
             topics = [_Topic(topic.name, ZERO_UUID, topic.partitions) for topic in message.topics]
         retention_ms = message.retention_time_ms
-        expire_ms = WallMs(now_ms + retention_ms) if retention_ms >= 0 else NO_EXPIRY
+        expire_ms = WallMs(min(now_ms + retention_ms, MAX_TIME_MS)) if retention_ms >= 0 else NO_EXPIRY
         found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, expire_ms)
         for key, committed in found.commits:
             self._decide(key, committed, decision, now_ms)

@@ -55,6 +55,12 @@ class TestPlainCommits:
         assert lab.fetch_all(version=version) == {("a", 0): 1, ("a", 3): 2, ("b", 0): 3}
         assert lab.fetch_all("unknown", version=version) == {}
 
+    def test_an_endless_retention_ends_with_the_largest_time(self, lab: OffsetsLab) -> None:
+        assert lab.commit(1, version=4, retention_ms=(1 << 63) - 1) == 0
+        lab.load()
+        expire(lab, 10 * RETENTION_MS)
+        assert lab.fetch() == (1, 0)
+
     def test_metadata_is_limited(self, lab: OffsetsLab) -> None:
         assert lab.commit(1, metadata="x" * 4096) == 0
         assert lab.commit(2, metadata="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE
