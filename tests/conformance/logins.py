@@ -1,4 +1,4 @@
-"""Runs franz-go's SCRAM tests, and our own of its logins, against a broker with security."""
+"""Runs franz-go's SCRAM tests, and our own of its logins and its kadm, against a broker with security."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from brokerlab.secured_broker import ALICE, CASES, PASSWORD, TOPIC, Case, Mechan
 from conformance.outcomes import Outcome, results_in
 
 SCRAM_TESTS: Final = ("TestSCRAMAuth", "TestSCRAMAuthBadCredentials")
+OUR_TESTS: Final = ("TestAdministration", "TestLogins")
 TIMEOUT_S: Final = 180
 
 
@@ -24,22 +25,27 @@ def scram_environment(secured: SecuredBroker, bits: int) -> dict[str, str]:
 
 
 def failed_logins(secured: SecuredBroker, binary: Path, directory: Path) -> list[str]:
-    """Runs `logins_test.go` with every case. Returns a line for each failure."""
+    """Runs our Go tests, with every case. Returns a line for each failure."""
     cases = directory / "logins.json"
     cases.write_text(json.dumps([_described(secured, case) for case in CASES]))
     done = subprocess.run(
-        [str(binary), "-test.v", "-test.run=^TestLogins$", f"-test.timeout={TIMEOUT_S}s"],
-        env={**os.environ, "LOGINS": str(cases)},
+        [str(binary), "-test.v", f"-test.timeout={TIMEOUT_S}s"],
+        env={
+            **os.environ,
+            "LOGINS": str(cases),
+            "ADMIN_SEEDS": secured.bootstrap("PLAINTEXT"),
+            "LOGIN_SEEDS": secured.bootstrap("SASL_PLAINTEXT"),
+        },
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S + 30,
         check=False,
     )
-    if results_in(done.stdout).get("TestLogins") is Outcome.PASS:
+    if results_in(done.stdout) == dict.fromkeys(OUR_TESTS, Outcome.PASS):
         return []
     said = [line.strip() for line in done.stdout.splitlines() if "_test.go:" in line]
-    return said or [f"TestLogins ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-1000:]}"]
+    return said or [f"{binary.name} ended with {done.returncode}: {done.stdout[-1000:]}{done.stderr[-1000:]}"]
 
 
 def _described(secured: SecuredBroker, case: Case) -> dict[str, Any]:
