@@ -20,6 +20,18 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 CLIENT_TIMEOUT_S = 30.0
+_security: dict[str, dict[str, Any]] = {}
+"""The settings of TLS and SASL by bootstrap servers."""
+
+
+def secure(bootstrap: str, settings: Mapping[str, Any]) -> None:
+    """Lets all clients of these brokers that this process starts use the settings of TLS and SASL."""
+    _security[bootstrap] = dict(settings)
+
+
+def connection(bootstrap: str) -> dict[str, Any]:
+    """Returns librdkafka's settings to connect to these brokers."""
+    return {"bootstrap.servers": bootstrap, **_security.get(bootstrap, {})}
 
 
 @functools.lru_cache(maxsize=4)
@@ -27,7 +39,7 @@ def admin_client(bootstrap: str) -> AdminClient:
     """Returns one client for each broker and keeps it, because futures of a garbage-collected client never
     end.
     """
-    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    return AdminClient({**connection(bootstrap), "log_level": 0})
 
 
 def create_topic(
@@ -58,14 +70,14 @@ def create_topic(
 
 def new_producer(bootstrap: str, **settings: Any) -> Producer:
     """Returns a producer. `_` in the name of a setting means `.`."""
-    return Producer({"bootstrap.servers": bootstrap, **{k.replace("_", "."): v for k, v in settings.items()}})
+    return Producer({**connection(bootstrap), **{k.replace("_", "."): v for k, v in settings.items()}})
 
 
 def new_consumer(bootstrap: str, **settings: Any) -> Consumer:
     """Returns a consumer for assign(), whose group id is never used."""
     return Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection(bootstrap),
             "group.id": f"unused-{uuid.uuid4().hex[:8]}",
             "enable.auto.commit": False,
             "auto.offset.reset": "earliest",

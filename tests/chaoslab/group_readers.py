@@ -12,6 +12,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaException, TopicPartition
 
+from brokerlab.clients import connection
 from chaoslab.history import ACKNOWLEDGED, NOTHING_COMMITTED, UNKNOWN, Commit, Poll, ReaderPosition, poll_of
 from clusterlab.history import read_of
 
@@ -57,7 +58,7 @@ class _Member(threading.Thread):
     def run(self) -> None:
         consumer = Consumer(
             {
-                "bootstrap.servers": self._servers,
+                **connection(self._servers),
                 "group.id": self._group.name,
                 "client.id": self.name,
                 **MEMBER_SETTINGS,

@@ -14,7 +14,7 @@ from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
-from brokerlab.clients import create_topic
+from brokerlab.clients import connection, create_topic
 from chaoslab.group_readers import CLASSIC, CONSUMER, GroupReaders
 from chaoslab.history import History, Poll, poll_of, send_of
 from chaoslab.transactions import CopyingThread, TransactionalWriter
@@ -231,7 +231,7 @@ def read_committed(bootstrap: str, topic: str, partitions: int, timeout_s: float
     """Reads each partition from its start to its last stable offset, with a separate client."""
     reader = Consumer(
         {
-            "bootstrap.servers": bootstrap,
+            **connection(bootstrap),
             "group.id": f"final-{topic}",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",

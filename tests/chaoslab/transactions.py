@@ -12,6 +12,7 @@ from typing import Any
 
 from confluent_kafka import KafkaException, Message, Producer
 
+from brokerlab.clients import connection
 from chaoslab.history import ABORTED, ACKNOWLEDGED, COMMITTED, NO_PLACE, UNKNOWN, Send, Transaction
 from clusterlab.history import read_of, value_of
 from transactionlab.copier import Copier
@@ -56,7 +57,7 @@ class TransactionalWriter(threading.Thread):
     def run(self) -> None:
         while not self.is_over.is_set():
             producer = Producer(
-                {"bootstrap.servers": self._servers, "transactional.id": self.name, **WRITER_SETTINGS}
+                {**connection(self._servers), "transactional.id": self.name, **WRITER_SETTINGS}
             )
             with contextlib.suppress(KafkaException, _Stopped):  # fenced: start again
                 self._again(partial(producer.init_transactions, CALL_S))

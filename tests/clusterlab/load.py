@@ -17,6 +17,7 @@ from typing import Any
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as Place
 
+from brokerlab.clients import connection
 from clusterlab.history import ACKNOWLEDGED, NO_PLACE, UNKNOWN, History, Read, Sent, read_of, value_of
 
 MOST_UNSETTLED = 30_000
@@ -75,7 +76,7 @@ class _Writer(threading.Thread):
         self.last_s: dict[int, float] = {}
         self._producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **connection(bootstrap),
                 "client.id": f"writer-{number}",
                 **PRODUCER_SETTINGS,
                 **plan.settings,
@@ -290,7 +291,7 @@ class Load:
 
 
 def new_reader(bootstrap: str) -> Consumer:
-    return Consumer({"bootstrap.servers": bootstrap, "group.id": f"r-{uuid.uuid4().hex}", **READER_SETTINGS})
+    return Consumer({**connection(bootstrap), "group.id": f"r-{uuid.uuid4().hex}", **READER_SETTINGS})
 
 
 def read_message(message: Message) -> Read:

@@ -17,6 +17,8 @@ from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
+from brokerlab.clients import connection
+
 CALL_TIMEOUT_S = 30.0
 FENCED_EXIT = 3
 
@@ -27,7 +29,7 @@ class Copier:
         self.is_stopping = False
         self.consumer = Consumer(
             {
-                "bootstrap.servers": bootstrap,
+                **connection(bootstrap),
                 "group.id": group,
                 "enable.auto.commit": False,
                 "auto.offset.reset": "earliest",
@@ -40,7 +42,7 @@ class Copier:
         )
         self.producer = Producer(
             {
-                "bootstrap.servers": bootstrap,
+                **connection(bootstrap),
                 "transactional.id": transactional_id,
                 "transaction.timeout.ms": 10_000,
                 "linger.ms": 5,
