@@ -240,3 +240,12 @@ def test_reassignments_lose_no_records_under_any_sequence_of_events(
         moving = {*topic.adding.get(0, ()), *topic.removing.get(0, ())}
         assert moving <= set(replicas)
         assert (0 in topic.adding or 0 in topic.removing) == bool(_ongoing(cluster))
+
+
+def test_a_broker_gets_no_more_replicas_than_its_limit(core: MakeCore) -> None:
+    cluster = core([1, 2, 3], tidelog_max_partitions_per_broker="2")
+    _make(cluster, "t", [1], [1], [2])
+    assert _alter(cluster, [2], 0) == 0
+    assert _alter(cluster, [2], 1) == ErrorCode.POLICY_VIOLATION
+    assert _alter(cluster, [3], 1) == 0
+    assert _alter(cluster, None, 0) == 0, "a cancellation needs no room"

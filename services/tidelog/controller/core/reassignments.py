@@ -15,7 +15,7 @@ from typing import NamedTuple
 from tidelog.controller.core.decision import Context, ControllerDecision, Record, Write
 from tidelog.controller.core.elections import next_state
 from tidelog.controller.core.state import ClusterState
-from tidelog.controller.core.topic_creation import check_replicas
+from tidelog.controller.core.topic_creation import Room, check_replicas
 from tidelog.metadata.entries import TopicEntry
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.rpc.broker_commands import NO_LEADER
@@ -79,6 +79,7 @@ def alter_partition_reassignments(
     changed: dict[str, TopicEntry] = {}
     done: set[tuple[str, int]] = set()
     responses = []
+    room = Room(state, context.rules)
     for wanted in request.topics:
         results = []
         for target in wanted.partitions:
@@ -91,6 +92,8 @@ def alter_partition_reassignments(
                 after = _placement_after(state, topic, target, request.allow_replication_factor_change)
                 assert topic is not None, "checked"
                 record = _state_after(state, context, topic, target.partition_index, after)
+                before = topic.assignments[target.partition_index]
+                room.take_replicas(replica for replica in after.replicas if replica not in before)
                 changed[wanted.name] = with_placement(topic, target.partition_index, after)
                 if record is not None:
                     states[where] = record

@@ -16,7 +16,7 @@ the rack, and there to the broker, with the fewest replicas.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from itertools import chain
 from math import gcd
 from typing import Final, TypeVar
@@ -70,7 +70,7 @@ def create_topics(
     results: list[CreatableTopicResult] = []
     made_here: dict[str, str] = {}
     partitions_left = MAX_PARTITIONS_PER_REQUEST
-    room = _Room(state, context.rules)
+    room = Room(state, context.rules)
     for topic in {topic.name: topic for topic in request.topics}.values():
         try:
             if given[topic.name] > 1:
@@ -105,7 +105,7 @@ def create_topics(
     return ControllerDecision((*announced, *states), CreateTopicsResponse(topics=results))
 
 
-class _Room:
+class Room:
     """The partitions that may still be created (`tidelog.max.partitions`,
     `tidelog.max.partitions.per.broker`).
     """
@@ -125,15 +125,19 @@ class _Room:
                 f"The cluster would have more than {rules.tidelog_max_partitions} partitions "
                 "(tidelog.max.partitions).",
             )
-        new = Counter(chain.from_iterable(added))
+        self.take_replicas(chain.from_iterable(added))
+        self._partitions += len(added)
+
+    def take_replicas(self, broker_ids: Iterable[int]) -> None:
+        """Counts new replicas on these brokers. Raises KafkaError(POLICY_VIOLATION) if one has no room."""
+        limit, new = self._rules.tidelog_max_partitions_per_broker, Counter(broker_ids)
         for broker_id, count in new.items():
-            if self._of_broker[broker_id] + count > rules.tidelog_max_partitions_per_broker:
+            if self._of_broker[broker_id] + count > limit:
                 raise KafkaError(
                     ErrorCode.POLICY_VIOLATION,
-                    f"Broker {broker_id} would have more than {rules.tidelog_max_partitions_per_broker} "
-                    "partitions (tidelog.max.partitions.per.broker).",
+                    f"Broker {broker_id} would have more than {limit} partitions "
+                    "(tidelog.max.partitions.per.broker).",
                 )
-        self._partitions += len(added)
         self._of_broker.update(new)
 
 
@@ -268,7 +272,7 @@ def create_partitions(
     records: list[Record] = []
     results: list[CreatePartitionsTopicResult] = []
     partitions_left = MAX_PARTITIONS_PER_REQUEST
-    room = _Room(state, context.rules)
+    room = Room(state, context.rules)
     for wanted in {topic.name: topic for topic in request.topics}.values():
         try:
             if given[wanted.name] > 1:
