@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import Final, Protocol
 
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
+from tidelog.group_coordinator.groups.classic.rebalance import join_refusal
 from tidelog.group_coordinator.groups.consumer.consumer_groups import ConsumerGroups
 from tidelog.group_coordinator.groups.group_admin import GroupAdmin
 from tidelog.group_coordinator.groups.offsets.group_offsets import GroupOffsets
@@ -43,6 +44,10 @@ _CLASSIC_KIND: Final = 2
 _CONSUMER_KINDS: Final = (3, 4, 5, 6, 7, 8, 16)
 _PROTOCOL_NAMED_FROM: Final = 5
 """The version from which a SyncGroup must name the protocol of its generation (KIP-559)."""
+MAX_MEMBER_METADATA_BYTES: Final = 1024 * 1024
+"""The most bytes of metadata with which a classic member may join, over all its protocols. The record of a
+group has the metadata of all its members, and Kafka's default limit for a record is 1 MiB.
+"""
 _EXPIRY_TIMER: Final = TimerKey("expiry", "check")
 
 
@@ -87,8 +92,13 @@ class GroupCore:
         """Joins a classic group, or a consumer group as a classic member.
 
         A JoinGroup turns a consumer group without members into a classic group. The group's offsets remain.
+        A member with more metadata than MAX_MEMBER_METADATA_BYTES gets INVALID_REQUEST.
         """
-        group = self.groups.by_id.get(request.message.group_id)
+        message = request.message
+        if sum(len(protocol.metadata) for protocol in message.protocols) > MAX_MEMBER_METADATA_BYTES:
+            refusal = join_refusal(ErrorCode.INVALID_REQUEST, message.member_id, request.api_version)
+            return answer(request, refusal)
+        group = self.groups.by_id.get(message.group_id)
         if group is None or group.kind is GroupKind.CLASSIC:
             return self.classic.join(request, now_ms)
         if group.has_members():

@@ -90,6 +90,7 @@ def test_the_chosen_protocol_is_supported_by_all_and_preferred_by_most() -> None
         ({"member_id": "nobody"}, ErrorCode.UNKNOWN_MEMBER_ID),
         ({"protocols": ()}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocol_type": ""}, ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": (("range", bytes(600_000)), ("sticky", bytes(500_000)))}, ErrorCode.INVALID_REQUEST),
     ],
 )
 def test_a_rejected_join_creates_no_group(how: dict[str, object], error: ErrorCode) -> None:
