@@ -54,7 +54,7 @@ class Asked:
         header = encode_request_header(self.api_key, version, 7, client_id)
         self._waiting: RequestContext | None = None
         self._dispatcher = Dispatcher(HandlerWiring(broker), broker.telemetry, broker.quotas)
-        frame = memoryview(header + self.request_body)
+        frame = memoryview(bytearray(header + self.request_body))
         self._dispatcher.dispatch(cast(Connection, self), frame)
 
     @property

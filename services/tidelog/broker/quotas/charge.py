@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tidelog.broker.security_snapshot import SecuritySnapshot
     from tidelog.wire.schema import Message
 
+MAX_THROTTLE_MS: Final = 2**31 - 1
+"""The longest throttle time that a response can state, in ms."""
 PERCENT_PER_S: Final = 100.0
 """One second of one thread's time within a second is a request percentage of 100."""
 EXEMPT_APIS: Final = frozenset({ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE, ApiKey.WRITE_TXN_MARKERS})
@@ -162,6 +164,7 @@ class Charge:
 
     def _throttle(self, sensor: Sensor | MutationSensor, throttle_ms: int) -> None:
         if throttle_ms:
+            throttle_ms = min(throttle_ms, MAX_THROTTLE_MS)
             sensor.throttles.count += 1
             sensor.throttles.total_ms += throttle_ms
             self._throttle_ms = max(self._throttle_ms, throttle_ms)

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from tidelog.broker.metadata_view import MetadataView
     from tidelog.broker.request import RequestCharge
 
+MAX_PARTITIONS_PER_REQUEST: Final = 10_000
+"""The controller refuses to create more partitions with one request."""
 _EXCEEDED: Final = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 _MESSAGE: Final = "The throttling quota has been exceeded."
 
@@ -122,10 +124,11 @@ class MutationQuotas:
             if known is not None:
                 return 0
             stated: int = max(topic.num_partitions, 0)
-            return stated or len(topic.assignments) or self._settings.broker.num_partitions
-        if known is None:
+            added = stated or len(topic.assignments) or self._settings.broker.num_partitions
+        elif known is None:
             return 0
-        if api_key == ApiKey.DELETE_TOPICS:
+        elif api_key == ApiKey.DELETE_TOPICS:
             return len(known.partitions)
-        count: int = topic.count
-        return max(count - len(known.partitions), 0)
+        else:
+            added = max(topic.count - len(known.partitions), 0)
+        return added if added <= MAX_PARTITIONS_PER_REQUEST else 0
