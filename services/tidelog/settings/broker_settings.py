@@ -29,6 +29,8 @@ from tidelog.settings.setting import (
     INT_MAX,
     LONG_MAX,
     LOW,
+    MAX_INTEGER_CHARS,
+    MAX_SHOWN_CHARS,
     MEDIUM,
     Setting,
     SettingError,
@@ -382,7 +384,8 @@ def _connection_limits(text: str) -> dict[str, int]:
     limits: dict[str, int] = {}
     for entry in filter(None, (part.strip() for part in text.split(","))):
         host, separator, number = entry.rpartition(":")
-        if not separator or not host or not number.strip().isdecimal():
-            raise SettingError(name, f"{name}: {entry} does not have the form host:number")
+        number = number.strip()
+        if not separator or not host or not number.isdecimal() or len(number) > MAX_INTEGER_CHARS:
+            raise SettingError(name, f"{name}: {entry[:MAX_SHOWN_CHARS]} does not have the form host:number")
         limits[host.strip()] = int(number)
     return limits

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from tidelog.settings.setting import (
     HIGH,
     LOW,
+    MAX_INTEGER_CHARS,
     MEDIUM,
     at_least,
     boolean,
@@ -30,7 +31,7 @@ WILDCARD_HOSTS = frozenset({"0.0.0.0", "[::]"})
 def host_and_port(value: str) -> str | None:
     """Accepts `host:port` or an empty string."""
     host, _, port = value.rpartition(":")
-    is_port = port.isdecimal() and port.isascii() and int(port) <= MAX_PORT
+    is_port = port.isdecimal() and port.isascii() and len(port) <= MAX_INTEGER_CHARS and int(port) <= MAX_PORT
     return None if not value or (host and is_port) else "Value must be host:port"
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from tidelog.model.brokers import Endpoint
 from tidelog.settings.network_settings import SECURITY_PROTOCOLS, NetworkSettings
-from tidelog.settings.setting import SettingError
+from tidelog.settings.setting import MAX_INTEGER_CHARS, MAX_SHOWN_CHARS, SettingError
 
 MAX_PORT = 65_535
 _ENDPOINT = re.compile(r"([^:/]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]/]*)):([0-9]+)")
@@ -85,9 +85,11 @@ def _endpoints(setting_name: str, texts: Iterable[str], protocols: dict[str, str
                 setting_name, f"{setting_name}: {text} does not have the form NAME://host:port"
             )
         listener_name = match[1].upper()
+        if len(match[4]) > MAX_INTEGER_CHARS or int(match[4]) > MAX_PORT:
+            raise SettingError(
+                setting_name, f"{setting_name}: {text[:MAX_SHOWN_CHARS]} has a port above {MAX_PORT}"
+            )
         port = int(match[4])
-        if port > MAX_PORT:
-            raise SettingError(setting_name, f"{setting_name}: {text} has a port above {MAX_PORT}")
         protocol = protocols.get(listener_name)
         if protocol is None:
             raise SettingError(

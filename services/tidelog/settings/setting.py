@@ -16,13 +16,17 @@ from collections.abc import Callable, Mapping
 from decimal import Decimal
 from enum import Enum, IntEnum
 from functools import cache
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 Value: TypeAlias = bool | int | float | str | tuple[str, ...] | None
 Rule: TypeAlias = Callable[[Any], str | None]  # Any: each rule takes the type of its settings
 """A function that takes a parsed value and returns a sentence that states why it is invalid, or None."""
 
 _METADATA_KEY = "setting"
+MAX_INTEGER_CHARS: Final = 64
+"""The most characters of an integer. Python refuses to convert thousands of digits."""
+MAX_SHOWN_CHARS: Final = 200
+"""The most characters of a value that an error repeats."""
 # The syntax of Java's parsers: whole numbers of any Unicode decimal digits, an optional type letter after
 # fractions, and ASCII white space.
 _INTEGER = re.compile(r"[+-]?\d+")
@@ -155,7 +159,7 @@ class Setting:
                     raise self._refusal(text, "Expected value to be either true or false")
                 return lowered == "true"
             case SettingType.INT | SettingType.SHORT | SettingType.LONG:
-                if _INTEGER.fullmatch(text):
+                if len(text) <= MAX_INTEGER_CHARS and _INTEGER.fullmatch(text):
                     number = int(text)
                     if -(1 << _INTEGER_BITS[self.type] - 1) <= number < 1 << _INTEGER_BITS[self.type] - 1:
                         return number
@@ -173,7 +177,9 @@ class Setting:
                 return text
 
     def _refusal(self, value: object, problem: str) -> SettingError:
-        shown = _HIDDEN if self.is_sensitive else value
+        shown = _HIDDEN if self.is_sensitive else str(value)
+        if len(shown) > MAX_SHOWN_CHARS:
+            shown = f"{shown[:MAX_SHOWN_CHARS]}..."
         return SettingError(self.name, f"Invalid value {shown} for configuration {self.name}: {problem}")
 
 

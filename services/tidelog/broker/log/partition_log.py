@@ -160,7 +160,7 @@ class PartitionLog:
         if offset > log.log_end_offset:
             raise KafkaError(
                 ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"offset {offset}: {log.directory.path} ends at {log.log_end_offset}",
+                f"offset {offset}: the log ends at {log.log_end_offset}",
             )
         if offset <= log.log_start_offset:
             return False

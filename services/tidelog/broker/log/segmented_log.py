@@ -388,7 +388,7 @@ class SegmentedLog:
     def _out_of_range(self, offset: int) -> KafkaError:
         return KafkaError(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            f"offset {offset}: {self.directory.path} has {self.log_start_offset} to {self.log_end_offset}",
+            f"offset {offset}: the log has {self.log_start_offset} to {self.log_end_offset}",
         )
 
     def aborted_transactions(self, from_offset: int, upper_offset: int) -> list[AbortedTransaction]:

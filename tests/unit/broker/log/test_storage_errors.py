@@ -149,3 +149,9 @@ def test_each_failure_is_a_storage_error(tmp_path: Path, action: Callable[[objec
     (tmp_path / "t-0").rename(tmp_path / "away")
     with pytest.raises(LogStorageError):
         action(log)
+
+
+def test_clients_do_not_learn_the_paths_of_the_broker() -> None:
+    error = LogStorageError("/var/lib/tidelog/t-0/00000000000000000000.log: append failed: disk full")
+    assert "/" not in str(error.message)
+    assert str(error).startswith("/var/lib/tidelog"), "the broker's own log has the reason"
