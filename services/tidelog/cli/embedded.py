@@ -19,6 +19,7 @@ from tidelog.group_coordinator.server import GroupCoordinator
 from tidelog.metadata.cluster_identity import ensure_cluster_id
 from tidelog.metadata.entries import encode_uuid
 from tidelog.metadata.file_store import FileMetadataStore
+from tidelog.metrics.health import Health
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.rpc.in_process import InProcessBrokerChannels, InProcessSessionConnector
@@ -44,6 +45,13 @@ class EmbeddedCluster:
         """
         async with contextlib.AsyncExitStack() as undo:
             clock = SystemClock()
+            health = Health()
+            undo.callback(health.close)
+            metrics = ProcessMetrics("dev", settings.node_id, health)
+            undo.callback(metrics.close)
+            if settings.tidelog_metrics_listener:
+                metrics.watch_loop()
+                metrics.serve(settings.tidelog_metrics_listener)  # probes are answered during the recovery
             store = FileMetadataStore.open(data_dir / METADATA_DIRECTORY, monotonic_ms=clock.monotonic_ms)
             undo.push_async_callback(store.close)
             log_dir = Path(settings.data_dirs[0])
@@ -51,8 +59,6 @@ class EmbeddedCluster:
                 store, _cluster_id_on_disk(log_dir) or encode_uuid(uuid.uuid4())
             )
             await adopt_topics(store, log_dir, settings.node_id)
-            metrics = ProcessMetrics("dev", settings.node_id)
-            undo.callback(metrics.close)
             tracing = start_tracing(settings, "dev", settings.node_id)
             if tracing is not None:
                 metrics.spans = tracing
@@ -60,8 +66,6 @@ class EmbeddedCluster:
             channels = InProcessBrokerChannels()
             controller = await Controller.start(store, channels, settings, clock=clock)
             undo.push_async_callback(controller.stop)
-            if settings.tidelog_metrics_listener:
-                metrics.watch_loop()
             broker_metrics = BrokerMetrics(Telemetry(clock), metrics.loop)
             broker = BrokerServer.open(
                 settings,
@@ -87,8 +91,8 @@ class EmbeddedCluster:
             controller_metrics.observe(controller)
             for collector in (broker_metrics, controller_metrics, coordinator.metrics):
                 metrics.register(collector)
-            if settings.tidelog_metrics_listener:
-                metrics.serve(settings.tidelog_metrics_listener)
+            health.ready_when(broker.why_not_ready)
+            undo.callback(health.not_ready, "stopping")  # the first step of a stop
             stops = undo.pop_all()
         endpoint = settings.listener_plan().bind[0]
         address = f"{endpoint.host or '0.0.0.0'}:{broker.addresses[endpoint.listener_name]}"
