@@ -203,3 +203,23 @@ class RawClient:
             return True
         except TimeoutError:
             return False
+
+
+def set_quota(bootstrap: str, entity: dict[str, str | None], **values: float | None) -> None:
+    """Sets quotas of an entity; None removes one."""
+    with RawClient(bootstrap) as raw:
+        answer = raw.call(
+            "alter_client_quotas",
+            1,
+            entries=[
+                {
+                    "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
+                    "ops": [
+                        {"key": key, "value": value or 0.0, "remove": value is None}
+                        for key, value in values.items()
+                    ],
+                }
+            ],
+            validate_only=False,
+        )
+    assert [int(entry.error_code) for entry in answer.entries] == [0]

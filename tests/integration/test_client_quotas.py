@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic, new_producer
 from brokerlab.kafka_jars import JavaTools
-from brokerlab.raw_client import RawClient
+from brokerlab.raw_client import RawClient, set_quota
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 TOLERANCE = 0.2
@@ -20,26 +20,6 @@ WINDOW = {"quota.window.num": "3", "quota.window.size.seconds": "1"}
 """A short window, so that a burst of a full window takes only two seconds."""
 BURST_S = 2.0
 QUOTA_EXCEEDED = 89
-
-
-def set_quota(bootstrap: str, entity: dict[str, str | None], **values: float | None) -> None:
-    """Sets quotas of an entity; None removes one."""
-    with RawClient(bootstrap) as raw:
-        answer = raw.call(
-            "alter_client_quotas",
-            1,
-            entries=[
-                {
-                    "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity.items()],
-                    "ops": [
-                        {"key": key, "value": value or 0.0, "remove": value is None}
-                        for key, value in values.items()
-                    ],
-                }
-            ],
-            validate_only=False,
-        )
-    assert [int(entry.error_code) for entry in answer.entries] == [0]
 
 
 def produce_for(bootstrap: str, topic: str, duration_s: float, client_id: str) -> tuple[float, list[float]]:

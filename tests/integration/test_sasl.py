@@ -613,7 +613,9 @@ def test_kafkas_delegation_token_command(secured: SecuredBroker, java: JavaTools
     )
     token_id, secret = created.splitlines()[-1].split()[:2]
     by_secret = (*options, "--hmac", secret)
-    assert token_id in java.check("DelegationTokenCommand", *options, "--describe")
+    # Without --owner-principal, the tool sends an empty list of owners, which selects no token, as in Kafka.
+    of_alice = (*options, "--describe", "--owner-principal", f"User:{USER}")
+    assert token_id in java.check("DelegationTokenCommand", *of_alice)
     java.check("DelegationTokenCommand", *by_secret, "--renew", "--renew-time-period", "30000")
     by_token = tmp_path / "token.properties"
     login = f'required username="{token_id}" password="{secret}" tokenauth="true"'
@@ -626,4 +628,4 @@ def test_kafkas_delegation_token_command(secured: SecuredBroker, java: JavaTools
     ours = _tool("topic", "list", *with_token)
     assert "by-token" in ours.stdout, ours.stderr
     java.check("DelegationTokenCommand", *by_secret, "--expire", "--expiry-time-period", "-1")
-    assert token_id not in java.check("DelegationTokenCommand", *options, "--describe")
+    assert token_id not in java.check("DelegationTokenCommand", *of_alice)

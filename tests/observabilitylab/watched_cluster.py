@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from brokerlab.raw_client import set_quota
 from clusterlab.metrics import METRICS_LISTENER, metrics_url
 from clusterlab.tidelog_cluster import TidelogCluster
 from observabilitylab.chart_files import FULLNAME, NAMESPACE, RELEASE, RULES, filled_in
@@ -26,6 +27,7 @@ SETTINGS = {
     "offsets.topic.num.partitions": "4",
     "transaction.state.log.num.partitions": "4",
 }
+UNREACHED_BYTES_PER_S = 1e9
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,8 @@ def watched_cluster(directory: Path) -> Iterator[WatchedCluster]:
         stack.callback(cluster.destroy)
         cluster.up()
         create_topics(cluster.bootstrap)
+        everyone = {"user": None, "client-id": None}
+        set_quota(cluster.bootstrap.split(",")[0], everyone, producer_byte_rate=UNREACHED_BYTES_PER_S)
         rules = []
         for path in RULES:
             rules.append(directory / path.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import subprocess
@@ -16,6 +17,7 @@ from brokerlab.kafka_jars import JavaTools
 from clusterlab.tidelog_cluster import TidelogCluster
 
 PROGRAM = Path(__file__).with_name("copier.py")
+TESTS = Path(__file__).parents[1]
 PAUSES_S = (0.3, 1.5)
 FREEZES = 0.25
 FROZEN_S = 8.0
@@ -68,9 +70,12 @@ class Copiers:
             self._start(number)
 
     def _start(self, number: int) -> None:
+        # pytest's own import path is not inherited, and the copier imports from the labs.
+        paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         with (self._directory / f"copier-{number}.log").open("ab") as log:
             self._processes[number] = subprocess.Popen(
-                self._commands[number], stdout=log, stderr=subprocess.STDOUT
+                self._commands[number], stdout=log, stderr=subprocess.STDOUT, env=environment
             )
 
     def kill(self, number: int) -> None:
