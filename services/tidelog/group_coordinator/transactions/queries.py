@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from tidelog.group_coordinator.groups.consumer.topic_regex import NAME_CHARACTERS, TopicRegex
+from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.group_coordinator.transactions.transaction import STATUS_BY_KAFKA_NAME, Transaction
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
@@ -59,13 +59,6 @@ def describe_refused(message: DescribeTransactionsRequest, error: ErrorCode) -> 
     )
 
 
-def _pattern(expression: str | None, names: Iterable[str]) -> TopicRegex | None:
-    """Compiles a pattern. TopicRegex matches in linear time, so that no client can block the shard."""
-    if not expression:
-        return None
-    return TopicRegex(expression, NAME_CHARACTERS.union(*names))
-
-
 def listed(
     transactions: Mapping[str, Transaction], message: ListTransactionsRequest, now_ms: WallMs
 ) -> ListTransactionsResponse:
@@ -74,7 +67,8 @@ def listed(
     statuses = {STATUS_BY_KAFKA_NAME[name] for name in message.state_filters if name not in unknown}
     producer_ids = frozenset(message.producer_id_filters)
     try:
-        pattern = _pattern(message.transactional_id_pattern, transactions)
+        expression = message.transactional_id_pattern
+        pattern = TopicRegex(expression) if expression else None
     except KafkaError as problem:
         return ListTransactionsResponse(error_code=problem.code)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 from pathlib import Path
 
 import pytest
+import re2
 
 import grouplab
 from brokerlab.kafka_jars import KafkaUnavailableError, find_jars
@@ -74,7 +76,7 @@ def test_matching(expression: str, matched: set[str]) -> None:
         "(?z)",
         "\\pX",
     ]
-    + ["((a{1000}){1000}){1000}", "(" * 500 + ")" * 500, "a" * 10_001, "[[:what:]]"],
+    + ["((a{1000}){1000}){1000}", "a" * 10_001, "[[:what:]]"],
 )
 def test_invalid_expressions(expression: str) -> None:
     with pytest.raises(KafkaError) as refused:
@@ -85,9 +87,55 @@ def test_invalid_expressions(expression: str) -> None:
 def test_no_expression_takes_more_than_linear_time() -> None:
     names = ["a" * 240 + "!", "a" * 249]
     begun = time.process_time()
-    for expression in ("(a+)+b", "(a|a)*b", "(a*)*(a*)*b", "(.*a){20}b", "(a?){200}b"):
+    for expression in (
+        "(a+)+b",
+        "(a|a)*b",
+        "(a*)*(a*)*b",
+        "(.*a){20}b",
+        "(a?){200}b",
+        "[a-z._-]?" * 990 + "#",
+    ):
         assert not TopicRegex(expression).resolve(names)
-    assert time.process_time() - begun < 5
+    assert time.process_time() - begun < 1
+
+
+@pytest.mark.parametrize(
+    "expression", ["(?i)" + "\\pN" * 3_000, "(?i)[^\\pL\\pN\\pM\\pS]{1000}", "[^a]{1000}", "." * 10_000]
+)
+def test_compiling_takes_a_bounded_time(expression: str) -> None:
+    begun = time.process_time()
+    with contextlib.suppress(KafkaError):
+        TopicRegex(expression)
+    assert time.process_time() - begun < 0.1
+
+
+def test_few_unicode_classes_are_allowed() -> None:
+    assert TopicRegex(r"\pL" * 5).matches("topic")
+    with pytest.raises(KafkaError, match="more than 5 Unicode classes"):
+        TopicRegex(r"\pL" * 6)
+
+
+@pytest.mark.parametrize(
+    ("expression", "name", "is_matched"),
+    [
+        *[("é?a", "a", True), ("[a-日]+", "ab", True), ("é", "a", False), ("[^日]", "a", True)],
+        *[
+            ("é.", "é日", True),
+            ("[à-ÿ]", "é", True),
+            ("ü", "é", False),
+            ("日.", "日x", True),
+        ],
+    ],
+)
+def test_characters_beyond_ascii(expression: str, name: str, is_matched: bool) -> None:
+    assert TopicRegex(expression).matches(name) == is_matched
+
+
+@pytest.mark.parametrize("expression", ["[a-z]?" * 990, "("])
+def test_the_module_keeps_no_expression(expression: str) -> None:
+    with contextlib.suppress(KafkaError):
+        TopicRegex(expression)
+    assert re2._Regexp._make.cache_info().currsize == 0
 
 
 PIECES = (
@@ -156,5 +204,7 @@ def test_re2_agrees() -> None:
         except KafkaError:
             ours = "error"
         if ours != answer.split(" ")[0]:
+            if "duplicate capture group name" in answer:  # ADR 0028: groups of the same name are accepted
+                continue
             wrong[expression] = f"{expression} on {name}: ours {ours}, RE2/J {answer}"
     assert not wrong, f"{len(wrong)}:\n" + "\n".join(list(wrong.values())[:20])
