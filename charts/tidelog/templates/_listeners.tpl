@@ -122,11 +122,56 @@ INTERNAL://{{ $host }}:9092,REPLICATION://{{ $host }}:9093
   value: {{ include "tidelog.advertisedListeners" . | quote }}
 {{- end }}
 - name: TIDELOG_LISTENER_SECURITY_PROTOCOL_MAP
-  value: INTERNAL:PLAINTEXT,REPLICATION:PLAINTEXT,EXTERNAL:PLAINTEXT
+  value: INTERNAL:PLAINTEXT,REPLICATION:PLAINTEXT,EXTERNAL:{{ .root.Values.listeners.external.securityProtocol }}
 - name: TIDELOG_INTER_BROKER_LISTENER_NAME
   value: REPLICATION
 - name: TIDELOG_RPC_LISTENER
   value: "0.0.0.0:9095"
 - name: TIDELOG_RPC_ADVERTISED_ADDRESS
   value: "{{ $host }}:9095"
+{{- end -}}
+
+{{/* Whether the external listener uses TLS. */}}
+{{- define "tidelog.externalHasTls" -}}
+{{- if and .Values.listeners.external.enabled (has .Values.listeners.external.securityProtocol (list "SSL" "SASL_SSL")) }}true{{ end -}}
+{{- end -}}
+
+{{/* The settings of the external listener by Kafka's names, as YAML. */}}
+{{- define "tidelog.externalSettings" -}}
+{{- $external := .Values.listeners.external -}}
+{{- $prefix := "listener.name.external" -}}
+{{- if include "tidelog.externalHasTls" . }}
+{{ $prefix }}.ssl.keystore.type: PEM
+{{ $prefix }}.ssl.keystore.location: /etc/tidelog/client-tls/tls-combined.pem
+{{ $prefix }}.ssl.client.auth: {{ $external.tls.clientAuth }}
+{{- if ne $external.tls.clientAuth "none" }}
+{{ $prefix }}.ssl.truststore.type: PEM
+{{ $prefix }}.ssl.truststore.location: /etc/tidelog/client-tls/ca.crt
+{{- end }}
+{{- end }}
+{{- if and $external.enabled (hasPrefix "SASL_" $external.securityProtocol) }}
+{{ $prefix }}.sasl.enabled.mechanisms: {{ join "," $external.sasl.enabledMechanisms }}
+{{- end }}
+{{- end -}}
+
+{{/* All settings that only brokers have, by name: those of their listeners, then brokers.settings. */}}
+{{- define "tidelog.brokersOwnSettings" -}}
+{{- toYaml (mergeOverwrite (include "tidelog.externalSettings" . | fromYaml) (deepCopy .Values.brokers.settings)) -}}
+{{- end -}}
+
+{{/* Entries of `volumes:` and `volumeMounts:` of brokers for the certificate of the external listener. */}}
+{{- define "tidelog.externalTls.volumes" -}}
+{{- if include "tidelog.externalHasTls" . -}}
+- name: client-tls
+  secret:
+    secretName: {{ .Values.listeners.external.tls.secretName }}
+    defaultMode: 0440
+{{- end -}}
+{{- end -}}
+{{- define "tidelog.externalTls.volumeMounts" -}}
+{{- if include "tidelog.externalHasTls" . -}}
+- name: client-tls
+  mountPath: /etc/tidelog/client-tls
+  readOnly: true
+{{- end -}}
 {{- end -}}

@@ -61,7 +61,7 @@ tidelog.etcd.tls.key.file: tls and etcd.external set it
 {{- if and .Values.brokers.rack.enabled (or (hasKey .Values.settings "broker.rack") (hasKey .Values.brokers.settings "broker.rack")) -}}
 {{- fail "settings: broker.rack is the zone of the node; set brokers.rack.enabled to false to set another value" -}}
 {{- end -}}
-{{- $settings := include "tidelog.settings" (dict "root" . "own" .Values.brokers.settings) | fromYaml -}}
+{{- $settings := include "tidelog.settings" (dict "root" . "own" (include "tidelog.brokersOwnSettings" . | fromYaml)) | fromYaml -}}
 {{- range $name := list "default.replication.factor" "offsets.topic.replication.factor" "transaction.state.log.replication.factor" -}}
 {{- if gt (int (get $settings $name)) (int $.Values.brokers.replicas) -}}
 {{- fail (printf "settings: %s is %d, but there are only %d brokers (brokers.replicas), so no such topic could be created" $name (int (get $settings $name)) (int $.Values.brokers.replicas)) -}}
@@ -77,6 +77,17 @@ tidelog.etcd.tls.key.file: tls and etcd.external set it
 {{- range $external.brokers -}}
 {{- if or (lt (int .id) $first) (gt (int .id) (int $last)) -}}
 {{- fail (printf "listeners.external.brokers: there is no broker %d; the ids are %d to %d" (int .id) $first (int $last)) -}}
+{{- end -}}
+{{- end -}}
+{{- if and (include "tidelog.externalHasTls" .) (not $external.tls.secretName) -}}
+{{- fail (printf "listeners.external.tls.secretName: is empty, but securityProtocol is %s; name a Secret with tls-combined.pem" $external.securityProtocol) -}}
+{{- end -}}
+{{- if eq $external.type "LoadBalancer" -}}
+{{- if not $external.loadBalancerSourceRanges -}}
+{{- fail "listeners.external.loadBalancerSourceRanges: is empty, but type is LoadBalancer; list the networks of your clients, such as 192.0.2.0/24" -}}
+{{- end -}}
+{{- if not (or (eq $external.securityProtocol "SASL_SSL") (and (eq $external.securityProtocol "SSL") (eq $external.tls.clientAuth "required"))) -}}
+{{- fail (printf "listeners.external.securityProtocol: %s lets anyone in behind a LoadBalancer, or shows passwords; use SASL_SSL, or SSL with tls.clientAuth required" $external.securityProtocol) -}}
 {{- end -}}
 {{- end -}}
 {{- $ids := list -}}{{- range $external.brokers -}}{{- $ids = append $ids (int .id) -}}{{- end -}}
