@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from heapq import nlargest
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeVar
 
 from tidelog.model.coordinator_shards import ShardKind
 
@@ -121,6 +122,13 @@ class CoordinatorView(Protocol):
 _CLASSIC_STATES: Final = ("Stable", "Empty", "PreparingRebalance", "CompletingRebalance", "Dead")
 _CONSUMER_STATES: Final = ("Empty", "Assigning", "Reconciling", "Stable", "Dead")
 _PROTOCOLS: Final = ("classic", "consumer")
+MAX_SHOWN_PARTITIONS: Final = 2_000
+"""The partitions with series of their own, over all groups: those with the greatest lag. Clients choose names
+of groups and commit offsets, so that without a limit they choose the size of a scrape.
+"""
+MAX_SHOWN_GROUPS: Final = 1_000
+"""The groups with series of their own, and the pairs of group and topic: those with the greatest lag."""
+_Key = TypeVar("_Key", str, tuple[str, str])
 
 
 class CoordinatorMetrics:
@@ -137,8 +145,8 @@ class CoordinatorMetrics:
 def _add_coordinator(families: Families, view: CoordinatorView) -> None:
     lags, groups = view.lags, view.groups
     _add_partitions(families, lags)
-    _add_groups(families, lags)
-    _add_group_summaries(families, groups)
+    shown = _add_groups(families, lags)
+    _add_group_summaries(families, groups, shown)
     prefix = "kafka_coordinator_group_groupmetadatamanager"
     families.gauge(f"{prefix}_numgroups", "Groups of this coordinator", len(groups))
     families.gauge(f"{prefix}_numoffsets", "Committed offsets of this coordinator's groups", len(lags))
@@ -157,8 +165,12 @@ def _add_coordinator(families: Families, view: CoordinatorView) -> None:
     _add_transactions(families, view)
 
 
-def _add_group_summaries(families: Families, groups: Sequence[GroupSummary]) -> None:
-    for group in sorted(groups):
+def _add_group_summaries(
+    families: Families, groups: Sequence[GroupSummary], with_lag: frozenset[str]
+) -> None:
+    """Prefers the groups whose lag is shown."""
+    shown = nlargest(MAX_SHOWN_GROUPS, groups, key=lambda group: group.group in with_lag)
+    for group in sorted(shown):
         families.gauge(
             "kafka_consumergroup_members", "Members of a group", group.members, consumergroup=group.group
         )
@@ -215,7 +227,10 @@ def _add_partitions(families: Families, lags: Sequence[GroupLag]) -> None:
         "Age of the first unread record",
         "Committed offset",
     )
-    for lag in lags:
+    shown = nlargest(MAX_SHOWN_PARTITIONS, lags, key=lambda lag: lag.lag)
+    doc = "Partitions of groups without series of their own, because others have a greater lag"
+    families.gauge("tidelog_consumergroup_partitions_omitted", doc, len(lags) - len(shown))
+    for lag in sorted(shown):
         labels = {"consumergroup": lag.group, "topic": lag.topic, "partition": str(lag.partition)}
         families.gauge("kafka_consumergroup_lag", records, lag.lag, **labels)
         families.gauge("kafka_consumergroup_lag_seconds", seconds, lag.lag_seconds, **labels)
@@ -230,13 +245,14 @@ def _add_partitions(families: Families, lags: Sequence[GroupLag]) -> None:
         families.gauge("kafka_consumergroup_group_offset", offset, lag.committed_offset, **labels)
 
 
-def _add_groups(families: Families, lags: Sequence[GroupLag]) -> None:
+def _add_groups(families: Families, lags: Sequence[GroupLag]) -> frozenset[str]:
+    """Returns the groups with series of their own."""
     by_topic: dict[tuple[str, str], list[GroupLag]] = defaultdict(list)
     by_group: dict[str, list[GroupLag]] = defaultdict(list)
     for lag in lags:
         by_topic[lag.group, lag.topic].append(lag)
         by_group[lag.group].append(lag)
-    for (group, topic), of_topic in sorted(by_topic.items()):
+    for (group, topic), of_topic in _with_greatest_lag(by_topic):
         families.gauge(
             "kafka_consumergroup_lag_sum",
             "Lag over all partitions of a topic",
@@ -251,7 +267,8 @@ def _add_groups(families: Families, lags: Sequence[GroupLag]) -> None:
             consumergroup=group,
             topic=topic,
         )
-    for group, of_group in sorted(by_group.items()):
+    shown = _with_greatest_lag(by_group)
+    for group, of_group in shown:
         prefix = "kafka_consumergroup_group"
         total, most = sum(lag.lag for lag in of_group), max(lag.lag for lag in of_group)
         oldest = max(lag.lag_seconds for lag in of_group)
@@ -260,3 +277,15 @@ def _add_groups(families: Families, lags: Sequence[GroupLag]) -> None:
         families.gauge(
             f"{prefix}_max_lag_seconds", "Age of a group's oldest unread record", oldest, group=group
         )
+    return frozenset(group for group, _ in shown)
+
+
+def _with_greatest_lag(
+    lags: Mapping[_Key, Sequence[GroupLag]],
+) -> list[tuple[_Key, Sequence[GroupLag]]]:
+    """Returns the MAX_SHOWN_GROUPS entries with the greatest lag, sorted by key."""
+
+    def total(entry: tuple[_Key, Sequence[GroupLag]]) -> int:
+        return sum(lag.lag for lag in entry[1])
+
+    return sorted(nlargest(MAX_SHOWN_GROUPS, lags.items(), key=total), key=lambda entry: entry[0])
