@@ -22,7 +22,7 @@ from tidelog.broker.request import RequestContext, RequestSteps
 from tidelog.model.errors import ErrorCode
 from tidelog.model.trace_context import TRACEPARENT, Attributes, part_of
 from tidelog.records.batch import CURRENT_MAGIC, BatchHeader, parse_header
-from tidelog.records.record import read_headers, records_of, scan_records
+from tidelog.records.record import iterate_headers, records_of, scan_records
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.fetch import FetchRequest
 from tidelog.wire.messages.produce import ProduceRequest
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 SEND_POLL_S: Final = 0.005
 MAX_SEND_POLLS: Final = 2_000
+MAX_SEARCHED_HEADERS: Final = 64
+"""The headers of a record among which a traceparent is searched. A batch of 1 MB can have half a million."""
 """After ten seconds, a trace ends even if the client has not accepted the response."""
 _OPERATION_TYPES: Final[Mapping[int, str]] = {
     ApiKey.PRODUCE: "send",
@@ -239,7 +241,8 @@ def first_traceparent(records: memoryview, header: BatchHeader) -> str | None:
     try:
         body = records_of(records, header)
         for span in islice(scan_records(body, header.record_count), 1):
-            for name, value in read_headers(body, span.headers_start, span.end):
+            headers = iterate_headers(body, span.headers_start, span.end)
+            for name, value in islice(headers, MAX_SEARCHED_HEADERS):
                 if name == TRACEPARENT and value is not None:
                     return value.decode("ascii", errors="replace")
     except ValueError:  # the records are malformed; nothing has validated them yet

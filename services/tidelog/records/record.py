@@ -150,8 +150,15 @@ def read_headers(body: memoryview, position: int, end: int) -> tuple[Header, ...
     """Returns the headers between `position` and `end`, the end of the record. Raises CorruptRecordError."""
     if position < end and body[position] == 0 and position + 1 == end:
         return ()
+    return tuple(iterate_headers(body, position, end))
+
+
+def iterate_headers(body: memoryview, position: int, end: int) -> Iterator[Header]:
+    """Yields the headers between `position` and `end`, the end of the record. Raises CorruptRecordError.
+
+    It reads one header at a time, because a record can have millions of them.
+    """
     record = body[:end]
-    headers: list[Header] = []
     try:
         count, position = read_varint(record, position)
         if not 0 <= count <= end - position:
@@ -161,12 +168,11 @@ def read_headers(body: memoryview, position: int, end: int) -> tuple[Header, ...
             value, position = _read_bytes(record, position)
             if key is None:
                 raise CorruptRecordError("a header has no key")
-            headers.append((key.decode("utf-8", errors="replace"), value))
+            yield key.decode("utf-8", errors="replace"), value
     except CorruptVarintError as error:
         raise CorruptRecordError("a record's headers are cut off") from error
     if position != end:
         raise CorruptRecordError(f"{end - position} bytes remain after a record's headers")
-    return tuple(headers)
 
 
 def check_headers(body: memoryview, position: int, end: int) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tidelog.broker.tracing import error_codes, first_traceparent
+from tidelog.broker.tracing import MAX_SEARCHED_HEADERS, error_codes, first_traceparent
 from tidelog.records.batch import BATCH_HEADER_BYTES, parse_header
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
@@ -44,6 +45,18 @@ def test_the_traceparent_of_the_first_record() -> None:
 )
 def test_a_batch_without_a_traceparent(records: memoryview) -> None:
     assert found(records) is None
+
+
+def test_few_of_many_headers_are_searched() -> None:
+    """A client must not hold the event loop with a batch of half a million headers."""
+    many = (("", None),) * 500_000
+    last = (*many, ("traceparent", TEXT.encode()))
+    records = batch(last)
+    begun = time.process_time()
+    assert found(records) is None
+    assert time.process_time() - begun < 0.05
+    searched = (*many[: MAX_SEARCHED_HEADERS - 1], ("traceparent", TEXT.encode()))
+    assert found(batch(searched)) == TEXT
 
 
 @given(st.data())
