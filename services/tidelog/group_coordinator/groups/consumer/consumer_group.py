@@ -19,7 +19,7 @@ from tidelog.group_coordinator.groups.consumer.member import (
     OwnedPartitions,
 )
 from tidelog.group_coordinator.groups.consumer.records import RecordKey, RecordKind, RecordValue
-from tidelog.group_coordinator.groups.consumer.topic_regex import ResolvedRegex
+from tidelog.group_coordinator.groups.consumer.topic_regex import RegexSweep, ResolvedRegex
 from tidelog.group_coordinator.groups.shared import CONSUMER_PROTOCOL_TYPE, GroupKind, OffsetCommitter
 from tidelog.group_coordinator.shard_core import ClusterImage, CoordinatorRecord, ShardDecision
 from tidelog.model.errors import ErrorCode
@@ -98,6 +98,8 @@ class ConsumerGroup:
         self.regexes_are_due = True
         """Whether the next heartbeat has to resolve all regular expressions."""
         self.is_regex_timer_running = False
+        self.regex_sweep: RegexSweep | None = None
+        """The resolution of regular expressions that is under way."""
 
     @property
     def state(self) -> ConsumerState:

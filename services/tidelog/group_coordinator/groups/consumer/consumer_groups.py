@@ -4,7 +4,8 @@ A member's first heartbeat creates the group, or takes over a classic group. Eve
 subscriptions or topics increases the group epoch. The next heartbeat of any member computes the target
 assignment of that epoch. Each member then reaches its target by its own heartbeats.
 
-Unlike Kafka, the heartbeat itself computes target assignments and resolves regular expressions.
+Unlike Kafka, the heartbeat itself computes target assignments. It also resolves regular expressions if
+there are few topics.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tidelog.group_coordinator.groups.consumer.classic_members import (
 from tidelog.group_coordinator.groups.consumer.consumer_group import ConsumerGroup, changed_topics
 from tidelog.group_coordinator.groups.consumer.group_changes import (
     REBALANCE_TIMER,
+    SWEEP_TIMER,
     TIMER_OWNER,
     GroupChanges,
     default_assignor,
@@ -239,14 +241,17 @@ class ConsumerGroups:
             if not changed.isdisjoint(group.subscribed_names()):
                 group.topics_changed = True
             is_pending = group.regexes_are_due or group.is_regex_timer_running
-            if names_changed and group.regexes and not is_pending:
+            has_regexes = group.regexes or group.regex_sweep is not None
+            if names_changed and has_regexes and not is_pending:
                 group.is_regex_timer_running = True
                 key = TimerKey(TIMER_OWNER, _REGEX_TIMER, group.group_id)
                 decision.timers.append(SetTimer(key, REGEX_INTERVAL_MS))
         return decision
 
     def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision:
-        """Removes a member whose session ended or which exceeded its rebalance timeout."""
+        """Removes a member whose session ended or which exceeded its rebalance timeout, or continues the
+        resolution of regular expressions.
+        """
         decision = ShardDecision()
         group = self._groups.by_id.get(key.group_id)
         if not isinstance(group, ConsumerGroup):
@@ -254,6 +259,9 @@ class ConsumerGroups:
         if key.kind == _REGEX_TIMER:
             group.is_regex_timer_running = False
             group.regexes_are_due = True
+            return decision
+        if key.kind == SWEEP_TIMER:
+            GroupChanges(self._groups, group, decision, now_ms).continue_sweep()
             return decision
         member = group.members.get(key.member_id)
         if member is not None and (

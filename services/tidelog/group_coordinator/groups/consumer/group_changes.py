@@ -24,7 +24,7 @@ from tidelog.group_coordinator.groups.consumer.member import (
     holds_any,
 )
 from tidelog.group_coordinator.groups.consumer.records import RecordKind
-from tidelog.group_coordinator.groups.consumer.topic_regex import ResolvedRegex, TopicRegex
+from tidelog.group_coordinator.groups.consumer.topic_regex import RegexSweep, ResolvedRegex, TopicRegex
 from tidelog.group_coordinator.groups.shared import Groups, TimerKey
 from tidelog.group_coordinator.shard_core import CancelTimer, CoordinatorRecord, SetTimer, ShardDecision
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -35,8 +35,11 @@ SESSION_TIMER: Final = "session"
 REBALANCE_TIMER: Final = "rebalance"
 JOIN_TIMER: Final = "join"
 SYNC_TIMER: Final = "sync"
+SWEEP_TIMER: Final = "sweep"
 FIRST_EPOCH: Final = 2
 """The first epoch of a group, as in Kafka since 4.3."""
+MATCHES_AT_ONCE: Final = 200
+"""The matches of regular expressions with topic names in one event. They take up to 20 ms."""
 
 
 class GroupChanges:
@@ -137,24 +140,36 @@ class GroupChanges:
     def resolve_regexes(self, compiled: Mapping[str, TopicRegex]) -> bool:
         """Resolves new regular expressions, and all of them if topics were created or deleted.
 
-        Returns whether an expression matches other topics than before. `compiled` holds the new ones.
+        Returns whether an expression matches other topics than before. `compiled` holds the new ones. With
+        many topics, a timer continues the work, and a later heartbeat gets the result.
         """
         group = self.group
         wanted = {member.topic_regex for member in group.members.values() if member.topic_regex}
-        are_due = group.regexes_are_due
-        if not wanted or not (are_due or wanted - group.regexes.keys()):
+        due = wanted if group.regexes_are_due else wanted - group.regexes.keys()
+        if not due or group.regex_sweep is not None:
             return False
-        changed = False
-        for expression in sorted(wanted):
-            before = group.regexes.get(expression)
-            if before is not None and not are_due:
-                continue
-            regex = compiled.get(expression) or _compile(expression)
-            topics = frozenset[str]() if regex is None else regex.resolve(self._image.topics)
-            if before is None or before.topics != topics:
-                changed = True
-                self.put_regex(expression, ResolvedRegex(topics, self._image.version, self.now_ms))
         group.regexes_are_due = False
+        group.regex_sweep = RegexSweep(due, compiled, tuple(self._image.topics), self._image.version)
+        return self._advance_sweep(group.regex_sweep)
+
+    def continue_sweep(self) -> None:
+        """Continues to resolve regular expressions. The next heartbeats compute and get the assignment."""
+        sweep = self.group.regex_sweep
+        if sweep is not None and self._advance_sweep(sweep):
+            self.update_epoch(must_grow=True)
+
+    def _advance_sweep(self, sweep: RegexSweep) -> bool:
+        group = self.group
+        if not sweep.advance(MATCHES_AT_ONCE):
+            self.set_timer(SWEEP_TIMER, "", 0)
+            return False
+        group.regex_sweep = None
+        changed = False
+        for expression, topics in sweep.topics.items():
+            before = group.regexes.get(expression)
+            if (before is None or before.topics != topics) and group.subscribers_of_regex(expression):
+                changed = True
+                self.put_regex(expression, ResolvedRegex(frozenset(topics), sweep.version, self.now_ms))
         return changed
 
     def update_epoch(self, *, must_grow: bool) -> None:
@@ -253,14 +268,6 @@ class GroupChanges:
         else:
             timeout_ms = member.classic.session_timeout_ms
         self.set_timer(SESSION_TIMER, member.member_id, timeout_ms)
-
-
-def _compile(expression: str) -> TopicRegex | None:
-    """Returns None for an expression that another coordinator accepted and this one can't parse."""
-    try:
-        return TopicRegex(expression)
-    except KafkaError:
-        return None
 
 
 def default_assignor(configured: Collection[str]) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any  # Any: keyword arguments of requests
 
 import pytest
 
 from grouplab.consumer_lab import ConsumerLab, ModelConsumer
 from grouplab.shard_lab import GROUP, REBALANCE_MS
+from tidelog.group_coordinator.groups.consumer.group_changes import MATCHES_AT_ONCE
+from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.coordinator_settings import CoordinatorSettings
 from tidelog.wire.api_keys import ApiKey
@@ -348,3 +351,28 @@ def test_commits_with_an_older_epoch_are_valid_for_partitions_owned_in_it() -> N
     first.leave()
     second.leave()
     assert commit(lab, "", -1, 1) == ErrorCode.NONE, "a tool may commit, because the group has no members"
+
+
+def test_a_regular_expression_over_many_topics_is_resolved_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    matches: list[int] = []
+    resolve = TopicRegex.resolve
+
+    def counted(regex: TopicRegex, names: Collection[str]) -> frozenset[str]:
+        matches.append(len(names))
+        return resolve(regex, names)
+
+    monkeypatch.setattr(TopicRegex, "resolve", counted)
+    lab = new_lab(**{f"t{n}": 1 for n in range(3 * MATCHES_AT_ONCE)}, other=1)
+    members = [ModelConsumer(lab, f"m{n}", regex=f"t.*{n}") for n in range(3)]
+    for member in members:
+        member.step()
+    lab.beat_all(members)
+    for n, member in enumerate(members):
+        assert len(member.owned) == 3 * MATCHES_AT_ONCE // 10, n
+    assert max(matches) <= MATCHES_AT_ONCE
+    assert sum(matches) == 3 * (3 * MATCHES_AT_ONCE + 1), "each expression is matched with each topic once"
+    lab.set_topic("t-new-1", 4)
+    lab.delete_topic("t11")
+    lab.beat_all(members)
+    assert [len(member.owned) for member in members] == [60, 63, 60]
+    assert max(matches) <= MATCHES_AT_ONCE
