@@ -166,12 +166,12 @@ class Connection(RequestSource):
             self.close()
             return
         self.peer_host, self.peer_port = peername[:2]
-        tls = transport.get_extra_info("ssl_object")
-        if tls is None:
+        session = transport.get_extra_info("tls_session")
+        if session is None:
             fileno = transport.get_extra_info("socket").fileno()
             self._outbox = Outbox(self.loop, fileno, self._on_drained, self._on_send_error)
         else:
-            self._outbox = TlsOutbox(self.loop, tls, self._on_drained, self._on_send_error)
+            self._outbox = TlsOutbox(self.loop, session, self._on_drained, self._on_send_error)
         if not self.listener.admit(self):
             self.close()
 

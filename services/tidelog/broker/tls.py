@@ -1,9 +1,8 @@
 """TLS of the broker's listeners: certificates, the handshake, and reading from an encrypted socket.
 
-An `ssl.SSLSocket` works on the connection's own file descriptor, without asyncio's transports: it encrypts
-into the socket directly, which takes half the CPU of asyncio's memory buffers. `TlsAcceptor` accepts sockets
-and completes their handshakes in threads, because one handshake takes milliseconds of CPU. `TlsTransport`
-then stands in for asyncio's transport, and `TlsOutbox` (`socket_io.py`) sends.
+A `TlsSession` (`socket_io.py`) encrypts and decrypts, without asyncio's transports. `TlsAcceptor` accepts
+sockets and completes their handshakes in threads, because one handshake takes milliseconds of CPU.
+`TlsTransport` then stands in for asyncio's transport, and `TlsOutbox` (`socket_io.py`) sends.
 
 The files are read again when they change, at the next handshake. If the new ones are not valid, the earlier
 ones stay in use.
@@ -19,11 +18,12 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
 from tidelog.broker.connection import CLIENT_LOG
+from tidelog.broker.socket_io import TLS_RECEIVE_BYTES, TlsSession
 from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.settings.tls_settings import TlsPlan, principal_of
 
@@ -40,7 +40,7 @@ ACCEPTS_PER_TURN: Final = 64
 ACCEPT_PAUSE_S: Final = 0.1
 """The pause after an accept that failed, for example because the process has no free file descriptor."""
 READS_PER_TURN: Final = 4
-"""The times that one connection fills its buffer before the event loop serves the other connections."""
+"""The times that one connection receives before the event loop serves the other connections."""
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {
@@ -81,8 +81,6 @@ def server_context(plan: TlsPlan) -> ssl.SSLContext:
     context.maximum_version = max(_VERSIONS[version] for version in plan.versions)
     context.options |= ssl.OP_NO_RENEGOTIATION
     context.verify_mode = _CLIENT_AUTH[plan.client_auth]
-    # kTLS lets the kernel encrypt where it can; Python has the flag from 3.12 on.
-    context.options |= getattr(ssl, "OP_ENABLE_KTLS", 0)
     if plan.ciphers:
         try:
             context.set_ciphers(":".join(plan.ciphers))
@@ -222,7 +220,7 @@ class ServerCertificates:
                 found.append((stat.st_ino, stat.st_size, stat.st_mtime_ns))
         return tuple(found)
 
-    def principal(self, connection: ssl.SSLSocket) -> Principal:
+    def principal(self, connection: ssl.SSLObject) -> Principal:
         """Returns the principal of the client's certificate, which is ANONYMOUS if it has shown none. Raises
         UnknownSubjectError if no rule of `ssl.principal.mapping.rules` applies.
         """
@@ -245,25 +243,38 @@ def distinguished_name(certificate: dict[str, Any]) -> str:  # Any: the type tha
     return ",".join(names)
 
 
-async def shake_hands(
-    loop: asyncio.AbstractEventLoop, connection: ssl.SSLSocket, threads: Executor | None
-) -> None:
-    """Completes the handshake of a non-blocking socket. The cryptography runs in `threads`. Raises
-    OSError.
-    """
-    fileno = connection.fileno()
+async def shake_hands(loop: asyncio.AbstractEventLoop, session: TlsSession, threads: Executor | None) -> None:
+    """Completes the handshake. The cryptography runs in `threads`. Raises OSError."""
     while True:
-        step = loop.run_in_executor(threads, connection.do_handshake)
+        step = loop.run_in_executor(threads, session.tls.do_handshake)
+        is_complete = True
         try:
             await asyncio.shield(step)
-            return
         except asyncio.CancelledError:
-            await asyncio.wait([step])  # the thread still uses the descriptor, which must not be closed yet
+            await asyncio.wait([step])  # the thread still uses the session
             raise
         except ssl.SSLWantReadError:
-            await _ready(loop, fileno, loop.add_reader, loop.remove_reader)
-        except ssl.SSLWantWriteError:
-            await _ready(loop, fileno, loop.add_writer, loop.remove_writer)
+            is_complete = False
+        except ssl.SSLError:
+            with suppress(OSError):
+                session.flush()  # the alert that tells the peer the reason
+            raise
+        await _flush(loop, session)
+        if is_complete:
+            return
+        while not session.receive():
+            if session.ended is not None:
+                raise session.ended
+            await _ready(loop, session.socket.fileno(), loop.add_reader, loop.remove_reader)
+
+
+async def _flush(loop: asyncio.AbstractEventLoop, session: TlsSession) -> None:
+    while True:
+        try:
+            session.flush()
+            return
+        except BlockingIOError:
+            await _ready(loop, session.socket.fileno(), loop.add_writer, loop.remove_writer)
 
 
 async def _ready(
@@ -288,10 +299,10 @@ async def _ready(
 class TlsTransport(asyncio.Transport):
     """Reads from an encrypted socket in place of asyncio's transport. The outbox writes to it."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, connection: ssl.SSLSocket, peername: Any) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, session: TlsSession, peername: Any) -> None:
         super().__init__()
         self._loop = loop
-        self._socket = connection
+        self._session = session
         self._peername = peername
         self._receiver: Receiver | None = None
         self._is_reading = False
@@ -305,20 +316,20 @@ class TlsTransport(asyncio.Transport):
             self.resume_reading()
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # Any: as in asyncio
-        known = {"peername": self._peername, "socket": self._socket, "ssl_object": self._socket}
+        known = {"peername": self._peername, "socket": self._session.socket, "tls_session": self._session}
         return known.get(name, default)
 
     def pause_reading(self) -> None:
         if self._is_reading:
             self._is_reading = False
-            self._loop.remove_reader(self._socket.fileno())
+            self._loop.remove_reader(self._session.socket.fileno())
 
     def resume_reading(self) -> None:
         if self._is_reading or self._is_closed:
             return
         self._is_reading = True
-        self._loop.add_reader(self._socket.fileno(), self._read)
-        if self._socket.pending():  # OpenSSL holds bytes that the socket does not report any more
+        self._loop.add_reader(self._session.socket.fileno(), self._read)
+        if self._session.has_received:  # the socket does not report these bytes any more
             self._loop.call_soon(self._read)
 
     def is_closing(self) -> bool:
@@ -331,47 +342,35 @@ class TlsTransport(asyncio.Transport):
         self._end(None)
 
     def _read(self) -> None:
-        receiver, read = self._receiver, self._socket.read
-        assert receiver is not None
+        session = self._session
         for _ in range(READS_PER_TURN):
             if not self._is_reading:
                 return
+            received = session.receive()
+            self._decrypt()
+            if session.ended is not None and self._is_reading:
+                self._end(session.ended)
+            if received < TLS_RECEIVE_BYTES:
+                return
+
+    def _decrypt(self) -> None:
+        """Hands on what has been received, until the receiver pauses."""
+        receiver, session = self._receiver, self._session
+        assert receiver is not None
+        while self._is_reading:
             buffer = receiver.get_buffer(-1)
-            filled, size = 0, len(buffer)
-            end: OSError | None = None
-            # One record of TLS has at most 16 KiB, and clients send records of 1 KiB. The receiver gets many
-            # of them at once, and `read` spares each a call of `recv_into`.
-            try:
-                while filled < size:
-                    received = cast(int, read(size - filled, buffer[filled:]))
-                    if not received:
-                        end = ConnectionResetError("the client closed the connection")
-                        break
-                    filled += received
-            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
-                pass
-            except OSError as error:
-                end = error
+            filled = session.read_into(buffer)
             if filled:
                 receiver.buffer_updated(filled)
-            if end is not None:
-                self._end(end)
+            if filled < len(buffer):
                 return
-            if filled < size:
-                return
-        if self._is_reading and self._socket.pending():
-            self._loop.call_soon(self._read)
 
     def _end(self, error: Exception | None) -> None:
         if self._is_closed:
             return
         self.pause_reading()
         self._is_closed = True
-        if error is None:
-            # Sends the alert that ends the session. The client's own alert is not awaited.
-            with suppress(OSError, ValueError):
-                self._socket.unwrap()
-        self._socket.close()
+        self._session.close(ends_cleanly=error is None)
         if self._receiver is not None:
             self._loop.call_soon(self._receiver.connection_lost, error)
 
@@ -460,33 +459,29 @@ class TlsAcceptor:
         """Completes the handshake and starts the connection. A client that fails is not worth more than one
         line of the log.
         """
-        encrypted: socket.socket = accepted
         try:
             accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            encrypted = self._certificates.context().wrap_socket(
-                accepted, server_side=True, do_handshake_on_connect=False
-            )
-            assert isinstance(encrypted, ssl.SSLSocket)
+            session = TlsSession(self._certificates.context(), accepted)
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                await shake_hands(self._loop, encrypted, self._handshakes)
+                await shake_hands(self._loop, session, self._handshakes)
         except (OSError, TimeoutError) as error:
             reason = getattr(error, "reason", None) or str(error) or "it took too long"
             CLIENT_LOG.info("a TLS handshake failed", peer=f"{peername[0]}:{peername[1]}", reason=reason)
-            encrypted.close()
+            accepted.close()
             return
         except BaseException:
-            encrypted.close()
+            accepted.close()
             raise
         connection = self._new_connection()
         if self._is_authenticating:
             try:
-                connection.principal = self._certificates.principal(encrypted)
+                connection.principal = self._certificates.principal(session.tls)
             except UnknownSubjectError as error:
                 CLIENT_LOG.info(
                     "a client's certificate is refused",
                     peer=f"{peername[0]}:{peername[1]}",
                     reason=str(error),
                 )
-                encrypted.close()
+                accepted.close()
                 return
-        TlsTransport(self._loop, encrypted, peername).begin(connection)
+        TlsTransport(self._loop, session, peername).begin(connection)

@@ -8,48 +8,24 @@ import asyncio
 import os
 import random
 import socket
-import tempfile
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from brokerlab.open_file import FILE_BYTES, OpenFile
 from tidelog.broker import socket_io
-from tidelog.broker.log.segment import FileRange, Segment
 from tidelog.broker.socket_io import SENDFILE_BYTES_PER_TURN, Chunk, Outbox
 
 MOST_READS = 1_000
 """The limit of pieces in which the reader reads everything. Byte by byte, an example would take a minute."""
-FILE_BYTES = random.Random(1).randbytes(4 * 1024 * 1024)
 
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [asyncio.new_event_loop, uvloop.new_event_loop]
-
-
-class OpenFile:
-    """A segment that counts the ranges that keep it open."""
-
-    path = "segment"
-
-    def __init__(self, contents: bytes = FILE_BYTES) -> None:
-        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - closed in `close`
-        self._file.write(contents)
-        self._file.flush()
-        self.fd = self._file.fileno()
-        self.references = 0
-
-    def range(self, position: int, length: int) -> FileRange:
-        return FileRange(cast(Segment, self), position, length, 0)
-
-    def release(self) -> None:
-        self.references -= 1
-
-    def close(self) -> None:
-        self._file.close()
 
 
 class Wire:

@@ -18,7 +18,14 @@ from typing import Any, Final, cast
 
 import structlog
 
-from tidelog.broker.socket_io import BufferPool, FrameReader, InvalidFrameSizeError, Outbox, TlsOutbox
+from tidelog.broker.socket_io import (
+    BufferPool,
+    FrameReader,
+    InvalidFrameSizeError,
+    Outbox,
+    TlsOutbox,
+    TlsSession,
+)
 from tidelog.broker.socket_protocol import SocketProtocol
 from tidelog.broker.tls import TlsTransport, shake_hands
 from tidelog.model.brokers import Endpoint
@@ -182,12 +189,12 @@ class LeaderConnection:
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        tls = transport.get_extra_info("ssl_object")
-        if tls is None:
+        session = transport.get_extra_info("tls_session")
+        if session is None:
             fileno = transport.get_extra_info("socket").fileno()
             self._outbox = Outbox(self._loop, fileno, self._on_drained, self._on_send_error)
         else:
-            self._outbox = TlsOutbox(self._loop, tls, self._on_drained, self._on_send_error)
+            self._outbox = TlsOutbox(self._loop, session, self._on_drained, self._on_send_error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lose("the leader closed the connection" if exc is None else f"the connection broke: {exc}")
@@ -288,13 +295,13 @@ async def _begin_tls(
     tls: ssl.SSLContext,
     endpoint: Endpoint,
 ) -> None:
-    encrypted = tls.wrap_socket(connected, server_hostname=endpoint.host, do_handshake_on_connect=False)
+    session = TlsSession(tls, connected, server_hostname=endpoint.host)
     try:
-        await shake_hands(loop, encrypted, None)
+        await shake_hands(loop, session, None)
     except BaseException:
-        encrypted.close()
+        connected.close()
         raise
-    TlsTransport(loop, encrypted, (endpoint.host, endpoint.port)).begin(connection)
+    TlsTransport(loop, session, (endpoint.host, endpoint.port)).begin(connection)
 
 
 async def _connect(

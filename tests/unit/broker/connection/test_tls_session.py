@@ -1,0 +1,191 @@
+"""Encrypted bytes arrive complete and in order, however much the sockets accept, read or hold at a time."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from brokerlab.certificates import new_authority, put_identity
+from brokerlab.open_file import FILE_BYTES, OpenFile
+from tidelog.broker.socket_io import TLS_PIECE_BYTES, Chunk, TlsOutbox, TlsSession
+from tidelog.broker.tls import TlsTransport, shake_hands
+
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+DATA = FILE_BYTES[: 1 << 20]
+MOST_BYTES = 3 * TLS_PIECE_BYTES
+
+
+class Contexts:
+    """The TLS contexts of a server and of a client that trusts it."""
+
+    def __init__(self, directory: Path) -> None:
+        authority = new_authority(directory, "ca")
+        put_identity(directory / "localhost", authority, name="localhost")
+        self.server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        files = (directory / "localhost" / name for name in ("tls.crt", "tls.key"))
+        self.server.load_cert_chain(*files)
+        self.client = ssl.create_default_context(cafile=str(authority.certificate))
+
+
+@pytest.fixture(scope="module")
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> Contexts:
+    return Contexts(tmp_path_factory.mktemp("tls"))
+
+
+class Collector:
+    """A receiver whose buffers have any size, and which pauses now and then."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.received = bytearray()
+        self.end: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
+        self._transport: Any = None  # Any: what the transport passes
+        self._buffer = memoryview(b"")
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.end.set_result(exc)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        self._buffer = memoryview(bytearray(self.random.choice((1, 100, 5_000, 70_000, 300_000))))
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        assert 0 < nbytes <= len(self._buffer)
+        self.received += self._buffer[:nbytes]
+        if self.random.random() < 0.2:
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_later(0.001, self._transport.resume_reading)
+
+
+class Wire:
+    """Two ends of a TLS connection with small buffers in the kernel."""
+
+    def __init__(self, contexts: Contexts, buffer_bytes: int) -> None:
+        with socket.socket() as listening:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer_bytes)
+            listening.bind(("127.0.0.1", 0))
+            listening.listen(1)
+            connecting = socket.socket()
+            connecting.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer_bytes)
+            connecting.connect(listening.getsockname())
+            accepted, _ = listening.accept()
+        for each in (connecting, accepted):
+            each.setblocking(False)
+        self.server = TlsSession(contexts.server, accepted)
+        self.client = TlsSession(contexts.client, connecting, server_hostname="localhost")
+
+    async def shake_hands(self) -> None:
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(10):
+            await asyncio.gather(shake_hands(loop, self.server, None), shake_hands(loop, self.client, None))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - what is awaited has no event
+            await asyncio.sleep(0.001)
+
+
+def run(test: Callable[[], Any], new_loop: Callable[[], asyncio.AbstractEventLoop]) -> None:
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(test())
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    sizes=st.lists(st.tuples(st.booleans(), st.integers(0, MOST_BYTES)), min_size=1, max_size=6),
+    buffer_bytes=st.sampled_from((4_096, 65_536, 1 << 20)),
+    seed=st.integers(0, 2**32),
+)
+def test_chunks_and_files_arrive_in_order(
+    contexts: Contexts,
+    new_loop: Callable[[], asyncio.AbstractEventLoop],
+    sizes: list[tuple[bool, int]],
+    buffer_bytes: int,
+    seed: int,
+) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        wire = Wire(contexts, buffer_bytes)
+        await wire.shake_hands()
+        drained = asyncio.Event()
+        errors: list[OSError] = []
+        outbox = TlsOutbox(loop, wire.server, drained.set, errors.append)
+        collector = Collector(seed)
+        transport = TlsTransport(loop, wire.client, ("127.0.0.1", 1))
+        transport.begin(collector)
+        file, expected = OpenFile(), bytearray()
+        for is_file, size in sizes:
+            position = len(expected) % 1_000
+            expected += DATA[position : position + size]
+            if is_file and size:
+                chunk: Chunk = file.range(position, size)
+            else:
+                chunk = DATA[position : position + size]
+            outbox.send([chunk])
+            assert outbox.waiting_bytes <= len(expected) + 64 * 1024  # records of TLS are a little larger
+        await until(lambda: len(collector.received) >= len(expected) and not outbox.waiting_bytes)
+        assert collector.received == expected
+        assert (outbox.waiting_bytes, file.references, errors) == (0, 0, [])
+        file.close()
+        outbox.close()
+        wire.server.close(ends_cleanly=True)
+        async with asyncio.timeout(10):
+            assert isinstance(await collector.end, ConnectionResetError)
+
+    run(scenario, new_loop)
+
+
+@pytest.mark.parametrize("new_loop", LOOPS)
+def test_what_a_peer_does_not_read_counts_as_waiting(
+    contexts: Contexts, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        wire = Wire(contexts, 4_096)
+        await wire.shake_hands()
+        drained: list[bool] = []
+        outbox = TlsOutbox(loop, wire.server, lambda: drained.append(True), lambda _: None)
+        outbox.send([DATA])
+        await asyncio.sleep(0.05)
+        assert 900_000 < outbox.waiting_bytes <= len(DATA) + 8_192
+        assert 0 < wire.server.unsent_bytes < 2 * TLS_PIECE_BYTES, "little is encrypted in advance"
+        assert not drained
+        outbox.close()
+        assert outbox.waiting_bytes == 0
+        wire.client.close(ends_cleanly=False)
+        wire.server.close(ends_cleanly=False)
+
+    run(scenario, new_loop)
+
+
+def test_damaged_bytes_end_the_connection(contexts: Contexts) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        wire = Wire(contexts, 65_536)
+        await wire.shake_hands()
+        collector = Collector(1)
+        TlsTransport(loop, wire.server, ("127.0.0.1", 1)).begin(collector)
+        wire.client.encrypt(b"whole")
+        wire.client.flush()
+        wire.client.socket.send(b"\x17\x03\x03\x00\x20" + bytes(32))  # a record that nobody encrypted
+        async with asyncio.timeout(10):
+            assert isinstance(await collector.end, ssl.SSLError)
+        assert collector.received == b"whole"
+        wire.client.close(ends_cleanly=False)
+
+    run(scenario, asyncio.new_event_loop)
