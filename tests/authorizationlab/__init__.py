@@ -243,7 +243,9 @@ def _txn_commit(setup: Setup) -> Any:
         GROUP,
         999_999,
         0,
-        topics=[txn_offset_commit.TxnOffsetCommitRequestTopic(n, part) for n in (TOPIC, OTHER_TOPIC)],
+        topics=[
+            txn_offset_commit.TxnOffsetCommitRequestTopic(n, partitions=part) for n in (TOPIC, OTHER_TOPIC)
+        ],
     )
 
 

@@ -291,7 +291,7 @@ class SimTransactionalProducer:
             group_id=self.group,
             producer_id=self._producer_id,
             producer_epoch=self._producer_epoch,
-            topics=[TxnOffsetCommitRequestTopic(TOPIC, [offset])],
+            topics=[TxnOffsetCommitRequestTopic(TOPIC, partitions=[offset])],
         )
         await self._until_done(self._group_coordinator, commit, self._versions.offsets)
         transaction.commits_offset = True

@@ -167,11 +167,13 @@ class OffsetsLab:
         topic: str = "a",
         partition: int = 0,
         member: tuple[str, int] = ("", -1),
+        version: int = 5,
     ) -> int:
         partitions = [TxnOffsetCommitRequestPartition(partition, offset, -1, None)]
-        topics = [TxnOffsetCommitRequestTopic(topic, partitions)]
+        topic_id = self.topic_ids.get(topic, UUID(int=99))
+        topics = [TxnOffsetCommitRequestTopic(topic, topic_id, partitions)]
         request = TxnOffsetCommitRequest("t", group, *producer, member[1], member[0], None, topics)
-        (answered,) = self.ask(ApiKey.TXN_OFFSET_COMMIT, 5, request).topics
+        (answered,) = self.ask(ApiKey.TXN_OFFSET_COMMIT, version, request).topics
         error: int = answered.partitions[0].error_code
         return error
 

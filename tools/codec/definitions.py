@@ -12,24 +12,28 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-KAFKA_VERSION = "4.3.1"
+KAFKA_VERSION = "4.4.0"
 JARS = {
-    "kafka-clients": "52501b7b47510c66f898871adaf6d2968ab7246561d44ced43643a8a587f0b36",
-    "kafka-group-coordinator": "4ab56d002e1624185c874199e9e0ffb243dbeb9f68b4d0cadf48ce2f617a1126",
-    "kafka-transaction-coordinator": "c64aaa2a88d8fd382c4800204872917686e542043c7916c9e8797d939d8eb313",
+    "kafka-clients": "1ab07317eb6633241392449d329dbdc5d9251e6ffc4926860f42dd966e88bdf9",
+    "kafka-group-coordinator": "3fc830ace54f6a13f9f536bc0564bf39a68797365a4c4b194bd7db4fb893b2bc",
+    "kafka-share-coordinator": "6969a7961ca98d37a039bbe0af0fe761d6b0dd07ca9666802f47821167afbb6e",
+    "kafka-transaction-coordinator": "1d5324d59776d6b7f324cfdc87647b1e88f9823332201c0324e7ae9f210d915d",
 }
 """The artifacts of org.apache.kafka that contain definitions, with the SHA-256 of their jars."""
 DEFINITIONS_FOLDER = "common/message/"
 FETCH_TIMEOUT_S = 300
 
 NOT_OURS = {
+    "AbortedTxn",
     "KRaftVersionRecord",
     "LeaderChangeMessage",
     "SnapshotFooterRecord",
     "SnapshotHeaderRecord",
     "VotersRecord",
 }
-"""Records of KRaft's own log, which tidelog does not have."""
+"""The entry of the transaction index, which is a file and no message, and the records of KRaft's own log,
+which tidelog does not have.
+"""
 
 
 class DefinitionsUnavailableError(Exception):

@@ -1,6 +1,6 @@
 """Kafka's error codes and the exception that carries one.
 
-Codes and names are those of Kafka's `org.apache.kafka.common.protocol.Errors` (4.3).
+Codes and names are those of Kafka's `org.apache.kafka.common.protocol.Errors` (4.4).
 """
 
 from __future__ import annotations
@@ -146,6 +146,9 @@ class ErrorCode(IntEnum):
     STREAMS_INVALID_TOPOLOGY_EPOCH = 131
     STREAMS_TOPOLOGY_FENCED = 132
     SHARE_SESSION_LIMIT_REACHED = 133
+    GROUP_DELETION_FAILED = 134
+    STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED = 135
+    CONTROLLER_ID_NOT_REGISTERED = 136
 
 
 RETRIABLE_ERRORS: frozenset[ErrorCode] = frozenset(

@@ -1,4 +1,4 @@
-"""The APIs of Kafka 4.3 that a broker serves, with their version ranges.
+"""The APIs of Kafka 4.4 that a broker serves, with their version ranges.
 
 The broker's handlers decide which of them tidelog serves. The ranges are those of Kafka's message definitions
 for the listeners of brokers, without the versions that Kafka calls unstable.

@@ -25,7 +25,7 @@ from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
 from tidelog.wire import codec, headers
-from tidelog.wire.api_keys import API_SPECS
+from tidelog.wire.api_keys import API_SPECS, ApiKey
 from tidelog.wire.schema import ZERO_UUID, Message, Struct
 from wirelab.catalogue import record_classes, versions_of
 from wirelab.strategies import messages_of
@@ -34,10 +34,30 @@ EXAMPLES = 6
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
 
+UNKNOWN_TO_KIO = {
+    ApiKey.API_VERSIONS: 5,
+    ApiKey.TXN_OFFSET_COMMIT: 6,
+    ApiKey.DELETE_GROUPS: 3,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: 1,
+    ApiKey.STREAMS_GROUP_DESCRIBE: 1,
+    ApiKey.STREAMS_GROUP_TOPOLOGY_DESCRIPTION_UPDATE: 0,
+    ApiKey.UNREGISTER_CONTROLLER: 0,
+}
+"""The versions that are new in Kafka 4.4, by their first number. kio 0.6.5 has those of Kafka 4.3. For these,
+`test_oracle_kafka.py` is the only oracle.
+"""
+
+
+def _versions(key: int) -> range:
+    """Returns the versions of an API that kio knows."""
+    spec = API_SPECS[key]
+    return range(spec.min_version, UNKNOWN_TO_KIO.get(ApiKey(key), spec.max_version + 1))
+
+
 API_VERSIONS = [
     pytest.param(key, version, kind, id=f"{spec.name}{kind.name.capitalize()}-{version}")
     for key, spec in API_SPECS.items()
-    for version in range(spec.min_version, spec.max_version + 1)
+    for version in _versions(key)
     for kind in (EntityType.request, EntityType.response)
 ]
 DATA_RECORDS = [m for m in record_classes() if not hasattr(m, "API_KEY")]
@@ -124,7 +144,7 @@ def test_data_record(message: type[Message], version: int) -> None:
 @pytest.mark.parametrize("kind", [EntityType.request, EntityType.response])
 def test_headers(kind: Any) -> None:
     for key, spec in API_SPECS.items():
-        for version in range(spec.min_version, spec.max_version + 1):
+        for version in _versions(key):
             theirs = load_payload_module(key, version, kind)
             header = getattr(theirs, spec.name + kind.name.capitalize()).__header_schema__
             if kind is EntityType.request:

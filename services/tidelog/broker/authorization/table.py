@@ -207,11 +207,14 @@ def _partitions(topic_class: Any, partition_class: Any) -> Any:
     return result
 
 
-def _denied_commit(topic: Any, code: ErrorCode) -> Any:
-    denied = offset_commit.OffsetCommitResponsePartition
-    return offset_commit.OffsetCommitResponseTopic(
-        topic.name, topic.topic_id, [denied(part.partition_index, code) for part in topic.partitions]
-    )
+def _commits(topic_class: Any, partition_class: Any) -> Any:
+    """Returns a function that makes the result of a denied topic that may have an id instead of a name."""
+
+    def result(topic: Any, code: ErrorCode) -> Any:
+        partitions = [partition_class(part.partition_index, code) for part in topic.partitions]
+        return topic_class(topic.name, topic.topic_id, partitions)
+
+    return result
 
 
 def _denied_epochs(topic: Any, code: ErrorCode) -> Any:
@@ -698,7 +701,17 @@ TABLE: Final[dict[int, tuple[Requirement, ...]]] = {
     ),
     ApiKey.OFFSET_COMMIT: (
         *_group(ApiKey.OFFSET_COMMIT),
-        Each(READ, TOPIC, "topics", Refuse("topics", _denied_commit)),
+        Each(
+            READ,
+            TOPIC,
+            "topics",
+            Refuse(
+                "topics",
+                _commits(
+                    offset_commit.OffsetCommitResponseTopic, offset_commit.OffsetCommitResponsePartition
+                ),
+            ),
+        ),
     ),
     ApiKey.OFFSET_FETCH: (By(_offset_fetch, ((DESCRIBE, GROUP), (DESCRIBE, TOPIC))),),
     ApiKey.FIND_COORDINATOR: (
@@ -745,7 +758,7 @@ TABLE: Final[dict[int, tuple[Requirement, ...]]] = {
             "topics",
             Refuse(
                 "topics",
-                _partitions(
+                _commits(
                     txn_offset_commit.TxnOffsetCommitResponseTopic,
                     txn_offset_commit.TxnOffsetCommitResponsePartition,
                 ),

@@ -108,6 +108,7 @@ def _txn_offset_commit(
         topics=[
             txn_offset_commit.TxnOffsetCommitResponseTopic(
                 topic.name,
+                topic.topic_id,
                 [
                     txn_offset_commit.TxnOffsetCommitResponsePartition(part.partition_index, error)
                     for part in topic.partitions

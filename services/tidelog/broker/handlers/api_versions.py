@@ -1,7 +1,8 @@
-"""ApiVersions v0 to v4: the table of the served APIs, and the features that an ordinary Kafka broker lists.
+"""ApiVersions v0 to v5: the table of the served APIs, and the features that an ordinary Kafka broker lists.
 
 A request in a version that is not served gets UNSUPPORTED_VERSION and the same table in v0 (KIP-511). The
-dispatcher uses `unsupported_version` for that.
+dispatcher uses `unsupported_version` for that. A client that says which cluster and node it wanted to reach,
+and has reached another one, gets REBOOTSTRAP_REQUIRED (KIP-1242).
 """
 
 from __future__ import annotations
@@ -20,11 +21,13 @@ from tidelog.wire.messages.api_versions import (
 )
 
 if TYPE_CHECKING:
+    from tidelog.broker.metadata_view import MetadataView
     from tidelog.broker.request import RequestContext
 
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9.\-]*[a-zA-Z0-9])?")
 _FIRST_VERSION_WITH_SOFTWARE = 3
 _FIRST_VERSION_WITH_ZERO_MIN_FEATURE = 4
+_ANY_NODE = -1
 
 
 class Feature(NamedTuple):
@@ -45,19 +48,44 @@ SUPPORTED_FEATURES: Final = (
 FINALIZED_FEATURES_EPOCH: Final = 0
 
 
-def api_versions(request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
-    if context.api_version >= _FIRST_VERSION_WITH_SOFTWARE and not (
+class ApiVersionsHandler:
+    """Answers ApiVersions."""
+
+    def __init__(self, metadata: MetadataView, node_id: int) -> None:
+        self._metadata = metadata
+        self._node_id = node_id
+
+    def handle(self, request: ApiVersionsRequest, context: RequestContext) -> ApiVersionsResponse:
+        if not _is_valid(request, context.api_version):
+            return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        if self._is_misrouted(request):
+            return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
+        return _answer(context.api_version)
+
+    def _is_misrouted(self, request: ApiVersionsRequest) -> bool:
+        return request.cluster_id is not None and (
+            request.cluster_id != self._metadata.cluster_id or request.node_id != self._node_id
+        )
+
+
+def _is_valid(request: ApiVersionsRequest, version: int) -> bool:
+    """Returns whether the client names its software, and both the cluster and the node or neither."""
+    if version >= _FIRST_VERSION_WITH_SOFTWARE and not (
         _SOFTWARE.fullmatch(request.client_software_name)
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
-        return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
+        return False
+    return (request.cluster_id is None) == (request.node_id == _ANY_NODE)
+
+
+def _answer(version: int) -> ApiVersionsResponse:
     response = ApiVersionsResponse(api_keys=served_versions())
     # Before v4, clients fail on a feature whose lowest version is 0 (KAFKA-17011), so Kafka leaves such
     # features out.
     response.supported_features = [
         SupportedFeatureKey(name=feature.name, min_version=feature.min_level, max_version=feature.max_level)
         for feature in SUPPORTED_FEATURES
-        if feature.min_level > 0 or context.api_version >= _FIRST_VERSION_WITH_ZERO_MIN_FEATURE
+        if feature.min_level > 0 or version >= _FIRST_VERSION_WITH_ZERO_MIN_FEATURE
     ]
     response.finalized_features_epoch = FINALIZED_FEATURES_EPOCH
     response.finalized_features = [

@@ -1,4 +1,4 @@
-"""TxnOffsetCommit v0 to v5: offsets that become valid when their transaction is committed. The group's
+"""TxnOffsetCommit v0 to v6: offsets that become valid when their transaction is committed. The group's
 coordinator answers.
 
 Before the first commit of a transaction, the broker asks the transaction's coordinator whether the group's

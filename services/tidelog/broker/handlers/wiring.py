@@ -157,6 +157,12 @@ def _keeping_body(api_key: int, handle: Handler) -> Handling:
 # -- the APIs that this broker answers itself, with the objects that their handlers need
 
 
+def _api_versions(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.api_versions import ApiVersionsHandler
+
+    return Handling(ApiVersionsHandler(parts.metadata, parts.current_settings.broker.node_id).handle)
+
+
 def _produce(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers import produce
 
@@ -390,10 +396,10 @@ _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
     ApiKey.EXPIRE_DELEGATION_TOKEN: partial(_delegation_tokens, "expire"),
     ApiKey.DESCRIBE_DELEGATION_TOKEN: partial(_delegation_tokens, "describe"),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_user_scram_credentials,
+    ApiKey.API_VERSIONS: _api_versions,
 }
 
 _WITHOUT_OBJECTS: Final[dict[int, str]] = {
-    ApiKey.API_VERSIONS: "api_versions",
     ApiKey.SASL_HANDSHAKE: "sasl",
     ApiKey.SASL_AUTHENTICATE: "sasl",
 }

@@ -72,7 +72,7 @@ class GroupAdmin:
             error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_delete()
             if group is not None and error is ErrorCode.NONE:
                 self._groups.delete(group, decision)
-            results.append(DeletableGroupResult(group_id=group_id, error_code=error))
+            results.append(DeletableGroupResult(group_id, error, _why_not_deleted(group_id, error)))
         decision.replies.append(Reply(request.reply_to, DeleteGroupsResponse(results=results)))
         return decision
 
@@ -85,3 +85,16 @@ class GroupAdmin:
             if not group.has_members() and not offsets.has_offsets(group.group_id):
                 self._groups.delete(group, decision)
         return decision
+
+
+def _why_not_deleted(group_id: str, error: ErrorCode) -> str | None:
+    """Returns the sentence about a group that was not deleted, from v3 on, or None if it was."""
+    match error:
+        case ErrorCode.NONE:
+            return None
+        case ErrorCode.GROUP_ID_NOT_FOUND:
+            return f"Group {group_id} not found."
+        case ErrorCode.NON_EMPTY_GROUP:
+            return f"Group {group_id} has members; stop them first."
+        case _:
+            return f"Group {group_id} cannot be deleted: {error.name}."

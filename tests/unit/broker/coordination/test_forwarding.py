@@ -90,7 +90,7 @@ REQUESTS: dict[ApiKey, Callable[[int], Any]] = {
     ApiKey.TXN_OFFSET_COMMIT: lambda _: TxnOffsetCommitRequest(
         "x" * 200,
         GROUP,
-        topics=[TxnOffsetCommitRequestTopic("t", [TxnOffsetCommitRequestPartition(3, 7)])],
+        topics=[TxnOffsetCommitRequestTopic("t", partitions=[TxnOffsetCommitRequestPartition(3, 7)])],
     ),
     ApiKey.OFFSET_FETCH: lambda version: (
         OffsetFetchRequest(GROUP, [OffsetFetchRequestTopic("t", [1, 2])])

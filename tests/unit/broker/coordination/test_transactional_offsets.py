@@ -4,6 +4,8 @@ group's.
 
 from __future__ import annotations
 
+from uuid import UUID
+
 import pytest
 
 from brokerlab.asking import Asked
@@ -28,16 +30,18 @@ from tidelog.wire.messages.txn_offset_commit import (
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
 )
+from tidelog.wire.schema import ZERO_UUID
 
+TOPIC_ID = UUID(int=7)
 OFFSETS = ShardKind.GROUP.topic
 REQUEST = TxnOffsetCommitRequest(
     "copier",
     "group",
     7,
     3,
-    topics=[TxnOffsetCommitRequestTopic("t", [TxnOffsetCommitRequestPartition(3, 7)])],
+    topics=[TxnOffsetCommitRequestTopic("t", TOPIC_ID, [TxnOffsetCommitRequestPartition(3, 7)])],
 )
-WITH_IT = pytest.mark.parametrize("version", range(6))
+WITH_IT = pytest.mark.parametrize("version", range(7))
 
 
 def verdict(error: ErrorCode) -> AddPartitionsToTxnResponse:
@@ -49,9 +53,10 @@ def verdict(error: ErrorCode) -> AddPartitionsToTxnResponse:
     )
 
 
-def answer(error: ErrorCode = ErrorCode.NONE) -> TxnOffsetCommitResponse:
+def answer(error: ErrorCode = ErrorCode.NONE, version: int = 5) -> TxnOffsetCommitResponse:
+    named = ("", TOPIC_ID) if version >= 6 else ("t", ZERO_UUID)
     return TxnOffsetCommitResponse(
-        topics=[TxnOffsetCommitResponseTopic("t", [TxnOffsetCommitResponsePartition(3, error)])]
+        topics=[TxnOffsetCommitResponseTopic(*named, [TxnOffsetCommitResponsePartition(3, error)])]
     )
 
 
@@ -89,8 +94,8 @@ def test_the_group_receives_offsets_after_the_transaction_has_its_partition(
     )
     assert forwarded.body == asked.request_body
     assert asked.answer is None
-    coordinator.answer(forwarded, answer())
-    assert asked.answer == answer()
+    coordinator.answer(forwarded, answer(version=version))
+    assert asked.answer == answer(version=version)
 
 
 @pytest.mark.parametrize(

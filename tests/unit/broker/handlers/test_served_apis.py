@@ -37,6 +37,7 @@ def test_all_apis_of_groups_and_transactions_except_share_and_streams_groups() -
         "ShareGroupDescribe",
         "StreamsGroupHeartbeat",
         "StreamsGroupDescribe",
+        "StreamsGroupTopologyDescriptionUpdate",
     }
 
 

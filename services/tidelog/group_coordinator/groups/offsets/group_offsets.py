@@ -34,6 +34,7 @@ from tidelog.model.instants import WallMs
 from tidelog.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
     OffsetCommitResponse,
     OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
@@ -48,6 +49,7 @@ from tidelog.wire.messages.offset_fetch import OffsetFetchRequest
 from tidelog.wire.messages.txn_offset_commit import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
     TxnOffsetCommitResponsePartition,
     TxnOffsetCommitResponseTopic,
@@ -66,6 +68,8 @@ MAX_TIME_MS: Final = (1 << 63) - 1
 """The largest time that a record of an offset can contain. A client may ask for a retention beyond it."""
 _FIRST_VERSION_BY_TOPIC_ID: Final = 10
 _FIRST_VERSION_OF_MEMBER_EPOCHS: Final = 9
+_FIRST_TRANSACTIONAL_VERSION_BY_TOPIC_ID: Final = 6
+"""The first TxnOffsetCommit that names topics by id and states the errors of member epochs (KIP-1319)."""
 _BUMPING_VERSION: Final = 2
 """The `transaction.version` from which each end of a transaction raises the epoch (KIP-890)."""
 
@@ -91,14 +95,7 @@ class GroupOffsets:
             is_transactional=False,
         )
         error = _check_commit(self._groups, message.group_id, committer, decision, now_ms)
-        if request.api_version >= _FIRST_VERSION_BY_TOPIC_ID:
-            names = self._groups.image.topic_names
-            topics = [
-                _Topic(names.get(topic.topic_id), topic.topic_id, topic.partitions)
-                for topic in message.topics
-            ]
-        else:
-            topics = [_Topic(topic.name, ZERO_UUID, topic.partitions) for topic in message.topics]
+        topics = self._topics(message.topics, by_id=request.api_version >= _FIRST_VERSION_BY_TOPIC_ID)
         retention_ms = message.retention_time_ms
         expire_ms = WallMs(min(now_ms + retention_ms, MAX_TIME_MS)) if retention_ms >= 0 else NO_EXPIRY
         found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, expire_ms)
@@ -130,7 +127,7 @@ class GroupOffsets:
         committer = OffsetCommitter(
             message.member_id,
             message.group_instance_id,
-            message.generation_id,
+            message.generation_id_or_member_epoch,
             request.api_key,
             request.api_version,
             is_transactional=True,
@@ -140,7 +137,8 @@ class GroupOffsets:
             error = ErrorCode.INVALID_PRODUCER_EPOCH
         else:
             error = _check_commit(self._groups, message.group_id, committer, decision, now_ms)
-        topics = [_Topic(topic.name, ZERO_UUID, topic.partitions) for topic in message.topics]
+        by_id = request.api_version >= _FIRST_TRANSACTIONAL_VERSION_BY_TOPIC_ID
+        topics = self._topics(message.topics, by_id=by_id)
         found = _decide_commit(self._groups, message.group_id, committer, topics, error, now_ms, NO_EXPIRY)
         if found.commits:
             decision.transaction = producer
@@ -151,13 +149,26 @@ class GroupOffsets:
             topics=[
                 TxnOffsetCommitResponseTopic(
                     topic.name or "",
-                    [TxnOffsetCommitResponsePartition(index, error) for index, error in errors],
+                    topic.topic_id,
+                    [
+                        TxnOffsetCommitResponsePartition(index, error if by_id else _error_before_v6(error))
+                        for index, error in errors
+                    ],
                 )
                 for topic, errors in found.results
             ]
         )
         decision.replies.append(Reply(request.reply_to, response))
         return decision
+
+    def _topics(
+        self, topics: Sequence[OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic], *, by_id: bool
+    ) -> list[_Topic]:
+        """Returns the topics of a request, which names each by its id or by its name."""
+        if not by_id:
+            return [_Topic(topic.name, ZERO_UUID, topic.partitions) for topic in topics]
+        names = self._groups.image.topic_names
+        return [_Topic(names.get(topic.topic_id), topic.topic_id, topic.partitions) for topic in topics]
 
     # -- the other requests
 
@@ -313,6 +324,11 @@ class _Topic(NamedTuple):
     partitions: Sequence[OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition]
 
 
+def _error_before_v6(error: ErrorCode) -> ErrorCode:
+    """Returns the error that a client of an older TxnOffsetCommit knows for a stale member epoch."""
+    return ErrorCode.ILLEGAL_GENERATION if error is ErrorCode.STALE_MEMBER_EPOCH else error
+
+
 class _CommitResult(NamedTuple):
     """The offsets to commit, and the error of each requested partition."""
 
@@ -329,7 +345,12 @@ def _check_commit(
         if committer.generation_or_epoch < 0:
             groups.new_simple_group(group_id, now_ms)
             return ErrorCode.NONE
-        if committer.is_transactional or committer.api_version < _FIRST_VERSION_OF_MEMBER_EPOCHS:
+        first = (
+            _FIRST_TRANSACTIONAL_VERSION_BY_TOPIC_ID
+            if committer.is_transactional
+            else _FIRST_VERSION_OF_MEMBER_EPOCHS
+        )
+        if committer.api_version < first:
             return ErrorCode.ILLEGAL_GENERATION
         return ErrorCode.GROUP_ID_NOT_FOUND
     return group.check_commit(committer, decision)

@@ -213,3 +213,12 @@ class TestDeletion:
         assert lab.ask(ApiKey.LIST_GROUPS, 5, ListGroupsRequest()).groups == []
         lab.load()
         assert lab.core.groups.by_id == {}
+
+
+def test_transactional_commits_by_topic_id_state_their_own_errors() -> None:
+    lab = OffsetsLab()
+    assert lab.commit_in_transaction(1, topic="a", version=6) == ErrorCode.NONE
+    assert lab.commit_in_transaction(1, topic="unknown", version=6) == ErrorCode.UNKNOWN_TOPIC_ID
+    absent = {"group": "absent", "member": ("m", 1)}
+    assert lab.commit_in_transaction(1, **absent, version=5) == ErrorCode.ILLEGAL_GENERATION  # type: ignore[arg-type]
+    assert lab.commit_in_transaction(1, **absent, version=6) == ErrorCode.GROUP_ID_NOT_FOUND  # type: ignore[arg-type]
