@@ -17,6 +17,7 @@ from tidelog.broker.authorized_operations import SUPPORTED_OPERATIONS, operation
 from tidelog.broker.request import RequestContext
 from tidelog.model.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import ZERO_TOPIC_ID
 from tidelog.wire.schema import Message
 
 DENIAL: Final = {
@@ -60,9 +61,12 @@ class Judgement:
         return self.may(operation, ResourceType.TOPIC, name)
 
     def topic_name(self, item: Any) -> str | None:
-        """Returns the topic that an item names or whose id it has, None if no topic has the id."""
-        topic_id = getattr(item, "topic_id", None)
-        return item.name or (None if topic_id is None else self.metadata.topic_names.get(topic_id))
+        """Returns the topic whose id an item has, or that it names. Returns None if no topic has the id.
+
+        The id decides if it is set, because the handlers act on it.
+        """
+        topic_id = getattr(item, "topic_id", ZERO_TOPIC_ID)
+        return (item.name or None) if topic_id == ZERO_TOPIC_ID else self.metadata.topic_names.get(topic_id)
 
     def operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
         """Returns the bit set of the operations that the client may do (KIP-430)."""

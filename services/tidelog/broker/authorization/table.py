@@ -305,8 +305,8 @@ def _wanted_metadata(judgement: Judgement, wanted: list[Any]) -> None:
     results = [
         metadata.MetadataResponseTopic(
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
-            topic.name or None,
-            topic.topic_id if not topic.name else ZERO_TOPIC_ID,
+            (topic.name or None) if topic.topic_id == ZERO_TOPIC_ID else None,
+            topic.topic_id,
         )
         for topic in denied
     ]

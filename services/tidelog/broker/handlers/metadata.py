@@ -124,7 +124,9 @@ class MetadataHandler:
         missing: dict[str, None] = {}
         for topic in _wanted(request, context.api_version) or ():
             name = topic.name
-            if name is None or name in self._metadata.topics or topic_name_problem(name) is not None:
+            if topic.topic_id != ZERO_TOPIC_ID or name is None or name in self._metadata.topics:
+                continue
+            if topic_name_problem(name) is not None:
                 continue
             if context.charge is not None and not context.charge.may_mutate(
                 self._settings.broker.num_partitions
@@ -204,16 +206,12 @@ class MetadataHandler:
     def _wanted_topic(
         self, wanted: MetadataRequestTopic, with_operations: bool
     ) -> Generator[None, None, MetadataResponseTopic]:
-        name = wanted.name
+        # A client that asks by topic id leaves the name at its default, which is "" and not null.
+        is_by_id = wanted.topic_id != ZERO_TOPIC_ID
+        name = self._metadata.topic_names.get(wanted.topic_id) if is_by_id else wanted.name
         if name is None:
-            name = self._metadata.topic_names.get(wanted.topic_id)
-            if name is None:
-                code = (
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-                    if wanted.topic_id == ZERO_TOPIC_ID
-                    else ErrorCode.UNKNOWN_TOPIC_ID
-                )
-                return MetadataResponseTopic(error_code=code, name=None, topic_id=wanted.topic_id)
+            code = ErrorCode.UNKNOWN_TOPIC_ID if is_by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            return MetadataResponseTopic(error_code=code, name=None, topic_id=wanted.topic_id)
         state = self._metadata.topics.get(name)
         if state is not None:
             return (yield from self._topic(state, with_operations))

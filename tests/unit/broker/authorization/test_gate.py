@@ -114,11 +114,12 @@ def test_metadata_hides_topics(lab: InMemoryBroker) -> None:
     )
     assert topics_of(lab.call(named, 12, principal=ALICE)) == {"open": 0, "closed": DENIED, "none": DENIED}
     ids = {topic.name: topic.topic_id for topic in lab.call(everything, 12, principal=ROOT).topics}
-    by_id = metadata.MetadataRequest(
-        topics=[metadata.MetadataRequestTopic(topic_id=ids["closed"], name=None)]
-    )
-    (topic,) = lab.call(by_id, 12, principal=ALICE).topics
-    assert (topic.error_code, topic.name, topic.topic_id) == (DENIED, None, ids["closed"])
+    for name in (None, "", "open"):  # the id decides, so the name must not open the topic
+        by_id = metadata.MetadataRequest(
+            topics=[metadata.MetadataRequestTopic(topic_id=ids["closed"], name=name)]
+        )
+        (topic,) = lab.call(by_id, 12, principal=ALICE).topics
+        assert (topic.error_code, topic.name, topic.topic_id) == (DENIED, None, ids["closed"])
 
 
 def test_describe_topic_partitions_hides_topics(lab: InMemoryBroker) -> None:

@@ -91,6 +91,20 @@ def test_by_topic_id(lab: InMemoryBroker) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", [None, "", "other"])
+def test_a_topic_id_decides_whatever_the_name_is(lab: InMemoryBroker, name: str | None) -> None:
+    """Kafka's Java client leaves the name at its default, "", when it asks by id."""
+    lab.add_topic("a")
+    lab.add_topic("other")
+    known, unknown = lab.broker.metadata.topics["a"].topic_id, uuid.UUID(int=5)
+    topics = [MetadataRequestTopic(known, name), MetadataRequestTopic(unknown, name)]
+    answer = lab.call(MetadataRequest(topics=topics), VERSION)
+    assert [(topic.name, topic.topic_id, topic.error_code) for topic in answer.topics] == [
+        ("a", known, ErrorCode.NONE),
+        (None, unknown, ErrorCode.UNKNOWN_TOPIC_ID),
+    ]
+
+
 def test_a_topic_is_created_if_that_is_allowed(lab: InMemoryBroker) -> None:
     def create(request: Any) -> CreateTopicsResponse:
         (topic,) = request.topics
