@@ -112,6 +112,7 @@ def open_log(
     log_start_offset: int = 0,
     high_watermark: int = 0,
     clean: bool = False,
+    is_suspect: bool = False,
     open_segments: OpenSegments | None = None,
 ) -> OwnedLog:
     return OwnedLog(
@@ -123,6 +124,7 @@ def open_log(
             log_start_offset=log_start_offset,
             high_watermark=high_watermark,
             clean_shutdown=clean,
+            is_suspect=is_suspect,
             open_segments=open_segments,
         )
     )

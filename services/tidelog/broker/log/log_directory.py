@@ -43,6 +43,7 @@ from tidelog.broker.log.partition_log import NEVER_CLEANED, OpenedLog, Partition
 from tidelog.broker.log.previous_life import (
     UNKNOWN_EPOCH,
     Life,
+    has_listed_segments,
     is_log_suspect,
     life_of,
     read_boot_id,
@@ -51,6 +52,7 @@ from tidelog.broker.log.previous_life import (
     write_clean_shutdown_marker,
 )
 from tidelog.broker.log.segment import OpenSegments
+from tidelog.broker.log.segments_checkpoint import SEGMENTS_CHECKPOINT_FILE
 from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 
@@ -126,12 +128,25 @@ class LogDirectory:
                     raise CorruptFileError(
                         f"{directory} has {name}={found} in its meta.properties, expected {expected}"
                     )
-            log_directory = cls(directory, lock, meta, take_clean_shutdown_marker(directory))
+            clean_epoch = take_clean_shutdown_marker(directory)
+            log_directory = cls(directory, lock, meta, clean_epoch)
+            if not has_listed_segments(meta, clean_epoch):
+                log_directory._forget_listed_segments()
             log_directory._find_deleted()
         except BaseException:
             lock.release()
             raise
         return log_directory
+
+    def _forget_listed_segments(self) -> None:
+        """Removes the lists of segments, because another program may have added and removed segments since.
+
+        They are written when the partitions are opened. The lists that exist from now on are this run's.
+        """
+        for entry in self.path.iterdir():
+            if entry.is_dir():
+                (entry / SEGMENTS_CHECKPOINT_FILE).unlink(missing_ok=True)
+        self.remember(life_of(self.meta))
 
     def _find_deleted(self) -> None:
         """Schedules the removal of deleted partitions whose files the last run did not remove."""
@@ -202,6 +217,7 @@ class LogDirectory:
             log_start_offset=self._log_start_offsets.get(topic_partition, 0),
             high_watermark=self._high_watermark_at_stop(topic_partition),
             clean_shutdown=is_new or self.was_clean or topic_partition not in self._unopened,
+            is_suspect=self.is_suspect,
             open_segments=self.open_segments,
         )
         storage = opened.storage

@@ -15,6 +15,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import takewhile
 from operator import attrgetter
 from time import monotonic
 from typing import Final, NamedTuple
@@ -33,6 +34,7 @@ from tidelog.broker.log.partition_directory import (
 )
 from tidelog.broker.log.segment import OpenSegments, Segment
 from tidelog.broker.log.segmented_log import SegmentedLog
+from tidelog.broker.log.segments_checkpoint import SEGMENTS_CHECKPOINT_FILE, SegmentsCheckpoint
 from tidelog.broker.partition.events import LogRestarted, Truncated
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
@@ -101,32 +103,38 @@ class PartitionLog:
         log_start_offset: int = 0,
         high_watermark: int = 0,
         clean_shutdown: bool = False,
+        is_suspect: bool = False,
         open_segments: OpenSegments | None = None,
     ) -> OpenedLog:
         """Opens the log in `directory`, which is created if necessary, and recovers it.
 
         After anything but a clean shutdown, recovery checks all batches from the recovery point, and cuts
-        the log at the first one that is not sound. Raises LogStorageError.
+        the log at the first one that is not sound. `is_suspect` says that the machine may have crashed and
+        lost what was not flushed. Raises LogStorageError.
         """
         place = PartitionDirectory(os.fspath(directory))
         try:
             os.makedirs(place.path, exist_ok=True)
             leader_epochs = recovery.read_leader_epochs(place)
             epochs_before = leader_epochs.encode()
+            checkpoint = SegmentsCheckpoint.read(place)
             loaded = recovery.load_segments(
                 place,
                 config,
                 leader_epochs,
+                checkpoint,
                 recovery_point=max(0, recovery_point),
                 log_start_offset=log_start_offset,
                 high_watermark=high_watermark,
                 clean_shutdown=clean_shutdown,
+                is_suspect=is_suspect,
                 now_ms=now_ms,
             )
             log = SegmentedLog(
                 place,
                 config,
                 loaded.segments,
+                checkpoint,
                 open_segments=loaded.segments[0].open_segments,
                 log_start_offset=max(log_start_offset, loaded.segments[0].base_offset),
             )
@@ -209,20 +217,24 @@ class PartitionLog:
 
         Only one thread at a time may call it.
         """
-        removed = 0
         log = self.log
+        due_before_ms = now_ms - log.config.file_delete_delay_ms
+        # The event loop can add others meanwhile, which are still in the list of segments.
+        due = [
+            segment for _, segment in takewhile(lambda entry: entry[0] <= due_before_ms, list(self._deleted))
+        ]
         try:
-            while self._deleted and now_ms - self._deleted[0][0] >= log.config.file_delete_delay_ms:
-                self._deleted[0][1].remove_files()
+            log.checkpoint.remove(segment.base_offset for segment in due if not segment.is_renamed)
+            for segment in due:
+                segment.remove_files()
                 del self._deleted[0]
-                removed += 1
-            if removed:
+            if due:
                 recovery.remove_snapshots_below(log.directory, log.segments[0].base_offset)
         except OSError as error:
             raise LogStorageError(
                 f"{log.directory.path}: deleted segments cannot be removed: {error}"
             ) from error
-        return removed
+        return len(due)
 
     # -- rolling
 
@@ -300,6 +312,7 @@ class PartitionLog:
         self._delete(log.segments, now_ms)
         segment = Segment(log.directory, offset, log.open_segments, created_ms=now_ms)
         segment.create_files()
+        log.checkpoint.add((offset,))
         log.set_segments((segment,))
 
     @contextmanager
@@ -317,6 +330,8 @@ class PartitionLog:
 
     def _delete(self, segments: Sequence[Segment], now_ms: WallMs) -> None:
         """Schedules the removal of segments and renames their files, whose names may be needed at once."""
+        removed = [*(segment for _, segment in self._deleted if not segment.is_renamed), *segments]
+        self.log.checkpoint.remove(segment.base_offset for segment in removed)
         for _, segment in self._deleted:
             segment.rename_deleted()
         for segment in segments:
@@ -376,7 +391,7 @@ class PartitionLog:
 
     def _sync_small_files(self) -> None:
         directory = self.log.directory
-        for name in (LEADER_EPOCHS_FILE, PARTITION_METADATA_FILE):
+        for name in (LEADER_EPOCHS_FILE, PARTITION_METADATA_FILE, SEGMENTS_CHECKPOINT_FILE):
             with suppress(FileNotFoundError):
                 sync_file(directory.named(name))
         directory.sync()

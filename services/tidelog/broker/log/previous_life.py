@@ -22,11 +22,13 @@ _MARKER_VERSION: Final = 0
 _LEASE: Final = "tidelog.lease.id"
 _BROKER_EPOCH: Final = "tidelog.broker.epoch"
 _BOOT_ID: Final = "tidelog.boot.id"
+_SEGMENTS_CHECKPOINT_EPOCH: Final = "tidelog.segments.checkpoint.epoch"
 # topic:partition, separated by commas; topic names contain neither character
 _LOST_TAILS: Final = "tidelog.lost.tails"
 NO_LEASE: Final = 0
 UNKNOWN_EPOCH: Final = -1
 UNKNOWN_BOOT: Final = ""
+_NEVER: Final = -2
 
 
 class Life(NamedTuple):
@@ -57,6 +59,7 @@ def life_of(meta: MetaProperties) -> Life:
 def with_life(meta: MetaProperties, life: Life) -> MetaProperties:
     others = dict(meta.others)
     others |= {_LEASE: str(life.lease), _BROKER_EPOCH: str(life.broker_epoch), _BOOT_ID: life.boot_id}
+    others[_SEGMENTS_CHECKPOINT_EPOCH] = str(life.broker_epoch)
     others.pop(_LOST_TAILS, None)
     if life.lost_tails:
         others[_LOST_TAILS] = ",".join(f"{topic}:{partition}" for topic, partition in life.lost_tails)
@@ -73,6 +76,18 @@ def is_log_suspect(previous: Life, marker_epoch: int | None, boot_id: str) -> bo
     if marker_epoch is not None and marker_epoch == previous.broker_epoch != UNKNOWN_EPOCH:
         return False
     return not boot_id or boot_id != previous.boot_id
+
+
+def has_listed_segments(meta: MetaProperties, marker_epoch: int | None) -> bool:
+    """Returns whether the last run kept the lists of segments (`segments-checkpoint`).
+
+    Apache Kafka and tidelog before these lists keep the property that `with_life` writes, but they stop or
+    register with another broker epoch. A run of Kafka that did not stop cleanly cannot be recognized.
+    """
+    epoch = life_of(meta).broker_epoch
+    if _number(meta.others.get(_SEGMENTS_CHECKPOINT_EPOCH), _NEVER) != epoch:
+        return False
+    return marker_epoch is None or marker_epoch == epoch
 
 
 def read_boot_id() -> str:

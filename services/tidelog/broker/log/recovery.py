@@ -29,6 +29,7 @@ from tidelog.broker.log.partition_directory import (
 )
 from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET, OpenSegments, Segment, batch_with
 from tidelog.broker.log.segment_indexes import AbortedTransaction, aborted_transaction
+from tidelog.broker.log.segments_checkpoint import SegmentsCheckpoint, describe_missing
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError
 from tidelog.broker.partition.producer_state import ProducerState
@@ -75,11 +76,13 @@ def load_segments(
     directory: PartitionDirectory,
     config: LogConfig,
     leader_epochs: LeaderEpochs,
+    checkpoint: SegmentsCheckpoint,
     *,
     recovery_point: int,
     log_start_offset: int,
     high_watermark: int,
     clean_shutdown: bool,
+    is_suspect: bool,
     now_ms: WallMs,
 ) -> LoadedSegments:
     """Returns the segments in `directory`, at least one, and checks them as far as necessary.
@@ -87,13 +90,16 @@ def load_segments(
     After a clean shutdown, it reads only the end of the active segment. Otherwise it reads each segment that
     reaches beyond `recovery_point` completely, checks its CRCs and rebuilds its indexes. It does the same
     for a segment whose indexes are missing or invalid. The log ends before the first batch that is not
-    sound: everything behind it is removed. Raises OSError, and LostRecordsError if files are missing.
+    sound: everything behind it is removed. If the log `is_suspect`, a crash of the machine may have lost what
+    is above the recovery point. Raises OSError, and LostRecordsError if files are missing.
     """
     open_segments = OpenSegments()
     if any(name.endswith(SWAP_SUFFIX) for name in os.listdir(directory.path)):
-        complete_interrupted_swaps(directory)
+        complete_interrupted_swaps(directory, checkpoint)
     _remove_leftovers(directory)
-    bases = directory.offsets_of(LOG_SUFFIX)
+    bases, cut_at_hole = _without_hole(
+        directory, checkpoint, open_segments, recovery_point if is_suspect else None
+    )
     segments: list[Segment] = []
     cut: Cut | None = None
     unindexed: set[int] = set()
@@ -102,6 +108,7 @@ def load_segments(
         is_last = number + 1 == len(bases)
         segment.next_offset = base_offset if is_last else bases[number + 1]
         if cut is not None:
+            checkpoint.remove(bases[number:])
             segment.remove_files()
             cut = cut._replace(is_damage=True)  # more followed, so it was not the end of the log
             continue
@@ -120,6 +127,7 @@ def load_segments(
     _require_end(log_end_offset, log_start_offset, high_watermark, clean_shutdown=clean_shutdown)
     if log_end_offset < log_start_offset:
         # The whole log is below its start: a crash lost its end after DeleteRecords.
+        checkpoint.remove(bases)
         for segment in segments:
             segment.remove_files()
         segments = []
@@ -128,7 +136,34 @@ def load_segments(
         segments = [Segment(directory, log_start_offset, open_segments, created_ms=now_ms)]
         segments[0].create_files()
         segments[0].close_files()
-    return LoadedSegments(segments, cut, frozenset(unindexed))
+    checkpoint.set_to(segment.base_offset for segment in segments)
+    return LoadedSegments(segments, cut_at_hole or cut, frozenset(unindexed))
+
+
+def _without_hole(
+    directory: PartitionDirectory,
+    checkpoint: SegmentsCheckpoint,
+    open_segments: OpenSegments,
+    unsafe_from: int | None,
+) -> tuple[list[int], Cut | None]:
+    """Returns the base offsets of the segments, up to the first one that a crash of the machine has lost.
+
+    That crash can have lost segments at or above `unsafe_from`, None if there was none. The segments after
+    such a hole are removed. Raises LostRecordsError if another segment is missing.
+    """
+    bases = directory.offsets_of(LOG_SUFFIX)
+    missing = checkpoint.missing(bases)
+    if not missing:
+        return bases, None
+    hole = missing[0]
+    if unsafe_from is None or hole < unsafe_from:
+        raise LostRecordsError(describe_missing(missing, bases, directory))
+    stranded = [base for base in bases if base > hole]
+    checkpoint.remove([*missing, *stranded])
+    for base in stranded:
+        _existing_segment(directory, base, open_segments).remove_files()
+    cut = Cut(f"{directory.file(hole, LOG_SUFFIX)}: the file is missing", is_damage=True)
+    return [base for base in bases if base < hole], cut if stranded else None
 
 
 def _require_end(

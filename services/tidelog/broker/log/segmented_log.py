@@ -31,6 +31,7 @@ from tidelog.broker.log.segment import (
     end_before_offset,
 )
 from tidelog.broker.log.segment_indexes import AbortedTransaction, TimeIndex, aborted_transaction
+from tidelog.broker.log.segments_checkpoint import SegmentsCheckpoint
 from tidelog.broker.log.time_lookup import TimestampedOffset
 from tidelog.broker.partition.producer_state import CompletedTransaction
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -65,6 +66,7 @@ class SegmentedLog:
         "_places",
         "_roll_after_ms",
         "_segments",
+        "checkpoint",
         "directory",
         "log_end_offset",
         "log_start_offset",
@@ -77,11 +79,13 @@ class SegmentedLog:
         directory: PartitionDirectory,
         config: LogConfig,
         segments: Sequence[Segment],
+        checkpoint: SegmentsCheckpoint,
         *,
         open_segments: OpenSegments,
         log_start_offset: int,
     ) -> None:
         self.directory = directory
+        self.checkpoint = checkpoint
         self.open_segments = open_segments
         self.log_start_offset = log_start_offset
         self._places: dict[int, BatchPlace] = {}  # next fetch offset -> where it begins
@@ -298,6 +302,9 @@ class SegmentedLog:
         try:
             self.finish()
             segment.create_files()
+            self.checkpoint.add(
+                (base_offset,), instead_of=() if previous.size_bytes else (previous.base_offset,)
+            )
         except OSError as error:
             raise LogStorageError(f"{segment.path} cannot be created: {error}") from error
         if previous.size_bytes:

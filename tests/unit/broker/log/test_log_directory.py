@@ -21,13 +21,14 @@ from tidelog.broker.log.partition_directory import (
     parse_partition_directory_name,
     renamed_directory_name,
 )
-from tidelog.broker.log.previous_life import CLEAN_SHUTDOWN_FILE
+from tidelog.broker.log.previous_life import CLEAN_SHUTDOWN_FILE, Life
 from tidelog.model.topics import TopicPartition
 
 ONE = TopicPartition("one", 0)
 TWO = TopicPartition("two-2", 11)
 ID = uuid.UUID("26b44a9a-c3ff-4bd9-8c95-4b2a3a4bc9b0")
 CONFIG = LogConfig(file_delete_delay_ms=1000)
+SMALL_SEGMENTS = LogConfig(segment_bytes=200)
 
 
 def open_directory(path: Path) -> LogDirectory:
@@ -70,6 +71,49 @@ def test_a_deleted_last_segment_is_reported(tmp_path: Path) -> None:
     with pytest.raises(LogStorageError, match="its high watermark was 9 when the broker stopped"):
         again.open_partition(ONE, ID, config, now_ms=0)
     again.close()
+
+
+def small_segments(path: Path) -> Path:
+    """Leaves a directory with a partition of four segments, and returns the file of the second one."""
+    directory = open_directory(path)
+    log = OwnedLog(directory.open_partition(ONE, ID, SMALL_SEGMENTS, now_ms=0))
+    append_batches(log, 8)
+    assert [segment.base_offset for segment in log.segments] == [0, 2, 4, 6]
+    directory.close()
+    return path / "one-0" / f"{2:020d}.log"
+
+
+@pytest.mark.parametrize("numbers", [[2], [0, 2, 4, 6]])
+def test_deleted_segments_take_the_partition_offline(tmp_path: Path, numbers: list[int]) -> None:
+    middle = small_segments(tmp_path)
+    for base_offset in numbers:
+        middle.with_name(f"{base_offset:020d}.log").unlink()
+    directory = open_directory(tmp_path)
+    with pytest.raises(LogStorageError, match="segments are missing"):
+        directory.open_partition(ONE, ID, SMALL_SEGMENTS, now_ms=0)
+    directory.abandon()
+
+
+@pytest.mark.parametrize("broker", ["Apache Kafka", "tidelog before the list"])
+def test_segments_that_another_broker_removed_are_not_missing(tmp_path: Path, broker: str) -> None:
+    middle = small_segments(tmp_path)
+    middle.unlink()
+    if broker == "Apache Kafka":  # it leaves its own broker epoch in the marker
+        (tmp_path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":7}')
+    else:  # it registers with another epoch and keeps properties that it does not know
+        meta = tmp_path / "meta.properties"
+        meta.write_text(meta.read_text().replace("tidelog.broker.epoch=-1", "tidelog.broker.epoch=7"))
+        (tmp_path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":7}')
+    directory = open_directory(tmp_path)
+    log = OwnedLog(directory.open_partition(ONE, ID, SMALL_SEGMENTS, now_ms=0))
+    assert len(read_all(log)) == 6
+    directory.remember(Life(broker_epoch=8))
+    directory.close(broker_epoch=8)
+    middle.with_name(f"{4:020d}.log").unlink()
+    directory = open_directory(tmp_path)
+    with pytest.raises(LogStorageError, match="segments are missing"):
+        directory.open_partition(ONE, ID, SMALL_SEGMENTS, now_ms=0)
+    directory.abandon()
 
 
 def test_a_checkpointed_log_start_never_passes_the_high_watermark(tmp_path: Path) -> None:

@@ -133,7 +133,7 @@ def test_leftovers_are_removed(tmp_path: Path) -> None:
         "index",
         "timeindex",
         "snapshot",
-    } | {"leader-epoch-checkpoint"}
+    } | {"leader-epoch-checkpoint", "segments-checkpoint"}
 
 
 def test_a_start_finishes_an_interrupted_swap(tmp_path: Path) -> None:
@@ -272,5 +272,6 @@ def test_opening_an_empty_directory_makes_one_segment(tmp_path: Path) -> None:
         f"{5:020d}.index",
         f"{5:020d}.log",
         f"{5:020d}.timeindex",
+        "segments-checkpoint",
     ]
     assert load_segments.__doc__

@@ -59,6 +59,8 @@ class SegmentSwap:
         """Opens the files of the new segment. Raises LogStorageError; then the log is unchanged."""
         directory, cleaned, segment = self._storage.log.directory, self._cleaned, self._segment
         try:
+            # Before the swap is announced, because from then on the next start can carry it out.
+            self._storage.log.checkpoint.remove(source.base_offset for source in self._sources[1:])
             announce_swap(directory, cleaned.base_offset)
             index, times = segment.offset_index, segment.time_index
             index.opened_at(index.path + SWAP_SUFFIX, cleaned.offset_index_entries)
@@ -87,8 +89,10 @@ class SegmentSwap:
 
     def call_off(self) -> None:
         """Removes the files of the new segment. Raises OSError."""
+        log = self._storage.log
         self._segment.close_descriptors()
-        call_swap_off(self._storage.log.directory, self._cleaned.base_offset)
+        call_swap_off(log.directory, self._cleaned.base_offset)
+        log.checkpoint.add(source.base_offset for source in self._sources if source in log.segments)
 
     def finish(self) -> None:
         """Gives the files their final names and renames the old ones.

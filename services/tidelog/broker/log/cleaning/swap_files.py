@@ -27,6 +27,7 @@ from tidelog.broker.log.partition_directory import (
     TRANSACTION_INDEX_SUFFIX,
     PartitionDirectory,
 )
+from tidelog.broker.log.segments_checkpoint import SegmentsCheckpoint
 
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
@@ -78,12 +79,13 @@ def remove_snapshots(directory: PartitionDirectory, base_offsets: Sequence[int])
             os.unlink(directory.file(base_offset, SNAPSHOT_SUFFIX))
 
 
-def complete_interrupted_swaps(directory: PartitionDirectory) -> None:
+def complete_interrupted_swaps(directory: PartitionDirectory, checkpoint: SegmentsCheckpoint) -> None:
     """Finishes swaps that a crash interrupted, before a start reads the segments. Raises OSError,
     TornLogError.
     """
     for base_offset in directory.offsets_of(LOG_SUFFIX + SWAP_SUFFIX):
         end_offset = _end_offset(directory.file(base_offset, LOG_SUFFIX + SWAP_SUFFIX), base_offset)
+        checkpoint.remove(checkpoint.between(base_offset + 1, end_offset))
         for covered in directory.offsets_of(LOG_SUFFIX):
             if base_offset < covered < end_offset:
                 for suffix in SEGMENT_SUFFIXES:

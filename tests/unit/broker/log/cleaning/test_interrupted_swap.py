@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import ParamSpec, TypeVar
 
 import pytest
 
 from loglab.cleaning import clean_log, cleaning_job, contents, transaction_indexes
+from loglab.deaths import ProcessDied, dies_at
 from loglab.logs import OwnedLog, files, kill, open_log
 from loglab.random_logs import RandomWriter
 from tidelog.broker.log.cleaning.cleaner import clean
@@ -24,16 +22,8 @@ from tidelog.broker.log.log_config import LogConfig
 from tidelog.records.batch import iterate_headers
 from tidelog.records.record import iterate_records
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 CONFIG = LogConfig(segment_bytes=20_000, index_interval_bytes=512, cleanup_policy=frozenset({"compact"}))
 NOW_MS = 1_700_000_000_000
-OPERATIONS = ("rename", "replace", "unlink", "fsync", "fdatasync", "truncate", "write", "pwrite", "ftruncate")
-
-
-class ProcessDied(BaseException):
-    """The death of the process; no code handles this exception."""
 
 
 @pytest.fixture(autouse=True)
@@ -41,26 +31,6 @@ def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The tests stop processes, not machines, so nothing needs an fsync."""
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda _fd: None)
-
-
-@contextmanager
-def dies_at(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[list[str]]:
-    """Prevents operation `number` of OPERATIONS, and yields the list of those that were requested."""
-    seen: list[str] = []
-
-    def counted(name: str, original: Callable[P, R]) -> Callable[P, R]:
-        def call(*arguments: P.args, **options: P.kwargs) -> R:
-            seen.append(name)
-            if len(seen) > number:
-                raise ProcessDied(f"{name}{arguments}")
-            return original(*arguments, **options)
-
-        return call
-
-    with monkeypatch.context() as patch:
-        for name in OPERATIONS:
-            patch.setattr(os, name, counted(name, getattr(os, name)))
-        yield seen
 
 
 def newest_committed(log: OwnedLog) -> dict[bytes, tuple[int, bytes | None]]:

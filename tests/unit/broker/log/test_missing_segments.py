@@ -1,0 +1,293 @@
+"""A segment whose file was deleted is noticed, whatever happened to the log before.
+
+A random log is written, compacted or not, with DeleteRecords, retention, truncation, clean stops, and deaths
+of the process at any file operation. It always opens as the broker left it. Without any one of its segments,
+it does not.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, note
+from hypothesis import strategies as st
+
+from loglab.batches import append, append_batches, make_batch, read_all
+from loglab.cleaning import clean_log, cleaning_job
+from loglab.deaths import ProcessDied, dies_at
+from loglab.logs import OwnedLog, files, kill, open_log
+from loglab.random_logs import RandomWriter
+from tidelog.broker.log.errors import LogStorageError
+from tidelog.broker.log.log_config import LogConfig
+from tidelog.broker.log.partition_directory import PartitionDirectory
+from tidelog.broker.log.segments_checkpoint import (
+    SegmentsCheckpoint,
+    decode_base_offsets,
+    encode_base_offsets,
+)
+
+SIZE = len(make_batch(0))
+THREE_A_SEGMENT = LogConfig(segment_bytes=3 * SIZE, file_delete_delay_ms=0)
+NOW_MS = 1_700_000_000_000
+DAY_MS = 86_400_000
+MAX_STEPS_BEFORE_DEATH = 40
+LIST = "segments-checkpoint"
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_disks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests stop processes, not machines, so nothing needs an fsync."""
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda _fd: None)
+
+
+class RandomLife:
+    """A log to which random things happen. All of them, and all deaths, leave a sound log."""
+
+    def __init__(self, directory: Path, seed: int, *, is_compacted: bool) -> None:
+        self.random = random.Random(seed)
+        self.directory = directory
+        self.config = LogConfig(
+            segment_bytes=30_000,
+            index_interval_bytes=512,
+            retention_ms=DAY_MS,
+            file_delete_delay_ms=0,
+            cleanup_policy=frozenset({"compact"} if is_compacted else {"delete"}),
+        )
+        self.writer = RandomWriter(seed, NOW_MS, keys=5)
+        self.log = self.opened(clean=False)
+        self.happenings: list[Callable[[], object]] = [
+            self.write,
+            self.write,
+            self.write,
+            self.delete_records,
+            self.truncate,
+            self.stop_and_start,
+            self.remove_files,
+            self.compact if is_compacted else self.retain,
+        ]
+
+    def opened(self, *, clean: bool) -> OwnedLog:
+        self.log = open_log(
+            self.directory, self.config, now_ms=self.writer.now_ms, recovery_point=0, clean=clean
+        )
+        return self.log
+
+    def write(self) -> None:
+        self.writer.write(self.log, self.random.randrange(1, 30))
+        if self.random.random() < 0.3:  # a follower of a compacted log skips offsets
+            append(self.log, make_batch(self.log.log_end_offset + 5, timestamp=self.writer.now_ms))
+        self.log.roll(self.writer.now_ms)
+
+    def delete_records(self) -> None:
+        log = self.log
+        log.increment_log_start_offset(self.random.randint(log.log_start_offset, log.log_end_offset))
+        log.delete_old_segments(self.writer.now_ms, log.log_end_offset)
+
+    def retain(self) -> None:
+        self.writer.now_ms += self.random.choice([0, DAY_MS // 2, 2 * DAY_MS])
+        self.log.delete_old_segments(self.writer.now_ms, self.log.log_end_offset)
+
+    def remove_files(self) -> None:
+        self.log.remove_deleted_files(self.writer.now_ms)
+
+    def compact(self) -> None:
+        self.writer.now_ms += DAY_MS
+        self.writer.end_all(self.log)
+        self.log.roll(self.writer.now_ms)
+        clean_log(self.log, cleaning_job(self.log, self.writer.now_ms, delete_retention_ms=0))
+
+    def truncate(self) -> None:
+        log = self.log
+        offset = self.random.randint(log.log_start_offset, log.log_end_offset)
+        if self.random.random() < 0.2:
+            log.truncate_fully_and_start_at(self.random.choice([offset, log.log_end_offset + 7]), NOW_MS)
+        else:
+            log.truncate_to(offset, NOW_MS)
+        self.writer._open.clear()  # the transactions may have lost their beginning
+
+    def stop_and_start(self) -> None:
+        self.log.close()
+        self.opened(clean=True)
+
+    def die(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Dies in the middle of one of the happenings, perhaps also during the next start."""
+        with dies_at(monkeypatch, self.random.randrange(MAX_STEPS_BEFORE_DEATH)), suppress(ProcessDied):
+            self.random.choice(self.happenings)()
+        kill(self.log)
+        with dies_at(monkeypatch, self.random.randrange(MAX_STEPS_BEFORE_DEATH)), suppress(ProcessDied):
+            self.opened(clean=False)
+        kill(self.log)
+        self.opened(clean=False)
+
+
+@given(st.integers(0, 2**32), st.booleans(), st.booleans(), st.data())
+def test_a_deleted_segment_is_always_noticed(
+    seed: int, is_compacted: bool, clean: bool, data: st.DataObject
+) -> None:
+    note(f"seed {seed}")
+    root = Path(tempfile.mkdtemp(prefix="tidelog-missing-"))
+    try:
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            life = RandomLife(root / "t-0", seed, is_compacted=is_compacted)
+            for _ in range(life.random.randrange(2, 12)):
+                if life.random.random() < 0.3:
+                    life.die(monkeypatch)
+                else:
+                    life.random.choice(life.happenings)()
+        if clean:
+            life.log.close()
+        else:
+            kill(life.log)
+        segments = [path for path in files(life.directory, ".log") if path.stat().st_size]
+        if segments:
+            deleted = data.draw(st.sampled_from(segments))
+            content = deleted.read_bytes()
+            deleted.unlink()
+            with pytest.raises(LogStorageError, match=f"segments are missing.*{deleted.name}"):
+                life.opened(clean=clean)
+            deleted.write_bytes(content)
+        kill(life.opened(clean=clean))
+    finally:
+        shutil.rmtree(root)
+
+
+def closed_log(directory: Path, batches: int = 12) -> list[bytes]:
+    """Leaves a log with three batches in each segment, and returns the batches."""
+    log = open_log(directory, THREE_A_SEGMENT)
+    written = append_batches(log, batches)
+    log.close()
+    return written
+
+
+def segment_file(directory: Path, base_offset: int) -> Path:
+    return directory / f"{base_offset:020d}.log"
+
+
+@pytest.mark.parametrize("base_offset", [0, 3, 9])
+def test_the_error_names_the_offsets_and_the_next_step(tmp_path: Path, base_offset: int) -> None:
+    closed_log(tmp_path)
+    segment_file(tmp_path, base_offset).unlink()
+    offsets = f"of offsets {base_offset} to {base_offset + 2}" if base_offset < 9 else "from offset 9"
+    with pytest.raises(LogStorageError, match=offsets) as caught:
+        open_log(tmp_path, THREE_A_SEGMENT, clean=True)
+    assert f"Restore the files, or remove {tmp_path}/{LIST} to serve what is left" in str(caught.value)
+    assert len(files(tmp_path, ".log")) == 3, "opening removes nothing"
+
+
+def test_removing_the_list_serves_what_is_left(tmp_path: Path) -> None:
+    written = closed_log(tmp_path)
+    segment_file(tmp_path, 3).unlink()
+    (tmp_path / LIST).unlink()
+    log = open_log(tmp_path, THREE_A_SEGMENT, clean=True)
+    assert read_all(log) == written[:3] + written[6:]
+    log.close()
+    segment_file(tmp_path, 6).unlink()
+    with pytest.raises(LogStorageError, match="of offsets 6 to 8"):
+        open_log(tmp_path, THREE_A_SEGMENT, clean=True)
+
+
+def test_many_missing_segments_make_a_short_message(tmp_path: Path) -> None:
+    closed_log(tmp_path, 60)
+    for path in files(tmp_path, ".log"):
+        path.unlink()
+    with pytest.raises(LogStorageError, match=r"of offsets 6 to 8, 17 more\. Restore"):
+        open_log(tmp_path, THREE_A_SEGMENT, clean=True)
+
+
+def test_a_crash_of_the_machine_may_lose_new_segments(tmp_path: Path) -> None:
+    written = closed_log(tmp_path)
+    segment_file(tmp_path, 6).unlink()
+    with pytest.raises(
+        LogStorageError, match="of offsets 6 to 8"
+    ):  # below the recovery point: it was on disk
+        open_log(tmp_path, THREE_A_SEGMENT, recovery_point=7, is_suspect=True)
+    log = open_log(tmp_path, THREE_A_SEGMENT, recovery_point=6, is_suspect=True)
+    assert read_all(log) == written[:6]
+    assert log.was_damaged
+    assert "6.log: the file is missing" in log.cut_at_opening
+    kill(log)
+    kill(open_log(tmp_path, THREE_A_SEGMENT, recovery_point=6))
+
+
+def test_a_crash_of_the_machine_may_lose_the_end(tmp_path: Path) -> None:
+    written = closed_log(tmp_path)
+    segment_file(tmp_path, 9).unlink()
+    log = open_log(tmp_path, THREE_A_SEGMENT, recovery_point=6, is_suspect=True)
+    assert read_all(log) == written[:9]
+    assert not log.was_damaged, "the high watermark decides whether this is a loss"
+
+
+@pytest.mark.parametrize("content", [b"", b"\0" * 30, b"0\n2\n0\n", b"0\n2\n0\n3", b"1\n1\n0\n"])
+def test_a_damaged_list_is_written_again(tmp_path: Path, content: bytes) -> None:
+    closed_log(tmp_path)
+    (tmp_path / LIST).write_bytes(content)
+    kill(open_log(tmp_path, THREE_A_SEGMENT, clean=True))
+    assert decode_base_offsets((tmp_path / LIST).read_bytes()) == [0, 3, 6, 9]
+
+
+def test_retention_frees_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path, THREE_A_SEGMENT)
+    append_batches(log, 12)
+    log.increment_log_start_offset(6)
+    assert log.delete_old_segments(0, 12) == 2
+
+    def refuse(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(os, "replace", refuse)
+        assert log.remove_deleted_files(0) == 2
+    assert not (tmp_path / LIST).exists()
+    kill(log)
+    kill(open_log(tmp_path, THREE_A_SEGMENT, log_start_offset=6))
+    assert decode_base_offsets((tmp_path / LIST).read_bytes()) == [6, 9]
+
+
+def test_names_are_removed_durably_before_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A crash of the machine must not bring back the name of a segment that the broker removed."""
+    steps: list[str] = []
+    log = open_log(tmp_path, THREE_A_SEGMENT)
+    append_batches(log, 12)
+    log.increment_log_start_offset(3)
+    log.delete_old_segments(0, 12)
+    unlink = os.unlink
+
+    def note_sync(fd: int) -> None:
+        steps.append(str(Path(f"/proc/self/fd/{fd}").readlink()))
+
+    def note_unlink(path: str) -> None:
+        steps.append(path)
+        unlink(path)
+
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, note_sync)
+    monkeypatch.setattr(os, "unlink", note_unlink)
+    log.remove_deleted_files(0)
+    assert steps[:3] == [str(tmp_path / LIST), str(tmp_path), str(segment_file(tmp_path, 0))]
+
+
+@given(st.lists(st.integers(0, 2**63 - 1), max_size=20, unique=True))
+def test_a_list_cut_anywhere_is_refused(base_offsets: list[int]) -> None:
+    content = encode_base_offsets(base_offsets)
+    assert decode_base_offsets(content) == sorted(base_offsets)
+    for length in range(len(content)):
+        with pytest.raises(ValueError):
+            decode_base_offsets(content[:length])
+
+
+def test_a_swap_that_is_called_off_restores_the_list(tmp_path: Path) -> None:
+    directory = PartitionDirectory(str(tmp_path))
+    checkpoint = SegmentsCheckpoint(directory)
+    checkpoint.add([0, 3, 6])
+    checkpoint.remove([3, 6])
+    assert SegmentsCheckpoint.read(directory).missing([]) == [0]
+    checkpoint.add([3, 6])
+    assert SegmentsCheckpoint.read(directory).missing([3]) == [0, 6]
