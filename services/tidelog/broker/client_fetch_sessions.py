@@ -20,7 +20,7 @@ from tidelog.model.fetch_session import (
     NO_SESSION,
     next_epoch,
 )
-from tidelog.model.instants import WallMs
+from tidelog.model.instants import MonotonicMs
 
 if TYPE_CHECKING:
     from tidelog.wire.messages.fetch import FetchPartition, FetchRequest, ForgottenTopic
@@ -94,7 +94,7 @@ class ClientFetchSession:
         session_id: int,
         partitions: dict[ClientPartitionKey, ClientFetchPosition],
         uses_topic_ids: bool,
-        now_ms: WallMs,
+        now_ms: MonotonicMs,
     ) -> None:
         self.session_id = session_id
         self.partitions = partitions
@@ -149,7 +149,7 @@ class ClientFetchSessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def plan(self, request: FetchRequest, api_version: int, now_ms: WallMs) -> FetchPlan:
+    def plan(self, request: FetchRequest, api_version: int, now_ms: MonotonicMs) -> FetchPlan:
         """Returns the plan of a request.
 
         Raises KafkaError: FETCH_SESSION_ID_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH,
@@ -165,7 +165,7 @@ class ClientFetchSessions:
             return FetchPlan(list(partitions.values()), session, is_incremental=False)
         return self._continue(request, uses_topic_ids, now_ms)
 
-    def _continue(self, request: FetchRequest, uses_topic_ids: bool, now_ms: WallMs) -> FetchPlan:
+    def _continue(self, request: FetchRequest, uses_topic_ids: bool, now_ms: MonotonicMs) -> FetchPlan:
         session = self._sessions.get(request.session_id)
         if session is None:
             raise KafkaError(ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
@@ -202,7 +202,10 @@ class ClientFetchSessions:
         return FetchPlan(list(session.partitions.values()), session, is_incremental=True)
 
     def _try_create(
-        self, partitions: dict[ClientPartitionKey, ClientFetchPosition], uses_topic_ids: bool, now_ms: WallMs
+        self,
+        partitions: dict[ClientPartitionKey, ClientFetchPosition],
+        uses_topic_ids: bool,
+        now_ms: MonotonicMs,
     ) -> ClientFetchSession | None:
         size = len(partitions)
         if size > self._max_partitions or not all(map(self._may_admit, partitions)):
@@ -227,7 +230,7 @@ class ClientFetchSessions:
         if session is not None:
             self.partition_count -= len(session.partitions)
 
-    def _evict_for(self, size: int, now_ms: WallMs) -> bool:
+    def _evict_for(self, size: int, now_ms: MonotonicMs) -> bool:
         """Evicts the least recently used session if it is stale, else the smallest one that is old and
         smaller than `size`. Returns whether a slot is free now.
         """

@@ -36,12 +36,14 @@ class Housekeeping:
         log_directory: LogDirectory,
         log_cleaner: LogCleaner,
         clock: Clock,
+        steady_clock: Clock,
     ) -> None:
         self._settings = settings
         self._hosted = hosted
         self._log_directory = log_directory
         self._log_cleaner = log_cleaner
         self._clock = clock
+        self._steady_clock = steady_clock
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -110,7 +112,7 @@ class Housekeeping:
         await self._each(self._retain)
 
     async def _retain(self, replica: Replica) -> None:
-        deleted = replica.delete_old_segments(self._clock.wall_ms())
+        deleted = replica.delete_old_segments(self._steady_clock.wall_ms())
         if deleted:
             _log.info(
                 "segments deleted by retention", partition=str(replica.topic_partition), segments=deleted

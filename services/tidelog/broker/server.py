@@ -63,6 +63,7 @@ from tidelog.rpc.controller_api import ControllerApi
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.tls_settings import plan_tls
 from tidelog.timing.clock import Clock, SystemClock
+from tidelog.timing.steady_clock import SteadyClock
 from tidelog.timing.timer import LoopTimer, Timer
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ class BrokerParts:
             clock,
             timer,
         )
-        self.log_cleaner = LogCleaner(self.current_settings, self.hosted, log_directory, clock)
+        self.steady_clock = SteadyClock(clock)
+        self.log_cleaner = LogCleaner(self.current_settings, self.hosted, log_directory, self.steady_clock)
         self.hosting = Hosting(
             self.identity,
             self.current_settings,
@@ -187,7 +189,7 @@ class BrokerParts:
             timer,
         )
         self.housekeeping = Housekeeping(
-            self.current_settings, self.hosted, log_directory, self.log_cleaner, clock
+            self.current_settings, self.hosted, log_directory, self.log_cleaner, clock, self.steady_clock
         )
 
     def _is_hosted(self, key: ClientPartitionKey) -> bool:

@@ -35,6 +35,7 @@ from tidelog.model.trace_context import CallTracing
 from tidelog.rpc.coordinator_session import SessionConnector
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.clock import Clock, SystemClock
+from tidelog.timing.steady_clock import SteadyClock
 from tidelog.timing.timer import LoopTimer
 
 GRACE_MS: Final = 5_000
@@ -145,7 +146,7 @@ def _compose(
         producer_ids=ProducerIds(sessions.any_line, timer),
         offset_questions=questions,
         tracing=None if tracing is None else RequestTracing(tracing),
-        clock=clock,
+        clock=SteadyClock(clock),
         timer=timer,
         call_soon=asyncio.get_running_loop().call_soon,
     )

@@ -14,3 +14,10 @@ WallMs = NewType("WallMs", int)
 
 MonotonicMs = NewType("MonotonicMs", int)
 """Milliseconds on a clock that never goes back and has an arbitrary origin: deadlines and intervals."""
+
+
+def is_over(since_ms: WallMs | int, duration_ms: int, now_ms: WallMs) -> bool:
+    """Returns whether a period of the wall clock is over. It also is if the clock was set back before its
+    beginning, so that the period cannot become hours longer.
+    """
+    return not 0 <= now_ms - since_ms < duration_ms

@@ -140,7 +140,7 @@ class FetchHandler:
             has_topic_ids = context.api_version >= FIRST_VERSION_WITH_TOPIC_IDS
             return self._handle_follower(follower_request(request, has_topic_ids=has_topic_ids), context)
         try:
-            plan = self.sessions.plan(request, context.api_version, self.clock.wall_ms())
+            plan = self.sessions.plan(request, context.api_version, self.clock.monotonic_ms())
         except KafkaError as error:
             return FetchResponse(error_code=error.code, session_id=NO_SESSION)
         fetch = Fetch(self, request, context, plan)

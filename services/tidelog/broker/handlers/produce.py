@@ -55,10 +55,11 @@ from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import MonotonicMs
+from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
 from tidelog.timing.clock import Clock
 from tidelog.timing.slices import run_in_slices
+from tidelog.timing.steady_clock import JUMP_MS
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.produce import (
@@ -215,15 +216,21 @@ class LongWalk:
     It is no NamedTuple, because mypyc cannot compile one with a memoryview.
     """
 
-    __slots__ = ("answer", "guard", "records", "replica")
+    __slots__ = ("answer", "guard", "now_ms", "records", "replica")
 
     def __init__(
-        self, replica: Replica, records: memoryview, guard: int, answer: PartitionProduceResponse
+        self,
+        replica: Replica,
+        records: memoryview,
+        guard: int,
+        answer: PartitionProduceResponse,
+        now_ms: WallMs,
     ) -> None:
         self.replica = replica
         self.records = records
         self.guard = guard
         self.answer = answer
+        self.now_ms = now_ms
 
 
 class ProduceHandler:
@@ -237,6 +244,7 @@ class ProduceHandler:
         "metadata",
         "record_walks",
         "settings",
+        "steady_clock",
         "telemetry",
         "waiting",
     )
@@ -250,6 +258,7 @@ class ProduceHandler:
         settings: CurrentSettings,
         telemetry: Telemetry,
         clock: Clock,
+        steady_clock: Clock,
         record_walks: Executor,
         authorizer: Authorizer | None = None,
     ) -> None:
@@ -262,6 +271,7 @@ class ProduceHandler:
         self.settings = settings
         self.telemetry = telemetry
         self.clock = clock
+        self.steady_clock = steady_clock
 
     def handle(self, request: ProduceRequest | OneBatch, context: RequestContext) -> Answer:
         produce = Produce(self, request, context)
@@ -503,14 +513,14 @@ class Produce:
     def _append(self, topic: str | None, data: PartitionProduceData | OneBatch) -> PartitionProduceResponse:
         steps = self._context.steps
         if steps is None:
-            return self._append_batch(topic, data)
+            return self._append_batch(topic, data, self._now_ms)
         steps.append_began(topic, data.index, data.records)
-        answer = self._append_batch(topic, data)
+        answer = self._append_batch(topic, data, self._now_ms)
         steps.append_ended(answer.error_code, answer.base_offset)
         return answer
 
     def _append_batch(
-        self, topic: str | None, data: PartitionProduceData | OneBatch
+        self, topic: str | None, data: PartitionProduceData | OneBatch, now_ms: WallMs
     ) -> PartitionProduceResponse:
         answer = PartitionProduceResponse(data.index)
         verification = self._verification
@@ -535,7 +545,7 @@ class Produce:
                 data.records,  # type: ignore[arg-type]  # Produce's decoder leaves memoryviews
                 self._acks,
                 self._context.api_version,
-                self._now_ms,
+                now_ms,
                 guard,
                 WALK_ON_LOOP_BYTES if self._acks else MAX_WALK_WITHOUT_ACKS_BYTES,
             )
@@ -547,9 +557,14 @@ class Produce:
             # The buffer that holds the request is reused while a thread walks over the records.
             copied = memoryview(bytearray(data.records))  # type: ignore[arg-type]
             self._long_walks = self._long_walks or []
-            self._long_walks.append(LongWalk(replica, copied, guard, answer))
+            self._long_walks.append(LongWalk(replica, copied, guard, answer, now_ms))
             return answer
         except KafkaError as error:
+            if error.code is ErrorCode.INVALID_TIMESTAMP and now_ms == self._now_ms:
+                # After a jump of the wall clock, timestamps that would have been taken before it still are.
+                steady_ms = self._handler.steady_clock.wall_ms()
+                if abs(steady_ms - now_ms) >= JUMP_MS:
+                    return self._append_batch(topic, data, steady_ms)
             self._refuse(answer, topic, error)
             return answer
         self._note_appended(replica, appended, answer)
@@ -562,9 +577,9 @@ class Produce:
         loop = self._context.connection.loop
         try:
             walked = await loop.run_in_executor(
-                handler.record_walks, replica.walk, records, version, self._now_ms
+                handler.record_walks, replica.walk, records, version, walk.now_ms
             )
-            appended = replica.append(records, self._acks, version, self._now_ms, guard, walked=walked)
+            appended = replica.append(records, self._acks, version, walk.now_ms, guard, walked=walked)
         except KafkaError as error:
             self._refuse(answer, replica.topic_partition.topic, error)
         else:

@@ -61,6 +61,8 @@ class HandlerObjects(Protocol):
     @property
     def clock(self) -> Clock: ...
     @property
+    def steady_clock(self) -> Clock: ...
+    @property
     def timer(self) -> Timer: ...
     @property
     def follower_fetch_sessions(self) -> FollowerFetchSessions: ...
@@ -174,6 +176,7 @@ def _produce(parts: HandlerObjects) -> Handling:
         parts.current_settings,
         parts.telemetry,
         parts.clock,
+        parts.steady_clock,
         parts.record_walks,
         parts.authorizer,
     )

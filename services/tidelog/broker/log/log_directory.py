@@ -53,7 +53,7 @@ from tidelog.broker.log.previous_life import (
 )
 from tidelog.broker.log.segment import OpenSegments
 from tidelog.broker.log.segments_checkpoint import SEGMENTS_CHECKPOINT_FILE
-from tidelog.model.instants import WallMs
+from tidelog.model.instants import WallMs, is_over
 from tidelog.model.topics import TopicPartition
 
 NOT_OF_BROKERS: Final = frozenset({"__cluster_metadata"})
@@ -294,7 +294,7 @@ class LogDirectory:
 
         Raises LogStorageError.
         """
-        due = [deleted for deleted in list(self._deleted) if now_ms - deleted[0] >= deleted[1]]
+        due = [deleted for deleted in list(self._deleted) if is_over(deleted[0], deleted[1], now_ms)]
         for deleted in due:
             try:
                 if deleted[2].exists():

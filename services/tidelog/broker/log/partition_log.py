@@ -40,7 +40,7 @@ from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.metrics.telemetry import Durations
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
+from tidelog.model.instants import WallMs, is_over
 
 NEVER_CLEANED: Final = -1
 
@@ -218,11 +218,10 @@ class PartitionLog:
         Only one thread at a time may call it.
         """
         log = self.log
-        due_before_ms = now_ms - log.config.file_delete_delay_ms
+        delay_ms = log.config.file_delete_delay_ms
         # The event loop can add others meanwhile, which are still in the list of segments.
-        due = [
-            segment for _, segment in takewhile(lambda entry: entry[0] <= due_before_ms, list(self._deleted))
-        ]
+        over = takewhile(lambda entry: is_over(entry[0], delay_ms, now_ms), list(self._deleted))
+        due = [segment for _, segment in over]
         try:
             log.checkpoint.remove(segment.base_offset for segment in due if not segment.is_renamed)
             for segment in due:
@@ -359,7 +358,7 @@ class PartitionLog:
         recovery_point, end = self.recovery_point, self.log.log_end_offset
         return recovery_point < end and (
             recovery_point < self.log.segments[-1].base_offset
-            or now_ms - self.last_flush_ms >= self.log.config.flush_ms
+            or is_over(self.last_flush_ms, self.log.config.flush_ms, now_ms)
             or end - recovery_point >= self.log.config.flush_messages
         )
 

@@ -72,7 +72,7 @@ class RefusedBatches:
         refusal = self._refusals.get(header.producer_id)
         if refusal is None or refusal.producer_epoch != header.producer_epoch:
             return None
-        if now_ms > refusal.until_ms:
+        if not 0 <= refusal.until_ms - now_ms <= MEMORY_MS:  # it is over, or the clock was set back
             del self._refusals[header.producer_id]
             return None
         ahead = (header.base_sequence - refusal.base_sequence) & _SEQUENCE_MASK
