@@ -97,18 +97,18 @@ podAntiAffinity:
 {{- end -}}
 
 {{/*
-The probes use the metrics port, which responds from the start, also during the recovery of logs. Startup and liveness
-probes check whether the process is alive, the readiness probe whether it serves requests.
+The probes have a port of their own, which responds from the start, also during the recovery of logs. No NetworkPolicy
+opens it: the node of a pod may always connect to the pod. Startup and liveness probes check whether the process is alive, the readiness probe whether it serves requests.
 */}}
 {{- define "tidelog.probes" -}}
 startupProbe:
-  httpGet: {path: /livez, port: metrics}
+  httpGet: {path: /livez, port: probes}
   {{- toYaml .values.probes.startup | nindent 2 }}
 livenessProbe:
-  httpGet: {path: /livez, port: metrics}
+  httpGet: {path: /livez, port: probes}
   {{- toYaml .values.probes.liveness | nindent 2 }}
 readinessProbe:
-  httpGet: {path: /readyz, port: metrics}
+  httpGet: {path: /readyz, port: probes}
   {{- toYaml .values.probes.readiness | nindent 2 }}
 {{- end -}}
 

@@ -48,6 +48,8 @@ shorter than the node's, so that the process itself reports unfinished work.
   value: json
 - name: TIDELOG_METRICS_LISTENER
   value: "0.0.0.0:9404"
+- name: TIDELOG_PROBES_LISTENER
+  value: "0.0.0.0:9405"
 - name: TIDELOG_SHUTDOWN_TIMEOUT_MS
   value: {{ mul 1000 (max 1 (sub (int .values.terminationGracePeriodSeconds) 5)) | quote }}
 {{- with include "tidelog.etcd.env" .root }}

@@ -36,6 +36,7 @@ tidelog.tracing.otlp.endpoint: tracing sets it
 tidelog.tracing.otlp.ca.file: tracing sets it
 tidelog.tracing.sampling.ratio: tracing sets it
 tidelog.metrics.listener: it is always 9404
+tidelog.probes.listener: it is always 9405
 tidelog.rpc.listener: it is always 9095
 tidelog.rpc.advertised.address: it is the broker's service
 tidelog.etcd.endpoints: etcd.external names an external etcd

@@ -51,7 +51,9 @@ class EmbeddedCluster:
             undo.callback(metrics.close)
             if settings.tidelog_metrics_listener:
                 metrics.watch_loop()
-                metrics.serve(settings.tidelog_metrics_listener)  # probes are answered during the recovery
+                metrics.serve(settings.tidelog_metrics_listener)
+            if settings.tidelog_probes_listener:
+                metrics.serve_probes(settings.tidelog_probes_listener)  # answered during the recovery, too
             store = FileMetadataStore.open(data_dir / METADATA_DIRECTORY, monotonic_ms=clock.monotonic_ms)
             undo.push_async_callback(store.close)
             log_dir = Path(settings.data_dirs[0])

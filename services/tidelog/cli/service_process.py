@@ -128,7 +128,9 @@ async def _live(service: str, settings: BrokerSettings, options: EtcdOptions, st
         if settings.tidelog_metrics_listener:
             metrics.watch_loop()
             metrics.serve(settings.tidelog_metrics_listener)
-            stack.callback(metrics.close)
+        if settings.tidelog_probes_listener:
+            metrics.serve_probes(settings.tidelog_probes_listener)
+        stack.callback(metrics.close)
         stopped.add_done_callback(lambda _: health.not_ready("stopping"))
         stopped.add_done_callback(lambda _: _end_in_time(settings.tidelog_shutdown_timeout_ms))
         store = EtcdMetadataStore(options)

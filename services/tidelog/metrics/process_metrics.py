@@ -2,7 +2,8 @@
 
 metrics = ProcessMetrics("broker", node_id, health)
 metrics.register(BrokerMetrics(telemetry))
-metrics.serve("0.0.0.0:9308")
+metrics.serve("0.0.0.0:9404")
+metrics.serve_probes("0.0.0.0:9405")
 metrics.close()
 """
 
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from tidelog.metrics.loop_watch import LoopWatch
@@ -18,11 +20,12 @@ from tidelog.process.build import tidelog_version
 from tidelog.settings.setting import SettingError
 
 if TYPE_CHECKING:
-    from tidelog.metrics.endpoint import MetricsEndpoint
     from tidelog.metrics.families import Collector, Families
     from tidelog.metrics.health import Health
+    from tidelog.metrics.http_endpoint import HttpEndpoint
 
 _METRICS_LISTENER: Final = "tidelog.metrics.listener"
+_PROBES_LISTENER: Final = "tidelog.probes.listener"
 _MAX_PORT: Final = 65_535
 
 
@@ -76,7 +79,7 @@ class ProcessMetrics:
         self.collectors: list[Collector] = [self]
         self._health = health
         self._monotonic_s = monotonic_s
-        self._endpoint: MetricsEndpoint | None = None
+        self._endpoints: list[HttpEndpoint] = []
 
     def register(self, collector: Collector) -> None:
         """Shows the samples of a service, too."""
@@ -93,23 +96,35 @@ class ProcessMetrics:
         Port 0 takes a free port. Raises SettingError if the address is not "host:port", and OSError if it is
         not available.
         """
-        host, port = _parse_address(address)
         from tidelog.metrics.endpoint import MetricsEndpoint  # imported late for the reason given there
 
+        return self._serve(
+            _METRICS_LISTENER, address, partial(MetricsEndpoint, self.collectors, self._health)
+        )
+
+    def serve_probes(self, address: str) -> int:
+        """Starts to answer only probes at "host:port", as `serve` does. The process must have a `health`."""
+        assert self._health is not None
+        from tidelog.metrics.probes import ProbesEndpoint
+
+        return self._serve(_PROBES_LISTENER, address, partial(ProbesEndpoint, self._health))
+
+    def _serve(self, setting: str, address: str, start: Callable[[str, int], HttpEndpoint]) -> int:
+        host, port = _parse_address(setting, address)
         try:
-            self._endpoint = MetricsEndpoint(self.collectors, self._health, host, port)
+            endpoint = start(host, port)
         except OSError as error:
             reason = error.strerror or str(error)
-            raise OSError(error.errno, f"{_METRICS_LISTENER}: {address}: {reason}") from error
-        return self._endpoint.port
+            raise OSError(error.errno, f"{setting}: {address}: {reason}") from error
+        self._endpoints.append(endpoint)
+        return endpoint.port
 
     def close(self) -> None:
         """Stops answering and watching the event loop."""
         if self.loop is not None:
             self.loop.close()
-        if self._endpoint is not None:
-            self._endpoint.close()
-            self._endpoint = None
+        while self._endpoints:
+            self._endpoints.pop().close()
 
     def collect(self, families: Families) -> None:
         """Adds the samples of the process itself."""
@@ -146,8 +161,8 @@ def _add_lease(families: Families, lease: LeaseView, now_s: float) -> None:
     families.counter(name, doc, lease.leases_lost)
 
 
-def _parse_address(address: str) -> tuple[str, int]:
+def _parse_address(setting: str, address: str) -> tuple[str, int]:
     host, separator, port = address.strip().rpartition(":")
     if not separator or not port.isdecimal() or int(port) > _MAX_PORT:
-        raise SettingError(_METRICS_LISTENER, f"{_METRICS_LISTENER}: {address} is not host:port")
+        raise SettingError(setting, f"{setting}: {address} is not host:port")
     return host.strip("[]") or "0.0.0.0", int(port)

@@ -157,6 +157,12 @@ class BrokerSettings(TracingSettings):
     tidelog_metrics_listener: str = string(
         "", MEDIUM, "Address (host:port) of the endpoint for Prometheus. If empty, no metrics are served."
     )
+    tidelog_probes_listener: str = string(
+        "",
+        MEDIUM,
+        "Address (host:port) of an endpoint that answers only the probes /livez and /readyz. The endpoint "
+        "for Prometheus answers them, too, but its readers can delay them. If empty, there is none.",
+    )
     tidelog_log_format: str = string(
         "auto",
         LOW,

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
+import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,8 +15,11 @@ from contextlib import ExitStack
 import pytest
 
 from tidelog.metrics import endpoint as endpoint_module
-from tidelog.metrics.endpoint import MAX_CONNECTIONS, MetricsEndpoint
+from tidelog.metrics.endpoint import MetricsEndpoint
 from tidelog.metrics.families import Families
+from tidelog.metrics.health import Health
+from tidelog.metrics.http_endpoint import MAX_CONNECTIONS
+from tidelog.metrics.process_metrics import ProcessMetrics
 
 
 class CountingCollector:
@@ -74,3 +80,61 @@ def test_a_later_scrape_is_made_again(
     scrape(served)
     scrape(served)
     assert collector.scrapes == 2
+
+
+UNFINISHED: int = 3_000
+PROBE_TIMEOUT_S: float = 1.0
+"""Kubelet's default."""
+
+
+class SlowCollector:
+    """A collector whose scrapes last until the test ends."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def collect(self, families: Families) -> None:
+        self.released.wait(30)
+
+
+def probe(port: int, path: str) -> int:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=PROBE_TIMEOUT_S) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as refused:
+        return refused.code
+
+
+def test_probes_at_their_own_port_do_not_wait_for_scrapes_and_unfinished_requests() -> None:
+    async def run() -> None:
+        health, slow = Health(), SlowCollector()
+        metrics = ProcessMetrics("broker", 1, health)
+        metrics.register(slow)
+        scraped = metrics.serve("127.0.0.1:0")
+        probed = metrics.serve_probes("127.0.0.1:0")
+        health.ready_when(lambda: None)
+        try:
+            await asyncio.to_thread(attack, scraped, probed)
+        finally:
+            slow.released.set()
+            metrics.close()
+            health.close()
+
+    def attack(scraped: int, probed: int) -> None:
+        with ExitStack() as unfinished:
+            for number in range(UNFINISHED):
+                try:
+                    connection = unfinished.enter_context(
+                        socket.create_connection(("127.0.0.1", scraped), timeout=PROBE_TIMEOUT_S)
+                    )
+                    end = b"\r\n\r\n" if number % 2 else b""  # every other one is a scrape that lasts
+                    connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: a" + end)
+                except OSError:
+                    continue  # the endpoint has ended it, or does not accept more
+                if number % 100 == 0:
+                    began_s = time.monotonic()
+                    assert probe(probed, "/livez") == probe(probed, "/readyz") == 200
+                    assert time.monotonic() - began_s < 2 * PROBE_TIMEOUT_S
+        assert probe(probed, "/metrics") == 404
+
+    asyncio.run(run())

@@ -59,6 +59,7 @@ OWN_BROKER_SETTINGS = {
     "tidelog.log.level",
     "tidelog.metrics.listener",
     "tidelog.node.name",
+    "tidelog.probes.listener",
     "tidelog.rpc.advertised.address",
     "tidelog.rpc.allow.plaintext",
     "tidelog.rpc.listener",
