@@ -14,6 +14,7 @@ from tidelog.controller.core.decision import (
     Context,
     ControllerDecision,
     ControllerRules,
+    DecisionSteps,
     NoteShutdown,
     Write,
 )
@@ -40,6 +41,7 @@ from tidelog.rpc.broker_commands import (
 from tidelog.rpc.controller_api import ForwardedRequest
 from tidelog.rpc.in_process import InProcessBrokerChannels
 from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.timing.slices import all_at_once
 from tidelog.wire.messages.create_topics import (
     CreatableReplicaAssignment,
     CreatableTopic,
@@ -51,6 +53,11 @@ RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
 
 ENDPOINTS = (Endpoint("PLAINTEXT", "localhost", 9092),)
+
+
+def whole(made: ControllerDecision[ReplyT] | DecisionSteps[ReplyT]) -> ControllerDecision[ReplyT]:
+    """Returns a decision, whether or not it is made in steps."""
+    return made if isinstance(made, ControllerDecision) else all_at_once(made)
 
 
 class Core:
@@ -120,9 +127,9 @@ class Core:
         after = state._replace(isr=isr, elr=eligible_after(state, isr, (), least))
         self.state.apply(after, self.revision, self.revision, self.changes)
 
-    def write(self, decision: ControllerDecision[object]) -> None:
+    def write(self, made: ControllerDecision[object] | DecisionSteps[object]) -> None:
         self.revision += 1
-        for record in decision.records:
+        for record in whole(made).records:
             if isinstance(record, NoteShutdown):
                 self.state.note_shutdown(record.broker_id, record.broker_epoch, self.changes)
             elif isinstance(record, Write):
@@ -136,11 +143,13 @@ class Core:
 
     def request(
         self,
-        decide: Callable[[ClusterState, Context, RequestT, int], ControllerDecision[ReplyT]],
+        decide: Callable[
+            [ClusterState, Context, RequestT, int], ControllerDecision[ReplyT] | DecisionSteps[ReplyT]
+        ],
         message: RequestT,
         version: int = 99,
     ) -> ReplyT:
-        decision = decide(self.state, self.context(), message, version)
+        decision = whole(decide(self.state, self.context(), message, version))
         self.write(decision)
         return decision.reply
 

@@ -165,7 +165,7 @@ def _outcome(response: Any, depth: int = _MAX_DEPTH) -> ErrorCode:
     if depth and dataclasses.is_dataclass(response):
         for part in dataclasses.fields(response):
             items = getattr(response, part.name)
-            for item in items if isinstance(items, list) else ():
+            for item in items if isinstance(items, list) and part.name != "configs" else ():
                 found = _outcome(item, depth - 1)
                 if found:
                     return found

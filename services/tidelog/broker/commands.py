@@ -5,7 +5,7 @@ Commands of an older controller are rejected.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Final
 
 import structlog
@@ -24,8 +24,10 @@ from tidelog.rpc.broker_commands import (
     CommandResult,
     LeaderAndIsr,
     StopReplica,
+    TopicState,
     UpdateMetadata,
 )
+from tidelog.timing.slices import Steps, run_in_slices
 from tidelog.timing.timer import Timer
 
 PARTITIONS_AT_A_TIME: Final = 16
@@ -106,8 +108,7 @@ class CommandReceiver:
             if command.broker_configs is not None:
                 self._settings.apply(command.broker_configs)
                 changed = tuple(metadata.topics.values())  # topics inherit the broker's settings
-            for topic in changed:
-                self._apply_topic_settings(topic.name, topic.configs)
+            await run_in_slices(self._apply_topic_settings(changed))
             if self._identity.broker_id in metadata.brokers:
                 self.first_metadata.set()
             return CommandResult()
@@ -161,9 +162,11 @@ class CommandReceiver:
             for role in self._hosted.failed_roles():
                 await self._take_role(role, {})
 
-    def _apply_topic_settings(self, topic: str, overrides: Mapping[str, str]) -> None:
-        settings = self._settings.topic(overrides)
-        for state in self._metadata.topics[topic].partitions:
-            replica = self._hosted.replicas.get(TopicPartition(topic, state.partition))
-            if replica is not None and replica.settings != settings:
-                replica.apply_settings(settings)
+    def _apply_topic_settings(self, topics: Iterable[TopicState]) -> Steps[None]:
+        for topic in topics:
+            settings = self._settings.topic(topic.configs)
+            for state in topic.partitions:
+                yield
+                replica = self._hosted.replicas.get(TopicPartition(topic.name, state.partition))
+                if replica is not None and replica.settings != settings:
+                    replica.apply_settings(settings)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 import structlog
 
@@ -11,29 +12,43 @@ from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.setting import SettingError
 from tidelog.settings.topic_settings import TopicSettings
 
+MAX_KNOWN_TOPIC_SETTINGS: Final = 1_000
+"""The different overrides whose settings are remembered."""
+
 _log = structlog.get_logger(__name__)
 
 
 class CurrentSettings:
     """Holds the broker's settings. Read `broker` at each use, and never keep it: a change replaces it."""
 
-    __slots__ = ("_observers", "broker")
+    __slots__ = ("_observers", "_topics", "broker")
 
     def __init__(self, broker: BrokerSettings) -> None:
         self.broker = broker
         self._observers: list[Callable[[BrokerSettings], None]] = []
+        self._topics: dict[frozenset[tuple[str, str]], TopicSettings] = {}
 
     def observe(self, observer: Callable[[BrokerSettings], None]) -> None:
         """Registers `observer`, which is called with the new settings after each change."""
         self._observers.append(observer)
 
     def topic(self, overrides: Mapping[str, str]) -> TopicSettings:
-        """Returns the settings of a topic with these overrides."""
-        return TopicSettings.resolve(self.broker, overrides)
+        """Returns the settings of a topic with these overrides. Most topics have equal overrides, and share
+        one object.
+        """
+        key = frozenset(overrides.items())
+        known = self._topics.get(key)
+        if known is None:
+            known = TopicSettings.resolve(self.broker, overrides)
+            if len(self._topics) >= MAX_KNOWN_TOPIC_SETTINGS:
+                self._topics.clear()
+            self._topics[key] = known
+        return known
 
     def replace(self, settings: BrokerSettings) -> None:
         """Puts `settings` in force and calls the observers."""
         self.broker = settings
+        self._topics.clear()
         for observer in self._observers:
             observer(settings)
 

@@ -10,9 +10,10 @@ take effect any more, and the values read in the same transaction show which of 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from time import monotonic
 from typing import Final
 
 import structlog
@@ -41,6 +42,7 @@ from tidelog.metadata.store import (
     StoreUnavailableError,
     TxnResult,
 )
+from tidelog.timing.slices import Seconds, Steps, run_in_slices
 
 StoredRecord = Write | Erase
 
@@ -67,8 +69,8 @@ class Batch:
         return [Get(key) for key in self.keys]
 
 
-def pack_records(records: Iterable[StoredRecord | NoteShutdown], state: ClusterState) -> list[list[Batch]]:
-    """Returns groups of batches. The batches of a group may be written in parallel; the groups are written
+def pack_records(records: Iterable[Record], state: ClusterState) -> Steps[list[list[Batch]]]:
+    """Makes groups of batches. The batches of a group may be written in parallel; the groups are written
     one after the other.
 
     Each batch compares the revisions that its records expect. A new state of an existing partition also
@@ -77,7 +79,7 @@ def pack_records(records: Iterable[StoredRecord | NoteShutdown], state: ClusterS
     stored = [record for record in records if not isinstance(record, NoteShutdown)]
     groups: list[list[Batch]] = []
     for is_unordered, run in groupby(stored, key=_is_partition_state):
-        batches = list(_packed(run, state))
+        batches = yield from _packed(run, state)
         if is_unordered and len(batches) > 1:
             groups.append(batches)
             continue
@@ -96,16 +98,14 @@ def _is_partition_state(record: StoredRecord) -> bool:
     return parse_partition_state_key(key_of(record)) is not None
 
 
-def _packed(records: Iterable[StoredRecord], state: ClusterState) -> Iterator[Batch]:
-    batch = Batch()
+def _packed(records: Iterable[StoredRecord], state: ClusterState) -> Steps[list[Batch]]:
+    batches: list[Batch] = []
     for record in records:
+        yield
         single = _batch_of(record, state)
-        if not _joined(batch, single):
-            if batch.records:
-                yield batch
-            batch = single
-    if batch.records:
-        yield batch
+        if not (batches and _joined(batches[-1], single)):
+            batches.append(single)
+    return batches
 
 
 def _batch_of(record: StoredRecord, state: ClusterState) -> Batch:
@@ -122,7 +122,7 @@ def _batch_of(record: StoredRecord, state: ClusterState) -> Batch:
 
 def _joined(batch: Batch, other: Batch) -> bool:
     """Adds `other` to `batch` if it fits. Returns whether it did."""
-    if len(batch.keys.keys() | other.keys.keys()) > MAX_KEYS:
+    if len(batch.keys) + sum(key not in batch.keys for key in other.keys) > MAX_KEYS:
         return False
     if batch.size_bytes + other.size_bytes > MAX_TXN_BYTES:
         return False
@@ -176,12 +176,14 @@ class RecordWriter:
         *,
         is_over: Callable[[], bool],
         on_written: Callable[[Write], None],
+        seconds: Seconds = monotonic,
     ) -> None:
         self._store = store
         self._office = office
         self._state = state
         self._is_over = is_over
         self._on_written = on_written
+        self._seconds = seconds
         self._office_revision = office.mod_revision
         self.maybe_written = 0
         """The number of transactions that took effect or may have taken effect."""
@@ -203,7 +205,7 @@ class RecordWriter:
             else:
                 stored.append(record)
         is_begun = on_unknown is None
-        for group in pack_records(stored, self._state):
+        for group in await run_in_slices(pack_records(stored, self._state), self._seconds):
             for start in range(0, len(group), MAX_TXNS_IN_FLIGHT):
                 together = group[start : start + MAX_TXNS_IN_FLIGHT]
                 if not await self._write_together(together, changes, on_unknown, is_begun=is_begun):

@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from tidelog.controller.core.commands import full_commands
-from tidelog.controller.core.decision import Context, ControllerDecision
+from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps
 from tidelog.controller.core.state import ClusterState
 from tidelog.controller.election import Office, resign, take_office, until_office_is_vacant
 from tidelog.controller.metrics import ControllerCounts, Overview
@@ -79,7 +79,9 @@ _OF_PRINCIPALS: Final = frozenset(
 MIN_PROPAGATION_WAIT_MS: Final = 1000
 
 # The message is Any, because each decision takes the message class of its API.
-DecideRequest = Callable[[ClusterState, Context, Any, int], ControllerDecision[Message]]
+DecideRequest = Callable[
+    [ClusterState, Context, Any, int], ControllerDecision[Message] | DecisionSteps[Message]
+]
 
 
 def decision_for(api_key: int, request: ForwardedRequest) -> tuple[Decide[Message], int]:
@@ -96,7 +98,7 @@ def decision_for(api_key: int, request: ForwardedRequest) -> tuple[Decide[Messag
 
 def _decide(
     decide: DecideRequest, request: ForwardedRequest, state: ClusterState, context: Context
-) -> ControllerDecision[Message]:
+) -> ControllerDecision[Message] | DecisionSteps[Message]:
     return decide(state, context, request.message, request.api_version)
 
 
@@ -379,6 +381,7 @@ class Controller:
             state,
             is_over=end.has_come,
             on_written=partial(count_election, state, self.counts),
+            seconds=lambda: self._clock.monotonic_ms() / 1000,
         )
         return Term(
             self._store,

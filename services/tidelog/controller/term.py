@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import random
 import uuid
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar, cast
 
 import structlog
@@ -22,6 +22,7 @@ from tidelog.controller.core.decision import (
     Context,
     ControllerDecision,
     ControllerRules,
+    DecisionSteps,
     DelegationTokenRules,
     Write,
 )
@@ -50,6 +51,7 @@ from tidelog.settings.dynamic_settings import validate_broker_overrides
 from tidelog.settings.setting import Password, Setting, SettingType
 from tidelog.settings.topic_settings import TOPIC_SETTINGS, broker_default, validate_overrides
 from tidelog.timing.clock import Clock
+from tidelog.timing.slices import Steps, run_in_slices
 
 MAX_QUEUED_ITEMS: Final = 10_000
 # How often a request is decided again because a leader changed a partition's state in between.
@@ -71,7 +73,7 @@ _UNCLEAN_ELECTION: Final = "unclean.leader.election.enable"
 _MIN_ISR: Final = "min.insync.replicas"
 
 ReplyT = TypeVar("ReplyT")
-Decide = Callable[[ClusterState, Context], ControllerDecision[ReplyT]]
+Decide = Callable[[ClusterState, Context], ControllerDecision[ReplyT] | DecisionSteps[ReplyT]]
 
 _log = structlog.get_logger(__name__)
 
@@ -289,8 +291,7 @@ class Term:
                     broker.broker_id, broker.broker_epoch, item.failed, item.served, changes
                 )
             else:
-                for batch in item:
-                    self._apply_watched(batch, changes)
+                await self._in_slices(_watched(self.state, item, changes))
             await self._settle_and_push(changes)
 
     async def _next(self) -> _Request | _BalanceDue | _AdvanceDue | _ReplicasJudged | list[WatchBatch]:
@@ -349,7 +350,7 @@ class Term:
         if changes.registered or changes.unregistered:
             self._pushes.keep_to(self.state.brokers)
         epoch = self._office.controller_epoch
-        commands = commands_for(self.state, changes, self._settings.node_id, epoch)
+        commands = await self._in_slices(commands_for(self.state, changes, self._settings.node_id, epoch))
         return self._pushes.send(self.state.brokers, commands)
 
     async def _settle(self, changes: ChangeSet) -> None:
@@ -381,8 +382,7 @@ class Term:
             if not is_cluster_returning(self.state):
                 return
             await asyncio.sleep(_GATHER_STEP_MS / 1000)
-            for batch in self._queued_batches():
-                self._apply_watched(batch, changes)
+            await self._in_slices(_watched(self.state, self._queued_batches(), changes))
 
     # -- decisions and writes
 
@@ -393,7 +393,7 @@ class Term:
             _fail(answered, KafkaError(ErrorCode.REQUEST_TIMED_OUT, str(error)))
 
         for _ in range(MAX_CONFLICTS):
-            decision = _decided(decide, self.state, self._context())
+            decision = await self._decided(decide)
             try:
                 if await self._writer.write(decision.records, changes, on_unknown):
                     return decision.reply
@@ -406,22 +406,37 @@ class Term:
         written eventually.
         """
         while True:
-            decision = decide(self.state, self._context())
+            decision = await self._made(decide)
             if await self._writer.write(decision.records, changes):
                 return decision.reply
 
     def _context(self) -> Context:
         return Context(self._office.controller_epoch, self._chance, self._rules, self._clock.wall_ms())
 
-    def _apply_watched(self, batch: WatchBatch, changes: ChangeSet) -> None:
-        for event in batch.events:
-            if event.value is None:
-                self.state.apply_removal(event.key, event.mod_revision, changes)
-                continue
-            entry = decode_entry(event.key, event.value)
-            if entry is not None:
-                self.state.apply(entry, event.create_revision, event.mod_revision, changes)
-        self.state.forget_gone(batch.revision)
+    async def _decided(self, decide: Decide[ReplyT]) -> ControllerDecision[ReplyT]:
+        """Makes a client's decision. An unexpected error fails only this request, because nothing has been
+        changed yet.
+        """
+        try:
+            return await self._made(decide)
+        except KafkaError:
+            raise
+        except Exception as error:
+            _log.exception("unexpected error in a decision")
+            raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller failed: {error!r}") from error
+
+    async def _made(self, decide: Decide[ReplyT]) -> ControllerDecision[ReplyT]:
+        decision = decide(self.state, self._context())
+        return decision if isinstance(decision, ControllerDecision) else await self._in_slices(decision)
+
+    async def _in_slices(self, steps: Steps[ReplyT]) -> ReplyT:
+        """Does long work without holding the event loop. Only the task that calls this changes the state, so
+        the state stays the same between two slices. The clock is the simulator's in a simulation.
+        """
+        return await run_in_slices(steps, self._seconds)
+
+    def _seconds(self) -> float:
+        return self._clock.monotonic_ms() / 1000
 
     # -- background tasks
 
@@ -511,15 +526,21 @@ def count_election(state: ClusterState, counts: ControllerCounts, record: Write)
             counts.unclean_leader_elections += 1
 
 
-def _decided(decide: Decide[ReplyT], state: ClusterState, context: Context) -> ControllerDecision[ReplyT]:
-    """Calls `decide`. An unexpected error fails only this request, because nothing has been changed yet."""
-    try:
-        return decide(state, context)
-    except KafkaError:
-        raise
-    except Exception as error:
-        _log.exception("unexpected error in a decision")
-        raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The controller failed: {error!r}") from error
+def _watched(state: ClusterState, batches: Sequence[WatchBatch], changes: ChangeSet) -> Steps[None]:
+    """Applies changes that the watch delivered. Most of them are the controller's own and already known."""
+    for batch in batches:
+        for event in batch.events:
+            yield
+            if event.value is None:
+                state.apply_removal(event.key, event.mod_revision, changes)
+                continue
+            if state.revision_of(event.key) >= event.mod_revision:
+                continue
+            entry = decode_entry(event.key, event.value)
+            if entry is not None:
+                state.apply(entry, event.create_revision, event.mod_revision, changes)
+    if batches:
+        state.forget_gone(batches[-1].revision)
 
 
 def _first_address(broker: BrokerRegistration) -> str:

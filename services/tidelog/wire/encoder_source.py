@@ -6,14 +6,19 @@ All parts are joined once. A `records` value ends the current chunk and is put i
 was passed. Fields that the version does not have are left out, whatever their value.
 
 An encoder in steps is a generator with the same lines, which yields after each element that is not a number.
+It joins its parts now and then, because a million of them take long.
 """
 
 from __future__ import annotations
+
+from typing import Final
 
 from tidelog.wire import primitives
 from tidelog.wire.schema import FIXED_SIZE_FORMATS, F, FieldType, Message, Struct
 from tidelog.wire.source import Source, array_of
 
+PARTS_BEFORE_JOIN: Final = 4_096
+"""The parts that an encoder in steps collects before it joins them."""
 _BLOBS = ("string", "bytes", "records")
 
 
@@ -48,11 +53,15 @@ class _EncoderWriter:
             source.line("add = out.append")
             if has_records:
                 source.line("chunks = []")
+            elif self._in_steps:
+                source.line("joined = []")
             self._struct(self._message, "message")
             self._flush()
             if has_records:
                 source.line("if out: chunks.append(join(out))")
                 source.line("return chunks")
+            elif self._in_steps:
+                source.line("return [join([*joined, *out])]")
             else:
                 source.line("return [join(out)]")
             if self._in_steps:
@@ -220,6 +229,10 @@ class _EncoderWriter:
                 self._struct(element, item)
             self._flush()
             if self._in_steps:
+                if not _has_records(self._message):
+                    with source.block(f"if len(out) > {PARTS_BEFORE_JOIN}:"):
+                        source.line("joined.append(join(out))")
+                        source.line("out.clear()")
                 source.line("yield")
 
     def _numbers(self, element: str, nullable: bool, values: str) -> None:

@@ -11,6 +11,7 @@ from tidelog.controller.core.state import ChangeSet
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, StopReplica, UpdateMetadata
+from tidelog.timing.slices import all_at_once
 
 MakeCore = type[Core]
 
@@ -40,7 +41,7 @@ def test_the_broker_receives_a_stop_and_no_role_as_follower(core: MakeCore) -> N
     cluster.make("t", [1, 2, 3], [2, 1, 3])
     cluster.changes = ChangeSet()
     _shut_down(cluster, 1)
-    commands = commands_for(cluster.state, cluster.changes, 7, 5)
+    commands = all_at_once(commands_for(cluster.state, cluster.changes, 7, 5))
     stop, update = commands[1]
     assert isinstance(stop, StopReplica)
     assert not stop.delete

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controllerlab import Core
+from controllerlab import Core, whole
 from tidelog.controller.core.elections import settle_partitions
 from tidelog.model.topics import TopicPartition
 
@@ -111,7 +111,7 @@ def test_a_new_term_completes_the_removal_of_suspect_logs(core: MakeCore) -> Non
     cluster = core([1, 2])
     cluster.make("t", [1, 2])
     cluster.register(2, is_log_suspect=True)
-    decision = settle_partitions(cluster.state, cluster.context())
+    decision = whole(settle_partitions(cluster.state, cluster.context()))
     cluster.write(decision.__class__(decision.records[:-1], None))
     assert cluster.state.unsettled_suspects == {2}, "the suspect is settled last"
     cluster.leader_writes("t", (1, 2))
@@ -183,4 +183,4 @@ def test_no_election_loses_acknowledged_records(
                     has[follower] = max(has[follower], has[after.leader])
             if len(after.isr) >= min_isr:
                 high = max(high, min(has[b] for b in after.isr))
-        assert not settle_partitions(cluster.state, cluster.context()).records, (step, broker, after)
+        assert not whole(settle_partitions(cluster.state, cluster.context())).records, (step, broker, after)

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controllerlab import Core
+from controllerlab import Core, whole
 from tidelog.controller.core.commands import commands_for
 from tidelog.controller.core.elections import elect_leaders, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
@@ -16,6 +16,7 @@ from tidelog.controller.core.topic_creation import create_topics
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, UpdateMetadata
+from tidelog.timing.slices import all_at_once
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -121,7 +122,7 @@ def test_leaders_are_alive_and_in_sync_and_epochs_grow(
             assert (after.leader == -1) == (not set(after.isr) & alive)
         if after.leader != before.leader:
             assert after.leader_epoch == before.leader_epoch + 1
-        assert not settle_partitions(cluster.state, cluster.context()).records
+        assert not whole(settle_partitions(cluster.state, cluster.context())).records
 
 
 def test_commands_of_a_failover(core: MakeCore) -> None:
@@ -130,7 +131,7 @@ def test_commands_of_a_failover(core: MakeCore) -> None:
     _make(cluster, "u", [3])
     cluster.changes = ChangeSet()
     cluster.death(1)
-    commands = commands_for(cluster.state, cluster.changes, 1, 5)
+    commands = all_at_once(commands_for(cluster.state, cluster.changes, 1, 5))
     lead, update = commands[2]
     assert isinstance(lead, LeaderAndIsr)
     assert [(p.topic, p.leader, p.is_new) for p in lead.partitions] == [("t", 2, False)]
@@ -140,7 +141,7 @@ def test_commands_of_a_failover(core: MakeCore) -> None:
     assert commands[3] == [update]
     cluster.changes = ChangeSet()
     cluster.birth(1)
-    full_lead, full_update = commands_for(cluster.state, cluster.changes, 1, 5)[1]
+    full_lead, full_update = all_at_once(commands_for(cluster.state, cluster.changes, 1, 5))[1]
     assert isinstance(full_lead, LeaderAndIsr)
     assert isinstance(full_update, UpdateMetadata)
     assert full_lead.is_full
@@ -295,4 +296,4 @@ def test_a_reassignment_does_not_end_with_a_failed_replica_as_leader(core: MakeC
     )
     cluster.leader_writes("t", (1, 2))
     _fail_replicas(cluster, 2, TopicPartition("t", 0))
-    assert not advance_reassignments(cluster.state, cluster.context()).records
+    assert not whole(advance_reassignments(cluster.state, cluster.context())).records

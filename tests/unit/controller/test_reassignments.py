@@ -19,6 +19,7 @@ from tidelog.metadata.entries import PartitionStateEntry
 from tidelog.model.errors import ErrorCode
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, StopReplica, UpdateMetadata
+from tidelog.timing.slices import all_at_once
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -106,7 +107,7 @@ def test_a_reassignment_from_request_to_completion(core: MakeCore) -> None:
     assert _ongoing(cluster) == [([3, 4, 1, 2], [3, 4], [1, 2])]
     state = cluster.partition("t")
     assert (state.leader, state.isr, state.leader_epoch) == (1, (1, 2), 1)
-    commands = commands_for(cluster.state, cluster.changes, 1, 5)
+    commands = all_at_once(commands_for(cluster.state, cluster.changes, 1, 5))
     assert set(commands) == {1, 2, 3, 4}
     for lead, update in commands.values():
         assert isinstance(lead, LeaderAndIsr)
@@ -120,7 +121,7 @@ def test_a_reassignment_from_request_to_completion(core: MakeCore) -> None:
     assert (state.leader, set(state.isr), state.leader_epoch) == (3, {3, 4}, 2)
     assert cluster.state.topics["t"].assignments[0] == (3, 4)
     assert _ongoing(cluster) == []
-    commands = commands_for(cluster.state, cluster.changes, 1, 5)
+    commands = all_at_once(commands_for(cluster.state, cluster.changes, 1, 5))
     for broker_id in (1, 2):
         stop, update = commands[broker_id]
         assert isinstance(stop, StopReplica)

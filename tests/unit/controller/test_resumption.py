@@ -15,9 +15,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controllerlab import whole
 from tidelog.controller import record_writer as record_writer_module
 from tidelog.controller.core.broker_requests import controlled_shutdown
-from tidelog.controller.core.decision import Context, ControllerDecision, NoteShutdown
+from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, NoteShutdown
 from tidelog.controller.core.elections import balance_leaders, settle_partitions
 from tidelog.controller.core.reassignments import advance_reassignments, alter_partition_reassignments
 from tidelog.controller.core.state import ChangeSet, ClusterState
@@ -29,6 +30,7 @@ from tidelog.metadata.entries import BrokerEntry, PartitionStateEntry, broker_ke
 from tidelog.metadata.store import Delete, KeySpace, Put
 from tidelog.model.brokers import Endpoint
 from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.timing.slices import all_at_once
 from tidelog.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
     ReassignablePartition,
@@ -38,7 +40,7 @@ from tidelog.wire.messages.create_partitions import CreatePartitionsRequest, Cre
 from tidelog.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest
 from tidelog.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 
-Decide = Callable[[ClusterState, Context], ControllerDecision[object]]
+Decide = Callable[[ClusterState, Context], ControllerDecision[object] | DecisionSteps[object]]
 PARTITIONS = 12
 
 
@@ -65,11 +67,11 @@ class World:
         return Context(self.epoch, RandomChance(random.Random(4)), rules)
 
     def do(self, decide: Decide) -> None:
-        decision = decide(self.state, self.context())
+        decision = whole(decide(self.state, self.context()))
         for record in decision.records:
             if isinstance(record, NoteShutdown):
                 self.state.note_shutdown(record.broker_id, record.broker_epoch, ChangeSet())
-        for group in pack_records(decision.records, self.state):
+        for group in all_at_once(pack_records(decision.records, self.state)):
             fates = [self._is_written() for _ in group]
             for batch, is_written in zip(group, fates, strict=True):
                 if is_written:
@@ -243,7 +245,7 @@ def _is_sound(world: World) -> None:
         assert entry.leader in entry.isr
         assert entry.leader in state.brokers
     for decide in (finish_half_done, settle_partitions, advance_reassignments):
-        assert not decide(state, world.context()).records, "there is nothing left to do"
+        assert not whole(decide(state, world.context())).records, "there is nothing left to do"
 
 
 def _members(world: World) -> dict[tuple[str, int], tuple[set[int], int]]:

@@ -20,6 +20,7 @@ from tidelog.model.principal import user_principal
 from tidelog.rpc.broker_commands import LeaderAndIsr, SecurityUpdate, StopReplica, UpdateMetadata
 from tidelog.rpc.command_messages import command, command_message
 from tidelog.rpc.generated import broker_commands_pb2 as pb
+from tidelog.timing.slices import all_at_once
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import alter_client_quotas as quotas
 
@@ -64,7 +65,7 @@ def test_updates_lead_to_the_snapshot_of_all_entries(rounds: list[list[tuple[boo
                 state.apply(entry, revision, revision, changes)
                 expected[entry.key] = entry
         before = view.security
-        for sent in commands_for(state, changes, 1, 1).get(1, []):
+        for sent in all_at_once(commands_for(state, changes, 1, 1)).get(1, []):
             received = command(pb.Command.FromString(command_message(sent).SerializeToString()))
             assert isinstance(received, UpdateMetadata)
             view.apply(received)

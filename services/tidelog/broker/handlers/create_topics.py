@@ -6,11 +6,12 @@ would describe them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tidelog.model.errors import ErrorCode
 from tidelog.settings.setting_description import describe_topic
+from tidelog.timing.slices import Steps, run_in_slices
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.create_topics import (
     CreatableTopicConfigs,
@@ -51,10 +52,22 @@ class CreateTopicsHandler:
                 }
                 for topic in request.topics
             }
-            for topic in response.topics:
-                if topic.error_code == ErrorCode.NONE:
-                    topic.configs = self._configs(overrides[topic.name])
+            await run_in_slices(self._describe(response.topics, overrides))
         return response
+
+    def _describe(
+        self, topics: Iterable[CreatableTopicResult], overrides: Mapping[str, Mapping[str, str]]
+    ) -> Steps[None]:
+        """Adds the settings of the topics that were created. Topics with equal overrides share one list."""
+        described: dict[frozenset[tuple[str, str]], list[CreatableTopicConfigs]] = {}
+        for topic in topics:
+            yield
+            if topic.error_code != ErrorCode.NONE:
+                continue
+            key = frozenset(overrides[topic.name].items())
+            if key not in described:
+                described[key] = self._configs(overrides[topic.name])
+            topic.configs = described[key]
 
     def _configs(self, overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
         return [

@@ -15,18 +15,19 @@ from tidelog.rpc.broker_commands import (
     StopReplica,
     UpdateMetadata,
 )
+from tidelog.timing.slices import Steps
 
 Command = StopReplica | LeaderAndIsr | UpdateMetadata
 
 
 def commands_for(
     state: ClusterState, changes: ChangeSet, controller_id: int, controller_epoch: int
-) -> dict[int, list[Command]]:
+) -> Steps[dict[int, list[Command]]]:
     """Returns the commands for each registered broker, in the order to send them.
 
     A broker that has just registered receives the full state: first its own partitions, by which it finds
     stray partitions, then all metadata. Each kind of command is sent once, regardless of the number of
-    partitions.
+    partitions. The commands are made in steps; the state must not change between two steps.
     """
     term = _Term(controller_id, controller_epoch)
     commands: dict[int, list[Command]] = {broker_id: [] for broker_id in sorted(state.brokers)}
@@ -37,11 +38,10 @@ def commands_for(
             commands[broker_id] += [_all_partitions_of(state, broker_id, term), metadata]
     others = state.brokers.keys() - registered
     if others and not changes.is_empty:
-        orders: list[dict[int, Command]] = [
-            *_stops(state, changes, term),
-            _changed_partitions(state, changes, term),
-        ]
-        update = _metadata(state, changes, term)
+        stops = yield from _stops(state, changes, term)
+        changed = yield from _changed_partitions(state, changes, term)
+        orders: list[dict[int, Command]] = [*stops, changed]
+        update = yield from _metadata(state, changes, term)
         for broker_id in sorted(others):
             commands[broker_id] += [order[broker_id] for order in orders if broker_id in order]
             commands[broker_id].append(update)
@@ -71,9 +71,10 @@ def _all_partitions_of(state: ClusterState, broker_id: int, term: _Term) -> Lead
     return LeaderAndIsr(*term, tuple(partitions), configs, is_full=True)
 
 
-def _changed_partitions(state: ClusterState, changes: ChangeSet, term: _Term) -> dict[int, Command]:
+def _changed_partitions(state: ClusterState, changes: ChangeSet, term: _Term) -> Steps[dict[int, Command]]:
     of_broker: dict[int, list[PartitionState]] = {}
     for topic_name, index in sorted(changes.partitions):
+        yield
         topic = state.topics.get(topic_name)
         if topic is None or index >= len(topic.assignments):
             continue
@@ -95,16 +96,18 @@ def _changed_partitions(state: ClusterState, changes: ChangeSet, term: _Term) ->
     }
 
 
-def _stops(state: ClusterState, changes: ChangeSet, term: _Term) -> list[dict[int, Command]]:
+def _stops(state: ClusterState, changes: ChangeSet, term: _Term) -> Steps[list[dict[int, Command]]]:
     """Adds the replicas to delete, and the replicas that a broker in controlled shutdown only stops. That
     broker has left their ISRs and must not fetch, or it would join them again.
     """
     deleted = _Stops()
     for topic in changes.deleted_topics:
+        yield
         for index, replicas in enumerate(topic.assignments):
             for broker_id in replicas:
                 deleted.add(broker_id, topic.name, index, topic.topic_id)
     for removed in sorted(changes.removed_replicas):
+        yield
         current = state.topics.get(removed.topic)
         if current is None or current.topic_id != removed.topic_id:
             continue
@@ -112,6 +115,7 @@ def _stops(state: ClusterState, changes: ChangeSet, term: _Term) -> list[dict[in
             deleted.add(removed.broker_id, removed.topic, removed.partition, removed.topic_id)
     stopped = _Stops()
     for name, index in sorted(changes.partitions) if state.stopping else ():
+        yield
         current = state.topics.get(name)
         stored = state.partitions.get(name, {}).get(index)
         if current is None or stored is None or index >= len(current.assignments):
@@ -155,11 +159,15 @@ def _full_metadata(state: ClusterState, term: _Term) -> UpdateMetadata:
     )
 
 
-def _metadata(state: ClusterState, changes: ChangeSet, term: _Term) -> UpdateMetadata:
+def _metadata(state: ClusterState, changes: ChangeSet, term: _Term) -> Steps[UpdateMetadata]:
+    topics = []
+    for name in sorted(changes.topics & state.topics.keys()):
+        topics.append(state.topic_state(name))
+        yield
     return UpdateMetadata(
         *term,
         brokers=tuple(state.brokers[broker_id] for broker_id in sorted(state.brokers)),
-        topics=tuple(state.topic_state(name) for name in sorted(changes.topics & state.topics.keys())),
+        topics=tuple(topics),
         deleted_topics=tuple(DeletedTopic(topic.name, topic.topic_id) for topic in changes.deleted_topics),
         broker_configs=dict(state.broker_configs) if changes.broker_configs else None,
         feature_levels=state.feature_levels if changes.features else None,

@@ -7,11 +7,11 @@ settings of unknown topics in some modes; tidelog always refuses them.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
-from tidelog.controller.core.decision import Context, ControllerDecision, Erase, Record, Write
+from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, Erase, Record, Write
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import BrokerConfigEntry, TopicConfigEntry
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -61,7 +61,7 @@ class _Outcome(NamedTuple):
 
 def alter_configs(
     state: ClusterState, context: Context, request: full.AlterConfigsRequest, api_version: int
-) -> ControllerDecision[full.AlterConfigsResponse]:
+) -> DecisionSteps[full.AlterConfigsResponse]:
     """Replaces all settings of each resource by the given ones. A null value removes a setting."""
 
     def change(resource: full.AlterConfigsResource) -> _Change:
@@ -70,7 +70,7 @@ def alter_configs(
         return _Change(resource.resource_type, resource.resource_name, names, lambda before: dict(after))
 
     changes = [change(resource) for resource in request.resources]
-    outcomes = _alter_all(state, context, changes)
+    outcomes = yield from _alter_all(state, context, changes)
     responses = [
         full.AlterConfigsResourceResponse(outcome.code, outcome.message, change.kind, change.name)
         for change, outcome in zip(changes, outcomes, strict=True)
@@ -84,7 +84,7 @@ def incremental_alter_configs(
     context: Context,
     request: incremental.IncrementalAlterConfigsRequest,
     api_version: int,
-) -> ControllerDecision[incremental.IncrementalAlterConfigsResponse]:
+) -> DecisionSteps[incremental.IncrementalAlterConfigsResponse]:
     """Changes settings of each resource one by one: SET, DELETE, APPEND, SUBTRACT."""
 
     def change(resource: incremental.AlterConfigsResource) -> _Change:
@@ -97,7 +97,7 @@ def incremental_alter_configs(
         )
 
     changes = [change(resource) for resource in request.resources]
-    outcomes = _alter_all(state, context, changes)
+    outcomes = yield from _alter_all(state, context, changes)
     responses = [
         incremental.AlterConfigsResourceResponse(outcome.code, outcome.message, change.kind, change.name)
         for change, outcome in zip(changes, outcomes, strict=True)
@@ -106,10 +106,13 @@ def incremental_alter_configs(
     return ControllerDecision(records, incremental.IncrementalAlterConfigsResponse(responses=responses))
 
 
-def _alter_all(state: ClusterState, context: Context, changes: Sequence[_Change]) -> list[_Outcome]:
+def _alter_all(
+    state: ClusterState, context: Context, changes: Sequence[_Change]
+) -> Generator[None, None, list[_Outcome]]:
     given = Counter((change.kind, change.name) for change in changes)
     outcomes = []
     for change in changes:
+        yield
         try:
             if given[(change.kind, change.name)] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Each resource must appear at most once.")

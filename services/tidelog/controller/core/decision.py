@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -132,3 +132,9 @@ class ControllerDecision(Generic[ReplyT_co]):
 
     records: tuple[Record, ...]
     reply: ReplyT_co
+
+
+DecisionSteps = Generator[None, None, ControllerDecision[ReplyT_co]]
+"""A decision that is made in steps, because it may concern thousands of topics or partitions. The state must
+not change between two steps.
+"""

@@ -17,7 +17,7 @@ from collections.abc import Container, Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
-from tidelog.controller.core.decision import Context, ControllerDecision, Record, Write
+from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, Record, Write
 from tidelog.controller.core.state import ClusterState, StoredPartition
 from tidelog.metadata.entries import PartitionStateEntry, SettledSuspectEntry
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -176,7 +176,7 @@ def is_cluster_returning(state: ClusterState) -> bool:
     return not expected <= state.brokers.keys()
 
 
-def settle_partitions(state: ClusterState, context: Context) -> ControllerDecision[None]:
+def settle_partitions(state: ClusterState, context: Context) -> DecisionSteps[None]:
     """Decides the states of all partitions after brokers registered or failed: elects leaders where
     necessary, removes dead brokers from the ISRs of partitions that have a leader, and removes suspect logs
     from ISR and ELR.
@@ -191,6 +191,7 @@ def settle_partitions(state: ClusterState, context: Context) -> ControllerDecisi
         return ControllerDecision((), None)
     records: list[Record] = []
     for topic, partition, stored in state.all_partitions():
+        yield
         entry = next_state(state, context, topic.assignments[partition], stored)
         if entry is not None:
             records.append(Write(entry, stored.mod_revision))
@@ -286,7 +287,7 @@ def led_by_preferred(
     )
 
 
-def balance_leaders(state: ClusterState, context: Context) -> ControllerDecision[int]:
+def balance_leaders(state: ClusterState, context: Context) -> DecisionSteps[int]:
     """Moves leadership back to preferred leaders. The reply is the number of partitions that get another
     leader. Partitions under reassignment do not change.
     """
@@ -295,6 +296,7 @@ def balance_leaders(state: ClusterState, context: Context) -> ControllerDecision
     preferred_count: dict[int, int] = {}
     strayed: dict[int, list[tuple[tuple[int, ...], StoredPartition]]] = {}
     for topic, partition, stored in state.all_partitions():
+        yield
         replicas = topic.assignments[partition]
         preferred = replicas[0]
         preferred_count[preferred] = preferred_count.get(preferred, 0) + 1
@@ -307,6 +309,7 @@ def balance_leaders(state: ClusterState, context: Context) -> ControllerDecision
         if share <= context.rules.leader_imbalance_per_broker_percentage:
             continue
         for replicas, stored in strayed[broker_id]:
+            yield
             entry = led_by_preferred(state, context, replicas, stored)
             if entry is not None:
                 records.append(Write(entry, stored.mod_revision))
@@ -322,7 +325,7 @@ class ElectionType(IntEnum):
 
 def elect_leaders(
     state: ClusterState, context: Context, request: ElectLeadersRequest, api_version: int
-) -> ControllerDecision[ElectLeadersResponse]:
+) -> DecisionSteps[ElectLeadersResponse]:
     """Elects leaders on request. If `topic_partitions` is null, the request is for all partitions, and the
     response omits those that need no election.
     """
@@ -334,6 +337,7 @@ def elect_leaders(
     for name, partitions in _wanted(state, request):
         partition_results = []
         for partition in partitions:
+            yield
             try:
                 records.append(_elect_requested(state, context, name, partition, unclean=unclean))
                 partition_results.append(PartitionResult(partition, ErrorCode.NONE, None))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from tidelog.controller.core.decision import Context, ControllerDecision, Record, Write
+from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, Record, Write
 from tidelog.controller.core.elections import next_state
 from tidelog.controller.core.state import ClusterState
 from tidelog.controller.core.topic_creation import Room, check_replicas
@@ -73,7 +73,7 @@ def with_placement(topic: TopicEntry, partition: int, placement: Placement) -> T
 
 def alter_partition_reassignments(
     state: ClusterState, context: Context, request: AlterPartitionReassignmentsRequest, api_version: int
-) -> ControllerDecision[AlterPartitionReassignmentsResponse]:
+) -> DecisionSteps[AlterPartitionReassignmentsResponse]:
     """Starts, changes or cancels reassignments. Each partition has its own result."""
     states: dict[tuple[str, int], Record] = {}
     changed: dict[str, TopicEntry] = {}
@@ -83,6 +83,7 @@ def alter_partition_reassignments(
     for wanted in request.topics:
         results = []
         for target in wanted.partitions:
+            yield
             code, message = ErrorCode.NONE, None
             where = (wanted.name, target.partition_index)
             try:
@@ -142,7 +143,7 @@ def list_partition_reassignments(
     return ControllerDecision((), ListPartitionReassignmentsResponse(error_message=None, topics=topics))
 
 
-def advance_reassignments(state: ClusterState, context: Context) -> ControllerDecision[int]:
+def advance_reassignments(state: ClusterState, context: Context) -> DecisionSteps[int]:
     """Completes the reassignments whose whole target is in sync. The reply is their number. The leader moves
     if it is not in the target.
 
@@ -154,6 +155,7 @@ def advance_reassignments(state: ClusterState, context: Context) -> ControllerDe
     for name in sorted(state.reassigning):
         topic = after = state.topics[name]
         for partition in sorted({*topic.adding, *topic.removing}):
+            yield
             stored = state.partitions.get(name, {}).get(partition)
             placement = placement_of(topic, partition)
             target = placement.target

@@ -16,7 +16,7 @@ the rack, and there to the broker, with the fewest replicas.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Sequence
 from itertools import chain
 from math import gcd
 from typing import Final, TypeVar
@@ -27,6 +27,7 @@ from tidelog.controller.core.decision import (
     Context,
     ControllerDecision,
     ControllerRules,
+    DecisionSteps,
     Record,
     Write,
 )
@@ -62,7 +63,7 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 
 def create_topics(
     state: ClusterState, context: Context, request: CreateTopicsRequest, api_version: int
-) -> ControllerDecision[CreateTopicsResponse]:
+) -> DecisionSteps[CreateTopicsResponse]:
     """Creates topics. Each topic has its own result."""
     given = Counter(topic.name for topic in request.topics)
     announced: list[Record] = []
@@ -72,6 +73,7 @@ def create_topics(
     partitions_left = MAX_PARTITIONS_PER_REQUEST
     room = Room(state, context.rules)
     for topic in {topic.name: topic for topic in request.topics}.values():
+        yield
         try:
             if given[topic.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -101,7 +103,9 @@ def create_topics(
             if configs:
                 announced.append(Write(TopicConfigEntry(entry.name, configs)))
             announced.append(Write(entry, ABSENT))
-            states += first_states(state, context, entry)
+            for record in first_states(state, context, entry):
+                states.append(record)
+                yield
     return ControllerDecision((*announced, *states), CreateTopicsResponse(topics=results))
 
 
@@ -141,11 +145,9 @@ class Room:
         self._of_broker.update(new)
 
 
-def first_states(state: ClusterState, context: Context, entry: TopicEntry) -> list[Record]:
-    return [
-        Write(first_state(state, context, entry.name, partition, replicas), ABSENT)
-        for partition, replicas in enumerate(entry.assignments)
-    ]
+def first_states(state: ClusterState, context: Context, entry: TopicEntry) -> Iterator[Record]:
+    for partition, replicas in enumerate(entry.assignments):
+        yield Write(first_state(state, context, entry.name, partition, replicas), ABSENT)
 
 
 def _check_name(state: ClusterState, name: str, made_here: dict[str, str]) -> None:
@@ -267,13 +269,14 @@ def check_replicas(
 
 def create_partitions(
     state: ClusterState, context: Context, request: CreatePartitionsRequest, api_version: int
-) -> ControllerDecision[CreatePartitionsResponse]:
+) -> DecisionSteps[CreatePartitionsResponse]:
     given = Counter(topic.name for topic in request.topics)
     records: list[Record] = []
     results: list[CreatePartitionsTopicResult] = []
     partitions_left = MAX_PARTITIONS_PER_REQUEST
     room = Room(state, context.rules)
     for wanted in {topic.name: topic for topic in request.topics}.values():
+        yield
         try:
             if given[wanted.name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name.")
@@ -292,17 +295,18 @@ def create_partitions(
         partitions_left -= len(added)
         results.append(CreatePartitionsTopicResult(name=wanted.name, error_message=None))
         if not request.validate_only:
-            records += _new_partition_records(state, context, topic, added)
+            for record in _new_partition_records(state, context, topic, added):
+                records.append(record)
+                yield
     return ControllerDecision(tuple(records), CreatePartitionsResponse(results=results))
 
 
 def _new_partition_records(
     state: ClusterState, context: Context, topic: TopicEntry, added: Assignments
-) -> list[Record]:
-    records: list[Record] = [Write(topic._replace(assignments=topic.assignments + added))]
+) -> Iterator[Record]:
+    yield Write(topic._replace(assignments=topic.assignments + added))
     for partition, replicas in enumerate(added, len(topic.assignments)):
-        records.append(Write(first_state(state, context, topic.name, partition, replicas), ABSENT))
-    return records
+        yield Write(first_state(state, context, topic.name, partition, replicas), ABSENT)
 
 
 def _assign_added(

@@ -6,7 +6,15 @@ import uuid
 from collections import Counter
 from typing import Final, NamedTuple
 
-from tidelog.controller.core.decision import ABSENT, Context, ControllerDecision, Erase, Record, Write
+from tidelog.controller.core.decision import (
+    ABSENT,
+    Context,
+    ControllerDecision,
+    DecisionSteps,
+    Erase,
+    Record,
+    Write,
+)
 from tidelog.controller.core.state import ClusterState
 from tidelog.controller.core.topic_creation import first_state
 from tidelog.metadata.entries import TopicEntry, partition_state_key, topic_config_key
@@ -29,7 +37,7 @@ class _Wanted(NamedTuple):
 
 def delete_topics(
     state: ClusterState, context: Context, request: DeleteTopicsRequest, api_version: int
-) -> ControllerDecision[DeleteTopicsResponse]:
+) -> DecisionSteps[DeleteTopicsResponse]:
     """Deletes topics. The topic's own key is deleted first: without it the topic does not exist, and its
     other keys can be removed later.
     """
@@ -45,6 +53,7 @@ def delete_topics(
     records: list[Record] = []
     results: list[DeletableTopicResult] = []
     for want in dict.fromkeys(wanted):
+        yield
         try:
             topic = _find(state, want)
             if given[topic.name] > 1:
@@ -97,7 +106,7 @@ def _find(state: ClusterState, want: _Wanted) -> TopicEntry:
     return topic
 
 
-def finish_half_done(state: ClusterState, context: Context) -> ControllerDecision[None]:
+def finish_half_done(state: ClusterState, context: Context) -> DecisionSteps[None]:
     """Writes the missing states of announced partitions and deletes the remaining keys of deleted topics.
 
     Elections, changes of the ELR and reassignments are not handled here: `settle_partitions` and
@@ -106,10 +115,12 @@ def finish_half_done(state: ClusterState, context: Context) -> ControllerDecisio
     records: list[Record] = []
     for topic in state.topics.values():
         stored = state.partitions.get(topic.name, {})
+        yield
         for partition, replicas in enumerate(topic.assignments):
             if partition not in stored:
                 records.append(Write(first_state(state, context, topic.name, partition, replicas), ABSENT))
     for name, stored in state.partitions.items():
+        yield
         known = len(state.topics[name].assignments) if name in state.topics else 0
         records += [Erase(partition_state_key(name, index)) for index in sorted(stored) if index >= known]
     records += [Erase(topic_config_key(name)) for name in state.topic_configs if name not in state.topics]
