@@ -12,7 +12,7 @@ from tidelog.broker.connection import Connection
 from tidelog.broker.dispatch import Dispatcher
 from tidelog.broker.handlers.wiring import HandlerObjects, HandlerWiring
 from tidelog.broker.request import RequestContext
-from tidelog.model.principal import ANONYMOUS
+from tidelog.model.principal import ANONYMOUS, Principal
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.headers import decode_response_header, encode_request_header
@@ -32,6 +32,7 @@ class Asked:
         *,
         client_id: str = "test",
         body: bytes | None = None,
+        principal: Principal = ANONYMOUS,
     ) -> None:
         """If `body` is given, it is sent instead of the request's own body."""
         self.api_key = ApiKey(request.API_KEY)
@@ -42,7 +43,7 @@ class Asked:
         self.muted_s = 0.0
         self.refused_because: str | None = None
         self.peer_host = "10.0.0.1"
-        self.principal = ANONYMOUS
+        self.principal = principal
         self.access: Any = None
         self.authentication = None
         self.gate = None

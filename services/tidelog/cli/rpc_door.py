@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 
 from tidelog.rpc.grpc_transport import RpcServer, RpcService
 from tidelog.rpc.peer_tls import PeerTls
 from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.listeners import is_loopback_host
 from tidelog.settings.setting import SettingError
 
 
@@ -71,13 +71,5 @@ async def open_rpc_door(
 
 
 def is_loopback(address: str) -> bool:
-    """Returns true if only this machine reaches `host:port`. A host name other than localhost may lead
-    anywhere.
-    """
-    host = address.rpartition(":")[0].strip("[]")
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    """Returns whether only this machine reaches `host:port`."""
+    return is_loopback_host(address.rpartition(":")[0].strip("[]"))

@@ -103,11 +103,11 @@ def _decide(
 
 
 def _decide_for_principal(
-    decide: Callable[..., ControllerDecision[Message]],
+    decide: Callable[..., ControllerDecision[Message] | DecisionSteps[Message]],
     request: ForwardedRequest,
     state: ClusterState,
     context: Context,
-) -> ControllerDecision[Message]:
+) -> ControllerDecision[Message] | DecisionSteps[Message]:
     return decide(state, context, request.message, request.api_version, request.principal)
 
 

@@ -22,6 +22,16 @@ _ENDPOINT = re.compile(r"([^:/]+)://(?:\[([0-9A-Fa-f:.%]+)\]|([^:\[\]/]*)):([0-9
 _WILDCARDS = frozenset({"0.0.0.0", "::"})
 
 
+def is_loopback_host(host: str) -> bool:
+    """Returns whether only this machine reaches `host`. A name other than localhost may lead anywhere."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
 class ListenerPlan(NamedTuple):
     """The addresses to listen on, and the addresses for clients.
 

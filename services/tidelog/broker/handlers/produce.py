@@ -77,8 +77,6 @@ from tidelog.wire.primitives import MAX_UVARINT_BYTES, read_long_uvarint
 
 WRITE: Final = AclOperation.WRITE
 ACKS_ALL: Final = -1
-ADMIN_CLIENT_ID: Final = "__admin_client"
-"""A client with this id may write to internal topics, as in Kafka. Their owners then load them again."""
 Pending: TypeAlias = "tuple[Replica, int, PartitionProduceResponse]"
 """A replica, the offset that its high watermark must reach, and the response that waits for it."""
 MAX_WALK_WITHOUT_ACKS_BYTES: Final = 1024 * 1024
@@ -530,7 +528,7 @@ class Produce:
             replica = self._replica(topic, data.index)
             if self._acks not in _VALID_ACKS:
                 raise KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-            if topic in INTERNAL_TOPICS and self._context.client_id != ADMIN_CLIENT_ID:
+            if topic in INTERNAL_TOPICS:  # their coordinators write to them over sessions
                 raise KafkaError(
                     ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {topic}"
                 )

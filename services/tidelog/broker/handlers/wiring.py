@@ -267,7 +267,13 @@ def _offset_for_leader_epoch(parts: HandlerObjects) -> Handling:
 def _write_txn_markers(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.write_txn_markers import WriteTxnMarkersHandler
 
-    return Handling(WriteTxnMarkersHandler(parts.coordination).handle)
+    handler = WriteTxnMarkersHandler(
+        parts.coordination,
+        parts.hosted,
+        parts.current_settings.broker,
+        has_authorizer=parts.authorizer is not None,
+    )
+    return Handling(handler.handle)
 
 
 def _txn_offset_commit(parts: HandlerObjects) -> Handling:

@@ -445,6 +445,38 @@ class ProducerState:
                 f" {marker.end.coordinator_epoch}, which is older than {producer.coordinator_epoch}",
             )
 
+    def check_marker_of_client(self, marker: TransactionMarker) -> None:
+        """Checks a marker that a client sent in place of the coordinator, besides `check_marker`.
+
+        It may only abort a transaction that is open here, in the producer's own epoch, and under the newest
+        coordinator epoch that this log knows. Otherwise it could commit a part of a transaction, fence its
+        producer, or fence its coordinator.
+
+        Raises KafkaError: INVALID_REQUEST (a commit), INVALID_TXN_STATE (no transaction is open),
+        INVALID_PRODUCER_EPOCH, TRANSACTION_COORDINATOR_FENCED.
+        """
+        producer_id, epoch = marker.producer_id, marker.producer_epoch
+        if marker.end.is_commit:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"The marker for producer {producer_id} commits, which only the coordinator may do",
+            )
+        producer = self._producers.get(producer_id)
+        if producer is None or producer.txn_first_offset < 0:
+            raise KafkaError(
+                ErrorCode.INVALID_TXN_STATE,
+                f"Producer {producer_id} has no open transaction here",
+            )
+        if epoch != producer.producer_epoch:
+            raise _stale_epoch(producer_id, epoch, producer.producer_epoch)
+        known_epoch = max(producer.coordinator_epoch, 0)
+        if marker.end.coordinator_epoch > known_epoch:
+            raise KafkaError(
+                ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+                f"The client's marker for producer {producer_id} has coordinator epoch"
+                f" {marker.end.coordinator_epoch}, which is newer than {known_epoch}",
+            )
+
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of the oldest transaction that is open or whose marker is not replicated yet."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from brokerlab.asking import Asked, until
@@ -11,6 +13,7 @@ from tidelog.broker.coordination.markers import TIMEOUT_MS
 from tidelog.broker.partition.events import FollowerFetched
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode
+from tidelog.model.principal import Principal
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState, TopicState
 from tidelog.rpc.coordinator_session import (
@@ -20,6 +23,7 @@ from tidelog.rpc.coordinator_session import (
     MarkersWritten,
     WriteMarkers,
 )
+from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.timing.timer import VirtualTimer
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.write_txn_markers import (
@@ -180,40 +184,91 @@ def test_an_empty_request_succeeds(lab: InMemoryBroker) -> None:
     assert [written.errors for written in coordinator.take(MarkersWritten)] == [(), ((),)]
 
 
+LOOPBACK = {"listeners": "PLAINTEXT://127.0.0.1:9092"}
+KNOWN = Principal("User:admin")
+
+
+def markers_of_client(
+    lab: InMemoryBroker, *markers: WritableTxnMarker, version: int = 2, principal: Principal = KNOWN
+) -> list[list[int]]:
+    """Returns the error codes of each marker's partitions."""
+
+    async def ask() -> Asked:
+        asked = Asked(lab.broker, WriteTxnMarkersRequest(list(markers)), version, principal=principal)
+        await until(lambda: asked.answer is not None)
+        return asked
+
+    answer = lab.runner.run(ask()).answer
+    return [
+        [part.error_code for topic in found.topics for part in topic.partitions] for found in answer.markers
+    ]
+
+
+def abort(*topics: WritableTxnMarkerTopic, epoch: int = 0, coordinator_epoch: int = 0) -> WritableTxnMarker:
+    return WritableTxnMarker(5, epoch, False, list(topics), coordinator_epoch)
+
+
 @pytest.mark.parametrize("version", [1, 2])
 def test_kafkas_tool_ends_a_hanging_transaction(lab: InMemoryBroker, version: int) -> None:
     lab.add_topic("t", 2)
     in_transaction(lab, "t", 0)
-    request = WriteTxnMarkersRequest(
-        [
-            WritableTxnMarker(
-                5, 0, False, [WritableTxnMarkerTopic("t", [0]), WritableTxnMarkerTopic("u", [1, 0])], 0
-            )
-        ]
-    )
-
-    async def ask() -> Asked:
-        asked = Asked(lab.broker, request, version)
-        await until(lambda: asked.answer is not None)
-        return asked
-
+    sent = abort(WritableTxnMarkerTopic("t", [0]), WritableTxnMarkerTopic("u", [1, 0]))
     unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert lab.runner.run(ask()).answer == WriteTxnMarkersResponse(
-        [
-            WritableTxnMarkerResult(
-                5,
-                [
-                    WritableTxnMarkerTopicResult("t", [WritableTxnMarkerPartitionResult(0, ErrorCode.NONE)]),
-                    WritableTxnMarkerTopicResult(
-                        "u",
-                        [
-                            WritableTxnMarkerPartitionResult(1, unknown),
-                            WritableTxnMarkerPartitionResult(0, unknown),
-                        ],
-                    ),
-                ],
-            )
-        ]
-    )
+    assert markers_of_client(lab, sent, version=version) == [[ErrorCode.NONE, unknown, unknown]]
     core = lab.broker.hosted.leader_replica("t", 0).core
     assert core.last_stable_offset == core.log_end_offset == 3
+
+
+@pytest.mark.parametrize(
+    ("sent", "error"),
+    [
+        (WritableTxnMarker(5, 0, True, [WritableTxnMarkerTopic("t", [0])], 0), ErrorCode.INVALID_REQUEST),
+        (abort(WritableTxnMarkerTopic("t", [0]), epoch=1), ErrorCode.INVALID_PRODUCER_EPOCH),
+        (abort(WritableTxnMarkerTopic("t", [0]), epoch=32767), ErrorCode.INVALID_PRODUCER_EPOCH),
+        (
+            abort(WritableTxnMarkerTopic("t", [0]), coordinator_epoch=1),
+            ErrorCode.TRANSACTION_COORDINATOR_FENCED,
+        ),
+        (abort(WritableTxnMarkerTopic("t", [1])), ErrorCode.INVALID_TXN_STATE),
+    ],
+    ids=["commit", "next epoch", "last epoch", "newer coordinator", "no transaction"],
+)
+def test_a_client_does_no_more_than_abort_an_open_transaction(
+    lab: InMemoryBroker, sent: WritableTxnMarker, error: ErrorCode
+) -> None:
+    """Anything else would contradict the transaction's coordinator, which still ends it afterwards."""
+    lab.add_topic("t", 2)
+    in_transaction(lab, "t", 0)
+    assert markers_of_client(lab, sent) == [[error]]
+    core = lab.broker.hosted.leader_replica("t", 0).core
+    assert core.log_end_offset == 2
+    coordinator = ScriptedCoordinator(lab)
+    coordinator.say(WriteMarkers(1, (marker(TopicPartition("t", 0)),)))
+    assert coordinator.take_one(MarkersWritten).errors == ((ErrorCode.NONE,),)
+
+
+@pytest.mark.parametrize(
+    ("settings", "principal", "error"),
+    [
+        ({}, Principal("User:ANONYMOUS"), ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+        ({}, KNOWN, ErrorCode.NONE),
+        (LOOPBACK, Principal("User:ANONYMOUS"), ErrorCode.NONE),
+        (
+            {**LOOPBACK, "authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"},
+            Principal("User:ANONYMOUS"),
+            ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ),
+    ],
+    ids=["stranger", "known", "this machine", "anonymous super user"],
+)
+def test_markers_of_strangers_are_refused(
+    make_broker: Callable[..., InMemoryBroker],
+    settings: dict[str, str],
+    principal: Principal,
+    error: ErrorCode,
+) -> None:
+    lab = make_broker(settings)
+    lab.add_topic("t")
+    in_transaction(lab, "t", 0)
+    sent = abort(WritableTxnMarkerTopic("t", [0]))
+    assert markers_of_client(lab, sent, principal=principal) == [[error]]
