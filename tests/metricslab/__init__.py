@@ -19,6 +19,7 @@ from tidelog.group_coordinator.metrics import (
     TransactionsSummary,
 )
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
+from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.metrics.telemetry import BROKER_RUNNING, Durations, Telemetry
 from tidelog.model.errors import ErrorCode
@@ -168,4 +169,6 @@ def full_metrics() -> ProcessMetrics:
     metrics.register(broker_metrics)
     metrics.register(controller_metrics)
     metrics.register(CoordinatorMetrics(coordinator_view()))
+    certificate = Path(__file__).parent / "certificate.pem"
+    metrics.register(CertificateExpiry(lambda: {"rpc": str(certificate)}))
     return metrics

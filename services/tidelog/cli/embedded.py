@@ -19,11 +19,12 @@ from tidelog.group_coordinator.server import GroupCoordinator
 from tidelog.metadata.cluster_identity import ensure_cluster_id
 from tidelog.metadata.entries import encode_uuid
 from tidelog.metadata.file_store import FileMetadataStore
+from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.health import Health
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.metrics.telemetry import Telemetry
 from tidelog.rpc.in_process import InProcessBrokerChannels, InProcessSessionConnector
-from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.broker_settings import BrokerSettings, certificate_files
 from tidelog.timing.clock import SystemClock
 from tidelog.tracing.start import start_tracing
 
@@ -51,6 +52,8 @@ class EmbeddedCluster:
             undo.callback(metrics.close)
             if settings.tidelog_metrics_listener:
                 metrics.watch_loop()
+                certificates = certificate_files(settings)
+                metrics.register(CertificateExpiry(lambda: certificates))
                 metrics.serve(settings.tidelog_metrics_listener)
             if settings.tidelog_probes_listener:
                 metrics.serve_probes(settings.tidelog_probes_listener)  # answered during the recovery, too

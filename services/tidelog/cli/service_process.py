@@ -27,12 +27,13 @@ from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
 from tidelog.metadata.etcd.options import EtcdAddressError, EtcdOptions
 from tidelog.metadata.store import StoreError
 from tidelog.metadata.store_wait import until_store_answers
+from tidelog.metrics.certificates import CertificateExpiry
 from tidelog.metrics.health import Health
 from tidelog.metrics.process_metrics import ProcessMetrics
 from tidelog.model.errors import KafkaError
 from tidelog.process.private_files import keep_files_private
 from tidelog.rpc.peer_tls import PeerTls
-from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.broker_settings import BrokerSettings, certificate_files
 from tidelog.settings.setting import Password, SettingError
 from tidelog.tracing.start import start_tracing
 
@@ -127,6 +128,8 @@ async def _live(service: str, settings: BrokerSettings, options: EtcdOptions, st
             stack.callback(tracing.close)
         if settings.tidelog_metrics_listener:
             metrics.watch_loop()
+            certificates = certificate_files(settings)
+            metrics.register(CertificateExpiry(lambda: certificates))
             metrics.serve(settings.tidelog_metrics_listener)
         if settings.tidelog_probes_listener:
             metrics.serve_probes(settings.tidelog_probes_listener)

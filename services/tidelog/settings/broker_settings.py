@@ -375,6 +375,21 @@ def _check_listeners(settings: BrokerSettings) -> None:
             raise SettingError(name, f"{name}: there is no listener {of_listener[0]} in listeners")
 
 
+def certificate_files(settings: BrokerSettings) -> dict[str, str]:
+    """Returns the files with the process's own certificates, by their use: `rpc`, `etcd`, or the name of a
+    listener.
+    """
+    files = {
+        "rpc": settings.tidelog_rpc_tls_cert_file or "",
+        "etcd": settings.tidelog_etcd_tls_cert_file or "",
+    }
+    for endpoint in plan_listeners(settings).bind:
+        if endpoint.security_protocol.endswith("SSL"):
+            plan = plan_tls(endpoint.listener_name, settings.listener_value)
+            files[endpoint.listener_name] = plan.keystore_location or ""
+    return {use: path for use, path in files.items() if path}
+
+
 def _agree_on_node_id(values: dict[str, Any]) -> None:  # each of the type of its field
     node_id, broker_id = values.get("node_id"), values.get("broker_id")
     if node_id is None and broker_id is not None and broker_id >= 0:

@@ -1,0 +1,51 @@
+"""The expiration of certificates is that of the library `cryptography`, and follows renewed files."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.cli.certificate_authority import CertificateAuthority
+from tidelog.metrics.certificates import CertificateExpiry, first_expiration_s
+from tidelog.metrics.families import Families
+from tidelog.model.instants import WallMs
+
+NOW_MS = WallMs(1_700_000_000_000)
+
+
+def samples(collector: CertificateExpiry) -> dict[str, float]:
+    families = Families()
+    collector.collect(families)
+    return {sample.labels["use"]: sample.value for family in families for sample in family.samples}
+
+
+@pytest.mark.parametrize("days", [1, 365, 3_650, 30_000])  # the last one ends after 2049
+def test_each_use_has_the_end_of_its_validity(tmp_path: Path, days: int) -> None:
+    authority = CertificateAuthority.open(tmp_path / "authority", now_ms=NOW_MS)
+    validity = datetime.timedelta(days=days)
+    files = authority.issue(tmp_path / "a", ["localhost"], now_ms=NOW_MS, validity=validity)
+    missing = tmp_path / "missing"
+    collector = CertificateExpiry(lambda: {"rpc": str(files.certificate), "etcd": str(missing)})
+    assert samples(collector) == {"rpc": NOW_MS / 1000 + validity.total_seconds()}
+    later_ms = WallMs(NOW_MS + 60_000)
+    authority.issue(tmp_path / "a", ["localhost"], now_ms=later_ms, validity=validity)
+    assert samples(collector) == {"rpc": later_ms / 1000 + validity.total_seconds()}
+
+
+def test_the_earliest_of_a_chain_counts(tmp_path: Path) -> None:
+    authority = CertificateAuthority.open(tmp_path / "authority", now_ms=NOW_MS)
+    files = authority.issue(tmp_path / "a", ["a"], now_ms=NOW_MS, validity=datetime.timedelta(days=2))
+    chain = files.key.read_bytes() + files.ca.read_bytes() + files.certificate.read_bytes()
+    assert first_expiration_s(chain) == NOW_MS / 1000 + 2 * 86_400
+
+
+@given(st.binary(max_size=200), st.booleans())
+def test_damaged_files_have_no_sample(content: bytes, is_framed: bool) -> None:
+    if is_framed:
+        content = b"-----BEGIN CERTIFICATE-----" + content + b"-----END CERTIFICATE-----"
+    with pytest.raises(ValueError, match=r"."):
+        first_expiration_s(content)
