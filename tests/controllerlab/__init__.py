@@ -18,7 +18,7 @@ from tidelog.controller.core.decision import (
     NoteShutdown,
     Write,
 )
-from tidelog.controller.core.elections import effective_min_isr, eligible_after, settle_partitions
+from tidelog.controller.core.elections import eligible_after, min_isr_without_elr, settle_partitions
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.controller.core.topic_creation import create_topics
 from tidelog.controller.server import Controller
@@ -122,7 +122,7 @@ class Core:
         """Applies the leader's own change of the ISR. The ELR follows from KIP-966's rule."""
         state = self.partition(topic, partition)
         replicas = self.state.topics[topic].assignments[partition]
-        least = effective_min_isr(self.state, self.context(), topic, len(replicas))
+        least = min_isr_without_elr(self.state, self.context(), topic, len(replicas))
         self.revision += 1
         after = state._replace(isr=isr, elr=eligible_after(state, isr, (), least))
         self.state.apply(after, self.revision, self.revision, self.changes)

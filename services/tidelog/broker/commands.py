@@ -104,6 +104,8 @@ class CommandReceiver:
             metadata = self._metadata
             metadata.apply(command)
             self._fetchers.brokers_changed()
+            if command.feature_levels is not None:
+                self._hosting.features_changed()
             changed = command.topics
             if command.broker_configs is not None:
                 self._settings.apply(command.broker_configs)

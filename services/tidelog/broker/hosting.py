@@ -19,6 +19,7 @@ from tidelog.broker.log.log_directory import LogDirectory
 from tidelog.broker.log_cleaner import LogCleaner
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.partition.core import PartitionCore
+from tidelog.broker.partition.events import EligibleLeadersSwitched
 from tidelog.broker.replica import IsrChanges, Replica
 from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
 from tidelog.broker.topic_rules import log_config
@@ -146,7 +147,7 @@ class Hosting:
         )
         storage.flush_times = self._telemetry.log_flushes
         traffic = self._telemetry.topic(topic_partition.topic)
-        return Replica(
+        replica = Replica(
             topic_partition,
             topic_id,
             core,
@@ -158,6 +159,13 @@ class Hosting:
             self._isr,
             self._fetchers,
         )
+        replica.step(EligibleLeadersSwitched(self._metadata.uses_elr))
+        return replica
+
+    def features_changed(self) -> None:
+        """Tells the replicas which features are on."""
+        for replica in self._hosted.replicas.values():
+            replica.step(EligibleLeadersSwitched(self._metadata.uses_elr))
 
     async def close(self, topic_partition: TopicPartition, *, delete: bool) -> None:
         """Stops hosting the partition. With `delete`, its files are deleted after `file.delete.delay.ms`.

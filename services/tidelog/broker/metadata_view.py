@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from tidelog.broker.security_snapshot import SecuritySnapshot
 from tidelog.model.brokers import BrokerRegistration, Endpoint
+from tidelog.model.features import DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS_VERSION
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import PartitionState, TopicState, UpdateMetadata
 
@@ -27,6 +28,7 @@ class MetadataView:
         self.topics: dict[str, TopicState] = {}
         self.topic_names: dict[uuid.UUID, str] = {}
         self.broker_configs: Mapping[str, Mapping[str, str]] = {}
+        self.features = DEFAULT_FEATURES
         self.security = SecuritySnapshot()
         self._security_observers: list[Callable[[SecuritySnapshot], None]] = []
 
@@ -55,11 +57,18 @@ class MetadataView:
             self.topic_names[topic.topic_id] = topic.name
         if update.broker_configs is not None:
             self.broker_configs = update.broker_configs
+        if update.feature_levels is not None:
+            self.features = update.feature_levels
         if update.security is not None:
             apply = self.security.replaced if update.is_full else self.security.updated
             self.security = apply(update.security)
             for observer in self._security_observers:
                 observer(self.security)
+
+    @property
+    def uses_elr(self) -> bool:
+        """Whether replicas that left an ISR below its minimum may lead (KIP-966)."""
+        return self.features.levels.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) > 0
 
     def learn_id(self, topic_id: uuid.UUID, topic: str) -> None:
         """Adds the id of a topic that this broker hosts before `apply` names it, because its followers use

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from tidelog.metadata.entries import SecurityEntry
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.errors import ErrorCode
+from tidelog.model.features import FinalizedFeatures
 from tidelog.model.topics import TopicPartition
 
 __all__ = [
@@ -115,7 +116,7 @@ class UpdateMetadata:
     - `deleted_topics` are the topics that were deleted. They are applied first, by topic id, because a topic
       that was deleted and created again is in both.
     - `broker_configs` maps broker ids in decimal, and DEFAULT_BROKER_ENTITY, to all their dynamic settings.
-    - `feature_levels` are the finalized features, for ApiVersions.
+    - `feature_levels` are the finalized features.
     - `security` contains the changes of ACLs and client quotas. In a full update, it contains all of them.
 
     `broker_configs`, `feature_levels` and `security` are None if they have not changed. A full update
@@ -128,7 +129,7 @@ class UpdateMetadata:
     topics: tuple[TopicState, ...] = ()
     deleted_topics: tuple[DeletedTopic, ...] = ()
     broker_configs: Mapping[str, Mapping[str, str]] | None = None
-    feature_levels: Mapping[str, int] | None = None
+    feature_levels: FinalizedFeatures | None = None
     is_full: bool = False
     security: SecurityUpdate | None = None
 

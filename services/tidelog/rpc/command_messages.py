@@ -13,6 +13,7 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from tidelog.metadata.entries import SecurityEntry, decode_entry
+from tidelog.model.features import FinalizedFeatures
 from tidelog.rpc.broker_commands import (
     CommandResult,
     DeletedTopic,
@@ -121,7 +122,7 @@ def _leader_and_isr(message: pb.LeaderAndIsr) -> LeaderAndIsr:
 
 
 def _update_metadata_message(command: UpdateMetadata) -> pb.UpdateMetadata:
-    configs, levels = command.broker_configs, command.feature_levels
+    configs, features = command.broker_configs, command.feature_levels
     return pb.UpdateMetadata(
         controller_id=command.controller_id,
         controller_epoch=command.controller_epoch,
@@ -138,7 +139,9 @@ def _update_metadata_message(command: UpdateMetadata) -> pb.UpdateMetadata:
             for topic in command.deleted_topics
         ],
         broker_configs=None if configs is None else pb.BrokerConfigs(brokers=_settings_messages(configs)),
-        feature_levels=None if levels is None else pb.FeatureLevels(levels=dict(levels)),
+        feature_levels=None
+        if features is None
+        else pb.FeatureLevels(levels=dict(features.levels), epoch=features.epoch),
         is_full=command.is_full,
         security=None if command.security is None else _security_message(command.security),
     )
@@ -156,10 +159,14 @@ def _update_metadata(message: pb.UpdateMetadata) -> UpdateMetadata:
             for topic in message.deleted_topics
         ),
         _settings(message.broker_configs.brokers) if has_configs else None,
-        dict(message.feature_levels.levels) if has_levels else None,
+        _features(message.feature_levels) if has_levels else None,
         message.is_full,
         _security(message.security) if message.HasField("security") else None,
     )
+
+
+def _features(message: pb.FeatureLevels) -> FinalizedFeatures:
+    return FinalizedFeatures(dict(message.levels), not_negative("epoch of features", message.epoch))
 
 
 def _security_message(update: SecurityUpdate) -> pb.SecurityUpdate:

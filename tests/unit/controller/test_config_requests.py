@@ -11,6 +11,7 @@ from tidelog.controller.core.config_changes import alter_configs, incremental_al
 from tidelog.controller.core.feature_updates import update_features
 from tidelog.controller.core.topic_creation import create_topics
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.features import FinalizedFeatures
 from tidelog.wire.messages import alter_client_quotas as quotas
 from tidelog.wire.messages import alter_configs as full
 from tidelog.wire.messages import describe_client_quotas as described
@@ -177,11 +178,17 @@ def test_refused_quotas(
 @pytest.mark.parametrize(
     ("feature", "level", "upgrade_type", "accepted"),
     [
-        ("metadata.version", 30, 1, True),
-        ("metadata.version", 29, 1, False),
-        ("metadata.version", 29, 2, True),
-        ("metadata.version", 31, 1, False),
+        ("metadata.version", 33, 1, True),
+        ("metadata.version", 34, 1, False),
+        ("metadata.version", 32, 1, False),
+        ("metadata.version", 32, 2, False),
+        ("metadata.version", 32, 3, False),
         ("metadata.version", 0, 2, False),
+        ("share.version", 1, 2, True),
+        ("transaction.version", 0, 3, True),
+        ("eligible.leader.replicas.version", 0, 2, True),
+        ("kraft.version", 1, 1, True),
+        ("kraft.version", 0, 2, False),
         ("group.version", 0, 2, True),
         ("group.version", -1, 2, False),
         ("group.version", 0, 7, False),
@@ -190,16 +197,53 @@ def test_refused_quotas(
 )
 def test_feature_updates(core: MakeCore, feature: str, level: int, upgrade_type: int, accepted: bool) -> None:
     cluster = core()
-    before = dict(cluster.state.feature_levels)
+    before = dict(cluster.state.features.levels)
     update = FeatureUpdateKey(feature, level, upgrade_type=upgrade_type)
     reply = cluster.request(update_features, UpdateFeaturesRequest(feature_updates=[update]), 2)
     if accepted:
         assert reply.error_code == 0
-        assert cluster.state.feature_levels.get(feature, 0) == level
+        assert cluster.state.features.level(feature) == level
     else:
         assert reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
         assert reply.error_message
-        assert cluster.state.feature_levels == before
+        assert cluster.state.features.levels == before
+
+
+def test_features_have_the_epoch_of_their_last_change(core: MakeCore) -> None:
+    cluster = core()
+    assert cluster.state.features.epoch == 0
+    epochs = []
+    for level, kind in ((1, 2), (0, 2), (2, 1)):
+        update = FeatureUpdateKey("transaction.version", level, upgrade_type=kind)
+        cluster.request(update_features, UpdateFeaturesRequest(feature_updates=[update]), 2)
+        epochs.append(cluster.state.features.epoch)
+    assert 0 < epochs[0] < epochs[1] < epochs[2]
+    unchanged = FeatureUpdateKey("transaction.version", 2, upgrade_type=1)
+    cluster.request(update_features, UpdateFeaturesRequest(feature_updates=[unchanged]), 2)
+    assert cluster.state.features.epoch == epochs[2]
+
+
+def test_one_refused_feature_refuses_all_and_validation_changes_nothing(core: MakeCore) -> None:
+    cluster = core()
+    before = cluster.state.features
+    off = FeatureUpdateKey("group.version", 0, upgrade_type=2)
+    unknown = FeatureUpdateKey("no.such", 1, upgrade_type=1)
+    reply = cluster.request(update_features, UpdateFeaturesRequest(feature_updates=[off, unknown]), 2)
+    assert reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert "no.such" in reply.error_message
+    assert cluster.state.features == before
+    trial = UpdateFeaturesRequest(feature_updates=[off], validate_only=True)
+    assert cluster.request(update_features, trial, 1).results[0].error_code == ErrorCode.NONE
+    assert cluster.state.features == before
+
+
+def test_a_feature_needs_the_features_that_it_depends_on(core: MakeCore) -> None:
+    cluster = core()
+    cluster.state.features = FinalizedFeatures({"metadata.version": 22}, 1)
+    update = FeatureUpdateKey("eligible.leader.replicas.version", 1, upgrade_type=1)
+    reply = cluster.request(update_features, UpdateFeaturesRequest(feature_updates=[update]), 2)
+    assert reply.error_code == ErrorCode.INVALID_UPDATE_VERSION
+    assert "depends on metadata.version level 23" in reply.error_message
 
 
 def test_producer_id_blocks_never_overlap(core: MakeCore) -> None:

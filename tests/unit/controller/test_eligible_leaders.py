@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from controllerlab import Core, whole
 from tidelog.controller.core.elections import settle_partitions
+from tidelog.controller.core.feature_updates import update_features
 from tidelog.model.topics import TopicPartition
+from tidelog.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 
 MakeCore = type[Core]
 
@@ -31,6 +33,23 @@ def test_a_replica_that_leaves_an_isr_below_its_minimum_stays_eligible(core: Mak
     assert _view(cluster) == (2, {2}, {1})
     cluster.leader_writes("t", (2, 3))
     assert _view(cluster) == (2, {2, 3}, set())
+
+
+def test_without_the_feature_only_the_isr_may_lead(core: MakeCore) -> None:
+    cluster = core([1, 2, 3])
+    cluster.make("t", [1, 2, 3], min_insync_replicas="2")
+    cluster.death(3)
+    cluster.death(2)
+    assert _view(cluster) == (1, {1}, {2})
+    off = FeatureUpdateKey("eligible.leader.replicas.version", 0, upgrade_type=2)
+    cluster.request(update_features, UpdateFeaturesRequest(feature_updates=[off]), 2)
+    cluster.settle()
+    assert _view(cluster) == (1, {1}, set())
+    cluster.death(1)
+    cluster.birth(2)
+    assert _view(cluster) == (-1, {1}, set())
+    cluster.birth(1)
+    assert _view(cluster) == (1, {1}, set())
 
 
 def test_min_isr_is_at_most_the_number_of_replicas(core: MakeCore) -> None:

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tidelog.metadata.entries import ClientQuotaEntry, QuotaEntity
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.features import FinalizedFeatures
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import (
     CommandResult,
@@ -96,7 +97,12 @@ _update_metadatas = st.builds(
     topics=st.lists(_topic_states(), max_size=3).map(tuple),
     deleted_topics=st.lists(st.builds(DeletedTopic, _topics, st.uuids()), max_size=2).map(tuple),
     broker_configs=st.none() | st.dictionaries(_texts, _configs, max_size=2),
-    feature_levels=st.none() | st.dictionaries(_texts, st.integers(0, 2**31 - 1), max_size=2),
+    feature_levels=st.none()
+    | st.builds(
+        FinalizedFeatures,
+        st.dictionaries(_texts, st.integers(0, 2**31 - 1), max_size=2),
+        st.integers(0, 2**62),
+    ),
     is_full=st.booleans(),
     security=st.none()
     | st.builds(
@@ -161,11 +167,12 @@ def test_an_unknown_code_becomes_an_unknown_error_with_its_number() -> None:
 
 def test_absent_and_empty_values_are_distinguished() -> None:
     for absent_or_empty in cast("tuple[dict[str, Any] | None, ...]", (None, {})):
-        sent = UpdateMetadata(1, 2, (), broker_configs=absent_or_empty, feature_levels=absent_or_empty)
+        features = None if absent_or_empty is None else FinalizedFeatures({}, 0)
+        sent = UpdateMetadata(1, 2, (), broker_configs=absent_or_empty, feature_levels=features)
         received = command(pb.Command.FromString(command_message(sent).SerializeToString()))
         assert isinstance(received, UpdateMetadata)
         assert received.broker_configs == absent_or_empty
-        assert received.feature_levels == absent_or_empty
+        assert received.feature_levels == features
 
 
 def test_a_partition_in_another_topics_state_is_refused() -> None:

@@ -7,10 +7,12 @@ at its first request.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
 from tidelog.model.coordinator_shards import ShardKind
+from tidelog.model.features import GROUP_VERSION, SHARE_VERSION, STREAMS_VERSION
 from tidelog.wire.api_keys import ApiKey
 
 
@@ -111,3 +113,18 @@ SERVED_APIS: Final[dict[int, ServedApi]] = {
     ApiKey.LIST_CONFIG_RESOURCES: ServedApi(0, 1, LOCAL),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ServedApi(0, 0, LOCAL),
 }
+
+FEATURE_OF: Final[Mapping[int, str]] = {
+    ApiKey.CONSUMER_GROUP_HEARTBEAT: GROUP_VERSION,
+    ApiKey.CONSUMER_GROUP_DESCRIBE: GROUP_VERSION,
+    ApiKey.SHARE_GROUP_HEARTBEAT: SHARE_VERSION,
+    ApiKey.SHARE_GROUP_DESCRIBE: SHARE_VERSION,
+    ApiKey.SHARE_FETCH: SHARE_VERSION,
+    ApiKey.SHARE_ACKNOWLEDGE: SHARE_VERSION,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: SHARE_VERSION,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: SHARE_VERSION,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: SHARE_VERSION,
+    ApiKey.STREAMS_GROUP_HEARTBEAT: STREAMS_VERSION,
+    ApiKey.STREAMS_GROUP_DESCRIBE: STREAMS_VERSION,
+}
+"""The feature whose level must be at least 1 for an API."""

@@ -1,4 +1,4 @@
-"""ApiVersions v0 to v5: the table of the served APIs, and the features that an ordinary Kafka broker lists.
+"""ApiVersions v0 to v5: the table of the served APIs, and the features with their finalized levels.
 
 A request in a version that is not served gets UNSUPPORTED_VERSION and the same table in v0 (KIP-511). The
 dispatcher uses `unsupported_version` for that. A client that says which cluster and node it wanted to reach,
@@ -8,10 +8,11 @@ and has reached another one, gets REBOOTSTRAP_REQUIRED (KIP-1242).
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING
 
 from tidelog.broker.handlers import SERVED_APIS
 from tidelog.model.errors import ErrorCode
+from tidelog.model.features import SUPPORTED_FEATURES, FinalizedFeatures
 from tidelog.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -30,24 +31,6 @@ _FIRST_VERSION_WITH_ZERO_MIN_FEATURE = 4
 _ANY_NODE = -1
 
 
-class Feature(NamedTuple):
-    """A feature that ApiVersions lists (KIP-584). `level` is the level in force, 0 if the feature is off."""
-
-    name: str
-    min_level: int
-    max_level: int
-    level: int
-
-
-SUPPORTED_FEATURES: Final = (
-    # Level 30 is the metadata.version of Kafka 4.3. Tools reject a cluster without a metadata.version.
-    Feature("metadata.version", 7, 30, 30),
-    Feature("group.version", 0, 1, 1),  # the consumer protocol (KIP-848)
-    Feature("transaction.version", 0, 2, 2),  # an epoch for each transaction (KIP-890)
-)
-FINALIZED_FEATURES_EPOCH: Final = 0
-
-
 class ApiVersionsHandler:
     """Answers ApiVersions."""
 
@@ -60,7 +43,7 @@ class ApiVersionsHandler:
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         if self._is_misrouted(request):
             return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
-        return _answer(context.api_version)
+        return _answer(context.api_version, self._metadata.features)
 
     def _is_misrouted(self, request: ApiVersionsRequest) -> bool:
         return request.cluster_id is not None and (
@@ -78,22 +61,20 @@ def _is_valid(request: ApiVersionsRequest, version: int) -> bool:
     return (request.cluster_id is None) == (request.node_id == _ANY_NODE)
 
 
-def _answer(version: int) -> ApiVersionsResponse:
+def _answer(version: int, finalized: FinalizedFeatures) -> ApiVersionsResponse:
     response = ApiVersionsResponse(api_keys=served_versions())
     # Before v4, clients fail on a feature whose lowest version is 0 (KAFKA-17011), so Kafka leaves such
     # features out.
     response.supported_features = [
-        SupportedFeatureKey(name=feature.name, min_version=feature.min_level, max_version=feature.max_level)
-        for feature in SUPPORTED_FEATURES
-        if feature.min_level > 0 or version >= _FIRST_VERSION_WITH_ZERO_MIN_FEATURE
+        SupportedFeatureKey(name=name, min_version=levels.min_level, max_version=levels.max_level)
+        for name, levels in SUPPORTED_FEATURES.items()
+        if levels.min_level > 0 or version >= _FIRST_VERSION_WITH_ZERO_MIN_FEATURE
     ]
-    response.finalized_features_epoch = FINALIZED_FEATURES_EPOCH
+    response.finalized_features_epoch = finalized.epoch
     response.finalized_features = [
-        FinalizedFeatureKey(
-            name=feature.name, max_version_level=feature.level, min_version_level=feature.level
-        )
-        for feature in SUPPORTED_FEATURES
-        if feature.level > 0
+        FinalizedFeatureKey(name=name, max_version_level=level, min_version_level=level)
+        for name, level in finalized.levels.items()
+        if level > 0
     ]
     return response
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
-from tidelog.broker.handlers import SERVED_APIS, TO_CONTROLLER, ToShard
+from tidelog.broker.handlers import FEATURE_OF, SERVED_APIS, TO_CONTROLLER, ToShard
 from tidelog.broker.request import Answer, DecoderOfVersion, Handler, Handling, RequestContext
 from tidelog.model.errors import ErrorCode
 from tidelog.wire import codec
@@ -95,6 +95,11 @@ class HandlerWiring:
                 from tidelog.broker.authorization.gate import guarded
 
                 handling = guarded(api_key, handling, authorizer, self._parts.current_settings)
+            feature = FEATURE_OF.get(api_key)
+            if feature is not None:
+                from tidelog.broker.feature_gate import with_feature
+
+                handling = with_feature(api_key, feature, handling, self._parts.metadata)
             self._handlings[api_key] = handling
         return handling
 

@@ -25,6 +25,7 @@ from tidelog.broker.partition.events import (
     BatchesAppended,
     DeleteRecordsReceived,
     Effect,
+    EligibleLeadersSwitched,
     EpochDiverged,
     EpochEndReceived,
     Event,
@@ -113,6 +114,7 @@ class PartitionCore:
         "replica_lag_time_max_ms",
         "replicas",
         "truncates_by_epoch",
+        "uses_elr",
     )
 
     def __init__(
@@ -147,6 +149,7 @@ class PartitionCore:
         self.in_sync_replicas: tuple[int, ...] = ()
         self.replicas: tuple[int, ...] = ()
         self.elr: tuple[int, ...] = ()
+        self.uses_elr = True
         self.fetch_state = FetchState.NONE
         self._leading: LeaderRole | None = None
         self._asks_again = False
@@ -170,6 +173,7 @@ class PartitionCore:
             DeleteRecordsReceived: self._on_delete_records_received,
             LogStartOffsetMoved: self._on_log_start_offset_moved,
             MinInSyncReplicasChanged: self._on_min_in_sync_replicas_changed,
+            EligibleLeadersSwitched: self._on_eligible_leaders_switched,
             IsrCheckDue: self._on_isr_check_due,
             IsrWritten: self._on_isr_written,
             IsrRefused: self._on_isr_refused,
@@ -502,7 +506,8 @@ class PartitionCore:
     def _propose(self, isr: tuple[int, ...], added: tuple[tuple[int, int], ...]) -> ProposeIsr:
         assert self._leading is not None, "only a leader proposes an ISR"
         leaving = set(self.in_sync_replicas) - set(isr)
-        elr = eligible_after(isr, leaving, self.elr, self.effective_min_in_sync_replicas)
+        least = self.effective_min_in_sync_replicas if self.uses_elr else 0
+        elr = eligible_after(isr, leaving, self.elr, least)
         proposal = ProposeIsr(self.leader_epoch, self.partition_epoch, isr, elr, added)
         self._leading.pending = proposal
         return proposal
@@ -715,6 +720,10 @@ class PartitionCore:
         self.min_in_sync_replicas = event.min_in_sync_replicas
         self._set_effective_min_in_sync_replicas()
         return self._advanced_high_watermark()
+
+    def _on_eligible_leaders_switched(self, event: EligibleLeadersSwitched) -> list[Effect]:
+        self.uses_elr = event.is_on
+        return []
 
     def _set_effective_min_in_sync_replicas(self) -> None:
         self.effective_min_in_sync_replicas = effective_min_in_sync_replicas(

@@ -50,6 +50,12 @@ class MinInSyncReplicasChanged(NamedTuple):
     min_in_sync_replicas: int
 
 
+class EligibleLeadersSwitched(NamedTuple):
+    """The feature eligible.leader.replicas.version is now on or off."""
+
+    is_on: bool
+
+
 # -- events: appends by clients and coordinators
 
 
@@ -267,6 +273,7 @@ class LogRestarted(NamedTuple):
 Event = (
     LeaderAndIsrReceived
     | MinInSyncReplicasChanged
+    | EligibleLeadersSwitched
     | ProduceReceived
     | ProduceDuringRoleChange
     | VerificationAsked

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tidelog.controller.core.decision import Context, ControllerDecision, NoteShutdown, Record, Write
-from tidelog.controller.core.elections import call_roll, effective_min_isr, eligible_after
+from tidelog.controller.core.elections import call_roll, eligible_after, min_isr_without_elr
 from tidelog.controller.core.state import ClusterState, StoredPartition
 from tidelog.metadata.entries import PartitionStateEntry, ProducerIdBlockEntry
 from tidelog.model.errors import ErrorCode, KafkaError
@@ -81,7 +81,7 @@ def _without(
     else:
         return None
     isr = tuple(replica for replica in before.isr if replica in roll.steady and replica != broker_id)
-    min_isr = effective_min_isr(state, context, before.topic, len(replicas))
+    min_isr = min_isr_without_elr(state, context, before.topic, len(replicas))
     return before._replace(
         leader=leader,
         leader_epoch=before.leader_epoch + 1,

@@ -153,7 +153,7 @@ def _full_metadata(state: ClusterState, term: _Term) -> UpdateMetadata:
         brokers=tuple(state.brokers[broker_id] for broker_id in sorted(state.brokers)),
         topics=tuple(state.topic_state(name) for name in state.topics),
         broker_configs=dict(state.broker_configs),
-        feature_levels=state.feature_levels,
+        feature_levels=state.features,
         security=SecurityUpdate(state.security_revision, tuple(state.security_entries())),
         is_full=True,
     )
@@ -170,7 +170,7 @@ def _metadata(state: ClusterState, changes: ChangeSet, term: _Term) -> Steps[Upd
         topics=tuple(topics),
         deleted_topics=tuple(DeletedTopic(topic.name, topic.topic_id) for topic in changes.deleted_topics),
         broker_configs=dict(state.broker_configs) if changes.broker_configs else None,
-        feature_levels=state.feature_levels if changes.features else None,
+        feature_levels=state.features if changes.features else None,
         security=_security(state, changes) if changes.security else None,
     )
 

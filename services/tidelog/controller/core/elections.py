@@ -79,8 +79,12 @@ def call_roll(state: ClusterState, replicas: tuple[int, ...], stored: StoredPart
     )
 
 
-def effective_min_isr(state: ClusterState, context: Context, topic: str, replica_count: int) -> int:
-    """Returns `min.insync.replicas`, at most the number of replicas."""
+def min_isr_without_elr(state: ClusterState, context: Context, topic: str, replica_count: int) -> int:
+    """Returns the size of an ISR from which on the partition has no ELR: `min.insync.replicas`, at most the
+    number of replicas. It is 0 if eligible leader replicas are turned off.
+    """
+    if not state.uses_elr:
+        return 0
     least = context.rules.settings.min_in_sync_replicas(state.configs_of(topic))
     return effective_min_in_sync_replicas(least, replica_count)
 
@@ -118,7 +122,7 @@ def next_state(
         return None
     members = set(replicas) - roll.suspect
     isr = tuple(replica for replica in before.isr if replica in members)
-    elr = tuple(replica for replica in before.elr if replica in members)
+    elr = tuple(replica for replica in before.elr if replica in members) if state.uses_elr else ()
     last_known = _last_known_leader(before, isr)
     keeps = before.leader in isr and before.leader in roll.steady
     leader = before.leader if keeps else _elect(replicas, isr, elr, last_known, roll)
@@ -142,7 +146,7 @@ def next_state(
         last_known = NO_LEADER
     else:
         is_lossless = True
-    min_isr = effective_min_isr(state, context, before.topic, len(replicas))
+    min_isr = min_isr_without_elr(state, context, before.topic, len(replicas))
     gone = {replica for replica in (*before.isr, *before.elr) if replica not in members}
     after = before._replace(
         leader=leader,

@@ -1,7 +1,12 @@
-"""UpdateFeatures (KIP-584, KIP-1022): finalized feature levels within what this version supports."""
+"""UpdateFeatures (KIP-584, KIP-1022): changes finalized feature levels within what this version supports.
+
+The refusals are those of Kafka's `FeatureControlManager`. A level below the need of another feature is
+refused, and so is a downgrade of metadata.version that would lose metadata in Kafka, even an unsafe one.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import Final
 
@@ -9,7 +14,7 @@ from tidelog.controller.core.decision import Context, ControllerDecision, Write
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import FeaturesEntry
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.features import SUPPORTED_FEATURES
+from tidelog.model.features import DEPENDENCIES, METADATA_CHANGES, METADATA_VERSION, SUPPORTED_FEATURES
 from tidelog.wire.messages.update_features import (
     FeatureUpdateKey,
     UpdatableFeatureResult,
@@ -32,63 +37,82 @@ def update_features(
     state: ClusterState, context: Context, request: UpdateFeaturesRequest, api_version: int
 ) -> ControllerDecision[UpdateFeaturesResponse]:
     """Applies all updates or none: one refused update refuses the request."""
-    levels = dict(state.feature_levels)
-    refused: KafkaError | None = None
-    for update in request.feature_updates:
-        try:
+    levels = dict(state.features.levels)
+    try:
+        for update in request.feature_updates:
             if len([other for other in request.feature_updates if other.feature == update.feature]) > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, f"{update.feature} is given more than once.")
             _check(levels.get(update.feature, 0), update, api_version)
-        except KafkaError as error:
-            refused = KafkaError(
-                error.code,
-                f"The update failed for all features since the following feature had an error: {error}",
-            )
-            break
-        levels[update.feature] = update.max_version_level
-        if update.max_version_level == 0:
-            del levels[update.feature]
-    if refused is not None:
-        return ControllerDecision(
-            (), UpdateFeaturesResponse(error_code=refused.code, error_message=refused.message)
+            levels[update.feature] = update.max_version_level
+            if update.max_version_level == 0:
+                del levels[update.feature]
+        _check_dependencies(levels)
+    except KafkaError as error:
+        refused = UpdateFeaturesResponse(
+            error_code=error.code,
+            error_message="The update failed for all features since the following feature had an error: "
+            f"{error}",
         )
+        return ControllerDecision((), refused)
     results = (
         [UpdatableFeatureResult(update.feature, ErrorCode.NONE, None) for update in request.feature_updates]
         if api_version <= _PER_FEATURE_RESULTS_UP_TO_VERSION
         else []
     )
     reply = UpdateFeaturesResponse(error_message=None, results=results)
-    if request.validate_only or levels == state.feature_levels:
+    if request.validate_only or levels == state.features.levels:
         return ControllerDecision((), reply)
     return ControllerDecision((Write(FeaturesEntry(levels)),), reply)
 
 
 def _check(current: int, update: FeatureUpdateKey, api_version: int) -> None:
     name, wanted = update.feature, update.max_version_level
+    kind = _upgrade_type(update, api_version)
     supported = SUPPORTED_FEATURES.get(name)
     if supported is None:
-        raise KafkaError(
-            ErrorCode.INVALID_UPDATE_VERSION, f"The feature {name} is not supported by this cluster."
+        raise _invalid(update, "The feature is not supported by this cluster.")
+    if not supported.min_level <= wanted <= supported.max_level:
+        raise _invalid(
+            update, f"This cluster only supports versions {supported.min_level}-{supported.max_level}"
         )
-    if (wanted != 0 and not supported.min_level <= wanted <= supported.max_level) or wanted < 0:
-        raise KafkaError(
-            ErrorCode.INVALID_UPDATE_VERSION,
-            f"{name} cannot be {wanted}: supported are {supported.min_level} to {supported.max_level}.",
-        )
-    if wanted == 0 and supported.min_level > 0:
-        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"{name} cannot be disabled.")
-    if api_version == 0:
-        kind = UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE
-    elif update.upgrade_type in UpgradeType.__members__.values():
-        kind = UpgradeType(update.upgrade_type)
-    else:
-        raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"Unknown upgrade type {update.upgrade_type}.")
     if wanted < current and kind is UpgradeType.UPGRADE:
-        raise KafkaError(
-            ErrorCode.INVALID_UPDATE_VERSION,
-            f"{name} is at {current}; to lower it to {wanted}, set the upgrade type to a downgrade.",
+        raise _invalid(
+            update,
+            "Can't downgrade the version of this feature without setting the upgrade type to either safe or"
+            f" unsafe downgrade; its version is {current}.",
         )
     if wanted > current and kind is not UpgradeType.UPGRADE:
-        raise KafkaError(
-            ErrorCode.INVALID_UPDATE_VERSION, f"{name} is at {current}; {wanted} is not a downgrade."
-        )
+        raise _invalid(update, f"Can't downgrade to a newer version; its version is {current}.")
+    if name == METADATA_VERSION and any(wanted < level <= current for level in METADATA_CHANGES):
+        if kind is UpgradeType.SAFE_DOWNGRADE:
+            raise _invalid(
+                update,
+                "Refusing to perform the requested downgrade because it might delete metadata information.",
+            )
+        if kind is UpgradeType.UNSAFE_DOWNGRADE:
+            raise _invalid(update, "Unsafe metadata downgrade is not supported in this version.")
+
+
+def _upgrade_type(update: FeatureUpdateKey, api_version: int) -> UpgradeType:
+    if api_version == 0:
+        return UpgradeType.SAFE_DOWNGRADE if update.allow_downgrade else UpgradeType.UPGRADE
+    try:
+        return UpgradeType(update.upgrade_type)
+    except ValueError:
+        raise _invalid(update, "The controller does not support the given upgrade type.") from None
+
+
+def _check_dependencies(levels: Mapping[str, int]) -> None:
+    for (name, level), (needed, least) in DEPENDENCIES.items():
+        if levels.get(name, 0) >= level and levels.get(needed, 0) < least:
+            raise KafkaError(
+                ErrorCode.INVALID_UPDATE_VERSION,
+                f"{name} could not be {level} because it depends on {needed} level {least}",
+            )
+
+
+def _invalid(update: FeatureUpdateKey, reason: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.INVALID_UPDATE_VERSION,
+        f"Invalid update version {update.max_version_level} for feature {update.feature}. {reason}",
+    )

@@ -38,7 +38,7 @@ from tidelog.metadata.entries import (
     parse_partition_state_key,
 )
 from tidelog.model.brokers import BrokerRegistration
-from tidelog.model.features import DEFAULT_FEATURE_LEVELS
+from tidelog.model.features import DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS_VERSION, FinalizedFeatures
 from tidelog.model.topics import TopicPartition, collision_key
 from tidelog.rpc.broker_commands import NO_LEADER, PartitionState, TopicState
 
@@ -109,6 +109,7 @@ class ChangeSet:
             or self.replicas_failed
             or self.topic_configs
             or self.broker_configs
+            or self.features
         )
 
 
@@ -148,7 +149,7 @@ class ClusterState:
         # The revision of the last known change of a security entry.
         self.security_revision = 0
         self.isr_changes: dict[str, int] = {}
-        self.feature_levels: Mapping[str, int] = DEFAULT_FEATURE_LEVELS
+        self.features = DEFAULT_FEATURES
         self.next_producer_id = 0
         # Brokers whose registration reported lost logs, and that have not yet left the ISRs and ELRs.
         self.unsettled_suspects: set[int] = set()
@@ -176,6 +177,11 @@ class ClusterState:
     def brokers_to_place_on(self) -> list[BrokerRegistration]:
         """The brokers that are not in controlled shutdown, in the order of their ids."""
         return [self.brokers[broker_id] for broker_id in sorted(self.brokers.keys() - self.stopping)]
+
+    @property
+    def uses_elr(self) -> bool:
+        """Whether replicas that left an ISR below its minimum may lead (KIP-966)."""
+        return self.features.levels.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) > 0
 
     def configs_of(self, topic: str) -> Mapping[str, str]:
         return self.topic_configs.get(topic, _NO_CONFIGS)
@@ -293,7 +299,7 @@ class ClusterState:
             case ProducerIdBlockEntry():
                 self.next_producer_id = entry.first + entry.count
             case FeaturesEntry(levels):
-                self.feature_levels = levels
+                self.features = FinalizedFeatures(levels, mod_revision)
                 changes.features = True
             case IsrChangeEntry(_, partitions):
                 self.isr_changes[key] = mod_revision
@@ -328,7 +334,7 @@ class ClusterState:
             self.broker_configs.pop("" if entity == DEFAULT_ENTITY_NAME else entity, None)
             changes.broker_configs = True
         elif key == FEATURES_KEY:
-            self.feature_levels = DEFAULT_FEATURE_LEVELS
+            self.features = DEFAULT_FEATURES
             changes.features = True
         elif key.startswith(SECURITY_PREFIXES):
             self.acls.pop(key, None)
