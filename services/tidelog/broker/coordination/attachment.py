@@ -18,7 +18,7 @@ from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.replica import Replica
 from tidelog.model.coordinator_shards import ShardId
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.model.instants import WallMs
+from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.principal import ANONYMOUS
 from tidelog.rpc.coordinator_session import (
     AppendToShard,
@@ -154,7 +154,7 @@ class Attachment:
         """Clients' requests, by request id, that the owner has not answered or whose answers are held."""
         self.untaken_bytes = 0
         """The size of the records that were read for the owner and that it may not have received yet."""
-        self._held: list[tuple[int, int, int, bytes]] = []
+        self._held: list[tuple[int, int, int, bytes, MonotonicMs]] = []
         self._held_count = 0
         self._sent_high_watermark = -1
 
@@ -211,7 +211,7 @@ class Attachment:
         self.session.line.send(ShardCommitted(self.number, high_watermark))
         held = self._held
         while held and held[0][0] <= high_watermark:
-            _, _, request_id, body = heapq.heappop(held)
+            _, _, request_id, body, _ = heapq.heappop(held)
             self.session.finish(request_id, body, ErrorCode.NONE)
 
     def leadership_changed(self) -> None:
@@ -220,7 +220,7 @@ class Attachment:
         if problem:
             self.session.lose(self, problem)
 
-    def hold(self, request_id: int, call: Call, body: bytes, offset: int) -> None:
+    def hold(self, request_id: int, call: Call, body: bytes, offset: int, now_ms: MonotonicMs) -> None:
         """Keeps the answer until the high watermark has reached `offset`."""
         if self.problem():  # The records that this broker has at `offset` may be another leader's.
             self.session.finish(request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
@@ -234,7 +234,19 @@ class Attachment:
             call.attachment = self
             self.calls[request_id] = call
         self._held_count += 1
-        heapq.heappush(self._held, (offset, self._held_count, request_id, body))
+        heapq.heappush(self._held, (offset, self._held_count, request_id, body, now_ms))
+
+    def refuse_held(self, until_ms: MonotonicMs) -> None:
+        """Refuses the requests whose answers have been held since `until_ms` or longer. Their records may be
+        replicated later; the clients repeat their requests.
+        """
+        expired = [entry for entry in self._held if entry[-1] <= until_ms]
+        if not expired:
+            return
+        self._held = [entry for entry in self._held if entry[-1] > until_ms]
+        heapq.heapify(self._held)
+        for _, _, request_id, _, _ in sorted(expired):
+            self.session.finish(request_id, None, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
     def end(self, refusal: ErrorCode) -> None:
         """Refuses the calls that the owner has not answered and those whose answers are held. The caller

@@ -31,6 +31,7 @@ from tidelog.broker.request import PARKED, Answer, EncodedBody, RequestContext
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
     AppendToShard,
@@ -69,6 +70,9 @@ MAX_CALL_BYTES: Final = 64 * 1024 * 1024
 """The size of the bodies of these requests. They are kept because a refusal repeats parts of its request."""
 MAX_QUESTIONS: Final = 1_000
 """The requests of one coordinator (markers, producer ids, offsets) that this broker works on at a time."""
+
+HELD_CHECKS_PER_TIMEOUT: Final = 10
+"""A held answer is refused at most a tenth of `offsets.commit.timeout.ms` late."""
 
 _INT16: Final = struct.Struct(">h")
 
@@ -224,7 +228,7 @@ class CoordinatorSession:
             if attachment is None:
                 self.finish(item.request_id, None, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             else:
-                attachment.hold(item.request_id, call, item.body, item.hold.offset)
+                self._coordination.hold(attachment, item.request_id, call, item.body, item.hold.offset)
 
     def _take_append(self, item: AppendToShard) -> None:
         attachment = self.attachments.get(item.attachment)
@@ -351,10 +355,11 @@ class Coordination:
         self.identity = identity
         self.controller = controller
         self.clock = clock
-        self.markers = MarkerWriter(hosted, waiting.produce, clock, timer, self.pass_on)
+        timeout_ms = settings.broker.request_timeout_ms
+        self.markers = MarkerWriter(hosted, waiting.produce, clock, timer, self.pass_on, timeout_ms)
         self.offsets = OffsetPositions(hosted)
         self.topics = InternalTopics(settings, metadata, controller.api)
-        self.verification = Verification(self.ask_transaction_owner, timer)
+        self.verification = Verification(self.ask_transaction_owner, timer, timeout_ms)
         self._metadata = metadata
         self._hosted = hosted
         self._waiting = waiting
@@ -364,6 +369,9 @@ class Coordination:
         self._serving: dict[ShardId, CoordinatorSession] = {}
         self._is_stopped = False
         self._serving_changed = asyncio.Event()
+        self._timer = timer
+        self._commit_timeout_ms = settings.broker.offsets_commit_timeout_ms
+        self._checks_held = False
 
     # -- sessions
 
@@ -400,6 +408,30 @@ class Coordination:
         self._serving = {shard: session for shard, (_, session) in serving.items()}
         self._serving_changed.set()
         self._serving_changed = asyncio.Event()
+
+    # -- answers that wait for replication
+
+    def hold(self, attachment: Attachment, request_id: int, call: Call, body: bytes, offset: int) -> None:
+        """Keeps an answer until its records are replicated; one of a group at most for
+        `offsets.commit.timeout.ms`, as in Kafka.
+        """
+        attachment.hold(request_id, call, body, offset, self._timer.monotonic_ms())
+        if attachment.held_count and attachment.shard.kind is ShardKind.GROUP and not self._checks_held:
+            self._checks_held = True
+            self._check_held_later()
+
+    def _check_held_later(self) -> None:
+        interval_ms = max(1, self._commit_timeout_ms // HELD_CHECKS_PER_TIMEOUT)
+        self._timer.add(self._check_held, MonotonicMs(self._timer.monotonic_ms() + interval_ms))
+
+    def _check_held(self) -> None:
+        expired_ms = MonotonicMs(self._timer.monotonic_ms() - self._commit_timeout_ms)
+        groups = [held for held in self._attached.values() if held.shard.kind is ShardKind.GROUP]
+        for attachment in groups:
+            attachment.refuse_held(expired_ms)
+        self._checks_held = any(attachment.held_count for attachment in groups)
+        if self._checks_held:
+            self._check_held_later()
 
     async def until_served(self, shards: Collection[ShardId], timeout_ms: int) -> None:
         """Returns when coordinators serve all of `shards`, wherever these are led, or after `timeout_ms`."""

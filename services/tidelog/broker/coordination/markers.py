@@ -32,8 +32,6 @@ from tidelog.wire.messages.write_txn_markers import (
     WriteTxnMarkersResponse,
 )
 
-TIMEOUT_MS: Final = 30_000
-"""The time that markers wait for their replication. After that the coordinator sends them again."""
 _VERSION: Final = 2
 _AWAY: Final = (
     ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -58,7 +56,12 @@ class MarkerWriter:
         clock: Clock,
         timer: Timer,
         pass_on: Callable[[ShardId, Call], ErrorCode],
+        timeout_ms: int,
     ) -> None:
+        """Markers wait for their replication for `timeout_ms` (request.timeout.ms). After that, the
+        coordinator sends them again.
+        """
+        self._timeout_ms = timeout_ms
         self._hosted = hosted
         self._waiting_produce = waiting_produce
         self._clock = clock
@@ -80,7 +83,8 @@ class MarkerWriter:
                     self._append(write, (at, part), marker, topic_partition, now_ms)
         waits_for = [waiting[0].topic_partition for waiting in write.unreplicated.values()]
         write.is_watched = True
-        self._waiting_produce.watch(write, waits_for, MonotonicMs(self._timer.monotonic_ms() + TIMEOUT_MS))
+        deadline_ms = MonotonicMs(self._timer.monotonic_ms() + self._timeout_ms)
+        self._waiting_produce.watch(write, waits_for, deadline_ms)
 
     def _append(
         self, write: _MarkerWrite, place: Place, marker: Marker, partition: TopicPartition, now_ms: WallMs

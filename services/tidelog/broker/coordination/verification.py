@@ -21,7 +21,6 @@ from tidelog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnTransaction,
 )
 
-TIMEOUT_MS: Final = 30_000
 _VERSION: Final = 5
 
 
@@ -29,11 +28,13 @@ class Verification:
     """Sends AddPartitionsToTxn requests of this broker to the coordinators of transactions.
 
     `ask_owner` passes a call on to the coordinator of a transactional id. It returns NONE, or why it did not.
+    An answer that takes longer than `timeout_ms` (request.timeout.ms) is REQUEST_TIMED_OUT.
     """
 
-    def __init__(self, ask_owner: Callable[[str, Call], ErrorCode], timer: Timer) -> None:
+    def __init__(self, ask_owner: Callable[[str, Call], ErrorCode], timer: Timer, timeout_ms: int) -> None:
         self._ask_owner = ask_owner
         self._timer = timer
+        self._timeout_ms = timeout_ms
 
     async def add_partitions(
         self,
@@ -61,7 +62,7 @@ class Verification:
         timer = self._timer
         expiry = timer.add(
             lambda: on_answered(None, ErrorCode.REQUEST_TIMED_OUT),
-            MonotonicMs(timer.monotonic_ms() + TIMEOUT_MS),
+            MonotonicMs(timer.monotonic_ms() + self._timeout_ms),
         )
         try:
             answer, error = await answered

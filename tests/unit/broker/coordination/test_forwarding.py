@@ -17,6 +17,7 @@ from tidelog.broker.handlers import SERVED_APIS
 from tidelog.broker.partition.events import FollowerFetched
 from tidelog.model.coordinator_shards import ShardId, ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import MonotonicMs
 from tidelog.rpc.coordinator_session import (
     AnswerRequest,
     AppendToShard,
@@ -26,6 +27,8 @@ from tidelog.rpc.coordinator_session import (
     ServedShard,
     ServeShards,
 )
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.timing.timer import VirtualTimer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
@@ -238,6 +241,33 @@ def test_an_answer_is_held_until_its_records_are_replicated(lab: InMemoryBroker)
     for offset, still in ((1, [True, False]), (2, [True, False]), (3, [False, False])):
         replica.follower_fetched(FollowerFetched(OTHER_BROKER_ID, 11, offset, 0, 0))
         assert [asked.answer is None for asked in (first, second)] == still
+
+
+def test_an_answer_of_a_group_is_held_for_offsets_commit_timeout_ms(lab: InMemoryBroker) -> None:
+    coordinator, _, attachment = owned(lab, replicas=BOTH)
+    first = heartbeat(lab)
+    timer, timeout_ms = lab.broker.timer, BrokerSettings().offsets_commit_timeout_ms
+    assert isinstance(timer, VirtualTimer)
+
+    def answer() -> None:
+        request_id = coordinator.take_one(ForwardedToShard).request_id
+        coordinator.say(AnswerRequest(request_id, b"\0" * 6, hold=Hold(attachment, 1)))
+
+    def advance(by_ms: int) -> None:
+        for _ in range(10):  # the checks run one after the other, as with a clock
+            timer.advance(MonotonicMs(timer.monotonic_ms() + by_ms // 10))
+
+    coordinator.say(AppendToShard(attachment, 3, 0, batch(b"a")))
+    answer()
+    advance(timeout_ms // 2)
+    second = heartbeat(lab)
+    answer()
+    assert first.answer is None
+    advance(timeout_ms * 6 // 10)
+    assert error_of(first) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert second.answer is None
+    advance(timeout_ms * 6 // 10)
+    assert error_of(second) is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 @pytest.mark.parametrize("is_held", [False, True])

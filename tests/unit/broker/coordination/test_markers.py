@@ -9,7 +9,6 @@ import pytest
 from brokerlab.asking import Asked, until
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, decoded, shard_partitions
-from tidelog.broker.coordination.markers import TIMEOUT_MS
 from tidelog.broker.partition.events import FollowerFetched
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode
@@ -23,7 +22,7 @@ from tidelog.rpc.coordinator_session import (
     MarkersWritten,
     WriteMarkers,
 )
-from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
+from tidelog.settings.broker_settings import STANDARD_AUTHORIZER, BrokerSettings
 from tidelog.timing.timer import VirtualTimer
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.write_txn_markers import (
@@ -136,7 +135,7 @@ def test_markers_that_are_not_replicated_in_time_fail(lab: InMemoryBroker) -> No
     late = coordinator.take_one(ForwardedToShard)
     timer = lab.broker.timer
     assert isinstance(timer, VirtualTimer)
-    timer.advance(timer.monotonic_ms() + TIMEOUT_MS + 1000)
+    timer.advance(timer.monotonic_ms() + BrokerSettings().request_timeout_ms + 1000)
     assert coordinator.take_one(MarkersWritten).errors == ((ErrorCode.REQUEST_TIMED_OUT,) * 2,)
     coordinator.answer(late, shard_answer(0))
     assert not coordinator.sent

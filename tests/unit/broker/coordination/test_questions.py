@@ -13,7 +13,6 @@ import pytest
 from brokerlab.asking import until
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
 from brokerlab.scripted_coordinator import ScriptedCoordinator, decoded, shard_partitions
-from tidelog.broker.coordination import verification
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import TopicPartition
@@ -28,6 +27,7 @@ from tidelog.rpc.coordinator_session import (
     ServedShard,
     ServeShards,
 )
+from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.timing.timer import VirtualTimer
 from tidelog.wire.messages.add_partitions_to_txn import (
     AddPartitionsToTxnPartitionResult,
@@ -198,7 +198,7 @@ def test_the_wait_for_a_silent_owner_is_limited(lab: InMemoryBroker) -> None:
         await until(lambda: bool(owner.sent))
         timer = lab.broker.timer
         assert isinstance(timer, VirtualTimer)
-        timer.advance(timer.monotonic_ms() + verification.TIMEOUT_MS + 1000)
+        timer.advance(timer.monotonic_ms() + BrokerSettings().request_timeout_ms + 1000)
         return await asked
 
     assert lab.runner.run(produce()) == dict.fromkeys(PARTITIONS, ErrorCode.REQUEST_TIMED_OUT)
