@@ -25,7 +25,7 @@ import structlog
 from tidelog.broker.connection import CLIENT_LOG
 from tidelog.broker.socket_io import TLS_RECEIVE_BYTES, TlsSession
 from tidelog.model.principal import ANONYMOUS, Principal
-from tidelog.settings.tls_settings import TlsPlan, principal_of
+from tidelog.settings.tls_settings import ANY_STORE, TlsPlan, principal_of
 
 if TYPE_CHECKING:
     from tidelog.broker.connection import Connection
@@ -117,7 +117,7 @@ def _load_identity(context: ssl.SSLContext, plan: TlsPlan) -> None:
     else:
         name = f"ssl.keystore.location: {plan.keystore_location}"
         pem = _read(name, plan.keystore_location)
-        if not _is_pem(name, pem):
+        if not _is_pem(name, pem, plan.keystore_type):
             pem, password = _pem_of_pkcs12(name, pem, plan.keystore_password), None
     # OpenSSL reads keys only from files. This one is in memory, and only this process can open it.
     descriptor = os.memfd_create("tidelog-tls")
@@ -135,7 +135,7 @@ def _load_authorities(context: ssl.SSLContext, plan: TlsPlan) -> None:
     if plan.truststore_location is not None:
         name = f"ssl.truststore.location: {plan.truststore_location}"
         pem = _read(name, plan.truststore_location)
-        if not _is_pem(name, pem):
+        if not _is_pem(name, pem, plan.truststore_type):
             pem = _pem_of_pkcs12(name, pem, plan.truststore_password)
     elif plan.truststore_certificates is not None:
         name, pem = "ssl.truststore.certificates", plan.truststore_certificates.encode()
@@ -154,13 +154,16 @@ def _read(name: str, path: str) -> bytes:
         raise TlsFileError(f"{name}: {error.strerror}") from error
 
 
-def _is_pem(name: str, data: bytes) -> bool:
-    """Returns whether the data is PEM, and False for PKCS12."""
+def _is_pem(name: str, data: bytes, store_type: str) -> bool:
+    """Returns whether the data is PEM, and False for PKCS12. Raises TlsFileError if it is not of the type."""
     if data.startswith(_JKS_MAGIC):
         raise TlsFileError(
             f"{name}: JKS is not supported; convert it with keytool -importkeystore -deststoretype PKCS12"
         )
-    return b"-----BEGIN" in data
+    is_pem = b"-----BEGIN" in data
+    if store_type not in (ANY_STORE, "PEM" if is_pem else "PKCS12"):
+        raise TlsFileError(f"{name}: the file is not {store_type}, as its type setting says")
+    return is_pem
 
 
 def _pem_of_pkcs12(name: str, data: bytes, password: str | None) -> bytes:

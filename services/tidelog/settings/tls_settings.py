@@ -56,7 +56,10 @@ class TlsSettings(SaslSettings):
         mode=PER_BROKER,
     )
     ssl_keystore_type: str = string(
-        "JKS", MEDIUM, "Ignored: the broker recognizes PEM and PKCS12, and refuses JKS.", mode=PER_BROKER
+        "JKS",
+        MEDIUM,
+        "Format of ssl.keystore.location: PEM or PKCS12. With JKS, the broker recognizes these two.",
+        mode=PER_BROKER,
     )
     ssl_keystore_location: str | None = optional_string(
         MEDIUM, "File with the broker's private key and certificate chain: PEM or PKCS12.", mode=PER_BROKER
@@ -74,7 +77,10 @@ class TlsSettings(SaslSettings):
         MEDIUM, "The certificate chain itself, in PEM, for ssl.keystore.key.", mode=PER_BROKER
     )
     ssl_truststore_type: str = string(
-        "JKS", MEDIUM, "Ignored: the broker recognizes PEM and PKCS12, and refuses JKS.", mode=PER_BROKER
+        "JKS",
+        MEDIUM,
+        "Format of ssl.truststore.location: PEM or PKCS12. With JKS, the broker recognizes these two.",
+        mode=PER_BROKER,
     )
     ssl_truststore_location: str | None = optional_string(
         MEDIUM,
@@ -95,17 +101,24 @@ class TlsSettings(SaslSettings):
     )
 
 
+ANY_STORE: Final = "JKS"
+"""Kafka's default type of a store. The broker recognizes the other two then."""
+STORE_TYPES: Final = (ANY_STORE, "PEM", "PKCS12")
+
+
 class TlsPlan(NamedTuple):
     """The TLS of one listener. `rules` map a subject to a principal."""
 
     client_auth: str
     versions: tuple[str, ...]
     ciphers: tuple[str, ...]
+    keystore_type: str
     keystore_location: str | None
     keystore_password: str | None
     key_password: str | None
     key: str | None
     certificate_chain: str | None
+    truststore_type: str
     truststore_location: str | None
     truststore_password: str | None
     truststore_certificates: str | None
@@ -191,15 +204,22 @@ def plan_tls(listener_name: str, value_for: ListenerValue) -> TlsPlan:
         versions = tuple(version for version in versions if version != "TLSv1.3")
     elif newest not in ("TLSv1.3", "TLS"):
         raise SettingError("ssl.protocol", f"ssl.protocol: {newest} is not one of TLSv1.2, TLSv1.3")
+    types = []
+    for name in ("ssl.keystore.type", "ssl.truststore.type"):
+        types.append((text(name) or ANY_STORE).upper())
+        if types[-1] not in STORE_TYPES:
+            raise SettingError(name, f"{name}: {types[-1]} is not one of {', '.join(STORE_TYPES)}")
     plan = TlsPlan(
         text("ssl.client.auth") or "none",
         versions,
         ciphers,
+        types[0],
         text("ssl.keystore.location"),
         text("ssl.keystore.password"),
         text("ssl.key.password"),
         text("ssl.keystore.key"),
         text("ssl.keystore.certificate.chain"),
+        types[1],
         text("ssl.truststore.location"),
         text("ssl.truststore.password"),
         text("ssl.truststore.certificates"),

@@ -21,6 +21,7 @@ from tidelog.broker.socket_io import BufferPool
 from tidelog.broker.tls import TlsFileError, client_context, server_context
 from tidelog.model.brokers import Endpoint
 from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.setting import SettingError
 from tidelog.settings.tls_settings import TlsPlan, plan_tls
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.metadata import MetadataRequest
@@ -50,6 +51,16 @@ async def connect(port: int, tls: ssl.SSLContext, lost: asyncio.Future[str]) -> 
         on_lost=lost.set_result,
         tls=tls,
     )
+
+
+def test_a_store_is_of_the_type_that_the_settings_name(tmp_path: Path) -> None:
+    put_identity(tmp_path / "a", new_authority(tmp_path, "ours"), name="a")
+    plan = plan_of(tmp_path, "a", trusted=None)
+    server_context(plan._replace(keystore_type="PEM"))
+    with pytest.raises(TlsFileError, match="the file is not PKCS12, as its type setting says"):
+        server_context(plan._replace(keystore_type="PKCS12"))
+    with pytest.raises(SettingError, match=r"^ssl\.truststore\.type: BCFKS is not one of JKS, PEM, PKCS12"):
+        plan_tls(LISTENER, BrokerSettings.parse({"ssl.truststore.type": "bcfks"}).listener_value)
 
 
 @pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
