@@ -187,6 +187,8 @@ class Listener:
             # Accepted sockets inherit these. A small send buffer keeps sendfile's data in the CPU's cache.
             if settings.socket_send_buffer_bytes > 0:
                 bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, settings.socket_send_buffer_bytes)
+            if settings.socket_receive_buffer_bytes > 0:
+                bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, settings.socket_receive_buffer_bytes)
             bound.bind((self._host or "0.0.0.0", self.port))
         except OSError as error:
             bound.close()

@@ -4,11 +4,12 @@ A chain of slotted classes declares the settings, one class for each subject: Lo
 CoordinatorSettings, NetworkSettings, SaslSettings, ClusterSettings, TracingSettings and, for the rest,
 BrokerSettings. It is a chain because slotted classes cannot be combined. All code uses `BrokerSettings`.
 
-Five defaults differ from Kafka 4.3 on purpose: `sasl.enabled.mechanisms` and
+These defaults differ from Kafka 4.3 on purpose: `sasl.enabled.mechanisms` and
 `sasl.mechanism.inter.broker.protocol` are SCRAM-SHA-512, because tidelog has no GSSAPI; `node.id` is 1 (Kafka
 has none); `broker.session.timeout.ms` is 6000 (Kafka: 9000), because it is also the duration of the broker's
 lease; `replica.socket.receive.buffer.bytes` is 262144 (Kafka: 65536), because larger reads save a tenth of
-the CPU of replication.
+the CPU of replication; `socket.receive.buffer.bytes` is -1 (Kafka: 102400), because Linux sizes the buffer
+for the path of each connection. The limits of connections have defaults (Kafka: none).
 """
 
 from __future__ import annotations
@@ -48,7 +49,6 @@ from tidelog.settings.setting import (
 from tidelog.settings.tls_settings import plan_tls
 from tidelog.settings.tracing_settings import TracingSettings
 
-OFFSETS_COMPRESSION_CODECS = range(5)
 _OF_LISTENERS = ("sasl.", "ssl.", "connections.max.reauth.ms")
 """The beginnings of the names of settings that a listener may override."""
 STANDARD_AUTHORIZER = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
@@ -294,6 +294,8 @@ def check_settings_together(settings: BrokerSettings) -> None:
         parse_principals(settings.super_users)
     except ValueError as error:
         raise SettingError("super.users", f"super.users: {error}") from error
+    _check_only_values(settings)
+    _check_consumer_groups(settings)
     limits = _connection_limits(settings.max_connections_per_ip_overrides)
     request_bytes = settings.socket_request_max_bytes
     checks = (
@@ -336,11 +338,6 @@ def check_settings_together(settings: BrokerSettings) -> None:
             f"only Kafka's own authorizer can be used: {STANDARD_AUTHORIZER}",
         ),
         (
-            "offsets.topic.compression.codec",
-            settings.offsets_topic_compression_codec in OFFSETS_COMPRESSION_CODECS,
-            "must be the number of a codec, 0 to 4",
-        ),
-        (
             "group.min.session.timeout.ms",
             settings.group_min_session_timeout_ms <= settings.group_max_session_timeout_ms,
             "must not be greater than group.max.session.timeout.ms",
@@ -359,6 +356,44 @@ def check_settings_together(settings: BrokerSettings) -> None:
     for name, holds, problem in checks:
         if not holds:
             raise SettingError(name, f"{name}: {problem}")
+
+
+def _check_only_values(settings: BrokerSettings) -> None:
+    if len(settings.data_dirs) > 1:
+        name = "log.dirs" if settings.log_dirs else "log.dir"
+        raise SettingError(name, f"{name}: a broker uses one data directory, so give one")
+    for name in BROKER_SETTINGS:
+        problem = other_kafka_settings.problem_of_value(name, settings.value_of(name))
+        if problem is not None:
+            raise SettingError(name, problem)
+
+
+def _check_consumer_groups(settings: BrokerSettings) -> None:
+    """Checks the rules of Kafka's `GroupCoordinatorConfig` for the times of consumer groups."""
+    times_ms = (
+        (
+            "group.consumer.session.timeout.ms",
+            settings.group_consumer_min_session_timeout_ms,
+            settings.group_consumer_session_timeout_ms,
+            settings.group_consumer_max_session_timeout_ms,
+        ),
+        (
+            "group.consumer.heartbeat.interval.ms",
+            settings.group_consumer_min_heartbeat_interval_ms,
+            settings.group_consumer_heartbeat_interval_ms,
+            settings.group_consumer_max_heartbeat_interval_ms,
+        ),
+    )
+    for name, least_ms, value_ms, most_ms in times_ms:
+        if not least_ms <= value_ms <= most_ms:
+            raise SettingError(
+                name, f"{name}: must be between group.consumer.min.* ({least_ms}) and .max.* ({most_ms})"
+            )
+    if settings.group_consumer_heartbeat_interval_ms >= settings.group_consumer_session_timeout_ms:
+        raise SettingError(
+            "group.consumer.heartbeat.interval.ms",
+            "group.consumer.heartbeat.interval.ms: must be less than group.consumer.session.timeout.ms",
+        )
 
 
 def _check_listeners(settings: BrokerSettings) -> None:

@@ -48,9 +48,6 @@ class CoordinatorSettings(LogSettings):
         not_empty,
         one_of("consumer", "classic", "share", "streams"),
     )
-    group_coordinator_append_linger_ms: int = integer(
-        -1, MEDIUM, "Time that the coordinator collects records before it appends them.", at_least(-1)
-    )
 
     # --- consumer groups (KIP-848) ---
     group_consumer_session_timeout_ms: int = integer(
@@ -94,17 +91,11 @@ class CoordinatorSettings(LogSettings):
     offsets_commit_timeout_ms: int = integer(
         5_000, HIGH, "Maximum time that an offset commit waits for all in-sync replicas.", at_least(1)
     )
-    offsets_load_buffer_size: int = integer(
-        5_242_880, HIGH, "Number of bytes per read when a shard of __consumer_offsets is loaded.", at_least(1)
-    )
     offsets_retention_minutes: int = integer(
         10_080, HIGH, "Time that the offsets of an empty group are kept.", at_least(1)
     )
     offsets_retention_check_interval_ms: int = long(
         600_000, HIGH, "Interval between two checks for expired offsets.", at_least(1)
-    )
-    offsets_topic_compression_codec: int = integer(
-        0, HIGH, "Number of the codec of __consumer_offsets: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd."
     )
     offsets_topic_num_partitions: int = integer(
         50,
@@ -150,12 +141,6 @@ class CoordinatorSettings(LogSettings):
     transaction_state_log_segment_bytes: int = integer(
         104_857_600, HIGH, "Maximum size of the segments of __transaction_state.", at_least(1)
     )
-    transaction_state_log_load_buffer_size: int = integer(
-        5_242_880,
-        HIGH,
-        "Number of bytes per read when a shard of __transaction_state is loaded.",
-        at_least(1),
-    )
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = integer(
         10_000, LOW, "Interval between two checks for transactions that have timed out.", at_least(1)
     )
@@ -167,7 +152,4 @@ class CoordinatorSettings(LogSettings):
         LOW,
         "Whether the leader asks the coordinator before it adds a partition to a transaction.",
         mode=CLUSTER_WIDE,
-    )
-    transaction_two_phase_commit_enable: bool = boolean(
-        False, LOW, "Whether producers may use two-phase commit (KIP-939)."
     )

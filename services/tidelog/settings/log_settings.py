@@ -50,19 +50,11 @@ class LogSettings:
     log_dirs: tuple[str, ...] | None = optional_strings(
         HIGH, "Data directories, separated by commas. If not set, log.dir is used.", not_empty
     )
-    log_dir_failure_timeout_ms: int = long(
-        30_000,
-        LOW,
-        "Time that the failure of a data directory may stay unknown to the controller before the "
-        "broker stops.",
-        at_least(1),
-    )
     num_recovery_threads_per_data_dir: int = integer(
         2,
         HIGH,
-        "Number of threads per data directory for recovery at startup and flushing at shutdown.",
+        "Number of threads that recover logs at startup.",
         at_least(1),
-        mode=CLUSTER_WIDE,
     )
 
     # --- defaults of new topics, and the checks of their records ---

@@ -10,7 +10,6 @@ from tidelog.settings.setting import (
     HIGH,
     LOW,
     MEDIUM,
-    PER_BROKER,
     at_least,
     integer,
     long,
@@ -45,7 +44,6 @@ class NetworkSettings(CoordinatorSettings):
         "Addresses on which the broker listens: NAME://host:port, separated by commas. An empty host "
         "means all interfaces.",
         not_empty,
-        mode=PER_BROKER,
     )
     advertised_listeners: tuple[str, ...] | None = optional_strings(
         HIGH, "Addresses that the broker gives to clients. If not set, listeners is used.", not_empty
@@ -54,7 +52,6 @@ class NetworkSettings(CoordinatorSettings):
         "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT",
         LOW,
         "Security protocol of each listener name: NAME:PROTOCOL, separated by commas.",
-        mode=PER_BROKER,
     )
     inter_broker_listener_name: str | None = optional_string(
         MEDIUM,
@@ -77,7 +74,7 @@ class NetworkSettings(CoordinatorSettings):
         "Size of the send buffer (SO_SNDBUF) of client connections; -1 uses the system's default.",
     )
     socket_receive_buffer_bytes: int = integer(
-        102_400,
+        -1,
         HIGH,
         "Size of the receive buffer (SO_RCVBUF) of client connections; -1 uses the system's default.",
     )
@@ -119,13 +116,6 @@ class NetworkSettings(CoordinatorSettings):
         MEDIUM,
         "Time without requests after which a connection is closed; a negative value never closes it.",
     )
-    queued_max_requests: int = integer(
-        500,
-        HIGH,
-        "Has no effect, because there is no queue of requests; see "
-        "tidelog.connection.max.in.flight.requests.",
-        at_least(1),
-    )
     queued_max_request_bytes: int = long(
         268_435_456,
         MEDIUM,
@@ -163,7 +153,8 @@ class NetworkSettings(CoordinatorSettings):
     num_replica_fetchers: int = integer(
         1,
         HIGH,
-        "Number of connections to each leader over which followers fetch.",
+        "Number of connections to each leader over which followers fetch. A change applies to partitions "
+        "that change their leader afterwards.",
         at_least(1),
         mode=CLUSTER_WIDE,
     )
@@ -208,12 +199,6 @@ class NetworkSettings(CoordinatorSettings):
     # --- quotas ---
     quota_window_num: int = integer(11, LOW, "Number of samples of client quotas.", at_least(1))
     quota_window_size_seconds: int = integer(1, LOW, "Duration of each sample of client quotas.", at_least(1))
-    replication_quota_window_num: int = integer(
-        11, LOW, "Number of samples of replication quotas.", at_least(1)
-    )
-    replication_quota_window_size_seconds: int = integer(
-        1, LOW, "Duration of each sample of replication quotas.", at_least(1)
-    )
     controller_quota_window_num: int = integer(
         11, LOW, "Number of samples of quotas on topic changes.", at_least(1)
     )

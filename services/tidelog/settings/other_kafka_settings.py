@@ -16,7 +16,9 @@ _THREADS = "one event loop does this work"
 _PURGE = "finished operations are never left in the purgatory"
 _TIERED = "there is no tiered storage yet"
 _SHARE = "there are no share groups yet"
+_PREALLOCATE = "the space of segments is not reserved"
 _STREAMS = "there are no streams groups yet"
+_LOADING = "shards are read in small pieces, so that the replay of one never holds up the others"
 
 # The reasons, by name or by a prefix that ends with a dot.
 _WITHOUT_EFFECT: dict[str, str] = {
@@ -35,6 +37,7 @@ _WITHOUT_EFFECT: dict[str, str] = {
     "group.consumer.max.assignment.interval.ms": "assignments are computed when they are needed",
     "group.consumer.min.assignment.interval.ms": "assignments are computed when they are needed",
     "group.consumer.regex.refresh.interval.ms": "patterns are matched again when topics change",
+    "group.coordinator.append.linger.ms": "the records of one turn of the event loop are appended together",
     "group.coordinator.background.threads": _THREADS,
     "group.coordinator.cached.buffer.max.bytes": "no buffers are kept for reuse",
     "group.coordinator.threads": _THREADS,
@@ -43,22 +46,28 @@ _WITHOUT_EFFECT: dict[str, str] = {
     "initial.broker.registration.timeout.ms": _KRAFT,
     "internal.metadata.": _KRAFT,
     "kafka.metrics.": "metrics are served to Prometheus, see tidelog.metrics.listener",
+    "log.dir.failure.timeout.ms": "a broker stops as soon as its data directory fails",
     "metadata.": _KRAFT,
     "metric.reporters": "metrics are served to Prometheus, see tidelog.metrics.listener",
     "metrics.": "metrics are served to Prometheus, see tidelog.metrics.listener",
     "num.io.threads": _THREADS,
     "num.network.threads": _THREADS,
     "num.replica.alter.log.dirs.threads": "replicas are not moved between directories yet",
+    "offsets.load.buffer.size": _LOADING,
+    "offsets.topic.compression.codec": "the records of __consumer_offsets are not compressed",
     "process.roles": _KRAFT,
     "delegation.token.expiry.check.interval.ms": "the creation of a token removes the expired ones",
     "sasl.mechanism.controller.protocol": _KRAFT,
     "producer.purgatory.purge.interval.requests": _PURGE,
+    "queued.max.requests": "there is no queue; see tidelog.connection.max.in.flight.requests",
     "remote.": _TIERED,
+    "replication.quota.window.": "replication is throttled by a token bucket, which has no samples",
     "server.max.startup.time.ms": _KRAFT,
     "share.": _SHARE,
     "socket.connection.setup.timeout.max.ms": "request.timeout.ms bounds connecting, too",
     "socket.connection.setup.timeout.ms": "request.timeout.ms bounds connecting, too",
     "telemetry.max.bytes": "clients' metrics are not collected yet",
+    "transaction.state.log.load.buffer.size": _LOADING,
     "tidelog.session.": "coordinators' sessions use tidelog.rpc.listener",
     "unclean.leader.election.interval.ms": "an election is tried whenever a replica comes back",
     "unstable.": "there are no unstable versions",
@@ -97,12 +106,37 @@ _REFUSED: dict[str, str] = {
     "ssl.provider": _TLS,
     "ssl.secure.random.implementation": _TLS,
     "ssl.trustmanager.algorithm": _TLS,
+    "transaction.two.phase.commit.enable": "there is no two-phase commit (KIP-939) yet",
 }
 
 # The values that turn off a setting that is refused otherwise.
 _HARMLESS_VALUES: dict[str, frozenset[str]] = {
     "remote.log.storage.system.enable": frozenset({"false"}),
+    "transaction.two.phase.commit.enable": frozenset({"false"}),
 }
+
+# Settings that have one value only, because tidelog lacks what the other values ask for: broker and topic
+# settings, their one value, and the reason.
+_ONLY_VALUES: dict[str, tuple[bool | int, str]] = {
+    "local.retention.bytes": (-2, _TIERED),
+    "local.retention.ms": (-2, _TIERED),
+    "log.local.retention.bytes": (-2, _TIERED),
+    "log.local.retention.ms": (-2, _TIERED),
+    "log.preallocate": (False, _PREALLOCATE),
+    "preallocate": (False, _PREALLOCATE),
+    "remote.log.copy.disable": (False, _TIERED),
+    "remote.log.delete.on.disable": (False, _TIERED),
+    "remote.storage.enable": (False, _TIERED),
+}
+
+
+def problem_of_value(name: str, value: object) -> str | None:
+    """Returns the sentence that refuses this value of a setting that has one value only, or None."""
+    only = _ONLY_VALUES.get(name)
+    if only is None or value == only[0]:
+        return None
+    shown = str(only[0]).lower()
+    return f"{name}: only {shown} is accepted, because {only[1]}"
 
 
 def _lookup(table: dict[str, str], name: str) -> str | None:

@@ -23,7 +23,7 @@ from tidelog.settings.log_settings import (
     MINUTE_MS,
     TIMESTAMP_TYPES,
 )
-from tidelog.settings.other_kafka_settings import nearest_name
+from tidelog.settings.other_kafka_settings import nearest_name, problem_of_value
 from tidelog.settings.setting import (
     LONG_MAX,
     LOW,
@@ -317,11 +317,10 @@ def validate_overrides(overrides: Mapping[str, str | None], broker: BrokerSettin
             ErrorCode.INVALID_CONFIG,
             f"min.compaction.lag.ms ({least_ms}) is greater than max.compaction.lag.ms ({greatest_ms})",
         )
-    if settings.remote_storage_enable:
-        raise KafkaError(
-            ErrorCode.INVALID_CONFIG,
-            "remote.storage.enable: tiered storage is not available on this cluster",
-        )
+    for name in given:
+        problem = problem_of_value(name, getattr(settings, TOPIC_SETTINGS[name].attribute))
+        if problem is not None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, problem)
 
 
 _DEFAULT_BROKER = BrokerSettings()

@@ -85,9 +85,25 @@ def test_the_node_id_is_derived_from_the_nodes_name() -> None:
             {"replica.selector.class": "com.example.Nearest"},
             "replica.selector.class: only Kafka's own classes can be used",
         ),
+        ({"log.dirs": "/a,/b"}, "log.dirs: a broker uses one data directory"),
+        ({"log.dir": "/a,/b"}, "log.dir: a broker uses one data directory"),
+        ({"log.preallocate": "true"}, "log.preallocate: only false is accepted"),
+        ({"log.local.retention.ms": "5"}, "log.local.retention.ms: only -2 is accepted"),
+        ({"transaction.two.phase.commit.enable": "true"}, "transaction.two.phase.commit.enable: there is no"),
         (
-            {"offsets.topic.compression.codec": "9"},
-            "offsets.topic.compression.codec: must be the number of a codec",
+            {"group.consumer.session.timeout.ms": "44000"},
+            "group.consumer.session.timeout.ms: must be between group.consumer.min.* (45000) and",
+        ),
+        (
+            {"group.consumer.max.heartbeat.interval.ms": "4000"},
+            "group.consumer.heartbeat.interval.ms: must be between group.consumer.min.* (5000)",
+        ),
+        (
+            {
+                "group.consumer.min.session.timeout.ms": "5000",
+                "group.consumer.session.timeout.ms": "5000",
+            },
+            "group.consumer.heartbeat.interval.ms: must be less than group.consumer.session.timeout.ms",
         ),
         ({"group.min.session.timeout.ms": "9000000"}, "group.min.session.timeout.ms: must not be greater"),
         ({"broker.session.timeout.ms": "100"}, "broker.heartbeat.interval.ms: must be at most half of"),
@@ -146,8 +162,8 @@ def test_other_pairs_of_settings() -> None:
     assert BrokerSettings.parse({"log.roll.hours": "2", "log.roll.ms": "5"}).roll_ms == 5
     assert BrokerSettings.parse({"log.roll.jitter.hours": "1"}).roll_jitter_ms == HOUR_MS
     assert BrokerSettings.parse({"log.flush.scheduler.interval.ms": "9"}).flush_ms == 9
-    assert BrokerSettings.parse({"log.dir": "/a,/b"}).data_dirs == ("/a", "/b")
-    assert BrokerSettings.parse({"log.dir": "/a", "log.dirs": "/c, /d ,/c"}).data_dirs == ("/c", "/d")
+    assert BrokerSettings.parse({"log.dir": "/a,/b", "log.dirs": "/c"}).data_dirs == ("/c",)
+    assert BrokerSettings.parse({"log.dir": "/a", "log.dirs": "/c, /c"}).data_dirs == ("/c",)
     assert BrokerSettings.parse({"broker.id": "4"}).node_id == 4
     overrides = {"max.connections.per.ip.overrides": "10.0.0.1:5, h:7,[::1]:2"}
     assert BrokerSettings.parse(overrides).connection_limits_per_ip() == {"10.0.0.1": 5, "h": 7, "[::1]": 2}
@@ -169,7 +185,9 @@ def test_dynamic_layers_override_static_ones_and_can_be_removed() -> None:
     ("overrides", "per_broker", "message"),
     [
         ({"num.partitions": "3"}, True, "Cannot update these configs dynamically: num.partitions"),
-        ({"listeners": "PLAINTEXT://:9092"}, False, "Cannot update these configs at default cluster level"),
+        ({"ssl.protocol": "TLSv1.2"}, False, "Cannot update these configs at default cluster level"),
+        ({"listeners": "PLAINTEXT://:9092"}, True, "Cannot update these configs dynamically: listeners"),
+        ({"num.io.threads": "9"}, False, "num.io.threads cannot be changed, because it has no effect: one"),
         ({"message.max.bytes": "x"}, True, "Invalid value x for configuration message.max.bytes"),
         ({"message.max.bytes": None}, True, "Null value not supported"),
         ({"what.is.this": "1"}, False, "Unknown setting what.is.this"),
@@ -186,8 +204,8 @@ def test_dynamic_changes_are_refused_as_invalid_requests(
 
 
 def test_dynamic_changes_that_kafka_accepts_are_accepted() -> None:
-    validate_broker_overrides({"message.max.bytes": "5", "num.io.threads": "9"}, per_broker=False)
-    validate_broker_overrides({"listeners": "PLAINTEXT://:9092"}, per_broker=True, broker=BrokerSettings())
+    validate_broker_overrides({"message.max.bytes": "5"}, per_broker=False)
+    validate_broker_overrides({"ssl.protocol": "TLSv1.2"}, per_broker=True, broker=BrokerSettings())
 
 
 def test_a_secret_is_never_shown() -> None:

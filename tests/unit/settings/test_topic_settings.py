@@ -69,7 +69,10 @@ def test_unlimited_broker_retention_reaches_topics_as_minus_one() -> None:
             {"min.compaction.lag.ms": "10", "max.compaction.lag.ms": "5"},
             "min.compaction.lag.ms (10) is greater",
         ),
-        ({"remote.storage.enable": "true"}, "remote.storage.enable: tiered storage is not available"),
+        ({"remote.storage.enable": "true"}, "remote.storage.enable: only false is accepted"),
+        ({"remote.log.copy.disable": "true"}, "remote.log.copy.disable: only false is accepted"),
+        ({"local.retention.ms": "5"}, "local.retention.ms: only -2 is accepted"),
+        ({"preallocate": "true"}, "preallocate: only false is accepted, because the space of segments is"),
         (
             {"leader.replication.throttled.replicas": "x"},
             "Invalid value x for configuration leader.replication",
