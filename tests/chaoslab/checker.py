@@ -1,7 +1,8 @@
 """The checker finds the anomalies in a history. It is pure: it uses no clock and no network.
 
-`tidelog pipeline check-history` finds the same anomalies in histories of any size. The kinds and texts are in
-`tidelog.pipeline.checker.verdict`.
+`tidelog pipeline check-history` finds the same anomalies of records and readers in histories of any size.
+Their kinds and texts are in `tidelog.pipeline.checker.verdict`. `chaoslab.transaction_checks` adds those of
+transactions.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import bisect
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
+from chaoslab import transaction_checks
 from chaoslab.history import ABORTED, ACKNOWLEDGED, COMMITTED, NO_PLACE, UNKNOWN, History, Poll, Send
 from tidelog.pipeline.checker import verdict as words
 from tidelog.pipeline.checker.verdict import (
@@ -17,7 +19,6 @@ from tidelog.pipeline.checker.verdict import (
     DUPLICATE,
     GARBAGE_READ,
     INCONSISTENT_OFFSETS,
-    KINDS,
     LOST_WRITE,
     NONMONOTONIC_POLL,
     NONMONOTONIC_SEND,
@@ -29,6 +30,7 @@ from tidelog.pipeline.checker.verdict import (
     Verdict,
     seconds_and_ms,
 )
+from tidelog.pipeline.checker.verdict import KINDS as RECORD_KINDS
 
 __all__ = [
     "ABORTED_READ",
@@ -40,6 +42,7 @@ __all__ = [
     "NONMONOTONIC_POLL",
     "NONMONOTONIC_SEND",
     "POLL_SKIP",
+    "RECORD_KINDS",
     "STALE_COMMIT",
     "TORN_TRANSACTION",
     "UNSEEN",
@@ -47,7 +50,11 @@ __all__ = [
     "Verdict",
     "is_promised",
     "judge",
+    "judge_records",
+    "permitted",
 ]
+permitted = transaction_checks.permitted
+KINDS = RECORD_KINDS + transaction_checks.TRANSACTION_KINDS
 Log = tuple[str, int]
 Name = tuple[str, str, int]
 """Identifies a record: topic, key, number."""
@@ -79,7 +86,13 @@ def _name(entry: Send | Poll) -> Name:
 
 
 def judge(history: History) -> Verdict:
-    """Returns all anomalies of a run."""
+    """Returns all anomalies of a run. `permitted` returns what Kafka's transactions permit."""
+    found = judge_records(history)
+    return Verdict((*found.anomalies, *transaction_checks.faults(history)), found.counts)
+
+
+def judge_records(history: History) -> Verdict:
+    """Returns the anomalies that `tidelog pipeline check-history` finds, too."""
     stands = _Stands(history.final)
     anomalies = [
         *_lost_writes(history, stands),

@@ -16,6 +16,7 @@ from tidelog.pipeline.checker.history import (
     ReaderPosition,
     Send,
     Transaction,
+    TransactionRead,
 )
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "ReaderPosition",
     "Send",
     "Transaction",
+    "TransactionRead",
     "poll_of",
     "send_of",
 ]

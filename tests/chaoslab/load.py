@@ -1,4 +1,6 @@
-"""The load of a chaos run: producers, a tailing reader, groups of both protocols, transactions and a copy."""
+"""The load of a chaos run: producers, a tailing reader, groups of both protocols, transactions, a copy, and
+mixers, whose transactions receive each other's records.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +19,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 from brokerlab.clients import connection, create_topic
 from chaoslab.group_readers import CLASSIC, CONSUMER, GroupReaders
 from chaoslab.history import History, Poll, poll_of, send_of
+from chaoslab.mixers import Mixer
 from chaoslab.transactions import CopyingThread, TransactionalWriter
 from clusterlab.history import read_of
 from clusterlab.load import Load, LoadPlan
@@ -26,6 +29,8 @@ SAMPLE_S = 0.25
 STATUS_FILE, SAMPLES_FILE = "status.json", "samples.jsonl"
 CATCH_UP_S = 180.0
 READ_S = 180.0
+MIXERS = 2
+MIXED_PARTITIONS = 2
 STOP_S = 40.0
 
 
@@ -58,11 +63,16 @@ class ChaosPlan:
     def copy(self) -> str:
         return f"{self.prefix}-copy"
 
+    @property
+    def mixed(self) -> str:
+        return f"{self.prefix}-mixed"
+
     def topics(self) -> dict[str, int]:
         return {
             self.log: self.partitions,
             self.transactional: self.transactional_partitions,
             self.copy: self.partitions,
+            self.mixed: MIXED_PARTITIONS,
         }
 
 
@@ -84,6 +94,7 @@ class ChaosLoad:
         )
         self._chance = random.Random(plan.seed)
         self._groups: list[GroupReaders] = []
+        self._mixers: list[Mixer] = []
         self._stack = contextlib.ExitStack()
         self._is_over = threading.Event()
         self._sampler = threading.Thread(target=self._sample, name="sampler", daemon=True)
@@ -101,19 +112,33 @@ class ChaosLoad:
             self._chance,
         )
         self._copier = CopyingThread(self.bootstrap, plan.log, plan.copy, f"{plan.prefix}-copier")
+        self._mixers = [
+            Mixer(
+                self.bootstrap,
+                plan.mixed,
+                MIXED_PARTITIONS,
+                f"{plan.prefix}-mixer-{number}",
+                plan.transaction_pause_s,
+                random.Random(f"{plan.seed} {number}"),
+            )
+            for number in range(MIXERS)
+        ]
         self._groups = [
             GroupReaders(self.bootstrap, f"{plan.prefix}-classic", [plan.log], CLASSIC),
             GroupReaders(self.bootstrap, f"{plan.prefix}-848", [plan.log, plan.transactional], CONSUMER),
         ]
-        self._writer.start()
+        for writer in (self._writer, *self._mixers):
+            writer.start()
         self._copier.start()
         self._sampler.start()
         return self
 
     def __exit__(self, *failure: Any) -> None:
-        self._writer.is_over.set()
+        for writer in (self._writer, *self._mixers):
+            writer.is_over.set()
         self._stack.__exit__(*failure)
-        self._writer.join(STOP_S)
+        for writer in (self._writer, *self._mixers):
+            writer.join(STOP_S)
         if failure[0] is None:
             self._await_readers()
         self._is_over.set()
@@ -141,6 +166,11 @@ class ChaosLoad:
         history.sends = [send_of(plan.log, sent) for sent in sources.sent]
         history.sends += [*self._writer.sends, *self._copier.sends]
         history.transactions = [*self._writer.transactions, *self._copier.transactions]
+        history.reads = list(self._copier.reads)
+        for mixer in self._mixers:
+            history.sends += mixer.sends
+            history.transactions += mixer.transactions
+            history.reads += mixer.reads
         history.polls = [poll_of(read, "tail", plan.log) for read in sources.tailed]
         for group in self._groups:
             history.polls += group.polls()
@@ -156,7 +186,8 @@ class ChaosLoad:
     @property
     def complaints(self) -> list[str]:
         """Returns the errors that no client may get."""
-        found = [*self._load.complaints, *self._writer.complaints]
+        writers = (self._load, self._writer, *self._mixers)
+        found = [complaint for writer in writers for complaint in writer.complaints]
         return found + [text for group in self._groups for text in group.complaints]
 
     def lags(self) -> dict[str, int]:

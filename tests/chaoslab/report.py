@@ -7,12 +7,13 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from chaoslab import pictures
-from chaoslab.checker import KINDS, Verdict, judge
+from chaoslab.checker import KINDS, Verdict, judge, permitted
 from chaoslab.history import History
 from chaoslab.recovery import Acknowledgements, by_kind, faults_of, kills_in
 
@@ -48,6 +49,7 @@ def write_report(
         "faults": len(faults),
         "anomalies": _anomalies(verdict),
         "anomaly_count": len(verdict.anomalies),
+        "permitted": dict(Counter(anomaly.kind for anomaly in permitted(history))),
         "complaints": load["complaints"],
         "unread": load["unread"],
         "looked_at": dict(verdict.counts),
@@ -105,6 +107,8 @@ def _page(report: Mapping[str, Any]) -> str:
         f"<img src={TIMELINE_FILE} alt='faults over throughput, ISR and lag'>",
         "<h2>Anomalies</h2>",
         _table(("anomaly", "count"), list(found.items())),
+        "<h2>What Kafka's transactions permit</h2>",
+        _table(("finding", "count"), list(report["permitted"].items())),
     ]
     if report["anomalies"]:
         columns = ("kind", "topic", "partition", "offset", "detail")

@@ -13,7 +13,16 @@ from typing import Any
 from confluent_kafka import KafkaException, Message, Producer
 
 from brokerlab.clients import connection
-from chaoslab.history import ABORTED, ACKNOWLEDGED, COMMITTED, NO_PLACE, UNKNOWN, Send, Transaction
+from chaoslab.history import (
+    ABORTED,
+    ACKNOWLEDGED,
+    COMMITTED,
+    NO_PLACE,
+    UNKNOWN,
+    Send,
+    Transaction,
+    TransactionRead,
+)
 from clusterlab.history import read_of, value_of
 from transactionlab.copier import Copier
 
@@ -71,8 +80,7 @@ class TransactionalWriter(threading.Thread):
         places: dict[int, int] = {}
         try:
             producer.begin_transaction()
-            for _ in range(self._chance.randint(2, 8)):
-                self._send(producer, name, places)
+            self._write(producer, name, places)
             if self._chance.random() < self.abort_share:
                 producer.flush(CALL_S)
                 self._again(partial(producer.abort_transaction, CALL_S))
@@ -84,6 +92,10 @@ class TransactionalWriter(threading.Thread):
         if outcome == COMMITTED:
             for partition, end in places.items():
                 self.ends[partition] = max(self.ends.get(partition, 0), end)
+
+    def _write(self, producer: Producer, transaction: str, places: dict[int, int]) -> None:
+        for _ in range(self._chance.randint(2, 8)):
+            self._send(producer, transaction, places)
 
     def _commit(self, producer: Producer) -> str:
         try:
@@ -154,6 +166,11 @@ class _NotingCopier(Copier):
             partition, offset = message.partition(), message.offset()
             assert partition is not None and offset is not None
             read = read_of(partition, offset, message.key(), message.value())  # type: ignore[arg-type]
+            owner.reads.append(
+                TransactionRead(
+                    *(name, owner.name, self.source, partition, offset, read.key, read.number, began_s)
+                )
+            )
             owner.sends.append(
                 Send(
                     *(owner.name, self.target, partition, read.key, read.number, UNKNOWN, NO_PLACE),
@@ -198,6 +215,7 @@ class CopyingThread(threading.Thread):
     def __init__(self, bootstrap: str, source: str, target: str, name: str) -> None:
         super().__init__(name=name, daemon=True)
         self.sends: list[Send] = []
+        self.reads: list[TransactionRead] = []
         self.transactions: list[Transaction] = []
         self.ends: dict[int, int] = {}
         """The offset after the last copied record of each of the source's partitions."""

@@ -55,6 +55,8 @@ def test_a_load_of_every_kind_of_client_is_sound_under_kills(
     assert is_good(report), report
     assert all(verdict.counts.values()), verdict.counts
     assert {position.group for position in load.history.positions} == {"chaos-classic", "chaos-848"}
+    mixed = [read for read in load.history.reads if read.topic == plan.mixed]
+    assert {read.process for read in mixed} == {"chaos-mixer-0", "chaos-mixer-1"}
     assert report["kills"] == 2
     assert set(report["by_kind"]) == {"kill broker", "kill coordinator"}
     for name in ("report.html", "timeline.png", "recoveries.png"):

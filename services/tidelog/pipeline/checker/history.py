@@ -96,12 +96,28 @@ class ReaderPosition(NamedTuple):
     ended_at_s: float
 
 
+class TransactionRead(NamedTuple):
+    """A record that a transaction received, in the order received: the input of a copier, for example. A
+    transaction that was aborted reads its records again in the next one.
+    """
+
+    transaction: str
+    process: str
+    topic: str
+    partition: int
+    offset: int
+    key: str
+    number: int
+    at_s: float
+
+
 ENTRIES: Final[Mapping[str, type[Any]]] = {  # each is a NamedTuple
     "sends": Send,
     "transactions": Transaction,
     "polls": Poll,
     "commits": Commit,
     "positions": ReaderPosition,
+    "reads": TransactionRead,
     "final": Poll,
 }
 """The lists of a history, in the order in which a file holds them."""
@@ -120,6 +136,7 @@ class History:
     polls: list[Poll] = field(default_factory=list)
     commits: list[Commit] = field(default_factory=list)
     positions: list[ReaderPosition] = field(default_factory=list)
+    reads: list[TransactionRead] = field(default_factory=list)
     final: list[Poll] = field(default_factory=list)
     audience: dict[str, list[str]] = field(default_factory=dict)
     copies: dict[str, str] = field(default_factory=dict)

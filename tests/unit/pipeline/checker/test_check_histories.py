@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from chaoslab.checker import judge
+from chaoslab.checker import judge_records
 from chaoslab.history import (
     ABORTED,
     ACKNOWLEDGED,
@@ -137,7 +137,9 @@ def test_both_checkers_find_the_same(
     }
     assert found.keys() == histories.keys()
     differing = [
-        path for path, history in histories.items() if as_found(found[path]) != as_found(judge(history))
+        path
+        for path, history in histories.items()
+        if as_found(found[path]) != as_found(judge_records(history))
     ]
     assert not differing
     # The comparison would be empty if nothing was found.
