@@ -69,17 +69,30 @@ def test_all_machines_go_down_at_once(new_cluster: Callable[..., TidelogCluster]
     expect_all_there(cluster, load)
 
 
-@pytest.mark.parametrize("seconds_dead", [0, SESSION_S + 2], ids=["within the session", "after it"])
+def cut_in_half(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flip_a_bit(content: bytes) -> bytes:
+    """Recovery cuts the log there, so the records behind it are lost, too."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    ("damage", "seconds_dead"),
+    [(cut_in_half, 0), (cut_in_half, SESSION_S + 2), (flip_a_bit, SESSION_S + 2)],
+    ids=["half, within the session", "half, after it", "a bit, after it"],
+)
 def test_a_broker_that_lost_records_does_not_lead(
-    new_cluster: Callable[..., TidelogCluster], seconds_dead: float
+    new_cluster: Callable[..., TidelogCluster], damage: Callable[[bytes], bytes], seconds_dead: float
 ) -> None:
-    """Broker 1, which is in the ISR, comes back first with half of its logs, and reports its loss."""
+    """Broker 1, which is in the ISR, comes back first with damaged logs, and reports its loss."""
     cluster = new_cluster(controllers=1)
     load = loaded_and_killed(cluster)
     for partition in range(PARTITIONS):
         for segment in (cluster.log_dir(1) / f"{TOPIC}-{partition}").glob("*.log"):
-            content = segment.read_bytes()
-            segment.write_bytes(content[: len(content) // 2])
+            segment.write_bytes(damage(segment.read_bytes()))
     time.sleep(seconds_dead)
     cluster.start("broker-1")
     time.sleep(3)

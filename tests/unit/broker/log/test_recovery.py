@@ -11,8 +11,12 @@ from loglab.logs import files, kill, open_log
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.recovery import load_segments
+from tidelog.broker.partition.producer_state import Duplicate
+from tidelog.model.errors import KafkaError
+from tidelog.records.batch import parse_header
 
 SIZE = len(make_batch(0))
+HOUR_MS = 3_600_000
 THREE_A_SEGMENT = LogConfig(segment_bytes=3 * SIZE, index_interval_bytes=0)
 
 
@@ -245,6 +249,33 @@ def test_recovery_restores_the_producers(tmp_path: Path) -> None:
             expected
         )
         kill(log)
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "stopped"])
+def test_producers_outlive_the_segments_of_their_batches(tmp_path: Path, is_killed: bool) -> None:
+    """Retention removed all of a producer's batches. A repeat is still one, and a gap is still refused."""
+    config = LogConfig(segment_bytes=3 * SIZE, retention_ms=1)
+    log = open_log(tmp_path, config)
+
+    def batch(number: int) -> bytes:
+        return make_batch(number, producer_id=7, producer_epoch=0, base_sequence=number)
+
+    for number in range(8):
+        append(log, batch(number))
+    assert log.delete_old_segments(HOUR_MS, 8) > 0
+    assert log.log_start_offset == 8
+    log.remove_deleted_files(2 * HOUR_MS)
+    if is_killed:
+        kill(log)
+    else:
+        log.close()
+    log = open_log(tmp_path, config, clean=not is_killed, log_start_offset=8)
+    assert log.log_end_offset == 8
+    state = log.producer_state
+    assert isinstance(state.check(parse_header(batch(7)), 0), Duplicate)
+    assert state.check(parse_header(batch(8)), 0) is None
+    with pytest.raises(KafkaError, match="sequence 9 after sequence 7"):
+        state.check(parse_header(batch(9)), 0)
 
 
 def test_a_clean_stop_leaves_one_snapshot_at_the_end(tmp_path: Path) -> None:

@@ -304,6 +304,24 @@ class TestRest:
         assert (written.is_commit, written.coordinator_epoch) == (True, 2)
         assert status(lab) is TransactionStatus.COMPLETE_COMMIT
 
+    @pytest.mark.parametrize("is_commit", [True, False])
+    def test_another_owner_between_the_partitions_and_the_offsets(
+        self, lab: TransactionLab, is_commit: bool
+    ) -> None:
+        """The next owner ends the transaction in the partition, which the previous owner added, and in the
+        group.
+        """
+        producer = begin(lab)
+        lab.add(producer, {"a": [0]})
+        lab.load()
+        assert lab.add_offsets(producer, "g") == 0
+        lab.load()
+        assert lab.end(producer, is_commit).error_code == 0
+        (written,) = lab.write_markers()
+        offsets = shard_for(ShardKind.GROUP, "g", 50).topic_partition
+        assert (written.partitions, written.is_commit) == ((offsets, TopicPartition("a", 0)), is_commit)
+        assert written.producer == Producer(producer[0], producer[1] + 1)
+
     def test_only_transactional_ids_without_an_open_transaction_expire(self, lab: TransactionLab) -> None:
         begin(lab, "idle")
         lab.add(begin(lab, "open"), {"a": [0]}, name="open")
