@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -43,6 +44,70 @@ def find_jars() -> Path:
     if found.returncode:
         raise KafkaUnavailableError(f"kafka-up.sh libs failed: {found.stderr.strip()[-500:]}")
     return Path(found.stdout.strip())
+
+
+ECOSYSTEM_VERSION = "4.3.1"
+ECOSYSTEM_LIBS = "KAFKA_ECOSYSTEM_LIBS"
+ECOSYSTEM_JARS = {
+    "connect-file": "e330c491309d8f839f2abd7260c72a3687d6d82ecf2ba0f7699a46d41a46dcac",
+    "connect-mirror": "0d091c7ba172827dc42ed09fdf4390876a90ab627fd8d2bb002016f9785617e1",
+    "connect-runtime": "9df3d2f78f8a1740af358dd78ccdf1396559223e0cfbf1a697ab9363dead6175",
+    "kafka-streams": "bd73f3805e116f711e8456ee89a8a5b43ff5dcf5a5bb865afae29deae89e7c4b",
+    "kafka-tools": "62f3c5dd7aa3442d4c5bc6a95f86e2502178ea09de8e27f74d9563bf955e253c",
+}
+"""The artifacts of org.apache.kafka with the SHA-256 of their jars."""
+_LOGGING = "2.25.4"
+_POM = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>tidelog</groupId><artifactId>ecosystem</artifactId><version>1</version><packaging>pom</packaging>
+<dependencies>{dependencies}</dependencies></project>
+"""
+_DEPENDENCY = (
+    "<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId>"
+    "<version>{version}</version></dependency>\n"
+)
+
+
+def find_ecosystem_jars() -> Path:
+    """Returns the directory with the jars of Kafka Connect, MirrorMaker and Kafka Streams:
+    $KAFKA_ECOSYSTEM_LIBS, else one that Maven fills at first use.
+    """
+    if os.environ.get(ECOSYSTEM_LIBS):
+        return Path(os.environ[ECOSYSTEM_LIBS])
+    for command in ("java", "mvn"):
+        if shutil.which(command) is None:
+            raise KafkaUnavailableError(f"{command} is not installed")
+    cache = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
+    libs = cache / "kafka-ecosystem" / f"libs-{ECOSYSTEM_VERSION}"
+    if not (libs / ".ok").exists():
+        _fetch_ecosystem(libs)
+        (libs / ".ok").touch()
+    return libs
+
+
+def _fetch_ecosystem(libs: Path) -> None:
+    wanted = [("org.apache.kafka", artifact, ECOSYSTEM_VERSION) for artifact in ECOSYSTEM_JARS]
+    wanted += [("org.apache.logging.log4j", name, _LOGGING) for name in ("log4j-slf4j-impl", "log4j-1.2-api")]
+    dependencies = "".join(
+        _DEPENDENCY.format(group=group, artifact=artifact, version=version)
+        for group, artifact, version in wanted
+    )
+    libs.mkdir(parents=True, exist_ok=True)
+    pom = libs.parent / "pom.xml"
+    pom.write_text(_POM.format(dependencies=dependencies))
+    found = subprocess.run(
+        ["mvn", "-B", "-ntp", "-q", "--strict-checksums", "-f", str(pom), "dependency:copy-dependencies"]
+        + ["-DincludeScope=runtime", f"-DoutputDirectory={libs}"],
+        capture_output=True,
+        text=True,
+        timeout=DOWNLOAD_TIMEOUT_S,
+        check=False,
+    )
+    if found.returncode:
+        raise KafkaUnavailableError(f"mvn failed: {(found.stdout + found.stderr).strip()[-500:]}")
+    for artifact, expected in ECOSYSTEM_JARS.items():
+        jar = libs / f"{artifact}-{ECOSYSTEM_VERSION}.jar"
+        if hashlib.sha256(jar.read_bytes()).hexdigest() != expected:
+            raise KafkaUnavailableError(f"{jar} is not the jar that the tests know: remove {libs}")
 
 
 class JavaTools:
