@@ -111,6 +111,8 @@ class TidelogCluster:
     def _remember(self) -> None:
         if (self.data_dir / "pids.json").exists():
             self._seen_pids.update(self.pids().values())
+        if (self.data_dir / "renewals.json").exists():
+            self._seen_pids.add(self.renewals_pid())
 
     def pids(self) -> dict[str, int]:
         found: dict[str, int] = json.loads((self.data_dir / "pids.json").read_text())
@@ -118,6 +120,11 @@ class TidelogCluster:
 
     def pid(self, name: str) -> int:
         return self.pids()[name]
+
+    def renewals_pid(self) -> int:
+        """Returns the pid of the process that renews the cluster's certificates."""
+        found: dict[str, int] = json.loads((self.data_dir / "renewals.json").read_text())
+        return found["renewals"]
 
     def is_alive(self, name: str) -> bool:
         return processes.is_alive(self.pid(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 from pathlib import Path
 from typing import Final
 
@@ -13,6 +14,8 @@ from tidelog.cli.local_cluster.plan import BROKER
 from tidelog.cli.output import note, say
 from tidelog.cli.tool_command import ToolCommand, ToolError
 
+LOOK_S: Final = 60
+"""The time between two looks whether certificates are due, and whether the cluster still runs."""
 _ENDING: Final = (signal.SIGKILL,)
 
 data_dir_option = click.option(
@@ -91,14 +94,33 @@ def start(name: str, wait: bool, data_dir: Path) -> None:
 
 @click.command(cls=ToolCommand, short_help="Renew the certificates of a local cluster.")
 @click.option("--all", "even_if_not_due", is_flag=True, help="Renew also those that are not due yet.")
+@click.option(
+    "--watch",
+    "is_watching",
+    is_flag=True,
+    help="Stay while the cluster runs, and renew certificates when they are due. "
+    "'tidelog cluster up' starts this.",
+)
 @data_dir_option
-def renew_certificates(even_if_not_due: bool, data_dir: Path) -> None:
+def renew_certificates(even_if_not_due: bool, is_watching: bool, data_dir: Path) -> None:
     """Renew the certificates that the services show to each other, if two thirds of their validity are over.
 
     Running services use the new certificates without a restart.
     """
     renewed = LocalCluster.open(data_dir).renew_certificates(even_if_not_due=even_if_not_due)
     say(f"renewed: {', '.join(renewed)}" if renewed else "no certificate is due")
+    while is_watching:
+        time.sleep(LOOK_S)
+        try:
+            cluster = LocalCluster.open(data_dir)
+            if not cluster.running():
+                return
+            renewed = cluster.renew_certificates()
+        except ToolError as error:
+            note(str(error))  # for example because the disk is full; the next look may succeed
+            continue
+        if renewed:
+            note(f"renewed: {', '.join(renewed)}")
 
 
 def _signal_number(text: str) -> int:

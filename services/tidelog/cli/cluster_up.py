@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -68,6 +69,14 @@ MAX_PORT: Final = 65_535
     metavar="NAME=VALUE",
     help="Set a setting, by Kafka's name, in every process. Repeatable.",
 )
+@click.option(
+    "--secure",
+    "is_secure",
+    is_flag=True,
+    default=None,
+    help="Require TLS and a login. Creates certificates and the user admin; client.properties in the data "
+    "directory contains its password.",
+)
 def command(data_dir: Path, assignments: tuple[str, ...], **options: Any) -> None:
     """Start etcd, controllers, a group coordinator and brokers in the background.
 
@@ -86,6 +95,7 @@ def command(data_dir: Path, assignments: tuple[str, ...], **options: Any) -> Non
         "first_id": 1,
         "advertised_base_port": None,
         "rack_prefix": None,
+        "is_secure": False,
     }
     for name in wanted:
         if options[name] is not None:
@@ -96,8 +106,8 @@ def command(data_dir: Path, assignments: tuple[str, ...], **options: Any) -> Non
         if (wanted[option] or 0) + wanted["brokers"] - 1 > MAX_PORT:
             name = "--" + option.replace("_", "-")
             raise ToolError(f"{name} {wanted[option]}: {wanted['brokers']} brokers reach beyond {MAX_PORT}")
-    ports = _internal_ports(before, wanted["brokers"], wanted["base_port"], wanted["advertised_base_port"])
-    plan = ClusterPlan(**wanted, internal_ports=ports, settings=settings)
+    plan = ClusterPlan(**wanted, internal_ports=(), settings=settings)
+    plan = replace(plan, internal_ports=_internal_ports(before, plan))
     _check(plan, directory)
     start(LocalCluster.create(directory, plan))
 
@@ -112,7 +122,11 @@ def start(cluster: LocalCluster) -> None:
             for member in members:
                 cluster.spawn(member)
             cluster.wait_until_serving(members)
+            if kinds is not None and plan.is_secure:
+                properties = cluster.ensure_admin()
+                click.echo(f"clients: --command-config {properties}")
         cluster.wait_until_brokers_know_each_other()
+        cluster.start_renewals()
     except BaseException:
         note("stopping the started processes ...")
         cluster.stop_all()
@@ -134,14 +148,13 @@ def _refuse_a_running_one(directory: Path) -> ClusterPlan | None:
     return cluster.plan
 
 
-def _internal_ports(
-    before: ClusterPlan | None, brokers: int, base_port: int, advertised_base_port: int | None
-) -> tuple[int, ...]:
+def _internal_ports(before: ClusterPlan | None, plan: ClusterPlan) -> tuple[int, ...]:
     """Returns free ports, and the previous ones if possible, because etcd's data contains its address."""
-    taken = set(range(base_port, base_port + brokers))
-    if advertised_base_port is not None:
-        taken |= set(range(advertised_base_port, advertised_base_port + brokers))
-    count = ClusterPlan.internal_port_count(brokers, has_own_listener=advertised_base_port is not None)
+    base_port = plan.base_port
+    taken = set(range(base_port, base_port + plan.brokers))
+    if plan.advertised_base_port is not None:
+        taken |= set(range(plan.advertised_base_port, plan.advertised_base_port + plan.brokers))
+    count = ClusterPlan.internal_port_count(plan.brokers, has_own_listener=plan.has_own_listener)
     found = [port for port in (before.internal_ports if before else ()) if port not in taken][:count]
     for port in range(base_port + FIRST_INTERNAL_PORT, MAX_PORT + 1):
         if len(found) == count:

@@ -88,7 +88,7 @@ def command(listen: str, data_dir: Path, assignments: tuple[str, ...], is_secure
         _fail(str(error))
     configure_logging(settings.tidelog_log_format, settings.tidelog_log_level)
     try:
-        uvloop.run(_serve(settings, data_dir, is_secure=is_secure))
+        uvloop.run(_serve(settings, data_dir, listen if is_secure else None))
     except (OSError, KafkaError, StoreError, CorruptFileError, LogDirectoryInUseError) as error:
         _fail(str(error))
 
@@ -102,14 +102,16 @@ def _secure(given: dict[str, str], listen: str, data_dir: Path) -> None:
         _fail(f"--secure: {error}")
 
 
-async def _serve(settings: BrokerSettings, data_dir: Path, *, is_secure: bool) -> None:
+async def _serve(settings: BrokerSettings, data_dir: Path, secure_listen: str | None) -> None:
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    if is_secure:
-        from tidelog.cli.secure_dev import ensure_admin
+    renewals: asyncio.Task[None] | None = None
+    if secure_listen is not None:
+        from tidelog.cli.secure_dev import ensure_admin, keep_certificate
 
+        renewals = asyncio.create_task(keep_certificate(secure_listen, data_dir), name="renewals")
         properties = await ensure_admin(data_dir, data_dir / METADATA_DIRECTORY)
         click.echo(f"clients: --command-config {properties}")
     cluster = await EmbeddedCluster.start(settings, data_dir)
@@ -121,4 +123,6 @@ async def _serve(settings: BrokerSettings, data_dir: Path, *, is_secure: bool) -
         sys.stdout.flush()
         await stopping.wait()
     finally:
+        if renewals is not None:
+            renewals.cancel()
         await cluster.stop()

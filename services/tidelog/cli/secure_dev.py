@@ -6,12 +6,15 @@ authority and the broker's certificate. `client.properties` is for clients on th
 
 from __future__ import annotations
 
+import asyncio
 import os
 import secrets
 import socket
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Final
+
+import structlog
 
 from tidelog.cli.certificate_authority import CertificateAuthority, CertificateFiles
 from tidelog.cli.first_user import new_entries
@@ -24,7 +27,11 @@ from tidelog.timing.clock import SystemClock
 
 ADMIN: Final = "admin"
 CLIENT_PROPERTIES: Final = "client.properties"
+KEYSTORE: Final = "keystore.pem"
 PASSWORD_BYTES: Final = 24
+LOOK_S: Final = 3_600
+"""The time between two looks whether the certificate is due."""
+_log = structlog.get_logger(__name__)
 _SCRAM_MODULE: Final = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _PRIVATE_FILE: Final = 0o600
 _WILDCARDS: Final = frozenset({"", "0.0.0.0", "::"})
@@ -34,6 +41,20 @@ def secure_settings(given: MutableMapping[str, str], listen: str, data_dir: Path
     """Adds the settings of a secure listener to the given ones, which take precedence. Creates or renews the
     certificates. Raises OSError.
     """
+    keystore = renew_certificate(listen, data_dir)
+    given.setdefault("listeners", f"SASL_SSL://{listen}")
+    given.setdefault("security.inter.broker.protocol", "SASL_SSL")
+    given.setdefault("ssl.keystore.location", str(keystore.resolve()))
+    given.setdefault("ssl.keystore.type", "PEM")
+    given.setdefault("sasl.enabled.mechanisms", SCRAM_SHA_512)
+    given.setdefault("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer")
+    given.setdefault("super.users", f"User:{ADMIN}")
+
+
+def renew_certificate(listen: str, data_dir: Path) -> Path:
+    """Renews the certificate of the listener if it is due. Returns the keystore, which the running listener
+    reads again when it changes. Raises OSError.
+    """
     host = listen.rpartition(":")[0].strip("[]")
     names = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
     if host not in _WILDCARDS and host not in names:
@@ -42,16 +63,17 @@ def secure_settings(given: MutableMapping[str, str], listen: str, data_dir: Path
     authority = CertificateAuthority.open(data_dir / "security" / "authority", now_ms=clock.wall_ms())
     directory = data_dir / "security" / "broker"
     authority.renew(directory, names, now_ms=clock.wall_ms())
-    files = CertificateFiles.within(directory)
-    keystore = directory / "keystore.pem"
-    _write_private(keystore, files.key.read_text() + files.certificate.read_text())
-    given.setdefault("listeners", f"SASL_SSL://{listen}")
-    given.setdefault("security.inter.broker.protocol", "SASL_SSL")
-    given.setdefault("ssl.keystore.location", str(keystore.resolve()))
-    given.setdefault("ssl.keystore.type", "PEM")
-    given.setdefault("sasl.enabled.mechanisms", SCRAM_SHA_512)
-    given.setdefault("authorizer.class.name", "org.apache.kafka.metadata.authorizer.StandardAuthorizer")
-    given.setdefault("super.users", f"User:{ADMIN}")
+    return write_keystore(directory)
+
+
+async def keep_certificate(listen: str, data_dir: Path) -> None:
+    """Renews the certificate whenever it is due, until the task is cancelled."""
+    while True:
+        await asyncio.sleep(LOOK_S)
+        try:
+            await asyncio.to_thread(renew_certificate, listen, data_dir)
+        except OSError as error:
+            _log.error("the certificate cannot be renewed", reason=str(error))
 
 
 async def ensure_admin(data_dir: Path, metadata_dir: Path) -> Path:
@@ -69,19 +91,34 @@ async def ensure_admin(data_dir: Path, metadata_dir: Path) -> Path:
     finally:
         await store.close()
     ca = CertificateFiles.within(data_dir / "security" / "broker").ca.resolve()
-    _write_private(
-        path,
+    write_private(path, client_properties(password, ca))
+    return path
+
+
+def client_properties(password: str, ca: Path) -> str:
+    """Returns the properties with which clients log in as `admin`."""
+    return (
         "security.protocol=SASL_SSL\n"
         f"sasl.mechanism={SCRAM_SHA_512}\n"
         f"sasl.jaas.config={_SCRAM_MODULE} required "
         f"username={quoted(ADMIN)} password={quoted(password)};\n"
         "ssl.truststore.type=PEM\n"
-        f"ssl.truststore.location={ca}\n",
+        f"ssl.truststore.location={ca}\n"
     )
-    return path
 
 
-def _write_private(path: Path, text: str) -> None:
+def write_keystore(directory: Path) -> Path:
+    """Writes the key and the certificate of a directory into one file, as a listener needs them. Returns it.
+    Raises OSError.
+    """
+    files, keystore = CertificateFiles.within(directory), directory / KEYSTORE
+    text = files.key.read_text() + files.certificate.read_text()
+    if not keystore.exists() or keystore.read_text() != text:
+        write_private(keystore, text)
+    return keystore
+
+
+def write_private(path: Path, text: str) -> None:
     """Writes a file that only this user can read. Readers find the old or the new file, never a part."""
     beside = path.with_name(path.name + ".new")
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _PRIVATE_FILE), "w") as file:

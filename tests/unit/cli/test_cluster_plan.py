@@ -7,18 +7,34 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tidelog.cli.certificate_authority import CertificateAuthority
+from tidelog.cli.cluster_tend import renew_certificates
 from tidelog.cli.local_cluster.cluster import LocalCluster
-from tidelog.cli.local_cluster.plan import BROKER, ETCD, ClusterPlan, PlanError, encode_properties
+from tidelog.cli.local_cluster.plan import (
+    BROKER,
+    ETCD,
+    KEYSTORE,
+    LISTENERS,
+    ClusterPlan,
+    Member,
+    PlanError,
+    encode_properties,
+)
 from tidelog.cli.local_cluster.processes import ProcessTable, tail
 from tidelog.cli.rpc_door import peer_tls
+from tidelog.metrics.certificates import first_expiration_s
+from tidelog.model.instants import WallMs
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.properties_file import parse_properties
+from tidelog.settings.tls_settings import plan_tls
 
 DIRECTORY = Path("/c")
 
@@ -196,3 +212,51 @@ def test_two_starts_at_once_are_both_written_down(tmp_path: Path) -> None:
     starts = [subprocess.Popen([sys.executable, "-c", spawn, str(tmp_path), name]) for name in names]
     assert [start.wait(60) for start in starts] == [0] * len(names)
     assert sorted(ProcessTable(tmp_path).pids()) == names
+
+
+def test_a_secure_cluster_requires_tls_and_logins() -> None:
+    plan = plan_of(2, is_secure=True)
+    settings = settings_of(plan, "broker-1")
+    protocols = {e.listener_name: e.security_protocol for e in settings.listener_plan().bind}
+    assert protocols == {"SASL_SSL": "SASL_SSL", "REPLICATION": "SSL"}
+    assert settings.listener_plan().inter_broker_listener_name == "REPLICATION"
+    assert settings.super_users == "User:admin;User:CN=broker-1;User:CN=broker-2"
+    assert plan_tls("REPLICATION", settings.listener_value).client_auth == "required"
+    assert ClusterPlan.decode(plan.encode()) == plan
+    plain = settings_of(plan_of(2), "broker-1").listener_plan()
+    assert [e.security_protocol for e in plain.bind] == ["PLAINTEXT"]
+
+
+class EndOfWatchError(Exception):
+    """Ends a watch, which has no end of its own."""
+
+
+def test_certificates_that_are_due_are_renewed_while_the_cluster_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = LocalCluster.create(tmp_path, plan_of(1, is_secure=True))
+    listener = Member(LISTENERS, 1)
+    directory = cluster.plan.certificate_directory(listener, tmp_path)
+    long_ago_ms = WallMs(time.time_ns() // 1_000_000 - 300 * 86_400_000)
+    looks: list[bytes] = []
+
+    def look(_seconds: float) -> None:
+        keystore = (directory / KEYSTORE).read_bytes()
+        assert (directory / "tls.crt").read_bytes() in keystore
+        assert (directory / "tls.key").read_bytes() in keystore
+        looks.append(keystore)
+        if len(looks) == 3:
+            raise EndOfWatchError
+        if len(looks) == 1:
+            authority = CertificateAuthority.open(tmp_path / "authority", now_ms=long_ago_ms)
+            authority.issue(directory, cluster.plan.certificate_names(listener), now_ms=long_ago_ms)
+
+    monkeypatch.setattr("tidelog.cli.cluster_tend.time.sleep", look)
+    monkeypatch.setattr(LocalCluster, "running", lambda _: ["broker-1"])
+    arguments = ["--watch", "--data-dir", str(tmp_path)]
+    ended = CliRunner().invoke(renew_certificates, arguments, catch_exceptions=True)
+    assert isinstance(ended.exception, EndOfWatchError), ended.output
+    assert looks[0] != looks[1], "the old certificate was replaced"
+    assert "renewed: listeners-of-broker-1" in ended.output
+    valid_until_s = first_expiration_s((directory / KEYSTORE).read_bytes())
+    assert valid_until_s > time.time() + 300 * 86_400

@@ -2,6 +2,7 @@
 
 DIR/cluster.json        the plan: number and ports of the processes
 DIR/pids.json           the pid of each started process
+DIR/renewals.json       the pid of the process that renews the certificates
 DIR/config/NAME.properties   the settings of each service
 DIR/logs/NAME.log       the output of each process
 DIR/authority           the authority of the cluster's certificates, and its key
@@ -11,6 +12,8 @@ DIR/broker-1, ...       the brokers' logs;  DIR/etcd-1: etcd's data
 
 from __future__ import annotations
 
+import asyncio
+import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -20,6 +23,7 @@ from typing import Final
 from tidelog.cli.etcd_binary import EtcdNotFoundError, find_etcd
 from tidelog.cli.local_cluster import readiness
 from tidelog.cli.local_cluster.plan import (
+    ADMIN,
     AUTHORITY_DIRECTORY,
     BROKER,
     COMMANDS,
@@ -27,6 +31,7 @@ from tidelog.cli.local_cluster.plan import (
     CONTROLLER,
     COORDINATOR,
     ETCD,
+    LISTENERS,
     LOGS_DIRECTORY,
     PLAN_FILE,
     TOOLS,
@@ -38,12 +43,21 @@ from tidelog.cli.local_cluster.plan import (
 from tidelog.cli.local_cluster.processes import ProcessTable, tail
 from tidelog.cli.output import note
 from tidelog.cli.tool_command import ToolError
+from tidelog.client.security import environment_security, read_security
 from tidelog.metadata.etcd.options import EtcdOptions
+from tidelog.metadata.store import Put, StoreError
 from tidelog.model.instants import WallMs
+from tidelog.sasl import SCRAM_SHA_512
+from tidelog.sasl.scram import MIN_ITERATIONS
 
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 30.0
 POLL_S: Final = 0.05
+CLIENT_PROPERTIES: Final = "client.properties"
+"""The file in the directory of a secure cluster with which clients log in as its super user."""
+RENEWALS: Final = "renewals"
+RENEWALS_FILE: Final = "renewals.json"
+"""The name of the process that renews certificates. No other process knows the key of the authority."""
 _STOP_ORDER: Final = (BROKER, COORDINATOR, CONTROLLER, ETCD)
 """The order of the stop. Brokers are first, because they hand over to the other processes."""
 
@@ -55,6 +69,7 @@ class LocalCluster:
         self.directory = directory
         self.plan = plan
         self.processes = ProcessTable(directory)
+        self.renewals = ProcessTable(directory, RENEWALS_FILE)
         self._log_starts: dict[str, int] = {}
 
     @classmethod
@@ -93,6 +108,7 @@ class LocalCluster:
         Returns the names of the holders of new certificates. Raises ToolError.
         """
         from tidelog.cli.certificate_authority import CertificateAuthority  # loads cryptography
+        from tidelog.cli.secure_dev import write_keystore
 
         now_ms = WallMs(time.time_ns() // 1_000_000)
         renewed = []
@@ -103,9 +119,11 @@ class LocalCluster:
                 names = self.plan.certificate_names(member)
                 if even_if_not_due:
                     authority.issue(directory, names, now_ms=now_ms)
-                elif not authority.renew(directory, names, now_ms=now_ms):
-                    continue
-                renewed.append(member.name)
+                    renewed.append(member.name)
+                elif authority.renew(directory, names, now_ms=now_ms):
+                    renewed.append(member.name)
+                if member.kind == LISTENERS:
+                    write_keystore(directory)
         except OSError as error:
             raise ToolError(f"certificates: {error}") from error
         return renewed
@@ -135,6 +153,43 @@ class LocalCluster:
             key_file=str(certificate / "tls.key"),
             prefix=self.plan.settings.get("tidelog.etcd.prefix", ""),
         )
+
+    # -- security
+
+    def start_renewals(self) -> None:
+        """Starts the process that renews certificates while the cluster runs, unless it runs already."""
+        if self.renewals.pid(RENEWALS) is None:
+            command = [sys.executable, "-m", "tidelog.cli.main", "cluster", "renew-certificates", "--watch"]
+            self.renewals.spawn(
+                RENEWALS, [*command, "--data-dir", str(self.directory)], self.log_path(RENEWALS)
+            )
+
+    def ensure_admin(self) -> Path:
+        """Creates the user `admin` with a random password in etcd, unless `client.properties` exists, which
+        contains it. Returns this file. Raises ToolError.
+        """
+        path = self.directory / CLIENT_PROPERTIES
+        if not path.exists():
+            try:
+                asyncio.run(self._create_admin(path))
+            except (OSError, StoreError) as error:
+                raise ToolError(f"the user {ADMIN} cannot be created: {error}") from error
+        return path
+
+    async def _create_admin(self, path: Path) -> None:
+        from tidelog.cli.first_user import new_entries
+        from tidelog.cli.secure_dev import PASSWORD_BYTES, client_properties, write_private
+        from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
+
+        password = secrets.token_urlsafe(PASSWORD_BYTES)
+        store = EtcdMetadataStore(self.etcd_options())
+        try:
+            entries = new_entries(ADMIN, password, [SCRAM_SHA_512], MIN_ITERATIONS)
+            await store.txn([], [Put(entry.key, entry.encode()) for entry in entries])
+        finally:
+            await store.close()
+        ca = self.plan.certificate_directory(Member(TOOLS, 1), self.directory) / "ca.crt"
+        write_private(path, client_properties(password, ca))
 
     # -- starting
 
@@ -176,9 +231,11 @@ class LocalCluster:
     def wait_until_brokers_know_each_other(self, timeout_s: float = START_TIMEOUT_S) -> None:
         """Waits until every broker returns all brokers in its Metadata. Raises ToolError."""
         expected = set(self.plan.broker_ids)
+        properties = self.directory / CLIENT_PROPERTIES
+        security = read_security(properties) if self.plan.is_secure else environment_security()
 
         def all_known(broker_id: int) -> bool:
-            return expected <= readiness.brokers_known_to(self.plan.broker_address(broker_id))
+            return expected <= readiness.brokers_known_to(self.plan.broker_address(broker_id), security)
 
         self._wait_for(all_known, self.plan.broker_ids, timeout_s)
 
@@ -205,7 +262,8 @@ class LocalCluster:
 
         Returns the names of the processes that were killed.
         """
-        killed: list[str] = []
+        killed = self.renewals.stop([RENEWALS] if self.renewals.pid(RENEWALS) else [], timeout_s)
+        self.renewals.forget_all()
         for kind in _STOP_ORDER:
             names = [member.name for member in self.plan.members if member.kind == kind]
             killed += self.processes.stop([name for name in names if self.processes.pid(name)], timeout_s)

@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 from tidelog.model.json_object import JsonObject
 from tidelog.rpc.callers import ServiceRole, certificate_names
 from tidelog.rpc.peer_tls import DEFAULT_SERVER_NAME
+from tidelog.sasl import SCRAM_SHA_512
+from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 
 HOST: Final = "127.0.0.1"
 PLAN_FILE: Final = "cluster.json"
@@ -24,6 +26,9 @@ LOGS_DIRECTORY: Final = "logs"
 AUTHORITY_DIRECTORY: Final = "authority"
 CERTIFICATES_DIRECTORY: Final = "certificates"
 INTER_BROKER_LISTENER: Final = "REPLICATION"
+ADMIN: Final = "admin"
+"""The super user of a secure cluster."""
+KEYSTORE: Final = "keystore.pem"
 MAX_INTERNAL_REPLICATION: Final = 3
 MAX_INTERNAL_MIN_ISR: Final = 2
 _VERSION: Final = 1
@@ -52,6 +57,8 @@ class Member(NamedTuple):
 
 
 BROKER, CONTROLLER, COORDINATOR, ETCD = "broker", "controller", "coordinator", "etcd"
+LISTENERS: Final = "listeners-of-broker"
+"""The kind of the holder of the certificate of a broker's listeners, in a secure cluster."""
 TOOLS: Final = "tools"
 """The kind of the holder of a certificate with which the command line reads etcd. It is no process."""
 COMMANDS: Final[Mapping[str, str]] = {
@@ -72,8 +79,9 @@ _ROLES: Final[Mapping[str, ServiceRole]] = {
 class ClusterPlan:
     """The processes, ports and settings of a cluster.
 
-    `internal_ports` holds etcd's ports for clients and peers, one port for each broker if clients connect to
-    other ports, and at its end etcd's port for metrics.
+    `internal_ports` holds etcd's ports for clients and peers, one port for each broker if the brokers have a
+    listener of their own, and at its end etcd's port for metrics. If the cluster is secure, clients need TLS
+    and a login, and the brokers know each other by certificates.
     """
 
     brokers: int
@@ -84,6 +92,7 @@ class ClusterPlan:
     first_id: int = 1
     advertised_base_port: int | None = None
     rack_prefix: str | None = None
+    is_secure: bool = False
     settings: Mapping[str, str] = field(default_factory=dict)
 
     @staticmethod
@@ -106,7 +115,13 @@ class ClusterPlan:
 
     @property
     def certificate_holders(self) -> tuple[Member, ...]:
-        return (*self.members, Member(TOOLS, 1))
+        listeners = (Member(LISTENERS, number) for number in self.broker_ids) if self.is_secure else ()
+        return (*self.members, Member(TOOLS, 1), *listeners)
+
+    @property
+    def has_own_listener(self) -> bool:
+        """Whether the brokers have a listener of their own."""
+        return self.is_secure or self.advertised_base_port is not None
 
     def member(self, name: str) -> Member:
         """Returns a process by its name. Raises PlanError."""
@@ -213,26 +228,47 @@ class ClusterPlan:
         """Returns the names in the certificate of a process."""
         if member.kind in (ETCD, TOOLS):
             return (member.name, HOST)
+        if member.kind == LISTENERS:
+            return (Member(BROKER, member.number).name, HOST, "localhost")
         return certificate_names(_ROLES[member.kind], member.number, DEFAULT_SERVER_NAME)
 
     def _broker_properties(self, broker_id: int, log_dir: Path) -> dict[str, str]:
+        name = "SASL_SSL" if self.is_secure else "PLAINTEXT"
         properties = {
             "log.dirs": str(log_dir),
-            "listeners": f"PLAINTEXT://{self.broker_address(broker_id)}",
-            "advertised.listeners": f"PLAINTEXT://{self.advertised_address(broker_id)}",
+            "listeners": f"{name}://{self.broker_address(broker_id)}",
+            "advertised.listeners": f"{name}://{self.advertised_address(broker_id)}",
         }
-        if self.advertised_base_port is not None:
+        if self.has_own_listener:
             # A proxy between clients and brokers is not between the brokers.
             own = f"{HOST}:{self.internal_ports[2 + broker_id - self.first_id]}"
             properties["listeners"] += f",{INTER_BROKER_LISTENER}://{own}"
             properties["advertised.listeners"] += f",{INTER_BROKER_LISTENER}://{own}"
+            own_protocol = "SSL" if self.is_secure else "PLAINTEXT"
             properties["listener.security.protocol.map"] = (
-                f"PLAINTEXT:PLAINTEXT,{INTER_BROKER_LISTENER}:PLAINTEXT"
+                f"{name}:{name},{INTER_BROKER_LISTENER}:{own_protocol}"
             )
             properties["inter.broker.listener.name"] = INTER_BROKER_LISTENER
+        if self.is_secure:
+            properties |= self._security_properties(broker_id, log_dir.parent)
         if self.rack_prefix is not None:
             properties["broker.rack"] = f"{self.rack_prefix}{broker_id}"
         return properties
+
+    def _security_properties(self, broker_id: int, directory: Path) -> dict[str, str]:
+        certificate = self.certificate_directory(Member(LISTENERS, broker_id), directory)
+        brokers = (f"User:CN={Member(BROKER, number).name}" for number in self.broker_ids)
+        own = f"listener.name.{INTER_BROKER_LISTENER.lower()}"
+        return {
+            "ssl.keystore.type": "PEM",
+            "ssl.keystore.location": str(certificate / KEYSTORE),
+            f"{own}.ssl.truststore.type": "PEM",
+            f"{own}.ssl.truststore.location": str(certificate / "ca.crt"),
+            f"{own}.ssl.client.auth": "required",
+            "sasl.enabled.mechanisms": SCRAM_SHA_512,
+            "authorizer.class.name": STANDARD_AUTHORIZER,
+            "super.users": ";".join((f"User:{ADMIN}", *brokers)),
+        }
 
     # -- cluster.json
 
@@ -248,6 +284,7 @@ class ClusterPlan:
                 "first_id": self.first_id,
                 "advertised_base_port": self.advertised_base_port,
                 "rack_prefix": self.rack_prefix,
+                "is_secure": self.is_secure,
                 "settings": dict(self.settings),
             },
             indent=2,

@@ -27,8 +27,9 @@ _TAIL_BYTES: Final = 20_000
 class ProcessTable:
     """The processes of a cluster. `directory` is absolute, because the command lines contain it."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, pids_file: str = PIDS_FILE) -> None:
         self._directory = directory
+        self._pids_file = pids_file
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     # -- pids.json
@@ -36,14 +37,14 @@ class ProcessTable:
     def pids(self) -> dict[str, int]:
         """Returns the pids by name; empty if the file does not exist."""
         try:
-            found: dict[str, int] = json.loads((self._directory / PIDS_FILE).read_text())
+            found: dict[str, int] = json.loads((self._directory / self._pids_file).read_text())
         except FileNotFoundError:
             return {}
         return found
 
     def _note(self, name: str, pid: int) -> None:
         """Adds a pid under a lock, because two commands may start processes at the same time."""
-        path = self._directory / PIDS_FILE
+        path = self._directory / self._pids_file
         with (self._directory / _LOCK_FILE).open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             temporary = path.with_suffix(".tmp")
@@ -51,7 +52,7 @@ class ProcessTable:
             temporary.replace(path)
 
     def forget_all(self) -> None:
-        (self._directory / PIDS_FILE).unlink(missing_ok=True)
+        (self._directory / self._pids_file).unlink(missing_ok=True)
 
     # -- one process
 

@@ -14,7 +14,7 @@ from typing import Final
 from tidelog.client.address import Address
 from tidelog.client.connection import BrokerConnection
 from tidelog.client.errors import ClientError
-from tidelog.client.security import environment_security
+from tidelog.client.security import ClientSecurity
 from tidelog.wire.messages.metadata import MetadataRequest, MetadataResponse
 
 ANSWER_TIMEOUT_S: Final = 2.0
@@ -45,12 +45,9 @@ def has_said_ready(log_path: Path, from_byte: int) -> bool:
         return False
 
 
-def brokers_known_to(address: str) -> set[int]:
-    """Returns the broker ids in the Metadata of the broker at `address`; empty if it does not answer. The
-    properties in TIDELOG_COMMAND_CONFIG log in, if the listener requires it. Raises SecurityConfigError.
-    """
+def brokers_known_to(address: str, security: ClientSecurity) -> set[int]:
+    """Returns the broker ids in the Metadata of the broker at `address`; empty if it does not answer."""
     host, _, port = address.rpartition(":")
-    security = environment_security()
     try:
         with BrokerConnection(
             Address(host, int(port)), timeout_s=ANSWER_TIMEOUT_S, security=security
