@@ -80,6 +80,7 @@ from tidelog.wire.messages import (
     produce,
     sync_group,
     txn_offset_commit,
+    unregister_broker,
     update_features,
     write_txn_markers,
 )
@@ -694,6 +695,12 @@ CASES: tuple[Case, ...] = (
         "update features",
         _simple(lambda: update_features.UpdateFeaturesRequest(validate_only=True)),
         1,
+        (cluster(DESCRIBE),),
+    ),
+    Case(
+        "unregister broker",
+        _simple(lambda: unregister_broker.UnregisterBrokerRequest(77)),
+        0,
         (cluster(DESCRIBE),),
     ),
     Case(

@@ -60,6 +60,7 @@ _DECISIONS: Final = {
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: ("reassignments", "alter_partition_reassignments"),
     ApiKey.LIST_PARTITION_REASSIGNMENTS: ("reassignments", "list_partition_reassignments"),
     ApiKey.UPDATE_FEATURES: ("feature_updates", "update_features"),
+    ApiKey.UNREGISTER_BROKER: ("broker_removal", "unregister_broker"),
     ApiKey.ALTER_CLIENT_QUOTAS: ("client_quotas", "alter_client_quotas"),
     ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ("scram_credentials", "alter_user_scram_credentials"),
     ApiKey.CREATE_DELEGATION_TOKEN: ("delegation_tokens", "create_delegation_token"),

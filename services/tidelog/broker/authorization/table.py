@@ -827,6 +827,7 @@ TABLE: Final[dict[int, tuple[Requirement, ...]]] = {
     ApiKey.UPDATE_FEATURES: _cluster(ALTER, _of_controller(ApiKey.UPDATE_FEATURES)),
     ApiKey.DESCRIBE_CLUSTER: (By(_describe_cluster, ((DESCRIBE, CLUSTER),)),),
     ApiKey.DESCRIBE_PRODUCERS: (Each(READ, TOPIC, "topics", Refuse("topics", _denied_producers)),),
+    ApiKey.UNREGISTER_BROKER: _cluster(ALTER, _of_controller(ApiKey.UNREGISTER_BROKER)),
     ApiKey.DESCRIBE_TRANSACTIONS: (
         By(_describe_transactions, ((DESCRIBE, TRANSACTIONAL_ID), (DESCRIBE, TOPIC))),
     ),

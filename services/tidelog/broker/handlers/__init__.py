@@ -106,6 +106,7 @@ SERVED_APIS: Final[dict[int, ServedApi]] = {
     ApiKey.UPDATE_FEATURES: ServedApi(0, 2, TO_CONTROLLER),
     ApiKey.DESCRIBE_CLUSTER: ServedApi(0, 2, LOCAL),
     ApiKey.DESCRIBE_PRODUCERS: ServedApi(0, 0, LOCAL),
+    ApiKey.UNREGISTER_BROKER: ServedApi(0, 0, TO_CONTROLLER),
     ApiKey.DESCRIBE_TRANSACTIONS: ServedApi(0, 0, ToShard(ShardKind.TRANSACTION, batched_from=0)),
     ApiKey.LIST_TRANSACTIONS: ServedApi(0, 2, LOCAL),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: ServedApi(0, 1, ToShard(ShardKind.GROUP)),

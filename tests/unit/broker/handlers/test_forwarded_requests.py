@@ -23,6 +23,7 @@ from tidelog.wire.messages import (
     elect_leaders,
     incremental_alter_configs,
     list_partition_reassignments,
+    unregister_broker,
     update_features,
 )
 
@@ -107,6 +108,12 @@ FORWARDED: list[tuple[ApiKey, int, Any, Callable[[Any], Any]]] = [
         ApiKey.LIST_PARTITION_REASSIGNMENTS,
         0,
         list_partition_reassignments.ListPartitionReassignmentsRequest(),
+        lambda answer: answer.error_code,
+    ),
+    (
+        ApiKey.UNREGISTER_BROKER,
+        0,
+        unregister_broker.UnregisterBrokerRequest(7),
         lambda answer: answer.error_code,
     ),
     (ApiKey.UPDATE_FEATURES, 2, update_features.UpdateFeaturesRequest(), lambda answer: answer.error_code),
