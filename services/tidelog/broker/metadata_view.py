@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from tidelog.broker.security_snapshot import SecuritySnapshot
+from tidelog.metadata.entries import group_config_key
 from tidelog.model.brokers import BrokerRegistration, Endpoint
 from tidelog.model.features import DEFAULT_FEATURES, ELIGIBLE_LEADER_REPLICAS_VERSION
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import PartitionState, TopicState, UpdateMetadata
+
+_NO_OVERRIDES: Final[Mapping[str, str]] = {}
 
 
 class MetadataView:
@@ -69,6 +73,12 @@ class MetadataView:
     def uses_elr(self) -> bool:
         """Whether replicas that left an ISR below its minimum may lead (KIP-966)."""
         return self.features.levels.get(ELIGIBLE_LEADER_REPLICAS_VERSION, 0) > 0
+
+    def group_overrides(self, group_id: str) -> Mapping[str, str]:
+        """Returns the texts of the settings that a group overrides."""
+        entries = self.security.group_configs
+        entry = entries.get(group_config_key(group_id)) if entries else None
+        return _NO_OVERRIDES if entry is None else entry.configs
 
     def learn_id(self, topic_id: uuid.UUID, topic: str) -> None:
         """Adds the id of a topic that this broker hosts before `apply` names it, because its followers use

@@ -1,5 +1,5 @@
-"""The snapshot of what a broker knows about clients beside their connections: ACLs, client quotas
-and SCRAM credentials.
+"""The snapshot of what a broker knows about clients beside their connections: ACLs, client quotas,
+settings of groups and SCRAM credentials.
 
 The controller writes each item as one entry of the metadata store (`tidelog.metadata.entries.SecurityEntry`)
 and sends the changed entries to all brokers with UpdateMetadata, as it does with dynamic settings. A broker
@@ -27,6 +27,7 @@ from tidelog.metadata.entries import (
     AclEntry,
     ClientQuotaEntry,
     DelegationTokenEntry,
+    GroupConfigEntry,
     ScramCredentialEntry,
     SecurityEntry,
 )
@@ -39,7 +40,8 @@ _EntryT = TypeVar("_EntryT", bound=SecurityEntry)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SecuritySnapshot:
-    """The ACLs, client quotas and credentials at one revision of the store, by the keys of their entries.
+    """The ACLs, client quotas, settings of groups and credentials at one revision of the store, by the keys
+    of their entries.
 
     `revision` is for display. A new controller may state a lower one, because it does not know deletions
     that an earlier controller made.
@@ -48,6 +50,7 @@ class SecuritySnapshot:
     revision: int = 0
     acls: Mapping[str, AclEntry] = field(default_factory=dict)
     quotas: Mapping[str, ClientQuotaEntry] = field(default_factory=dict)
+    group_configs: Mapping[str, GroupConfigEntry] = field(default_factory=dict)
     scram_credentials: Mapping[str, ScramCredentialEntry] = field(default_factory=dict, repr=False)
     delegation_tokens: Mapping[str, DelegationTokenEntry] = field(default_factory=dict)
     rules: AclIndex = field(default_factory=AclIndex, repr=False)
@@ -81,6 +84,7 @@ class SecuritySnapshot:
             update.revision,
             acls,
             _updated(self.quotas, ClientQuotaEntry, update),
+            _updated(self.group_configs, GroupConfigEntry, update),
             _updated(self.scram_credentials, ScramCredentialEntry, update),
             _updated(self.delegation_tokens, DelegationTokenEntry, update),
             rules,

@@ -61,6 +61,7 @@ from tidelog.model.principal import parse_principals
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.controller_api import ControllerApi
 from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.group_settings import GroupSettingsView
 from tidelog.settings.tls_settings import plan_tls
 from tidelog.timing.clock import Clock, SystemClock
 from tidelog.timing.steady_clock import SteadyClock
@@ -130,6 +131,9 @@ class BrokerParts:
         self.authorizer = _authorizer(settings, self.metadata)
         self.quotas = RequestQuotas(
             ClientQuotas(Samples.of_clients(settings), Samples.of_mutations(settings))
+        )
+        self.group_settings = GroupSettingsView(
+            lambda: self.current_settings.broker, self.metadata.group_overrides
         )
         self.metadata.observe_security(self.quotas.security_changed)
         # Walks over records have threads of their own, so that fsync, read-ahead and opening a log never wait

@@ -2,8 +2,8 @@
 
 A coordinator is alive while `/coordinators/<kind>/ids/<id>` exists. It owns the shard n while
 `/coordinators/<kind>/shards/<n>/owner` holds its id. Both keys have a lease.
-`/coordinators/<kind>/shards/<n>/epoch` has no lease and holds the shard epoch. `<kind>` is `group` or
-`transaction`.
+`/coordinators/<kind>/shards/<n>/epoch` has no lease and holds the shard epoch. `<kind>` is `group`,
+`transaction` or `share`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.model.coordinator_shards import ShardId, ShardKind
 
 GROUP: Final = ShardKind.GROUP.value
 COORDINATORS: Final = "/coordinators/"
-_SHARD_KEY: Final = re.compile(r"/coordinators/(group|transaction)/shards/(\d+)/(owner|epoch)")
+_SHARD_KEY: Final = re.compile(r"/coordinators/(group|transaction|share)/shards/(\d+)/(owner|epoch)")
 _KEY: Final = re.compile(r"/coordinators/([^/]+)/ids/(\d+)")
 _VERSION: Final = 1
 

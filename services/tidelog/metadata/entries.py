@@ -22,7 +22,7 @@ from tidelog.model.acl import AclBinding, AclOperation, PatternType, PermissionT
 from tidelog.model.brokers import Endpoint
 from tidelog.model.json_object import JsonObject
 from tidelog.model.principal import Principal
-from tidelog.model.topics import TopicPartition
+from tidelog.model.topics import TopicPartition, topic_id_text
 from tidelog.sasl.scram import ScramCredential
 
 BROKER_PREFIX: Final = "/brokers/ids/"
@@ -36,11 +36,18 @@ ISR_CHANGE_COUNTER_KEY: Final = "/isr_change_notification/counter"
 TOPIC_CONFIG_PREFIX: Final = "/config/topics/"
 BROKER_CONFIG_PREFIX: Final = "/config/brokers/"
 CLIENT_QUOTA_PREFIX: Final = "/config/client_quotas/"
+GROUP_CONFIG_PREFIX: Final = "/config/groups/"
 ACL_PREFIX: Final = "/acls/"
 SCRAM_PREFIX: Final = "/config/scram/"
 DELEGATION_TOKEN_PREFIX: Final = "/config/delegation_tokens/"
-# The entries that brokers need to judge clients (`broker/security_snapshot.py`).
-SECURITY_PREFIXES: Final = (ACL_PREFIX, CLIENT_QUOTA_PREFIX, SCRAM_PREFIX, DELEGATION_TOKEN_PREFIX)
+# The entries that brokers need to serve clients (`broker/security_snapshot.py`).
+SECURITY_PREFIXES: Final = (
+    ACL_PREFIX,
+    CLIENT_QUOTA_PREFIX,
+    GROUP_CONFIG_PREFIX,
+    SCRAM_PREFIX,
+    DELEGATION_TOKEN_PREFIX,
+)
 # The name of the cluster-wide default in a config key, as in Kafka's config nodes in ZooKeeper.
 DEFAULT_ENTITY_NAME: Final = "<default>"
 FEATURES_KEY: Final = "/features"
@@ -81,6 +88,10 @@ def broker_config_key(entity: str) -> str:
     default.
     """
     return f"{BROKER_CONFIG_PREFIX}{entity or DEFAULT_ENTITY_NAME}"
+
+
+def group_config_key(group_id: str) -> str:
+    return f"{GROUP_CONFIG_PREFIX}{quote(group_id, safe='')}"
 
 
 def scram_credential_key(mechanism: str, user: str) -> str:
@@ -264,6 +275,23 @@ class BrokerConfigEntry(NamedTuple):
         return _dump({"version": _VERSION, "config": dict(self.configs)})
 
 
+class GroupConfigEntry(NamedTuple):
+    """`/config/groups/<group>`: the settings that a group overrides. A group without overrides has no key.
+
+    The key contains the group id percent-encoded, because it may contain any character.
+    """
+
+    group_id: str
+    configs: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        return group_config_key(self.group_id)
+
+    def encode(self) -> bytes:
+        return _dump({"version": _VERSION, "group_id": self.group_id, "config": dict(self.configs)})
+
+
 class QuotaEntity(NamedTuple):
     """The entity of a client quota: (type, name) pairs, sorted by type. The name None means the default of
     the type.
@@ -440,7 +468,7 @@ class SettledSuspectEntry(NamedTuple):
         return _dump({"version": _VERSION, "broker_epoch": self.broker_epoch})
 
 
-SecurityEntry = AclEntry | ClientQuotaEntry | ScramCredentialEntry | DelegationTokenEntry
+SecurityEntry = AclEntry | ClientQuotaEntry | GroupConfigEntry | ScramCredentialEntry | DelegationTokenEntry
 
 Entry = (
     BrokerEntry
@@ -496,6 +524,8 @@ def _decode_entry(key: str, value: bytes) -> Entry | None:
     if key.startswith(CLIENT_QUOTA_PREFIX):
         quota = json.loads(value)
         return ClientQuotaEntry(QuotaEntity(tuple((t, n) for t, n in quota["entity"])), quota["values"])
+    if key.startswith(GROUP_CONFIG_PREFIX):
+        return GroupConfigEntry(json.loads(value)["group_id"], _configs(value))
     if key.startswith(ACL_PREFIX):
         return _decode_acl(json.loads(value))
     if key.startswith(SCRAM_PREFIX):
@@ -601,7 +631,7 @@ def _dump(value: object) -> bytes:
 
 def encode_uuid(topic_id: uuid.UUID) -> str:
     """Returns Kafka's text form of an id: base64url without padding, 22 characters."""
-    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
+    return topic_id_text(topic_id)
 
 
 def decode_uuid(text: str) -> uuid.UUID:

@@ -1,15 +1,22 @@
-"""The shards of the coordinators, and the mapping of groups and transactional ids to shards.
+"""The shards of the coordinators, and the mapping of names to shards.
 
-A shard is one partition of `__consumer_offsets` or `__transaction_state`. The leader of the partition
-receives the requests for the shard, and the owner of the shard answers them.
+A shard is one partition of `__consumer_offsets`, `__transaction_state` or `__share_group_state`. The leader
+of the partition receives the requests for the shard, and the owner of the shard answers them.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Final, NamedTuple
+from uuid import UUID
 
-from tidelog.model.topics import GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, TopicPartition
+from tidelog.model.topics import (
+    GROUP_METADATA_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
+    TRANSACTION_STATE_TOPIC,
+    TopicPartition,
+    topic_id_text,
+)
 
 _INT_MIN: Final = -(1 << 31)
 
@@ -19,10 +26,18 @@ class ShardKind(StrEnum):
 
     GROUP = "group"
     TRANSACTION = "transaction"
+    SHARE = "share"
 
     @property
     def topic(self) -> str:
-        return GROUP_METADATA_TOPIC if self is ShardKind.GROUP else TRANSACTION_STATE_TOPIC
+        return _TOPICS[self]
+
+
+_TOPICS: Final = {
+    ShardKind.GROUP: GROUP_METADATA_TOPIC,
+    ShardKind.TRANSACTION: TRANSACTION_STATE_TOPIC,
+    ShardKind.SHARE: SHARE_GROUP_STATE_TOPIC,
+}
 
 
 class ShardId(NamedTuple):
@@ -38,8 +53,15 @@ class ShardId(NamedTuple):
 
 
 def shard_for(kind: ShardKind, name: str, partition_count: int) -> ShardId:
-    """Returns the shard of a group or transactional id: Kafka's `Utils.abs(name.hashCode()) % partitions`."""
+    """Returns the shard of a group id, a transactional id or the key of a share partition: Kafka's
+    `Utils.abs(name.hashCode()) % partitions`.
+    """
     return ShardId(kind, _absolute(java_hash_code(name)) % partition_count)
+
+
+def share_partition_key(group_id: str, topic_id: UUID, partition: int) -> str:
+    """Returns the name by which the shard of a share partition is found (Kafka's `SharePartitionKey`)."""
+    return f"{group_id}:{topic_id_text(topic_id)}:{partition}"
 
 
 def java_hash_code(text: str) -> int:

@@ -5,6 +5,7 @@ Rules and messages follow Kafka's `org.apache.kafka.common.internals.Topic`.
 
 from __future__ import annotations
 
+import base64
 import re
 import uuid
 from typing import NamedTuple
@@ -12,7 +13,8 @@ from typing import NamedTuple
 MAX_TOPIC_NAME_LENGTH = 249
 GROUP_METADATA_TOPIC = "__consumer_offsets"
 TRANSACTION_STATE_TOPIC = "__transaction_state"
-INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC})
+SHARE_GROUP_STATE_TOPIC = "__share_group_state"
+INTERNAL_TOPICS = frozenset({GROUP_METADATA_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC})
 ZERO_TOPIC_ID = uuid.UUID(int=0)
 
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]+")
@@ -24,6 +26,11 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def topic_id_text(topic_id: uuid.UUID) -> str:
+    """Returns Kafka's text form of an id: base64url without padding, 22 characters."""
+    return base64.urlsafe_b64encode(topic_id.bytes).rstrip(b"=").decode()
 
 
 def effective_min_in_sync_replicas(min_in_sync_replicas: int, replica_count: int) -> int:

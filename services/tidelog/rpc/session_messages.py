@@ -21,7 +21,11 @@ from tidelog.rpc.peer_values import known_or_none, not_negative, peer_partition
 MAX_PRODUCER_EPOCH: Final = 32_767
 MAX_TRANSACTION_VERSION: Final = 2
 
-_KINDS: Final = {ShardKind.GROUP: pb.SHARD_KIND_GROUP, ShardKind.TRANSACTION: pb.SHARD_KIND_TRANSACTION}
+_KINDS: Final = {
+    ShardKind.GROUP: pb.SHARD_KIND_GROUP,
+    ShardKind.TRANSACTION: pb.SHARD_KIND_TRANSACTION,
+    ShardKind.SHARE: pb.SHARD_KIND_SHARE,
+}
 _ERRORS: Final = {code.value: code for code in ErrorCode}
 _KINDS_BACK: Final = {number: kind for kind, number in _KINDS.items()}
 

@@ -1,8 +1,9 @@
 """All settings of a broker, under Kafka's names and with Kafka's defaults.
 
 A chain of slotted classes declares the settings, one class for each subject: LogSettings,
-CoordinatorSettings, NetworkSettings, SaslSettings, ClusterSettings, TracingSettings and, for the rest,
-BrokerSettings. It is a chain because slotted classes cannot be combined. All code uses `BrokerSettings`.
+CoordinatorSettings, ShareSettings, NetworkSettings, SaslSettings, ClusterSettings, TracingSettings and, for
+the rest, BrokerSettings. It is a chain because slotted classes cannot be combined. All code uses
+`BrokerSettings`.
 
 These defaults differ from Kafka 4.3 on purpose: `sasl.enabled.mechanisms` and
 `sasl.mechanism.inter.broker.protocol` are SCRAM-SHA-512, because tidelog has no GSSAPI; `node.id` is 1 (Kafka

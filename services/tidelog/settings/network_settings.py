@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tidelog.settings.coordinator_settings import CoordinatorSettings
 from tidelog.settings.setting import (
     CLUSTER_WIDE,
     HIGH,
@@ -20,6 +19,7 @@ from tidelog.settings.setting import (
     string,
     strings,
 )
+from tidelog.settings.share_settings import ShareSettings
 
 SECURITY_PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 REPLICA_SELECTORS = (
@@ -34,7 +34,7 @@ LEAST_CONNECTIONS = 10
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
-class NetworkSettings(CoordinatorSettings):
+class NetworkSettings(ShareSettings):
     """The settings of listeners and connections. A base class of BrokerSettings."""
 
     # --- listeners ---

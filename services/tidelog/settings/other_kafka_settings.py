@@ -15,7 +15,6 @@ _KRAFT = "cluster metadata is not kept by KRaft"
 _THREADS = "one event loop does this work"
 _PURGE = "finished operations are never left in the purgatory"
 _TIERED = "there is no tiered storage yet"
-_SHARE = "there are no share groups yet"
 _PREALLOCATE = "the space of segments is not reserved"
 _STREAMS = "there are no streams groups yet"
 _LOADING = "shards are read in small pieces, so that the replay of one never holds up the others"
@@ -41,7 +40,9 @@ _WITHOUT_EFFECT: dict[str, str] = {
     "group.coordinator.background.threads": _THREADS,
     "group.coordinator.cached.buffer.max.bytes": "no buffers are kept for reuse",
     "group.coordinator.threads": _THREADS,
-    "group.share.": _SHARE,
+    "group.share.assignment.interval.ms": "assignments are computed when they are needed",
+    "group.share.max.assignment.interval.ms": "assignments are computed when they are needed",
+    "group.share.min.assignment.interval.ms": "assignments are computed when they are needed",
     "group.streams.": _STREAMS,
     "initial.broker.registration.timeout.ms": _KRAFT,
     "internal.metadata.": _KRAFT,
@@ -63,7 +64,13 @@ _WITHOUT_EFFECT: dict[str, str] = {
     "remote.": _TIERED,
     "replication.quota.window.": "replication is throttled by a token bucket, which has no samples",
     "server.max.startup.time.ms": _KRAFT,
-    "share.": _SHARE,
+    "share.coordinator.append.linger.ms": "appends are collected for one turn of the event loop",
+    "share.coordinator.cached.buffer.max.bytes": "no buffers are kept for reuse",
+    "share.coordinator.load.buffer.size": "the size of reads is fixed",
+    "share.coordinator.state.topic.compression.codec": "the coordinator does not compress its records",
+    "share.coordinator.threads": _THREADS,
+    "share.coordinator.write.timeout.ms": "the end of an attachment bounds the wait for replicas",
+    "share.fetch.purgatory.purge.interval.requests": _PURGE,
     "socket.connection.setup.timeout.max.ms": "request.timeout.ms bounds connecting, too",
     "socket.connection.setup.timeout.ms": "request.timeout.ms bounds connecting, too",
     "telemetry.max.bytes": "clients' metrics are not collected yet",
@@ -84,6 +91,7 @@ _REFUSED: dict[str, str] = {
     "cordoned.log.dirs": "data directories cannot be cordoned yet",
     "create.topic.policy.class.name": _JAVA,
     "early.start.listeners": "all listeners start when the ACLs are loaded",
+    "group.share.persister.class.name": _JAVA,
     "principal.builder.class": _JAVA,
     "remote.log.storage.system.enable": _TIERED,
     "sasl.client.callback.handler.class": _JAVA,
@@ -111,6 +119,9 @@ _REFUSED: dict[str, str] = {
 
 # The values that turn off a setting that is refused otherwise.
 _HARMLESS_VALUES: dict[str, frozenset[str]] = {
+    "group.share.persister.class.name": frozenset(
+        {"org.apache.kafka.server.share.persister.defaultstatepersister"}
+    ),
     "remote.log.storage.system.enable": frozenset({"false"}),
     "transaction.two.phase.commit.enable": frozenset({"false"}),
 }

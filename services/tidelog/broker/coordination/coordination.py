@@ -13,7 +13,7 @@ import asyncio
 import struct
 from collections.abc import Collection, Coroutine, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import structlog
 
@@ -60,6 +60,9 @@ from tidelog.wire.api_keys import api_spec
 from tidelog.wire.malformed import MalformedMessageError
 from tidelog.wire.primitives import read_uvarint
 from tidelog.wire.schema import Buffer, Message
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordination.share_state import ShareStateClient
 
 MAX_SESSIONS: Final = 100
 MAX_CALLS: Final = 50_000
@@ -360,6 +363,7 @@ class Coordination:
         self.offsets = OffsetPositions(hosted)
         self.topics = InternalTopics(settings, metadata, controller.api)
         self.verification = Verification(self.ask_transaction_owner, timer, timeout_ms)
+        self._share_state: ShareStateClient | None = None
         self._metadata = metadata
         self._hosted = hosted
         self._waiting = waiting
@@ -372,6 +376,16 @@ class Coordination:
         self._timer = timer
         self._commit_timeout_ms = settings.broker.offsets_commit_timeout_ms
         self._checks_held = False
+
+    @property
+    def share_state(self) -> ShareStateClient:
+        """The states of share partitions."""
+        if self._share_state is None:
+            # The import is here because it loads the messages of five APIs, which a start does not need.
+            from tidelog.broker.coordination.share_state import ShareStateClient
+
+            self._share_state = ShareStateClient(self, self._timer)
+        return self._share_state
 
     # -- sessions
 
@@ -522,10 +536,13 @@ class Coordination:
         return attachment.session.pass_on(shard, call, attachment)
 
     def ask_transaction_owner(self, transactional_id: str, call: Call) -> ErrorCode:
-        """Passes a request of this broker on to the coordinator of a transaction, wherever the partition of
-        its shard is led. Returns NONE, or why there is no coordinator.
+        """Passes a request of this broker on to the coordinator of a transaction. See ask_shard_owner."""
+        return self.ask_shard_owner(self.shard_of(ShardKind.TRANSACTION, transactional_id), call)
+
+    def ask_shard_owner(self, shard: ShardId | None, call: Call) -> ErrorCode:
+        """Passes a request of this broker on to the owner of the shard, wherever the partition is led.
+        Returns NONE, or why there is no owner.
         """
-        shard = self.shard_of(ShardKind.TRANSACTION, transactional_id)
         session = None if shard is None else self._serving.get(shard)
         if shard is None or session is None:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS

@@ -1,7 +1,8 @@
-"""Creates `__consumer_offsets` and `__transaction_state` when a client first asks for a coordinator.
+"""Creates `__consumer_offsets`, `__transaction_state` and `__share_group_state` when they are first needed.
 
-The configs are those of Kafka's `GroupCoordinatorService.groupMetadataTopicConfigs` and
-`TransactionStateManager.transactionStateTopicConfigs`. There is one deviation. If `...replication.factor` is
+The configs are those of Kafka's `GroupCoordinatorService.groupMetadataTopicConfigs`,
+`TransactionStateManager.transactionStateTopicConfigs` and
+`ShareCoordinatorService.shareGroupStateTopicConfigs`. There is one deviation. If `...replication.factor` is
 not set and there are fewer brokers than its default, the topic gets as many replicas as there are brokers;
 Kafka does not create it. A factor that is set holds as in Kafka: a cluster that is still starting must not
 keep its groups on one broker for ever.
@@ -20,6 +21,7 @@ from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import (
     GROUP_METADATA_TOPIC,
+    SHARE_GROUP_STATE_TOPIC,
     TRANSACTION_STATE_TOPIC,
     effective_min_in_sync_replicas,
 )
@@ -36,6 +38,7 @@ from tidelog.wire.messages.create_topics import (
 TIMEOUT_MS: Final = 15_000
 _OFFSETS_FACTOR: Final = "offsets.topic.replication.factor"
 _TRANSACTIONS_FACTOR: Final = "transaction.state.log.replication.factor"
+_SHARES_FACTOR: Final = "share.coordinator.state.topic.replication.factor"
 
 _log = structlog.get_logger(__name__)
 
@@ -62,6 +65,18 @@ def internal_topic(name: str, settings: BrokerSettings, live_brokers: int) -> Cr
             ),
             "unclean.leader.election.enable": "false",
         }
+    elif name == SHARE_GROUP_STATE_TOPIC:
+        count = settings.share_coordinator_state_topic_num_partitions
+        factor = _replication_factor(_SHARES_FACTOR, settings, live_brokers)
+        configs = {
+            "cleanup.policy": "delete",
+            "retention.ms": "-1",
+            "segment.bytes": str(settings.share_coordinator_state_topic_segment_bytes),
+            "compression.type": "producer",
+            "min.insync.replicas": str(
+                effective_min_in_sync_replicas(settings.share_coordinator_state_topic_min_isr, factor)
+            ),
+        }
     else:
         raise ValueError(f"{name} is not an internal topic")
     return CreatableTopic(
@@ -74,7 +89,7 @@ def internal_topic(name: str, settings: BrokerSettings, live_brokers: int) -> Cr
 
 def _replication_factor(name: str, settings: BrokerSettings, live_brokers: int) -> int:
     factor = settings.value_of(name)
-    assert isinstance(factor, int)  # both are
+    assert isinstance(factor, int)  # all are
     return factor if name in settings.layers.static else min(factor, live_brokers)
 
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tidelog.broker.replication.throttle import LeaderThrottle
     from tidelog.broker.waiting_requests import WaitingRequests
     from tidelog.metrics.telemetry import Telemetry
+    from tidelog.settings.group_settings import GroupSettingsView
     from tidelog.timing.clock import Clock
     from tidelog.timing.timer import Timer
     from tidelog.wire.schema import Message
@@ -56,6 +57,8 @@ class HandlerObjects(Protocol):
     def coordination(self) -> Coordination: ...
     @property
     def current_settings(self) -> CurrentSettings: ...
+    @property
+    def group_settings(self) -> GroupSettingsView: ...
     @property
     def telemetry(self) -> Telemetry: ...
     @property

@@ -26,6 +26,7 @@ from tidelog.metadata.entries import (
     DelegationTokenEntry,
     Entry,
     FeaturesEntry,
+    GroupConfigEntry,
     IsrChangeEntry,
     PartitionStateEntry,
     ProducerIdBlockEntry,
@@ -144,6 +145,7 @@ class ClusterState:
         self.broker_configs: dict[str, Mapping[str, str]] = {}
         self.acls: dict[str, AclEntry] = {}
         self.quotas: dict[str, ClientQuotaEntry] = {}
+        self.group_configs: dict[str, GroupConfigEntry] = {}
         self.scram_credentials: dict[str, ScramCredentialEntry] = {}
         self.delegation_tokens: dict[str, DelegationTokenEntry] = {}
         # The revision of the last known change of a security entry.
@@ -190,14 +192,16 @@ class ClusterState:
         return (
             self.acls.get(key)
             or self.quotas.get(key)
+            or self.group_configs.get(key)
             or self.scram_credentials.get(key)
             or self.delegation_tokens.get(key)
         )
 
     def security_entries(self) -> Iterator[SecurityEntry]:
-        """Yields the entries that brokers need to judge clients."""
+        """Yields the entries that brokers need to serve clients."""
         yield from self.acls.values()
         yield from self.quotas.values()
+        yield from self.group_configs.values()
         yield from self.scram_credentials.values()
         yield from self.delegation_tokens.values()
 
@@ -290,6 +294,9 @@ class ClusterState:
             case ClientQuotaEntry():
                 self.quotas[key] = entry
                 self._security_changed(key, mod_revision, changes)
+            case GroupConfigEntry():
+                self.group_configs[key] = entry
+                self._security_changed(key, mod_revision, changes)
             case ScramCredentialEntry():
                 self.scram_credentials[key] = entry
                 self._security_changed(key, mod_revision, changes)
@@ -339,6 +346,7 @@ class ClusterState:
         elif key.startswith(SECURITY_PREFIXES):
             self.acls.pop(key, None)
             self.quotas.pop(key, None)
+            self.group_configs.pop(key, None)
             self.scram_credentials.pop(key, None)
             self.delegation_tokens.pop(key, None)
             self._security_changed(key, revision, changes)

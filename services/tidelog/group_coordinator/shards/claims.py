@@ -113,8 +113,10 @@ class Claims:
     async def lease_taken(self, lease: int) -> None:
         """Makes claims under this lease from now on. Claims under another lease are lost."""
         self._lease = lease
-        entry = CoordinatorEntry(ShardKind.TRANSACTION.value, self._id)
-        await self._store.txn([], [Put(entry.key, entry.encode(), lease)])
+        entries = [
+            CoordinatorEntry(kind.value, self._id) for kind in ShardKind if kind is not ShardKind.GROUP
+        ]
+        await self._store.txn([], [Put(entry.key, entry.encode(), lease) for entry in entries])
         self._compare_owned()
 
     def shards_changed(self) -> None:

@@ -44,6 +44,8 @@ class _ShardKindEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_ShardKind.V
     """A partition of __consumer_offsets."""
     SHARD_KIND_TRANSACTION: _ShardKind.ValueType  # 2
     """A partition of __transaction_state."""
+    SHARD_KIND_SHARE: _ShardKind.ValueType  # 3
+    """A partition of __share_group_state."""
 
 class ShardKind(_ShardKind, metaclass=_ShardKindEnumTypeWrapper):
     """-- shards"""
@@ -53,6 +55,8 @@ SHARD_KIND_GROUP: ShardKind.ValueType  # 1
 """A partition of __consumer_offsets."""
 SHARD_KIND_TRANSACTION: ShardKind.ValueType  # 2
 """A partition of __transaction_state."""
+SHARD_KIND_SHARE: ShardKind.ValueType  # 3
+"""A partition of __share_group_state."""
 Global___ShardKind: _TypeAlias = ShardKind  # noqa: Y015
 
 @_typing.final

@@ -1,0 +1,209 @@
+"""Asks the share coordinator for the states of share partitions, and changes these states (KIP-932).
+
+A share partition's state belongs to a shard of `__share_group_state`, which follows from the group, the
+topic and the partition. A request that names several share partitions is split by shard, and the answers are
+merged. The five APIs have the same form, and one code handles them, so their messages are `Any` there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from uuid import UUID
+
+from tidelog.broker.coordination.attachment import Call, PassedOnRequest
+from tidelog.model.coordinator_shards import ShardId, ShardKind, share_partition_key
+from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import MonotonicMs
+from tidelog.timing.timer import Timer
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey, api_spec
+from tidelog.wire.malformed import MalformedMessageError
+from tidelog.wire.messages import (
+    delete_share_group_state,
+    initialize_share_group_state,
+    read_share_group_state,
+    read_share_group_state_summary,
+    write_share_group_state,
+)
+
+if TYPE_CHECKING:
+    from tidelog.broker.coordination.coordination import Coordination
+
+TIMEOUT_MS: Final = 30_000
+"""The time after which an unanswered request fails with REQUEST_TIMED_OUT. It may have taken effect."""
+FIRST_CLAIM_MS: Final = 2_000
+"""The longest time that a request waits for a coordinator to claim the shards of the new topic."""
+
+
+class _Api(NamedTuple):
+    """The classes of one API's response. All requests have a `group_id` and `topics` with `partitions`."""
+
+    module: ModuleType
+    response: Any
+    topic_result: Any
+
+
+_APIS: Final[dict[int, _Api]] = {
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: _Api(
+        initialize_share_group_state,
+        initialize_share_group_state.InitializeShareGroupStateResponse,
+        initialize_share_group_state.InitializeStateResult,
+    ),
+    ApiKey.READ_SHARE_GROUP_STATE: _Api(
+        read_share_group_state,
+        read_share_group_state.ReadShareGroupStateResponse,
+        read_share_group_state.ReadStateResult,
+    ),
+    ApiKey.WRITE_SHARE_GROUP_STATE: _Api(
+        write_share_group_state,
+        write_share_group_state.WriteShareGroupStateResponse,
+        write_share_group_state.WriteStateResult,
+    ),
+    ApiKey.DELETE_SHARE_GROUP_STATE: _Api(
+        delete_share_group_state,
+        delete_share_group_state.DeleteShareGroupStateResponse,
+        delete_share_group_state.DeleteStateResult,
+    ),
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: _Api(
+        read_share_group_state_summary,
+        read_share_group_state_summary.ReadShareGroupStateSummaryResponse,
+        read_share_group_state_summary.ReadStateSummaryResult,
+    ),
+}
+
+
+class ShareStateClient:
+    """Sends requests about the states of share partitions to the owners of their shards.
+
+    The methods raise nothing that an owner or a lost session could cause: each failure is the error code of a
+    partition. COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR and REQUEST_TIMED_OUT
+    are retriable.
+    """
+
+    def __init__(self, coordination: Coordination, timer: Timer) -> None:
+        self._coordination = coordination
+        self._timer = timer
+
+    async def read(
+        self, request: read_share_group_state.ReadShareGroupStateRequest
+    ) -> read_share_group_state.ReadShareGroupStateResponse:
+        """Returns the states of share partitions, and raises their leader epochs to those of the request."""
+        response: read_share_group_state.ReadShareGroupStateResponse
+        response = await self.ask(ApiKey.READ_SHARE_GROUP_STATE, request)
+        return response
+
+    async def write(
+        self, request: write_share_group_state.WriteShareGroupStateRequest
+    ) -> write_share_group_state.WriteShareGroupStateResponse:
+        """Changes the states of share partitions. Returns when the changes are replicated."""
+        response: write_share_group_state.WriteShareGroupStateResponse
+        response = await self.ask(ApiKey.WRITE_SHARE_GROUP_STATE, request)
+        return response
+
+    async def ask(self, api_key: int, request: Any) -> Any:
+        """Returns the response to a request of one of the five APIs, in the order of the request."""
+        topics = self._coordination.topics
+        if not topics.exists(ShardKind.SHARE):
+            await topics.make(ShardKind.SHARE)
+            shards = [shard for shard in self._split(request) if shard is not None]
+            await self._coordination.until_served(shards, FIRST_CLAIM_MS)
+        parts = self._split(request)
+        if len(parts) == 1:
+            ((shard, part),) = parts.items()
+            return await self._ask_owner(shard, api_key, part)
+        answers = await asyncio.gather(
+            *(self._ask_owner(shard, api_key, part) for shard, part in parts.items())
+        )
+        return _merged(api_key, request, answers)
+
+    def _split(self, request: Any) -> dict[ShardId | None, Any]:
+        """Returns the part of the request for each shard. The shard is None if the topic does not exist."""
+        wanted: dict[ShardId | None, dict[UUID, list[Any]]] = {}
+        for topic in request.topics:
+            for partition in topic.partitions:
+                key = share_partition_key(request.group_id, topic.topic_id, partition.partition)
+                shard = self._coordination.shard_of(ShardKind.SHARE, key)
+                wanted.setdefault(shard, {}).setdefault(topic.topic_id, []).append(partition)
+        classes = {topic.topic_id: topic for topic in request.topics}
+        return {
+            shard: replace(
+                request,
+                topics=[
+                    replace(classes[topic_id], partitions=partitions)
+                    for topic_id, partitions in topics.items()
+                ],
+            )
+            for shard, topics in wanted.items()
+        }
+
+    async def _ask_owner(self, shard: ShardId | None, api_key: int, request: Any) -> Any:
+        if shard is None:
+            return _refused(api_key, request, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        answered: asyncio.Future[tuple[bytes | None, ErrorCode]] = asyncio.get_running_loop().create_future()
+
+        def on_answered(answer: bytes | None, error: ErrorCode) -> None:
+            if not answered.done():
+                answered.set_result((answer, error))
+
+        version = api_spec(api_key).max_version
+        body = b"".join(map(bytes, codec.request_encoder(api_key, version)(request)))
+        call = Call(PassedOnRequest(api_key, version, body), on_answered)
+        refused = self._coordination.ask_shard_owner(shard, call)
+        if refused:
+            return _refused(api_key, request, refused)
+        timer = self._timer
+        expiry = timer.add(
+            lambda: on_answered(None, ErrorCode.REQUEST_TIMED_OUT),
+            MonotonicMs(timer.monotonic_ms() + TIMEOUT_MS),
+        )
+        try:
+            answer, error = await answered
+        finally:
+            expiry.cancel()
+            call.abandon()
+        if answer is None:
+            return _refused(api_key, request, error)
+        try:
+            return codec.response_decoder(api_key, version)(answer, 0)[0]
+        except MalformedMessageError:
+            return _refused(api_key, request, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def _refused(api_key: int, request: Any, error: ErrorCode) -> Any:
+    api = _APIS[api_key]
+    return api.response(
+        [
+            api.topic_result(
+                topic.topic_id,
+                [
+                    api.module.PartitionResult(partition=partition.partition, error_code=error)
+                    for partition in topic.partitions
+                ],
+            )
+            for topic in request.topics
+        ]
+    )
+
+
+def _merged(api_key: int, request: Any, answers: list[Any]) -> Any:
+    """Returns one response with the results of all answers, in the order of the request."""
+    api = _APIS[api_key]
+    found = {
+        (topic.topic_id, result.partition): result
+        for answer in answers
+        for topic in answer.results
+        for result in topic.partitions
+    }
+    missing = _refused(api_key, request, ErrorCode.UNKNOWN_SERVER_ERROR)
+    return api.response(
+        [
+            api.topic_result(
+                topic.topic_id,
+                [found.get((topic.topic_id, result.partition), result) for result in topic.partitions],
+            )
+            for topic in missing.results
+        ]
+    )

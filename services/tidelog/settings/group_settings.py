@@ -1,0 +1,231 @@
+"""All settings of a group, under Kafka's names. A setting that the group does not override comes from the
+broker's settings.
+
+The definitions are those of Kafka's `GroupConfig`, and the bounds those of its `GroupConfig.validate`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.other_kafka_settings import nearest_name
+from tidelog.settings.setting import (
+    MEDIUM,
+    Setting,
+    SettingError,
+    Value,
+    at_least,
+    boolean,
+    integer,
+    one_of,
+    settings_of,
+    string,
+)
+
+BY_DURATION: Final = "by_duration:"
+# ISO 8601 as Java's `Duration.parse` takes it, without a sign: only an offset in the past makes sense.
+_DURATION: Final = re.compile(
+    r"P(?=[0-9T])(?:([0-9]+)D)?(?:T(?=[0-9])(?:([0-9]+)H)?(?:([0-9]+)M)?(?:([0-9]+)(?:[.,]([0-9]{0,9}))?S)?)?",
+    re.IGNORECASE,
+)
+MAX_DURATION_CHARS: Final = 64
+
+
+def _is_reset(value: str) -> str | None:
+    if value in ("latest", "earliest"):
+        return None
+    if value.startswith(BY_DURATION) and duration_ms(value.removeprefix(BY_DURATION)) is not None:
+        return None
+    return "Value must be latest, earliest or by_duration:PnDTnHnMn.nS"
+
+
+def duration_ms(text: str) -> int | None:
+    """Returns the milliseconds of an ISO 8601 duration (PnDTnHnMn.nS), or None if `text` is not one."""
+    match = _DURATION.fullmatch(text) if len(text) <= MAX_DURATION_CHARS else None
+    if match is None:
+        return None
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups()[:4])
+    fraction_ms = int((match[5] or "0").ljust(9, "0")[:3])
+    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000 + fraction_ms
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """All settings as plain attributes: `share.session.timeout.ms` is `share_session_timeout_ms`."""
+
+    consumer_session_timeout_ms: int = integer(
+        45_000,
+        MEDIUM,
+        "Time without a heartbeat after which a member of a consumer group is removed.",
+        at_least(1),
+    )
+    consumer_heartbeat_interval_ms: int = integer(
+        5_000, MEDIUM, "Interval at which the members of a consumer group send heartbeats.", at_least(1)
+    )
+    share_session_timeout_ms: int = integer(
+        45_000,
+        MEDIUM,
+        "Time without a heartbeat after which a member of a share group is removed.",
+        at_least(1),
+    )
+    share_heartbeat_interval_ms: int = integer(
+        5_000, MEDIUM, "Interval at which the members of a share group send heartbeats.", at_least(1)
+    )
+    share_record_lock_duration_ms: int = integer(
+        30_000, MEDIUM, "Time for which a consumer holds an acquired record.", at_least(1_000)
+    )
+    share_delivery_count_limit: int = integer(
+        5, MEDIUM, "Number of times that a record is delivered before it is archived.", at_least(2)
+    )
+    share_partition_max_record_locks: int = integer(
+        2_000, MEDIUM, "Maximum number of records in flight of a share partition.", at_least(100)
+    )
+    share_auto_offset_reset: str = string(
+        "latest",
+        MEDIUM,
+        "First offset of a share partition: latest, earliest, or by_duration:PnDTnHnMn.nS before now.",
+        _is_reset,
+    )
+    share_isolation_level: str = string(
+        "read_uncommitted",
+        MEDIUM,
+        "With read_committed, records of open and aborted transactions are not delivered.",
+        one_of("read_committed", "read_uncommitted"),
+    )
+    share_renew_acknowledge_enable: bool = boolean(
+        True, MEDIUM, "Whether consumers may renew the locks of their acquired records."
+    )
+
+
+GROUP_SETTINGS: Final[Mapping[str, Setting]] = settings_of(GroupSettings)
+
+
+_BOUNDED: Final = (
+    "consumer.session.timeout.ms",
+    "consumer.heartbeat.interval.ms",
+    "share.session.timeout.ms",
+    "share.heartbeat.interval.ms",
+    "share.record.lock.duration.ms",
+    "share.delivery.count.limit",
+    "share.partition.max.record.locks",
+)
+"""The settings that the broker's `group.*` settings bound and give their defaults."""
+
+
+def broker_synonym(name: str) -> str | None:
+    """Returns the broker setting that gives the default of a group setting, or None if there is none."""
+    return f"group.{name}" if name in _BOUNDED else None
+
+
+def _bounds(broker: BrokerSettings, name: str) -> tuple[int, int]:
+    protocol, _, rest = name.partition(".")
+    least, most = (broker.value_of(f"group.{protocol}.{side}.{rest}") for side in ("min", "max"))
+    assert isinstance(least, int)  # all of them are
+    assert isinstance(most, int)
+    return least, most
+
+
+def validate_group_overrides(
+    overrides: Mapping[str, str | None], broker: BrokerSettings | None = None
+) -> None:
+    """Raises KafkaError(INVALID_CONFIG) if these cannot be the overrides of a group.
+
+    With `broker`, they are also checked against the bounds that its settings have.
+    """
+    values: dict[str, Value] = {}
+    try:
+        for name, text in overrides.items():
+            definition = GROUP_SETTINGS.get(name)
+            if definition is None:
+                raise SettingError(
+                    name, f"Unknown group config name: {name}{nearest_name(name, GROUP_SETTINGS)}"
+                )
+            if text is None:
+                raise SettingError(name, f"Null value not supported for group configs: {name}")
+            values[name] = definition.parse(text)
+        if broker is not None:
+            _check_bounds(values, broker)
+    except SettingError as error:
+        raise KafkaError(ErrorCode.INVALID_CONFIG, str(error)) from None
+
+
+def _check_bounds(values: Mapping[str, Value], broker: BrokerSettings) -> None:
+    effective = _values(broker, values, clamp=False)
+    for name in _BOUNDED:
+        least, most = _bounds(broker, name)
+        value = effective[name]
+        if name in values and not least <= value <= most:
+            protocol, _, rest = name.partition(".")
+            bound = f"group.{protocol}.{'min' if value < least else 'max'}.{rest}"
+            relation = "greater" if value < least else "less"
+            raise SettingError(name, f"{name} must be {relation} than or equal to {bound}")
+    for protocol in ("consumer", "share"):
+        session, heartbeat = f"{protocol}.session.timeout.ms", f"{protocol}.heartbeat.interval.ms"
+        if (session in values or heartbeat in values) and effective[session] <= effective[heartbeat]:
+            raise SettingError(session, f"{session} must be greater than {heartbeat}")
+
+
+def _values(broker: BrokerSettings, own: Mapping[str, Value], *, clamp: bool) -> dict[str, Any]:
+    """Returns every setting of a group by its name. The values have the types of their settings."""
+    values: dict[str, Any] = {}
+    for name, definition in GROUP_SETTINGS.items():
+        synonym = broker_synonym(name)
+        value: Any = own.get(name, definition.default if synonym is None else broker.value_of(synonym))
+        if clamp and synonym is not None and name in own:
+            least, most = _bounds(broker, name)
+            value = min(max(value, least), most)
+        values[name] = value
+    return values
+
+
+def group_settings(broker: BrokerSettings, overrides: Mapping[str, str]) -> GroupSettings:
+    """Returns the settings of a group. An override beyond the broker's bounds counts as the bound, because
+    the bounds may have changed since. Overrides that this version does not know are ignored.
+    """
+    own: dict[str, Value] = {}
+    for name, text in overrides.items():
+        definition = GROUP_SETTINGS.get(name)
+        if definition is not None:
+            own[name] = definition.parse(text)
+    values = _values(broker, own, clamp=True)
+    return GroupSettings(**{name.replace(".", "_"): value for name, value in values.items()})
+
+
+class GroupSettingsView:
+    """The current settings of every group, on a broker or in a coordinator.
+
+    `broker` returns the current broker settings, and `overrides_of` the texts that a group overrides.
+    """
+
+    def __init__(
+        self,
+        broker: Callable[[], BrokerSettings],
+        overrides_of: Callable[[str], Mapping[str, str]],
+    ) -> None:
+        self._broker = broker
+        self._overrides_of = overrides_of
+        self._made_from: BrokerSettings | None = None
+        self._default = GroupSettings()
+        self._known: dict[str, tuple[Mapping[str, str], GroupSettings]] = {}
+        """The settings of groups with overrides, and the overrides from which they were made."""
+
+    def for_group(self, group_id: str) -> GroupSettings:
+        """Returns the settings of a group, which need not exist."""
+        broker = self._broker()
+        if broker is not self._made_from:
+            self._made_from = broker
+            self._default = group_settings(broker, {})
+            self._known.clear()
+        overrides = self._overrides_of(group_id)
+        if not overrides:
+            self._known.pop(group_id, None)
+            return self._default
+        known = self._known.get(group_id)
+        if known is None or known[0] is not overrides:
+            known = self._known[group_id] = overrides, group_settings(broker, overrides)
+        return known[1]

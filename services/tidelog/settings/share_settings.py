@@ -1,0 +1,110 @@
+"""Broker settings of share groups (KIP-932) and of the coordinator of their share partitions' states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog.settings.coordinator_settings import CoordinatorSettings
+from tidelog.settings.setting import HIGH, LOW, MEDIUM, at_least, between, integer, not_empty, short, strings
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
+class ShareSettings(CoordinatorSettings):
+    """`group.share.*` and `share.coordinator.*`. A base class of BrokerSettings."""
+
+    # --- members of share groups ---
+    group_share_session_timeout_ms: int = integer(
+        45_000,
+        MEDIUM,
+        "Time without a heartbeat after which a member of a share group is removed.",
+        at_least(1),
+    )
+    group_share_min_session_timeout_ms: int = integer(
+        45_000, MEDIUM, "Minimum session timeout that a share group may set.", at_least(1)
+    )
+    group_share_max_session_timeout_ms: int = integer(
+        60_000, MEDIUM, "Maximum session timeout that a share group may set.", at_least(1)
+    )
+    group_share_heartbeat_interval_ms: int = integer(
+        5_000, MEDIUM, "Interval at which the members of a share group send heartbeats.", at_least(1)
+    )
+    group_share_min_heartbeat_interval_ms: int = integer(
+        5_000, MEDIUM, "Minimum heartbeat interval that a share group may set.", at_least(1)
+    )
+    group_share_max_heartbeat_interval_ms: int = integer(
+        15_000, MEDIUM, "Maximum heartbeat interval that a share group may set.", at_least(1)
+    )
+    group_share_max_size: int = integer(
+        200, MEDIUM, "Maximum number of members of a share group.", between(1, 1_000)
+    )
+    group_share_assignors: tuple[str, ...] = strings(
+        ("simple",), MEDIUM, "Assignors of share groups; the first is used.", not_empty
+    )
+    group_share_initialize_retry_interval_ms: int = integer(
+        30_000,
+        LOW,
+        "Time after which the states of share partitions that are being initialized are initialized again.",
+        at_least(1),
+        internal=True,
+    )
+
+    # --- records that share groups have acquired ---
+    group_share_partition_max_record_locks: int = integer(
+        2_000, MEDIUM, "Maximum number of records in flight of a share partition.", between(100, 10_000)
+    )
+    group_share_min_partition_max_record_locks: int = integer(
+        100, MEDIUM, "Minimum of share.partition.max.record.locks of a group.", between(100, 2_000)
+    )
+    group_share_max_partition_max_record_locks: int = integer(
+        4_000, MEDIUM, "Maximum of share.partition.max.record.locks of a group.", between(2_000, 10_000)
+    )
+    group_share_delivery_count_limit: int = integer(
+        5, MEDIUM, "Number of times that a record is delivered before it is archived.", between(2, 10)
+    )
+    group_share_min_delivery_count_limit: int = integer(
+        2, MEDIUM, "Minimum of share.delivery.count.limit of a group.", between(2, 5)
+    )
+    group_share_max_delivery_count_limit: int = integer(
+        10, MEDIUM, "Maximum of share.delivery.count.limit of a group.", between(5, 25)
+    )
+    group_share_record_lock_duration_ms: int = integer(
+        30_000, MEDIUM, "Time for which a consumer holds an acquired record.", between(1_000, 3_600_000)
+    )
+    group_share_min_record_lock_duration_ms: int = integer(
+        15_000, MEDIUM, "Minimum of share.record.lock.duration.ms of a group.", between(1_000, 30_000)
+    )
+    group_share_max_record_lock_duration_ms: int = integer(
+        60_000, MEDIUM, "Maximum of share.record.lock.duration.ms of a group.", between(30_000, 3_600_000)
+    )
+    group_share_max_share_sessions: int = integer(
+        2_000, MEDIUM, "Maximum number of share sessions of a broker.", at_least(1)
+    )
+
+    # --- __share_group_state ---
+    share_coordinator_state_topic_num_partitions: int = integer(
+        50,
+        HIGH,
+        "Number of partitions of __share_group_state. It must not be changed after the topic exists.",
+        at_least(1),
+    )
+    share_coordinator_state_topic_replication_factor: int = short(
+        3,
+        HIGH,
+        "Number of replicas of __share_group_state; the number of brokers, if that is smaller.",
+        at_least(1),
+    )
+    share_coordinator_state_topic_min_isr: int = short(
+        2,
+        HIGH,
+        "min.insync.replicas of __share_group_state; at most the number of its replicas.",
+        at_least(1),
+    )
+    share_coordinator_state_topic_segment_bytes: int = integer(
+        104_857_600, HIGH, "Maximum size of the segments of __share_group_state.", at_least(1)
+    )
+    share_coordinator_snapshot_update_records_per_snapshot: int = integer(
+        500,
+        MEDIUM,
+        "Number of updates of a share partition's state between two snapshots of it.",
+        between(0, 500),
+    )
