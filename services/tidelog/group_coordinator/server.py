@@ -25,6 +25,7 @@ from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions
 from tidelog.group_coordinator.shards.producer_ids import ProducerIds
 from tidelog.group_coordinator.shards.request_tracing import RequestTracing
 from tidelog.group_coordinator.shards.runner import BrokerSessions, CoordinatorRuntime
+from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
 from tidelog.metadata.coordinators import GROUP, CoordinatorEntry
 from tidelog.metadata.session import Claim, KeyHeldError, Session
@@ -158,6 +159,7 @@ def core_factories(settings: BrokerSettings) -> dict[ShardKind, Callable[[ShardI
     return {
         ShardKind.GROUP: lambda shard, epoch: GroupCore(settings, new_member_uuid),
         ShardKind.TRANSACTION: lambda shard, epoch: TransactionCore(epoch, settings),
+        ShardKind.SHARE: lambda shard, epoch: ShareStateCore(settings),
     }
 
 

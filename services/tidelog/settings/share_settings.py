@@ -108,3 +108,17 @@ class ShareSettings(CoordinatorSettings):
         "Number of updates of a share partition's state between two snapshots of it.",
         between(0, 500),
     )
+    share_coordinator_state_topic_prune_interval_ms: int = integer(
+        300_000,
+        LOW,
+        "Interval at which records of __share_group_state that are not needed are deleted.",
+        at_least(1),
+        internal=True,
+    )
+    share_coordinator_cold_partition_snapshot_interval_ms: int = integer(
+        300_000,
+        LOW,
+        "Time without a snapshot of a share partition's state after which a snapshot is written.",
+        at_least(1),
+        internal=True,
+    )

@@ -32,6 +32,15 @@ MAX_ELEMENTS: Final[dict[int, int]] = {
     ApiKey.SYNC_GROUP: 8_000,
     ApiKey.OFFSET_DELETE: 5_000,
     ApiKey.LEAVE_GROUP: 2_000,
+    ApiKey.SHARE_GROUP_HEARTBEAT: 4_000,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 4_000,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: 4_000,
+    # Requests of brokers. A write has a batch for each of at most 10,000 records in flight.
+    ApiKey.INITIALIZE_SHARE_GROUP_STATE: 8_000,
+    ApiKey.READ_SHARE_GROUP_STATE: 8_000,
+    ApiKey.WRITE_SHARE_GROUP_STATE: 12_000,
+    ApiKey.DELETE_SHARE_GROUP_STATE: 8_000,
+    ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: 8_000,
     # An administrator's requests. Kafka's controller changes up to 10,000 records in one operation.
     ApiKey.CREATE_TOPICS: 5_000,
     ApiKey.CREATE_PARTITIONS: 4_000,

@@ -593,5 +593,9 @@ class CoordinatorRuntime:
 
 
 def _is_of_a_broker(item: ForwardedToShard) -> bool:
-    """Returns whether a broker, not a client, sent this AddPartitionsToTxn (KIP-890)."""
+    """Returns whether a broker, not a client, sent the request: an AddPartitionsToTxn (KIP-890), or any
+    request about the states of share partitions.
+    """
+    if item.shard.kind is ShardKind.SHARE:
+        return True
     return item.api_key == ApiKey.ADD_PARTITIONS_TO_TXN and item.api_version >= _FIRST_VERSION_OF_BROKERS

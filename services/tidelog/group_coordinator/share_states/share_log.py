@@ -1,0 +1,191 @@
+"""Records of `__share_group_state`, in Kafka's formats (`ShareSnapshot`, `ShareUpdate`), and what they mean.
+
+A snapshot holds the whole state of a share partition. An update holds a change, which applies to the state
+that the records before it describe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+from tidelog.group_coordinator.shard_core import CoordinatorRecord, ReplayedRecord, UnknownRecordError
+from tidelog.group_coordinator.share_states.state_batches import (
+    NO_OFFSET,
+    StateBatch,
+    StateBatches,
+    combine,
+)
+from tidelog.model.instants import WallMs
+from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_codec, record_kind
+from tidelog.wire.messages.records import share_snapshot, share_update
+from tidelog.wire.messages.records.share_snapshot import ShareSnapshotKey, ShareSnapshotValue
+from tidelog.wire.messages.records.share_update import ShareUpdateKey, ShareUpdateValue
+
+NO_EPOCH: Final = -1
+"""The epoch of a request or record that does not change or check an epoch."""
+FIRST_EPOCH: Final = 0
+NO_COUNT: Final = -1
+_SNAPSHOT_KIND: Final = 0
+_UPDATE_KIND: Final = 1
+
+
+class SharePartitionKey(NamedTuple):
+    """A partition as one share group consumes it."""
+
+    group_id: str
+    topic_id: UUID
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class SharePartitionState:
+    """The state of a share partition. A change replaces the object."""
+
+    snapshot_epoch: int
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    """The first offset that is in flight or not yet delivered. It is -1 if the leader has to choose it."""
+    delivery_complete_count: int
+    """The number of records from the start offset on whose delivery is complete, or -1 if it is unknown."""
+    create_timestamp_ms: WallMs
+    write_timestamp_ms: WallMs
+    batches: StateBatches = ()
+    update_count: int = 0
+    """The number of updates since the last snapshot."""
+
+
+class ShareUpdate(NamedTuple):
+    """A change of a share partition's state."""
+
+    snapshot_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    batches: StateBatches
+
+
+def updated(state: SharePartitionState, update: ShareUpdate) -> SharePartitionState:
+    """Returns the state after an update."""
+    start = state.start_offset if update.start_offset == NO_OFFSET else update.start_offset
+    return replace(
+        state,
+        leader_epoch=state.leader_epoch if update.leader_epoch == NO_EPOCH else update.leader_epoch,
+        start_offset=start,
+        delivery_complete_count=update.delivery_complete_count,
+        batches=combine((*state.batches, *update.batches), start),
+        update_count=state.update_count + 1,
+    )
+
+
+class _MessageBatch(Protocol):
+    first_offset: int
+    last_offset: int
+    delivery_state: int
+    delivery_count: int
+
+
+def batches_of(message: Iterable[_MessageBatch]) -> list[StateBatch]:
+    """Returns the batches of a request or of a record."""
+    return [
+        StateBatch(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
+        for batch in message
+    ]
+
+
+# -- writing
+
+
+def snapshot_record(key: SharePartitionKey, state: SharePartitionState) -> CoordinatorRecord:
+    """Returns the record of the whole state."""
+    value = ShareSnapshotValue(
+        snapshot_epoch=state.snapshot_epoch,
+        state_epoch=state.state_epoch,
+        leader_epoch=state.leader_epoch,
+        start_offset=state.start_offset,
+        delivery_complete_count=state.delivery_complete_count,
+        create_timestamp=state.create_timestamp_ms,
+        write_timestamp=state.write_timestamp_ms,
+        state_batches=[share_snapshot.StateBatch(*batch) for batch in state.batches],
+    )
+    return CoordinatorRecord(
+        record_codec(ShareSnapshotKey).encode(ShareSnapshotKey(*key)),
+        record_codec(ShareSnapshotValue).encode(value),
+    )
+
+
+def update_record(key: SharePartitionKey, update: ShareUpdate) -> CoordinatorRecord:
+    """Returns the record of a change."""
+    value = ShareUpdateValue(
+        snapshot_epoch=update.snapshot_epoch,
+        leader_epoch=update.leader_epoch,
+        start_offset=update.start_offset,
+        delivery_complete_count=update.delivery_complete_count,
+        state_batches=[share_update.StateBatch(*batch) for batch in update.batches],
+    )
+    return CoordinatorRecord(
+        record_codec(ShareUpdateKey).encode(ShareUpdateKey(*key)),
+        record_codec(ShareUpdateValue).encode(value),
+    )
+
+
+def tombstone(key: SharePartitionKey) -> CoordinatorRecord:
+    """Returns the record that deletes the state of a share partition."""
+    return CoordinatorRecord(record_codec(ShareSnapshotKey).encode(ShareSnapshotKey(*key)), None)
+
+
+# -- reading
+
+
+def read_record(
+    record: ReplayedRecord,
+) -> tuple[SharePartitionKey, SharePartitionState | ShareUpdate | None]:
+    """Returns the share partition and its whole state, a change, or None for a tombstone.
+
+    Raises UnknownRecordError.
+    """
+    try:
+        kind = record_kind(record.key)
+        if kind == _SNAPSHOT_KIND:
+            return _read_snapshot(record)
+        if kind == _UPDATE_KIND:
+            return _read_update(record)
+    except (MalformedMessageError, UnsupportedVersionError) as problem:
+        raise UnknownRecordError(str(problem)) from problem
+    raise UnknownRecordError(f"unknown record kind {kind}")
+
+
+def _read_snapshot(record: ReplayedRecord) -> tuple[SharePartitionKey, SharePartitionState | None]:
+    found = record_codec(ShareSnapshotKey).decode(record.key)
+    key = SharePartitionKey(found.group_id, found.topic_id, found.partition)
+    if record.value is None:
+        return key, None
+    value = record_codec(ShareSnapshotValue).decode(record.value)
+    return key, SharePartitionState(
+        value.snapshot_epoch,
+        value.state_epoch,
+        value.leader_epoch,
+        value.start_offset,
+        value.delivery_complete_count,
+        WallMs(value.create_timestamp),
+        WallMs(value.write_timestamp),
+        combine(batches_of(value.state_batches), value.start_offset),
+    )
+
+
+def _read_update(record: ReplayedRecord) -> tuple[SharePartitionKey, ShareUpdate | None]:
+    found = record_codec(ShareUpdateKey).decode(record.key)
+    key = SharePartitionKey(found.group_id, found.topic_id, found.partition)
+    if record.value is None:
+        return key, None
+    value = record_codec(ShareUpdateValue).decode(record.value)
+    return key, ShareUpdate(
+        value.snapshot_epoch,
+        value.leader_epoch,
+        value.start_offset,
+        value.delivery_complete_count,
+        combine(batches_of(value.state_batches), value.start_offset),
+    )

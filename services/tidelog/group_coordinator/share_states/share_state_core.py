@@ -1,0 +1,371 @@
+"""The core of one shard of `__share_group_state`: the APIs about the states of share partitions (KIP-932).
+
+The group coordinator initializes and deletes states, and the leader of a share partition reads and writes
+its state. Two epochs keep an old leader from overwriting newer state: a reset of the offsets raises the state
+epoch, and each new leader raises the leader epoch by its first read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import replace
+from typing import Any, Final
+
+from tidelog.group_coordinator.shard_core import (
+    ClusterImage,
+    CoordinatorRecord,
+    Effect,
+    Producer,
+    ReplayedRecord,
+    Reply,
+    ShardDecision,
+    ShardRequest,
+    UnknownRecordError,
+)
+from tidelog.group_coordinator.share_states.share_log import (
+    FIRST_EPOCH,
+    NO_COUNT,
+    NO_EPOCH,
+    SharePartitionKey,
+    SharePartitionState,
+    ShareUpdate,
+    batches_of,
+    read_record,
+    snapshot_record,
+    tombstone,
+    update_record,
+    updated,
+)
+from tidelog.group_coordinator.share_states.state_batches import NO_OFFSET, combine
+from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import WallMs
+from tidelog.model.topics import ZERO_TOPIC_ID
+from tidelog.settings.share_settings import ShareSettings
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages import (
+    delete_share_group_state,
+    initialize_share_group_state,
+    read_share_group_state,
+    read_share_group_state_summary,
+    write_share_group_state,
+)
+
+MAX_STATE_BATCHES: Final = 10_000
+"""The most batches of one share partition in a request: a batch for each of the most records in flight."""
+_NO_IMAGE: Final = ClusterImage(0, {}, {})
+
+
+class ShareStateCore:
+    """A ShardCore. Every request is answered by its own decision."""
+
+    def __init__(self, settings: ShareSettings) -> None:
+        self._settings = settings
+        self._image = _NO_IMAGE
+        self.states: dict[SharePartitionKey, SharePartitionState] = {}
+        self._handlers: dict[int, _Handler] = {
+            ApiKey.INITIALIZE_SHARE_GROUP_STATE: self._initialize,
+            ApiKey.READ_SHARE_GROUP_STATE: self._read,
+            ApiKey.WRITE_SHARE_GROUP_STATE: self._write,
+            ApiKey.DELETE_SHARE_GROUP_STATE: self._delete,
+            ApiKey.READ_SHARE_GROUP_STATE_SUMMARY: self._summarize,
+        }
+
+    # -- loading
+
+    def replay(self, record: ReplayedRecord, offset: int) -> None:
+        key, found = read_record(record)
+        if found is None:
+            self.states.pop(key, None)
+        elif isinstance(found, SharePartitionState):
+            self.states[key] = found
+        else:
+            known = self.states.get(key)
+            if known is None:
+                raise UnknownRecordError(f"an update of {key} is not preceded by a snapshot")
+            self.states[key] = updated(known, found)
+
+    def replay_marker(self, producer: Producer, is_commit: bool) -> None:
+        """Does nothing, because no transaction writes to this topic."""
+
+    def activate(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
+        self._image = image
+        return ShardDecision()
+
+    # -- serving
+
+    def handle(self, request: ShardRequest[object], now_ms: WallMs) -> ShardDecision:
+        return self._handlers[request.api_key](request, now_ms)
+
+    def timer_fired(self, key: Hashable, now_ms: WallMs) -> ShardDecision:
+        return ShardDecision()
+
+    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> ShardDecision:
+        """Returns an empty decision, because such a shard has no effects."""
+        return ShardDecision()
+
+    def image_changed(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
+        self._image = image
+        return ShardDecision()
+
+    def deactivate(self) -> list[Reply]:
+        """Returns nothing, because no request waits."""
+        return []
+
+    # -- the APIs
+
+    def _initialize(
+        self,
+        request: ShardRequest[initialize_share_group_state.InitializeShareGroupStateRequest],
+        now_ms: WallMs,
+    ) -> ShardDecision:
+        """Sets the start offset and the state epoch of share partitions, and forgets deliveries."""
+
+        def one(
+            key: SharePartitionKey,
+            wanted: initialize_share_group_state.PartitionData,
+            records: list[CoordinatorRecord],
+        ) -> initialize_share_group_state.PartitionResult:
+            known = self.states.get(key)
+            error = _malformed(key)
+            if not error and known is not None and NO_EPOCH < wanted.state_epoch < known.state_epoch:
+                error = ErrorCode.FENCED_STATE_EPOCH
+            error = error or self._unknown_partition(key)
+            if not error:
+                state = SharePartitionState(
+                    snapshot_epoch=FIRST_EPOCH if known is None else known.snapshot_epoch + 1,
+                    state_epoch=wanted.state_epoch,
+                    leader_epoch=FIRST_EPOCH,
+                    start_offset=wanted.start_offset,
+                    delivery_complete_count=NO_COUNT if wanted.start_offset == NO_OFFSET else 0,
+                    create_timestamp_ms=now_ms,
+                    write_timestamp_ms=now_ms,
+                )
+                self._put_snapshot(key, state, records)
+            return initialize_share_group_state.PartitionResult(key.partition, error, _text(error))
+
+        return _each(
+            request,
+            initialize_share_group_state.InitializeShareGroupStateResponse,
+            initialize_share_group_state.InitializeStateResult,
+            one,
+        )
+
+    def _read(
+        self, request: ShardRequest[read_share_group_state.ReadShareGroupStateRequest], now_ms: WallMs
+    ) -> ShardDecision:
+        """Returns states, and fences the leaders of older leader epochs."""
+
+        def one(
+            key: SharePartitionKey,
+            wanted: read_share_group_state.PartitionData,
+            records: list[CoordinatorRecord],
+        ) -> read_share_group_state.PartitionResult:
+            known = self.states.get(key)
+            error = _malformed(key) or _refused(known, wanted.leader_epoch) or self._unknown_partition(key)
+            if error or known is None:
+                return read_share_group_state.PartitionResult(key.partition, error, _text(error))
+            if wanted.leader_epoch not in (NO_EPOCH, known.leader_epoch):
+                update = ShareUpdate(
+                    known.snapshot_epoch,
+                    wanted.leader_epoch,
+                    known.start_offset,
+                    known.delivery_complete_count,
+                    (),
+                )
+                self._put_update(key, known, update, now_ms, records)
+            return read_share_group_state.PartitionResult(
+                key.partition,
+                state_epoch=known.state_epoch,
+                start_offset=known.start_offset,
+                state_batches=[read_share_group_state.StateBatch(*batch) for batch in known.batches],
+            )
+
+        return _each(
+            request,
+            read_share_group_state.ReadShareGroupStateResponse,
+            read_share_group_state.ReadStateResult,
+            one,
+        )
+
+    def _write(
+        self, request: ShardRequest[write_share_group_state.WriteShareGroupStateRequest], now_ms: WallMs
+    ) -> ShardDecision:
+        """Adds the deliveries of a leader, and moves start offsets."""
+
+        def one(
+            key: SharePartitionKey,
+            wanted: write_share_group_state.PartitionData,
+            records: list[CoordinatorRecord],
+        ) -> write_share_group_state.PartitionResult:
+            known = self.states.get(key)
+            error = _malformed(key) or _refused(known, wanted.leader_epoch, wanted.state_epoch)
+            if not error and len(wanted.state_batches) > MAX_STATE_BATCHES:
+                error = ErrorCode.INVALID_REQUEST
+            error = error or self._unknown_partition(key)
+            if not error and known is not None:
+                update = ShareUpdate(
+                    known.snapshot_epoch,
+                    known.leader_epoch,
+                    wanted.start_offset,
+                    wanted.delivery_complete_count,
+                    combine(batches_of(wanted.state_batches), wanted.start_offset),
+                )
+                self._put_update(key, known, update, now_ms, records)
+            return write_share_group_state.PartitionResult(key.partition, error, _text(error))
+
+        return _each(
+            request,
+            write_share_group_state.WriteShareGroupStateResponse,
+            write_share_group_state.WriteStateResult,
+            one,
+        )
+
+    def _delete(
+        self, request: ShardRequest[delete_share_group_state.DeleteShareGroupStateRequest], now_ms: WallMs
+    ) -> ShardDecision:
+        """Deletes states, also of topics that are deleted. The deletion of an absent state succeeds."""
+
+        def one(
+            key: SharePartitionKey,
+            wanted: delete_share_group_state.PartitionData,
+            records: list[CoordinatorRecord],
+        ) -> delete_share_group_state.PartitionResult:
+            error = _malformed(key)
+            if not error and self.states.pop(key, None) is not None:
+                records.append(tombstone(key))
+            return delete_share_group_state.PartitionResult(key.partition, error, _text(error))
+
+        return _each(
+            request,
+            delete_share_group_state.DeleteShareGroupStateResponse,
+            delete_share_group_state.DeleteStateResult,
+            one,
+        )
+
+    def _summarize(
+        self,
+        request: ShardRequest[read_share_group_state_summary.ReadShareGroupStateSummaryRequest],
+        now_ms: WallMs,
+    ) -> ShardDecision:
+        """Returns states without deliveries. An absent state has the start offset -1."""
+
+        def one(
+            key: SharePartitionKey,
+            wanted: read_share_group_state_summary.PartitionData,
+            records: list[CoordinatorRecord],
+        ) -> read_share_group_state_summary.PartitionResult:
+            error = _malformed(key) or self._unknown_partition(key)
+            known = None if error else self.states.get(key)
+            if known is None:
+                return read_share_group_state_summary.PartitionResult(
+                    key.partition, error, _text(error), start_offset=NO_OFFSET
+                )
+            return read_share_group_state_summary.PartitionResult(
+                key.partition,
+                state_epoch=known.state_epoch,
+                leader_epoch=known.leader_epoch,
+                start_offset=known.start_offset,
+                delivery_complete_count=known.delivery_complete_count,
+            )
+
+        return _each(
+            request,
+            read_share_group_state_summary.ReadShareGroupStateSummaryResponse,
+            read_share_group_state_summary.ReadStateSummaryResult,
+            one,
+        )
+
+    # -- changes
+
+    def _put_snapshot(
+        self, key: SharePartitionKey, state: SharePartitionState, records: list[CoordinatorRecord]
+    ) -> None:
+        self.states[key] = state
+        records.append(snapshot_record(key, state))
+
+    def _put_update(
+        self,
+        key: SharePartitionKey,
+        known: SharePartitionState,
+        update: ShareUpdate,
+        now_ms: WallMs,
+        records: list[CoordinatorRecord],
+    ) -> None:
+        """Applies an update. It becomes a snapshot if enough updates follow the last one."""
+        after = updated(known, update)
+        if known.update_count < self._settings.share_coordinator_snapshot_update_records_per_snapshot:
+            self.states[key] = after
+            records.append(update_record(key, update))
+            return
+        snapshot = replace(
+            after,
+            snapshot_epoch=known.snapshot_epoch + 1,
+            create_timestamp_ms=now_ms,
+            write_timestamp_ms=now_ms,
+            update_count=0,
+        )
+        self._put_snapshot(key, snapshot, records)
+
+    def _unknown_partition(self, key: SharePartitionKey) -> ErrorCode:
+        """Returns UNKNOWN_TOPIC_OR_PARTITION unless the partition exists."""
+        name = self._image.topic_names.get(key.topic_id)
+        topic = None if name is None else self._image.topics.get(name)
+        if topic is None or key.partition >= topic.partition_count:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE
+
+
+_Handler = Callable[[ShardRequest[Any], WallMs], ShardDecision]
+"""The handler of one API. The request's type depends on the API."""
+
+
+def _each(
+    request: ShardRequest[Any],
+    response: Any,
+    topic_result: Any,
+    one: Callable[[SharePartitionKey, Any, list[CoordinatorRecord]], Any],
+) -> ShardDecision:
+    """Returns the decision on a request of one of the five APIs, whose messages have the same form. `one`
+    decides on one share partition, adds its record, and returns the result.
+    """
+    records: list[CoordinatorRecord] = []
+    group_id = request.message.group_id
+    results = [
+        topic_result(
+            topic.topic_id,
+            [
+                one(SharePartitionKey(group_id, topic.topic_id, wanted.partition), wanted, records)
+                for wanted in topic.partitions
+            ],
+        )
+        for topic in request.message.topics
+    ]
+    return ShardDecision(records=records, replies=[Reply(request.reply_to, response(results))])
+
+
+def _malformed(key: SharePartitionKey) -> ErrorCode:
+    is_valid = key.group_id and key.topic_id != ZERO_TOPIC_ID and key.partition >= 0
+    return ErrorCode.NONE if is_valid else ErrorCode.INVALID_REQUEST
+
+
+def _refused(known: SharePartitionState | None, leader_epoch: int, state_epoch: int = NO_EPOCH) -> ErrorCode:
+    """Returns why a leader with these epochs may not use the state."""
+    if known is None:
+        return ErrorCode.INVALID_REQUEST
+    if NO_EPOCH < leader_epoch < known.leader_epoch:
+        return ErrorCode.FENCED_LEADER_EPOCH
+    if NO_EPOCH < state_epoch < known.state_epoch:
+        return ErrorCode.FENCED_STATE_EPOCH
+    return ErrorCode.NONE
+
+
+_TEXTS: Final = {
+    ErrorCode.INVALID_REQUEST: "The share partition is not initialized, or the request is not valid.",
+    ErrorCode.FENCED_LEADER_EPOCH: "The leader epoch is older than that of the share partition's state.",
+    ErrorCode.FENCED_STATE_EPOCH: "The state epoch is older than that of the share partition's state.",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "The topic or partition does not exist.",
+}
+
+
+def _text(error: ErrorCode) -> str | None:
+    return _TEXTS.get(error)

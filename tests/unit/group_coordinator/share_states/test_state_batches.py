@@ -1,0 +1,63 @@
+"""Combined batches say about each offset what a table of single offsets says."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.group_coordinator.share_states.state_batches import StateBatch, combine
+
+OFFSETS = st.integers(0, 30)
+BATCHES = st.lists(
+    st.builds(
+        lambda first, length, state, count: StateBatch(first, first + length, state, count),
+        OFFSETS,
+        st.integers(0, 8),
+        st.sampled_from((0, 2, 4)),
+        st.integers(1, 3),
+    ),
+    max_size=12,
+)
+
+
+def by_offset(batches: list[StateBatch] | tuple[StateBatch, ...]) -> dict[int, tuple[int, int]]:
+    """Returns the highest (delivery count, delivery state) of each offset."""
+    found: dict[int, tuple[int, int]] = {}
+    for batch in batches:
+        for offset in range(batch.first_offset, batch.last_offset + 1):
+            found[offset] = max(found.get(offset, (0, 0)), (batch.delivery_count, batch.delivery_state))
+    return found
+
+
+@given(BATCHES, st.integers(-1, 35))
+def test_each_offset_has_its_latest_state(batches: list[StateBatch], start: int) -> None:
+    wanted = {offset: state for offset, state in by_offset(batches).items() if offset >= start}
+    assert by_offset(combine(batches, start)) == wanted
+
+
+@given(BATCHES, st.integers(-1, 35))
+def test_batches_are_sorted_disjoint_and_as_few_as_possible(batches: list[StateBatch], start: int) -> None:
+    combined = combine(batches, start)
+    for batch in combined:
+        assert start <= batch.first_offset <= batch.last_offset
+    for left, right in itertools.pairwise(combined):
+        assert left.last_offset < right.first_offset
+        assert left.last_offset + 1 < right.first_offset or left[2:] != right[2:]
+
+
+@given(BATCHES, BATCHES, st.integers(-1, 35))
+def test_the_order_of_requests_does_not_matter(
+    one: list[StateBatch], other: list[StateBatch], start: int
+) -> None:
+    assert combine((*combine(one, start), *other), start) == combine((*combine(other, start), *one), start)
+
+
+def test_a_higher_delivery_count_splits_a_batch() -> None:
+    combined = combine([StateBatch(0, 9, 0, 1), StateBatch(3, 5, 2, 2)], 2)
+    assert combined == (StateBatch(2, 2, 0, 1), StateBatch(3, 5, 2, 2), StateBatch(6, 9, 0, 1))
+
+
+def test_a_batch_that_ends_before_it_begins_is_ignored() -> None:
+    assert combine([StateBatch(5, 4, 0, 1)], -1) == ()
