@@ -1,0 +1,540 @@
+"""The core of one share partition at its leader: who has which records, and what must be written.
+
+Pure: the caller passes the time, the limits and the batches of the log. It calls `next_write` after each
+change and reports the outcome. At most one write is in progress, so writes reach the share coordinator in
+order; everything that is decided meanwhile is in the next one.
+
+An acknowledgement counts only when its write has succeeded. Records that come back without one, by a lock
+timeout or because a member left, come back at once; their delivery counts are written, too, but nothing
+waits for it. The semantics are those of KIP-932, KIP-1206 (record limit) and KIP-1222 (renewal); source:
+Kafka's `SharePartition`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from tidelog.broker.share.record_ranges import DeliveryState, RecordRange, RecordRanges
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs
+
+MAX_RANGES: Final = 10_000
+"""The most ranges of one share partition. At this number, no new records are acquired until old ones end."""
+AVAILABLE, ACQUIRED = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
+ACKNOWLEDGED, ARCHIVED = DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
+
+
+class AcknowledgeType(IntEnum):
+    """What a member says about a record, with Kafka's numbers."""
+
+    GAP = 0
+    """There is no record at this offset."""
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+
+class AcquireMode(IntEnum):
+    """How many records one fetch acquires (KIP-1206)."""
+
+    BATCH_OPTIMIZED = 0
+    """Whole batches, the last of which may exceed the limit."""
+    RECORD_LIMIT = 1
+    """Never more than the limit."""
+
+
+class DeliveryLimits(NamedTuple):
+    """The limits of a group. They may differ between two calls."""
+
+    lock_duration_ms: int
+    delivery_count: int
+    """The most deliveries of one record."""
+    records_in_flight: int
+    """The most records of one share partition whose state may still change."""
+
+
+class LogBatch(NamedTuple):
+    """The offsets of a batch in the log. A control batch or an aborted one is not deliverable."""
+
+    first: int
+    last: int
+    is_deliverable: bool = True
+
+
+class AcquiredRange(NamedTuple):
+    """Records that a member has acquired."""
+
+    first: int
+    last: int
+    delivery_count: int
+
+
+class Wanted(NamedTuple):
+    """What one fetch asks for. `batch_size` is the number of records that acquired ranges should have."""
+
+    member: str
+    max_records: int
+    batch_size: int
+    mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED
+
+
+class AcknowledgedBatch(NamedTuple):
+    """Offsets with one type for all of them, or one type for each."""
+
+    first: int
+    last: int
+    types: Sequence[int]
+
+
+class StateRange(NamedTuple):
+    """A range as the share coordinator stores it."""
+
+    first: int
+    last: int
+    state: int
+    delivery_count: int
+
+
+class Acknowledgement:
+    """One acknowledgement of a member, which a write decides."""
+
+    __slots__ = ("spans",)
+
+    def __init__(self) -> None:
+        self.spans: list[tuple[int, int]] = []
+
+
+class StateWrite(NamedTuple):
+    """A write to the share coordinator, and the acknowledgements that it decides."""
+
+    state_epoch: int
+    leader_epoch: int
+    start_offset: int
+    delivery_complete_count: int
+    ranges: list[StateRange]
+    acknowledgements: list[Acknowledgement]
+
+
+class SharePartitionCore:
+    """The deliveries of one share partition under one leader epoch and state epoch.
+
+    `stored` is the state that the share coordinator has. Offsets between its ranges are available.
+    """
+
+    __slots__ = (
+        "_in_write",
+        "_is_write_due",
+        "_queued",
+        "_unwritten",
+        "_writing",
+        "leader_epoch",
+        "ranges",
+        "redelivered_total",
+        "state_epoch",
+    )
+
+    def __init__(
+        self, leader_epoch: int, state_epoch: int, start_offset: int, stored: Iterable[StateRange] = ()
+    ) -> None:
+        self.leader_epoch = leader_epoch
+        self.state_epoch = state_epoch
+        self.ranges = RecordRanges(start_offset)
+        self.redelivered_total = 0
+        self._queued: list[Acknowledgement] = []
+        self._writing: StateWrite | None = None
+        self._unwritten: list[tuple[int, int]] = []
+        """The spans whose delivery count or state the coordinator does not know. Nothing waits for them."""
+        self._in_write: list[tuple[int, int]] = []
+        """Such spans that are in the write in progress."""
+        self._is_write_due = False
+        for state in sorted(stored):
+            self._load(state)
+        self.ranges.join(self.ranges.start, self.ranges.end)
+        self.ranges.drop_final()
+
+    def _load(self, stored: StateRange) -> None:
+        ranges = self.ranges
+        first = max(stored.first, ranges.end)
+        if stored.last < first:
+            return
+        if first > ranges.end:
+            ranges.append(RecordRange(ranges.end, first - 1))
+        state = DeliveryState(stored.state) if stored.state in set(DeliveryState) else AVAILABLE
+        if state is ACQUIRED:
+            state = AVAILABLE
+        ranges.append(RecordRange(first, stored.last, state, stored.delivery_count))
+
+    # -- queries
+
+    @property
+    def start_offset(self) -> int:
+        return self.ranges.start
+
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last record that was ever acquired."""
+        return self.ranges.end
+
+    @property
+    def next_fetch_offset(self) -> int:
+        """The first offset that may be acquired."""
+        return self.ranges.first_available()
+
+    def may_acquire(self, limits: DeliveryLimits) -> bool:
+        """Returns whether a fetch may acquire records if the log has them."""
+        ranges = self.ranges
+        return ranges.first_available() < ranges.end or (
+            ranges.unfinished_count < limits.records_in_flight and len(ranges) < MAX_RANGES
+        )
+
+    @property
+    def is_writing(self) -> bool:
+        return self._writing is not None
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no member has records and nothing has to be written."""
+        return (
+            self._writing is None
+            and not self._queued
+            and not self._is_write_due
+            and all(found.state is not ACQUIRED for found in self.ranges)
+        )
+
+    @property
+    def acquired_count(self) -> int:
+        """The number of records that members have."""
+        return sum(len(found) for found in self.ranges if found.state is ACQUIRED)
+
+    def next_deadline_ms(self) -> MonotonicMs | None:
+        """Returns when the next lock ends, None if no lock may end."""
+        return min(
+            (found.deadline_ms for found in self.ranges if found.state is ACQUIRED and found.change is None),
+            default=None,
+        )
+
+    # -- acquiring
+
+    def acquire(
+        self, wanted: Wanted, batches: Iterable[LogBatch], now_ms: MonotonicMs, limits: DeliveryLimits
+    ) -> list[AcquiredRange]:
+        """Gives a member records of `batches`, which begin with the one of `next_fetch_offset`.
+
+        Takes no more batches than it needs, and stops behind the first ones of which it acquires. Offsets
+        without a deliverable record are archived.
+        """
+        ranges = self.ranges
+        deadline_ms = MonotonicMs(now_ms + limits.lock_duration_ms)
+        acquired: list[AcquiredRange] = []
+        left = wanted.max_records
+        cursor = ranges.first_available()
+        begin = cursor
+        for batch in batches:
+            if left <= 0 or (batch.last >= ranges.end and not self._has_room(limits)):
+                break
+            first = max(batch.first, ranges.start)
+            begin = min(begin, first)
+            self._archive(cursor, first - 1)
+            cursor = max(batch.last + 1, cursor)
+            if not batch.is_deliverable:
+                self._archive(first, batch.last)
+                continue
+            most = left if wanted.mode is AcquireMode.RECORD_LIMIT else batch.last - first + 1
+            taken = self._take(first, batch.last, most, wanted, deadline_ms, limits)
+            if not taken and acquired:
+                break
+            left -= sum(found.last - found.first + 1 for found in taken)
+            _add_acquired(acquired, taken, wanted.batch_size)
+        if cursor > begin:
+            ranges.join(begin, cursor - 1)
+        ranges.drop_final()
+        return acquired
+
+    def _has_room(self, limits: DeliveryLimits) -> bool:
+        ranges = self.ranges
+        return ranges.unfinished_count < limits.records_in_flight and len(ranges) < MAX_RANGES
+
+    def _archive(self, first: int, last: int) -> None:
+        """Archives the offsets that nobody has acquired. The log shows that they have no record, so a later
+        leader finds that out by itself.
+        """
+        ranges = self.ranges
+        if first > last:
+            return
+        for found in ranges.within(first, last):
+            if found.state is AVAILABLE:
+                ranges.set_state(found, ARCHIVED)
+        if last >= ranges.end:
+            ranges.append(RecordRange(ranges.end, last, ARCHIVED))
+
+    def _take(
+        self,
+        first: int,
+        last: int,
+        most: int,
+        wanted: Wanted,
+        deadline_ms: MonotonicMs,
+        limits: DeliveryLimits,
+    ) -> list[AcquiredRange]:
+        ranges, taken = self.ranges, list[AcquiredRange]()
+        for found in ranges.within(first, last):
+            if found.state is not AVAILABLE:
+                continue
+            if found.delivery_count >= limits.delivery_count:  # the limit is lower than it was
+                self._finish_undelivered(found)
+                continue
+            if most <= 0:
+                break
+            if len(found) > most:
+                (found,) = ranges.within(found.first, found.first + most - 1)
+            self._lock(found, wanted.member, deadline_ms)
+            self.redelivered_total += len(found) if found.delivery_count > 1 else 0
+            most -= len(found)
+            taken.append(AcquiredRange(found.first, found.last, found.delivery_count))
+        if wanted.mode is AcquireMode.RECORD_LIMIT:
+            most = min(most, limits.records_in_flight - ranges.unfinished_count)
+        new_last = min(last, ranges.end + most - 1)
+        if most > 0 and new_last >= ranges.end:
+            added = RecordRange(ranges.end, new_last, ACQUIRED, 1, wanted.member, deadline_ms)
+            ranges.append(added)
+            taken.append(AcquiredRange(added.first, added.last, 1))
+        return taken
+
+    def _lock(self, found: RecordRange, member: str, deadline_ms: MonotonicMs) -> None:
+        self.ranges.set_state(found, ACQUIRED)
+        found.member, found.deadline_ms = member, deadline_ms
+        found.delivery_count += 1
+
+    # -- acknowledging
+
+    def acknowledge(
+        self,
+        member: str,
+        batches: Sequence[AcknowledgedBatch],
+        now_ms: MonotonicMs,
+        limits: DeliveryLimits,
+    ) -> Acknowledgement | None:
+        """Takes a member's acknowledgement, which counts when the write with it has succeeded. Returns None
+        if there is nothing to write.
+
+        Raises KafkaError INVALID_RECORD_STATE, and changes nothing, if the member has not acquired one of the
+        records. Offsets below the start offset are ignored: they have left the log or the group.
+        """
+        runs = [run for batch in batches for run in _runs(batch)]
+        for first, last, _ in runs:
+            self._check_acquired(member, first, last)
+        acknowledgement = Acknowledgement()
+        for first, last, kind in runs:
+            found_ranges = self.ranges.within(first, last)
+            for found in found_ranges:
+                if kind == AcknowledgeType.RENEW:
+                    found.deadline_ms = MonotonicMs(now_ms + limits.lock_duration_ms)
+                else:
+                    found.change, found.target = acknowledgement, _target(kind, found, limits)
+            if found_ranges and kind != AcknowledgeType.RENEW:
+                acknowledgement.spans.append((found_ranges[0].first, found_ranges[-1].last))
+            self.ranges.join(first, last)
+        if not acknowledgement.spans:
+            return None
+        self._queued.append(acknowledgement)
+        self._is_write_due = True
+        return acknowledgement
+
+    def _check_acquired(self, member: str, first: int, last: int) -> None:
+        if last < self.ranges.start:
+            return
+        if last >= self.ranges.end:
+            raise KafkaError(
+                ErrorCode.INVALID_RECORD_STATE, f"offset {last} has not been delivered to the group"
+            )
+        for found in self.ranges.overlapping(max(first, self.ranges.start), last):
+            if found.state is not ACQUIRED or found.member != member or found.change is not None:
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD_STATE,
+                    f"the member has no lock of the records {found.first} to {found.last}",
+                )
+
+    # -- records that come back
+
+    def release_member(self, member: str, limits: DeliveryLimits, *, were_delivered: bool) -> bool:
+        """Returns the records of a member that ends its session. `were_delivered` is false if the member says
+        that it has not looked at them; then this delivery does not count. Returns whether there were any.
+        """
+        released = [found for found in self.ranges if found.state is ACQUIRED and found.member == member]
+        for found in released:
+            if found.change is not None:
+                found.deadline_ms = MonotonicMs(0)  # if the write fails, the records come back at once
+            else:
+                if not were_delivered:
+                    found.delivery_count -= 1
+                self._return(found, limits)
+        self._settle(released)
+        return bool(released)
+
+    def expire(self, now_ms: MonotonicMs, limits: DeliveryLimits) -> bool:
+        """Returns the records whose locks have ended. Returns whether there were any."""
+        expired = [
+            found
+            for found in self.ranges
+            if found.state is ACQUIRED and found.change is None and found.deadline_ms <= now_ms
+        ]
+        for found in expired:
+            self._return(found, limits)
+        self._settle(expired)
+        return bool(expired)
+
+    def log_start_moved(self, log_start_offset: int) -> None:
+        """Forgets the records that have left the log. Acknowledgements of them are ignored."""
+        self.ranges.drop_below(log_start_offset)
+        self.ranges.drop_final()
+
+    def _return(self, found: RecordRange, limits: DeliveryLimits) -> None:
+        if found.delivery_count >= limits.delivery_count:
+            self.ranges.set_state(found, ARCHIVED)
+        else:
+            self.ranges.set_state(found, AVAILABLE)
+        self._note_unwritten(found.first, found.last)
+
+    def _finish_undelivered(self, found: RecordRange) -> None:
+        self.ranges.set_state(found, ARCHIVED)
+        self._note_unwritten(found.first, found.last)
+
+    def _note_unwritten(self, first: int, last: int) -> None:
+        self._unwritten.append((first, last))
+        self._is_write_due = True
+
+    def _settle(self, changed: list[RecordRange]) -> None:
+        if changed:
+            self.ranges.join(changed[0].first, changed[-1].last)
+            self.ranges.drop_final()
+
+    # -- writing
+
+    def next_write(self) -> StateWrite | None:
+        """Begins and returns the next write. Returns None if there is nothing to write, or if a write is in
+        progress.
+        """
+        if self._writing is not None or not self._is_write_due:
+            return None
+        spans = self._unwritten + [span for queued in self._queued for span in queued.spans]
+        self._in_write, self._unwritten = list(_merged(self._unwritten, self.ranges.start)), []
+        start = next(
+            (found.first for found in self.ranges if not found.coming_state.is_final), self.ranges.end
+        )
+        after = (found for found in self.ranges if found.first >= start)
+        complete = sum(len(found) for found in after if found.coming_state.is_final)
+        write = StateWrite(
+            self.state_epoch,
+            self.leader_epoch,
+            start,
+            complete,
+            [state for first, last in _merged(spans, start) for state in self._stored(first, last)],
+            self._queued,
+        )
+        self._writing, self._queued = write, []
+        self._is_write_due = False
+        return write
+
+    def _stored(self, first: int, last: int) -> Iterator[StateRange]:
+        for found in self.ranges.overlapping(first, last):
+            state, count = found.coming_state, found.delivery_count
+            if state is ACQUIRED:  # an acquisition is not stored; a later leader delivers the records again
+                state, count = AVAILABLE, count - 1
+            yield StateRange(max(found.first, first), min(found.last, last), state, count)
+
+    def write_succeeded(self) -> list[Acknowledgement]:
+        """Makes the acknowledgements of the write count. Returns them."""
+        write = self._ended()
+        self._in_write = []
+        for found in self._changed_by(write):
+            self.ranges.set_state(found, found.target)
+        self._joined(write)
+        return write.acknowledgements
+
+    def write_failed(self) -> list[Acknowledgement]:
+        """Undoes the acknowledgements of a write that was not stored. Their records stay with their members
+        until the locks end. Returns the acknowledgements.
+        """
+        write = self._ended()
+        for found in self._changed_by(write):
+            found.change, found.target = None, found.state
+        self._unwritten = [*self._in_write, *self._unwritten]
+        self._in_write = []
+        self._is_write_due = bool(self._unwritten or self._queued)
+        self._joined(write)
+        return write.acknowledgements
+
+    def _ended(self) -> StateWrite:
+        write, self._writing = self._writing, None
+        assert write is not None, "no write is in progress"
+        return write
+
+    def _changed_by(self, write: StateWrite) -> list[RecordRange]:
+        return [
+            found
+            for acknowledgement in write.acknowledgements
+            for first, last in acknowledgement.spans
+            for found in self.ranges.overlapping(first, last)
+            if found.change is acknowledgement
+        ]
+
+    def _joined(self, write: StateWrite) -> None:
+        for acknowledgement in write.acknowledgements:
+            for first, last in acknowledgement.spans:
+                self.ranges.join(first, last)
+        self.ranges.drop_final()
+
+
+def _runs(batch: AcknowledgedBatch) -> Iterator[tuple[int, int, int]]:
+    """Yields (first offset, last offset, type) of the adjacent offsets with the same type."""
+    types = batch.types
+    if len(types) == 1:
+        yield batch.first, batch.last, types[0]
+        return
+    begin = 0
+    for at in range(1, len(types) + 1):
+        if at == len(types) or types[at] != types[begin]:
+            yield batch.first + begin, batch.first + at - 1, types[begin]
+            begin = at
+
+
+def _target(kind: int, found: RecordRange, limits: DeliveryLimits) -> DeliveryState:
+    if kind == AcknowledgeType.ACCEPT:
+        return ACKNOWLEDGED
+    if kind == AcknowledgeType.RELEASE and found.delivery_count < limits.delivery_count:
+        return AVAILABLE
+    return ARCHIVED
+
+
+def _add_acquired(acquired: list[AcquiredRange], taken: list[AcquiredRange], batch_size: int) -> None:
+    for found in taken:
+        last = acquired[-1] if acquired else None
+        if (
+            last is not None
+            and last.last + 1 == found.first
+            and last.delivery_count == found.delivery_count
+            and last.last - last.first + 1 < batch_size
+        ):
+            acquired[-1] = last._replace(last=found.last)
+        else:
+            acquired.append(found)
+
+
+def _merged(spans: Iterable[tuple[int, int]], start: int) -> Iterator[tuple[int, int]]:
+    """Yields the spans from `start` on in order, with overlapping and adjacent ones as one."""
+    begin, end = None, start - 1
+    for first, last in sorted(spans):
+        if last < start:
+            continue
+        if begin is None:
+            begin, end = max(first, start), last
+        elif first <= end + 1:
+            end = max(end, last)
+        else:
+            yield begin, end
+            begin, end = first, last
+    if begin is not None:
+        yield begin, end

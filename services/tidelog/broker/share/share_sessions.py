@@ -1,0 +1,150 @@
+"""Share sessions (KIP-932): the broker remembers which partitions a member fetches, so each request names
+only what changed.
+
+Pure. A session belongs to a member of a group and to the connection that opened it. The semantics are those
+of Kafka's `ShareSessionCache` and `ShareRequestMetadata`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
+
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.fetch_session import FINAL_EPOCH, FIRST_INCREMENTAL_EPOCH, INITIAL_EPOCH, next_epoch
+
+MAX_PARTITIONS: Final = 50_000
+"""The most partitions of all share sessions of a broker. One takes up to 3 KB if no
+other session has it."""
+
+
+class SessionKey(NamedTuple):
+    """The owner of a session."""
+
+    group_id: str
+    member_id: str
+
+
+class TopicIdPartition(NamedTuple):
+    """A partition, by the id of its topic."""
+
+    topic_id: uuid.UUID
+    partition: int
+
+
+class ShareSession:
+    """The session of one member."""
+
+    __slots__ = ("connection", "epoch", "key", "partitions")
+
+    def __init__(self, key: SessionKey, connection: object, partitions: Iterable[TopicIdPartition]) -> None:
+        self.key = key
+        self.connection = connection
+        self.partitions = dict.fromkeys(partitions)
+        """The partitions in the order in which they are read next."""
+        self.epoch = FIRST_INCREMENTAL_EPOCH
+
+    def move_to_end(self, partition: TopicIdPartition) -> None:
+        """Moves a partition that gave records behind the others, so that none starves. Does nothing if a
+        later request has removed the partition.
+        """
+        if partition in self.partitions:
+            del self.partitions[partition]
+            self.partitions[partition] = None
+
+
+class ShareSessions:
+    """At most `slots` sessions (`group.share.max.share.sessions`). A session is never evicted, because its
+    member holds records: a client that finds no place is refused.
+    """
+
+    def __init__(self, slots: Callable[[], int], max_partitions: int = MAX_PARTITIONS) -> None:
+        self._slots = slots
+        self._max_partitions = max_partitions
+        self._sessions: dict[SessionKey, ShareSession] = {}
+        self.partition_count = 0
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def __iter__(self) -> Iterator[ShareSession]:
+        return iter(self._sessions.values())
+
+    def open(
+        self, key: SessionKey, connection: object, partitions: Iterable[TopicIdPartition]
+    ) -> ShareSession:
+        """Opens a session of a member that has none. Raises KafkaError SHARE_SESSION_LIMIT_REACHED."""
+        assert key not in self._sessions, "the member's earlier session is closed first"
+        session = ShareSession(key, connection, partitions)
+        size = len(session.partitions)
+        if len(self._sessions) >= self._slots() or self.partition_count + size > self._max_partitions:
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        self._sessions[key] = session
+        self.partition_count += size
+        return session
+
+    def continue_(self, key: SessionKey, epoch: int) -> ShareSession:
+        """Returns the session of a request with this epoch, and advances its epoch.
+
+        Raises KafkaError SHARE_SESSION_NOT_FOUND, INVALID_SHARE_SESSION_EPOCH.
+        """
+        session = self.find(key)
+        if session.epoch != epoch:
+            raise KafkaError(
+                ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+                f"the next request of the session has epoch {session.epoch}, not {epoch}",
+            )
+        session.epoch = next_epoch(epoch)
+        return session
+
+    def find(self, key: SessionKey) -> ShareSession:
+        """Returns the session of a member. Raises KafkaError SHARE_SESSION_NOT_FOUND."""
+        session = self._sessions.get(key)
+        if session is None:
+            raise KafkaError(ErrorCode.SHARE_SESSION_NOT_FOUND)
+        return session
+
+    def change(
+        self,
+        session: ShareSession,
+        added: Iterable[TopicIdPartition],
+        forgotten: Iterable[TopicIdPartition],
+    ) -> list[TopicIdPartition]:
+        """Adds and removes partitions. Returns those that were removed.
+
+        Raises KafkaError SHARE_SESSION_LIMIT_REACHED, and changes nothing, if there are too many.
+        """
+        new = [partition for partition in dict.fromkeys(added) if partition not in session.partitions]
+        gone = [partition for partition in dict.fromkeys(forgotten) if partition in session.partitions]
+        if self.partition_count + len(new) - len(gone) > self._max_partitions:
+            raise KafkaError(ErrorCode.SHARE_SESSION_LIMIT_REACHED)
+        session.partitions.update(dict.fromkeys(new))
+        for partition in gone:
+            del session.partitions[partition]
+        self.partition_count += len(new) - len(gone)
+        return gone
+
+    def close(self, key: SessionKey) -> ShareSession | None:
+        """Ends the session of a member and returns it, None if there is none."""
+        session = self._sessions.pop(key, None)
+        if session is not None:
+            self.partition_count -= len(session.partitions)
+        return session
+
+    def close_connection(self, connection: object) -> list[ShareSession]:
+        """Ends the sessions that a connection opened, and returns them."""
+        ended = [session for session in self._sessions.values() if session.connection is connection]
+        for session in ended:
+            self.close(session.key)
+        return ended
+
+
+def is_initial(epoch: int) -> bool:
+    """Returns whether a request with this epoch opens a session."""
+    return epoch == INITIAL_EPOCH
+
+
+def is_final(epoch: int) -> bool:
+    """Returns whether a request with this epoch closes its session."""
+    return epoch == FINAL_EPOCH

@@ -1,0 +1,409 @@
+"""The core of a share partition, compared with a model that keeps each record by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tidelog.broker.share.partition_core import (
+    AcknowledgedBatch,
+    AcquireMode,
+    DeliveryLimits,
+    LogBatch,
+    SharePartitionCore,
+    StateRange,
+    StateWrite,
+    Wanted,
+)
+from tidelog.broker.share.record_ranges import DeliveryState
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs
+
+LOCK_MS = 100
+LIMITS = DeliveryLimits(LOCK_MS, delivery_count=3, records_in_flight=12)
+NOW = MonotonicMs(1_000)
+MEMBERS = ("a", "b", "c")
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)
+
+
+def acquire(
+    core: SharePartitionCore,
+    member: str,
+    batches: list[LogBatch],
+    max_records: int = 100,
+    mode: AcquireMode = AcquireMode.BATCH_OPTIMIZED,
+    now_ms: int = NOW,
+    limits: DeliveryLimits = LIMITS,
+) -> list[tuple[int, int, int]]:
+    wanted = Wanted(member, max_records, 1_000, mode)
+    found = core.acquire(wanted, batches, MonotonicMs(now_ms), limits)
+    return [(taken.first, taken.last, taken.delivery_count) for taken in found]
+
+
+def acknowledge(core: SharePartitionCore, member: str, *batches: tuple[int, int, list[int]]) -> object:
+    wanted = [AcknowledgedBatch(*batch) for batch in batches]
+    return core.acknowledge(member, wanted, NOW, LIMITS)
+
+
+def write(core: SharePartitionCore) -> StateWrite:
+    found = core.next_write()
+    assert found is not None
+    core.write_succeeded()
+    return found
+
+
+def test_acknowledged_batches_are_one_range_and_move_the_start() -> None:
+    core = SharePartitionCore(5, 2, 0)
+    assert acquire(core, "a", [LogBatch(0, 4), LogBatch(5, 9)]) == [(0, 9, 1)]
+    assert len(core.ranges) == 1
+    acknowledge(core, "a", (0, 9, [ACCEPT]))
+    assert core.start_offset == 0, "the acknowledgement counts only when it is stored"
+    assert write(core)[:5] == (2, 5, 10, 0, [])
+    assert core.start_offset == core.end_offset == 10
+
+
+def test_a_range_splits_only_where_acknowledgements_differ() -> None:
+    core = SharePartitionCore(0, 0, 0)
+    acquire(core, "a", [LogBatch(0, 9)])
+    acknowledge(core, "a", (2, 5, [ACCEPT, ACCEPT, REJECT, RELEASE]))
+    stored = write(core).ranges
+    assert stored == [StateRange(2, 3, 2, 1), StateRange(4, 4, 4, 1), StateRange(5, 5, 0, 1)]
+    assert acquire(core, "b", [LogBatch(0, 9)]) == [(5, 5, 2)]
+
+
+def test_a_failed_write_is_undone() -> None:
+    core = SharePartitionCore(0, 0, 0)
+    acquire(core, "a", [LogBatch(0, 3)])
+    acknowledge(core, "a", (0, 3, [ACCEPT]))
+    with pytest.raises(KafkaError) as refused:
+        acknowledge(core, "a", (0, 0, [ACCEPT]))
+    assert refused.value.code == ErrorCode.INVALID_RECORD_STATE
+    core.next_write()
+    core.expire(MonotonicMs(NOW + LOCK_MS), LIMITS)
+    assert core.next_fetch_offset == 4, "a record whose acknowledgement is being written stays locked"
+    core.write_failed()
+    assert core.next_write() is None
+    core.expire(MonotonicMs(NOW + LOCK_MS), LIMITS)
+    assert acquire(core, "b", [LogBatch(0, 3)]) == [(0, 3, 2)]
+
+
+def test_an_invalid_acknowledgement_changes_nothing() -> None:
+    core = SharePartitionCore(0, 0, 0)
+    acquire(core, "a", [LogBatch(0, 3)])
+    for member, last in (("a", 4), ("b", 3)):
+        with pytest.raises(KafkaError):
+            acknowledge(core, member, (0, 0, [ACCEPT]), (1, last, [ACCEPT]))
+    assert core.next_write() is None
+    assert acknowledge(core, "a", (0, 3, [ACCEPT])) is not None
+
+
+def test_a_renewal_extends_the_lock_and_writes_nothing() -> None:
+    core = SharePartitionCore(0, 0, 0)
+    acquire(core, "a", [LogBatch(0, 3)], now_ms=NOW - 50)
+    assert acknowledge(core, "a", (0, 1, [RENEW])) is None
+    assert core.next_write() is None
+    core.expire(MonotonicMs(NOW + 50), LIMITS)
+    assert acquire(core, "b", [LogBatch(0, 3)]) == [(2, 3, 2)]
+
+
+def test_the_record_limit_is_never_exceeded() -> None:
+    core = SharePartitionCore(0, 0, 0)
+    assert acquire(core, "a", [LogBatch(0, 9)], 4, AcquireMode.RECORD_LIMIT) == [(0, 3, 1)]
+    assert core.next_fetch_offset == 4
+    assert acquire(core, "b", [LogBatch(0, 9), LogBatch(10, 19)], 100, AcquireMode.RECORD_LIMIT) == [
+        (4, 11, 1)
+    ], "12 records in flight"
+    assert not core.may_acquire(LIMITS)
+
+
+def test_gaps_and_control_batches_are_archived() -> None:
+    core = SharePartitionCore(0, 0, 0)
+    batches = [LogBatch(3, 4), LogBatch(5, 5, is_deliverable=False), LogBatch(8, 8)]
+    assert acquire(core, "a", batches) == [(3, 4, 1), (8, 8, 1)]
+    assert core.start_offset == 3
+    acknowledge(core, "a", (3, 4, [ACCEPT]))
+    assert write(core).start_offset == 8
+
+
+def test_a_member_that_did_not_look_at_records_does_not_use_up_a_delivery() -> None:
+    core = SharePartitionCore(0, 0, 0)
+    acquire(core, "a", [LogBatch(0, 3)])
+    core.release_member("a", LIMITS, were_delivered=False)
+    assert acquire(core, "b", [LogBatch(0, 3)]) == [(0, 3, 1)]
+    core.release_member("b", LIMITS, were_delivered=True)
+    assert acquire(core, "b", [LogBatch(0, 3)]) == [(0, 3, 2)]
+
+
+@dataclass
+class Known:
+    """What the model knows about one record."""
+
+    state: DeliveryState = DeliveryState.AVAILABLE
+    count: int = 0
+    member: str = ""
+    deadline_ms: int = 0
+    target: DeliveryState | None = None
+
+
+@dataclass
+class Stored:
+    """The share coordinator: what it stores of each record."""
+
+    start: int = 0
+    records: dict[int, tuple[int, int]] = field(default_factory=dict)
+
+    def apply(self, write: StateWrite) -> None:
+        self.start = write.start_offset
+        for first, last, state, count in write.ranges:
+            for offset in range(first, last + 1):
+                self.records[offset] = (state, count)
+        self.records = {at: found for at, found in self.records.items() if at >= self.start}
+
+    def ranges(self) -> list[StateRange]:
+        return [StateRange(at, at, *found) for at, found in sorted(self.records.items())]
+
+
+class SharePartitionMachine(RuleBasedStateMachine):
+    """Random fetches, acknowledgements, timeouts, failed writes and new leaders."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 1_000
+        self.log: list[LogBatch] = []
+        self.log_end = 0
+        self.log_start = 0
+        self.stored = Stored()
+        self.accepted: set[int] = set()
+        """The records whose acceptance was confirmed."""
+        self.finished: set[int] = set()
+        """The records that may be archived: rejected, or delivered up to the limit."""
+        self.deliveries: dict[int, int] = {}
+        self.begin()
+
+    def begin(self) -> None:
+        self.core = SharePartitionCore(0, 0, self.stored.start, self.stored.ranges())
+        self.model: dict[int, Known] = {}
+        for at, (state, count) in self.stored.records.items():
+            self.model[at] = Known(DeliveryState(state), count)
+        self.write: StateWrite | None = None
+
+    def known(self, offset: int) -> Known:
+        return self.model.setdefault(offset, Known())
+
+    @property
+    def deliverable(self) -> list[int]:
+        return [
+            at
+            for batch in self.log
+            if batch.is_deliverable
+            for at in range(batch.first, batch.last + 1)
+            if at >= max(self.core.start_offset, self.log_start)
+        ]
+
+    @rule(
+        gap=st.sampled_from((0, 0, 0, 1, 3)),
+        size=st.integers(1, 5),
+        ok=st.sampled_from((True, True, True, False)),
+    )
+    def append(self, gap: int, size: int, ok: bool) -> None:
+        first = self.log_end + gap
+        self.log.append(LogBatch(first, first + size - 1, ok))
+        self.log_end = first + size
+
+    @rule(member=st.sampled_from(MEMBERS), most=st.integers(1, 8), mode=st.sampled_from(AcquireMode))
+    def fetch(self, member: str, most: int, mode: AcquireMode) -> None:
+        begin = self.core.next_fetch_offset
+        batches = [batch for batch in self.log if batch.last >= begin]
+        wanted = Wanted(member, most, 3, mode)
+        may = self.core.may_acquire(LIMITS)
+        available = [at for at in self.deliverable if self.known(at).state is DeliveryState.AVAILABLE]
+        acquired = self.core.acquire(wanted, batches, MonotonicMs(self.now), LIMITS)
+        taken = [
+            (at, found.delivery_count) for found in acquired for at in range(found.first, found.last + 1)
+        ]
+        for at, count in taken:
+            known = self.known(at)
+            assert at not in self.accepted
+            assert known.state is DeliveryState.AVAILABLE
+            assert at in available
+            known.count += 1
+            assert count == known.count <= LIMITS.delivery_count
+            known.state, known.member = DeliveryState.ACQUIRED, member
+            known.deadline_ms = self.now + LOCK_MS
+        if mode is AcquireMode.RECORD_LIMIT:
+            assert len(taken) <= most
+        if available and may:
+            assert taken, "an available record is delivered"
+            assert taken[0][0] == available[0]
+        if taken and mode is AcquireMode.BATCH_OPTIMIZED:
+            held = {batch for batch in self.log for at, _ in taken if batch.first <= at <= batch.last}
+            whole = {at for at in available for batch in held if batch.first <= at <= batch.last}
+            assert whole == {at for at, _ in taken}
+
+    @rule(member=st.sampled_from(MEMBERS), data=st.data())
+    def acknowledge(self, member: str, data: st.DataObject) -> None:
+        held = [
+            at
+            for at, known in sorted(self.model.items())
+            if known.state is DeliveryState.ACQUIRED and known.member == member and known.target is None
+        ]
+        if not held:
+            return
+        begin = data.draw(st.integers(0, len(held) - 1))
+        chosen = held[begin : begin + data.draw(st.integers(1, 6))]
+        types = [data.draw(st.sampled_from((GAP, ACCEPT, ACCEPT, RELEASE, REJECT, RENEW))) for _ in chosen]
+        batches: list[AcknowledgedBatch] = []
+        for at, kind in zip(chosen, types, strict=True):
+            if batches and batches[-1].last + 1 == at:
+                batches[-1] = AcknowledgedBatch(batches[-1].first, at, [*batches[-1].types, kind])
+            else:
+                batches.append(AcknowledgedBatch(at, at, [kind]))
+        self.core.acknowledge(member, batches, MonotonicMs(self.now), LIMITS)
+        for at, kind in zip(chosen, types, strict=True):
+            known = self.known(at)
+            if kind == RENEW:
+                known.deadline_ms = self.now + LOCK_MS
+            elif kind == ACCEPT:
+                known.target = DeliveryState.ACKNOWLEDGED
+            elif kind == RELEASE and known.count < LIMITS.delivery_count:
+                known.target = DeliveryState.AVAILABLE
+            else:
+                known.target = DeliveryState.ARCHIVED
+                self.finished.add(at)
+
+    @rule(member=st.sampled_from(MEMBERS), data=st.data())
+    def acknowledge_what_others_have(self, member: str, data: st.DataObject) -> None:
+        others = [
+            at
+            for at, known in sorted(self.model.items())
+            if at >= self.core.start_offset
+            and (known.state is not DeliveryState.ACQUIRED or known.member != member or known.target)
+        ]
+        if others:
+            at = data.draw(st.sampled_from(others))
+            with pytest.raises(KafkaError):
+                self.core.acknowledge(
+                    member, [AcknowledgedBatch(at, at, [ACCEPT])], MonotonicMs(self.now), LIMITS
+                )
+
+    def give_back(self, which: Callable[[Known], bool], *, delivered: bool) -> None:
+        for at, known in self.model.items():
+            if known.state is DeliveryState.ACQUIRED and known.target is None and which(known):
+                known.count -= not delivered
+                if known.count >= LIMITS.delivery_count:
+                    known.state = DeliveryState.ARCHIVED
+                    self.finished.add(at)
+                else:
+                    known.state = DeliveryState.AVAILABLE
+
+    @rule(passed_ms=st.integers(1, 120))
+    def pass_time(self, passed_ms: int) -> None:
+        self.now += passed_ms
+        self.core.expire(MonotonicMs(self.now), LIMITS)
+        self.give_back(lambda known: known.deadline_ms <= self.now, delivered=True)
+
+    @rule(member=st.sampled_from(MEMBERS), delivered=st.booleans())
+    def leave(self, member: str, delivered: bool) -> None:
+        self.core.release_member(member, LIMITS, were_delivered=delivered)
+        self.give_back(lambda known: known.member == member, delivered=delivered)
+        for known in self.model.values():
+            if known.state is DeliveryState.ACQUIRED and known.member == member:
+                known.deadline_ms = 0
+
+    @precondition(lambda self: self.write is None)
+    @rule()
+    def begin_write(self) -> None:
+        self.write = self.core.next_write()
+        if self.write is not None:
+            spans = [span for found in self.write.acknowledgements for span in found.spans]
+            self.in_write = {at for first, last in spans for at in range(first, last + 1)}
+
+    @precondition(lambda self: self.write is not None)
+    @rule()
+    def write_succeeds(self) -> None:
+        assert self.write is not None
+        self.stored.apply(self.write)
+        self.core.write_succeeded()
+        for at in self.in_write:
+            known = self.known(at)
+            if known.target is not None:
+                if known.target is DeliveryState.ACKNOWLEDGED:
+                    self.accepted.add(at)
+                known.state, known.target = known.target, None
+        self.write = None
+
+    @precondition(lambda self: self.write is not None)
+    @rule()
+    def write_fails(self) -> None:
+        self.core.write_failed()
+        for at in self.in_write:
+            self.known(at).target = None
+        self.write = None
+
+    @rule(is_stored=st.booleans())
+    def another_leader(self, is_stored: bool) -> None:
+        if self.write is not None and is_stored:
+            self.stored.apply(self.write)
+        self.begin()
+        self.core.log_start_moved(self.log_start)
+
+    @rule(data=st.data())
+    def delete_records(self, data: st.DataObject) -> None:
+        if self.log_end:
+            self.log_start = max(self.log_start, data.draw(st.integers(0, self.log_end)))
+            self.core.log_start_moved(self.log_start)
+
+    @invariant()
+    def the_ranges_are_those_of_the_model(self) -> None:
+        ranges = list(self.core.ranges)
+        at = self.core.start_offset
+        for found in ranges:
+            assert found.first == at
+            assert found.last >= found.first
+            at = found.last + 1
+        assert at == self.core.end_offset
+        deliverable = set(self.deliverable)
+        for found in ranges:
+            for offset in range(found.first, found.last + 1):
+                if offset in deliverable:
+                    known = self.known(offset)
+                    assert (found.state, found.delivery_count) == (known.state, known.count)
+                    assert found.coming_state == (known.target or known.state) or known.target == 0
+        assert self.core.ranges.final_count == sum(len(found) for found in ranges if found.state.is_final)
+        assert not ranges or not ranges[0].state.is_final
+        available = [found.first for found in ranges if found.state is DeliveryState.AVAILABLE]
+        assert self.core.next_fetch_offset == min(available, default=self.core.end_offset)
+        for left, right in pairwise(ranges):
+            assert not left.is_like(right) or left.change is not None, "equal neighbours are one range"
+
+    def teardown(self) -> None:
+        """Delivers and accepts everything that is left, and finds each record accepted or archived."""
+        self.another_leader(is_stored=True)
+        self.core.log_start_moved(self.log_start)
+        for _ in range(len(self.log) * LIMITS.delivery_count + 1):
+            self.fetch("a", 5, AcquireMode.BATCH_OPTIMIZED)
+            held = [at for at, known in self.model.items() if known.state is DeliveryState.ACQUIRED]
+            for at in sorted(held):
+                self.core.acknowledge(
+                    "a", [AcknowledgedBatch(at, at, [ACCEPT])], MonotonicMs(self.now), LIMITS
+                )
+                self.known(at).target = DeliveryState.ACKNOWLEDGED
+            self.begin_write()
+            if self.write is not None:
+                self.write_succeeds()
+        for batch in self.log:
+            for at in range(batch.first, batch.last + 1):
+                if batch.is_deliverable and at >= self.log_start:
+                    stored = self.stored.records.get(at, (0, 0))[0]
+                    was_stored = at < self.stored.start or stored == DeliveryState.ACKNOWLEDGED
+                    assert at in self.accepted | self.finished or was_stored, f"offset {at} is lost"
+
+
+TestSharePartition = SharePartitionMachine.TestCase
+TestSharePartition.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)

@@ -1,0 +1,79 @@
+"""Share sessions: their epochs, their limits, and their ends."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.broker.share.share_sessions import SessionKey, ShareSessions, TopicIdPartition
+from tidelog.model.errors import ErrorCode, KafkaError
+
+TOPIC = uuid.UUID(int=7)
+KEY = SessionKey("group", "member")
+PARTITIONS = [TopicIdPartition(TOPIC, number) for number in range(4)]
+
+
+def code_of(call: object, *arguments: object) -> ErrorCode:
+    with pytest.raises(KafkaError) as refused:
+        call(*arguments)  # type: ignore[operator]
+    return refused.value.code
+
+
+def test_each_request_has_the_next_epoch() -> None:
+    sessions = ShareSessions(lambda: 2)
+    assert code_of(sessions.continue_, KEY, 1) is ErrorCode.SHARE_SESSION_NOT_FOUND
+    session = sessions.open(KEY, "connection", PARTITIONS[:2])
+    assert sessions.continue_(KEY, 1) is session
+    assert code_of(sessions.continue_, KEY, 1) is ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    assert sessions.continue_(KEY, 2) is session
+
+
+def test_no_session_is_evicted() -> None:
+    sessions = ShareSessions(lambda: 1)
+    sessions.open(KEY, "one", [])
+    other = KEY._replace(member_id="other")
+    assert code_of(sessions.open, other, "two", []) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    assert sessions.find(KEY)
+
+
+def test_a_connection_ends_the_sessions_that_it_opened() -> None:
+    sessions = ShareSessions(lambda: 9)
+    connection = object()
+    session = sessions.open(KEY, connection, PARTITIONS)
+    sessions.open(SessionKey("group", "other"), object(), [])
+    assert sessions.close_connection(connection) == [session]
+    assert len(sessions) == 1
+    assert sessions.partition_count == 0
+
+
+def test_too_many_partitions_are_refused() -> None:
+    sessions = ShareSessions(lambda: 9, max_partitions=3)
+    assert code_of(sessions.open, KEY, "c", PARTITIONS) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    session = sessions.open(KEY, "c", PARTITIONS[:3])
+    assert code_of(sessions.change, session, PARTITIONS[3:], []) is ErrorCode.SHARE_SESSION_LIMIT_REACHED
+    assert sessions.change(session, PARTITIONS[3:], PARTITIONS[:1]) == PARTITIONS[:1]
+    assert list(session.partitions) == PARTITIONS[1:]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["open", "close", "add"]), st.integers(0, 3)))
+)
+def test_the_count_of_partitions_is_right(steps: list[tuple[str, str, int]]) -> None:
+    sessions = ShareSessions(lambda: 2, max_partitions=6)
+    for member, step, count in steps:
+        key = SessionKey("group", member)
+        try:
+            if step == "open":
+                sessions.close(key)
+                sessions.open(key, member, PARTITIONS[:count])
+            elif step == "close":
+                sessions.close(key)
+            else:
+                sessions.change(sessions.find(key), PARTITIONS[count:], PARTITIONS[:count])
+        except KafkaError:
+            pass
+        assert sessions.partition_count == sum(len(found.partitions) for found in sessions) <= 6
+        assert len(sessions) <= 2
