@@ -7,9 +7,11 @@ from collections.abc import Callable, Hashable
 
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
+    AskShareStates,
     ClusterImage,
     CoordinatorRecord,
     Effect,
+    EffectOutcome,
     EndTransaction,
     Producer,
     ReplayedRecord,
@@ -93,7 +95,7 @@ class NumberCore:
         self.numbers[name] = now_ms
         return ShardDecision(records=[CoordinatorRecord(name.encode(), b"%d" % now_ms)])
 
-    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> ShardDecision:
+    def effect_done(self, effect: Effect, outcome: EffectOutcome, now_ms: WallMs) -> ShardDecision:
         self.effects_done.append((effect, outcome))
         return ShardDecision()
 
@@ -295,6 +297,7 @@ class Coordinator:
         self.load_times_ms: list[int] = []
         self.ended: list[EndTransaction] = []
         self.asked_for_ids: list[AllocateProducerId] = []
+        self.asked_about_states: list[AskShareStates] = []
         self.timers: list[tuple[int, Callable[[], None], _Timer]] = []
         self.pending = False
 
@@ -388,6 +391,9 @@ class Coordinator:
 
     def allocate_producer_id(self, shard: Shard, effect: AllocateProducerId) -> None:
         self.asked_for_ids.append(effect)
+
+    def ask_share_states(self, shard: Shard, effect: AskShareStates) -> None:
+        self.asked_about_states.append(effect)
 
     def now_ms(self) -> WallMs:
         return WallMs(self.now + self.wall_skew_ms)

@@ -25,6 +25,7 @@ from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions
 from tidelog.group_coordinator.shards.producer_ids import ProducerIds
 from tidelog.group_coordinator.shards.request_tracing import RequestTracing
 from tidelog.group_coordinator.shards.runner import BrokerSessions, CoordinatorRuntime
+from tidelog.group_coordinator.shards.share_questions import ShareQuestions
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
 from tidelog.group_coordinator.transactions.transaction_core import TransactionCore
 from tidelog.metadata.coordinators import GROUP, CoordinatorEntry
@@ -146,6 +147,7 @@ def _compose(
         markers=MarkerSender(sessions.line_to_leader, view.is_topic_gone, timer),
         producer_ids=ProducerIds(sessions.any_line, timer),
         offset_questions=questions,
+        share_questions=ShareQuestions(sessions.any_line, timer),
         tracing=None if tracing is None else RequestTracing(tracing),
         clock=SteadyClock(clock),
         timer=timer,

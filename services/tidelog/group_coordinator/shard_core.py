@@ -108,7 +108,22 @@ class AllocateProducerId(NamedTuple):
     token: Hashable
 
 
-Effect: TypeAlias = EndTransaction | AllocateProducerId
+class AskShareStates(NamedTuple):
+    """An effect that asks the owners of the states of share partitions, and calls
+    `effect_done(self, response)`.
+
+    The runtime begins when the decision is committed. `request` is a request dataclass of one of the APIs 83
+    to 87. The outcome is its response, or None if there is no answer; the request may have taken effect then.
+    """
+
+    token: Hashable
+    api_key: int
+    request: object
+
+
+Effect: TypeAlias = EndTransaction | AllocateProducerId | AskShareStates
+EffectOutcome: TypeAlias = object
+"""What an effect returns: a producer id, a response, or None."""
 
 
 @dataclass(slots=True)
@@ -183,7 +198,7 @@ class ShardCore(Protocol):
         """Decides what follows from the end of a timer."""
         ...
 
-    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> ShardDecision:
+    def effect_done(self, effect: Effect, outcome: EffectOutcome, now_ms: WallMs) -> ShardDecision:
         """Decides what follows from the end of an effect."""
         ...
 

@@ -145,6 +145,19 @@ class AskOffsets(NamedTuple):
     positions: tuple[tuple[TopicPartition, int], ...]
 
 
+class AskShareStates(NamedTuple):
+    """Passes a request about the states of share partitions on to the owners of their shards, which may be
+    other coordinators. The broker answers ShareStatesTold.
+
+    `body` is a request of one of the APIs 83 to 87, without header.
+    """
+
+    call_id: int
+    api_key: int
+    api_version: int
+    body: bytes
+
+
 FromCoordinator: TypeAlias = (
     Hello
     | AttachShard
@@ -156,6 +169,7 @@ FromCoordinator: TypeAlias = (
     | WriteMarkers
     | AskProducerIds
     | AskOffsets
+    | AskShareStates
 )
 
 
@@ -271,6 +285,13 @@ class OffsetsTold(NamedTuple):
     partitions: tuple[PartitionOffsets, ...]
 
 
+class ShareStatesTold(NamedTuple):
+    """The answer to AskShareStates: the response in the API and version of the request, without header."""
+
+    call_id: int
+    body: bytes
+
+
 FromBroker: TypeAlias = (
     Welcome
     | ShardAttached
@@ -281,6 +302,7 @@ FromBroker: TypeAlias = (
     | MarkersWritten
     | ProducerIdsTold
     | OffsetsTold
+    | ShareStatesTold
 )
 
 Item: TypeAlias = FromCoordinator | FromBroker

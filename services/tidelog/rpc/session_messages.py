@@ -301,6 +301,10 @@ def _ask_offsets(item: session.AskOffsets) -> pb.FromCoordinator:
     )
 
 
+def _ask_share_states(item: session.AskShareStates) -> pb.FromCoordinator:
+    return _coordinator(pb.CoordinatorItem(ask_share_states=pb.AskShareStates(**item._asdict())))
+
+
 _COORDINATOR_ENCODERS: Final[dict[type, Callable[[Any], pb.FromCoordinator]]] = {
     session.Hello: _hello,
     session.AttachShard: _attach_shard,
@@ -310,6 +314,7 @@ _COORDINATOR_ENCODERS: Final[dict[type, Callable[[Any], pb.FromCoordinator]]] = 
     session.WriteMarkers: _write_markers,
     session.AskProducerIds: _ask_producer_ids,
     session.AskOffsets: _ask_offsets,
+    session.AskShareStates: _ask_share_states,
 }
 
 _COORDINATOR_DECODERS: Final[dict[str, Callable[[Any], Item]]] = {
@@ -339,6 +344,7 @@ _COORDINATOR_DECODERS: Final[dict[str, Callable[[Any], Item]]] = {
     "write_markers": lambda m: session.WriteMarkers(
         m.call_id, tuple([_marker(marker) for marker in m.markers])
     ),
+    "ask_share_states": lambda m: session.AskShareStates(m.call_id, m.api_key, m.api_version, m.body),
     "ask_producer_ids": lambda m: session.AskProducerIds(m.call_id),
     "ask_offsets": lambda m: session.AskOffsets(
         m.call_id,
@@ -428,6 +434,10 @@ def _told(message: pb.OffsetsTold) -> session.OffsetsTold:
     return session.OffsetsTold(message.call_id, tuple(partitions))
 
 
+def _share_states_told(item: session.ShareStatesTold) -> pb.FromBroker:
+    return _broker(pb.BrokerItem(share_states_told=pb.ShareStatesTold(**item._asdict())))
+
+
 _BROKER_ENCODERS: Final[dict[type, Callable[[Any], pb.FromBroker]]] = {
     session.Welcome: _welcome,
     session.ShardAttached: _shard_attached,
@@ -436,6 +446,7 @@ _BROKER_ENCODERS: Final[dict[type, Callable[[Any], pb.FromBroker]]] = {
     session.MarkersWritten: _markers_written,
     session.ProducerIdsTold: _producer_ids_told,
     session.OffsetsTold: _offsets_told,
+    session.ShareStatesTold: _share_states_told,
 }
 
 _BROKER_DECODERS: Final[dict[str, Callable[[Any], Item]]] = {
@@ -464,4 +475,5 @@ _BROKER_DECODERS: Final[dict[str, Callable[[Any], Item]]] = {
         m.call_id, not_negative("producer id", m.first), not_negative("count", m.count)
     ),
     "offsets_told": _told,
+    "share_states_told": lambda m: session.ShareStatesTold(m.call_id, m.body),
 }

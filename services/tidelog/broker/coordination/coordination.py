@@ -37,6 +37,7 @@ from tidelog.rpc.coordinator_session import (
     AppendToShard,
     AskOffsets,
     AskProducerIds,
+    AskShareStates,
     AttachShard,
     DetachShard,
     ForwardedToShard,
@@ -50,6 +51,7 @@ from tidelog.rpc.coordinator_session import (
     ServeShards,
     SessionLine,
     ShardLost,
+    ShareStatesTold,
     Welcome,
     WriteMarkers,
 )
@@ -213,6 +215,8 @@ class CoordinatorSession:
                 self._work_on(self._send_producer_ids(item.call_id))
             case AskOffsets():
                 self._work_on(self._send_offsets(item))
+            case AskShareStates():
+                self._work_on(self._send_share_states(item))
             case _:
                 raise _ProtocolError(
                     f"{type(item).__name__} is not an item for a broker, or the session has begun"
@@ -297,6 +301,10 @@ class CoordinatorSession:
 
     async def _send_offsets(self, item: AskOffsets) -> None:
         self._send(OffsetsTold(item.call_id, await self._coordination.offsets.positions(item.positions)))
+
+    async def _send_share_states(self, item: AskShareStates) -> None:
+        body = await self._coordination.share_state.pass_on(item.api_key, item.api_version, item.body)
+        self._send(ShareStatesTold(item.call_id, body))
 
     def _work_on(self, question: Coroutine[object, None, None]) -> None:
         if len(self._questions) >= MAX_QUESTIONS:

@@ -20,7 +20,7 @@ from tidelog.model.instants import MonotonicMs
 from tidelog.timing.timer import Timer
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey, api_spec
-from tidelog.wire.malformed import MalformedMessageError
+from tidelog.wire.malformed import MalformedMessageError, UnsupportedVersionError
 from tidelog.wire.messages import (
     delete_share_group_state,
     initialize_share_group_state,
@@ -118,6 +118,17 @@ class ShareStateClient:
             *(self._ask_owner(shard, api_key, part) for shard, part in parts.items())
         )
         return _merged(api_key, request, answers)
+
+    async def pass_on(self, api_key: int, version: int, body: bytes) -> bytes:
+        """Returns the response to a coordinator's request. It is b"" if the request can't be decoded."""
+        if api_key not in _APIS:
+            return b""
+        try:
+            request = codec.request_decoder(api_key, version)(body, 0)[0]
+        except (MalformedMessageError, UnsupportedVersionError):
+            return b""
+        response = await self.ask(api_key, request)
+        return b"".join(map(bytes, codec.response_encoder(api_key, version)(response)))
 
     def _split(self, request: Any) -> dict[ShardId | None, Any]:
         """Returns the part of the request for each shard. The shard is None if the topic does not exist."""

@@ -23,6 +23,7 @@ from tidelog.group_coordinator.groups.shared import (
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
     Effect,
+    EffectOutcome,
     Producer,
     ReplayedRecord,
     Reply,
@@ -176,7 +177,7 @@ class GroupCore:
     def _next_expiry(self) -> SetTimer:
         return SetTimer(_EXPIRY_TIMER, self.groups.settings.offsets_retention_check_interval_ms)
 
-    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> ShardDecision:
+    def effect_done(self, effect: Effect, outcome: EffectOutcome, now_ms: WallMs) -> ShardDecision:
         """Returns an empty decision, because a group shard has no effects."""
         return ShardDecision()
 

@@ -15,6 +15,7 @@ import structlog
 from tidelog.group_coordinator.metrics import CoordinatorCounts
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
+    AskShareStates,
     ClusterImage,
     EndTransaction,
     ShardCore,
@@ -26,6 +27,7 @@ from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions
 from tidelog.group_coordinator.shards.producer_ids import ProducerIds
 from tidelog.group_coordinator.shards.request_tracing import RequestTracing
 from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer, Shard, ShardState
+from tidelog.group_coordinator.shards.share_questions import ShareQuestions
 from tidelog.metadata.entries import parse_partition_state_key
 from tidelog.metadata.store import StoreError, WatchBatch
 from tidelog.model.brokers import BrokerRegistration
@@ -49,6 +51,7 @@ from tidelog.rpc.coordinator_session import (
     ShardCommitted,
     ShardLost,
     ShardRecords,
+    ShareStatesTold,
     Welcome,
 )
 from tidelog.timing.clock import Clock
@@ -222,6 +225,7 @@ class CoordinatorRuntime:
         markers: MarkerSender,
         producer_ids: ProducerIds,
         offset_questions: OffsetQuestions,
+        share_questions: ShareQuestions,
         tracing: RequestTracing | None,
         clock: Clock,
         timer: LoopTimer,
@@ -235,6 +239,7 @@ class CoordinatorRuntime:
         self._view = view
         self._producer_ids = producer_ids
         self._offset_questions = offset_questions
+        self._share_questions = share_questions
         self._tracing = tracing
         self._coordinator_id = coordinator_id
         self._make_cores = make_cores
@@ -473,6 +478,7 @@ class CoordinatorRuntime:
         self.markers.session_ended(broker_id)
         self._producer_ids.session_ended(broker_id)
         self._offset_questions.session_ended(broker_id)
+        self._share_questions.session_ended(broker_id)
 
     def items_received(self, session: BrokerSession, items: Sequence[Item]) -> None:
         self._is_flush_due = True  # the call below sends everything that is decided before it
@@ -488,6 +494,8 @@ class CoordinatorRuntime:
                     self.markers.written(item)
                 elif isinstance(item, ProducerIdsTold):
                     self._producer_ids.received(item)
+                elif isinstance(item, ShareStatesTold):
+                    self._share_questions.received(item)
                 elif isinstance(item, OffsetsTold):
                     self._offset_questions.received(item)
             except Exception:  # noqa: BLE001 - a bug; the other items must still be processed
@@ -540,6 +548,11 @@ class CoordinatorRuntime:
         core = shard.core
         if core is not None:
             self._producer_ids.take(lambda producer_id: shard.effect_done(core, effect, producer_id))
+
+    def ask_share_states(self, shard: Shard, effect: AskShareStates) -> None:
+        core = shard.core
+        if core is not None:
+            self._share_questions.ask(effect, lambda response: shard.effect_done(core, effect, response))
 
     def now_ms(self) -> WallMs:
         return self._clock.wall_ms()

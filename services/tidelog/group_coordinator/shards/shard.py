@@ -16,17 +16,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Hashable
 from enum import Enum
-from functools import cache
+from functools import cache, partial
 from typing import Final, NamedTuple, Protocol
 
 import structlog
 
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
+    AskShareStates,
     CancelTimer,
     ClusterImage,
     CoordinatorRecord,
     Effect,
+    EffectOutcome,
     EndMarker,
     EndTransaction,
     Producer,
@@ -150,6 +152,8 @@ class ShardOutlets(Protocol):
     def end_transaction(self, shard: Shard, effect: EndTransaction) -> None: ...
 
     def allocate_producer_id(self, shard: Shard, effect: AllocateProducerId) -> None: ...
+
+    def ask_share_states(self, shard: Shard, effect: AskShareStates) -> None: ...
 
     def now_ms(self) -> WallMs: ...
 
@@ -450,7 +454,7 @@ class Shard:
             return
         self._carry_out(decision, now_ms)
 
-    def effect_done(self, core: ShardCore, effect: Effect, outcome: int | None) -> None:
+    def effect_done(self, core: ShardCore, effect: Effect, outcome: EffectOutcome) -> None:
         """Reports the end of an effect of `core`. Has no effect if that core has been discarded."""
         if core is self.core and self.state is ShardState.SERVING:
             self._decide(lambda now_ms: core.effect_done(effect, outcome, now_ms))
@@ -597,11 +601,18 @@ class Shard:
     def _take_effect(self, effect: Effect) -> None:
         if isinstance(effect, AllocateProducerId):
             self._outlets.allocate_producer_id(self, effect)
-        elif self.high_watermark >= self.log_end_offset:
+            return
+        begin = partial(self._begin_effect, effect)
+        if self.high_watermark >= self.log_end_offset:
+            begin()
+        else:
+            self._held.append(_Held(self.log_end_offset, begin))
+
+    def _begin_effect(self, effect: EndTransaction | AskShareStates) -> None:
+        if isinstance(effect, EndTransaction):
             self._outlets.end_transaction(self, effect)
         else:
-            ended = effect
-            self._held.append(_Held(self.log_end_offset, lambda: self._outlets.end_transaction(self, ended)))
+            self._outlets.ask_share_states(self, effect)
 
     def _refuse_open_requests(self) -> None:
         """Refuses the requests that the core has not answered. The clients then ask the next owner."""

@@ -15,6 +15,7 @@ from tidelog.group_coordinator.shard_core import (
     ClusterImage,
     CoordinatorRecord,
     Effect,
+    EffectOutcome,
     Producer,
     ReplayedRecord,
     Reply,
@@ -99,7 +100,7 @@ class ShareStateCore:
     def timer_fired(self, key: Hashable, now_ms: WallMs) -> ShardDecision:
         return ShardDecision()
 
-    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> ShardDecision:
+    def effect_done(self, effect: Effect, outcome: EffectOutcome, now_ms: WallMs) -> ShardDecision:
         """Returns an empty decision, because such a shard has no effects."""
         return ShardDecision()
 

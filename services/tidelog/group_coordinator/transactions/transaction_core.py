@@ -16,6 +16,7 @@ from tidelog.group_coordinator.shard_core import (
     CancelTimer,
     ClusterImage,
     Effect,
+    EffectOutcome,
     EndTransaction,
     Producer,
     ReplayedRecord,
@@ -158,10 +159,12 @@ class TransactionCore:
             ]
         return decision
 
-    def effect_done(self, effect: Effect, outcome: int | None, now_ms: WallMs) -> ShardDecision:
+    def effect_done(self, effect: Effect, outcome: EffectOutcome, now_ms: WallMs) -> ShardDecision:
         if isinstance(effect, EndTransaction):
             return self._markers_written(effect, now_ms)
-        return self._producer_id_allocated(effect, outcome, now_ms)
+        assert isinstance(effect, AllocateProducerId)  # a transaction shard has no other effects
+        producer_id = outcome if isinstance(outcome, int) else None
+        return self._producer_id_allocated(effect, producer_id, now_ms)
 
     def image_changed(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
         self._apply_image(image)

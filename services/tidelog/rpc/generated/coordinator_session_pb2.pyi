@@ -113,6 +113,7 @@ class CoordinatorItem(_message.Message):
     WRITE_MARKERS_FIELD_NUMBER: _builtins.int
     ASK_PRODUCER_IDS_FIELD_NUMBER: _builtins.int
     ASK_OFFSETS_FIELD_NUMBER: _builtins.int
+    ASK_SHARE_STATES_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -133,6 +134,8 @@ class CoordinatorItem(_message.Message):
     def ask_producer_ids(self) -> Global___AskProducerIds: ...
     @_builtins.property
     def ask_offsets(self) -> Global___AskOffsets: ...
+    @_builtins.property
+    def ask_share_states(self) -> Global___AskShareStates: ...
     def __init__(
         self,
         *,
@@ -146,12 +149,13 @@ class CoordinatorItem(_message.Message):
         write_markers: Global___WriteMarkers | None = ...,
         ask_producer_ids: Global___AskProducerIds | None = ...,
         ask_offsets: Global___AskOffsets | None = ...,
+        ask_share_states: Global___AskShareStates | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer_request", b"answer_request", "append_to_shard", b"append_to_shard", "ask_offsets", b"ask_offsets", "ask_producer_ids", b"ask_producer_ids", "attach_shard", b"attach_shard", "detach_shard", b"detach_shard", "hello", b"hello", "kind", b"kind", "read_shard", b"read_shard", "serve_shards", b"serve_shards", "write_markers", b"write_markers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer_request", b"answer_request", "append_to_shard", b"append_to_shard", "ask_offsets", b"ask_offsets", "ask_producer_ids", b"ask_producer_ids", "ask_share_states", b"ask_share_states", "attach_shard", b"attach_shard", "detach_shard", b"detach_shard", "hello", b"hello", "kind", b"kind", "read_shard", b"read_shard", "serve_shards", b"serve_shards", "write_markers", b"write_markers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_request", b"answer_request", "append_to_shard", b"append_to_shard", "ask_offsets", b"ask_offsets", "ask_producer_ids", b"ask_producer_ids", "attach_shard", b"attach_shard", "detach_shard", b"detach_shard", "hello", b"hello", "kind", b"kind", "read_shard", b"read_shard", "serve_shards", b"serve_shards", "write_markers", b"write_markers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_request", b"answer_request", "append_to_shard", b"append_to_shard", "ask_offsets", b"ask_offsets", "ask_producer_ids", b"ask_producer_ids", "ask_share_states", b"ask_share_states", "attach_shard", b"attach_shard", "detach_shard", b"detach_shard", "hello", b"hello", "kind", b"kind", "read_shard", b"read_shard", "serve_shards", b"serve_shards", "write_markers", b"write_markers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "attach_shard", "read_shard", "append_to_shard", "detach_shard", "serve_shards", "answer_request", "write_markers", "ask_producer_ids", "ask_offsets"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "attach_shard", "read_shard", "append_to_shard", "detach_shard", "serve_shards", "answer_request", "write_markers", "ask_producer_ids", "ask_offsets", "ask_share_states"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -170,6 +174,7 @@ class BrokerItem(_message.Message):
     MARKERS_WRITTEN_FIELD_NUMBER: _builtins.int
     PRODUCER_IDS_TOLD_FIELD_NUMBER: _builtins.int
     OFFSETS_TOLD_FIELD_NUMBER: _builtins.int
+    SHARE_STATES_TOLD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def welcome(self) -> Global___Welcome: ...
     @_builtins.property
@@ -188,6 +193,8 @@ class BrokerItem(_message.Message):
     def producer_ids_told(self) -> Global___ProducerIdsTold: ...
     @_builtins.property
     def offsets_told(self) -> Global___OffsetsTold: ...
+    @_builtins.property
+    def share_states_told(self) -> Global___ShareStatesTold: ...
     def __init__(
         self,
         *,
@@ -200,12 +207,13 @@ class BrokerItem(_message.Message):
         markers_written: Global___MarkersWritten | None = ...,
         producer_ids_told: Global___ProducerIdsTold | None = ...,
         offsets_told: Global___OffsetsTold | None = ...,
+        share_states_told: Global___ShareStatesTold | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["forwarded_to_shard", b"forwarded_to_shard", "kind", b"kind", "markers_written", b"markers_written", "offsets_told", b"offsets_told", "producer_ids_told", b"producer_ids_told", "shard_attached", b"shard_attached", "shard_committed", b"shard_committed", "shard_lost", b"shard_lost", "shard_records", b"shard_records", "welcome", b"welcome"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["forwarded_to_shard", b"forwarded_to_shard", "kind", b"kind", "markers_written", b"markers_written", "offsets_told", b"offsets_told", "producer_ids_told", b"producer_ids_told", "shard_attached", b"shard_attached", "shard_committed", b"shard_committed", "shard_lost", b"shard_lost", "shard_records", b"shard_records", "share_states_told", b"share_states_told", "welcome", b"welcome"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["forwarded_to_shard", b"forwarded_to_shard", "kind", b"kind", "markers_written", b"markers_written", "offsets_told", b"offsets_told", "producer_ids_told", b"producer_ids_told", "shard_attached", b"shard_attached", "shard_committed", b"shard_committed", "shard_lost", b"shard_lost", "shard_records", b"shard_records", "welcome", b"welcome"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["forwarded_to_shard", b"forwarded_to_shard", "kind", b"kind", "markers_written", b"markers_written", "offsets_told", b"offsets_told", "producer_ids_told", b"producer_ids_told", "shard_attached", b"shard_attached", "shard_committed", b"shard_committed", "shard_lost", b"shard_lost", "shard_records", b"shard_records", "share_states_told", b"share_states_told", "welcome", b"welcome"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "shard_attached", "shard_records", "shard_committed", "shard_lost", "forwarded_to_shard", "markers_written", "producer_ids_told", "offsets_told"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["welcome", "shard_attached", "shard_records", "shard_committed", "shard_lost", "forwarded_to_shard", "markers_written", "producer_ids_told", "offsets_told", "share_states_told"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -573,6 +581,38 @@ class AskProducerIds(_message.Message):
 Global___AskProducerIds: _TypeAlias = AskProducerIds  # noqa: Y015
 
 @_typing.final
+class AskShareStates(_message.Message):
+    """Passes a request about the states of share partitions on to the owners of their shards. `body` has no header.
+    The broker answers ShareStatesTold.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    API_KEY_FIELD_NUMBER: _builtins.int
+    API_VERSION_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.int
+    api_key: _builtins.int
+    api_version: _builtins.int
+    body: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.int = ...,
+        api_key: _builtins.int = ...,
+        api_version: _builtins.int = ...,
+        body: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["api_key", b"api_key", "api_version", b"api_version", "body", b"body", "call_id", b"call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AskShareStates: _TypeAlias = AskShareStates  # noqa: Y015
+
+@_typing.final
 class Position(_message.Message):
     """A partition and the offset that a group has committed for it."""
 
@@ -894,6 +934,30 @@ class ProducerIdsTold(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ProducerIdsTold: _TypeAlias = ProducerIdsTold  # noqa: Y015
+
+@_typing.final
+class ShareStatesTold(_message.Message):
+    """The response in the API and version of the request, without header."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: _builtins.int
+    BODY_FIELD_NUMBER: _builtins.int
+    call_id: _builtins.int
+    body: _builtins.bytes
+    def __init__(
+        self,
+        *,
+        call_id: _builtins.int = ...,
+        body: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["body", b"body", "call_id", b"call_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ShareStatesTold: _TypeAlias = ShareStatesTold  # noqa: Y015
 
 @_typing.final
 class PartitionOffsets(_message.Message):
