@@ -394,3 +394,6 @@ class Connection(RequestSource):
         self._waiting.clear()
         release_files(self._ready)
         self._ready.clear()
+        if self.on_closed is not None:
+            self.on_closed(self)
+            self.on_closed = None

@@ -7,7 +7,7 @@ collection before it iterates over it.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.quotas.rates import MS_PER_S
 from tidelog.metrics.telemetry import LatencyWindow, RequestMetrics, Telemetry, add_up
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tidelog.metrics.families import Families
     from tidelog.metrics.loop_watch import LoopWatch
     from tidelog.model.instants import MonotonicMs
-    from tidelog.model.topics import TopicPartition
     from tidelog.timing.purgatory import Purgatory
 
 _REQUEST_METRICS: Final = "kafka_network_requestmetrics"
@@ -361,9 +360,7 @@ def _add_fetchers(families: Families, fetchers: ReplicaFetchers) -> None:
 # --- waiting requests, sessions, coordinators ---
 
 
-def _add_purgatory(
-    families: Families, purgatory: Purgatory[TopicPartition], *, also_waiting: int = 0
-) -> None:
+def _add_purgatory(families: Families, purgatory: Purgatory[Any], *, also_waiting: int = 0) -> None:
     prefix = "kafka_server_delayedoperationpurgatory"
     name, waiting, watched = purgatory.name, len(purgatory) + also_waiting, purgatory.watched_count
     doc = "Requests that wait in a purgatory"

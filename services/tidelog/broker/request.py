@@ -107,6 +107,7 @@ class RequestSource:
         "last_active",
         "listener_name",
         "loop",
+        "on_closed",
         "peer_host",
         "principal",
     )
@@ -120,6 +121,7 @@ class RequestSource:
         self.listener_name = listener_name
         self.peer_host = ""
         self.is_closed = False
+        self.on_closed: Callable[[RequestSource], None] | None = None  # of a connection with share sessions
         self.last_active = monotonic()
 
     def wait_for(self, context: RequestContext) -> None:

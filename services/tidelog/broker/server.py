@@ -69,6 +69,7 @@ from tidelog.timing.timer import LoopTimer, Timer
 
 if TYPE_CHECKING:
     from tidelog.broker.authorization.authorizer import Authorizer
+    from tidelog.broker.share.share_partitions import SharePartitions
     from tidelog.tracing.tracer import Tracing
 
 FIRST_COMMANDS_TIMEOUT_MS: Final = 30_000
@@ -152,6 +153,7 @@ class BrokerParts:
         )
         self.leader_throttle = LeaderThrottle(settings, timer)
         self.current_settings.observe(self.leader_throttle.settings_changed)
+        self._share_partitions: SharePartitions | None = None
         self.waiting = WaitingRequests(self.current_settings, timer, self.follower_fetch_sessions)
         self.fetchers = ReplicaFetchers(
             FollowerContext(self.identity, self.current_settings, self.metadata, clock, timer),
@@ -195,6 +197,23 @@ class BrokerParts:
         self.housekeeping = Housekeeping(
             self.current_settings, self.hosted, log_directory, self.log_cleaner, clock, self.steady_clock
         )
+
+    @property
+    def share_partitions(self) -> SharePartitions:
+        """The share partitions that this broker leads. The first request of a share group makes them."""
+        if self._share_partitions is None:
+            from tidelog.broker.share.share_partitions import SharePartitions
+
+            self._share_partitions = SharePartitions(
+                self.hosted,
+                self.waiting,
+                self.coordination.share_state,
+                self.group_settings,
+                self.clock,
+                self.record_walks,
+                lambda: self.current_settings.broker.group_share_max_share_sessions,
+            )
+        return self._share_partitions
 
     def _is_hosted(self, key: ClientPartitionKey) -> bool:
         topic = key.topic or self.metadata.topic_names.get(key.topic_id, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Protocol
 
 import structlog
@@ -40,7 +41,8 @@ class WaitingRequests:
         self._observers: dict[TopicPartition, PartitionObserver] = {}
         self.timer = timer
         self.produce: Purgatory[TopicPartition] = Purgatory("Produce", timer, _operation_failed)
-        self.fetch: Purgatory[TopicPartition] = Purgatory("Fetch", timer, _operation_failed)
+        self.fetch: Purgatory[Hashable] = Purgatory("Fetch", timer, _operation_failed)
+        """Consumers wait under partitions, members of share groups also under share partitions."""
         self.delete_records: Purgatory[TopicPartition] = Purgatory("DeleteRecords", timer, _operation_failed)
 
     def observe(self, topic_partition: TopicPartition, observer: PartitionObserver) -> None:

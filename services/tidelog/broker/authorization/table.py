@@ -839,4 +839,12 @@ TABLE: Final[dict[int, tuple[Requirement, ...]]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: (By(_describe_consumer_groups, ((DESCRIBE, GROUP), (DESCRIBE, TOPIC))),),
     ApiKey.LIST_CONFIG_RESOURCES: _cluster(DESCRIBE_CONFIGS, _with_code(ApiKey.LIST_CONFIG_RESOURCES)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (By(_describe_topic_partitions, ((DESCRIBE, TOPIC),)),),
+    ApiKey.SHARE_FETCH: (
+        Whole(READ, GROUP, _with_code(ApiKey.SHARE_FETCH), lambda message: message.group_id),
+        InHandler(READ, TOPIC),
+    ),
+    ApiKey.SHARE_ACKNOWLEDGE: (
+        Whole(READ, GROUP, _with_code(ApiKey.SHARE_ACKNOWLEDGE), lambda message: message.group_id),
+        InHandler(READ, TOPIC),
+    ),
 }

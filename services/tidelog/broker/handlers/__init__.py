@@ -113,6 +113,8 @@ SERVED_APIS: Final[dict[int, ServedApi]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: ServedApi(0, 1, ToShard(ShardKind.GROUP, batched_from=0)),
     ApiKey.LIST_CONFIG_RESOURCES: ServedApi(0, 1, LOCAL),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ServedApi(0, 0, LOCAL),
+    ApiKey.SHARE_FETCH: ServedApi(1, 2, LOCAL),
+    ApiKey.SHARE_ACKNOWLEDGE: ServedApi(1, 2, LOCAL),
 }
 
 FEATURE_OF: Final[Mapping[int, str]] = {

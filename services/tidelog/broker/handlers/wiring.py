@@ -26,11 +26,13 @@ if TYPE_CHECKING:
     from tidelog.broker.coordination.coordination import Coordination
     from tidelog.broker.current_settings import CurrentSettings
     from tidelog.broker.handlers.acls import AclHandlers
+    from tidelog.broker.handlers.share_requests import ShareRequestParts
     from tidelog.broker.hosted_partitions import HostedPartitions
     from tidelog.broker.log.log_directory import LogDirectory
     from tidelog.broker.metadata_view import MetadataView
     from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
     from tidelog.broker.replication.throttle import LeaderThrottle
+    from tidelog.broker.share.share_partitions import SharePartitions
     from tidelog.broker.waiting_requests import WaitingRequests
     from tidelog.metrics.telemetry import Telemetry
     from tidelog.settings.group_settings import GroupSettingsView
@@ -57,6 +59,8 @@ class HandlerObjects(Protocol):
     def coordination(self) -> Coordination: ...
     @property
     def current_settings(self) -> CurrentSettings: ...
+    @property
+    def share_partitions(self) -> SharePartitions: ...
     @property
     def group_settings(self) -> GroupSettingsView: ...
     @property
@@ -381,6 +385,32 @@ def _delegation_tokens(api: str, parts: HandlerObjects) -> Handling:
     return Handling(getattr(handlers, api))
 
 
+def _share_requests(parts: HandlerObjects) -> ShareRequestParts:
+    from tidelog.broker.handlers.share_requests import ShareRequestParts
+
+    return ShareRequestParts(
+        parts.hosted,
+        parts.metadata,
+        parts.share_partitions,
+        parts.waiting,
+        parts.current_settings,
+        parts.telemetry,
+        parts.authorizer,
+    )
+
+
+def _share_fetch(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.share_fetch import ShareFetchHandler
+
+    return Handling(ShareFetchHandler(_share_requests(parts)).handle)
+
+
+def _share_acknowledge(parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.share_acknowledge import ShareAcknowledgeHandler
+
+    return Handling(ShareAcknowledgeHandler(_share_requests(parts)).handle)
+
+
 _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
     ApiKey.PRODUCE: _produce,
     ApiKey.FETCH: _fetch,
@@ -408,6 +438,8 @@ _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
     ApiKey.LIST_TRANSACTIONS: _list_transactions,
     ApiKey.LIST_CONFIG_RESOURCES: _list_config_resources,
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: _describe_topic_partitions,
+    ApiKey.SHARE_FETCH: _share_fetch,
+    ApiKey.SHARE_ACKNOWLEDGE: _share_acknowledge,
     ApiKey.CREATE_DELEGATION_TOKEN: partial(_delegation_tokens, "create"),
     ApiKey.RENEW_DELEGATION_TOKEN: partial(_delegation_tokens, "renew"),
     ApiKey.EXPIRE_DELEGATION_TOKEN: partial(_delegation_tokens, "expire"),

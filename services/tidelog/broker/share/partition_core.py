@@ -27,7 +27,7 @@ ACKNOWLEDGED, ARCHIVED = DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
 
 
 class AcknowledgeType(IntEnum):
-    """What a member says about a record, with Kafka's numbers."""
+    """The types of acknowledgements, with Kafka's numbers."""
 
     GAP = 0
     """There is no record at this offset."""
@@ -38,7 +38,7 @@ class AcknowledgeType(IntEnum):
 
 
 class AcquireMode(IntEnum):
-    """How many records one fetch acquires (KIP-1206)."""
+    """The ways to limit the records of one fetch (KIP-1206)."""
 
     BATCH_OPTIMIZED = 0
     """Whole batches, the last of which may exceed the limit."""
@@ -73,7 +73,7 @@ class AcquiredRange(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What one fetch asks for. `batch_size` is the number of records that acquired ranges should have."""
+    """The request of one fetch. `batch_size` is the number of records that acquired ranges should have."""
 
     member: str
     max_records: int
@@ -233,7 +233,7 @@ class SharePartitionCore:
         cursor = ranges.first_available()
         begin = cursor
         for batch in batches:
-            if left <= 0 or (batch.last >= ranges.end and not self._has_room(limits)):
+            if left <= 0 or (batch.first >= ranges.end and not self._has_room(limits)):
                 break
             first = max(batch.first, ranges.start)
             begin = min(begin, first)
@@ -297,7 +297,7 @@ class SharePartitionCore:
         if wanted.mode is AcquireMode.RECORD_LIMIT:
             most = min(most, limits.records_in_flight - ranges.unfinished_count)
         new_last = min(last, ranges.end + most - 1)
-        if most > 0 and new_last >= ranges.end:
+        if most > 0 and new_last >= ranges.end and self._has_room(limits):
             added = RecordRange(ranges.end, new_last, ACQUIRED, 1, wanted.member, deadline_ms)
             ranges.append(added)
             taken.append(AcquiredRange(added.first, added.last, 1))

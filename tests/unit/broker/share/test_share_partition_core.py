@@ -142,7 +142,7 @@ def test_a_member_that_did_not_look_at_records_does_not_use_up_a_delivery() -> N
 
 @dataclass
 class Known:
-    """What the model knows about one record."""
+    """One record in the model."""
 
     state: DeliveryState = DeliveryState.AVAILABLE
     count: int = 0

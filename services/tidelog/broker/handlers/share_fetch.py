@@ -1,0 +1,361 @@
+"""ShareFetch v1 and v2: acquires records for a member of a share group, and takes acknowledgements with the
+same request (KIP-932, KIP-1206, KIP-1222).
+
+Acknowledgements are stored first. Then the fetch waits until `min_bytes` can be acquired or `max_wait_ms`
+has passed, in the purgatory of Fetch: whatever wakes a consumer's fetch also wakes it, and so do records that
+come back to their share partition. Source: Kafka's `SharePartitionManager` and `DelayedShareFetch`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+from tidelog.broker.handlers.fetch import InlineRecords
+from tidelog.broker.handlers.share_requests import (
+    MOVED,
+    Acknowledgements,
+    ShareRequestParts,
+    session_key,
+)
+from tidelog.broker.replica import Replica
+from tidelog.broker.request import PARKED, Answer, DelayedRequest, RequestContext
+from tidelog.broker.share import log_reader
+from tidelog.broker.share.log_reader import AcquiredRead
+from tidelog.broker.share.partition_core import AcquireMode, Wanted
+from tidelog.broker.share.share_partition import SharePartition, SharePartitionKey
+from tidelog.broker.share.share_sessions import (
+    SessionKey,
+    ShareSession,
+    TopicIdPartition,
+    is_final,
+    is_initial,
+)
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs
+from tidelog.wire.messages.share_fetch import (
+    AcquiredRecords,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    ShareFetchableTopicResponse,
+    ShareFetchRequest,
+    ShareFetchResponse,
+)
+
+MAX_RECORDS: Final = 10_000
+"""The most records that one fetch acquires, whatever the client asks for."""
+
+
+class ShareFetchHandler:
+    """Answers ShareFetch."""
+
+    def __init__(self, parts: ShareRequestParts) -> None:
+        self.parts = parts
+
+    def handle(self, request: ShareFetchRequest, context: RequestContext) -> Answer:
+        try:
+            key = session_key(request.group_id, request.member_id)
+            if request.share_acquire_mode not in set(AcquireMode):
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "the acquire mode is unknown")
+            session = self._session(key, request, context)
+        except KafkaError as error:
+            return ShareFetchResponse(error_code=error.code, error_message=str(error) or None)
+        may_renew = (
+            request.is_renew_ack and self.parts.group_settings(key.group_id).share_renew_acknowledge_enable
+        )
+        acknowledgements = Acknowledgements(self.parts, context, key, may_renew=may_renew)
+        for topic in request.topics:
+            for partition in topic.partitions:
+                if partition.acknowledgement_batches:
+                    acknowledgements.add(
+                        topic.topic_id, partition.partition_index, partition.acknowledgement_batches
+                    )
+        if is_final(request.share_session_epoch):
+            self.parts.close_session(session)
+        return ShareFetch(self.parts, request, context, session, acknowledgements).begin()
+
+    def _session(self, key: SessionKey, request: ShareFetchRequest, context: RequestContext) -> ShareSession:
+        """Returns the session of a request, with the partitions that the request adds and removes."""
+        sessions, epoch = self.parts.partitions.sessions, request.share_session_epoch
+        if is_final(epoch):
+            return sessions.find(key)
+        named = [
+            TopicIdPartition(topic.topic_id, partition.partition_index)
+            for topic in request.topics
+            for partition in topic.partitions
+        ]
+        if is_initial(epoch):
+            if any(part.acknowledgement_batches for topic in request.topics for part in topic.partitions):
+                raise KafkaError(
+                    ErrorCode.INVALID_REQUEST, "a request that opens a session acknowledges nothing"
+                )
+            earlier = sessions.close(key)
+            if earlier is not None:
+                self.parts.partitions.end_session(earlier, were_delivered=True)
+            session = sessions.open(key, context.connection, named)
+            self.parts.watch_connection(context.connection)
+            return session
+        session = sessions.continue_(key, epoch)
+        forgotten = [
+            TopicIdPartition(topic.topic_id, partition)
+            for topic in request.forgotten_topics_data
+            for partition in topic.partitions
+        ]
+        sessions.change(session, named, forgotten)
+        return session
+
+
+class PartitionFetch:
+    """The result for one partition: records, or an error."""
+
+    __slots__ = ("error", "message", "read", "where")
+
+    def __init__(self, where: TopicIdPartition) -> None:
+        self.where = where
+        self.read: AcquiredRead | None = None
+        self.error = ErrorCode.NONE
+        self.message: str | None = None
+
+
+class ShareFetch:
+    """One ShareFetch request."""
+
+    __slots__ = ("_acknowledgements", "_context", "_parts", "_request", "_session", "_used")
+
+    def __init__(
+        self,
+        parts: ShareRequestParts,
+        request: ShareFetchRequest,
+        context: RequestContext,
+        session: ShareSession,
+        acknowledgements: Acknowledgements,
+    ) -> None:
+        self._parts = parts
+        self._request = request
+        self._context = context
+        self._session = session
+        self._acknowledgements = acknowledgements
+        self._used: dict[TopicIdPartition, SharePartition] = {}
+
+    # -- waiting
+
+    def begin(self) -> Answer:
+        """Answers at once, or parks the request."""
+        if not self._acknowledgements.is_done():
+            self._context.park()
+            self._acknowledgements.wait(self._fetch_parked)
+            return PARKED
+        if self.is_complete():
+            return self.response()
+        self._context.park()
+        self._wait()
+        return PARKED
+
+    def _fetch_parked(self) -> None:
+        if self.is_complete():
+            self._context.reply(self.response())
+        else:
+            self._wait()
+
+    def _wait(self) -> None:
+        waiting, operation = self._parts.waiting, DelayedShareFetch(self, self._context)
+        self._context.on_abandoned = lambda: waiting.fetch.cancel(operation)
+        keys: list[Any] = []  # Any: share partitions, and partitions of the log
+        for where in self._wanted_partitions():
+            keys += (self._key(where), self._parts.topic_partition(*where))
+        deadline_ms = MonotonicMs(waiting.timer.monotonic_ms() + self._request.max_wait_ms)
+        waiting.fetch.watch(operation, keys, deadline_ms)
+
+    def _wanted_partitions(self) -> list[TopicIdPartition]:
+        """Returns the partitions to fetch. A request that closes the session or renews locks fetches none."""
+        request = self._request
+        if is_final(request.share_session_epoch) or request.is_renew_ack or request.max_records <= 0:
+            return []
+        return list(self._session.partitions)
+
+    def is_complete(self) -> bool:
+        """Returns whether the response need not wait."""
+        wanted = self._wanted_partitions()
+        if not wanted or self._request.max_wait_ms <= 0:
+            return True
+        available_bytes = 0
+        for where in wanted:
+            try:
+                replica, partition = self._use(where)
+                core = partition.core
+                if core is None:
+                    continue
+                isolation_level, limits = partition.isolation_level, partition.limits
+                if not log_reader.has_records(replica, core, isolation_level, limits):
+                    continue
+                if self._request.min_bytes <= 1:
+                    return True
+                left = self._request.min_bytes - available_bytes
+                available_bytes += log_reader.available_bytes(replica, core, isolation_level, left)
+            except KafkaError:
+                return True
+            if available_bytes >= self._request.min_bytes:
+                return True
+        return False
+
+    def _key(self, where: TopicIdPartition) -> SharePartitionKey:
+        return SharePartitionKey(self._session.key.group_id, *where)
+
+    def _use(self, where: TopicIdPartition) -> tuple[Replica, SharePartition]:
+        replica = self._parts.replica(self._context, *where)
+        used = self._used.get(where)
+        if used is not None and used.failure is not None:
+            raise used.failure
+        used = self._used[where] = self._parts.partitions.use(self._key(where), replica, self._session.key)
+        return replica, used
+
+    # -- the response
+
+    def response(self) -> ShareFetchResponse:
+        """Acquires records and returns the response."""
+        parts, group_id = self._parts, self._session.key.group_id
+        topics = _ResponseTopics(parts, self._context)
+        for key, result in self._acknowledgements.results:
+            topics.acknowledged(key, result.error or ErrorCode.NONE, result.message)
+        size_bytes = 0
+        for fetched in self._read():
+            if fetched.read is not None:
+                size_bytes += len(fetched.read.range)
+            if fetched.read is not None or fetched.error:
+                topics.fetched(fetched)
+        parts.telemetry.fetched(size_bytes)
+        if self._context.charge is not None:
+            self._context.charge.exceeds_fetch_quota(size_bytes)  # the records are acquired and must be sent
+        return ShareFetchResponse(
+            acquisition_lock_timeout_ms=parts.group_settings(group_id).share_record_lock_duration_ms,
+            responses=topics.responses,
+            node_endpoints=topics.node_endpoints(),
+        )
+
+    def _read(self) -> list[PartitionFetch]:
+        request, charge = self._request, self._context.charge
+        left_bytes = min(request.max_bytes, self._parts.settings.broker.fetch_max_bytes)
+        if charge is not None and charge.max_fetch_bytes is not None:
+            left_bytes = min(left_bytes, charge.max_fetch_bytes)
+        left_records = min(request.max_records, MAX_RECORDS)
+        results = []
+        has_read = False
+        for where in self._wanted_partitions():
+            fetched = PartitionFetch(where)
+            results.append(fetched)
+            if left_records <= 0 or (left_bytes <= 0 and has_read):
+                continue
+            try:
+                fetched.read = self._acquire(where, left_bytes, left_records, at_least_one_batch=not has_read)
+            except KafkaError as error:
+                fetched.error, fetched.message = error.code, str(error) or None
+                self._parts.telemetry.fetch_failed(None, error.code)
+                continue
+            if fetched.read is not None:
+                has_read = True
+                left_bytes -= len(fetched.read.range)
+                left_records -= sum(found.last - found.first + 1 for found in fetched.read.acquired)
+                self._session.move_to_end(where)
+        return results
+
+    def _acquire(
+        self, where: TopicIdPartition, max_bytes: int, max_records: int, *, at_least_one_batch: bool
+    ) -> AcquiredRead | None:
+        replica, partition = self._use(where)
+        core = partition.core
+        if core is None or self._context.connection.is_closed:
+            return None
+        request = self._request
+        wanted = Wanted(
+            self._session.key.member_id,
+            max_records,
+            max(request.batch_size, 1),
+            AcquireMode(request.share_acquire_mode),
+        )
+        read = log_reader.acquire(
+            replica,
+            core,
+            wanted,
+            max(max_bytes, 0),
+            partition.isolation_level,
+            self._parts.waiting.timer.monotonic_ms(),
+            partition.limits,
+            at_least_one_batch=at_least_one_batch,
+        )
+        partition.core_changed()
+        if read is not None:
+            replica.traffic.fetch_requests += 1
+            replica.traffic.bytes_out += len(read.range)
+        return read
+
+
+class DelayedShareFetch(DelayedRequest):
+    """A share fetch that waits for records."""
+
+    __slots__ = ("_fetch",)
+
+    def __init__(self, fetch: ShareFetch, context: RequestContext) -> None:
+        super().__init__(context)
+        self._fetch = fetch
+
+    def try_complete(self) -> bool:
+        return self._fetch.is_complete()
+
+    def on_complete(self) -> None:
+        self.context.reply(self._fetch.response())
+
+
+class _ResponseTopics:
+    """The partitions of a response by topic. A partition has at most one entry, with both of its results."""
+
+    __slots__ = ("_context", "_data", "_leaders", "_parts", "_records", "_topics")
+
+    def __init__(self, parts: ShareRequestParts, context: RequestContext) -> None:
+        self._parts = parts
+        self._context = context
+        self._topics: dict[UUID, ShareFetchableTopicResponse] = {}
+        self._data: dict[tuple[UUID, int], PartitionData] = {}
+        self._leaders: set[int] = set()
+        self._records = InlineRecords()
+
+    @property
+    def responses(self) -> list[ShareFetchableTopicResponse]:
+        return list(self._topics.values())
+
+    def acknowledged(self, key: SharePartitionKey, error: ErrorCode, message: str | None) -> None:
+        data = self._entry(key.topic_id, key.partition, error)
+        data.acknowledge_error_code = error
+        data.acknowledge_error_message = message if error else None
+
+    def fetched(self, fetched: PartitionFetch) -> None:
+        data = self._entry(*fetched.where, fetched.error)
+        data.error_code, data.error_message = fetched.error, fetched.message if fetched.error else None
+        if fetched.read is None:
+            return
+        records = self._records.take(fetched.read.range)
+        if records is None:  # the locks of its records end later
+            data.error_code = ErrorCode.KAFKA_STORAGE_ERROR
+            return
+        data.records = records
+        data.acquired_records = [AcquiredRecords(*found) for found in fetched.read.acquired]
+
+    def _entry(self, topic_id: UUID, partition: int, error: ErrorCode) -> PartitionData:
+        data = self._data.get((topic_id, partition))
+        if data is None:
+            data = PartitionData(partition, records=b"")
+            self._data[topic_id, partition] = data
+            topic = self._topics.get(topic_id)
+            if topic is None:
+                topic = self._topics[topic_id] = ShareFetchableTopicResponse(topic_id, [])
+            topic.partitions.append(data)
+        if error in MOVED:
+            leader = self._parts.current_leader(topic_id, partition)
+            if leader is not None:
+                data.current_leader = LeaderIdAndEpoch(*leader)
+                self._leaders.add(leader[0])
+        return data
+
+    def node_endpoints(self) -> list[NodeEndpoint]:
+        found = self._parts.endpoints(self._leaders, self._context.listener_name)
+        return [NodeEndpoint(*endpoint) for endpoint in found]

@@ -1,0 +1,205 @@
+"""The parts that ShareFetch and ShareAcknowledge have in common: sessions, acknowledgements and errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple, Protocol
+from uuid import UUID
+
+from tidelog.broker.authorization.authorizer import Authorizer
+from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.hosted_partitions import HostedPartitions
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.replica import Replica
+from tidelog.broker.request import DelayedRequest, RequestContext, RequestSource
+from tidelog.broker.share.partition_core import AcknowledgedBatch, AcknowledgeType
+from tidelog.broker.share.share_partition import AcknowledgeResult, SharePartitionKey
+from tidelog.broker.share.share_partitions import SharePartitions
+from tidelog.broker.share.share_sessions import SessionKey, ShareSession
+from tidelog.broker.waiting_requests import WaitingRequests
+from tidelog.metrics.telemetry import Telemetry
+from tidelog.model.acl import AclOperation, ResourceType
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs
+from tidelog.model.topics import TopicPartition
+from tidelog.settings.group_settings import GroupSettings
+
+ACKNOWLEDGE_TIMEOUT_MS: Final = 15_000
+"""The time after which an acknowledgement that is still being stored fails with REQUEST_TIMED_OUT. It is half
+of the clients' `request.timeout.ms`. It may still take effect.
+"""
+MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
+"""The errors that come with the leader that this broker knows (KIP-951)."""
+
+
+class WireBatch(Protocol):
+    """An acknowledged batch in the messages of both APIs."""
+
+    first_offset: int
+    last_offset: int
+    acknowledge_types: list[int]
+
+
+class ShareRequestParts(NamedTuple):
+    """The parts of the broker that both handlers use."""
+
+    hosted: HostedPartitions
+    metadata: MetadataView
+    partitions: SharePartitions
+    waiting: WaitingRequests
+    settings: CurrentSettings
+    telemetry: Telemetry
+    authorizer: Authorizer | None
+
+    def group_settings(self, group_id: str) -> GroupSettings:
+        return self.partitions.parts.settings.for_group(group_id)
+
+    def replica(self, context: RequestContext, topic_id: UUID, partition: int) -> Replica:
+        """Returns the replica of a partition that this broker leads and the client may read. Raises
+        KafkaError.
+        """
+        topic = self.metadata.topic_names.get(topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        if self.authorizer is not None and not self.authorizer.may(
+            context, AclOperation.READ, ResourceType.TOPIC, topic
+        ):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+        return self.hosted.leader_replica(topic, partition)
+
+    def topic_partition(self, topic_id: UUID, partition: int) -> TopicPartition:
+        """Returns the partition by its topic's name, which is empty if the topic is unknown."""
+        return TopicPartition(self.metadata.topic_names.get(topic_id, ""), partition)
+
+    def current_leader(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
+        """Returns the leader and its epoch for a client that asked the wrong broker."""
+        topic_partition = self.topic_partition(topic_id, partition)
+        return self.hosted.leader_of(topic_partition.topic, partition)
+
+    def endpoints(
+        self, leaders: Iterable[int], listener_name: str
+    ) -> Iterator[tuple[int, str, int, str | None]]:
+        """Yields the id, host, port and rack of brokers, so that a client need not ask for them."""
+        for node, endpoint in self.metadata.nodes(leaders, listener_name):
+            yield node.broker_id, endpoint.host, endpoint.port, node.rack
+
+    # -- sessions
+
+    def close_session(self, session: ShareSession) -> None:
+        """Ends a session as its member asks. The records that it has not acknowledged come back."""
+        self.partitions.sessions.close(session.key)
+        self.partitions.end_session(session, were_delivered=False)
+
+    def watch_connection(self, connection: RequestSource) -> None:
+        """Ends the sessions of a connection with it."""
+        connection.on_closed = self.partitions.connection_closed
+
+
+def session_key(group_id: str | None, member_id: str | None) -> SessionKey:
+    """Returns the key of a request's session. Raises KafkaError INVALID_REQUEST."""
+    if not group_id or not member_id:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "the request names no group or no member")
+    return SessionKey(group_id, member_id)
+
+
+class PartitionResult(NamedTuple):
+    """The acknowledgement of one partition, and its result."""
+
+    key: SharePartitionKey
+    result: AcknowledgeResult
+
+
+class Acknowledgements:
+    """The acknowledgements of one request."""
+
+    __slots__ = ("_context", "_may_renew", "_parts", "_session", "results")
+
+    def __init__(
+        self, parts: ShareRequestParts, context: RequestContext, session: SessionKey, *, may_renew: bool
+    ) -> None:
+        self._parts = parts
+        self._context = context
+        self._session = session
+        self._may_renew = may_renew
+        self.results: list[PartitionResult] = []
+
+    def add(self, topic_id: UUID, partition: int, batches: Sequence[WireBatch]) -> None:
+        """Starts to acknowledge records of one partition."""
+        key = SharePartitionKey(self._session.group_id, topic_id, partition)
+        try:
+            self._parts.replica(self._context, topic_id, partition)
+            found = self._parts.partitions.find(key)
+            if found is None:
+                raise KafkaError(
+                    ErrorCode.INVALID_RECORD_STATE, "this leader has delivered no record to the member yet"
+                )
+            acknowledged = _checked(batches, may_renew=self._may_renew)
+            result = found.acknowledge(self._session.member_id, acknowledged)
+        except KafkaError as error:
+            result = AcknowledgeResult(error.code, str(error) or None)
+        self.results.append(PartitionResult(key, result))
+
+    def is_done(self) -> bool:
+        """Returns whether all results are known."""
+        for key, result in self.results:
+            if result.error is None:
+                self._parts.partitions.find(key)  # ends it if this broker no longer leads
+        return all(result.error is not None for _, result in self.results)
+
+    def wait(self, then: Callable[[], None]) -> None:
+        """Calls `then` when all results are known. The request must be parked."""
+        waiting = self._parts.waiting
+        operation = _DelayedAcknowledgements(self, self._context, then)
+        self._context.on_abandoned = lambda: waiting.fetch.cancel(operation)
+        keys: list[Any] = []  # Any: share partitions, and partitions whose leader may change
+        for key, _ in self.results:
+            keys += (key, self._parts.topic_partition(key.topic_id, key.partition))
+        deadline_ms = MonotonicMs(waiting.timer.monotonic_ms() + ACKNOWLEDGE_TIMEOUT_MS)
+        waiting.fetch.watch(operation, keys, deadline_ms)
+
+    def give_up(self) -> None:
+        """Makes the results that are not known yet timeouts."""
+        for _, result in self.results:
+            if result.error is None:
+                result.error = ErrorCode.REQUEST_TIMED_OUT
+                result.message = "the share coordinator has not stored the acknowledgement in time"
+
+
+class _DelayedAcknowledgements(DelayedRequest):
+    """Waits until acknowledgements are stored."""
+
+    __slots__ = ("_acknowledgements", "_then")
+
+    def __init__(
+        self, acknowledgements: Acknowledgements, context: RequestContext, then: Callable[[], None]
+    ) -> None:
+        super().__init__(context)
+        self._acknowledgements = acknowledgements
+        self._then = then
+
+    def try_complete(self) -> bool:
+        return self._acknowledgements.is_done()
+
+    def on_expire(self) -> None:
+        self._acknowledgements.give_up()
+
+    def on_complete(self) -> None:
+        self._then()
+
+
+def _checked(batches: Sequence[WireBatch], *, may_renew: bool) -> list[AcknowledgedBatch]:
+    """Returns the batches of one partition. Raises KafkaError INVALID_REQUEST."""
+    most = AcknowledgeType.RENEW if may_renew else AcknowledgeType.REJECT
+    checked = []
+    end = -1
+    for batch in batches:
+        types = batch.acknowledge_types
+        if not 0 <= batch.first_offset <= batch.last_offset or batch.first_offset <= end:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the acknowledged batches are not in order")
+        if len(types) not in (1, batch.last_offset - batch.first_offset + 1):
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "the number of types is not that of the offsets")
+        if not 0 <= min(types) <= max(types) <= most:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "an acknowledge type is unknown or not allowed")
+        checked.append(AcknowledgedBatch(batch.first_offset, batch.last_offset, types))
+        end = batch.last_offset
+    return checked

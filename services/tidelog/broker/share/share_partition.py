@@ -1,0 +1,444 @@
+"""One share partition at its leader: the shell around its core.
+
+It reads the state from the share coordinator, writes what the core decides, and lets locks end. Everything
+runs on the event loop. A write whose outcome is unknown is repeated until it is known, so that no late copy
+of it can undo a later one; its records stay locked meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import Executor
+from typing import Final, NamedTuple, Protocol
+from uuid import UUID
+
+import structlog
+
+from tidelog.broker.partition.core import READ_COMMITTED
+from tidelog.broker.replica import Replica
+from tidelog.broker.share.partition_core import (
+    AcknowledgedBatch,
+    Acknowledgement,
+    DeliveryLimits,
+    SharePartitionCore,
+    StateRange,
+    StateWrite,
+)
+from tidelog.broker.share.partition_state import SharePartitionState, SharePartitionStateMachine
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs
+from tidelog.settings.group_settings import BY_DURATION, GroupSettings, duration_ms
+from tidelog.timing.clock import Clock
+from tidelog.timing.timer import Callback, Timer
+from tidelog.timing.timing_wheel import TimerEntry
+from tidelog.wire.messages import read_share_group_state, write_share_group_state
+from tidelog.wire.messages.read_share_group_state import (
+    ReadShareGroupStateRequest,
+    ReadShareGroupStateResponse,
+)
+from tidelog.wire.messages.write_share_group_state import (
+    WriteShareGroupStateRequest,
+    WriteShareGroupStateResponse,
+)
+
+RETRY_MS: Final = 100
+MAX_RETRY_MS: Final = 2_000
+"""The pauses between two attempts to reach the share coordinator double up to this limit."""
+UNINITIALIZED_OFFSET: Final = -1
+"""The start offset of a state that was never written."""
+READ_UNCOMMITTED: Final = 0
+RETRIABLE: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+"""The errors after which the outcome is unknown, or nothing has happened."""
+FENCING: Final = frozenset(
+    {
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.FENCED_STATE_EPOCH,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
+"""The errors that show that the state belongs to another leader, was reset, or no longer exists."""
+
+_log = structlog.get_logger(__name__)
+
+
+class SharePartitionKey(NamedTuple):
+    """Names a share partition."""
+
+    group_id: str
+    topic_id: UUID
+    partition: int
+
+
+class ShareState(Protocol):
+    """Reads and writes the states of share partitions (`coordination/share_state.py`)."""
+
+    async def read(self, request: ReadShareGroupStateRequest) -> ReadShareGroupStateResponse: ...
+
+    async def write(self, request: WriteShareGroupStateRequest) -> WriteShareGroupStateResponse: ...
+
+
+class GroupSettingsOf(Protocol):
+    """The settings of groups (`settings/group_settings.py`)."""
+
+    def for_group(self, group_id: str) -> GroupSettings: ...
+
+
+class ShareParts(NamedTuple):
+    """The parts of the broker that share partitions use. `is_current` returns whether a replica still leads
+    in a leader epoch, and `spawn` runs a coroutine in the background.
+    """
+
+    state: ShareState
+    settings: GroupSettingsOf
+    clock: Clock
+    timer: Timer
+    record_walks: Executor
+    is_current: Callable[[Replica, int], bool]
+    spawn: Callable[[Coroutine[object, None, None]], None]
+    changed: Callable[[SharePartitionKey], None]
+    """Called when records may be available again, or an acknowledgement has ended."""
+
+
+class AcknowledgeResult:
+    """The result of one acknowledgement. `error` is None until it is known."""
+
+    __slots__ = ("error", "message")
+
+    def __init__(self, error: ErrorCode | None = None, message: str | None = None) -> None:
+        self.error = error
+        self.message = message
+
+
+class SharePartition:
+    """A share partition of a replica that leads in `leader_epoch`. `on_over` is called once, when the state
+    is final.
+    """
+
+    __slots__ = (
+        "_core",
+        "_machine",
+        "_on_over",
+        "_parts",
+        "_results",
+        "_timer_entry",
+        "failure",
+        "key",
+        "leader_epoch",
+        "members",
+        "replica",
+    )
+
+    def __init__(
+        self, key: SharePartitionKey, replica: Replica, parts: ShareParts, on_over: Callable[[], None]
+    ) -> None:
+        self.key = key
+        self.replica = replica
+        self.leader_epoch = replica.core.leader_epoch
+        self.members: set[str] = set()
+        """The members whose sessions have fetched the partition."""
+        self.failure: KafkaError | None = None
+        """The reason why the state could not be read."""
+        self._parts = parts
+        self._on_over = on_over
+        self._machine = SharePartitionStateMachine()
+        self._core: SharePartitionCore | None = None
+        self._results: dict[Acknowledgement, AcknowledgeResult] = {}
+        self._timer_entry: TimerEntry[Callback] | None = None
+
+    def start(self) -> None:
+        """Begins to read the state."""
+        self._parts.spawn(self._guarded(self._load()))
+
+    # -- queries
+
+    @property
+    def core(self) -> SharePartitionCore | None:
+        """The core, None unless the partition is active."""
+        return self._core if self._machine.state is SharePartitionState.ACTIVE else None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker still leads the partition in the same epoch."""
+        return self._parts.is_current(self.replica, self.leader_epoch)
+
+    @property
+    def is_over(self) -> bool:
+        return self._machine.is_over
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is lost if the partition is forgotten."""
+        core = self._core
+        return not self.members and not self._results and core is not None and core.is_idle
+
+    @property
+    def settings(self) -> GroupSettings:
+        return self._parts.settings.for_group(self.key.group_id)
+
+    @property
+    def limits(self) -> DeliveryLimits:
+        settings = self.settings
+        return DeliveryLimits(
+            settings.share_record_lock_duration_ms,
+            settings.share_delivery_count_limit,
+            settings.share_partition_max_record_locks,
+        )
+
+    @property
+    def isolation_level(self) -> int:
+        is_committed = self.settings.share_isolation_level == "read_committed"
+        return READ_COMMITTED if is_committed else READ_UNCOMMITTED
+
+    # -- members
+
+    def acknowledge(self, member: str, batches: Sequence[AcknowledgedBatch]) -> AcknowledgeResult:
+        """Starts to acknowledge records. The result is known later."""
+        core = self.core
+        if core is None:
+            return AcknowledgeResult(
+                ErrorCode.INVALID_RECORD_STATE, "this leader has delivered no record to the member yet"
+            )
+        try:
+            acknowledgement = core.acknowledge(member, batches, self._now_ms(), self.limits)
+        except KafkaError as error:
+            return AcknowledgeResult(error.code, str(error))
+        if acknowledgement is None:
+            return AcknowledgeResult(ErrorCode.NONE)
+        result = self._results[acknowledgement] = AcknowledgeResult()
+        self.core_changed()
+        return result
+
+    def leave(self, member: str, *, were_delivered: bool) -> None:
+        """Returns the records of a member whose session ends."""
+        self.members.discard(member)
+        core = self.core
+        if core is not None and core.release_member(member, self.limits, were_delivered=were_delivered):
+            self.core_changed()
+            self._parts.changed(self.key)
+
+    def core_changed(self) -> None:
+        """Writes what the core has to write, and waits for the next lock to end."""
+        core = self.core
+        if core is None:
+            return
+        write = core.next_write()
+        if write is not None:
+            self._parts.spawn(self._guarded(self._write(write)))
+        self._await_deadline()
+
+    def end(self, error: KafkaError) -> None:
+        """Forgets the deliveries, because the partition has another leader or its state was changed."""
+        if self.is_over:
+            return
+        self._machine.enter(SharePartitionState.FENCED)
+        self._finish(error)
+
+    # -- locks
+
+    def _now_ms(self) -> MonotonicMs:
+        return self._parts.timer.monotonic_ms()
+
+    def _await_deadline(self) -> None:
+        if self._timer_entry is not None or self._core is None:
+            return
+        deadline_ms = self._core.next_deadline_ms()
+        if deadline_ms is not None:
+            deadline_ms = max(deadline_ms, MonotonicMs(self._now_ms() + 1))
+            self._timer_entry = self._parts.timer.add(self._locks_end, deadline_ms)
+
+    def _locks_end(self) -> None:
+        self._timer_entry = None
+        core = self.core
+        if core is None:
+            return
+        has_expired = core.expire(self._now_ms(), self.limits)
+        self.core_changed()
+        if has_expired:
+            self._parts.changed(self.key)
+
+    # -- the share coordinator
+
+    async def _guarded(self, work: Coroutine[object, None, None]) -> None:
+        """Does `work`. If it raises, the partition is over, and the next fetch reads the state again."""
+        try:
+            await work
+        except Exception as error:  # noqa: BLE001 - a bug: only this share partition is hurt
+            _log.error("the work for a share partition failed", key=self.key, exc_info=error)
+            self.end(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR))
+
+    async def _load(self) -> None:
+        """Reads the state, and stores the start offset of a new one before a record is delivered from it.
+        Otherwise a later leader would choose another one.
+        """
+        try:
+            found = await self._read()
+            if found is None:
+                return
+            start_offset = found.start_offset
+            if start_offset == UNINITIALIZED_OFFSET:
+                start_offset = await self._first_offset()
+                write = StateWrite(found.state_epoch, self.leader_epoch, start_offset, 0, [], [])
+                if not await self._stored(write):
+                    return
+        except KafkaError as error:
+            if not self.is_over:
+                self._machine.enter(SharePartitionState.FAILED)
+                self.failure = error
+                self._finish(error)
+            return
+        ranges = (
+            StateRange(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
+            for batch in found.state_batches
+        )
+        core = SharePartitionCore(self.leader_epoch, found.state_epoch, start_offset, ranges)
+        core.log_start_moved(self.replica.core.log_start_offset)
+        self._core = core
+        self._machine.enter(SharePartitionState.ACTIVE)
+        self._parts.changed(self.key)
+
+    async def _read(self) -> read_share_group_state.PartitionResult | None:
+        """Returns the stored state, None if the partition is over meanwhile. Raises KafkaError."""
+        key = self.key
+        request = ReadShareGroupStateRequest(
+            key.group_id,
+            [
+                read_share_group_state.ReadStateData(
+                    key.topic_id,
+                    [read_share_group_state.PartitionData(key.partition, self.leader_epoch)],
+                )
+            ],
+        )
+        pause_ms = RETRY_MS
+        while self._continues():
+            response = await self._parts.state.read(request)
+            result = response.results[0].partitions[0]
+            error = ErrorCode(result.error_code)
+            if not self._continues():
+                break
+            if error is ErrorCode.NONE:
+                return result
+            if error not in RETRIABLE:
+                raise _refused(error, result.error_message)
+            pause_ms = await _pause(pause_ms)
+        return None
+
+    async def _write(self, write: StateWrite) -> None:
+        """Carries out a write of the core."""
+        core = self._core
+        assert core is not None
+        try:
+            if not await self._stored(write):
+                return
+        except KafkaError as error:
+            _log.warning("a share partition's state was not stored", key=self.key, reason=str(error))
+            self._answer(core.write_failed(), error.code, str(error))
+            core.expire(self._now_ms(), self.limits)
+            self._parts.changed(self.key)
+            await _pause(RETRY_MS)
+        else:
+            self._answer(core.write_succeeded(), ErrorCode.NONE, None)
+        if self.is_over:
+            return
+        self.core_changed()
+        self._parts.changed(self.key)
+        if self.is_idle:
+            self.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no member uses the share partition"))
+
+    async def _stored(self, write: StateWrite) -> bool:
+        """Returns True when the write is stored, and False if the partition is over meanwhile. Raises
+        KafkaError if it was not stored.
+        """
+        request = self._write_request(write)
+        pause_ms = RETRY_MS
+        while self._continues():
+            response = await self._parts.state.write(request)
+            result = response.results[0].partitions[0]
+            error = ErrorCode(result.error_code)
+            if self.is_over:
+                return False
+            if error is ErrorCode.NONE:
+                return True
+            if error in FENCING:
+                self.end(_refused(error, result.error_message))
+                return False
+            if error not in RETRIABLE:
+                raise _refused(error, result.error_message)
+            pause_ms = await _pause(pause_ms)
+        return False
+
+    def _write_request(self, write: StateWrite) -> WriteShareGroupStateRequest:
+        batches = [write_share_group_state.StateBatch(*found) for found in write.ranges]
+        data = write_share_group_state.PartitionData(
+            self.key.partition,
+            write.state_epoch,
+            write.leader_epoch,
+            write.start_offset,
+            write.delivery_complete_count,
+            batches,
+        )
+        topic = write_share_group_state.WriteStateData(self.key.topic_id, [data])
+        return WriteShareGroupStateRequest(self.key.group_id, [topic])
+
+    def _continues(self) -> bool:
+        """Returns whether the partition is still of use. Ends it if this broker no longer leads it."""
+        if not self.is_over and not self.is_current:
+            self.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+        return not self.is_over
+
+    async def _first_offset(self) -> int:
+        """Returns the offset at which a new share partition begins (`share.auto.offset.reset`)."""
+        core, reset = self.replica.core, self.settings.share_auto_offset_reset
+        if reset == "earliest":
+            return core.log_start_offset
+        if reset.startswith(BY_DURATION):
+            past_ms = duration_ms(reset.removeprefix(BY_DURATION))
+            timestamp = self._parts.clock.wall_ms() - (past_ms or 0)
+            loop = asyncio.get_running_loop()
+            find = self.replica.log.offset_for_timestamp
+            found = await loop.run_in_executor(self._parts.record_walks, find, timestamp)
+            if found is not None and found.offset < core.high_watermark:
+                return max(found.offset, core.log_start_offset)
+        pause_ms = RETRY_MS
+        while not core.is_high_watermark_known and self._continues():
+            pause_ms = await _pause(pause_ms)
+        return core.high_watermark
+
+    # -- the end
+
+    def _answer(self, ended: list[Acknowledgement], error: ErrorCode, message: str | None) -> None:
+        for acknowledgement in ended:
+            result = self._results.pop(acknowledgement, None)
+            if result is not None:
+                result.error, result.message = error, message
+
+    def _finish(self, error: KafkaError) -> None:
+        self._core = None
+        if self._timer_entry is not None:
+            self._timer_entry.cancel()
+            self._timer_entry = None
+        self._answer(list(self._results), error.code, str(error))
+        self._on_over()
+        self._parts.changed(self.key)
+
+
+def _refused(error: ErrorCode, message: str | None) -> KafkaError:
+    """Returns the error that clients get (Kafka's `SharePartition.fetchPersisterError`)."""
+    if error is ErrorCode.FENCED_LEADER_EPOCH:
+        return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message or "another broker leads the partition")
+    return KafkaError(error, message or "the share coordinator refused the request")
+
+
+async def _pause(pause_ms: int) -> int:
+    """Waits, and returns the next pause."""
+    await asyncio.sleep(pause_ms / 1000)
+    return min(pause_ms * 2, MAX_RETRY_MS)

@@ -1,0 +1,119 @@
+"""The share partitions that this broker leads, by group and partition."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor
+from functools import partial
+
+from tidelog.broker.hosted_partitions import HostedPartitions
+from tidelog.broker.replica import Replica
+from tidelog.broker.share.share_partition import (
+    GroupSettingsOf,
+    SharePartition,
+    SharePartitionKey,
+    ShareParts,
+    ShareState,
+)
+from tidelog.broker.share.share_sessions import SessionKey, ShareSession, ShareSessions
+from tidelog.broker.waiting_requests import WaitingRequests
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.timing.clock import Clock
+
+
+class SharePartitions:
+    """The share partitions of members with a session. Without members, and without anything to write, a share
+    partition is forgotten: its state is at the share coordinator.
+    """
+
+    def __init__(
+        self,
+        hosted: HostedPartitions,
+        waiting: WaitingRequests,
+        state: ShareState,
+        settings: GroupSettingsOf,
+        clock: Clock,
+        record_walks: Executor,
+        max_sessions: Callable[[], int],
+    ) -> None:
+        self._hosted = hosted
+        self._partitions: dict[SharePartitionKey, SharePartition] = {}
+        self._of_session: dict[SessionKey, set[SharePartitionKey]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.sessions = ShareSessions(max_sessions)
+        self.parts = ShareParts(
+            state,
+            settings,
+            clock,
+            waiting.timer,
+            record_walks,
+            self._is_current,
+            self._spawn,
+            partial(_changed, waiting),
+        )
+
+    def __len__(self) -> int:
+        return len(self._partitions)
+
+    def find(self, key: SharePartitionKey) -> SharePartition | None:
+        """Returns a share partition that is in use and that this broker still leads in the same epoch."""
+        found = self._partitions.get(key)
+        if found is not None and not found.is_current:
+            found.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            return None
+        return found
+
+    def use(self, key: SharePartitionKey, replica: Replica, session: SessionKey) -> SharePartition:
+        """Returns a share partition for a member with a session. Begins to read its state if it is new."""
+        found = self.find(key)
+        if found is None:
+            found = self._partitions[key] = SharePartition(
+                key, replica, self.parts, partial(self._forget, key)
+            )
+            found.start()
+        if session.member_id not in found.members:
+            found.members.add(session.member_id)
+            self._of_session.setdefault(session, set()).add(key)
+        return found
+
+    def end_session(self, session: ShareSession, *, were_delivered: bool) -> None:
+        """Returns the records of a session that has been closed."""
+        for key in self._of_session.pop(session.key, ()):
+            found = self.find(key)
+            if found is None:
+                continue
+            found.leave(session.key.member_id, were_delivered=were_delivered)
+            if found.is_idle:
+                found.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no member uses the share partition"))
+
+    def connection_closed(self, connection: object) -> None:
+        """Ends the sessions of a connection. Their members may have processed some of their records, so
+        these deliveries count; a record that ends its consumers reaches the limit of deliveries.
+        """
+        for session in self.sessions.close_connection(connection):
+            self.end_session(session, were_delivered=True)
+
+    def _forget(self, key: SharePartitionKey) -> None:
+        found = self._partitions.pop(key)
+        for member in found.members:
+            keys = self._of_session.get(SessionKey(key.group_id, member))
+            if keys is not None:
+                keys.discard(key)
+
+    def _is_current(self, replica: Replica, leader_epoch: int) -> bool:
+        core = replica.core
+        return (
+            core.is_leader
+            and core.leader_epoch == leader_epoch
+            and self._hosted.replicas.get(replica.topic_partition) is replica
+        )
+
+    def _spawn(self, work: Coroutine[object, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _changed(waiting: WaitingRequests, key: SharePartitionKey) -> None:
+    waiting.fetch.check_and_complete(key)

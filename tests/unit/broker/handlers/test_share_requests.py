@@ -1,0 +1,465 @@
+"""ShareFetch and ShareAcknowledge of a broker whose share coordinator is in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from brokerlab.in_memory_broker import InMemoryBroker
+from brokerlab.share_states import InMemoryShareStates
+from tidelog.broker.log.segment import FileRange
+from tidelog.broker.request import PARKED, RequestContext
+from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import MonotonicMs
+from tidelog.records.batch import iterate_headers
+from tidelog.records.control import EndTransactionMarker
+from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState
+from tidelog.wire import codec
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages import share_acknowledge, share_fetch
+from tidelog.wire.messages.share_acknowledge import ShareAcknowledgeRequest, ShareAcknowledgeResponse
+from tidelog.wire.messages.share_fetch import PartitionData, ShareFetchRequest, ShareFetchResponse
+
+VERSION = 2
+GROUP = "group"
+ACCEPT, RELEASE, REJECT, RENEW = 1, 2, 3, 4
+LOCK_MS = 30_000
+Batch = tuple[int, int, int]
+
+
+class Member:
+    """A member of the group with a connection of its own."""
+
+    def __init__(self, lab: ShareLab, name: str) -> None:
+        self.lab = lab
+        self.name = name
+        self.epoch = 0
+        self.is_closed = False
+        self.on_closed: Callable[[Any], None] | None = None
+        self.answers: list[Any] = []
+        self.contexts: list[SimpleNamespace] = []
+
+    def close(self) -> None:
+        async def end() -> None:
+            self.is_closed = True
+            for context in self.contexts:
+                if context.on_abandoned is not None:
+                    context.on_abandoned()
+            if self.on_closed is not None:
+                self.on_closed(self)
+            await _settle()
+
+        self.lab.broker.runner.run(end())
+
+    def context(self) -> RequestContext:
+        context = SimpleNamespace(
+            api_version=VERSION,
+            connection=self,
+            listener_name="PLAINTEXT",
+            on_abandoned=None,
+            steps=None,
+            charge=None,
+        )
+
+        def park(on_abandoned: Callable[[], None] | None = None) -> object:
+            context.on_abandoned = on_abandoned
+            return PARKED
+
+        def reply(answer: Any) -> None:
+            context.on_abandoned = None
+            self.answers.append(answer)
+
+        context.park = park
+        context.reply = reply
+        self.contexts.append(context)
+        return cast(RequestContext, context)
+
+    def send_fetch(self, *acknowledged: Batch, epoch: int | None = None, **fields: Any) -> None:
+        """Sends a ShareFetch of partition 0; the response is added to `answers`."""
+        batches = [
+            share_fetch.AcknowledgementBatch(first, last, [kind]) for first, last, kind in acknowledged
+        ]
+        topics = [share_fetch.FetchTopic(self.lab.topic_id, [share_fetch.FetchPartition(0, batches)])]
+        fields = {
+            "max_wait_ms": 500,
+            "min_bytes": 1,
+            "max_records": 100,
+            "batch_size": 100,
+            "topics": topics,
+            **fields,
+        }
+        sent = self.epoch if epoch is None else epoch
+        self._send(ApiKey.SHARE_FETCH, ShareFetchRequest(GROUP, self.name, sent, **fields))
+
+    def fetch(self, *acknowledged: Batch, **fields: Any) -> ShareFetchResponse:
+        self.send_fetch(*acknowledged, **fields)
+        return cast(ShareFetchResponse, self.take())
+
+    def acknowledge(self, *acknowledged: Batch, epoch: int | None = None, **fields: Any) -> PartitionOrError:
+        batches = [
+            share_acknowledge.AcknowledgementBatch(first, last, [kind]) for first, last, kind in acknowledged
+        ]
+        topics = [
+            share_acknowledge.AcknowledgeTopic(
+                self.lab.topic_id, [share_acknowledge.AcknowledgePartition(0, batches)]
+            )
+        ]
+        request = ShareAcknowledgeRequest(
+            GROUP, self.name, self.epoch if epoch is None else epoch, topics=topics, **fields
+        )
+        self._send(ApiKey.SHARE_ACKNOWLEDGE, request)
+        answer = cast(ShareAcknowledgeResponse, self.take())
+        return ErrorCode(answer.error_code or answer.responses[0].partitions[0].error_code)
+
+    def _send(self, api_key: ApiKey, request: Any) -> None:
+        async def send() -> None:
+            answer = self.lab.broker.handle(api_key, request, self.context())
+            if answer is not PARKED:
+                self.answers.append(answer)
+            await _settle()
+
+        before = len(self.answers)
+        self.lab.broker.runner.run(send())
+        if len(self.answers) == before or not self.answers[-1].error_code:
+            self.epoch = self.epoch + 1 if request.share_session_epoch >= 0 else 0
+
+    def take(self) -> Any:
+        """Returns the response, and checks that it can be encoded."""
+        assert self.answers, "the request still waits"
+        answer = self.answers.pop(0)
+        key = ApiKey.SHARE_FETCH if isinstance(answer, ShareFetchResponse) else ApiKey.SHARE_ACKNOWLEDGE
+        for topic in answer.responses:
+            for part in topic.partitions:
+                if isinstance(getattr(part, "records", None), FileRange):
+                    part.records = part.records.read()
+        codec.response_encoder(key, VERSION)(answer)
+        return answer
+
+
+PartitionOrError = ErrorCode
+
+
+async def _settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class ShareLab:
+    """A broker with one topic, and a share coordinator in memory."""
+
+    def __init__(self, broker: InMemoryBroker) -> None:
+        self.broker = broker
+        self.states = InMemoryShareStates()
+        cast(Any, broker.broker.coordination)._share_state = self.states
+        self.topic_id: UUID = broker.add_topic("t")
+        self.now_ms = 0
+
+    def member(self, name: str) -> Member:
+        return Member(self, name)
+
+    def settle(self) -> None:
+        self.broker.runner.run(_settle())
+
+    def append(self, count: int, **producer: Any) -> None:
+        async def append() -> None:
+            self.broker.append("t", count, **producer)
+            await _settle()
+
+        self.broker.runner.run(append())
+
+    def pass_time(self, passed_ms: int) -> None:
+        async def advance() -> None:
+            self.now_ms += passed_ms
+            cast(Any, self.broker.broker.timer).advance(MonotonicMs(self.now_ms))
+            await _settle()
+
+        self.broker.runner.run(advance())
+
+    def become(self, leader: int, epoch: int) -> None:
+        state = PartitionState("t", self.topic_id, 0, leader, epoch, (1, 2), (1, 2), 7, partition_epoch=epoch)
+        self.broker.runner.run(self.broker.commands.leader_and_isr(LeaderAndIsr(1, 7, (state,), {"t": {}})))
+        self.settle()
+
+    @property
+    def partitions(self) -> Any:
+        return self.broker.broker.share_partitions
+
+
+@pytest.fixture
+def share(make_broker: Callable[..., InMemoryBroker]) -> ShareLab:
+    lab = ShareLab(make_broker())
+    lab.broker.broker.current_settings.replace(lab.broker.broker.current_settings.broker)
+    return lab
+
+
+@pytest.fixture
+def from_start(share: ShareLab) -> ShareLab:
+    """A group that begins with the first record."""
+    from brokerlab.share_states import StoredState
+
+    share.states.states[GROUP, share.topic_id, 0] = StoredState(start_offset=0)
+    return share
+
+
+def part_of(answer: ShareFetchResponse) -> PartitionData:
+    ((part,),) = [topic.partitions for topic in answer.responses]
+    return part
+
+
+def acquired(answer: ShareFetchResponse) -> list[tuple[int, int, int]]:
+    return [
+        (found.first_offset, found.last_offset, found.delivery_count)
+        for topic in answer.responses
+        for part in topic.partitions
+        for found in part.acquired_records
+    ]
+
+
+def batches(answer: ShareFetchResponse) -> list[tuple[int, int]]:
+    records = bytes(cast(bytes, part_of(answer).records))
+    return [(header.base_offset, header.last_offset) for _, header in iterate_headers(records)]
+
+
+def test_records_are_acquired_once_and_acknowledged(from_start: ShareLab) -> None:
+    from_start.append(3)
+    from_start.append(2)
+    one, two = from_start.member("one"), from_start.member("two")
+    answer = one.fetch()
+    assert acquired(answer) == [(0, 4, 1)]
+    assert batches(answer) == [(0, 2), (3, 4)]
+    assert answer.acquisition_lock_timeout_ms == LOCK_MS
+    two.send_fetch()
+    assert not two.answers, "all records are locked"
+    assert one.acknowledge((0, 4, ACCEPT)) == ErrorCode.NONE
+    assert from_start.states.states[GROUP, from_start.topic_id, 0].start_offset == 5
+    from_start.append(1)
+    assert acquired(two.take()) == [(5, 5, 1)]
+
+
+def test_a_new_group_begins_at_the_end_and_stores_that(share: ShareLab) -> None:
+    share.append(3)
+    member = share.member("one")
+    member.send_fetch()
+    assert not member.answers
+    assert share.states.states[GROUP, share.topic_id, 0].start_offset == 3
+    share.append(2)
+    assert acquired(member.take()) == [(3, 4, 1)]
+
+
+def test_released_records_wake_another_member(from_start: ShareLab) -> None:
+    from_start.append(4)
+    one, two = from_start.member("one"), from_start.member("two")
+    one.fetch()
+    two.send_fetch()
+    assert one.acknowledge((0, 1, ACCEPT), (2, 2, RELEASE), (3, 3, REJECT)) == ErrorCode.NONE
+    assert acquired(two.take()) == [(2, 2, 2)]
+
+
+def test_locks_end(from_start: ShareLab) -> None:
+    from_start.append(2)
+    one, two = from_start.member("one"), from_start.member("two")
+    one.fetch()
+    two.send_fetch(max_wait_ms=LOCK_MS * 2)
+    from_start.pass_time(LOCK_MS - 1)
+    assert not two.answers
+    from_start.pass_time(1)
+    assert acquired(two.take()) == [(0, 1, 2)]
+    assert one.acknowledge((0, 1, ACCEPT)) == ErrorCode.INVALID_RECORD_STATE
+
+
+def test_a_renewed_lock_lasts_longer(from_start: ShareLab) -> None:
+    from_start.append(2)
+    one, two = from_start.member("one"), from_start.member("two")
+    one.fetch()
+    two.send_fetch(max_wait_ms=LOCK_MS * 2)
+    from_start.pass_time(LOCK_MS - 1)
+    assert one.acknowledge((0, 1, RENEW), is_renew_ack=True) == ErrorCode.NONE
+    from_start.pass_time(LOCK_MS - 1)
+    assert not two.answers
+    assert one.acknowledge((0, 1, RENEW)) == ErrorCode.INVALID_REQUEST, "only if the request says so"
+    from_start.pass_time(1)
+    assert acquired(two.take()) == [(0, 1, 2)]
+
+
+def test_an_acknowledgement_with_a_fetch_is_answered_with_it(from_start: ShareLab) -> None:
+    from_start.append(2)
+    member = from_start.member("one")
+    member.fetch()
+    from_start.append(2)
+    answer = member.fetch((0, 1, ACCEPT))
+    assert part_of(answer).acknowledge_error_code == 0
+    assert acquired(answer) == [(2, 3, 1)]
+    answer = member.fetch((0, 1, ACCEPT), max_wait_ms=0)
+    assert part_of(answer).acknowledge_error_code == 0, "offsets below the start offset are ignored"
+
+
+def test_the_state_survives_a_change_of_the_leader(from_start: ShareLab) -> None:
+    from_start.append(4)
+    member = from_start.member("one")
+    member.fetch()
+    assert member.acknowledge((0, 0, ACCEPT), (2, 2, ACCEPT)) == ErrorCode.NONE
+    member.send_fetch()
+    from_start.become(2, epoch=4)
+    answer = member.take()
+    assert part_of(answer).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert part_of(answer).current_leader.leader_id == 2
+    from_start.become(1, epoch=5)
+    other = from_start.member("other")
+    assert acquired(other.fetch()) == [(1, 1, 1), (3, 3, 1)]
+    assert member.acknowledge((1, 1, ACCEPT)) == ErrorCode.INVALID_RECORD_STATE
+
+
+def test_an_acknowledgement_that_is_being_stored_fails_with_the_leader(from_start: ShareLab) -> None:
+    from_start.append(1)
+    member = from_start.member("one")
+    member.fetch()
+    from_start.states.gate = asyncio.Event()
+    member.send_fetch((0, 0, ACCEPT))
+    assert not member.answers
+    from_start.become(2, epoch=4)
+    part = part_of(member.take())
+    assert part.acknowledge_error_code == part.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    from_start.states.gate.set()
+    from_start.settle()
+
+
+def test_a_write_whose_outcome_is_unknown_is_repeated(from_start: ShareLab) -> None:
+    from_start.append(1)
+    member = from_start.member("one")
+    member.fetch()
+    from_start.states.errors = [ErrorCode.REQUEST_TIMED_OUT]
+    from_start.states.is_stored_nevertheless = True
+    member.send_fetch((0, 0, ACCEPT), max_wait_ms=0)
+    assert not member.answers
+    from_start.broker.runner.run(asyncio.sleep(0.15))
+    assert part_of(member.take()).acknowledge_error_code == ErrorCode.NONE
+    assert len(from_start.states.writes) == 2
+
+
+def test_a_refused_write_is_undone(from_start: ShareLab) -> None:
+    from_start.append(1)
+    member, other = from_start.member("one"), from_start.member("two")
+    member.fetch()
+    from_start.states.errors = [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert member.acknowledge((0, 0, ACCEPT)) == ErrorCode.UNKNOWN_SERVER_ERROR
+    other.send_fetch(max_wait_ms=LOCK_MS * 2)
+    from_start.pass_time(LOCK_MS)
+    assert acquired(other.take()) == [(0, 0, 2)]
+
+
+def test_a_changed_state_ends_the_deliveries(from_start: ShareLab) -> None:
+    from_start.append(3)
+    member = from_start.member("one")
+    member.fetch()
+    state = from_start.states.states[GROUP, from_start.topic_id, 0]
+    state.state_epoch, state.start_offset = 1, 2
+    assert member.acknowledge((0, 0, ACCEPT)) == ErrorCode.FENCED_STATE_EPOCH
+    assert acquired(from_start.member("two").fetch()) == [(2, 2, 1)]
+
+
+def test_a_coordinator_that_is_loading_is_asked_again(from_start: ShareLab) -> None:
+    from_start.append(1)
+    from_start.states.read_errors = [ErrorCode.COORDINATOR_LOAD_IN_PROGRESS]
+    member = from_start.member("one")
+    member.send_fetch()
+    assert not member.answers
+    from_start.broker.runner.run(asyncio.sleep(0.15))
+    assert acquired(member.take()) == [(0, 0, 1)]
+
+
+def test_a_coordinator_that_refuses_is_reported(from_start: ShareLab) -> None:
+    from_start.states.read_errors = [ErrorCode.UNKNOWN_SERVER_ERROR]
+    member = from_start.member("one")
+    assert part_of(member.fetch()).error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_a_closed_session_returns_its_records_without_a_delivery(from_start: ShareLab) -> None:
+    from_start.append(2)
+    one, two = from_start.member("one"), from_start.member("two")
+    one.fetch()
+    two.send_fetch()
+    one.fetch((0, 0, ACCEPT), epoch=-1)
+    assert acquired(two.take()) == [(1, 1, 1)]
+    assert one.fetch(epoch=1).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+
+
+def test_a_lost_connection_returns_its_records_with_a_delivery(from_start: ShareLab) -> None:
+    from_start.append(2)
+    one, two = from_start.member("one"), from_start.member("two")
+    one.fetch()
+    two.send_fetch()
+    one.close()
+    assert acquired(two.take()) == [(0, 1, 2)]
+    two.close()
+    assert len(from_start.partitions) == 0, "nothing is remembered without members"
+    assert len(from_start.partitions.sessions) == 0
+
+
+def test_epochs(from_start: ShareLab) -> None:
+    member = from_start.member("one")
+    assert member.fetch(epoch=3).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND
+    assert member.acknowledge(epoch=0) == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    member.fetch(max_wait_ms=0)
+    assert member.fetch(epoch=5).error_code == ErrorCode.INVALID_SHARE_SESSION_EPOCH
+    assert member.fetch((0, 0, ACCEPT), epoch=0).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_the_number_of_sessions_is_bounded(make_broker: Callable[..., InMemoryBroker]) -> None:
+    lab = ShareLab(make_broker({"group.share.max.share.sessions": "1"}))
+    lab.member("one").fetch(max_wait_ms=0)
+    assert lab.member("two").fetch(max_wait_ms=0).error_code == ErrorCode.SHARE_SESSION_LIMIT_REACHED
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        [(1, 0, [1])],
+        [(0, 0, [])],
+        [(0, 2, [1, 1])],
+        [(0, 0, [5])],
+        [(0, 0, [-1])],
+        [(0, 1, [1]), (1, 1, [1])],
+    ],
+)
+def test_malformed_acknowledgements_are_refused(
+    from_start: ShareLab, batches: list[tuple[int, int, list[int]]]
+) -> None:
+    from_start.append(4)
+    member = from_start.member("one")
+    member.fetch()
+    wire = [share_fetch.AcknowledgementBatch(*batch) for batch in batches]
+    topics = [share_fetch.FetchTopic(from_start.topic_id, [share_fetch.FetchPartition(0, wire)])]
+    answer = member.fetch(topics=topics, max_wait_ms=0)
+    assert part_of(answer).acknowledge_error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_an_unknown_topic(from_start: ShareLab) -> None:
+    topics = [share_fetch.FetchTopic(UUID(int=5), [share_fetch.FetchPartition(0)])]
+    answer = from_start.member("one").fetch(topics=topics)
+    assert part_of(answer).error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+
+def test_read_committed_groups_skip_aborted_records(from_start: ShareLab) -> None:
+    view = cast(Any, from_start.broker.broker.group_settings)
+    view._overrides_of = lambda group: {"share.isolation.level": "read_committed"}
+    producer = {"producer_id": 9, "producer_epoch": 0, "base_sequence": 0, "is_transactional": True}
+    from_start.append(2, **producer)
+    member = from_start.member("one")
+    member.send_fetch()
+    assert not member.answers, "the transaction is open"
+    replica = from_start.broker.broker.hosted.leader_replica("t", 0)
+
+    async def abort() -> None:
+        replica.append_marker(9, 0, EndTransactionMarker(False, 0), 1, from_start.broker.clock.wall_ms())
+        await _settle()
+
+    from_start.broker.runner.run(abort())
+    from_start.append(1)
+    if not acquired(answer := member.take()):
+        answer = member.fetch()
+    assert acquired(answer) == [(3, 3, 1)]
