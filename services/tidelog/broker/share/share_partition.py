@@ -59,6 +59,7 @@ RETRIABLE: Final = frozenset(
 """The errors after which the outcome is unknown, or nothing has happened."""
 FENCING: Final = frozenset(
     {
+        ErrorCode.INVALID_REQUEST,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.FENCED_STATE_EPOCH,
         ErrorCode.GROUP_ID_NOT_FOUND,
@@ -66,7 +67,7 @@ FENCING: Final = frozenset(
         ErrorCode.UNKNOWN_TOPIC_ID,
     }
 )
-"""The errors that show that the state belongs to another leader, was reset, or no longer exists."""
+"""The errors that show that the state belongs to another leader, was reset, or does not exist."""
 
 _log = structlog.get_logger(__name__)
 
@@ -253,15 +254,16 @@ class SharePartition:
             return
         deadline_ms = self._core.next_deadline_ms()
         if deadline_ms is not None:
-            deadline_ms = max(deadline_ms, MonotonicMs(self._now_ms() + 1))
-            self._timer_entry = self._parts.timer.add(self._locks_end, deadline_ms)
+            due_ms = max(deadline_ms, MonotonicMs(self._now_ms() + 1))
+            self._timer_entry = self._parts.timer.add(lambda: self._locks_end(due_ms), due_ms)
 
-    def _locks_end(self) -> None:
+    def _locks_end(self, due_ms: MonotonicMs) -> None:
         self._timer_entry = None
         core = self.core
         if core is None:
             return
-        has_expired = core.expire(self._now_ms(), self.limits)
+        # The clock may be rounded down to just below the time of the timer.
+        has_expired = core.expire(max(due_ms, self._now_ms()), self.limits)
         self.core_changed()
         if has_expired:
             self._parts.changed(self.key)
@@ -435,7 +437,9 @@ def _refused(error: ErrorCode, message: str | None) -> KafkaError:
     """Returns the error that clients get (Kafka's `SharePartition.fetchPersisterError`)."""
     if error is ErrorCode.FENCED_LEADER_EPOCH:
         return KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, message or "another broker leads the partition")
-    return KafkaError(error, message or "the share coordinator refused the request")
+    known = error in FENCING and error is not ErrorCode.INVALID_REQUEST
+    code = error if known else ErrorCode.UNKNOWN_SERVER_ERROR
+    return KafkaError(code, message or "the share coordinator refused the request")
 
 
 async def _pause(pause_ms: int) -> int:
