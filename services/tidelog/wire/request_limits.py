@@ -35,6 +35,9 @@ MAX_ELEMENTS: Final[dict[int, int]] = {
     ApiKey.SHARE_GROUP_HEARTBEAT: 4_000,
     ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: 4_000,
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: 4_000,
+    # A member may say about each of its records something else.
+    ApiKey.SHARE_FETCH: 12_000,
+    ApiKey.SHARE_ACKNOWLEDGE: 12_000,
     # Requests of brokers. A write has a batch for each of at most 10,000 records in flight.
     ApiKey.INITIALIZE_SHARE_GROUP_STATE: 8_000,
     ApiKey.READ_SHARE_GROUP_STATE: 8_000,

@@ -105,6 +105,14 @@ class Acknowledgement:
 
     def __init__(self) -> None:
         self.spans: list[tuple[int, int]] = []
+        """The first and last offsets of its records, in order."""
+
+    def add(self, first: int, last: int) -> None:
+        """Adds records behind the others."""
+        if self.spans and self.spans[-1][1] + 1 == first:
+            self.spans[-1] = self.spans[-1][0], last
+        else:
+            self.spans.append((first, last))
 
 
 class StateWrite(NamedTuple):
@@ -335,8 +343,9 @@ class SharePartitionCore:
                 else:
                     found.change, found.target = acknowledgement, _target(kind, found, limits)
             if found_ranges and kind != AcknowledgeType.RENEW:
-                acknowledgement.spans.append((found_ranges[0].first, found_ranges[-1].last))
-            self.ranges.join(first, last)
+                acknowledgement.add(found_ranges[0].first, found_ranges[-1].last)
+        for batch in batches:
+            self.ranges.join(batch.first, batch.last)
         if not acknowledgement.spans:
             return None
         self._queued.append(acknowledgement)
