@@ -6,6 +6,7 @@ of the partition receives the requests for the shard, and the owner of the shard
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -18,6 +19,7 @@ from tidelog.model.topics import (
     topic_id_text,
 )
 
+_SHARE_PARTITION_KEY: Final = re.compile(r".+:[A-Za-z0-9_-]{22}:[0-9]{1,10}", re.DOTALL)
 _INT_MIN: Final = -(1 << 31)
 
 
@@ -62,6 +64,11 @@ def shard_for(kind: ShardKind, name: str, partition_count: int) -> ShardId:
 def share_partition_key(group_id: str, topic_id: UUID, partition: int) -> str:
     """Returns the name by which the shard of a share partition is found (Kafka's `SharePartitionKey`)."""
     return f"{group_id}:{topic_id_text(topic_id)}:{partition}"
+
+
+def is_share_partition_key(text: str) -> bool:
+    """Returns whether `text` has the form of a `share_partition_key`."""
+    return _SHARE_PARTITION_KEY.fullmatch(text) is not None
 
 
 def java_hash_code(text: str) -> int:

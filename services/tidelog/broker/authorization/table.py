@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 from tidelog.broker.authorization.judging import (
@@ -30,6 +31,8 @@ from tidelog.broker.coordination.refusals import (
     refused_deletion,
     refused_group,
     refused_offsets,
+    refused_share_group,
+    refused_share_offsets,
     refused_state,
 )
 from tidelog.broker.handlers.controller_refusals import controller_refusal
@@ -43,15 +46,18 @@ from tidelog.wire.messages import (
     alter_configs,
     alter_partition_reassignments,
     alter_replica_log_dirs,
+    alter_share_group_offsets,
     alter_user_scram_credentials,
     create_acls,
     create_partitions,
     create_topics,
     delete_acls,
     delete_records,
+    delete_share_group_offsets,
     delete_topics,
     describe_configs,
     describe_producers,
+    describe_share_group_offsets,
     describe_topic_partitions,
     find_coordinator,
     incremental_alter_configs,
@@ -581,13 +587,81 @@ def _describe_consumer_groups(judgement: Judgement) -> None:
         judgement.edits.append(lambda response: _state_group_operations(judgement, response))
 
 
+def _describe_share_groups(judgement: Judgement) -> None:
+    refuse = Refuse("groups", refused_share_group)
+    Each(DESCRIBE, GROUP, "group_ids", refuse, name=None).apply(judgement)
+    judgement.edits.append(lambda response: _hide_members(judgement, response))
+    if judgement.message.include_authorized_operations:
+        judgement.edits.append(lambda response: _state_group_operations(judgement, response))
+
+
+def _describe_share_offsets(judgement: Judgement) -> None:
+    """Refuses groups. Topics that the client may not describe are left out, or refused if it names topics."""
+    names_topics = {group.group_id for group in judgement.message.groups if group.topics is not None}
+    refuse = Refuse("groups", refused_share_offsets)
+    Each(DESCRIBE, GROUP, "groups", refuse, name="group_id").apply(judgement)
+
+    def edit(response: Any) -> None:
+        for group in response.groups:
+            topics = []
+            for topic in group.topics:
+                if judgement.may(DESCRIBE, TOPIC, topic.topic_name, is_asked_for=False):
+                    topics.append(topic)
+                elif group.group_id in names_topics:
+                    topics.append(_denied_share_offsets(topic))
+            group.topics = topics
+
+    judgement.edits.append(edit)
+
+
+def _denied_share_offsets(
+    topic: describe_share_group_offsets.DescribeShareGroupOffsetsResponseTopic,
+) -> describe_share_group_offsets.DescribeShareGroupOffsetsResponseTopic:
+    code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return describe_share_group_offsets.DescribeShareGroupOffsetsResponseTopic(
+        topic.topic_name,
+        ZERO_TOPIC_ID,
+        [
+            describe_share_group_offsets.DescribeShareGroupOffsetsResponsePartition(
+                partition.partition_index, _NO_OFFSET, error_code=code, error_message=_MESSAGES[code]
+            )
+            for partition in topic.partitions
+        ],
+    )
+
+
+def _denied_share_reset(
+    topic: alter_share_group_offsets.AlterShareGroupOffsetsRequestTopic, code: ErrorCode
+) -> alter_share_group_offsets.AlterShareGroupOffsetsResponseTopic:
+    return alter_share_group_offsets.AlterShareGroupOffsetsResponseTopic(
+        topic.topic_name,
+        ZERO_TOPIC_ID,
+        [
+            alter_share_group_offsets.AlterShareGroupOffsetsResponsePartition(
+                partition.partition_index, code, _MESSAGES[code]
+            )
+            for partition in topic.partitions
+        ],
+    )
+
+
+def _denied_share_deletion(
+    topic: delete_share_group_offsets.DeleteShareGroupOffsetsRequestTopic, code: ErrorCode
+) -> delete_share_group_offsets.DeleteShareGroupOffsetsResponseTopic:
+    return delete_share_group_offsets.DeleteShareGroupOffsetsResponseTopic(
+        topic.topic_name, ZERO_TOPIC_ID, code, _MESSAGES[code]
+    )
+
+
 def _hide_members(judgement: Judgement, response: Any) -> None:
-    """Hides the members of a group that has topics that the client may not describe."""
+    """Hides the members of a group that has topics that the client may not describe. Members of share groups
+    have no target assignment in responses.
+    """
     for group in response.groups:
         names = {
             partitions.topic_name
             for member in group.members
-            for assignment in (member.assignment, member.target_assignment)
+            for assignment in (member.assignment, getattr(member, "target_assignment", member.assignment))
             for partitions in assignment.topic_partitions
         }
         if not all(judgement.may(DESCRIBE, TOPIC, name, is_asked_for=False) for name in names):
@@ -598,11 +672,11 @@ def _hide_members(judgement: Judgement, response: Any) -> None:
             group.members = []
 
 
-def _heartbeat_topics(judgement: Judgement) -> None:
+def _heartbeat_topics(api_key: int, judgement: Judgement) -> None:
     names = judgement.message.subscribed_topic_names or ()
     if not all(judgement.may_topic(DESCRIBE, name) for name in dict.fromkeys(names)):
         judgement.refusal = refuse_message(
-            ApiKey.CONSUMER_GROUP_HEARTBEAT,
+            api_key,
             judgement.version,
             judgement.message,
             ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -834,9 +908,25 @@ TABLE: Final[dict[int, tuple[Requirement, ...]]] = {
     ApiKey.LIST_TRANSACTIONS: (Shown(DESCRIBE, TRANSACTIONAL_ID, "transaction_states", "transactional_id"),),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: (
         *_group(ApiKey.CONSUMER_GROUP_HEARTBEAT),
-        By(_heartbeat_topics, ((DESCRIBE, TOPIC),)),
+        By(partial(_heartbeat_topics, ApiKey.CONSUMER_GROUP_HEARTBEAT), ((DESCRIBE, TOPIC),)),
     ),
     ApiKey.CONSUMER_GROUP_DESCRIBE: (By(_describe_consumer_groups, ((DESCRIBE, GROUP), (DESCRIBE, TOPIC))),),
+    ApiKey.SHARE_GROUP_HEARTBEAT: (
+        *_group(ApiKey.SHARE_GROUP_HEARTBEAT),
+        By(partial(_heartbeat_topics, ApiKey.SHARE_GROUP_HEARTBEAT), ((DESCRIBE, TOPIC),)),
+    ),
+    ApiKey.SHARE_GROUP_DESCRIBE: (By(_describe_share_groups, ((DESCRIBE, GROUP), (DESCRIBE, TOPIC))),),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: (
+        By(_describe_share_offsets, ((DESCRIBE, GROUP), (DESCRIBE, TOPIC))),
+    ),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: (
+        *_group(ApiKey.ALTER_SHARE_GROUP_OFFSETS),
+        Each(READ, TOPIC, "topics", Refuse("responses", _denied_share_reset), name="topic_name"),
+    ),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: (
+        Whole(DELETE, GROUP, _of_shards(ApiKey.DELETE_SHARE_GROUP_OFFSETS), lambda message: message.group_id),
+        Each(READ, TOPIC, "topics", Refuse("responses", _denied_share_deletion), name="topic_name"),
+    ),
     ApiKey.LIST_CONFIG_RESOURCES: _cluster(DESCRIBE_CONFIGS, _with_code(ApiKey.LIST_CONFIG_RESOURCES)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (By(_describe_topic_partitions, ((DESCRIBE, TOPIC),)),),
     ApiKey.SHARE_FETCH: (

@@ -1,6 +1,6 @@
 """Passes requests that name several groups or transactions on to their coordinators.
 
-Such a request is split by shard, and the answers are merged. The requests of six APIs go through the same
+Such a request is split by shard, and the answers are merged. The requests of eight APIs go through the same
 code. It reads and creates their messages by the names of fields in BATCHED, so the types of these messages
 are `Any`.
 """
@@ -21,6 +21,8 @@ from tidelog.broker.coordination.refusals import (
     refused_deletion,
     refused_group,
     refused_offsets,
+    refused_share_group,
+    refused_share_offsets,
     refused_state,
     refused_transaction,
 )
@@ -76,6 +78,12 @@ BATCHED: Final[dict[int, Batched]] = {
     ApiKey.DESCRIBE_GROUPS: Batched(ShardKind.GROUP, "groups", None, "groups", "group_id", refused_group),
     ApiKey.CONSUMER_GROUP_DESCRIBE: Batched(
         ShardKind.GROUP, "group_ids", None, "groups", "group_id", refused_consumer_group
+    ),
+    ApiKey.SHARE_GROUP_DESCRIBE: Batched(
+        ShardKind.GROUP, "group_ids", None, "groups", "group_id", refused_share_group
+    ),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: Batched(
+        ShardKind.GROUP, "groups", "group_id", "groups", "group_id", refused_share_offsets
     ),
     ApiKey.DELETE_GROUPS: Batched(
         ShardKind.GROUP, "groups_names", None, "results", "group_id", refused_deletion

@@ -629,7 +629,7 @@ def forward_body(
 
 
 def _refuse(api_key: int, version: int, body: bytes, error: ErrorCode) -> Message:
-    # The import is here because it loads the messages of 19 APIs, which a start does not need.
+    # The import is here because it loads the messages of 24 APIs, which a start does not need.
     from tidelog.broker.coordination.refusals import refuse
 
     return refuse(api_key, version, body, error)

@@ -15,10 +15,13 @@ from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import (
     add_offsets_to_txn,
     add_partitions_to_txn,
+    alter_share_group_offsets,
     consumer_group_describe,
     consumer_group_heartbeat,
     delete_groups,
+    delete_share_group_offsets,
     describe_groups,
+    describe_share_group_offsets,
     describe_transactions,
     end_txn,
     heartbeat,
@@ -30,6 +33,8 @@ from tidelog.wire.messages import (
     offset_commit,
     offset_delete,
     offset_fetch,
+    share_group_describe,
+    share_group_heartbeat,
     sync_group,
     txn_offset_commit,
 )
@@ -202,6 +207,52 @@ def refused_consumer_group(group_id: str, error: ErrorCode) -> consumer_group_de
     return consumer_group_describe.DescribedGroup(error_code=error, group_id=group_id)
 
 
+def _share_group_heartbeat(
+    request: share_group_heartbeat.ShareGroupHeartbeatRequest, version: int, error: ErrorCode
+) -> share_group_heartbeat.ShareGroupHeartbeatResponse:
+    return share_group_heartbeat.ShareGroupHeartbeatResponse(error_code=error)
+
+
+def _share_group_describe(
+    request: share_group_describe.ShareGroupDescribeRequest, version: int, error: ErrorCode
+) -> share_group_describe.ShareGroupDescribeResponse:
+    return share_group_describe.ShareGroupDescribeResponse(
+        groups=[refused_share_group(group_id, error) for group_id in request.group_ids]
+    )
+
+
+def refused_share_group(group_id: str, error: ErrorCode) -> share_group_describe.DescribedGroup:
+    return share_group_describe.DescribedGroup(error_code=error, group_id=group_id)
+
+
+def _describe_share_group_offsets(
+    request: describe_share_group_offsets.DescribeShareGroupOffsetsRequest, version: int, error: ErrorCode
+) -> describe_share_group_offsets.DescribeShareGroupOffsetsResponse:
+    return describe_share_group_offsets.DescribeShareGroupOffsetsResponse(
+        groups=[refused_share_offsets(group, error) for group in request.groups]
+    )
+
+
+def refused_share_offsets(
+    group: describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup, error: ErrorCode
+) -> describe_share_group_offsets.DescribeShareGroupOffsetsResponseGroup:
+    return describe_share_group_offsets.DescribeShareGroupOffsetsResponseGroup(
+        group.group_id, error_code=error
+    )
+
+
+def _alter_share_group_offsets(
+    request: alter_share_group_offsets.AlterShareGroupOffsetsRequest, version: int, error: ErrorCode
+) -> alter_share_group_offsets.AlterShareGroupOffsetsResponse:
+    return alter_share_group_offsets.AlterShareGroupOffsetsResponse(error_code=error)
+
+
+def _delete_share_group_offsets(
+    request: delete_share_group_offsets.DeleteShareGroupOffsetsRequest, version: int, error: ErrorCode
+) -> delete_share_group_offsets.DeleteShareGroupOffsetsResponse:
+    return delete_share_group_offsets.DeleteShareGroupOffsetsResponse(error_code=error)
+
+
 def _init_producer_id(
     request: init_producer_id.InitProducerIdRequest, version: int, error: ErrorCode
 ) -> init_producer_id.InitProducerIdResponse:
@@ -290,6 +341,11 @@ _REFUSALS: Final[dict[int, Callable[[Any, int, ErrorCode], Message]]] = {
     ApiKey.LIST_GROUPS: _list_groups,
     ApiKey.CONSUMER_GROUP_HEARTBEAT: _consumer_group_heartbeat,
     ApiKey.CONSUMER_GROUP_DESCRIBE: _consumer_group_describe,
+    ApiKey.SHARE_GROUP_HEARTBEAT: _share_group_heartbeat,
+    ApiKey.SHARE_GROUP_DESCRIBE: _share_group_describe,
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: _describe_share_group_offsets,
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: _alter_share_group_offsets,
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: _delete_share_group_offsets,
     ApiKey.INIT_PRODUCER_ID: _init_producer_id,
     ApiKey.ADD_PARTITIONS_TO_TXN: _add_partitions_to_txn,
     ApiKey.ADD_OFFSETS_TO_TXN: _add_offsets_to_txn,

@@ -111,10 +111,15 @@ SERVED_APIS: Final[dict[int, ServedApi]] = {
     ApiKey.LIST_TRANSACTIONS: ServedApi(0, 2, LOCAL),
     ApiKey.CONSUMER_GROUP_HEARTBEAT: ServedApi(0, 1, ToShard(ShardKind.GROUP)),
     ApiKey.CONSUMER_GROUP_DESCRIBE: ServedApi(0, 1, ToShard(ShardKind.GROUP, batched_from=0)),
+    ApiKey.SHARE_GROUP_HEARTBEAT: ServedApi(1, 1, ToShard(ShardKind.GROUP)),
+    ApiKey.SHARE_GROUP_DESCRIBE: ServedApi(1, 1, ToShard(ShardKind.GROUP, batched_from=0)),
     ApiKey.LIST_CONFIG_RESOURCES: ServedApi(0, 1, LOCAL),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ServedApi(0, 0, LOCAL),
     ApiKey.SHARE_FETCH: ServedApi(1, 2, LOCAL),
     ApiKey.SHARE_ACKNOWLEDGE: ServedApi(1, 2, LOCAL),
+    ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: ServedApi(0, 1, ToShard(ShardKind.GROUP, batched_from=0)),
+    ApiKey.ALTER_SHARE_GROUP_OFFSETS: ServedApi(0, 0, ToShard(ShardKind.GROUP)),
+    ApiKey.DELETE_SHARE_GROUP_OFFSETS: ServedApi(0, 0, ToShard(ShardKind.GROUP)),
 }
 
 FEATURE_OF: Final[Mapping[int, str]] = {

@@ -2,7 +2,7 @@
 That broker passes requests on to the owner of the shard. From v4 on, a request may contain several names.
 
 The first request creates the internal topic and waits for it; Kafka answers COORDINATOR_NOT_AVAILABLE in the
-meantime. There are no share groups, so they get INVALID_REQUEST, as from a Kafka without them.
+meantime. The key of a share partition (key type 2, from v6 on) is `group:topicId:partition`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import TYPE_CHECKING, Final
 
-from tidelog.model.coordinator_shards import ShardKind
+from tidelog.model.coordinator_shards import ShardKind, is_share_partition_key
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages.find_coordinator import (
     Coordinator,
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 FIRST_CLAIM_MS: Final = 2_000
 """The longest time that a response waits for a coordinator to claim the shards of a new topic."""
 _FIRST_VERSION_WITH_KEYS: Final = 4
+_FIRST_VERSION_WITH_SHARES: Final = 6
 _NO_NODE: Final = -1
-_KINDS: Final = {0: ShardKind.GROUP, 1: ShardKind.TRANSACTION}
+_KINDS: Final = {0: ShardKind.GROUP, 1: ShardKind.TRANSACTION, 2: ShardKind.SHARE}
 _MESSAGES: Final = {
     ErrorCode.COORDINATOR_NOT_AVAILABLE: "The coordinator is not available.",
-    ErrorCode.INVALID_REQUEST: "There are no coordinators of this key type.",
+    ErrorCode.INVALID_REQUEST: "There are no coordinators of this key type, or the key is not valid.",
 }
 
 
@@ -47,6 +48,8 @@ class FindCoordinatorHandler:
         self, request: FindCoordinatorRequest, context: RequestContext
     ) -> FindCoordinatorResponse | Coroutine[object, None, FindCoordinatorResponse]:
         kind = _KINDS.get(request.key_type)
+        if kind is ShardKind.SHARE and context.api_version < _FIRST_VERSION_WITH_SHARES:
+            kind = None
         if kind is not None and not self._coordination.topics.exists(kind):
             return self._make_then_answer(request, context, kind)
         return self._answer(request, context, kind)
@@ -81,6 +84,8 @@ class FindCoordinatorHandler:
 
     def _find(self, kind: ShardKind | None, key: str, context: RequestContext) -> Coordinator:
         if kind is None:
+            return _refused(key, ErrorCode.INVALID_REQUEST)
+        if kind is ShardKind.SHARE and not is_share_partition_key(key):
             return _refused(key, ErrorCode.INVALID_REQUEST)
         shard = self._coordination.shard_of(kind, key)
         leader = None if shard is None else self._hosted.leader_of(*shard.topic_partition)

@@ -136,7 +136,9 @@ async def _forward_to_controller(
     return await controller.forward_or_refuse(api_key, request, context, refuse)
 
 
-_DESCRIBED: Final = frozenset({ApiKey.DESCRIBE_GROUPS, ApiKey.CONSUMER_GROUP_DESCRIBE})
+_DESCRIBED: Final = frozenset(
+    {ApiKey.DESCRIBE_GROUPS, ApiKey.CONSUMER_GROUP_DESCRIBE, ApiKey.SHARE_GROUP_DESCRIBE}
+)
 """The APIs whose answers the broker completes with the operations that the client may do."""
 
 

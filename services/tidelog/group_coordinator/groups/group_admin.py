@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from tidelog.group_coordinator.groups.classic.classic_group import ClassicGroup, ClassicState
+from tidelog.group_coordinator.groups.share.share_admin import ShareAdmin
+from tidelog.group_coordinator.groups.share.share_group import ShareGroup
 from tidelog.group_coordinator.groups.shared import Groups, answer
 from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode
@@ -26,10 +29,11 @@ ABSENT_IS_ERROR_FROM: Final = 6
 
 
 class GroupAdmin:
-    """The requests of administrators about groups of either kind."""
+    """The requests of administrators about groups of any kind."""
 
-    def __init__(self, groups: Groups) -> None:
+    def __init__(self, groups: Groups, share: ShareAdmin) -> None:
         self._groups = groups
+        self._share = share
 
     def describe(self, request: ShardRequest[DescribeGroupsRequest], now_ms: WallMs) -> ShardDecision:
         return answer(
@@ -65,15 +69,32 @@ class GroupAdmin:
         return answer(request, ListGroupsResponse(groups=[group for group in listed if is_requested(group)]))
 
     def delete(self, request: ShardRequest[DeleteGroupsRequest], now_ms: WallMs) -> ShardDecision:
+        """Deletes groups. The reply waits until the states of share groups are deleted."""
         decision = ShardDecision()
-        results = []
-        for group_id in request.message.groups_names:
+        names = request.message.groups_names
+        errors: dict[int, ErrorCode] = {}
+
+        def answered(number: int, error: ErrorCode) -> list[Reply]:
+            errors[number] = error
+            if len(errors) < len(names):
+                return []
+            results = [
+                DeletableGroupResult(name, errors[at], _why_not_deleted(name, errors[at]))
+                for at, name in enumerate(names)
+            ]
+            return [Reply(request.reply_to, DeleteGroupsResponse(results=results))]
+
+        for number, group_id in enumerate(names):
             group = self._groups.by_id.get(group_id)
             error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_delete()
             if group is not None and error is ErrorCode.NONE:
+                if isinstance(group, ShareGroup):
+                    self._share.delete_group(group, decision, now_ms, partial(answered, number))
+                    continue
                 self._groups.delete(group, decision)
-            results.append(DeletableGroupResult(group_id, error, _why_not_deleted(group_id, error)))
-        decision.replies.append(Reply(request.reply_to, DeleteGroupsResponse(results=results)))
+            decision.replies += answered(number, error)
+        if not names:
+            decision.replies.append(Reply(request.reply_to, DeleteGroupsResponse()))
         return decision
 
     def expire(self, now_ms: WallMs) -> ShardDecision:
@@ -82,6 +103,8 @@ class GroupAdmin:
         offsets = self._groups.offsets
         for group in list(self._groups.by_id.values()):
             offsets.expire(group, now_ms, decision)
+            if isinstance(group, ShareGroup) and not group.partitions.is_empty():
+                continue  # its progress is in the states of its share partitions
             if not group.has_members() and not offsets.has_offsets(group.group_id):
                 self._groups.delete(group, decision)
         return decision

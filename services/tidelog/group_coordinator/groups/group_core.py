@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import Final, Protocol
 
 from tidelog.group_coordinator.groups.classic.classic_groups import ClassicGroups
@@ -10,6 +10,9 @@ from tidelog.group_coordinator.groups.classic.rebalance import join_refusal
 from tidelog.group_coordinator.groups.consumer.consumer_groups import ConsumerGroups
 from tidelog.group_coordinator.groups.group_admin import GroupAdmin
 from tidelog.group_coordinator.groups.offsets.group_offsets import GroupOffsets
+from tidelog.group_coordinator.groups.share.share_admin import ShareAdmin
+from tidelog.group_coordinator.groups.share.share_groups import ShareGroups
+from tidelog.group_coordinator.groups.share.share_states import ShareStates
 from tidelog.group_coordinator.groups.shared import (
     ApiHandler,
     GroupKind,
@@ -21,6 +24,7 @@ from tidelog.group_coordinator.groups.shared import (
     merge,
 )
 from tidelog.group_coordinator.shard_core import (
+    AskShareStates,
     ClusterImage,
     Effect,
     EffectOutcome,
@@ -34,7 +38,7 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
-from tidelog.settings.coordinator_settings import CoordinatorSettings
+from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import MalformedMessageError, UnsupportedVersionError, record_kind
 from tidelog.wire.messages.join_group import JoinGroupRequest
@@ -43,6 +47,7 @@ from tidelog.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 _OFFSET_KINDS: Final = (0, 1)
 _CLASSIC_KIND: Final = 2
 _CONSUMER_KINDS: Final = (3, 4, 5, 6, 7, 8, 16)
+_SHARE_KINDS: Final = (10, 11, 12, 13, 14, 15)
 _PROTOCOL_NAMED_FROM: Final = 5
 """The version from which a SyncGroup must name the protocol of its generation (KIP-559)."""
 MAX_MEMBER_METADATA_BYTES: Final = 1024 * 1024
@@ -52,6 +57,10 @@ group has the metadata of all its members, and Kafka's default limit for a recor
 _EXPIRY_TIMER: Final = TimerKey("expiry", "check")
 
 
+def _no_overrides(group_id: str) -> Mapping[str, str]:
+    return {}
+
+
 class _NamesGroup(Protocol):
     """A request for one group."""
 
@@ -59,17 +68,27 @@ class _NamesGroup(Protocol):
 
 
 class GroupCore:
-    """A ShardCore. `new_member_uuid` returns texts in the format of Kafka's `Uuid.randomUuid`."""
+    """A ShardCore. `new_member_uuid` returns texts in the format of Kafka's `Uuid.randomUuid`, and
+    `overrides_of` the settings that a group overrides.
+    """
 
-    def __init__(self, settings: CoordinatorSettings, new_member_uuid: Callable[[], str]) -> None:
-        self.groups = groups = Groups(settings, new_member_uuid)
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        new_member_uuid: Callable[[], str],
+        overrides_of: Callable[[str], Mapping[str, str]] = _no_overrides,
+    ) -> None:
+        self.groups = groups = Groups(settings, new_member_uuid, overrides_of)
         self.offsets = offsets = GroupOffsets(groups)
         self.classic = classic = ClassicGroups(groups)
         self.consumer = consumer = ConsumerGroups(groups, classic)
         groups.offsets = offsets
         groups.new_simple_group = classic.new_simple_group
         members = consumer.classic_members
-        admin = GroupAdmin(groups)
+        self._states = states = ShareStates(groups)
+        self.share = share = ShareGroups(groups, states)
+        share_admin = ShareAdmin(groups, states)
+        admin = GroupAdmin(groups, share_admin)
         self._handlers: dict[int, ApiHandler] = {
             ApiKey.JOIN_GROUP: self._join,
             ApiKey.SYNC_GROUP: self._with_protocol(self._by_kind(classic.sync, members.sync)),
@@ -77,6 +96,11 @@ class GroupCore:
             ApiKey.LEAVE_GROUP: self._by_kind(classic.leave, members.leave),
             ApiKey.CONSUMER_GROUP_HEARTBEAT: consumer.heartbeat,
             ApiKey.CONSUMER_GROUP_DESCRIBE: consumer.describe,
+            ApiKey.SHARE_GROUP_HEARTBEAT: share.heartbeat,
+            ApiKey.SHARE_GROUP_DESCRIBE: share.describe,
+            ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS: share_admin.describe_offsets,
+            ApiKey.ALTER_SHARE_GROUP_OFFSETS: share_admin.alter_offsets,
+            ApiKey.DELETE_SHARE_GROUP_OFFSETS: share_admin.delete_offsets,
             ApiKey.OFFSET_COMMIT: offsets.commit,
             ApiKey.OFFSET_FETCH: offsets.fetch,
             ApiKey.OFFSET_DELETE: offsets.delete,
@@ -87,7 +111,11 @@ class GroupCore:
             ApiKey.DELETE_GROUPS: admin.delete,
         }
         self._admin = admin
-        self._timer_owners: dict[str, TimerOwner] = {"classic": classic, "consumer": consumer}
+        self._timer_owners: dict[str, TimerOwner] = {
+            "classic": classic,
+            "consumer": consumer,
+            "share": share,
+        }
 
     def _join(self, request: ShardRequest[JoinGroupRequest], now_ms: WallMs) -> ShardDecision:
         """Joins a classic group, or a consumer group as a classic member.
@@ -102,6 +130,11 @@ class GroupCore:
         group = self.groups.by_id.get(message.group_id)
         if group is None or group.kind is GroupKind.CLASSIC:
             return self.classic.join(request, now_ms)
+        if group.kind is GroupKind.SHARE:
+            refusal = join_refusal(
+                ErrorCode.INCONSISTENT_GROUP_PROTOCOL, message.member_id, request.api_version
+            )
+            return answer(request, refusal)
         if group.has_members():
             return self.consumer.classic_members.join(request, now_ms)
         decision = ShardDecision(records=group.end())
@@ -144,6 +177,8 @@ class GroupCore:
                 self.classic.replay(record)
             elif kind in _CONSUMER_KINDS:
                 self.consumer.replay(record)
+            elif kind in _SHARE_KINDS:
+                self.share.replay(record)
             else:
                 raise UnknownRecordError(f"unknown record kind {kind}")
         except (MalformedMessageError, UnsupportedVersionError) as error:
@@ -157,6 +192,7 @@ class GroupCore:
         decision = ShardDecision()
         merge(decision, self.classic.activate(now_ms))
         merge(decision, self.consumer.activate(now_ms))
+        merge(decision, self.share.activate(now_ms))
         self.offsets.activate(now_ms)
         decision.timers.append(self._next_expiry())
         return decision
@@ -178,14 +214,15 @@ class GroupCore:
         return SetTimer(_EXPIRY_TIMER, self.groups.settings.offsets_retention_check_interval_ms)
 
     def effect_done(self, effect: Effect, outcome: EffectOutcome, now_ms: WallMs) -> ShardDecision:
-        """Returns an empty decision, because a group shard has no effects."""
-        return ShardDecision()
+        assert isinstance(effect, AskShareStates)  # a group shard has no other effects
+        return self._states.effect_done(effect, outcome, now_ms)
 
     def image_changed(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
         before, self.groups.image = self.groups.image, image
         decision = self.consumer.image_changed(before)
+        merge(decision, self.share.image_changed(before, now_ms))
         merge(decision, self.offsets.image_changed(before))
         return decision
 
     def deactivate(self) -> list[Reply]:
-        return self.classic.deactivate()
+        return self.classic.deactivate() + self._states.deactivate()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
@@ -16,7 +16,8 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
-from tidelog.settings.coordinator_settings import CoordinatorSettings
+from tidelog.settings.broker_settings import BrokerSettings
+from tidelog.settings.group_settings import GroupSettingsView
 from tidelog.wire.messages.list_groups import ListedGroup
 
 NO_IMAGE: Final = ClusterImage(0, {}, {})
@@ -29,13 +30,14 @@ class GroupKind(StrEnum):
 
     CLASSIC = "classic"
     CONSUMER = "consumer"
+    SHARE = "share"
 
 
 class TimerKey(NamedTuple):
     """The key of any timer of a group shard. `owner` names the object that handles the timer."""
 
     owner: str
-    """"classic", "consumer" or "expiry"."""
+    """"classic", "consumer", "share" or "expiry"."""
     kind: str
     group_id: str = ""
     member_id: str = ""
@@ -125,8 +127,14 @@ class OffsetsOfGroups(Protocol):
 class Groups:
     """All groups of one shard."""
 
-    def __init__(self, settings: CoordinatorSettings, new_member_uuid: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        settings: BrokerSettings,
+        new_member_uuid: Callable[[], str],
+        overrides_of: Callable[[str], Mapping[str, str]],
+    ) -> None:
         self.settings = settings
+        self.group_settings = GroupSettingsView(lambda: settings, overrides_of)
         self.new_member_uuid = new_member_uuid
         self.by_id: dict[str, Group] = {}
         self.image = NO_IMAGE

@@ -131,7 +131,8 @@ class ShareStateCore:
             if not error and known is not None and NO_EPOCH < wanted.state_epoch < known.state_epoch:
                 error = ErrorCode.FENCED_STATE_EPOCH
             error = error or self._unknown_partition(key)
-            if not error:
+            # The group coordinator repeats a request that was not answered. Its state epoch is the same.
+            if not error and (known is None or known.state_epoch != wanted.state_epoch):
                 state = SharePartitionState(
                     snapshot_epoch=FIRST_EPOCH if known is None else known.snapshot_epoch + 1,
                     state_epoch=wanted.state_epoch,

@@ -77,7 +77,7 @@ def test_several_keys_are_answered_in_order(lab: InMemoryBroker) -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4, 6])
-@pytest.mark.parametrize("key_type", [SHARE_KEY, 3, -1])
+@pytest.mark.parametrize("key_type", [SHARE_KEY, 3, -1])  # "g" is not the key of a share partition
 def test_other_keys_have_no_coordinator(lab: InMemoryBroker, version: int, key_type: int) -> None:
     request = FindCoordinatorRequest("g", key_type, ["g"] if version >= 4 else [])
     answer = ask(lab, request, version)

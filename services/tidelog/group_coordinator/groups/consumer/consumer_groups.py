@@ -161,7 +161,9 @@ class ConsumerGroups:
         return ConsumerGroupHeartbeatResponse(
             member_id=member.member_id,
             member_epoch=member.member_epoch,
-            heartbeat_interval_ms=self._groups.settings.group_consumer_heartbeat_interval_ms,
+            heartbeat_interval_ms=self._groups.group_settings.for_group(
+                message.group_id
+            ).consumer_heartbeat_interval_ms,
             assignment=AssignmentMessage(to_message(TopicPartitions, member.owned))
             if has_assignment
             else None,

@@ -264,7 +264,8 @@ class GroupChanges:
     def extend_session(self, member: Member) -> None:
         """Restarts the member's session timeout."""
         if member.classic is None:
-            timeout_ms = self._settings.group_consumer_session_timeout_ms
+            settings = self._groups.group_settings.for_group(self.group.group_id)
+            timeout_ms = settings.consumer_session_timeout_ms
         else:
             timeout_ms = member.classic.session_timeout_ms
         self.set_timer(SESSION_TIMER, member.member_id, timeout_ms)

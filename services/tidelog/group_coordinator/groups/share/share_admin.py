@@ -1,0 +1,295 @@
+"""The offsets of share groups: DescribeShareGroupOffsets v0-1, AlterShareGroupOffsets v0 and
+DeleteShareGroupOffsets v0, and the deletion of share groups with DeleteGroups.
+
+The offsets are in the states of share partitions, so every answer waits for the owners of these states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from tidelog.group_coordinator.groups.share.share_changes import ShareChanges
+from tidelog.group_coordinator.groups.share.share_group import ShareGroup
+from tidelog.group_coordinator.groups.share.share_groups import found_group
+from tidelog.group_coordinator.groups.share.share_states import NO_OFFSET, Results, ShareStates, error_of
+from tidelog.group_coordinator.groups.shared import Groups, answer
+from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequest
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import WallMs
+from tidelog.model.topics import ZERO_TOPIC_ID
+from tidelog.wire.messages import alter_share_group_offsets as altering
+from tidelog.wire.messages import delete_share_group_offsets as deleting
+from tidelog.wire.messages import describe_share_group_offsets as describing
+
+_UNKNOWN_TOPIC: Final = "The topic or partition does not exist."
+_NOT_EMPTY: Final = "The group is not empty."
+_NO_LAG: Final = -1
+
+
+class ShareAdmin:
+    """The requests of administrators about share groups."""
+
+    def __init__(self, groups: Groups, states: ShareStates) -> None:
+        self._groups = groups
+        self._states = states
+
+    # -- describing offsets
+
+    def describe_offsets(
+        self, request: ShardRequest[describing.DescribeShareGroupOffsetsRequest], now_ms: WallMs
+    ) -> ShardDecision:
+        decision = ShardDecision()
+        answers: dict[int, describing.DescribeShareGroupOffsetsResponseGroup] = {}
+        asked = request.message.groups
+
+        def replies_if_complete() -> list[Reply]:
+            if len(answers) < len(asked):
+                return []
+            groups = [answers[number] for number in range(len(asked))]
+            response = describing.DescribeShareGroupOffsetsResponse(groups=groups)
+            return [Reply(request.reply_to, response)]
+
+        for number, wanted in enumerate(asked):
+
+            def answered(
+                described: describing.DescribeShareGroupOffsetsResponseGroup, number: int = number
+            ) -> list[Reply]:
+                answers[number] = described
+                return replies_if_complete()
+
+            self._describe_group(wanted, decision, answered)
+        if not asked:
+            decision.replies += replies_if_complete()
+        return decision
+
+    def _describe_group(
+        self,
+        wanted: describing.DescribeShareGroupOffsetsRequestGroup,
+        decision: ShardDecision,
+        answered: Callable[[describing.DescribeShareGroupOffsetsResponseGroup], list[Reply]],
+    ) -> None:
+        """Describes one group, now or when the owners of its states have answered."""
+
+        def refused(code: ErrorCode, message: str | None = None) -> list[Reply]:
+            group_class = describing.DescribeShareGroupOffsetsResponseGroup
+            return answered(group_class(wanted.group_id, error_code=code, error_message=message))
+
+        try:
+            group = found_group(self._groups, wanted.group_id)
+        except KafkaError as error:
+            decision.replies += refused(error.code, error.message)
+            return
+        names = self._groups.image.topics
+        initialized = group.partitions.initialized
+        if wanted.topics is None:
+            topics = [(topic.name, sorted(topic.partitions)) for topic in initialized.values()]
+        else:
+            topics = [(topic.topic_name, topic.partitions) for topic in wanted.topics]
+        questions: dict[UUID, set[int]] = {}
+        for name, numbers in topics:
+            topic = names.get(name)
+            known = None if topic is None else initialized.get(topic.topic_id)
+            found = set(numbers) & (known.partitions if known is not None else set())
+            if topic is not None and found:
+                questions[topic.topic_id] = found
+
+        def described(results: Results, now_ms: WallMs) -> ShardDecision:
+            response = describing.DescribeShareGroupOffsetsResponseGroup(
+                group.group_id,
+                [
+                    self._described_topic(name, numbers, questions, results)
+                    for name, numbers in sorted(topics, key=lambda topic: topic[0])
+                ],
+            )
+            return ShardDecision(replies=answered(response))
+
+        if questions:
+            refuse: Callable[[], list[Reply]] = lambda: refused(ErrorCode.NOT_COORDINATOR)  # noqa: E731
+            self._states.summarize(decision, group, questions, described, refuse)
+        else:
+            decision.replies += described({}, WallMs(0)).replies
+
+    def _described_topic(
+        self, name: str, numbers: list[int], questions: dict[UUID, set[int]], results: Results
+    ) -> describing.DescribeShareGroupOffsetsResponseTopic:
+        topic = self._groups.image.topics.get(name)
+        partition_class = describing.DescribeShareGroupOffsetsResponsePartition
+        if topic is None:
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            partitions = [
+                partition_class(number, NO_OFFSET, error_code=unknown, error_message=_UNKNOWN_TOPIC)
+                for number in numbers
+            ]
+            return describing.DescribeShareGroupOffsetsResponseTopic(name, ZERO_TOPIC_ID, partitions)
+        partitions = []
+        for number in numbers:
+            if number not in questions.get(topic.topic_id, ()):
+                partitions.append(partition_class(number, NO_OFFSET, lag=_NO_LAG))
+                continue
+            error = error_of(results, topic.topic_id, number)
+            if error:
+                partitions.append(partition_class(number, NO_OFFSET, lag=_NO_LAG, error_code=error))
+            else:
+                result = results[topic.topic_id, number]
+                partitions.append(partition_class(number, result.start_offset, result.leader_epoch, _NO_LAG))
+        return describing.DescribeShareGroupOffsetsResponseTopic(name, topic.topic_id, partitions)
+
+    # -- altering offsets
+
+    def alter_offsets(
+        self, request: ShardRequest[altering.AlterShareGroupOffsetsRequest], now_ms: WallMs
+    ) -> ShardDecision:
+        """Sets start offsets. The group must be empty, and the next members begin at these offsets."""
+        message = request.message
+        try:
+            group = self._empty_group(message.group_id)
+        except KafkaError as error:
+            return answer(request, _alter_refusal(error.code, error.message))
+        image = self._groups.image
+        offsets: dict[UUID, dict[int, int]] = {}
+        names: dict[UUID, str] = {}
+        for topic in message.topics:
+            known = image.topics.get(topic.topic_name)
+            if known is None:
+                continue
+            wanted = {
+                partition.partition_index: partition.start_offset
+                for partition in topic.partitions
+                if 0 <= partition.partition_index < known.partition_count and partition.start_offset >= 0
+            }
+            if wanted:
+                offsets[known.topic_id] = wanted
+                names[known.topic_id] = topic.topic_name
+        decision = ShardDecision()
+
+        def altered(results: Results, now_ms: WallMs) -> ShardDecision:
+            responses = [self._altered_topic(topic, results) for topic in message.topics]
+            response = altering.AlterShareGroupOffsetsResponse(responses=responses)
+            return ShardDecision(replies=[Reply(request.reply_to, response)])
+
+        if not offsets:
+            return altered({}, now_ms)
+        changes = ShareChanges(self._groups, group, decision, now_ms)
+        refusal = Reply(request.reply_to, _alter_refusal(ErrorCode.NOT_COORDINATOR, None))
+        self._states.reset(changes, offsets, names, altered, lambda: [refusal])
+        return decision
+
+    def _altered_topic(
+        self, topic: altering.AlterShareGroupOffsetsRequestTopic, results: Results
+    ) -> altering.AlterShareGroupOffsetsResponseTopic:
+        known = self._groups.image.topics.get(topic.topic_name)
+        partitions = []
+        for partition in topic.partitions:
+            number, error = partition.partition_index, ErrorCode.NONE
+            if known is None or not 0 <= number < known.partition_count:
+                error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif partition.start_offset < 0:
+                error = ErrorCode.INVALID_REQUEST
+            else:
+                error = error_of(results, known.topic_id, number)
+            text = _UNKNOWN_TOPIC if error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else None
+            partitions.append(altering.AlterShareGroupOffsetsResponsePartition(number, error, text))
+        topic_id = ZERO_TOPIC_ID if known is None else known.topic_id
+        return altering.AlterShareGroupOffsetsResponseTopic(topic.topic_name, topic_id, partitions)
+
+    # -- deleting offsets
+
+    def delete_offsets(
+        self, request: ShardRequest[deleting.DeleteShareGroupOffsetsRequest], now_ms: WallMs
+    ) -> ShardDecision:
+        """Deletes the states of topics. The group must be empty."""
+        message = request.message
+        try:
+            group = self._empty_group(message.group_id)
+        except KafkaError as error:
+            return answer(request, _delete_refusal(error.code, error.message))
+        topics = self._groups.image.topics
+        known = {topic.topic_name: topics.get(topic.topic_name) for topic in message.topics}
+        in_group = group.partitions.topic_ids()
+        found = {
+            topic.topic_id: name
+            for name, topic in known.items()
+            if topic is not None and topic.topic_id in in_group
+        }
+
+        def deleted(results: Results, now_ms: WallMs) -> ShardDecision:
+            left = group.partitions.deleting
+            responses = []
+            for topic in message.topics:
+                image = known[topic.topic_name]
+                if image is None:
+                    error, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN_TOPIC
+                elif image.topic_id not in found:
+                    error, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no offset to delete."
+                elif image.topic_id in left:
+                    error, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, None
+                else:
+                    error, text = ErrorCode.NONE, None
+                topic_id = ZERO_TOPIC_ID if image is None else image.topic_id
+                responses.append(
+                    deleting.DeleteShareGroupOffsetsResponseTopic(topic.topic_name, topic_id, error, text)
+                )
+            response = deleting.DeleteShareGroupOffsetsResponse(responses=responses)
+            return ShardDecision(replies=[Reply(request.reply_to, response)])
+
+        if not found:
+            return deleted({}, now_ms)
+        decision = ShardDecision()
+        changes = ShareChanges(self._groups, group, decision, now_ms)
+        refusal = Reply(request.reply_to, _delete_refusal(ErrorCode.NOT_COORDINATOR, None))
+        self._states.delete_topics(changes, found, deleted, lambda: [refusal])
+        return decision
+
+    def _empty_group(self, group_id: str) -> ShareGroup:
+        group = found_group(self._groups, group_id)
+        if group.members:
+            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, _NOT_EMPTY)
+        return group
+
+    # -- deleting groups
+
+    def delete_group(
+        self,
+        group: ShareGroup,
+        decision: ShardDecision,
+        now_ms: WallMs,
+        answered: Callable[[ErrorCode], list[Reply]],
+    ) -> None:
+        """Deletes the states of an empty group, and then the group. Calls `answered` with the outcome."""
+
+        def finish() -> ShardDecision:
+            finished = ShardDecision()
+            if self._groups.by_id.get(group.group_id) is not group:
+                error = ErrorCode.GROUP_ID_NOT_FOUND  # another request has deleted it meanwhile
+            elif group.partitions.deleting:
+                error = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            else:
+                error = group.check_delete()
+                if error is ErrorCode.NONE:
+                    self._groups.delete(group, finished)
+            finished.replies += answered(error)
+            return finished
+
+        topic_ids = group.partitions.topic_ids()
+        if not topic_ids:
+            finished = finish()
+            decision.records += finished.records
+            decision.replies += finished.replies
+            return
+        changes = ShareChanges(self._groups, group, decision, now_ms)
+        self._states.delete_topics(
+            changes,
+            topic_ids,
+            lambda results, now_ms: finish(),
+            lambda: answered(ErrorCode.NOT_COORDINATOR),
+        )
+
+
+def _alter_refusal(code: ErrorCode, message: str | None) -> altering.AlterShareGroupOffsetsResponse:
+    return altering.AlterShareGroupOffsetsResponse(error_code=code, error_message=message)
+
+
+def _delete_refusal(code: ErrorCode, message: str | None) -> deleting.DeleteShareGroupOffsetsResponse:
+    return deleting.DeleteShareGroupOffsetsResponse(error_code=code, error_message=message)

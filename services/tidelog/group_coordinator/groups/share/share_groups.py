@@ -1,0 +1,289 @@
+"""The share groups of a shard: ShareGroupHeartbeat v1 and ShareGroupDescribe v1 (KIP-932).
+
+A member's first heartbeat creates the group. Every change of members, subscriptions or topics increases the
+group epoch, and the next heartbeat of any member computes the target assignment of that epoch, as in consumer
+groups. Only share partitions whose state exists are assigned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from uuid import UUID
+
+from tidelog.group_coordinator.groups.consumer.consumer_group import changed_topics
+from tidelog.group_coordinator.groups.consumer.member import JOIN_EPOCH, LEAVE_EPOCH, to_message
+from tidelog.group_coordinator.groups.share.share_assignor import SIMPLE
+from tidelog.group_coordinator.groups.share.share_changes import SESSION_TIMER, STATES_TIMER, ShareChanges
+from tidelog.group_coordinator.groups.share.share_group import ShareGroup
+from tidelog.group_coordinator.groups.share.share_member import ShareMember
+from tidelog.group_coordinator.groups.share.share_records import read_record
+from tidelog.group_coordinator.groups.share.share_states import ShareStates
+from tidelog.group_coordinator.groups.shared import Groups, TimerKey, answer
+from tidelog.group_coordinator.shard_core import (
+    ClusterImage,
+    ReplayedRecord,
+    Reply,
+    ShardDecision,
+    ShardRequest,
+)
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import WallMs
+from tidelog.wire.messages import share_group_describe as describing
+from tidelog.wire.messages.share_group_describe import (
+    DescribedGroup,
+    ShareGroupDescribeRequest,
+    ShareGroupDescribeResponse,
+)
+from tidelog.wire.messages.share_group_heartbeat import Assignment as AssignmentMessage
+from tidelog.wire.messages.share_group_heartbeat import (
+    ShareGroupHeartbeatRequest,
+    ShareGroupHeartbeatResponse,
+    TopicPartitions,
+)
+
+
+class ShareGroups:
+    """The handler of requests for share groups. Every request is answered by its own decision."""
+
+    def __init__(self, groups: Groups, states: ShareStates) -> None:
+        self._groups = groups
+        self._states = states
+
+    # -- heartbeats
+
+    def heartbeat(self, request: ShardRequest[ShareGroupHeartbeatRequest], now_ms: WallMs) -> ShardDecision:
+        try:
+            _check_request(request.message)
+            if request.message.member_epoch == LEAVE_EPOCH:
+                return self._leave(request, now_ms)
+            return self._join_or_update(request, now_ms)
+        except KafkaError as error:
+            refusal = ShareGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
+            return answer(request, refusal)
+
+    def _join_or_update(
+        self, request: ShardRequest[ShareGroupHeartbeatRequest], now_ms: WallMs
+    ) -> ShardDecision:
+        message = request.message
+        group = self._group_for(message)
+        before = self._member_for(group, message)
+        decision = ShardDecision()
+        changes = ShareChanges(self._groups, group, decision, now_ms)
+        self._groups.by_id[group.group_id] = group
+        member = changes.update_member(before, _with_request(before, request))
+        self._states.initialize_subscribed(changes)
+        changes.extend_session(member)
+        is_full = message.member_epoch == JOIN_EPOCH or message.subscribed_topic_names is not None
+        settings = self._groups.group_settings.for_group(group.group_id)
+        response = ShareGroupHeartbeatResponse(
+            member_id=member.member_id,
+            member_epoch=member.member_epoch,
+            heartbeat_interval_ms=settings.share_heartbeat_interval_ms,
+            assignment=AssignmentMessage(to_message(TopicPartitions, member.assigned))
+            if is_full or member.assigned != before.assigned
+            else None,
+        )
+        decision.replies.append(Reply(request.reply_to, response))
+        return decision
+
+    def _group_for(self, message: ShareGroupHeartbeatRequest) -> ShareGroup:
+        """Returns the group. A new group is not in `by_id` yet."""
+        known = self._groups.by_id.get(message.group_id)
+        if known is None and message.member_epoch == JOIN_EPOCH:
+            return ShareGroup(message.group_id)
+        return found_group(self._groups, message.group_id)
+
+    def _member_for(self, group: ShareGroup, message: ShareGroupHeartbeatRequest) -> ShareMember:
+        """Returns the member before the heartbeat; it is empty if it is new."""
+        member = group.members.get(message.member_id)
+        if member is None:
+            if message.member_epoch != JOIN_EPOCH:
+                raise _unknown_member(group, message.member_id)
+            limit = self._groups.settings.group_share_max_size
+            if len(group.members) >= limit:
+                raise KafkaError(
+                    ErrorCode.GROUP_MAX_SIZE_REACHED,
+                    f"The share group has reached its maximum capacity of {limit} members.",
+                )
+            return ShareMember(message.member_id)
+        epoch = message.member_epoch
+        if (
+            epoch not in (JOIN_EPOCH, member.member_epoch, member.previous_epoch)
+            or epoch > member.member_epoch
+        ):
+            how = "greater" if epoch > member.member_epoch else "smaller"
+            raise KafkaError(
+                ErrorCode.FENCED_MEMBER_EPOCH,
+                f"The share group member has a {how} member epoch ({epoch}) than the one known by the group "
+                f"coordinator ({member.member_epoch}). "
+                "The member must abandon all its partitions and rejoin.",
+            )
+        return member
+
+    def _leave(self, request: ShardRequest[ShareGroupHeartbeatRequest], now_ms: WallMs) -> ShardDecision:
+        message = request.message
+        group = found_group(self._groups, message.group_id)
+        member = group.members.get(message.member_id)
+        if member is None:
+            raise _unknown_member(group, message.member_id)
+        decision = ShardDecision()
+        ShareChanges(self._groups, group, decision, now_ms).remove_member(member)
+        response = ShareGroupHeartbeatResponse(member_id=member.member_id, member_epoch=LEAVE_EPOCH)
+        decision.replies.append(Reply(request.reply_to, response))
+        return decision
+
+    # -- describing
+
+    def describe(self, request: ShardRequest[ShareGroupDescribeRequest], now_ms: WallMs) -> ShardDecision:
+        groups = [self._described(group_id) for group_id in request.message.group_ids]
+        return answer(request, ShareGroupDescribeResponse(groups=groups))
+
+    def _described(self, group_id: str) -> DescribedGroup:
+        try:
+            group = found_group(self._groups, group_id)
+        except KafkaError as error:
+            return DescribedGroup(error_code=error.code, error_message=error.message, group_id=group_id)
+        names = self._groups.image.topic_names
+        return DescribedGroup(
+            group_id=group_id,
+            group_state=group.state,
+            group_epoch=group.epoch,
+            assignment_epoch=group.assignment_epoch,
+            assignor_name=SIMPLE,
+            members=[
+                describing.Member(
+                    member_id=member.member_id,
+                    rack_id=member.rack_id,
+                    member_epoch=member.member_epoch,
+                    client_id=member.client_id,
+                    client_host=member.client_host,
+                    subscribed_topic_names=sorted(member.topic_names),
+                    assignment=_described_assignment(names, member.assigned),
+                )
+                for member in group.members.values()
+            ],
+        )
+
+    # -- the shard
+
+    def replay(self, record: ReplayedRecord) -> None:
+        """Applies a record of kind 10 to 15. Raises MalformedMessageError, UnsupportedVersionError.
+
+        Only the tombstone of the group itself deletes the group.
+        """
+        key, value = read_record(record)
+        by_id = self._groups.by_id
+        known = by_id.get(key.group_id)
+        group = known if isinstance(known, ShareGroup) else None
+        if value is not None:
+            if group is None:
+                group = by_id[key.group_id] = ShareGroup(key.group_id)
+            group.apply_record(key, value)
+        elif group is not None and not group.apply_tombstone(key):
+            del by_id[key.group_id]
+
+    def activate(self, now_ms: WallMs) -> ShardDecision:
+        """Starts a full session for every member, and resumes what an earlier owner has not completed."""
+        decision = ShardDecision()
+        for group in self._all():
+            changes = ShareChanges(self._groups, group, decision, now_ms)
+            for member in group.members.values():
+                changes.extend_session(member)
+            self._states.resume(changes)
+        return decision
+
+    def image_changed(self, before: ClusterImage, now_ms: WallMs) -> ShardDecision:
+        """Marks the groups whose topics changed, and forgets the share partitions of deleted topics, whose
+        states their owners delete.
+        """
+        decision = ShardDecision()
+        groups = self._all()
+        changed = changed_topics(before, self._groups.image) if groups else frozenset()
+        gone = before.topic_names.keys() - self._groups.image.topic_names.keys() if changed else frozenset()
+        for group in groups:
+            if not changed.isdisjoint(group.subscribed_names()):
+                group.topics_changed = True
+            deleted = group.partitions.topic_ids() & gone
+            if deleted:
+                changes = ShareChanges(self._groups, group, decision, now_ms)
+                changes.put_partitions(group.partitions.without(deleted))
+        return decision
+
+    def timer_fired(self, key: TimerKey, now_ms: WallMs) -> ShardDecision:
+        """Removes a member whose session ended, or repeats questions about states."""
+        decision = ShardDecision()
+        group = self._groups.by_id.get(key.group_id)
+        if not isinstance(group, ShareGroup):
+            return decision
+        changes = ShareChanges(self._groups, group, decision, now_ms)
+        if key.kind == STATES_TIMER:
+            self._states.resume(changes)
+        elif key.kind == SESSION_TIMER and key.member_id in group.members:
+            changes.remove_member(group.members[key.member_id])
+        return decision
+
+    def _all(self) -> list[ShareGroup]:
+        return [group for group in self._groups.by_id.values() if isinstance(group, ShareGroup)]
+
+
+def found_group(groups: Groups, group_id: str) -> ShareGroup:
+    """Returns a share group. Raises KafkaError (GROUP_ID_NOT_FOUND, INVALID_GROUP_ID)."""
+    if not group_id:
+        raise KafkaError(ErrorCode.INVALID_GROUP_ID)
+    group = groups.by_id.get(group_id)
+    if not isinstance(group, ShareGroup):
+        reason = "not found" if group is None else "is not a share group"
+        raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
+    return group
+
+
+def _unknown_member(group: ShareGroup, member_id: str) -> KafkaError:
+    return KafkaError(
+        ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {group.group_id}."
+    )
+
+
+def _check_request(message: ShareGroupHeartbeatRequest) -> None:
+    """Raises KafkaError if a ShareGroupHeartbeat is invalid, whatever the group's state is."""
+    for name, text in (
+        ("GroupId", message.group_id),
+        ("MemberId", message.member_id),
+        ("RackId", message.rack_id),
+    ):
+        if text is not None and not text.strip():
+            raise _invalid(f"{name} can't be empty.")
+    if message.member_epoch == JOIN_EPOCH and not message.subscribed_topic_names:
+        raise _invalid("SubscribedTopicNames must be set in first request.")
+    if message.member_epoch < LEAVE_EPOCH:
+        raise _invalid(f"MemberEpoch is invalid: {message.member_epoch}.")
+
+
+def _invalid(message: str) -> KafkaError:
+    return KafkaError(ErrorCode.INVALID_REQUEST, message)
+
+
+def _with_request(member: ShareMember, request: ShardRequest[ShareGroupHeartbeatRequest]) -> ShareMember:
+    """Returns the member with the fields of a heartbeat. Fields that the request omits keep their values."""
+    message = request.message
+    names = message.subscribed_topic_names
+    return replace(
+        member,
+        rack_id=member.rack_id if message.rack_id is None else message.rack_id,
+        client_id=request.client_id or "",
+        client_host=f"/{request.host}",  # Java prints addresses with a slash
+        topic_names=member.topic_names if names is None else frozenset(names),
+    )
+
+
+def _described_assignment(
+    names: Mapping[UUID, str], partitions: Mapping[UUID, Iterable[int]]
+) -> describing.Assignment:
+    """Returns an assignment without deleted topics, which have no name anymore."""
+    return describing.Assignment(
+        [
+            describing.TopicPartitions(topic_id, names[topic_id], sorted(found))
+            for topic_id, found in sorted(partitions.items())
+            if topic_id in names
+        ]
+    )
