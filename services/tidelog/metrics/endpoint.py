@@ -8,9 +8,10 @@ served, because prometheus-client and the HTTP server of the standard library ta
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -70,6 +71,19 @@ class MetricsEndpoint(HttpEndpoint):
         super().__init__(scrapes if health is None else with_probes(health, scrapes), host, port, "metrics")
 
 
+def _without_collections(encode: Callable[[CollectorRegistry], bytes], registry: CollectorRegistry) -> bytes:
+    """Encodes without collections of garbage, which a scrape of thousands of series would cause several times.
+    Each of them stops all threads, for 0.3 s with 15,000 partitions. Samples contain no cycles.
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return encode(registry)
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
 class _Scrapes:
     """Answers scrapes one at a time, because encoding thousands of series takes long."""
 
@@ -83,7 +97,7 @@ class _Scrapes:
         with self._lock:
             made_at, body = self._bodies.get(content_type, (0.0, b""))
             if not body or time.monotonic() - made_at > SCRAPE_CACHE_S:
-                body = encode(self._registry)
+                body = _without_collections(encode, self._registry)
                 self._bodies = {content_type: (time.monotonic(), body)}
         start_response("200 OK", [("Content-Type", content_type), ("Content-Length", str(len(body)))])
         return [body]

@@ -65,7 +65,7 @@ def test_processes_are_separate_and_recorded(tidelog_cluster: TidelogCluster) ->
     assert len({os.getsid(pid) for pid in pids.values()}) == len(pids), "each process has its own session"
     for address in cluster.addresses.values():
         assert sorted(brokers_of(address)) == [1, 2, 3]
-    assert {path.stem for path in (cluster.data_dir / "logs").iterdir()} == NAMES
+    assert {path.stem for path in (cluster.data_dir / "logs").iterdir()} == {*NAMES, "renewals"}
 
 
 def test_status_names_roles(tidelog_cluster: TidelogCluster) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 import time
@@ -80,6 +81,28 @@ def test_a_later_scrape_is_made_again(
     scrape(served)
     scrape(served)
     assert collector.scrapes == 2
+
+
+class GarbageWatcher:
+    """A collector that notes whether garbage may be collected during a scrape."""
+
+    def __init__(self) -> None:
+        self.is_collected = True
+
+    def collect(self, families: Families) -> None:
+        self.is_collected = gc.isenabled()
+
+
+def test_scrapes_cause_no_collection_of_garbage() -> None:
+    """With thousands of partitions, a collection stops the event loop for longer than a scrape may."""
+    watcher = GarbageWatcher()
+    made = MetricsEndpoint([watcher], None, "127.0.0.1", 0)
+    try:
+        scrape(made)
+        assert not watcher.is_collected
+        assert gc.isenabled()
+    finally:
+        made.close()
 
 
 UNFINISHED: int = 3_000

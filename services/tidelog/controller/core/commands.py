@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import NamedTuple
 
+from tidelog.controller.core.decision import Steps
 from tidelog.controller.core.state import ChangeSet, ClusterState
 from tidelog.model.topics import TopicPartition
 from tidelog.rpc.broker_commands import (
@@ -15,7 +16,6 @@ from tidelog.rpc.broker_commands import (
     StopReplica,
     UpdateMetadata,
 )
-from tidelog.timing.slices import Steps
 
 Command = StopReplica | LeaderAndIsr | UpdateMetadata
 

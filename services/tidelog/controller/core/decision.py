@@ -134,7 +134,8 @@ class ControllerDecision(Generic[ReplyT_co]):
     reply: ReplyT_co
 
 
-DecisionSteps = Generator[None, None, ControllerDecision[ReplyT_co]]
-"""A decision that is made in steps, because it may concern thousands of topics or partitions. The state must
-not change between two steps.
-"""
+StepsT = TypeVar("StepsT")
+Steps = Generator[None, None, StepsT]
+"""Long work that may be interrupted after each step. The state must not change in between."""
+DecisionSteps = Steps[ControllerDecision[ReplyT_co]]
+"""A decision that is made in steps, because it may concern thousands of topics or partitions."""
