@@ -72,7 +72,7 @@ class MetricsEndpoint(HttpEndpoint):
 
 
 def _without_collections(encode: Callable[[CollectorRegistry], bytes], registry: CollectorRegistry) -> bytes:
-    """Encodes without collections of garbage, which a scrape of thousands of series would cause several times.
+    """Encodes without collections of garbage, of which a scrape of thousands of series would cause several.
     Each of them stops all threads, for 0.3 s with 15,000 partitions. Samples contain no cycles.
     """
     was_enabled = gc.isenabled()
