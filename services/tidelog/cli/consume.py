@@ -32,6 +32,8 @@ from tidelog.client.configs import ConfigResource, ResourceType, describe_config
 from tidelog.client.fetch_loop import DEFAULT_MAX_WAIT_MS, FetchedRecords, FetchLoop
 from tidelog.records.record import Record
 
+MAX_PRINTED_HEADERS: Final = 1_000
+"""The number of headers of a record that are printed."""
 _STARTS: Final[Mapping[str, int]] = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 _ISOLATION_LEVELS: Final = {"read_uncommitted": READ_UNCOMMITTED, "read_committed": READ_COMMITTED}
 
@@ -65,6 +67,8 @@ class RecordFormat:
             headers = b",".join(
                 name.encode() + b":" + (null if value is None else value) for name, value in record.headers
             )
+            if record.omitted_headers:
+                headers += b",(%d more headers)" % record.omitted_headers
             parts.append(headers or b"NO_HEADERS")
         if self.prints_key:
             parts.append(null if record.key is None else record.key)
@@ -173,7 +177,13 @@ def command(
         positions = starting_positions(cluster, topic, partition, start)
         if record_format.prints_timestamp:
             record_format = replace(record_format, timestamp_type=_timestamp_type(cluster, name))
-        loop = FetchLoop(cluster, topic, positions, isolation_level=_ISOLATION_LEVELS[isolation_level])
+        loop = FetchLoop(
+            cluster,
+            topic,
+            positions,
+            isolation_level=_ISOLATION_LEVELS[isolation_level],
+            max_headers=MAX_PRINTED_HEADERS if record_format.prints_headers else 0,
+        )
         printer = _RecordPrinter(record_format, sys.stdout.buffer, max_messages)
         with contextlib.suppress(KeyboardInterrupt):
             _print_until_done(loop, printer, timeout_ms)

@@ -22,6 +22,9 @@ from tidelog.records.record import Record, end_transaction_marker, iterate_recor
 DELETE_HORIZON_BIT: Final = 0x40
 """The attribute that makes the base timestamp the deletion time of compacted tombstones (KIP-534)."""
 
+MAX_PRINTED_HEADERS: Final = 1_000
+"""The number of header keys of a record that are printed."""
+
 
 @dataclass(slots=True)
 class Findings:
@@ -119,13 +122,15 @@ def batch_line(position: int, header: BatchHeader, is_valid: bool) -> str:
 
 def _record_lines(batch: bytes, header: BatchHeader, view: SegmentView) -> Iterator[str]:
     """Returns the lines of a batch's records. Raises ValueError if the records contradict the header."""
-    for number, record in enumerate(iterate_records(batch)):
+    for number, record in enumerate(iterate_records(batch, max_headers=MAX_PRINTED_HEADERS)):
         sequence = header.base_sequence + number if header.producer_id != NO_PRODUCER_ID else -1
         line = (
             f"| offset: {record.offset} {_time_type(header)}: {record.timestamp} "
             f"keySize: {_size(record.key)} valueSize: {_size(record.value)} sequence: {sequence} "
             f"headerKeys: [{','.join(name for name, _ in record.headers)}]"
         )
+        if record.omitted_headers:
+            line += f" and {record.omitted_headers} more headers"
         if header.is_control:
             marker = end_transaction_marker(batch)
             if marker is not None:

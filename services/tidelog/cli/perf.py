@@ -152,6 +152,7 @@ def perf_consume(
             topic,
             starting_positions(cluster, topic, None, "earliest"),
             partition_max_bytes=fetch_size,
+            max_headers=0,
         )
         began_s = seen_s = time.monotonic()
         while (

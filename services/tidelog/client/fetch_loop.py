@@ -28,6 +28,10 @@ from tidelog.wire.messages.fetch import (
 DEFAULT_MAX_WAIT_MS: Final = 500
 DEFAULT_MAX_BYTES: Final = 52_428_800
 DEFAULT_PARTITION_MAX_BYTES: Final = 1_048_576
+MAX_DECODED_BYTES: Final = 64 * 1024 * 1024
+"""The estimated memory of a partition's records after which a poll returns them; the next one continues."""
+_RECORD_BYTES: Final = 250  # of Python's objects for a record, without the contents of key and value
+_HEADER_BYTES: Final = 150
 _FETCH_SINCE: Final = 4  # magic 2 and isolation levels
 _LAST_BY_NAME: Final = 12
 _CONSUMER: Final = -1
@@ -61,12 +65,15 @@ class FetchLoop:
         *,
         isolation_level: int = READ_UNCOMMITTED,
         partition_max_bytes: int = DEFAULT_PARTITION_MAX_BYTES,
+        max_headers: int | None = None,
     ) -> None:
+        """`max_headers` is the number of headers of a record that the caller wants, None for all."""
         self._cluster = cluster
         self.topic = topic
         self.positions = dict(positions)
         self._isolation_level = isolation_level
         self._partition_max_bytes = partition_max_bytes
+        self._max_headers = max_headers
         self._failing_since_s: float | None = None
 
     def poll(self, max_wait_ms: int = DEFAULT_MAX_WAIT_MS) -> list[FetchedRecords]:
@@ -167,8 +174,12 @@ class FetchLoop:
     def _read(
         self, raw: memoryview, position: int, aborted: list[tuple[int, int]]
     ) -> tuple[list[Record], int]:
-        """Returns the records from `position` on and the next offset, without markers and aborted records."""
+        """Returns the records from `position` on and the next offset, without markers and aborted records.
+
+        Returns early, perhaps in the middle of a batch, if the records need much memory.
+        """
         records: list[Record] = []
+        decoded_bytes = 0
         aborted_producers: set[int] = set()
         following = position
         for start, header in iterate_headers(raw):
@@ -182,8 +193,21 @@ class FetchLoop:
                 if marker is not None:
                     aborted_producers.discard(header.producer_id)
             elif not (header.is_transactional and header.producer_id in aborted_producers):
-                records += [record for record in iterate_records(raw, start) if record.offset >= position]
+                for record in iterate_records(raw, start, max_headers=self._max_headers):
+                    if record.offset >= position:
+                        records.append(record)
+                        decoded_bytes += _memory_of(record)
+                        if decoded_bytes >= MAX_DECODED_BYTES:
+                            return records, record.offset + 1
         return records, following
+
+
+def _memory_of(record: Record) -> int:
+    _, _, key, value, headers, _ = record
+    size_bytes = _RECORD_BYTES + len(key or b"") + len(value or b"")
+    if headers:
+        size_bytes += sum(_HEADER_BYTES + len(name) + len(content or b"") for name, content in headers)
+    return size_bytes
 
 
 def _aborted_of(data: PartitionData, isolation_level: int) -> list[tuple[int, int]]:

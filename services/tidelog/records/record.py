@@ -8,6 +8,7 @@ value_length varint, value`. Length -1 is null. Source: Kafka's `DefaultRecord`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from tidelog.records.batch import BATCH_HEADER_BYTES, BatchHeader, Buffer, parse_header
@@ -26,7 +27,8 @@ Header = tuple[str, bytes | None]
 class Record(NamedTuple):
     """A record. `timestamp` is in milliseconds since 1970, -1 if there is none.
 
-    In a batch with LogAppendTime, it is the time of the broker's append.
+    In a batch with LogAppendTime, it is the time of the broker's append. `omitted_headers` counts the headers
+    that the reader did not want.
     """
 
     offset: int
@@ -34,6 +36,7 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...] = ()
+    omitted_headers: int = 0
 
 
 class RecordSpan(NamedTuple):
@@ -59,12 +62,17 @@ def records_of(
 
 
 def iterate_records(
-    batch: Buffer, position: int = 0, *, max_bytes: int = MAX_DECOMPRESSED_BYTES
+    batch: Buffer,
+    position: int = 0,
+    *,
+    max_bytes: int = MAX_DECOMPRESSED_BYTES,
+    max_headers: int | None = None,
 ) -> Iterator[Record]:
     """Yields all records of the batch at `position`, including control records.
 
-    Raises CorruptBatchError, CompressionDataError or CorruptRecordError for damaged bytes; all are
-    ValueErrors.
+    It builds at most `max_headers` headers of each record and does not look at the others, because a batch of
+    two kilobytes can have ten million. Raises CorruptBatchError, CompressionDataError or CorruptRecordError
+    for damaged bytes; all are ValueErrors.
     """
     header = parse_header(batch, position)
     body = records_of(batch, header, position, max_bytes=max_bytes)
@@ -78,7 +86,7 @@ def iterate_records(
             base_timestamp + span.timestamp_delta if append_time is None else append_time,
             bytes(body[key_start : key_start + key_length]) if key_length >= 0 else None,
             bytes(body[value_start : value_start + value_length]) if value_length >= 0 else None,
-            read_headers(body, span.headers_start, span.end),
+            *read_headers(body, span.headers_start, span.end, max_headers),
         )
 
 
@@ -146,11 +154,32 @@ def _scan_record(body: Buffer, start: int) -> RecordSpan:
     )
 
 
-def read_headers(body: memoryview, position: int, end: int) -> tuple[Header, ...]:
-    """Returns the headers between `position` and `end`, the end of the record. Raises CorruptRecordError."""
+def read_headers(
+    body: memoryview, position: int, end: int, max_headers: int | None = None
+) -> tuple[tuple[Header, ...], int]:
+    """Returns the headers between `position` and `end`, the end of the record, and the number of those above
+    `max_headers`, which are omitted. Raises CorruptRecordError.
+    """
     if position < end and body[position] == 0 and position + 1 == end:
-        return ()
-    return tuple(iterate_headers(body, position, end))
+        return (), 0
+    if max_headers is None:
+        return tuple(iterate_headers(body, position, end)), 0
+    count = _header_count(body[:end], position)[0]
+    if count <= max_headers:
+        return tuple(iterate_headers(body, position, end)), 0
+    return tuple(islice(iterate_headers(body, position, end), max_headers)), count - max_headers
+
+
+def _header_count(record: memoryview, position: int) -> tuple[int, int]:
+    """Returns the number of headers and the position of the first one. Raises CorruptRecordError."""
+    end = len(record)
+    try:
+        count, position = read_varint(record, position)
+    except CorruptVarintError as error:
+        raise CorruptRecordError("a record's headers are cut off") from error
+    if not 0 <= count <= end - position:
+        raise CorruptRecordError(f"a record has {count} headers in {end - position} bytes")
+    return count, position
 
 
 def iterate_headers(body: memoryview, position: int, end: int) -> Iterator[Header]:
@@ -159,10 +188,8 @@ def iterate_headers(body: memoryview, position: int, end: int) -> Iterator[Heade
     It reads one header at a time, because a record can have millions of them.
     """
     record = body[:end]
+    count, position = _header_count(record, position)
     try:
-        count, position = read_varint(record, position)
-        if not 0 <= count <= end - position:
-            raise CorruptRecordError(f"a record has {count} headers in {end - position} bytes")
         for _ in range(count):
             key, position = _read_bytes(record, position)
             value, position = _read_bytes(record, position)
@@ -182,10 +209,8 @@ def check_headers(body: memoryview, position: int, end: int) -> None:
     if position < end and body[position] == 0 and position + 1 == end:
         return
     record = body[:end]
+    count, position = _header_count(record, position)
     try:
-        count, position = read_varint(record, position)
-        if not 0 <= count <= end - position:
-            raise CorruptRecordError(f"a record has {count} headers in {end - position} bytes")
         for _ in range(count):
             length, position = read_varint(record, position)
             if length < 0:

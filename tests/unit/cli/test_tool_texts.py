@@ -18,6 +18,8 @@ def test_all_parts_of_a_record_can_be_printed() -> None:
     assert everything.line_of(RECORD, 3) == (
         b"CreateTime:1700000000000\tPartition:3\tOffset:5\th:1,i:null\tk\tv\n"
     )
+    cut = RECORD._replace(omitted_headers=9_999_998)
+    assert RecordFormat(prints_headers=True).line_of(cut, 3) == b"h:1,i:null,(9999998 more headers)\tv\n"
     bare = Record(0, -1, None, None)
     assert everything.line_of(bare, 0) == b"NO_TIMESTAMP\tPartition:0\tOffset:0\tNO_HEADERS\tnull\tnull\n"
     assert RecordFormat().line_of(RECORD, 3) == b"v\n"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from brokerlab.scripted_broker import ScriptedBroker
+from tidelog.client import fetch_loop
 from tidelog.client.admin import READ_COMMITTED, READ_UNCOMMITTED
 from tidelog.client.cluster import Cluster
 from tidelog.client.fetch_loop import CorruptFetchError, FetchLoop
@@ -125,3 +126,23 @@ def test_damaged_records_are_refused() -> None:
         with pytest.raises(CorruptFetchError, match=r"partition 0 near offset 0: .* has a wrong CRC"):
             loop.poll()
         assert loop.positions == {0: 0}
+
+
+def test_records_that_need_much_memory_come_in_several_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_loop, "MAX_DECODED_BYTES", 1_000)
+    answer = PartitionData(0, 0, 13, records=batch(0, 10) + batch(10, 3))
+    with FetchBroker(answer) as broker, Cluster(broker.bootstrap) as cluster:
+        loop = FetchLoop(cluster, cluster.topic("t"), {0: 0})
+        polls = [[record.offset for record in loop.poll()[0].records] for _ in range(4)]
+    assert polls == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12]]
+
+
+@pytest.mark.parametrize(("limit", "kept"), [(None, 3), (0, 0), (2, 2)])
+def test_a_reader_gets_the_headers_that_it_wants(limit: int | None, kept: int) -> None:
+    rows = [Record(0, 1, None, b"x", (("a", b"1"), ("b", None), ("c", b"3")))]
+    answer = PartitionData(0, 0, 1, records=bytes(build_batch(rows)))
+    with FetchBroker(answer) as broker, Cluster(broker.bootstrap) as cluster:
+        loop = FetchLoop(cluster, cluster.topic("t"), {0: 0}, max_headers=limit)
+        (record,) = loop.poll()[0].records
+    assert record.headers == rows[0].headers[:kept]
+    assert record.omitted_headers == 3 - kept

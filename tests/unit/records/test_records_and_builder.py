@@ -167,3 +167,13 @@ def test_other_control_records_are_not_markers() -> None:
     for broken in ((b"\x00\x00\x00", b"\x00" * 6), (b"\x00\x00\x00\x01", b"\x00" * 5)):
         with pytest.raises(CorruptControlRecordError):
             decode_end_transaction(*broken)
+
+
+@given(
+    st.lists(st.tuples(st.text(max_size=3), st.none() | st.binary(max_size=3)), max_size=9), st.integers(0, 9)
+)
+def test_headers_above_the_limit_are_counted(headers: list[tuple[str, bytes | None]], limit: int) -> None:
+    batch = build_batch([Record(0, 1, b"k", b"v", tuple(headers)), Record(1, 1, b"k", b"w")])
+    first, second = iterate_records(batch, max_headers=limit)
+    assert first == Record(0, 1, b"k", b"v", tuple(headers[:limit]), max(0, len(headers) - limit))
+    assert second == Record(1, 1, b"k", b"w")

@@ -15,13 +15,14 @@ import numpy as np
 import pyarrow as pa
 
 from tidelog.pipeline.segments.record_places import (
+    HeaderPlaces,
     RecordPlaces,
     find_headers,
     find_records,
 )
 from tidelog.pipeline.segments.varints import Integers, Octets
 from tidelog.records.batch import BatchHeader, Buffer, CorruptBatchError
-from tidelog.records.record import CorruptRecordError, iterate_records, records_of
+from tidelog.records.record import CorruptRecordError, check_headers, records_of, scan_records
 
 HEADERS_TYPE: Final = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 COLUMNS: Final = {
@@ -36,6 +37,8 @@ COLUMNS: Final = {
 }
 """The columns of Spark's Kafka connector (with includeHeaders), in its order."""
 
+OMITTED_HEADERS: Final = "tidelog.omitted.headers"
+"""The key of the last header of a record with more headers than are decoded. Its value is their number."""
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """The number of decompressed bytes that become one Arrow batch. An Arrow batch holds at least one record
 batch.
@@ -199,8 +202,9 @@ def _find_corrupt(group: _Group) -> None:
     """Raises the error of the first batch that cannot be decoded record by record."""
     for position, header in group.batches:
         try:
-            for _ in iterate_records(group.buffer, position):
-                pass
+            body = records_of(group.buffer, header, position)
+            for span in scan_records(body, header.record_count):
+                check_headers(body, span.headers_start, span.end)
         except ValueError as error:
             raise type(error)(f"in the batch at offset {header.base_offset}: {error}") from error
 
@@ -241,19 +245,37 @@ def _timestamp_type(decoder: ColumnarDecoder, group: _Group, data: Octets, rows:
 
 
 def _headers(decoder: ColumnarDecoder, group: _Group, data: Octets, rows: _Rows) -> pa.Array:
-    """Returns the headers. As in the connector, a record without headers has null."""
+    """Returns the headers. As in the connector, a record without headers has null.
+
+    A record whose headers were not all decoded gets one more, OMITTED_HEADERS with the number of the others.
+    """
     found = find_headers(data, rows.places)
     count = len(rows.offsets)
     if not found.counts.any():
         return pa.nulls(count, HEADERS_TYPE)
     keys = _text(binary_column(group.data, found.key_starts, found.key_lengths))
     values = binary_column(group.data, found.value_starts, found.value_lengths)
+    counts = found.counts
+    if found.omitted.any():
+        keys, values, counts = _with_marks(keys, values, found)
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(HEADERS_TYPE.value_type))
     ends: Integers = np.zeros(count + 1, np.int32)
-    np.cumsum(found.counts, out=ends[1:])
+    np.cumsum(counts, out=ends[1:])
     return pa.Array.from_buffers(
-        HEADERS_TYPE, count, [_validity(found.counts > 0), pa.py_buffer(ends)], children=[pairs]
+        HEADERS_TYPE, count, [_validity(counts > 0), pa.py_buffer(ends)], children=[pairs]
     )
+
+
+def _with_marks(keys: pa.Array, values: pa.Array, found: HeaderPlaces) -> tuple[pa.Array, pa.Array, Integers]:
+    """Appends OMITTED_HEADERS to the headers of each record from which some are omitted."""
+    rows = np.flatnonzero(found.omitted)
+    marks = [b"%d" % count for count in found.omitted[rows].tolist()]
+    places: Integers = np.insert(
+        np.arange(len(keys)), np.cumsum(found.counts)[rows], len(keys) + np.arange(len(rows), dtype=np.int64)
+    )
+    keys = pa.concat_arrays([keys, pa.array([OMITTED_HEADERS] * len(rows), keys.type)]).take(pa.array(places))
+    values = pa.concat_arrays([values, pa.array(marks, values.type)]).take(pa.array(places))
+    return keys, values, found.counts + (found.omitted > 0)
 
 
 _BUILDERS: Final[dict[str, Callable[[ColumnarDecoder, _Group, Octets, _Rows], pa.Array]]] = {

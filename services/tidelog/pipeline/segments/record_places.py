@@ -15,6 +15,12 @@ from tidelog.pipeline.segments.varints import Integers, Octets, UnreadableVarint
 from tidelog.records.record import CorruptRecordError
 from tidelog.records.varint import CorruptVarintError, read_varint
 
+MAX_HEADERS: Final = 10_000
+"""The number of headers of a record that are decoded."""
+LEAST_BYTES_A_HEADER: Final = 8
+"""If the headers of many records have fewer bytes on average, each record gets its share of this many."""
+FREE_HEADERS: Final = 1_000_000
+"""The number of headers of all records up to which MAX_HEADERS is the only limit."""
 _WORTH_A_VECTOR: Final = 48
 _NO_FIT: Final = "a record has lengths that do not fit"
 
@@ -36,9 +42,12 @@ class RecordPlaces(NamedTuple):
 
 
 class HeaderPlaces(NamedTuple):
-    """`counts` has one element for each record, the other arrays one for each header."""
+    """`counts` has the number of decoded headers of each record, and `omitted` the number of the others. The
+    other arrays have one element for each decoded header.
+    """
 
     counts: Integers
+    omitted: Integers
     key_starts: Integers
     key_lengths: Integers
     value_starts: Integers
@@ -79,18 +88,30 @@ def find_records(data: Octets, starts: Integers, ends: Integers, counts: Integer
 
 
 def find_headers(data: Octets, places: RecordPlaces) -> HeaderPlaces:
-    """Finds all headers of all records. Raises CorruptRecordError."""
+    """Finds the headers of all records, of a record with very many only the first ones. Raises
+    CorruptRecordError.
+    """
     try:
         counts, positions = read_varints(data, places.headers_starts)
         if ((counts < 0) | (counts > places.ends - positions)).any():
             raise CorruptRecordError("a record has more headers than bytes")
-        found = _walk_headers(data, counts, positions, places.ends)
+        decoded = np.minimum(counts, _header_limit(counts, len(data)))
+        found = _walk_headers(data, decoded, positions, places.ends)
     except UnreadableVarintError as error:
         raise CorruptRecordError(str(error)) from error
-    # Now `positions` is after each record's last header.
-    if (positions != places.ends).any():
+    omitted = counts - decoded
+    # Now `positions` is after each record's last decoded header.
+    if ((positions != places.ends) & (omitted == 0)).any():
         raise CorruptRecordError("bytes follow a record's headers")
-    return found
+    return found._replace(omitted=omitted)
+
+
+def _header_limit(counts: Integers, size_bytes: int) -> int:
+    """Returns the number of headers of a record to decode, so that the memory for all of them is limited."""
+    most = max(FREE_HEADERS, size_bytes // LEAST_BYTES_A_HEADER)
+    if int(np.minimum(counts, MAX_HEADERS).sum()) <= most:
+        return MAX_HEADERS
+    return max(1, min(MAX_HEADERS, most // int(np.count_nonzero(counts))))
 
 
 def _bounds(data: Octets, starts: Integers, ends: Integers, counts: Integers) -> tuple[Integers, Integers]:
@@ -162,7 +183,7 @@ def _walk(data: memoryview, position: int, limit: int, count: int) -> tuple[list
 def _walk_headers(data: Octets, counts: Integers, positions: Integers, ends: Integers) -> HeaderPlaces:
     """Moves `positions` after each record's headers."""
     total = int(counts.sum())
-    found = HeaderPlaces(counts, *(np.empty(total, np.int64) for _ in range(4)))
+    found = HeaderPlaces(counts, np.zeros_like(counts), *(np.empty(total, np.int64) for _ in range(4)))
     first_rows = np.cumsum(counts) - counts
     with_headers = np.flatnonzero(counts)
     with_headers = with_headers[np.argsort(-counts[with_headers], kind="stable")]

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from tidelog.pipeline.segments import columnar
-from tidelog.pipeline.segments.columnar import COLUMNS, ColumnarDecoder, RowBounds
+from tidelog.pipeline.segments import columnar, record_places
+from tidelog.pipeline.segments.columnar import COLUMNS, OMITTED_HEADERS, ColumnarDecoder, RowBounds
 from tidelog.pipeline.segments.schema import spark_schema
 from tidelog.records.batch import iterate_headers
 from tidelog.records.builder import build_batch
@@ -200,3 +200,27 @@ def test_types_are_what_spark_expects() -> None:
         assert to_arrow_schema(spark_schema(columns), timezone="UTC").equals(
             ColumnarDecoder("t", 0, columns).schema
         )
+
+
+@given(batch_lists(), st.integers(1, 3))
+def test_headers_above_the_limit_are_counted_in_a_mark(batches: list[bytearray], limit: int) -> None:
+    data = b"".join(batches)
+    expected = []
+    for row in decoded(data, columns=["offset", "headers"]):
+        headers = row["headers"] or []
+        mark = {"key": OMITTED_HEADERS, "value": b"%d" % (len(headers) - limit)}
+        expected.append([*headers[:limit], mark] if len(headers) > limit else headers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_places, "MAX_HEADERS", limit)
+        found = decoded(data, columns=["offset", "headers"])
+    assert [row["headers"] or [] for row in found] == expected
+
+
+def test_headers_of_many_records_share_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    headers = tuple((f"{number}", None) for number in range(9))
+    batch = build_batch([Record(number, 1, None, None, headers) for number in range(100)])
+    monkeypatch.setattr(record_places, "FREE_HEADERS", 400)
+    monkeypatch.setattr(record_places, "LEAST_BYTES_A_HEADER", 1_000_000)
+    for row in decoded(batch, columns=["headers"]):
+        assert len(row["headers"]) == 4 + 1
+        assert row["headers"][4] == {"key": OMITTED_HEADERS, "value": b"5"}
