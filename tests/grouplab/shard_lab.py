@@ -17,7 +17,7 @@ from tidelog.group_coordinator.shard_core import (
     ShardRequest,
 )
 from tidelog.model.errors import ErrorCode
-from tidelog.settings.coordinator_settings import CoordinatorSettings
+from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import record_codec, response_encoder
 from tidelog.wire.messages.describe_groups import DescribedGroup, DescribeGroupsRequest
@@ -44,9 +44,9 @@ def subscription(*topics: str) -> bytes:
 
 class ShardLab:
     def __init__(
-        self, settings: CoordinatorSettings | None = None, now_ms: int = 1_000_000, uuids: str = "u{}"
+        self, settings: BrokerSettings | None = None, now_ms: int = 1_000_000, uuids: str = "u{}"
     ) -> None:
-        self.settings = settings or CoordinatorSettings()
+        self.settings = settings or BrokerSettings()
         self.now_ms = now_ms
         self.log: list[CoordinatorRecord] = []
         self.owed: dict[Hashable, ShardRequest] = {}

@@ -23,7 +23,7 @@ from tidelog.group_coordinator.shards.replaying import Replay
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.records.builder import build_batch
 from tidelog.records.record import Record
-from tidelog.settings.coordinator_settings import CoordinatorSettings
+from tidelog.settings.broker_settings import BrokerSettings
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +52,7 @@ def test_a_cleaned_shard_loads_fast(tmp_path: Path) -> None:
     done = clean_log(log, cleaning_job(log, NOW_MS, dedupe_buffer_bytes=1 << 27))
     assert (done.records_read, done.records_kept) == (COMMITS, len(keys))
 
-    core = GroupCore(CoordinatorSettings(), lambda: "member")
+    core = GroupCore(BrokerSettings(), lambda: "member")
     replay = Replay(ShardId(ShardKind.GROUP, 0), core)
     began, offset = time.perf_counter(), 0
     while (stretch := log.read(offset, READ_BYTES, log.log_end_offset)) is not None:

@@ -45,6 +45,7 @@ FROM_COORDINATOR: list[FromCoordinator] = [
     ),
     session.AskProducerIds(3),
     session.AskOffsets(4, ((AT, 0), (AT, -1), (AT, FAR))),
+    session.AskShareStates(5, 83, 0, b"body"),
 ]
 FROM_BROKER: list[FromBroker] = [
     session.Welcome(0, FAR),
@@ -66,6 +67,8 @@ FROM_BROKER: list[FromBroker] = [
     session.OffsetsTold(1, ()),
     session.OffsetsTold(2, (session.PartitionOffsets(0, 5, 4, 1_700_000_000_000, 0),) * 2),
     session.OffsetsTold(3, (session.PartitionOffsets(-1, -1, -1, -1),)),
+    session.ShareStatesTold(5, b"body"),
+    session.ShareStatesTold(6, b""),
 ]
 
 

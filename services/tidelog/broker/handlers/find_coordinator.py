@@ -48,7 +48,7 @@ class FindCoordinatorHandler:
         self, request: FindCoordinatorRequest, context: RequestContext
     ) -> FindCoordinatorResponse | Coroutine[object, None, FindCoordinatorResponse]:
         kind = _KINDS.get(request.key_type)
-        if kind is ShardKind.SHARE and context.api_version < _FIRST_VERSION_WITH_SHARES:
+        if kind is ShardKind.SHARE and not _are_share_partitions(request, context.api_version):
             kind = None
         if kind is not None and not self._coordination.topics.exists(kind):
             return self._make_then_answer(request, context, kind)
@@ -85,8 +85,6 @@ class FindCoordinatorHandler:
     def _find(self, kind: ShardKind | None, key: str, context: RequestContext) -> Coordinator:
         if kind is None:
             return _refused(key, ErrorCode.INVALID_REQUEST)
-        if kind is ShardKind.SHARE and not is_share_partition_key(key):
-            return _refused(key, ErrorCode.INVALID_REQUEST)
         shard = self._coordination.shard_of(kind, key)
         leader = None if shard is None else self._hosted.leader_of(*shard.topic_partition)
         node = None if leader is None else self._metadata.node(leader[0], context.listener_name)
@@ -94,6 +92,12 @@ class FindCoordinatorHandler:
             return _refused(key, ErrorCode.COORDINATOR_NOT_AVAILABLE)
         known, endpoint = node
         return Coordinator(key, known.broker_id, endpoint.host, endpoint.port)
+
+
+def _are_share_partitions(request: FindCoordinatorRequest, version: int) -> bool:
+    return version >= _FIRST_VERSION_WITH_SHARES and all(
+        map(is_share_partition_key, request.coordinator_keys)
+    )
 
 
 def _refused(key: str, code: ErrorCode) -> Coordinator:

@@ -220,7 +220,8 @@ class GroupCore:
     def image_changed(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
         before, self.groups.image = self.groups.image, image
         decision = self.consumer.image_changed(before)
-        merge(decision, self.share.image_changed(before, now_ms))
+        if self.groups.has_any(GroupKind.SHARE):
+            merge(decision, self.share.image_changed(before, now_ms))
         merge(decision, self.offsets.image_changed(before))
         return decision
 

@@ -147,6 +147,10 @@ class Groups:
         offsets. GroupCore sets this attribute.
         """
 
+    def has_any(self, kind: GroupKind) -> bool:
+        """Returns whether there is a group of this kind."""
+        return any(group.kind is kind for group in self.by_id.values())
+
     def delete(self, group: Group, decision: ShardDecision) -> None:
         """Deletes a group without members, and all its offsets."""
         self.offsets.delete_group(group.group_id, decision)

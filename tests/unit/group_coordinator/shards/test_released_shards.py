@@ -39,7 +39,15 @@ def _runtime(claims: UnansweredClaims) -> CoordinatorRuntime:
         "sessions": [],
         "call_soon": lambda callback: None,
     }
-    for name in ("markers", "producer_ids", "offset_questions", "tracing", "clock", "timer"):
+    for name in (
+        "markers",
+        "producer_ids",
+        "offset_questions",
+        "share_questions",
+        "tracing",
+        "clock",
+        "timer",
+    ):
         parts[name] = unused
     return CoordinatorRuntime(1, {ShardKind.GROUP: unused}, **parts)
 

@@ -8,7 +8,7 @@ from typing import Any  # Any: generated messages have no common base
 
 from grouplab.classic_script import ANSWERS_OF_KAFKA, CLIENT_ID, answers
 from grouplab.shard_lab import ShardLab
-from tidelog.settings.coordinator_settings import CoordinatorSettings
+from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import response_decoder, response_encoder
 
@@ -17,7 +17,7 @@ class LabBroker:
     """A core in virtual time. Waiting for a response lets time pass as long as there are timers."""
 
     def __init__(self) -> None:
-        settings = dataclasses.replace(CoordinatorSettings(), group_initial_rebalance_delay_ms=0)
+        settings = dataclasses.replace(BrokerSettings(), group_initial_rebalance_delay_ms=0)
         self._lab = ShardLab(settings, uuids="{:022}")
 
     def send(self, request: Any, version: int) -> Callable[[], Any]:

@@ -8,11 +8,11 @@ import pytest
 
 from grouplab.shard_lab import GROUP, REBALANCE_MS, SESSION_MS, ShardLab, subscription
 from tidelog.model.errors import ErrorCode
-from tidelog.settings.coordinator_settings import CoordinatorSettings
+from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.consumer_group_heartbeat import ConsumerGroupHeartbeatRequest
 
-DELAY_MS = CoordinatorSettings().group_initial_rebalance_delay_ms
+DELAY_MS = BrokerSettings().group_initial_rebalance_delay_ms
 
 
 def test_a_member_gets_its_id_before_it_joins() -> None:
@@ -101,7 +101,7 @@ def test_a_rejected_join_creates_no_group(how: dict[str, object], error: ErrorCo
 
 
 def test_a_group_accepts_no_more_members_than_its_limit() -> None:
-    lab = ShardLab(dataclasses.replace(CoordinatorSettings(), group_max_size=2))
+    lab = ShardLab(dataclasses.replace(BrokerSettings(), group_max_size=2))
     members = lab.stable_group(2)
     assert lab.answers[lab.join()].error_code == ErrorCode.GROUP_MAX_SIZE_REACHED
     lab.join(members[0])

@@ -12,7 +12,7 @@ from grouplab.shard_lab import GROUP, REBALANCE_MS
 from tidelog.group_coordinator.groups.consumer.group_changes import MATCHES_AT_ONCE
 from tidelog.group_coordinator.groups.consumer.topic_regex import TopicRegex
 from tidelog.model.errors import ErrorCode
-from tidelog.settings.coordinator_settings import CoordinatorSettings
+from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.consumer_group_heartbeat import TopicPartitions
 from tidelog.wire.messages.offset_commit import (
@@ -21,7 +21,7 @@ from tidelog.wire.messages.offset_commit import (
     OffsetCommitRequestTopic,
 )
 
-SESSION_MS = CoordinatorSettings().group_consumer_session_timeout_ms
+SESSION_MS = BrokerSettings().group_consumer_session_timeout_ms
 
 
 def new_lab(**topics: int) -> ConsumerLab:
@@ -263,7 +263,7 @@ def test_the_coordinator_generates_the_member_id_in_version_0() -> None:
 
 
 def test_a_full_group_rejects_members() -> None:
-    lab = ConsumerLab(CoordinatorSettings(group_consumer_max_size=1))
+    lab = ConsumerLab(BrokerSettings(group_consumer_max_size=1))
     lab.set_topic("orders", 1)
     first, second = consumers(lab, 2)
     assert first.step() == ErrorCode.NONE
@@ -272,7 +272,7 @@ def test_a_full_group_rejects_members() -> None:
 
 
 def test_the_consumer_protocol_can_be_disabled() -> None:
-    lab = ConsumerLab(CoordinatorSettings(group_coordinator_rebalance_protocols=("classic",)))
+    lab = ConsumerLab(BrokerSettings(group_coordinator_rebalance_protocols=("classic",)))
     assert lab.beat(**joining()).error_code == ErrorCode.UNSUPPORTED_VERSION
 
 

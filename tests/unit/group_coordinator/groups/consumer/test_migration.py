@@ -9,7 +9,7 @@ from grouplab.consumer_lab import ConsumerLab, ModelConsumer
 from grouplab.shard_lab import GROUP, REBALANCE_MS, SESSION_MS
 from tidelog.group_coordinator.groups.shared import GroupKind
 from tidelog.model.errors import ErrorCode
-from tidelog.settings.coordinator_settings import CoordinatorSettings
+from tidelog.settings.broker_settings import BrokerSettings
 
 Client = ClassicConsumer | ModelConsumer
 
@@ -28,7 +28,7 @@ def shares(clients: list[Client]) -> list[int]:
 
 
 def new_lab(**settings: str) -> ConsumerLab:
-    lab = ConsumerLab(CoordinatorSettings(**settings))  # type: ignore[arg-type]
+    lab = ConsumerLab(BrokerSettings(**settings))  # type: ignore[arg-type]
     lab.set_topic("orders", 4)
     return lab
 
