@@ -17,7 +17,13 @@ from tidelog.client.connection import BrokerConnection
 from tidelog.model.coordinator_shards import share_partition_key
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages import alter_share_group_offsets as altering
-from tidelog.wire.messages import delete_groups, find_coordinator, list_groups
+from tidelog.wire.messages import (
+    delete_groups,
+    describe_configs,
+    find_coordinator,
+    incremental_alter_configs,
+    list_groups,
+)
 from tidelog.wire.messages import delete_share_group_offsets as deleting
 from tidelog.wire.messages import describe_share_group_offsets as offsets
 from tidelog.wire.messages import share_group_describe as describing
@@ -27,6 +33,8 @@ pytestmark = pytest.mark.integration
 
 PARTITIONS = 4
 NO_OFFSET = -1
+GROUP_RESOURCE = 32
+DEFAULT_CONFIG, DYNAMIC_GROUP_CONFIG = 5, 8
 
 
 @pytest.fixture(scope="module")
@@ -214,6 +222,37 @@ def test_the_coordinator_of_a_share_partition_is_found(broker: BrokerProcess) ->
     request = find_coordinator.FindCoordinatorRequest("", 2, [key])
     (found,) = call(broker, request, find_coordinator.FindCoordinatorResponse).coordinators
     assert (found.error_code, found.key) == (ErrorCode.NONE, key)
+
+
+def test_a_group_has_settings_of_its_own(broker: BrokerProcess, group: str, topic: str) -> None:
+    def alter(**values: str | None) -> int:
+        operations = [
+            incremental_alter_configs.AlterableConfig(
+                name.replace("_", "."), 1 if value is None else 0, value
+            )
+            for name, value in values.items()
+        ]
+        resource = incremental_alter_configs.AlterConfigsResource(GROUP_RESOURCE, group, operations)
+        request = incremental_alter_configs.IncrementalAlterConfigsRequest([resource])
+        answer = call(broker, request, incremental_alter_configs.IncrementalAlterConfigsResponse)
+        code: int = answer.responses[0].error_code
+        return code
+
+    def described() -> dict[str, tuple[str | None, int]]:
+        resource = describe_configs.DescribeConfigsResource(GROUP_RESOURCE, group, None)
+        request = describe_configs.DescribeConfigsRequest([resource])
+        (result,) = call(broker, request, describe_configs.DescribeConfigsResponse).results
+        assert result.error_code == ErrorCode.NONE
+        return {config.name: (config.value, config.config_source) for config in result.configs}
+
+    assert described()["share.auto.offset.reset"] == ("latest", DEFAULT_CONFIG)
+    assert alter(share_session_timeout_ms="1") == ErrorCode.INVALID_CONFIG
+    assert alter(share_unknown="1") == ErrorCode.INVALID_CONFIG
+    assert alter(share_auto_offset_reset="earliest", share_heartbeat_interval_ms="7000") == ErrorCode.NONE
+    await_true(lambda: described()["share.auto.offset.reset"] == ("earliest", DYNAMIC_GROUP_CONFIG))
+    await_true(lambda: Sharer(broker, group, topic).beat().heartbeat_interval_ms == 7000)
+    assert alter(share_heartbeat_interval_ms=None) == ErrorCode.NONE
+    await_true(lambda: Sharer(broker, group, topic).beat().heartbeat_interval_ms == 5000)
 
 
 def test_groups_and_offsets_survive_a_kill(broker: BrokerProcess, group: str, topic: str) -> None:

@@ -1,4 +1,4 @@
-"""The resources that settings belong to: topics, brokers and loggers.
+"""The resources that settings belong to: topics, brokers, loggers and groups.
 
 A broker has one logger, `root` (KIP-412). Its level can be changed while the broker runs; a restart resets
 it, as in Kafka.
@@ -47,8 +47,6 @@ def unserved_resource(resource_type: int) -> KafkaError:
     """Returns the error for a type of resource that has no settings in tidelog."""
     if resource_type == ResourceType.CLIENT_METRICS:
         return KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics are not supported yet")
-    if resource_type == ResourceType.GROUP:
-        return KafkaError(ErrorCode.INVALID_REQUEST, "Settings of groups are not supported yet")
     return KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
 
 

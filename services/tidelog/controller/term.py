@@ -634,6 +634,12 @@ class BrokerSettingRules:
             overrides, per_broker=entity != DEFAULT_BROKER_ENTITY, broker=self._settings
         )
 
+    def validate_group(self, overrides: Mapping[str, str | None]) -> None:
+        # The import is here because few clusters have settings of groups.
+        from tidelog.settings.group_settings import validate_group_overrides
+
+        validate_group_overrides(overrides, self._settings)
+
     def topic_list_default(self, name: str) -> str | None:
         definition = TOPIC_SETTINGS.get(name)
         if definition is None or definition.type is not SettingType.LIST:

@@ -19,6 +19,7 @@ from tidelog.group_coordinator.metrics import CoordinatorMetrics
 from tidelog.group_coordinator.shard_core import ShardCore
 from tidelog.group_coordinator.shards.claims import Claims
 from tidelog.group_coordinator.shards.cluster_view import ClusterView
+from tidelog.group_coordinator.shards.group_configs import GroupConfigs
 from tidelog.group_coordinator.shards.lag import LagReporter
 from tidelog.group_coordinator.shards.markers import MarkerSender
 from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions
@@ -50,11 +51,17 @@ class GroupCoordinator:
     """A running coordinator: `await GroupCoordinator.start(...)`, then `await stop()`."""
 
     def __init__(
-        self, session: Session, runtime: CoordinatorRuntime, lag: LagReporter, timer: LoopTimer
+        self,
+        session: Session,
+        runtime: CoordinatorRuntime,
+        group_configs: GroupConfigs,
+        lag: LagReporter,
+        timer: LoopTimer,
     ) -> None:
         self.runtime = runtime
         self.metrics = CoordinatorMetrics(lag)
         self._session = session
+        self._group_configs = group_configs
         self._lag = lag
         self._timer = timer
 
@@ -77,7 +84,8 @@ class GroupCoordinator:
         """
         timer = LoopTimer(asyncio.get_running_loop())
         clock = clock or SystemClock()
-        runtime, lag = _compose(store, settings, connector, clock, timer, tracing)
+        group_configs = GroupConfigs(store)
+        runtime, lag = _compose(store, settings, connector, group_configs, clock, timer, tracing)
         entry = CoordinatorEntry(GROUP, settings.node_id)
         session = Session(
             store,
@@ -89,10 +97,12 @@ class GroupCoordinator:
             on_failed=on_failed,
         )
         try:
+            await group_configs.start()
             await runtime.start()
             await session.start()
         except KeyHeldError as error:
             await runtime.stop()
+            await group_configs.stop()
             raise KafkaError(
                 ErrorCode.DUPLICATE_BROKER_REGISTRATION,
                 f"node.id: another live process is group coordinator {settings.node_id}; "
@@ -100,11 +110,12 @@ class GroupCoordinator:
             ) from error
         except BaseException:
             await runtime.stop()
+            await group_configs.stop()
             raise
         _log.info("registered as group coordinator", coordinator_id=settings.node_id, key=entry.key)
         if settings.tidelog_metrics_listener:
             lag.start()
-        return cls(session, runtime, lag, timer)
+        return cls(session, runtime, group_configs, lag, timer)
 
     def why_not_ready(self) -> str | None:
         """Returns None if the coordinator is registered and has claimed its share of the shards."""
@@ -123,6 +134,7 @@ class GroupCoordinator:
         """Hands the shards over and ends the registration."""
         self._lag.stop()
         await self.runtime.stop()
+        await self._group_configs.stop()
         await self._session.stop()
         self._timer.close()
 
@@ -131,6 +143,7 @@ def _compose(
     store: MetadataStore,
     settings: BrokerSettings,
     connector: SessionConnector,
+    group_configs: GroupConfigs,
     clock: Clock,
     timer: LoopTimer,
     tracing: CallTracing | None,
@@ -140,7 +153,7 @@ def _compose(
     questions = OffsetQuestions(sessions.line_to_leader, timer)
     runtime = CoordinatorRuntime(
         settings.node_id,
-        core_factories(settings),
+        core_factories(settings, group_configs),
         view=view,
         claims=Claims(store, settings.node_id, shard_count=view.shard_count),
         sessions=sessions,
@@ -156,10 +169,14 @@ def _compose(
     return runtime, LagReporter(runtime, questions, clock, timer)
 
 
-def core_factories(settings: BrokerSettings) -> dict[ShardKind, Callable[[ShardId, int], ShardCore]]:
+def core_factories(
+    settings: BrokerSettings, group_configs: GroupConfigs
+) -> dict[ShardKind, Callable[[ShardId, int], ShardCore]]:
     """Returns for each kind of shard a function that makes a core, given the shard and its epoch."""
     return {
-        ShardKind.GROUP: lambda shard, epoch: GroupCore(settings, new_member_uuid),
+        ShardKind.GROUP: lambda shard, epoch: GroupCore(
+            settings, new_member_uuid, group_configs.overrides_of
+        ),
         ShardKind.TRANSACTION: lambda shard, epoch: TransactionCore(epoch, settings),
         ShardKind.SHARE: lambda shard, epoch: ShareStateCore(settings),
     }

@@ -2,7 +2,7 @@
 also set it.
 
 The rules are those of Kafka's `ConfigHelper`: the source is that of the first synonym that has a value, in
-the order topic, this broker, all brokers, static, default.
+the order topic or group, this broker, all brokers, static, default.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
+from tidelog.settings.group_settings import GROUP_SETTINGS, broker_synonym, group_settings
 from tidelog.settings.setting import Setting, SettingType, UpdateMode, Value
 from tidelog.settings.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS, broker_default
 
@@ -25,6 +26,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER_CONFIG = 3
     STATIC_BROKER_CONFIG = 4
     DEFAULT_CONFIG = 5
+    DYNAMIC_GROUP_CONFIG = 8
 
 
 class SettingSynonym(NamedTuple):
@@ -107,6 +109,25 @@ def describe_topic(
             value = definition.parse(text)
             own = SettingSynonym(name, _shown(definition, text), ConfigSource.DYNAMIC_TOPIC_CONFIG)
             synonyms.insert(0, own)
+        descriptions.append(_description(definition, value, synonyms, is_read_only=False))
+    return descriptions
+
+
+def describe_group(
+    broker: BrokerSettings, overrides: Mapping[str, str], names: Collection[str] | None = None
+) -> list[SettingDescription]:
+    """Describes every setting of a group with these `overrides`, or those in `names` that exist. The values
+    are those in effect.
+    """
+    effective = group_settings(broker, overrides)
+    descriptions = []
+    for name, definition in _selected(GROUP_SETTINGS, names):
+        synonym = broker_synonym(name)
+        synonyms = [] if synonym is None else _from(synonym, _broker_synonyms(broker, (synonym,)))
+        text = overrides.get(name)
+        if text is not None:
+            synonyms.insert(0, SettingSynonym(name, text, ConfigSource.DYNAMIC_GROUP_CONFIG))
+        value = getattr(effective, definition.attribute)
         descriptions.append(_description(definition, value, synonyms, is_read_only=False))
     return descriptions
 

@@ -1,10 +1,10 @@
-"""AlterConfigs v0 to v2: replaces all settings of topics and brokers. A setting that the request does not
-name is reset to its default.
+"""AlterConfigs v0 to v2: replaces all settings of topics, brokers and groups. A setting that the request does
+not name is reset to its default.
 
 This broker checks its own settings, which no other broker may change, and passes the request on. The
-controller checks the settings of topics and stores the changes. Deviations: a broker setting that Kafka does
-not know is refused, where Kafka stores it; a resource that is named twice is answered (Kafka 4.3 never
-answers).
+controller checks the settings of topics and groups and stores the changes. Deviations: a broker setting that
+Kafka does not know is refused, where Kafka stores it; a resource that is named twice is answered (Kafka 4.3
+never answers).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""DescribeConfigs v1 to v4: the settings of topics, of this broker, or of all brokers (a broker without a
-name), with source, synonyms and, from v3 on, type and description.
+"""DescribeConfigs v1 to v4: the settings of topics, of groups, of this broker, or of all brokers (a broker
+without a name), with source, synonyms and, from v3 on, type and description.
 
 Another broker's settings are refused, because only that broker knows them. A broker has one logger
-(BROKER_LOGGER), `root`. Deviation: groups and client metrics have no settings yet and are refused with
-INVALID_REQUEST. A resource that is named twice is described once.
+(BROKER_LOGGER), `root`. Deviation: client metrics have no settings yet and are refused with INVALID_REQUEST.
+A resource that is named twice is described once.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tidelog.settings.setting_description import (
     SettingDescription,
     describe_broker,
     describe_cluster_default,
+    describe_group,
     describe_topic,
 )
 from tidelog.wire.messages.describe_configs import (
@@ -107,6 +108,8 @@ class _Description:
         match resource.resource_type:
             case ResourceType.TOPIC:
                 return self._topic(resource.resource_name, names)
+            case ResourceType.GROUP:
+                return self._group(resource.resource_name, names)
             case ResourceType.BROKER if resource.resource_name == ALL_BROKERS:
                 return self._described(describe_cluster_default(settings, names))
             case ResourceType.BROKER:
@@ -117,6 +120,12 @@ class _Description:
                 return _loggers(names)
             case _:
                 raise unserved_resource(resource.resource_type)
+
+    def _group(self, group_id: str, names: Collection[str] | None) -> list[DescribeConfigsResourceResult]:
+        if not group_id:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, "Group name must not be empty")
+        overrides = self._metadata.group_overrides(group_id)
+        return self._described(describe_group(self._settings, overrides, names))
 
     def _topic(self, name: str, names: Collection[str] | None) -> list[DescribeConfigsResourceResult]:
         problem = topic_name_problem(name)

@@ -1,9 +1,9 @@
-"""IncrementalAlterConfigs v0 and v1: sets or resets single settings of topics and brokers, appends to and
-subtracts from lists, and sets the level of this broker's root logger.
+"""IncrementalAlterConfigs v0 and v1: sets or resets single settings of topics, brokers and groups, appends to
+and subtracts from lists, and sets the level of this broker's root logger.
 
 This broker checks its own settings, which no other broker may change, and passes the request on. The
-controller checks the settings of topics and stores the changes. Deviations: a broker setting that Kafka does
-not know is refused, where Kafka stores it; groups and client metrics have no settings yet; the only logger is
+controller checks the settings of topics and groups and stores the changes. Deviations: a broker setting that
+Kafka does not know is refused, where Kafka stores it; client metrics have no settings yet; the only logger is
 root.
 """
 

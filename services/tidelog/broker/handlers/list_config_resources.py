@@ -1,8 +1,7 @@
 """ListConfigResources v0 and v1: the resources that have settings, which are topics, brokers and their
-loggers (KIP-1142).
+loggers, and the groups with settings of their own (KIP-1142).
 
-Version 0 was ListClientMetricsResources and lists only client metrics. There are none yet, and groups have no
-settings of their own yet.
+Version 0 was ListClientMetricsResources and lists only client metrics. There are none yet.
 """
 
 from __future__ import annotations
@@ -44,6 +43,7 @@ class ListConfigResourcesHandler:
             ResourceType.TOPIC: list(self._metadata.topics),
             ResourceType.BROKER: brokers,
             ResourceType.BROKER_LOGGER: brokers,
+            ResourceType.GROUP: [entry.group_id for entry in self._metadata.security.group_configs.values()],
         }
         return ListConfigResourcesResponse(
             config_resources=[

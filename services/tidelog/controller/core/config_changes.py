@@ -1,6 +1,6 @@
-"""AlterConfigs and IncrementalAlterConfigs (KIP-339) of topics and brokers.
+"""AlterConfigs and IncrementalAlterConfigs (KIP-339) of topics, brokers and groups.
 
-Each broker answers for its own loggers. Client metrics and groups have no settings yet. Kafka accepts
+Each broker answers for its own loggers. Client metrics have no settings yet. Kafka accepts
 settings of unknown topics in some modes; tidelog always refuses them.
 """
 
@@ -13,7 +13,12 @@ from typing import Final, NamedTuple
 
 from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps, Erase, Record, Write
 from tidelog.controller.core.state import ClusterState
-from tidelog.metadata.entries import BrokerConfigEntry, TopicConfigEntry
+from tidelog.metadata.entries import (
+    BrokerConfigEntry,
+    GroupConfigEntry,
+    TopicConfigEntry,
+    group_config_key,
+)
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import topic_name_problem
 from tidelog.wire.messages import alter_configs as full
@@ -130,6 +135,8 @@ def _records_of(state: ClusterState, context: Context, change: _Change) -> tuple
         return _topic_records(state, context, change)
     if change.kind == ResourceType.BROKER:
         return _broker_records(state, context, change)
+    if change.kind == ResourceType.GROUP:
+        return _group_records(state, context, change)
     names = {int(kind): kind.name for kind in ResourceType}
     raise KafkaError(
         ErrorCode.INVALID_REQUEST,
@@ -167,17 +174,30 @@ def _broker_records(state: ClusterState, context: Context, change: _Change) -> t
     return (Write(entry) if entry.configs else Erase(entry.key),)
 
 
+def _group_records(state: ClusterState, context: Context, change: _Change) -> tuple[Record, ...]:
+    """Returns the record of a group's settings. The group need not exist."""
+    if not change.name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
+    known = state.group_configs.get(group_config_key(change.name))
+    before: Overrides = {} if known is None else known.configs
+    after = change.replace(before)
+    context.rules.settings.validate_group(after)
+    entry = GroupConfigEntry(change.name, _without_none(after))
+    if entry.configs == before:
+        return ()
+    return (Write(entry) if entry.configs else Erase(entry.key),)
+
+
 def _changed(
     context: Context, resource: incremental.AlterConfigsResource, before: Overrides
 ) -> dict[str, str | None]:
     """Returns `before` with each operation applied."""
     after: dict[str, str | None] = dict(before)
     settings = context.rules.settings
-    list_default = (
-        settings.topic_list_default
-        if resource.resource_type == ResourceType.TOPIC
-        else settings.broker_list_default
-    )
+    list_default = {
+        int(ResourceType.TOPIC): settings.topic_list_default,
+        int(ResourceType.BROKER): settings.broker_list_default,
+    }.get(resource.resource_type, _no_list_default)
     for config in resource.configs:
         operation = config.config_operation
         if operation == ConfigOperation.DELETE:
@@ -201,6 +221,10 @@ def _changed(
                 ConfigOperation(operation), config.name, after.get(config.name), config.value, list_default
             )
     return after
+
+
+def _no_list_default(name: str) -> None:
+    """Returns None, because no setting of a group is a list."""
 
 
 def _edited_list(

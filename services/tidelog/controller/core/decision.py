@@ -34,6 +34,8 @@ class SettingRules(Protocol):
         """
         ...
 
+    def validate_group(self, overrides: Mapping[str, str | None]) -> None: ...
+
     def topic_list_default(self, name: str) -> str | None:
         """Returns the default of a topic setting whose type is a list, joined by commas, or None for another
         type.
