@@ -1,0 +1,217 @@
+"""Share consumers of librdkafka and Kafka's tools: delivery, acknowledgement, and the broker's death."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
+
+from brokerlab.broker_process import BrokerProcess
+from brokerlab.clients import connection
+from brokerlab.kafka_jars import JavaTools
+from tidelog.client.address import parse_bootstrap
+from tidelog.client.connection import BrokerConnection
+from tidelog.wire.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+    DescribeShareGroupOffsetsResponse,
+)
+
+pytestmark = pytest.mark.integration
+START_TIMEOUT_S = 60.0
+"""A new group gets its partitions at its second heartbeat."""
+TIMEOUT_S = 60.0
+WARM_UP = b"warm-up"
+VALUES = [b"value %d" % number for number in range(200)]
+
+
+@pytest.fixture
+def group(topic: str) -> str:
+    return f"sharers-of-{topic}"
+
+
+def produce(bootstrap: str, topic: str, values: list[bytes]) -> None:
+    producer = Producer(connection(bootstrap))
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def messages_of(consumer: ShareConsumer, timeout_s: float = 1.0) -> list[Message]:
+    messages = list(consumer.poll(timeout_s))
+    assert all(message.error() is None for message in messages)
+    return [message for message in messages if message.value() != WARM_UP]
+
+
+@contextmanager
+def sharing(bootstrap: str, topic: str, group: str, **settings: str) -> Iterator[ShareConsumer]:
+    """Yields a member that has partitions. It has accepted the records that showed it."""
+    names = {name.replace("_", "."): value for name, value in settings.items()}
+    with ShareConsumer({**connection(bootstrap), "group.id": group, "log_level": 0, **names}) as consumer:
+        consumer.subscribe([topic])
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            produce(bootstrap, topic, [WARM_UP])
+            messages = list(consumer.poll(1.0))
+            if messages:
+                break
+        else:
+            raise AssertionError("the member got no record")
+        if "share_acknowledgement_mode" in settings:
+            for message in messages:
+                consumer.acknowledge(message)
+            consumer.commit_sync(TIMEOUT_S)
+        yield consumer
+
+
+def test_two_members_share_a_partition(bootstrap: str, topic: str, group: str) -> None:
+    limits = {"max_poll_records": "10"}
+    with (
+        sharing(bootstrap, topic, group, **limits) as one,
+        sharing(bootstrap, topic, group, **limits) as two,
+    ):
+        got: list[Counter[bytes]] = [Counter(), Counter()]
+        deadline = time.monotonic() + TIMEOUT_S
+        for value in VALUES:
+            produce(bootstrap, topic, [value])
+        while sum(map(len, got)) < len(VALUES) and time.monotonic() < deadline:
+            for consumer, values in zip((one, two), got, strict=True):
+                values.update(message.value() or b"" for message in messages_of(consumer, 0.2))
+    assert got[0] + got[1] == Counter(VALUES), "each record is delivered once"
+    assert all(got), "both members get records"
+
+
+def test_released_records_come_again_and_rejected_ones_do_not(bootstrap: str, topic: str, group: str) -> None:
+    with sharing(bootstrap, topic, group, share_acknowledgement_mode="explicit") as consumer:
+        produce(bootstrap, topic, [b"accepted", b"released", b"rejected"])
+        seen: list[tuple[bytes | None, int | None]] = []
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(seen) < 7 and time.monotonic() < deadline:
+            for message in messages_of(consumer):
+                seen.append((message.value(), message.delivery_count()))
+                kind = {b"released": AcknowledgeType.RELEASE, b"rejected": AcknowledgeType.REJECT}
+                consumer.acknowledge(message, kind.get(message.value() or b"", AcknowledgeType.ACCEPT))
+            assert all(error is None for error in consumer.commit_sync(TIMEOUT_S).values())
+        assert not messages_of(consumer, 2.0), "the limit is five deliveries"
+    assert seen[:3] == [(b"accepted", 1), (b"released", 1), (b"rejected", 1)]
+    assert seen[3:] == [(b"released", count) for count in range(2, 6)]
+
+
+def test_records_survive_the_death_of_the_broker(start_broker: Callable[..., BrokerProcess]) -> None:
+    broker = start_broker()
+    topic, group = "t", "sharers"
+    explicit = {"share_acknowledgement_mode": "explicit"}
+    with sharing(broker.bootstrap, topic, group, **explicit) as consumer:
+        produce(broker.bootstrap, topic, VALUES)
+        messages: list[Message] = []
+        accepted: set[bytes | None] = set()
+        while len(accepted) < 100:
+            messages = messages_of(consumer)
+            for message in messages:
+                is_accepted = len(accepted) < 100 and (message.offset() or 0) % 3 != 0
+                accepted |= {message.value()} if is_accepted else set()
+                kind = AcknowledgeType.ACCEPT if is_accepted else AcknowledgeType.RELEASE
+                consumer.acknowledge(message, kind)
+            assert all(error is None for error in consumer.commit_sync(TIMEOUT_S).values())
+        broker.kill()
+        broker.start()
+        again: Counter[bytes | None] = Counter()
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(again) < len(VALUES) - len(accepted) and time.monotonic() < deadline:
+            for message in messages_of(consumer):
+                again[message.value()] += 1
+                consumer.acknowledge(message)
+            consumer.commit_sync(TIMEOUT_S)
+    assert not accepted & set(again), "an accepted record never comes again"
+    assert accepted | set(again) == set(VALUES), "no record is lost"
+
+
+# -- Kafka's tools
+
+
+def has_start_offset(bootstrap: str, topic: str, group: str) -> bool:
+    """Returns whether the leader has chosen the first record of the group."""
+    request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(group, None)])
+    with BrokerConnection(parse_bootstrap(bootstrap)[0]) as broker:
+        (found,) = broker.call(request, DescribeShareGroupOffsetsResponse).groups
+    return any(
+        partition.start_offset >= 0
+        for described in found.topics
+        if described.topic_name == topic
+        for partition in described.partitions
+    )
+
+
+def finish(tool: subprocess.Popen[str], bootstrap: str, topic: str, group: str, values: list[bytes]) -> str:
+    """Produces the values when the tool waits for them. Returns what it said."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not has_start_offset(bootstrap, topic, group):
+        assert time.monotonic() < deadline, "the tool has no partition"
+        time.sleep(0.5)
+    produce(bootstrap, topic, values)
+    said, problems = tool.communicate(timeout=TIMEOUT_S)
+    assert tool.returncode == 0, said + problems
+    return said
+
+
+def start_tool(java: JavaTools, main_class: str, *arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        java.command(main_class, *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_console_share_consumer(java: JavaTools, bootstrap: str, topic: str, group: str) -> None:
+    tool = start_tool(
+        java,
+        "consumer.ConsoleShareConsumer",
+        *("--bootstrap-server", bootstrap, "--topic", topic, "--group", group),
+        *("--max-messages", str(len(VALUES)), "--timeout-ms", "60000"),
+        *("--formatter-property", "print.delivery=true"),
+    )
+    said = finish(tool, bootstrap, topic, group, VALUES)
+    assert said.splitlines() == [f"Delivery:1\t{value.decode()}" for value in VALUES]
+
+
+@pytest.mark.java
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["auto", "sync", "async"])
+def test_verifiable_share_consumer(
+    java: JavaTools, bootstrap: str, topic: str, group: str, mode: str
+) -> None:
+    tool = start_tool(
+        java,
+        "VerifiableShareConsumer",
+        *("--bootstrap-server", bootstrap, "--topic", topic, "--group-id", group),
+        *("--max-messages", str(len(VALUES)), "--acknowledgement-mode", mode),
+    )
+    events = [json.loads(line) for line in finish(tool, bootstrap, topic, group, VALUES).splitlines()]
+    assert not [event for event in events if event.get("error")], events
+    consumed = sum(event["count"] for event in events if event["name"] == "records_consumed")
+    acknowledged = sum(event["count"] for event in events if event["name"] == "offsets_acknowledged")
+    assert consumed == acknowledged == len(VALUES)
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_share_consumer_performance(java: JavaTools, bootstrap: str, topic: str, group: str) -> None:
+    count = 20_000
+    tool = start_tool(
+        java,
+        "ShareConsumerPerformance",
+        *("--bootstrap-server", bootstrap, "--topic", topic, "--group", group),
+        *("--num-records", str(count), "--timeout", "60000", "--hide-header"),
+    )
+    said = finish(tool, bootstrap, topic, group, [b"x" * 100] * count)
+    columns = said.splitlines()[-1].split(", ")
+    assert int(columns[5]) >= count, said
