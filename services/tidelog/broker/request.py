@@ -219,6 +219,10 @@ class RequestCharge(Protocol):
         """Charges a Fetch. Returns whether the client must get an empty response instead."""
         ...
 
+    def fetched(self, size_bytes: int) -> None:
+        """Charges a ShareFetch, whose records are acquired and therefore sent in any case."""
+        ...
+
     @property
     def has_mutation_quota(self) -> bool:
         """Whether the client's changes of topics are limited."""

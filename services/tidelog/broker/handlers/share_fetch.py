@@ -226,7 +226,7 @@ class ShareFetch:
                 topics.fetched(fetched)
         parts.telemetry.fetched(size_bytes)
         if self._context.charge is not None:
-            self._context.charge.exceeds_fetch_quota(size_bytes)  # the records are acquired and must be sent
+            self._context.charge.fetched(size_bytes)
         return ShareFetchResponse(
             acquisition_lock_timeout_ms=parts.group_settings(group_id).share_record_lock_duration_ms,
             responses=topics.responses,

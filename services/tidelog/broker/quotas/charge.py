@@ -99,6 +99,13 @@ class Charge:
                 fetch.rate.record(-size_bytes, instant_ms)
         return self._throttle_ms > 0
 
+    def fetched(self, size_bytes: int) -> None:
+        """Charges a response with that many bytes of records, which is sent in any case."""
+        fetch, instant_ms = self._sensors.fetch, now_ms()
+        self._charge_time(instant_ms)
+        if fetch is not None:
+            self._throttle(fetch, fetch.take(size_bytes, instant_ms))
+
     def answered(self, context: RequestContext, message: Message | EncodedBody) -> Message | EncodedBody:
         """Charges a request whose response is ready. Returns the response with its throttle time, and holds
         the connection back for that time.
