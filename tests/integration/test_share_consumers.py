@@ -11,9 +11,10 @@ from contextlib import contextmanager
 
 import pytest
 from confluent_kafka import AcknowledgeType, Message, Producer, ShareConsumer
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
 from brokerlab.broker_process import BrokerProcess
-from brokerlab.clients import connection
+from brokerlab.clients import admin_client, connection
 from brokerlab.kafka_jars import JavaTools
 from tidelog.client.address import parse_bootstrap
 from tidelog.client.connection import BrokerConnection
@@ -130,6 +131,53 @@ def test_records_survive_the_death_of_the_broker(start_broker: Callable[..., Bro
             consumer.commit_sync(TIMEOUT_S)
     assert not accepted & set(again), "an accepted record never comes again"
     assert accepted | set(again) == set(VALUES), "no record is lost"
+
+
+def set_group(bootstrap: str, group: str, **settings: str) -> None:
+    entries = [
+        ConfigEntry(name.replace("_", "."), value, incremental_operation=AlterConfigOpType.SET)
+        for name, value in settings.items()
+    ]
+    resource = ConfigResource(ResourceType.GROUP, group, incremental_configs=entries)
+    (done,) = admin_client(bootstrap).incremental_alter_configs([resource]).values()
+    done.result(TIMEOUT_S)
+
+
+def values_of(bootstrap: str, topic: str, group: str, count: int) -> list[bytes | None]:
+    """Returns the values that a new member gets, at least `count` of them."""
+    values: list[bytes | None] = []
+    deadline = time.monotonic() + TIMEOUT_S
+    with ShareConsumer({**connection(bootstrap), "group.id": group, "log_level": 0}) as consumer:
+        consumer.subscribe([topic])
+        while len(values) < count and time.monotonic() < deadline:
+            values += [message.value() for message in messages_of(consumer)]
+        values += [message.value() for message in messages_of(consumer)]
+    return values
+
+
+def test_a_group_begins_where_its_settings_say(bootstrap: str, topic: str) -> None:
+    old = time.time() - 3_600
+    producer = Producer(connection(bootstrap))
+    producer.produce(topic, b"old", timestamp=int(old * 1_000))
+    producer.flush(TIMEOUT_S)
+    produce(bootstrap, topic, [b"new"])
+    set_group(bootstrap, f"{topic}-earliest", share_auto_offset_reset="earliest")
+    set_group(bootstrap, f"{topic}-recent", share_auto_offset_reset="by_duration:PT10M")
+    assert values_of(bootstrap, topic, f"{topic}-earliest", 2) == [b"old", b"new"]
+    assert values_of(bootstrap, topic, f"{topic}-recent", 1) == [b"new"]
+
+
+def test_a_read_committed_group_gets_no_aborted_record(bootstrap: str, topic: str, group: str) -> None:
+    set_group(bootstrap, group, share_auto_offset_reset="earliest", share_isolation_level="read_committed")
+    producer = Producer({**connection(bootstrap), "transactional.id": f"writer-of-{topic}"})
+    producer.init_transactions(TIMEOUT_S)
+    for value, end in ((b"aborted", producer.abort_transaction), (b"committed", producer.commit_transaction)):
+        producer.begin_transaction()
+        for _ in range(3):
+            producer.produce(topic, value)
+        producer.flush(TIMEOUT_S)
+        end(TIMEOUT_S)
+    assert values_of(bootstrap, topic, group, 3) == [b"committed"] * 3
 
 
 # -- Kafka's tools
