@@ -167,6 +167,10 @@ class ClusterImage(NamedTuple):
     topics: Mapping[str, TopicImage]
     topic_names: Mapping[UUID, str]
 
+    def has_partition(self, topic: str, partition: int) -> bool:
+        known = self.topics.get(topic)
+        return known is not None and 0 <= partition < known.partition_count
+
 
 class ShardCore(Protocol):
     """The core of one shard.

@@ -160,6 +160,8 @@ def test_quotas_are_stored_and_described(core: MakeCore) -> None:
         ({}, ("producer_byte_rate", 1.0)),
         ({"tribe": "x"}, ("producer_byte_rate", 1.0)),
         ({"ip": "x", "user": "y"}, ("producer_byte_rate", 1.0)),
+        ({"ip": "no address"}, ("connection_creation_rate", 1.0)),
+        ({"ip": "a.host.example"}, ("connection_creation_rate", 1.0)),
         ({"user": ""}, ("producer_byte_rate", 1.0)),
         ({"user": "x"}, ("connection_creation_rate", 1.0)),
         ({"user": "x"}, ("producer_byte_rate", 0.0)),

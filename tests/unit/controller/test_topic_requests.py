@@ -215,6 +215,9 @@ def test_delete_twice_in_one_request(core: MakeCore) -> None:
     reply = cluster.request(delete_topics, DeleteTopicsRequest(topics=wanted), 6)
     assert [r.error_code for r in reply.responses] == [ErrorCode.INVALID_REQUEST] * 2
     assert "a" in cluster.state.topics
+    unknown = DeleteTopicsRequest(topics=[DeleteTopicState("b"), DeleteTopicState("b")])
+    (once,) = cluster.request(delete_topics, unknown, 6).responses
+    assert once.error_code == ErrorCode.INVALID_REQUEST
 
 
 def test_delete_disabled(core: MakeCore) -> None:

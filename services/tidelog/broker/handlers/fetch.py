@@ -67,11 +67,7 @@ INLINE_RESPONSE_BYTES: Final = 64 * 1024
 """The most bytes that are read into one response. Beyond it even small ranges leave by sendfile, so that
 waiting responses hold little memory.
 """
-MOVED: Final = (
-    ErrorCode.NOT_LEADER_OR_FOLLOWER,
-    ErrorCode.FENCED_LEADER_EPOCH,
-    ErrorCode.UNKNOWN_LEADER_EPOCH,
-)
+MOVED: Final = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH)
 """The errors that come with the leader that this broker knows (KIP-951)."""
 
 _log = structlog.get_logger(__name__)

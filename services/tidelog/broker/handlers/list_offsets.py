@@ -80,8 +80,12 @@ class ListOffsetsHandler:
         for topic in request.topics:
             partitions = []
             for part in topic.partitions:
+                times = asked[topic.name, part.partition_index]
+                if not times:
+                    continue  # the first of its entries has been refused
                 try:
-                    if asked[topic.name, part.partition_index] > 1:
+                    if times > 1:
+                        asked[topic.name, part.partition_index] = 0
                         raise KafkaError(
                             ErrorCode.INVALID_REQUEST, "The request contains the partition twice"
                         )

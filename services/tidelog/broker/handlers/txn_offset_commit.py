@@ -14,16 +14,21 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.coordination.batched import WholeRequest
 from tidelog.broker.coordination.coordination import client_call, forward_body
+from tidelog.broker.coordination.refusals import refuse_message
 from tidelog.broker.request import PARKED
 from tidelog.model.coordinator_shards import ShardKind
 from tidelog.model.errors import ErrorCode
+from tidelog.wire.api_keys import ApiKey
 
 if TYPE_CHECKING:
     from tidelog.broker.coordination.coordination import Coordination
     from tidelog.broker.current_settings import CurrentSettings
     from tidelog.broker.hosted_partitions import HostedPartitions
+    from tidelog.broker.metadata_view import MetadataView
     from tidelog.broker.request import Answer, RequestContext
+    from tidelog.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
+FIRST_VERSION_WITH_ABORTABLE: Final = 4
 FIRST_VERSION_THAT_ADDS: Final = 5
 _FOR_NOW: Final = frozenset(
     {
@@ -38,14 +43,22 @@ class TxnOffsetCommitHandler:
     """Answers TxnOffsetCommit."""
 
     def __init__(
-        self, settings: CurrentSettings, hosted: HostedPartitions, coordination: Coordination
+        self,
+        settings: CurrentSettings,
+        metadata: MetadataView,
+        hosted: HostedPartitions,
+        coordination: Coordination,
     ) -> None:
         self._settings = settings
+        self._metadata = metadata
         self._hosted = hosted
         self._coordination = coordination
 
     def handle(self, request: WholeRequest, context: RequestContext) -> Answer:
         message, body = request.message, request.body
+        refused = self._refused_at_once(message)
+        if refused:
+            return refuse_message(ApiKey.TXN_OFFSET_COMMIT, context.api_version, message, refused)
         adds = context.api_version >= FIRST_VERSION_THAT_ADDS
         coordination = self._coordination
         shard = coordination.shard_of(ShardKind.GROUP, message.group_id)
@@ -63,10 +76,7 @@ class TxnOffsetCommitHandler:
         context.park(on_abandoned=call.abandon)
 
         def on_result(error: ErrorCode) -> None:
-            if not error:
-                error = coordination.pass_on(shard, call)
-            elif error in _FOR_NOW:
-                error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+            error = coordination.pass_on(shard, call) if not error else _told(error, context.api_version)
             if error:
                 call.answered(None, error)
 
@@ -79,3 +89,25 @@ class TxnOffsetCommitHandler:
             on_result=on_result,
         )
         return PARKED
+
+    def _refused_at_once(self, message: TxnOffsetCommitRequest) -> ErrorCode:
+        """Returns why the transaction need not be asked about, or NONE. Topics that exist beside unknown ones
+        are committed; the group's coordinator refuses the others.
+        """
+        if not message.group_id:
+            return ErrorCode.INVALID_GROUP_ID
+        known = self._metadata.topics
+        if message.topics and all(topic.name and topic.name not in known for topic in message.topics):
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        return ErrorCode.NONE
+
+
+def _told(error: ErrorCode, version: int) -> ErrorCode:
+    """Returns the error of the transaction's coordinator as clients know it."""
+    if error in _FOR_NOW:
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    if error == ErrorCode.PRODUCER_FENCED:
+        return ErrorCode.INVALID_PRODUCER_EPOCH
+    if error == ErrorCode.TRANSACTION_ABORTABLE and version < FIRST_VERSION_WITH_ABORTABLE:
+        return ErrorCode.INVALID_TXN_STATE
+    return error

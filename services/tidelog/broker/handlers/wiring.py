@@ -293,7 +293,7 @@ def _write_txn_markers(parts: HandlerObjects) -> Handling:
 def _txn_offset_commit(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.txn_offset_commit import TxnOffsetCommitHandler
 
-    handler = TxnOffsetCommitHandler(parts.current_settings, parts.hosted, parts.coordination)
+    handler = TxnOffsetCommitHandler(parts.current_settings, parts.metadata, parts.hosted, parts.coordination)
     return _keeping_body(ApiKey.TXN_OFFSET_COMMIT, handler.handle)
 
 

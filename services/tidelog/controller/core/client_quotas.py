@@ -4,6 +4,7 @@ enforce them.
 
 from __future__ import annotations
 
+import ipaddress
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
@@ -148,7 +149,17 @@ def _entity(parts: Sequence[_EntityPart]) -> QuotaEntity:
         )
     if any(part.entity_name == "" for part in parts):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid client quota entity: an empty name")
+    if _IP in kinds and parts[0].entity_name is not None:
+        _check_address(parts[0].entity_name)
     return QuotaEntity(tuple(sorted((part.entity_type, part.entity_name) for part in parts)))
+
+
+def _check_address(name: str) -> None:
+    """Refuses a name that no connection has. Kafka also resolves host names, once, when it is asked."""
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{name} is not an IP address") from None
 
 
 def _changed(

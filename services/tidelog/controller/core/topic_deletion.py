@@ -55,9 +55,10 @@ def delete_topics(
     for want in dict.fromkeys(wanted):
         yield
         try:
-            topic = _find(state, want)
-            if given[topic.name] > 1:
+            name = _resolved_name(state, want)
+            if name is not None and given[name] > 1:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic in the request.")
+            topic = _find(state, want)
         except KafkaError as error:
             results.append(
                 DeletableTopicResult(

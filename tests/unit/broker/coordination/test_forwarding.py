@@ -175,6 +175,7 @@ def test_a_request_reaches_the_owner_of_its_shard_unchanged(lab: InMemoryBroker,
 
 @EVERY_API
 def test_every_api_has_a_refusal_of_its_own(lab: InMemoryBroker, api_key: ApiKey) -> None:
+    lab.add_topic("t", 4)
     for version in versions(api_key):
         nowhere = error_codes(Asked(lab.broker, REQUESTS[api_key](version), version).answer)
         assert ErrorCode.NOT_COORDINATOR in nowhere

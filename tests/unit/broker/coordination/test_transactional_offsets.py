@@ -4,6 +4,7 @@ group's.
 
 from __future__ import annotations
 
+import dataclasses
 from uuid import UUID
 
 import pytest
@@ -61,6 +62,7 @@ def answer(error: ErrorCode = ErrorCode.NONE, version: int = 5) -> TxnOffsetComm
 
 
 def both_owned(lab: InMemoryBroker) -> ScriptedCoordinator:
+    lab.add_topic("t", 4)
     shards = [*shard_partitions(lab, ShardKind.GROUP), *shard_partitions(lab, ShardKind.TRANSACTION)]
     coordinator = ScriptedCoordinator(lab)
     coordinator.own(*shards)
@@ -99,24 +101,45 @@ def test_the_group_receives_offsets_after_the_transaction_has_its_partition(
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("version", "said", "told"),
     [
-        (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
-        (ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_TXN_STATE),
-        (ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (5, ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (5, ErrorCode.PRODUCER_FENCED, ErrorCode.INVALID_PRODUCER_EPOCH),
+        (5, ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_TXN_STATE),
+        (5, ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS),
+        (4, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.TRANSACTION_ABORTABLE),
+        (3, ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.INVALID_TXN_STATE),
     ],
 )
 def test_the_group_never_receives_offsets_outside_a_transaction(
-    lab: InMemoryBroker, said: ErrorCode, told: ErrorCode
+    lab: InMemoryBroker, version: int, said: ErrorCode, told: ErrorCode
 ) -> None:
     coordinator = both_owned(lab)
-    asked = Asked(lab.broker, REQUEST, 5)
+    asked = Asked(lab.broker, REQUEST, version)
     coordinator.answer(coordinator.take_one(ForwardedToShard), verdict(said))
     assert asked.answer == answer(told)
     assert not coordinator.take(ForwardedToShard)
 
 
+@WITH_IT
+def test_nobody_is_asked_about_an_empty_group_or_a_topic_that_does_not_exist(
+    lab: InMemoryBroker, version: int
+) -> None:
+    coordinator = both_owned(lab)
+    nowhere = TxnOffsetCommitRequestTopic("nowhere", [TxnOffsetCommitRequestPartition(3, 7)])
+    for changed, code in (
+        ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
+        ({"topics": [nowhere]}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
+    ):
+        asked = Asked(lab.broker, dataclasses.replace(REQUEST, **changed), version)
+        assert asked.answer is not None
+        [[part]] = [topic.partitions for topic in asked.answer.topics]
+        assert part.error_code == code
+    assert not coordinator.take(ForwardedToShard)
+
+
 def test_without_the_transactions_coordinator_the_error_is_retriable(lab: InMemoryBroker) -> None:
+    lab.add_topic("t", 4)
     coordinator = ScriptedCoordinator(lab)
     coordinator.own(*shard_partitions(lab, ShardKind.GROUP))
     shard_partitions(lab, ShardKind.TRANSACTION)

@@ -178,7 +178,10 @@ class GroupOffsets:
     def delete(self, request: ShardRequest[OffsetDeleteRequest], now_ms: WallMs) -> ShardDecision:
         message = request.message
         group = self._groups.by_id.get(message.group_id)
-        error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_offset_delete()
+        if not message.group_id:
+            error = ErrorCode.INVALID_GROUP_ID
+        else:
+            error = ErrorCode.GROUP_ID_NOT_FOUND if group is None else group.check_offset_delete()
         if group is None or error is not ErrorCode.NONE:
             return answer(request, OffsetDeleteResponse(error_code=error))
         decision = ShardDecision()
@@ -189,6 +192,10 @@ class GroupOffsets:
             results = []
             for partition in topic.partitions:
                 key = GroupPartition(message.group_id, topic.name, partition.partition_index)
+                if not self._groups.image.has_partition(topic.name, partition.partition_index):
+                    unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                    results.append(OffsetDeleteResponsePartition(partition.partition_index, unknown))
+                    continue
                 if not is_subscribed and (self._table.get(key) or self._table.is_unstable(key)):
                     self._decide(key, None, decision, now_ms)
                 results.append(OffsetDeleteResponsePartition(partition.partition_index, topic_error))

@@ -174,6 +174,9 @@ class TestDeletion:
         assert self.delete(lab, "g", "a", 0) == (0, 0)
         assert self.delete(lab, "g", "a", 3) == (0, 0)
         assert self.delete(lab, "unknown", "a", 0) == (ErrorCode.GROUP_ID_NOT_FOUND, None)
+        assert self.delete(lab, "", "a", 0) == (ErrorCode.INVALID_GROUP_ID, None)
+        for topic, partition in (("nowhere", 0), ("a", 999), ("a", -1)):
+            assert self.delete(lab, "g", topic, partition) == (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         lab.load()
         assert lab.fetch_all() == {("a", 1): 2}
 
