@@ -1,0 +1,77 @@
+"""The answers of tidelog that differ from those of Kafka, with the reasons.
+
+The test refuses a difference that is missing here, and an entry without a difference.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+
+class Difference(NamedTuple):
+    """The answers to one case of an API in some versions, such as `0-3,5`."""
+
+    api: str
+    case: str
+    versions: str
+    reason: str
+
+
+_SAYS_WHY: Final = "tidelog names the fault, where Kafka reports an unknown error or ignores it"
+_ANSWERS: Final = "tidelog answers with the error, where Kafka closes the connection or does not answer"
+_EMPTY_HOST: Final = "Kafka keeps an ACL with an empty host, which never applies"
+_INVENTED: Final = "Kafka invents an id for a topic that it does not create"
+_GROUP: Final = "A group needs a name, and Kafka would write markers for one without a name"
+_VERSION_4: Final = "Version 4 does not know TRANSACTION_ABORTABLE, which Kafka sends nevertheless"
+_NO_TYPE: Final = "Kafka describes nothing; tidelog says that there is no such type"
+_NOTHING: Final = "Kafka reports an unknown error for the whole request and no brokers"
+_LOG_START: Final = "Clients look at the log start offset only after UNKNOWN_PRODUCER_ID"
+_ELR: Final = "Kafka keeps min.insync.replicas as a dynamic setting while it has eligible leader replicas"
+_ITEMS: Final = "Kafka repeats the error of the request for each item; clients read the error of the request"
+_NO_RESULTS: Final = "Kafka names topics without results; tidelog leaves them out"
+_ISOLATION: Final = "Kafka reports an unknown error; tidelog reads uncommitted records"
+_RETRIES: Final = "Both errors make the client look for the coordinator again"
+_QUORUM: Final = "The controllers of tidelog are no listeners of brokers"
+_COORDINATOR: Final = "Coordinators do not look which topics exist; the producer's write fails"
+_FAULT: Final = "a fault of tidelog"
+
+DIFFERENCES: Final = (
+    Difference("AddOffsetsToTxn", "empty group", "0-4", _GROUP),
+    Difference("AddPartitionsToTxn", "only verified", "4", _VERSION_4),
+    Difference("AddPartitionsToTxn", "unknown topic", "0-5", _COORDINATOR),
+    Difference("AlterClientQuotas", "a type twice", "0-1", _SAYS_WHY),
+    Difference("AlterConfigs", "all brokers", "0-2", _ELR),
+    Difference("CreateAcls", "any operation", "1-3", _SAYS_WHY),
+    Difference("CreateAcls", "any pattern", "1-3", _SAYS_WHY),
+    Difference("CreateAcls", "any permission", "1-3", _SAYS_WHY),
+    Difference("CreateAcls", "any type", "1-3", _SAYS_WHY),
+    Difference("CreateAcls", "empty host", "1-3", _EMPTY_HOST),
+    Difference("CreateAcls", "matching pattern", "1-3", _SAYS_WHY),
+    Difference("CreateAcls", "unknown type", "1-3", _ANSWERS),
+    Difference("CreateTopics", "only checked", "7", _INVENTED),
+    Difference("CreateTopics", "with a setting, only checked", "7", _INVENTED),
+    Difference("DeleteAcls", "unknown operation", "1-3", _ANSWERS),
+    Difference("DeleteAcls", "unknown type", "1-3", _ANSWERS),
+    Difference("DescribeAcls", "afterwards", "3", _EMPTY_HOST),
+    Difference("DescribeAcls", "type that does not exist", "1-3", _NO_TYPE),
+    Difference("DescribeAcls", "unknown operation", "1-3", _ANSWERS),
+    Difference("DescribeAcls", "unknown pattern", "1-3", _ANSWERS),
+    Difference("DescribeAcls", "unknown permission", "1-3", _ANSWERS),
+    Difference("DescribeAcls", "unknown type", "1-3", _ANSWERS),
+    Difference("DescribeConfigs", "min.insync.replicas", "1-4", _ELR),
+    Difference("DescribeQuorum", "trailing bytes", "2", _QUORUM),
+    Difference("DescribeQuorum", "valid", "2", _QUORUM),
+    Difference("DescribeUserScramCredentials", "unauthorized", "0", _ITEMS),
+    Difference("ElectLeaders", "negative array length of topic_partitions", "0-1", _NO_RESULTS),
+    Difference("ElectLeaders", "null array of topic_partitions", "0-1", _NO_RESULTS),
+    Difference("ElectLeaders", "type that does not exist", "1-2", _ITEMS),
+    Difference("Fetch", "isolation level that does not exist", "4-18", _ISOLATION),
+    Difference("IncrementalAlterConfigs", "operation that does not exist", "0-1", _SAYS_WHY),
+    Difference("ListOffsets", "isolation level that does not exist", "2-11", _ISOLATION),
+    Difference("ListPartitionReassignments", "unauthorized", "0", _ITEMS),
+    Difference("Metadata", "by id with an empty name", "12-13", _FAULT),
+    Difference("Metadata", "null name without id", "12-13", _NOTHING),
+    Difference("Produce", "null records", "3-13", _ANSWERS),
+    Difference("Produce", "stale producer epoch", "5-13", _LOG_START),
+    Difference("TxnOffsetCommit", "no coordinator", "0-5", _RETRIES),
+)
