@@ -8,9 +8,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO
 
-from brokerlab.kafka_jars import JAVA_OPTIONS, LOG_CONFIGURATION
+from brokerlab.kafka_jars import JAVA_OPTIONS
 
 STOP_S = 20.0
+LOG_CONFIGURATION = """status=off
+appender.e.type=Console
+appender.e.name=E
+appender.e.target=SYSTEM_ERR
+appender.e.layout.type=PatternLayout
+appender.e.layout.pattern=[%d] %p %m (%c)%n
+rootLogger.level=warn
+rootLogger.appenderRef.e.ref=E
+"""
 LOG_TAIL = 6_000
 
 
@@ -23,7 +32,7 @@ class JavaProcess:
         self, jars: Path, directory: Path, name: str, main: str, *arguments: str, talks: bool = False
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        configuration = directory / "log4j2.yaml"
+        configuration = directory / "log4j2.properties"
         configuration.write_text(LOG_CONFIGURATION)
         self.name = name
         self.log_path = directory / f"{name}.log"

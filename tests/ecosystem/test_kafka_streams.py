@@ -1,0 +1,160 @@
+"""Kafka Streams in the classic protocol: exactly-once counts under kills, restored windows, standby replicas,
+interactive queries, and the reset tool.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka import TopicPartition
+
+from brokerlab.clients import admin_client, create_topic, new_consumer, new_producer
+from ecosystemlab.java_process import JavaProcess, await_true
+
+pytestmark = [pytest.mark.integration, pytest.mark.java, pytest.mark.slow, pytest.mark.timeout(400)]
+SOURCE = Path(__file__).parents[1] / "ecosystemlab" / "StreamsApplications.java"
+APPLICATION = "words"
+PARTITIONS = 4
+VOCABULARY = [f"word{number}" for number in range(12)]
+SENTENCES = 200
+SEED = 7
+WAIT_S = 90.0
+ANSWER = "= "
+Starter = Callable[[str, int], "Application"]
+
+
+class Application:
+    """One instance of the application, which answers a command at a time."""
+
+    def __init__(self, process: JavaProcess) -> None:
+        self.process = process.start()
+
+    def ask(self, command: str) -> str:
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+        while not (line := self.process.stdout.readline()).startswith(ANSWER):
+            assert line, self.process.log_tail()
+        return line.removeprefix(ANSWER).strip()
+
+    def await_answer(self, command: str, answer: str) -> None:
+        await_true(lambda: self.ask(command) == answer, WAIT_S, f"{command} is {answer}", self.process)
+
+    def close(self) -> None:
+        assert self.ask("close") == "closed"
+        self.process.stop()
+
+
+@pytest.fixture
+def start(jars: Path, server: str, tmp_path: Path) -> Iterator[Starter]:
+    """Returns start(name, standbys), which starts an instance. An instance of the same name has its state."""
+    started: list[JavaProcess] = []
+
+    def one(name: str, standbys: int) -> Application:
+        arguments = (server, APPLICATION, str(tmp_path / name / "state"), str(standbys), "classic")
+        process = JavaProcess(jars, tmp_path / name, name, str(SOURCE), *arguments, talks=True)
+        started.append(process)
+        return Application(process)
+
+    yield one
+    for process in started:
+        process.kill()
+
+
+def write(server: str, chance: random.Random, count: int) -> Counter[str]:
+    """Produces sentences of three words and returns the number of each word."""
+    producer = new_producer(server)
+    words: Counter[str] = Counter()
+    for number in range(count):
+        sentence = [chance.choice(VOCABULARY) for _ in range(3)]
+        words.update(sentence)
+        producer.produce("sentences", " ".join(sentence), partition=number % PARTITIONS)
+    assert producer.flush(30) == 0
+    return words
+
+
+class Counts:
+    """Follows the topic of counts with read_committed and checks that each count only grows."""
+
+    def __init__(self, server: str) -> None:
+        self.newest: dict[str, int] = {}
+        self._consumer = new_consumer(server, isolation_level="read_committed")
+        self._consumer.assign([TopicPartition("counted", p, 0) for p in range(PARTITIONS)])
+
+    def are(self, expected: Counter[str]) -> bool:
+        for message in self._consumer.consume(1_000, 0.5):
+            if message.error() is not None:
+                continue
+            key, value = message.key(), message.value()
+            assert key is not None and value is not None
+            word, count = bytes(key).decode() if not isinstance(key, str) else key, int.from_bytes(value)
+            assert count > self.newest.get(word, 0), f"{word}: {count} after {self.newest.get(word)}"
+            self.newest[word] = count
+        return self.newest == expected
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def internal_topics(server: str) -> list[str]:
+    topics = admin_client(server).list_topics(timeout=15).topics
+    return sorted(name for name in topics if name.startswith(f"{APPLICATION}-"))
+
+
+def test_an_application_through_its_life(start: Starter, jars: Path, server: str, tmp_path: Path) -> None:
+    chance = random.Random(SEED)
+    for topic in ("sentences", "counted"):
+        create_topic(server, topic, PARTITIONS)
+    counts = Counts(server)
+
+    # Exactly-once counts, although an instance dies.
+    first, second = start("first", 1), start("second", 1)
+    expected = write(server, chance, SENTENCES // 2)
+    await_true(lambda: counts.are(expected), WAIT_S, "the first half is counted", first.process)
+    expected += write(server, chance, SENTENCES // 4)
+    time.sleep(0.5)
+    first.process.kill()
+    expected += write(server, chance, SENTENCES // 4)
+    await_true(lambda: counts.are(expected), WAIT_S, "everything is counted", second.process)
+    word, number = expected.most_common(1)[0]
+
+    # Interactive queries, of the store and of the windows.
+    second.await_answer(f"get {word}", str(number))
+    second.await_answer(f"window {word}", str(number))
+
+    # The windows are restored from their changelog.
+    second.close()
+    shutil.rmtree(tmp_path / "second" / "state")
+    second = start("second", 1)
+    second.await_answer("state", "RUNNING")
+    second.await_answer(f"window {word}", str(number))
+
+    # Both instances have every count, as active or as standby.
+    first = start("first", 1)
+    for instance in (first, second):
+        for each in VOCABULARY:
+            instance.await_answer(f"get {each}", str(expected[each]))
+    first.close()
+    second.close()
+    changelogs = {f"{APPLICATION}-counts-changelog", f"{APPLICATION}-windows-changelog"}
+    assert changelogs <= set(internal_topics(server))
+
+    # After a reset, the application counts from the beginning.
+    counts.close()
+    resetter = JavaProcess(
+        *(jars, tmp_path / "reset", "reset", "org.apache.kafka.tools.StreamsResetter"),
+        *("--bootstrap-server", server, "--application-id", APPLICATION),
+        *("--input-topics", "sentences", "--force"),
+    ).start()
+    assert resetter.process is not None
+    assert resetter.process.wait(WAIT_S) == 0, resetter.log_tail()
+    await_true(lambda: internal_topics(server) == [], WAIT_S, "no internal topic is left", resetter)
+    third = start("third", 0)
+    third.await_answer("state", "RUNNING")
+    third.await_answer(f"get {word}", str(number))
+    third.close()
