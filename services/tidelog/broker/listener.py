@@ -77,7 +77,8 @@ class ConnectionLimits:
         self._settings = settings.broker
         self._overrides = settings.broker.connection_limits_per_ip()
         plan = settings.broker.listener_plan()
-        self._exempt_listener_name = plan.inter_broker_listener_name if len(plan.bind) > 1 else None
+        names = frozenset(plan.replication_listener_names)
+        self._exempt_listener_names = names if len(plan.bind) > len(names) else frozenset()
         self._rate = ConnectionRate()
         self.buffer_pool = BufferPool(max(settings.broker.queued_max_request_bytes, 0))
         self.per_host: Counter[str] = Counter()
@@ -90,7 +91,7 @@ class ConnectionLimits:
             self._settings, self._overrides = settings, settings.connection_limits_per_ip()
         self.total += 1
         self.per_host[host] += 1
-        if listener_name == self._exempt_listener_name:
+        if listener_name in self._exempt_listener_names:
             return None
         if self.total > settings.max_connections:
             return f"max.connections is {settings.max_connections}"
@@ -103,7 +104,7 @@ class ConnectionLimits:
         """Returns how many seconds a connection that was admitted at `now` (of the monotonic clock) has to
         wait before it is served.
         """
-        if listener_name == self._exempt_listener_name:
+        if listener_name in self._exempt_listener_names:
             return 0.0
         delay_s = self._rate.delay_s(self._settings.max_connection_creation_rate, now)
         rate = self._quotas.limits.connection_rate(host)

@@ -42,6 +42,12 @@ class ListenerPlan(NamedTuple):
     bind: tuple[Endpoint, ...]
     advertised: tuple[Endpoint, ...]
     inter_broker_listener_name: str
+    other_inter_broker_listener_names: tuple[str, ...] = ()
+
+    @property
+    def replication_listener_names(self) -> tuple[str, ...]:
+        """The listeners over which brokers replicate, the preferred one first."""
+        return (self.inter_broker_listener_name, *self.other_inter_broker_listener_names)
 
 
 def plan_listeners(settings: NetworkSettings) -> ListenerPlan:
@@ -68,7 +74,8 @@ def plan_listeners(settings: NetworkSettings) -> ListenerPlan:
                 f"advertised.listeners: {endpoint.listener_name} is not among listeners "
                 f"({', '.join(sorted(bound_names))})",
             )
-    return ListenerPlan(bind, advertised, _inter_broker_listener_name(settings, advertised, protocols))
+    inter_broker = _inter_broker_listener_name(settings, advertised, protocols)
+    return ListenerPlan(bind, advertised, inter_broker, _other_inter_broker_names(settings, advertised))
 
 
 def _protocol_map(text: str) -> dict[str, str]:
@@ -153,3 +160,16 @@ def _inter_broker_listener_name(
             f"{name}: {wanted} is not an advertised listener (there are {', '.join(sorted(names))})",
         )
     return wanted
+
+
+def _other_inter_broker_names(settings: NetworkSettings, advertised: tuple[Endpoint, ...]) -> tuple[str, ...]:
+    name = "tidelog.inter.broker.other.listener.names"
+    names = tuple(text.upper() for text in settings.tidelog_inter_broker_other_listener_names)
+    known = {endpoint.listener_name for endpoint in advertised}
+    for wanted in names:
+        if wanted not in known:
+            raise SettingError(
+                name,
+                f"{name}: {wanted} is not an advertised listener (there are {', '.join(sorted(known))})",
+            )
+    return names

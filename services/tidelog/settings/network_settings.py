@@ -57,6 +57,13 @@ class NetworkSettings(ShareSettings):
         MEDIUM,
         "Listener that brokers use among themselves. If not set, security.inter.broker.protocol decides.",
     )
+    tidelog_inter_broker_other_listener_names: tuple[str, ...] = strings(
+        (),
+        MEDIUM,
+        "Further listeners over which brokers replicate, while a cluster moves from one inter-broker "
+        "listener to another. A leader accepts followers on each of them, and a follower uses the first "
+        "that its leader has.",
+    )
     security_inter_broker_protocol: str = string(
         "PLAINTEXT",
         MEDIUM,

@@ -34,6 +34,18 @@ def test_two_listeners_one_of_which_is_advertised_differently() -> None:
     assert plan.inter_broker_listener_name == "EXTERNAL"
 
 
+def test_brokers_replicate_over_further_listeners_while_a_cluster_moves() -> None:
+    given = MAP | {
+        "listeners": "PLAINTEXT://h:1,EXTERNAL://h:2",
+        "inter.broker.listener.name": "EXTERNAL",
+        "tidelog.inter.broker.other.listener.names": "plaintext",
+    }
+    plan = BrokerSettings.parse(given).listener_plan()
+    assert plan.replication_listener_names == ("EXTERNAL", "PLAINTEXT")
+    with pytest.raises(SettingError, match="SECURE is not an advertised listener"):
+        BrokerSettings.parse(given | {"tidelog.inter.broker.other.listener.names": "SECURE"})
+
+
 def test_one_port_may_be_shared_by_an_ipv4_and_an_ipv6_address() -> None:
     given = MAP | {"listeners": "PLAINTEXT://127.0.0.1:9092,EXTERNAL://[::1]:9092"}
     assert len(BrokerSettings.parse(given).listener_plan().bind) == 2

@@ -62,6 +62,7 @@ OWN_BROKER_SETTINGS = {
     "tidelog.etcd.tls.cert.file",
     "tidelog.etcd.tls.key.file",
     "tidelog.etcd.username",
+    "tidelog.inter.broker.other.listener.names",
     "tidelog.log.format",
     "tidelog.log.level",
     "tidelog.metrics.listener",

@@ -94,8 +94,8 @@ class FetchHandler:
         "clock",
         "followers",
         "hosted",
-        "inter_broker_listener_name",
         "metadata",
+        "replication_listener_names",
         "sessions",
         "settings",
         "telemetry",
@@ -123,9 +123,11 @@ class FetchHandler:
         self.telemetry = telemetry
         self.clock = clock
         self.followers = followers
-        self.inter_broker_listener_name = settings.broker.listener_plan().inter_broker_listener_name
-        """Followers fetch over this listener only. Otherwise a client could report positions that no replica
-        has reached, and acknowledge records that are not replicated.
+        self.replication_listener_names = frozenset(
+            settings.broker.listener_plan().replication_listener_names
+        )
+        """Followers fetch over these listeners only. Otherwise a client could report positions that no
+        replica has reached, and acknowledge records that are not replicated.
         """
 
     def handle(self, request: FetchRequest | FollowerRequest, context: RequestContext) -> Answer:
@@ -149,7 +151,7 @@ class FetchHandler:
 
     def _handle_follower(self, request: FollowerRequest, context: RequestContext) -> Answer:
         authorizer = self.authorizer
-        if context.listener_name != self.inter_broker_listener_name or (
+        if context.listener_name not in self.replication_listener_names or (
             authorizer is not None
             and not authorizer.may(context, AclOperation.CLUSTER_ACTION, ResourceType.CLUSTER)
         ):

@@ -136,6 +136,20 @@ def test_a_listener_of_the_brokers_own_has_no_limit(lab: Lab) -> None:
     assert all(lab.is_served(lab.connect(brokers)) for _ in range(3))
 
 
+def test_no_listener_of_the_brokers_has_a_limit_while_they_move_to_another(lab: Lab) -> None:
+    lab.set(
+        listeners="CLIENTS://127.0.0.1:9092,BROKERS://127.0.0.1:9093,PEERS://127.0.0.1:9094",
+        listener_security_protocol_map="CLIENTS:PLAINTEXT,BROKERS:PLAINTEXT,PEERS:PLAINTEXT",
+        inter_broker_listener_name="PEERS",
+        tidelog_inter_broker_other_listener_names="BROKERS",
+        max_connections_per_ip="1",
+    )
+    lab.limits = ConnectionLimits(lab.settings, lab.quotas)
+    clients, brokers, peers = (lab.listen(name=name) for name in ("CLIENTS", "BROKERS", "PEERS"))
+    served = [lab.is_served(lab.connect(listener)) for listener in (clients, clients, brokers, peers)]
+    assert served == [True, False, True, True]
+
+
 def test_the_number_of_connections_has_a_lower_bound() -> None:
     with pytest.raises(SettingError, match=r"max\.connections"):
         BrokerSettings.parse({"max.connections": str(LEAST_CONNECTIONS - 1)})

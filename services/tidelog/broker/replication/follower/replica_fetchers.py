@@ -139,8 +139,8 @@ class ReplicaFetchers:
         registration = self._context.metadata.brokers.get(leader_id)
         if registration is None:
             return None
-        plan = self._context.settings.broker.listener_plan()
-        return registration.endpoint(plan.inter_broker_listener_name)
+        names = self._context.settings.broker.listener_plan().replication_listener_names
+        return next(filter(None, map(registration.endpoint, names)), None)
 
     # -- effects of the partition core
 
