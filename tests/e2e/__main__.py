@@ -35,7 +35,7 @@ NOT_RUN: Final = 77
 SHORT: Final = ("test_install.py", "test_clients.py", "test_pod_kills.py")
 PIPELINE: Final = "test_pipeline.py"
 LONG_TESTS: Final = "every_pod"
-FULL: Final = ("test_upgrade.py", *SHORT, "test_scaling.py", PIPELINE, "test_chaos.py")
+FULL: Final = ("test_upgrade.py", *SHORT, "test_scaling.py", "test_secure_move.py", PIPELINE, "test_chaos.py")
 OLDER: Final = ("HEAD~40", "HEAD~15", "HEAD~5", "HEAD")
 """The commit to look for a previous version in, as long as no tag has the chart."""
 

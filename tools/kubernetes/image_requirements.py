@@ -1,10 +1,12 @@
 """Writes the packages of each image to deploy/images, as pins with hashes.
 
-    image_requirements.py           writes requirements.txt and, if Spark is installed, requirements-spark.txt
+    image_requirements.py           writes requirements.txt, requirements-build.txt and, if Spark is
+                                    installed, requirements-spark.txt
     image_requirements.py --check   compares the files with what it would write; exits with 1 if they differ
 
 The services' image holds what tidelog itself and the extras EXTRAS need. The Spark jobs' image adds what the
-extra `pipeline` needs. The tool follows the metadata of the installed packages and takes versions and hashes
+extra `pipeline` needs. `requirements-build.txt` holds what builds and compiles tidelog's wheel for the
+images. The tool follows the metadata of the installed packages and takes versions and hashes
 from the constraints files, which also pin the developers' packages.
 """
 
@@ -24,9 +26,12 @@ from packaging.utils import canonicalize_name
 ROOT: Final = Path(__file__).resolve().parents[2]
 REQUIREMENTS: Final = ROOT / "deploy/images/requirements.txt"
 SPARK_REQUIREMENTS: Final = ROOT / "deploy/images/requirements-spark.txt"
+BUILD_REQUIREMENTS: Final = ROOT / "deploy/images/requirements-build.txt"
 NAME: Final = "tools/kubernetes/image_requirements.py"
 EXTRAS: Final = ("kubernetes", "tracing")
 SPARK_EXTRA: Final = "pipeline"
+BUILD: Final = ("hatchling", "mypy", "setuptools")
+BUILD_CONSTRAINTS: Final = ("constraints.txt", "constraints-check.txt")
 CONSTRAINTS: Final = ("constraints.txt", "constraints-lab.txt")
 SPARK_CONSTRAINTS: Final = (*CONSTRAINTS, "constraints-pipeline.txt")
 # A package that any of these needs is included, since the base image chooses the image's Python.
@@ -39,7 +44,7 @@ def main() -> int:
     )
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    wanted = {REQUIREMENTS: requirements_of_image()}
+    wanted = {REQUIREMENTS: requirements_of_image(), BUILD_REQUIREMENTS: requirements_of_build()}
     if _is_installed("pyspark"):
         wanted[SPARK_REQUIREMENTS] = requirements_of_spark_image()
     if not check:
@@ -55,6 +60,13 @@ def main() -> int:
 def requirements_of_image() -> str:
     """Returns the pins of all packages that the services' image needs, ordered by name."""
     return _requirements(_names_of_image(), *CONSTRAINTS)
+
+
+def requirements_of_build() -> str:
+    """Returns the pins of what builds tidelog's wheel, with the extensions that mypyc compiles."""
+    if missing := [name for name in BUILD if not _is_installed(name)]:
+        raise SystemExit(f"not installed: {', '.join(missing)}; run make check-setup")
+    return _requirements(closure(list(BUILD)), *BUILD_CONSTRAINTS)
 
 
 def requirements_of_spark_image() -> str:

@@ -6,6 +6,7 @@ Each rule takes all objects of a rendered release and yields a sentence for each
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Set
 from typing import Any, Final, NamedTuple
 
@@ -83,10 +84,20 @@ def _missing_references(
     there = {(m["kind"], m["metadata"]["name"]) for m in manifests} | given
     # cert-manager creates the Secret that a Certificate names.
     there |= {("Secret", m["spec"]["secretName"]) for m in manifests if m["kind"] == "Certificate"}
+    there |= set(_secrets_of_users(manifests))
     for pod in pods:
         for kind, name in _references(pod):
             if (kind, name) not in there:
                 yield f"{pod.owner}: there is no {kind} {name}"
+
+
+def _secrets_of_users(manifests: list[Manifest]) -> Iterator[tuple[str, str]]:
+    """Yields the Secrets that the Job of the users creates."""
+    for manifest in manifests:
+        if manifest["kind"] == "ConfigMap" and "users.json" in manifest.get("data", {}):
+            wanted = json.loads(manifest["data"]["users.json"])
+            yield "Secret", wanted["admin"]
+            yield from (("Secret", user["secret"]) for user in wanted["users"] if not user["isGiven"])
 
 
 def _references(pod: PodOf) -> Iterator[tuple[str, str]]:

@@ -96,8 +96,10 @@ imagePullSecrets:
 {{- printf "%s-bootstrap" (include "tidelog.fullname" .) -}}
 {{- end -}}
 
+{{/* The address for clients inside the cluster: that of the listener with TLS, if there is one. */}}
 {{- define "tidelog.bootstrapAddress" -}}
-{{- printf "%s.%s.svc.%s:9092" (include "tidelog.bootstrapServiceName" .) .Release.Namespace .Values.clusterDomain -}}
+{{- $port := ternary 9096 9092 (ne (include "tidelog.internalTlsProtocol" .) "") -}}
+{{- printf "%s.%s.svc.%s:%d" (include "tidelog.bootstrapServiceName" .) .Release.Namespace .Values.clusterDomain $port -}}
 {{- end -}}
 
 {{- define "tidelog.controllerName" -}}

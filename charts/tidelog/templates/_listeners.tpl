@@ -100,16 +100,83 @@ loadBalancerIP: {{ . }}
 {{- end }}
 {{- end -}}
 
+{{/* Whether clients inside the cluster have a listener without TLS. */}}
+{{- define "tidelog.internalHasPlaintext" -}}
+{{- if has "PLAINTEXT" .Values.listeners.internal.protocols }}true{{ end -}}
+{{- end -}}
+
+{{/* The protocol of the listener with TLS for clients inside the cluster, SASL_SSL or SSL; empty if there is none. */}}
+{{- define "tidelog.internalTlsProtocol" -}}
+{{- range without .Values.listeners.internal.protocols "PLAINTEXT" }}{{ . }}{{ end -}}
+{{- end -}}
+
+{{/* Whether brokers can replicate over TLS, and whether they can without it. */}}
+{{- define "tidelog.replicationHasTls" -}}
+{{- if has "SSL" .Values.listeners.replication.protocols }}true{{ end -}}
+{{- end -}}
+{{- define "tidelog.replicationHasPlaintext" -}}
+{{- if has "PLAINTEXT" .Values.listeners.replication.protocols }}true{{ end -}}
+{{- end -}}
+
+{{/*
+The brokers' listeners as JSON, in the order of their ports. A protocol has a port of its own, so that a running cluster can
+have both protocols while it moves from one to the other, and its addresses are those of a new installation in the end.
+*/}}
+{{- define "tidelog.listenerList" -}}
+{{- $listeners := list -}}
+{{- if include "tidelog.internalHasPlaintext" . -}}
+{{- $listeners = append $listeners (dict "name" "INTERNAL" "port" 9092 "portName" "kafka" "protocol" "PLAINTEXT" "for" "clients") -}}
+{{- end -}}
+{{- if include "tidelog.replicationHasPlaintext" . -}}
+{{- $listeners = append $listeners (dict "name" "REPLICATION" "port" 9093 "portName" "replication" "protocol" "PLAINTEXT" "for" "brokers") -}}
+{{- end -}}
+{{- with include "tidelog.internalTlsProtocol" . -}}
+{{- $listeners = append $listeners (dict "name" "CLIENTS" "port" 9096 "portName" "clients" "protocol" . "for" "clients") -}}
+{{- end -}}
+{{- if include "tidelog.replicationHasTls" . -}}
+{{- $listeners = append $listeners (dict "name" "PEERS" "port" 9097 "portName" "peers" "protocol" "SSL" "for" "brokers") -}}
+{{- end -}}
+{{- toJson $listeners -}}
+{{- end -}}
+
 {{- define "tidelog.listeners" -}}
-INTERNAL://:9092,REPLICATION://:9093{{ if .root.Values.listeners.external.enabled }},EXTERNAL://:9094{{ end }}
+{{- $listeners := list -}}
+{{- range include "tidelog.listenerList" .root | fromJsonArray -}}
+{{- $listeners = append $listeners (printf "%s://:%d" .name (int .port)) -}}
+{{- end -}}
+{{- if .root.Values.listeners.external.enabled -}}
+{{- $listeners = append $listeners "EXTERNAL://:9094" -}}
+{{- end -}}
+{{- join "," $listeners -}}
 {{- end -}}
 
 {{- define "tidelog.advertisedListeners" -}}
 {{- $host := include "tidelog.brokerHost" . -}}
-INTERNAL://{{ $host }}:9092,REPLICATION://{{ $host }}:9093
-{{- if .root.Values.listeners.external.enabled -}}
-,EXTERNAL://{{ include "tidelog.externalHost" . }}:{{ include "tidelog.externalPort" . }}
+{{- $listeners := list -}}
+{{- range include "tidelog.listenerList" .root | fromJsonArray -}}
+{{- $listeners = append $listeners (printf "%s://%s:%d" .name $host (int .port)) -}}
 {{- end -}}
+{{- if .root.Values.listeners.external.enabled -}}
+{{- $listeners = append $listeners (printf "EXTERNAL://%s:%s" (include "tidelog.externalHost" .) (include "tidelog.externalPort" .)) -}}
+{{- end -}}
+{{- join "," $listeners -}}
+{{- end -}}
+
+{{- define "tidelog.listenerProtocols" -}}
+{{- $protocols := list -}}
+{{- range include "tidelog.listenerList" . | fromJsonArray -}}
+{{- $protocols = append $protocols (printf "%s:%s" .name .protocol) -}}
+{{- end -}}
+{{- join "," (append $protocols (printf "EXTERNAL:%s" .Values.listeners.external.securityProtocol)) -}}
+{{- end -}}
+
+{{/* `ports:` of a Service with these listeners: (dict "root" $ "for" "clients"), without "for" those of brokers, too. */}}
+{{- define "tidelog.servicePorts" -}}
+{{- range include "tidelog.listenerList" .root | fromJsonArray }}
+{{- if or (not $.for) (eq $.for .for) }}
+- {name: {{ .portName }}, port: {{ .port }}, targetPort: {{ .portName }}}
+{{- end }}
+{{- end }}
 {{- end -}}
 
 {{/* Entries of `env:`. */}}
@@ -122,9 +189,13 @@ INTERNAL://{{ $host }}:9092,REPLICATION://{{ $host }}:9093
   value: {{ include "tidelog.advertisedListeners" . | quote }}
 {{- end }}
 - name: TIDELOG_LISTENER_SECURITY_PROTOCOL_MAP
-  value: INTERNAL:PLAINTEXT,REPLICATION:PLAINTEXT,EXTERNAL:{{ .root.Values.listeners.external.securityProtocol }}
+  value: {{ include "tidelog.listenerProtocols" .root }}
 - name: TIDELOG_INTER_BROKER_LISTENER_NAME
+  value: {{ ternary "PEERS" "REPLICATION" (eq (include "tidelog.replicationHasTls" .root) "true") }}
+{{- if and (include "tidelog.replicationHasTls" .root) (include "tidelog.replicationHasPlaintext" .root) }}
+- name: TIDELOG_INTER_BROKER_OTHER_LISTENER_NAMES
   value: REPLICATION
+{{- end }}
 - name: TIDELOG_RPC_LISTENER
   value: "0.0.0.0:9095"
 - name: TIDELOG_RPC_ADVERTISED_ADDRESS
@@ -154,9 +225,53 @@ INTERNAL://{{ $host }}:9092,REPLICATION://{{ $host }}:9093
 {{- end }}
 {{- end -}}
 
-{{/* All settings that only brokers have, by name: those of their listeners, then brokers.settings. */}}
+{{/*
+The settings of the listeners inside the cluster by Kafka's names, as YAML. They use the broker's certificate of `tls`. On
+PEERS, whoever has a certificate of the services is the user tidelog-services; others are refused.
+*/}}
+{{- define "tidelog.internalSettings" -}}
+{{- $internal := .Values.listeners.internal -}}
+{{- with include "tidelog.internalTlsProtocol" . }}
+listener.name.clients.ssl.keystore.type: PEM
+listener.name.clients.ssl.keystore.location: /etc/tidelog/tls/tls-combined.pem
+listener.name.clients.ssl.client.auth: none
+{{- if hasPrefix "SASL_" . }}
+listener.name.clients.sasl.enabled.mechanisms: {{ join "," $internal.sasl.enabledMechanisms }}
+{{- end }}
+{{- end }}
+{{- if include "tidelog.replicationHasTls" . }}
+listener.name.peers.ssl.keystore.type: PEM
+listener.name.peers.ssl.keystore.location: /etc/tidelog/tls/tls-combined.pem
+listener.name.peers.ssl.truststore.type: PEM
+listener.name.peers.ssl.truststore.location: /etc/tidelog/tls/ca.crt
+listener.name.peers.ssl.client.auth: required
+listener.name.peers.ssl.principal.mapping.rules: RULE:^CN=tidelog$/tidelog-services/
+{{- end }}
+{{- end -}}
+
+{{/*
+The authorizer's settings. While a listener inside the cluster tells nobody's name, whoever reaches it may do everything, as
+before there was an authorizer: brokers replicate over it, or clients have not moved to the listener with TLS yet.
+*/}}
+{{- define "tidelog.authorizationSettings" -}}
+{{- if .Values.authorization.enabled }}
+{{- $super := list "User:admin" -}}
+{{- if include "tidelog.replicationHasTls" . -}}{{- $super = append $super "User:tidelog-services" -}}{{- end -}}
+{{- if or (include "tidelog.internalHasPlaintext" .) (eq (include "tidelog.internalTlsProtocol" .) "SSL") (include "tidelog.replicationHasPlaintext" .) -}}
+{{- $super = append $super "User:ANONYMOUS" -}}
+{{- end }}
+authorizer.class.name: org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users: {{ join ";" (concat $super .Values.authorization.superUsers) | quote }}
+{{- end }}
+{{- end -}}
+
+{{/* All settings that only brokers have, by name: those of their listeners and of the authorizer, then brokers.settings. */}}
 {{- define "tidelog.brokersOwnSettings" -}}
-{{- toYaml (mergeOverwrite (include "tidelog.externalSettings" . | fromYaml) (deepCopy .Values.brokers.settings)) -}}
+{{- $chosen := dict -}}
+{{- range list "tidelog.internalSettings" "tidelog.externalSettings" "tidelog.authorizationSettings" -}}
+{{- $chosen = mergeOverwrite $chosen (include . $ | fromYaml) -}}
+{{- end -}}
+{{- toYaml (mergeOverwrite $chosen (deepCopy .Values.brokers.settings)) -}}
 {{- end -}}
 
 {{/* Entries of `volumes:` and `volumeMounts:` of brokers for the certificate of the external listener. */}}

@@ -21,6 +21,28 @@
 {{- default (printf "%s-tables" (include "tidelog.pipeline.name" .)) .Values.pipeline.storage.existingClaim -}}
 {{- end -}}
 
+{{/*
+Whether drivers and executors use the listener with TLS. While clients move, they use plaintext, because they start before
+all brokers have the other listener.
+*/}}
+{{- define "tidelog.pipeline.hasTls" -}}
+{{- if and (include "tidelog.internalTlsProtocol" .) (not (include "tidelog.internalHasPlaintext" .)) }}true{{ end -}}
+{{- end -}}
+
+{{- define "tidelog.pipeline.bootstrapAddress" -}}
+{{- $port := ternary 9096 9092 (eq (include "tidelog.pipeline.hasTls" .) "true") -}}
+{{- printf "%s.%s.svc.%s:%d" (include "tidelog.bootstrapServiceName" .) .Release.Namespace .Values.clusterDomain $port -}}
+{{- end -}}
+
+{{/* The Secret with the client.properties of pipeline.user. */}}
+{{- define "tidelog.pipeline.userSecretName" -}}
+{{- $secret := include "tidelog.users.secretName" (dict "root" . "name" .Values.pipeline.user) -}}
+{{- range .Values.users -}}
+{{- if and (eq .name $.Values.pipeline.user) .secretName -}}{{- $secret = .secretName -}}{{- end -}}
+{{- end -}}
+{{- $secret -}}
+{{- end -}}
+
 {{/* The text of spark-defaults.conf. pipeline.sparkConf overrides it. */}}
 {{- define "tidelog.pipeline.sparkConf" -}}
 {{- $pipeline := .Values.pipeline -}}
@@ -102,6 +124,9 @@ affinity:
 {{- $segments := .Values.pipeline.segments -}}
 - name: tmp
   emptyDir: {}
+{{- if include "tidelog.pipeline.hasTls" . }}
+{{ include "tidelog.client.volumesOf" (dict "root" . "secret" (include "tidelog.pipeline.userSecretName" .)) }}
+{{- end }}
 - name: tables
   persistentVolumeClaim:
     claimName: {{ include "tidelog.pipeline.claimName" . }}
@@ -131,6 +156,9 @@ affinity:
 
 {{- define "tidelog.pipeline.volumeMounts" -}}
 - {name: tmp, mountPath: /tmp}
+{{- if include "tidelog.pipeline.hasTls" . }}
+{{ include "tidelog.client.volumeMounts" . }}
+{{- end }}
 - {name: tables, mountPath: /var/lib/tidelog-tables}
 {{- range .Values.pipeline.segments.brokers }}
 - {name: segments-{{ . }}, mountPath: /var/lib/tidelog-segments/broker-{{ . }}, subPath: data, readOnly: true}
@@ -174,7 +202,7 @@ spec:
         - pipeline
         - archive
         - --name={{ .archive.name }}
-        - --bootstrap-server={{ include "tidelog.bootstrapAddress" .root }}
+        - --bootstrap-server={{ include "tidelog.pipeline.bootstrapAddress" .root }}
         {{- range .archive.topics }}
         - --topic={{ . }}
         {{- end }}
@@ -191,6 +219,9 @@ spec:
         {{- end }}
       env:
         {{- include "tidelog.podEnv" .root | nindent 8 }}
+        {{- if include "tidelog.pipeline.hasTls" .root }}
+        {{- include "tidelog.client.env" .root | nindent 8 }}
+        {{- end }}
         - name: SPARK_CONF_DIR
           value: /etc/tidelog/spark
         - name: TIDELOG_SPARK_MASTER
@@ -292,6 +323,11 @@ spec:
 {{- end -}}
 {{- if not $names -}}
 {{- fail "pipeline.archives: is empty, but pipeline.enabled is true; add an archive such as {name: flights, topics: [flights]}" -}}
+{{- end -}}
+{{- $users := list -}}
+{{- range .Values.users -}}{{- $users = append $users .name -}}{{- end -}}
+{{- if and (include "tidelog.pipeline.hasTls" .) (eq (include "tidelog.internalTlsProtocol" .) "SASL_SSL") (not (has $pipeline.user $users)) -}}
+{{- fail (printf "pipeline.user: %q is not among users; name the user as whom drivers and executors log in" $pipeline.user) -}}
 {{- end -}}
 {{- $first := int .Values.brokers.firstId -}}
 {{- $last := sub (add $first (int .Values.brokers.replicas)) 1 -}}

@@ -17,12 +17,29 @@ installation.
 {{- if .root.Values.rbac.create -}}{{- .name -}}{{- else -}}{{- .root.Values.roll.serviceAccountName -}}{{- end -}}
 {{- end -}}
 
-{{/* The brokers' pods, ready or not. During a roll some are not ready, and after a bad upgrade perhaps none is. */}}
+{{/*
+Options with the brokers' pods, ready or not, as YAML. During a roll some are not ready, and after a bad upgrade perhaps none
+is. While clients move from plaintext to TLS, some brokers do not have both listeners yet, so the hooks know both.
+*/}}
 {{- define "tidelog.roll.bootstrap" -}}
-{{- printf "%s.%s.svc.%s:9092" (include "tidelog.brokersServiceName" .) .Release.Namespace .Values.clusterDomain -}}
+{{- $host := printf "%s.%s.svc.%s" (include "tidelog.brokersServiceName" .) .Release.Namespace .Values.clusterDomain -}}
+{{- if include "tidelog.internalTlsProtocol" . -}}
+- --bootstrap-server
+- {{ $host }}:9096
+{{- if include "tidelog.internalHasPlaintext" . }}
+- --plaintext-bootstrap-server
+- {{ $host }}:9092
+{{- end -}}
+{{- else -}}
+- --bootstrap-server
+- {{ $host }}:9092
+{{- end -}}
 {{- end -}}
 
-{{/* `spec:` of a hook's Job: (dict "root" $ "component" "roll" "name" ... "timeoutSeconds" 1800 "args" [...]). */}}
+{{/*
+`spec:` of a hook's Job: (dict "root" $ "component" "roll" "name" ... "timeoutSeconds" 1800 "args" [...]), and if it needs
+them, texts with more entries of "env", "volumes" and "volumeMounts".
+*/}}
 {{- define "tidelog.roll.jobSpec" -}}
 {{- $roll := .root.Values.roll -}}
 # An evicted pod is started again. A refusal is final.
@@ -51,7 +68,7 @@ template:
     {{- end }}
   spec:
     restartPolicy: Never
-    serviceAccountName: {{ include "tidelog.roll.serviceAccountName" . }}
+    serviceAccountName: {{ .serviceAccountName | default (include "tidelog.roll.serviceAccountName" .) }}
     automountServiceAccountToken: true
     enableServiceLinks: false
     {{- with include "tidelog.imagePullSecrets" .root | trim }}
@@ -76,11 +93,27 @@ template:
           {{- toYaml .args | nindent 10 }}
         terminationMessagePolicy: FallbackToLogsOnError
         {{- include "tidelog.container" (dict "root" .root "values" (dict "resources" $roll.resources)) | nindent 8 }}
+        {{- with .env }}
+        env:
+          {{- . | nindent 10 }}
+        {{- end }}
         volumeMounts:
           - {name: tmp, mountPath: /tmp}
+          {{- with .volumeMounts }}
+          {{- . | nindent 10 }}
+          {{- end }}
     volumes:
       - name: tmp
         emptyDir: {sizeLimit: 16Mi}
+      {{- with .volumes }}
+      {{- . | nindent 6 }}
+      {{- end }}
+{{- end -}}
+
+{{/* The same for the Jobs that connect to brokers. */}}
+{{- define "tidelog.roll.clientJobSpec" -}}
+{{- $client := dict "env" (include "tidelog.client.env" .root) "volumes" (include "tidelog.client.volumes" .root) "volumeMounts" (include "tidelog.client.volumeMounts" .root) -}}
+{{- include "tidelog.roll.jobSpec" (merge $client .) -}}
 {{- end -}}
 
 {{- define "tidelog.validate.operations" -}}

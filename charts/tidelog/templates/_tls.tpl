@@ -42,7 +42,8 @@ broker can speak only for itself.
 {{- join "," (concat $names .root.Values.tls.extraDnsNames) -}}
 {{- end -}}
 
-{{/* The certificates of this release, as `certificates:` with the name of the Secret, common name and DNS names of each. */}}
+{{/* The certificates of this release, as `certificates:` with the name of the Secret, common name and DNS names of each, and
+whether the Secret also contains key and certificates in one file, which a listener for clients needs. */}}
 {{- define "tidelog.tls.certificates" -}}
 certificates:
 {{- $parts := list (dict "root" $ "component" "controller") (dict "root" $ "component" "group-coordinator") }}
@@ -50,7 +51,7 @@ certificates:
 {{- $parts = append $parts (dict "root" $ "component" "broker" "id" (add $index (int $.Values.brokers.firstId))) }}
 {{- end }}
 {{- range $part := $parts }}
-  - {name: {{ include "tidelog.tls.serviceSecretName" $part }}, cn: tidelog, dns: {{ include "tidelog.tls.serviceDnsNames" $part | quote }}}
+  - {name: {{ include "tidelog.tls.serviceSecretName" $part }}, cn: tidelog, combined: {{ eq $part.component "broker" }}, dns: {{ include "tidelog.tls.serviceDnsNames" $part | quote }}}
 {{- end }}
 {{- if .Values.etcd.bundled }}
   - {name: {{ include "tidelog.tls.etcdServerSecretName" . }}, cn: etcd, dns: {{ include "tidelog.tls.etcdDnsNames" . | quote }}}

@@ -6,6 +6,7 @@ value and what to do. Included once, by templates/configmap.yaml; other parts de
 {{- include "tidelog.validate.names" . -}}
 {{- include "tidelog.validate.settings" . -}}
 {{- include "tidelog.validate.external" . -}}
+{{- include "tidelog.validate.users" . -}}
 {{- if and .Values.tracing.enabled (not .Values.tracing.endpoint) -}}
 {{- fail "tracing.endpoint: is empty, but tracing is enabled; set it to the address of your collector, such as http://otel-collector.observability:4317" -}}
 {{- end -}}
@@ -23,10 +24,11 @@ value and what to do. Included once, by templates/configmap.yaml; other parts de
 
 {{/* Settings that the chart sets itself. It refuses a user's value, because it would silently override it. */}}
 {{- define "tidelog.chartsOwnSettings" -}}
-listeners: listeners.external adds a listener for clients outside the cluster
+listeners: listeners.internal, listeners.replication and listeners.external set them
 advertised.listeners: listeners.external sets the addresses that clients outside the cluster receive
-listener.security.protocol.map: listeners.external adds a listener for clients outside the cluster
-inter.broker.listener.name: brokers use a listener of their own, REPLICATION
+listener.security.protocol.map: listeners.internal, listeners.replication and listeners.external set the protocols
+inter.broker.listener.name: brokers use a listener of their own, see listeners.replication
+tidelog.inter.broker.other.listener.names: listeners.replication sets it
 node.id: brokers.firstId sets the first id
 broker.id: brokers.firstId sets the first id
 log.dirs: each broker has one volume, see brokers.storage
@@ -82,14 +84,6 @@ tidelog.etcd.tls.key.file: tls and etcd.external set it
 {{- end -}}
 {{- if and (include "tidelog.externalHasTls" .) (not $external.tls.secretName) -}}
 {{- fail (printf "listeners.external.tls.secretName: is empty, but securityProtocol is %s; name a Secret with tls-combined.pem" $external.securityProtocol) -}}
-{{- end -}}
-{{- if eq $external.type "LoadBalancer" -}}
-{{- if not $external.loadBalancerSourceRanges -}}
-{{- fail "listeners.external.loadBalancerSourceRanges: is empty, but type is LoadBalancer; list the networks of your clients, such as 192.0.2.0/24" -}}
-{{- end -}}
-{{- if not (or (eq $external.securityProtocol "SASL_SSL") (and (eq $external.securityProtocol "SSL") (eq $external.tls.clientAuth "required"))) -}}
-{{- fail (printf "listeners.external.securityProtocol: %s lets anyone in behind a LoadBalancer, or shows passwords; use SASL_SSL, or SSL with tls.clientAuth required" $external.securityProtocol) -}}
-{{- end -}}
 {{- end -}}
 {{- $ids := list -}}{{- range $external.brokers -}}{{- $ids = append $ids (int .id) -}}{{- end -}}
 {{- if ne (len $ids) (len (uniq $ids)) -}}

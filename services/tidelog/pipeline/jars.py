@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from tidelog.pipeline.errors import PipelineError
 from tidelog.pipeline.java import check_java
-from tidelog.pipeline.versions import DELTA_VERSION, EXCLUDED_ARTIFACTS, MAVEN_COORDINATES, SPARK_VERSION
+from tidelog.pipeline.versions import (
+    DELTA_VERSION,
+    EXCLUDED_ARTIFACTS,
+    JAR_SHA256,
+    MAVEN_COORDINATES,
+    SPARK_VERSION,
+)
 
 JARS_VARIABLE: Final = "TIDELOG_SPARK_JARS"
 """The environment variable that names a directory of JARs to use instead, or PROVIDED."""
@@ -65,6 +73,7 @@ def fetch_jars(directory: Path) -> None:
         try:
             _resolve(work)
             _rename_without_organisation(work / "jars")
+            check_hashes(work / "jars", JAR_SHA256)
             (work / "jars").rename(directory)
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -90,6 +99,22 @@ def _resolve(ivy_directory: Path) -> None:
             f"Spark's JARs cannot be fetched from Maven Central; put them into {jars_directory()} "
             f"or name a directory in {JARS_VARIABLE}. Spark said:\n{last}"
         )
+
+
+def check_hashes(jars: Path, expected: Mapping[str, str]) -> None:
+    """Checks that the directory contains exactly these JARs. Raises PipelineError that names a JAR."""
+    found = {jar.name: jar for jar in jars.glob("*.jar")}
+    for name in sorted(found.keys() ^ expected.keys()):
+        what = "was fetched, but is not expected" if name in found else "is expected, but was not fetched"
+        raise PipelineError(f"the JAR {name} {what}; compare it with JAR_SHA256 in pipeline/versions.py")
+    for name, jar in sorted(found.items()):
+        with jar.open("rb") as file:
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+        if actual != expected[name]:
+            raise PipelineError(
+                f"the JAR {name} has the SHA-256 {actual} instead of {expected[name]}; nothing was kept, "
+                "so do not use the server it came from"
+            )
 
 
 def _rename_without_organisation(jars: Path) -> None:

@@ -21,6 +21,7 @@ _COMMANDS: Final = {
     "prepare": "tidelog.cli.kubernetes.prepare:command",
     "rack": "tidelog.cli.kubernetes.rack:command",
     "roll": "tidelog.cli.kubernetes.roll:command",
+    "users": "tidelog.cli.kubernetes.users:command",
     "wait-ready": "tidelog.cli.kubernetes.roll:wait_ready",
 }
 

@@ -13,17 +13,16 @@ from typing import Final
 
 import click
 
+from tidelog.cli.kubernetes.entrances import Entrances, entrance_options
 from tidelog.cli.kubernetes.release import CONTROLLER, GROUP_COORDINATOR, Release
 from tidelog.cli.kubernetes.release_options import open_release, release_options
-from tidelog.cli.kubernetes.roll import Progress, bootstrap_option
+from tidelog.cli.kubernetes.roll import Progress
 from tidelog.cli.kubernetes.scale_in import leaving_brokers, refusal, replicas_held
 from tidelog.cli.kubernetes.volume_growth import VolumeChanges, plan_growth
 from tidelog.cli.rebalance import parse_ids, planned
 from tidelog.cli.rebalance_run import AT_ONCE, carry_out
 from tidelog.cli.tool_command import ToolCommand, ToolError, parse_assignments
-from tidelog.client.cluster import Cluster
 from tidelog.client.reassignments import standing_of
-from tidelog.client.security import environment_security
 
 _GONE_TIMEOUT_S: Final = 120.0
 _DRAIN_ROUNDS: Final = 5
@@ -32,7 +31,7 @@ _DRAIN_ROUNDS: Final = 5
 
 @click.command(cls=ToolCommand, short_help="Prepare an upgrade: drain, grow volumes, pause Deployments.")
 @release_options
-@bootstrap_option
+@entrance_options
 @click.option(
     "--brokers", required=True, metavar="ID,...", help="Brokers that the release has after the upgrade."
 )
@@ -67,6 +66,7 @@ def command(
     release: str,
     namespace: str,
     bootstrap_server: str,
+    plaintext_bootstrap_server: str,
     brokers: str,
     drain: bool,
     drain_throttle: int | None,
@@ -76,17 +76,18 @@ def command(
 ) -> None:
     """Prepare a release for an upgrade or rollback. If a check fails, nothing is changed."""
     found = open_release(release, namespace)
+    entrances = Entrances(bootstrap_server, plaintext_bootstrap_server)
     progress = Progress(timeout_s)
     staying = parse_ids("--brokers", brokers)
     existing = found.broker_ids()
     changes = _checked_changes(found, parse_assignments("--volume", volumes))
     leaving = leaving_brokers(existing, staying)
     if leaving and not drain:
-        refuse_unless_empty(bootstrap_server, leaving)
+        refuse_unless_empty(entrances, leaving)
     if roll_job and found.delete_job(roll_job):
         progress.tell(f"job {roll_job} stopped")
     if leaving:
-        drain_brokers(bootstrap_server, leaving, drain_throttle, timeout_s, progress)
+        drain_brokers(entrances, leaving, drain_throttle, timeout_s, progress)
     for size, change in changes:
         _grow(found, size, change, progress)
     for component in (CONTROLLER, GROUP_COORDINATOR):
@@ -95,16 +96,16 @@ def command(
             progress.tell(f"deployment {workload.name} is paused")
 
 
-def refuse_unless_empty(bootstrap_server: str, leaving: Sequence[int]) -> None:
+def refuse_unless_empty(entrances: Entrances, leaving: Sequence[int]) -> None:
     """Raises ToolError if one of the brokers holds replicas."""
-    with Cluster(bootstrap_server, client_id="tidelog-scale-in", security=environment_security()) as cluster:
+    with entrances.open("tidelog-scale-in") as cluster:
         held = replicas_held(standing_of(cluster).assignment, leaving)
     if held:
         raise ToolError(refusal(held, leaving))
 
 
 def drain_brokers(
-    bootstrap_server: str,
+    entrances: Entrances,
     leaving: Sequence[int],
     throttle: int | None,
     timeout_s: float,
@@ -113,7 +114,7 @@ def drain_brokers(
     """Moves all replicas off the brokers. Raises ToolError if some remain."""
     deadline_s = time.monotonic() + timeout_s
     ids = ", ".join(map(str, leaving))
-    with Cluster(bootstrap_server, client_id="tidelog-scale-in", security=environment_security()) as cluster:
+    with entrances.open("tidelog-scale-in") as cluster:
         for _ in range(_DRAIN_ROUNDS):
             standing = standing_of(cluster)
             held = replicas_held(standing.assignment, leaving)

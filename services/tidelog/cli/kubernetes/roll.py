@@ -15,16 +15,15 @@ from typing import Final
 import click
 
 from tidelog.cli.kubernetes.cluster_look import look_at_cluster
+from tidelog.cli.kubernetes.entrances import Entrances, entrance_options
 from tidelog.cli.kubernetes.release import CONTROLLER, ETCD, GROUP_COORDINATOR, Release
 from tidelog.cli.kubernetes.release_options import open_release, release_options
 from tidelog.cli.kubernetes.roll_order import Finished, ReleaseView, Replace, Wait, next_step
 from tidelog.cli.kubernetes.rollout import DELETION_COST, Workload, cost_changes, pending
 from tidelog.cli.output import say
-from tidelog.cli.tool_command import BOOTSTRAP_VARIABLE, ToolCommand, ToolError, sentence_of
-from tidelog.client.cluster import Cluster
+from tidelog.cli.tool_command import ToolCommand, ToolError, sentence_of
 from tidelog.client.errors import ClientError
 from tidelog.client.reassignments import elect_preferred_leaders
-from tidelog.client.security import environment_security
 from tidelog.model.errors import KafkaError
 
 LOOK_INTERVAL_S: Final = 1.0
@@ -32,14 +31,6 @@ ASK_TIMEOUT_S: Final = 5.0
 DEFAULT_TIMEOUT_S: Final = 1800.0
 _SECONDS = click.FloatRange(min=0, min_open=True)
 
-bootstrap_option = click.option(
-    "--bootstrap-server",
-    required=True,
-    envvar=BOOTSTRAP_VARIABLE,
-    show_envvar=True,
-    metavar="HOST:PORT[,...]",
-    help="One or more brokers of the release.",
-)
 timeout_option = click.option(
     "--timeout",
     "timeout_s",
@@ -76,38 +67,52 @@ class Progress:
 
 @click.command(cls=ToolCommand, short_help="Replace pods in a safe order.")
 @release_options
-@bootstrap_option
+@entrance_options
 @timeout_option
-def command(release: str, namespace: str, bootstrap_server: str, timeout_s: float) -> None:
+def command(
+    release: str,
+    namespace: str,
+    bootstrap_server: str,
+    plaintext_bootstrap_server: str,
+    timeout_s: float,
+) -> None:
     """Update every pod of a release to the current revision.
 
     Brokers are replaced one at a time, and only if no partition falls below its minimum of in-sync replicas.
     """
     found = open_release(release, namespace)
+    entrances = Entrances(bootstrap_server, plaintext_bootstrap_server)
     progress = Progress(timeout_s)
     wait_for(lambda: found.members(ETCD), progress)
     roll_deployments(found, CONTROLLER, progress)
     roll_deployments(found, GROUP_COORDINATOR, progress)
-    count = roll_brokers(found, bootstrap_server, progress)
+    count = roll_brokers(found, entrances, progress)
     if count:
-        _give_back_leaders(bootstrap_server, progress)
+        _give_back_leaders(entrances, progress)
     progress.tell(f"rolled: {count} brokers replaced, all replicas are in sync")
 
 
 @click.command(cls=ToolCommand, short_help="Wait until a release is ready.")
 @release_options
-@bootstrap_option
+@entrance_options
 @timeout_option
-def wait_ready(release: str, namespace: str, bootstrap_server: str, timeout_s: float) -> None:
+def wait_ready(
+    release: str,
+    namespace: str,
+    bootstrap_server: str,
+    plaintext_bootstrap_server: str,
+    timeout_s: float,
+) -> None:
     """Wait until every pod has the current revision and is ready, and all replicas are in sync.
 
     The command changes nothing.
     """
     found = open_release(release, namespace)
+    entrances = Entrances(bootstrap_server, plaintext_bootstrap_server)
     progress = Progress(timeout_s)
     for component in (ETCD, CONTROLLER, GROUP_COORDINATOR):
         wait_for(partial(_workloads, found, component), progress)
-    while not isinstance(step := look(found, bootstrap_server), Finished):
+    while not isinstance(step := look(found, entrances), Finished):
         reason = step.reason if isinstance(step, Wait) else f"{step.broker.name} has another revision"
         progress.wait(reason)
     progress.tell("ready: all replicas are in sync")
@@ -147,11 +152,11 @@ def wait_for(workloads: Callable[[], Sequence[Workload]], progress: Progress) ->
         progress.wait(reason)
 
 
-def roll_brokers(release: Release, bootstrap_server: str, progress: Progress) -> int:
+def roll_brokers(release: Release, entrances: Entrances, progress: Progress) -> int:
     """Replaces outdated brokers, and returns how many."""
     count = 0
     while True:
-        step = look(release, bootstrap_server)
+        step = look(release, entrances)
         if isinstance(step, Finished):
             return count
         if isinstance(step, Wait):
@@ -162,22 +167,25 @@ def roll_brokers(release: Release, bootstrap_server: str, progress: Progress) ->
         count += 1
 
 
-def look(release: Release, bootstrap_server: str) -> Finished | Wait | Replace:
+def look(release: Release, entrances: Entrances) -> Finished | Wait | Replace:
     """Reads pods and partitions once, and returns the next step."""
     brokers = release.brokers()
     if any(broker.is_terminating or not broker.uid for broker in brokers):
         return next_step(ReleaseView(brokers))  # the state of the partitions does not matter
-    try:
-        with Cluster(
-            bootstrap_server,
-            client_id="tidelog-roll",
-            timeout_s=ASK_TIMEOUT_S,
-            security=environment_security(),
-        ) as cluster:
-            live, partitions = look_at_cluster(cluster)
-    except (ClientError, KafkaError) as error:
-        return next_step(ReleaseView(brokers, silence=str(error)))
-    return next_step(ReleaseView(brokers, live, partitions))
+    views: list[ReleaseView] = []
+    silence = ""
+    for way in entrances.ways("tidelog-roll", ASK_TIMEOUT_S):
+        try:
+            with way() as cluster:
+                views.append(ReleaseView(brokers, *look_at_cluster(cluster)))
+        except (ClientError, KafkaError) as error:
+            silence = str(error)
+            continue
+        if views[-1].live.issuperset(broker.broker_id for broker in brokers):
+            break
+    if not views:
+        return next_step(ReleaseView(brokers, silence=silence))
+    return next_step(max(views, key=lambda view: len(view.live)))
 
 
 def _tell_replacement(step: Replace, progress: Progress) -> None:
@@ -190,10 +198,10 @@ def _tell_replacement(step: Replace, progress: Progress) -> None:
     progress.tell(f"replacing {step.broker.name}")
 
 
-def _give_back_leaders(bootstrap_server: str, progress: Progress) -> None:
+def _give_back_leaders(entrances: Entrances, progress: Progress) -> None:
     """Elects the preferred leaders, because each broker lost its leaders when it stopped."""
     try:
-        with Cluster(bootstrap_server, client_id="tidelog-roll", security=environment_security()) as cluster:
+        with entrances.open("tidelog-roll") as cluster:
             progress.tell(
                 f"{elect_preferred_leaders(cluster)} partitions are led by their preferred leaders again"
             )

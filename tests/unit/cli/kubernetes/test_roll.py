@@ -11,6 +11,7 @@ from kubernetes import client
 
 from kuberneteslab.scripted_release import DEPLOYMENTS, PODS, STATEFUL_SETS, ScriptedRelease
 from tidelog.cli.kubernetes.api_server import ApiServer
+from tidelog.cli.kubernetes.entrances import Entrances
 from tidelog.cli.kubernetes.release import Release
 from tidelog.cli.kubernetes.roll import Progress, look, roll_brokers, roll_deployments
 from tidelog.cli.kubernetes.roll_order import Finished, Replace, Wait
@@ -37,7 +38,7 @@ def container(state: dict[str, Any], last_state: dict[str, Any] | None = None) -
 
 
 def look_at(scripted: ScriptedRelease) -> Finished | Wait | Replace:
-    return look(release_of(scripted), scripted.broker.bootstrap)
+    return look(release_of(scripted), Entrances(scripted.broker.bootstrap))
 
 
 def reason(scripted: ScriptedRelease) -> str:
@@ -51,7 +52,7 @@ def deleted(scripted: ScriptedRelease) -> list[str]:
 
 
 def test_every_outdated_broker_is_replaced_once(scripted: ScriptedRelease) -> None:
-    assert roll_brokers(release_of(scripted), scripted.broker.bootstrap, Progress(10)) == 3
+    assert roll_brokers(release_of(scripted), Entrances(scripted.broker.bootstrap), Progress(10)) == 3
     assert deleted(scripted) == [f"r-broker-{i}-0" for i in range(3)]
     assert [body["preconditions"]["uid"] for method, _, body in scripted.api.writes] == ["uid-1"] * 3
     assert look_at(scripted) == Finished()
@@ -60,14 +61,14 @@ def test_every_outdated_broker_is_replaced_once(scripted: ScriptedRelease) -> No
 def test_pods_of_the_wanted_revision_stay(scripted: ScriptedRelease) -> None:
     for broker_id in range(3):
         scripted.add_pod(broker_id, "new", "uid-2")
-    assert roll_brokers(release_of(scripted), scripted.broker.bootstrap, Progress(10)) == 0
+    assert roll_brokers(release_of(scripted), Entrances(scripted.broker.bootstrap), Progress(10)) == 0
     assert deleted(scripted) == []
 
 
 def test_an_isr_that_stays_short_ends_the_roll_with_its_reason(scripted: ScriptedRelease) -> None:
     scripted.isr = [0, 1]
     with pytest.raises(ToolError, match=r"not finished after 0.1 s: replicas out of sync: t-0"):
-        roll_brokers(release_of(scripted), scripted.broker.bootstrap, Progress(0.1))
+        roll_brokers(release_of(scripted), Entrances(scripted.broker.bootstrap), Progress(0.1))
     assert deleted(scripted) == []
 
 
@@ -117,7 +118,7 @@ def test_a_pod_that_is_not_ready_says_why(scripted: ScriptedRelease, status: obj
 
 
 def test_brokers_that_do_not_answer_are_waited_for(scripted: ScriptedRelease) -> None:
-    step = look(release_of(scripted), "127.0.0.1:1")
+    step = look(release_of(scripted), Entrances("127.0.0.1:1"))
     assert isinstance(step, Wait)
     assert "do not answer" in step.reason
 

@@ -1,0 +1,275 @@
+"""`tidelog kubernetes users`: creates the users of a release, their Secrets and their ACLs (ADR 0036).
+
+A user gets a random password in a Secret, unless the Secret exists. The command writes the first user,
+`admin`, to etcd, because no broker accepts a login without a user, and then connects to the brokers as
+`admin`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from base64 import b64decode
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import click
+
+from tidelog.cli.first_user import new_entries, write_first_user
+from tidelog.cli.kubernetes.api_server import ApiServer, NotFoundError
+from tidelog.cli.kubernetes.entrances import bootstrap_option
+from tidelog.cli.kubernetes.release_options import release_options
+from tidelog.cli.kubernetes.roll import Progress, timeout_option
+from tidelog.cli.kubernetes.user_plan import (
+    ADMIN,
+    Record,
+    Wanted,
+    WantedUser,
+    client_properties,
+    leaving,
+    parse_wanted,
+)
+from tidelog.cli.service_options import settings_from
+from tidelog.cli.tool_command import ToolCommand, ToolError
+from tidelog.cli.user import check_unchanged_by_saslprep
+from tidelog.client.acls import create_acls, delete_acls
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError
+from tidelog.client.security import NO_SECURITY, ClientSecurity, parse_security
+from tidelog.client.users import delete_credentials, describe_users, set_password
+from tidelog.metadata.store import Put, StoreError
+from tidelog.model.acl import AclFilter
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.sasl.scram import MECHANISM_BY_NAME, MIN_ITERATIONS
+from tidelog.settings.properties_file import parse_properties
+
+PASSWORD_BYTES: Final = 24
+ASK_TIMEOUT_S: Final = 10.0
+_RECORD_KEY: Final = "created.json"
+_LABELS: Final = {"app.kubernetes.io/managed-by": "tidelog", "app.kubernetes.io/component": "user"}
+
+
+@click.command(cls=ToolCommand, short_help="Create users, their Secrets and their ACLs.")
+@release_options
+@bootstrap_option
+@click.option(
+    "--wanted",
+    "wanted_file",
+    required=True,
+    type=click.Path(dir_okay=False, exists=True, path_type=Path),
+    metavar="FILE",
+    help="The users and ACLs that the chart's values name, as JSON.",
+)
+@click.option(
+    "--ca-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="The authority of the brokers' certificates.",
+)
+@timeout_option
+def command(
+    release: str,
+    namespace: str,
+    bootstrap_server: str,
+    wanted_file: Path,
+    ca_file: Path | None,
+    timeout_s: float,
+) -> None:
+    """Create the users that the values name, and remove those that the command created before and that the
+    values no longer name. The command can run again at any time.
+    """
+    wanted = parse_wanted(json.loads(wanted_file.read_text("utf-8")))
+    # Without TLS on the listener inside the cluster, the chart has no authority for the clients' listener.
+    has_authority = ca_file is not None and wanted.inside_protocol != "PLAINTEXT"
+    authority = ca_file.read_text("utf-8") if ca_file is not None and has_authority else ""
+    objects = UserObjects(ApiServer.connect(), namespace, release, wanted, authority)
+    progress = Progress(timeout_s)
+    password = ensure_admin(objects, wanted, progress)
+    cluster = connected(bootstrap_server, _security(wanted, password, authority), progress)
+    with cluster:
+        for user in wanted.users:
+            ensure_user(cluster, objects, user, wanted, progress)
+        apply_record(cluster, objects, wanted, progress)
+    progress.tell(f"{len(wanted.users)} users can log in, and {len(wanted.acls)} ACLs are in place")
+
+
+class UserObjects:
+    """The Secrets of users and the record, read from the API server and written there."""
+
+    def __init__(
+        self, server: ApiServer, namespace: str, release: str, wanted: Wanted, authority: str
+    ) -> None:
+        self._server = server
+        self._namespace = namespace
+        self._labels = {**_LABELS, "app.kubernetes.io/instance": release}
+        self._wanted = wanted
+        self._authority = authority
+
+    def secret(self, name: str) -> Mapping[str, str] | None:
+        """Returns the Secret's texts, or None if it does not exist. Raises ToolError."""
+        core = self._server.core
+        try:
+            found = self._server.call(core.read_namespaced_secret, name, self._namespace)
+        except NotFoundError:
+            return None
+        return {key: b64decode(value).decode() for key, value in (found.data or {}).items()}
+
+    def write_secret(self, name: str, user: str, password: str, existing: Mapping[str, str] | None) -> None:
+        """Creates the Secret, or brings what depends on the release up to date. Raises ToolError."""
+        texts = {
+            "username": user,
+            "password": password,
+            "client.properties": client_properties(
+                self._wanted.users_protocol, user, password, self._authority
+            ),
+        }
+        if self._authority:
+            texts["ca.crt"] = self._authority
+        if existing == texts:
+            return
+        core = self._server.core
+        if existing is not None:
+            self._server.call(core.patch_namespaced_secret, name, self._namespace, {"stringData": texts})
+            return
+        body = {"metadata": {"name": name, "labels": self._labels}, "stringData": texts}
+        self._server.call(core.create_namespaced_secret, self._namespace, body)
+
+    def record(self) -> Record | None:
+        """Returns what was created before, or None if nothing is recorded. Raises ToolError."""
+        core = self._server.core
+        try:
+            found = self._server.call(core.read_namespaced_config_map, self._wanted.record, self._namespace)
+        except NotFoundError:
+            return None
+        return Record.decode(json.loads(found.data[_RECORD_KEY]))
+
+    def write_record(self, record: Record, *, exists: bool) -> None:
+        data = {"data": {_RECORD_KEY: json.dumps(record.encode())}}
+        core = self._server.core
+        name = self._wanted.record
+        if exists:
+            self._server.call(core.patch_namespaced_config_map, name, self._namespace, data)
+        else:
+            body = {"metadata": {"name": name, "labels": self._labels}, **data}
+            self._server.call(core.create_namespaced_config_map, self._namespace, body)
+
+
+def ensure_admin(objects: UserObjects, wanted: Wanted, progress: Progress) -> str:
+    """Returns the password of `admin`, whose credentials are in etcd. Raises ToolError.
+
+    The credentials are written first: if the Secret is missing, the next run sets another password.
+    """
+    existing = objects.secret(wanted.admin_secret)
+    password = existing["password"] if existing else secrets.token_urlsafe(PASSWORD_BYTES)
+    while True:
+        try:
+            written = asyncio.run(_write_admin(password, wanted, replaces=existing is None))
+            break
+        except (StoreError, OSError) as error:
+            progress.wait(f"etcd does not answer: {error}")
+    objects.write_secret(wanted.admin_secret, ADMIN, password, existing)
+    if written:
+        progress.tell(f"user {ADMIN}: its password is in Secret {wanted.admin_secret}")
+    return password
+
+
+async def _write_admin(password: str, wanted: Wanted, *, replaces: bool) -> bool:
+    # These modules load gRPC, which the other commands of this group do not need.
+    from tidelog.cli.service_process import etcd_options
+    from tidelog.metadata.etcd.etcd_store import EtcdMetadataStore
+
+    entries = new_entries(ADMIN, password, wanted.mechanisms, MIN_ITERATIONS)
+    store = EtcdMetadataStore(etcd_options(settings_from((), ())))
+    try:
+        if not replaces:
+            return await write_first_user(store, entries)
+        await store.txn([], [Put(entry.key, entry.encode()) for entry in entries])
+        return True
+    finally:
+        await store.close()
+
+
+def _security(wanted: Wanted, password: str, authority: str) -> ClientSecurity:
+    if wanted.inside_protocol == "PLAINTEXT":
+        return NO_SECURITY
+    text = client_properties(wanted.inside_protocol, ADMIN, password, authority)
+    return parse_security({found.name: found.value for found in parse_properties(text)})
+
+
+def connected(bootstrap_server: str, security: ClientSecurity, progress: Progress) -> Cluster:
+    """Returns a connection to the brokers, as soon as they accept it. Raises ToolError at the timeout."""
+    while True:
+        try:
+            cluster = Cluster(
+                bootstrap_server, client_id="tidelog-users", timeout_s=ASK_TIMEOUT_S, security=security
+            )
+        except ClientError as error:
+            progress.wait(f"the brokers do not answer: {error}")
+            continue
+        try:
+            describe_users(cluster)
+        except (ClientError, KafkaError) as error:
+            cluster.close()
+            progress.wait(f"the brokers do not answer: {error}")
+        else:
+            return cluster
+
+
+def ensure_user(
+    cluster: Cluster, objects: UserObjects, user: WantedUser, wanted: Wanted, progress: Progress
+) -> None:
+    """Lets the user log in with the password of its Secret, which is created if it does not exist. Raises
+    ToolError, KafkaError, ClientError.
+    """
+    existing = objects.secret(user.secret)
+    if user.is_given and not (existing or {}).get("password"):
+        raise ToolError(f"users: Secret {user.secret} of user {user.name} has no key `password`; create it")
+    password = existing["password"] if existing else secrets.token_urlsafe(PASSWORD_BYTES)
+    check_unchanged_by_saslprep(f"the password in Secret {user.secret}", password)
+    mechanisms = [MECHANISM_BY_NAME[name] for name in wanted.mechanisms]
+    set_password(cluster, user.name, password, mechanisms, MIN_ITERATIONS)
+    if not user.is_given:
+        objects.write_secret(user.secret, user.name, password, existing)
+    if existing is None:
+        progress.tell(f"user {user.name}: its password is in Secret {user.secret}")
+
+
+def apply_record(cluster: Cluster, objects: UserObjects, wanted: Wanted, progress: Progress) -> None:
+    """Creates the ACLs, and removes the users and ACLs that the command created and nobody wants any more.
+    Everything is recorded before it is created. Raises ToolError, KafkaError, ClientError.
+    """
+    found = objects.record()
+    record = found or Record()
+    created = Record(
+        record.users | {user.name for user in wanted.users},
+        record.acls | wanted.acls if wanted.has_authorizer else record.acls,
+    )
+    if found != created:
+        objects.write_record(created, exists=found is not None)
+    gone = leaving(wanted, record)
+    if wanted.has_authorizer:
+        if wanted.acls:
+            create_acls(cluster, sorted(wanted.acls))
+        for binding in sorted(gone.acls):
+            delete_acls(cluster, AclFilter(*binding))
+    elif wanted.acls:
+        progress.tell("authorization.enabled is false, so the ACLs are not created")
+    for name in sorted(gone.users):
+        _delete_user(cluster, name)
+        progress.tell(f"user {name} can no longer log in; its Secret stays until you delete it")
+    kept_acls = created.acls - gone.acls if wanted.has_authorizer else created.acls
+    final = Record(created.users - gone.users, kept_acls)
+    if final != created:
+        objects.write_record(final, exists=True)
+
+
+def _delete_user(cluster: Cluster, name: str) -> None:
+    try:
+        mechanisms = [MECHANISM_BY_NAME[found.mechanism] for found in describe_users(cluster, [name])]
+    except KafkaError as error:
+        if error.code != ErrorCode.RESOURCE_NOT_FOUND:
+            raise
+        return
+    delete_credentials(cluster, name, mechanisms)
