@@ -42,8 +42,9 @@ base_layer() {
   command -v mmdebstrap >/dev/null || { echo "needs mmdebstrap: apt-get install mmdebstrap" >&2; exit 1; }
   say "base: Python from Debian packages"
   rm -rf "$ROOT_FS"; rm -f "$CACHE"/{packages,code}.stamp
-  mmdebstrap --quiet --mode=root --variant=extract --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
+  mmdebstrap --quiet --mode=root --variant=extract --skip=cleanup/apt --hook-dir=/usr/share/mmdebstrap/hooks/merged-usr \
     --include=python3.11-minimal,libpython3.11-stdlib,libstdc++6,ca-certificates bookworm "$work/root"
+  (cd "$work/root/var/cache/apt/archives" && ls -- *.deb) > "$CACHE/base.debs"
   # A service needs the interpreter, its libraries and certificates, but no shell, package tools or Perl.
   find "$work/root/usr/bin" "$work/root/usr/sbin" ! -type d ! -name python3.11 -delete
   rm -rf "$work/root"/{var,boot,media,mnt,opt,srv,home,run,root}/* "$work/root"/usr/{include,games} \
@@ -180,10 +181,18 @@ spark_image() {
     --env PYSPARK_PYTHON=/usr/bin/python3 --env TIDELOG_SPARK_JARS=provided >/dev/null
 }
 
+# What an image contains, at the place where Containerfile puts it.
+sbom() { # NAME ROOT_FS [OPTION...]
+  python3 tools/kubernetes/image_sbom.py --name "$1" --site-packages "$2/$SITE" "${@:3}" --output "$work/sbom.cdx.json"
+}
+
 tidelog_image() {
+  mkdir -p "$work/sbom-code"; tar -C "$work/sbom-code" -xf "$CACHE/code.tar" --wildcards '*.dist-info/*'
+  sbom tidelog "$ROOT_FS" --site-packages "$work/sbom-code/$SITE" --debs "$CACHE/base.debs"
   # /usr/local/bin first: mkimage.py gives PATH
   python3 "$K8S_LAB/mkimage.py" "$work/tidelog.tar" "localhost/tidelog:$TAG" \
     --layer "$CACHE/base.tar" --layer "$CACHE/packages.tar" --layer "$CACHE/code.tar" \
+    --file "$work/sbom.cdx.json:usr/local/share/sbom/tidelog.cdx.json" \
     --entrypoint '["tidelog"]' --user 10001:10001 --workdir /var/lib/tidelog \
     --env LANG=C.UTF-8 --env PYTHONUNBUFFERED=1 --env PYTHONDONTWRITEBYTECODE=1 \
     --env SSL_CERT_FILE=/etc/ssl/certs/ca-certificates.crt >/dev/null

@@ -62,6 +62,6 @@ JAR_SHA256: Final = {
     "unitycatalog-client-0.6.0.jar": "48257499a86b801a3e2372cec55ac226ca1c1c7eabe5c118e7302f29a1fdbc19",
     "unitycatalog-hadoop-0.6.0.jar": "c47b63c961c87102b9e1d63809a0915ba4c86b7652f57c8d39ca3a05b441a150",
 }
-"""The JARs that these coordinates bring, with their hashes (SHA-256). A change of versions changes this table:
+"""The JARs that these coordinates bring, with their hashes (SHA-256). Other versions need another table:
 `tidelog pipeline jars` names a JAR that differs.
 """

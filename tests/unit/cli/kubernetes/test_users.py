@@ -1,0 +1,168 @@
+"""Secrets, credentials and ACLs of users, with a scripted API server and noted requests to brokers."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+from kubernetes import client
+
+from kuberneteslab.scripted_api_server import ScriptedApiServer
+from tidelog.cli.kubernetes import users
+from tidelog.cli.kubernetes.api_server import ApiServer
+from tidelog.cli.kubernetes.roll import Progress
+from tidelog.cli.kubernetes.user_plan import Wanted, parse_wanted
+from tidelog.cli.kubernetes.users import UserObjects, apply_record, ensure_admin, ensure_user
+from tidelog.cli.tool_command import ToolError
+from tidelog.client.cluster import Cluster
+from tidelog.client.users import UserCredential
+from tidelog.model.acl import AclBinding, AclFilter
+
+SECRETS = "/api/v1/namespaces/n/secrets"
+NO_CLUSTER = cast(Cluster, None)
+
+
+class Brokers:
+    """The users and ACLs of a cluster, instead of the functions that send requests."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.passwords: dict[str, str] = {}
+        self.acls: set[AclBinding] = set()
+        for name in ("set_password", "create_acls", "delete_acls", "describe_users", "delete_credentials"):
+            monkeypatch.setattr(users, name, getattr(self, name))
+
+    def set_password(self, cluster: Cluster, user: str, password: str, *_: Any) -> None:
+        self.passwords[user] = password
+
+    def create_acls(self, cluster: Cluster, bindings: list[AclBinding]) -> None:
+        self.acls |= set(bindings)
+
+    def delete_acls(self, cluster: Cluster, wanted: AclFilter) -> None:
+        self.acls.discard(AclBinding(*cast(Any, wanted)))
+
+    def describe_users(self, cluster: Cluster, names: list[str]) -> list[UserCredential]:
+        return [UserCredential(name, "SCRAM-SHA-512", 4096) for name in names]
+
+    def delete_credentials(self, cluster: Cluster, user: str, mechanisms: Any) -> None:
+        del self.passwords[user]
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    return Brokers(monkeypatch)
+
+
+@pytest.fixture
+def api() -> Iterator[ScriptedApiServer]:
+    def encode(method: str, path: str, body: Any) -> None:
+        """Acts like the API server on `stringData`."""
+        found = server.objects.get(path if method == "PATCH" else f"{path}/{body['metadata']['name']}")
+        if found and (texts := found.pop("stringData", None)):
+            data = {name: b64encode(text.encode()).decode() for name, text in texts.items()}
+            found["data"] = found.get("data", {}) | data
+
+    with ScriptedApiServer() as server:
+        server.on_write = encode
+        yield server
+
+
+def wanted_of(*entries: dict[str, Any], has_authorizer: bool = True) -> Wanted:
+    return parse_wanted(
+        {
+            "admin": "s-admin",
+            "record": "r",
+            "mechanisms": ["SCRAM-SHA-512"],
+            "users": [
+                {"secret": f"s-{entry['name']}", "isGiven": False, "acls": [], **entry} for entry in entries
+            ],
+            "hasAuthorizer": has_authorizer,
+            "insideProtocol": "SASL_SSL",
+            "usersProtocol": "SASL_SSL",
+        }
+    )
+
+
+def objects_of(api: ScriptedApiServer, wanted: Wanted) -> UserObjects:
+    server = ApiServer(client.ApiClient(client.Configuration(host=api.url)), retry_for_s=0)
+    return UserObjects(server, "n", "r", wanted, "AUTHORITY\n")
+
+
+def run(api: ScriptedApiServer, wanted: Wanted) -> None:
+    objects = objects_of(api, wanted)
+    for user in wanted.users:
+        ensure_user(NO_CLUSTER, objects, user, wanted, Progress(1))
+    apply_record(NO_CLUSTER, objects, wanted, Progress(1))
+
+
+READ = {"topic": "t", "operations": ["read"]}
+WRITE = {"topic": "t", "operations": ["write"]}
+
+
+def test_a_user_gets_a_random_password_once(api: ScriptedApiServer, brokers: Brokers) -> None:
+    wanted = wanted_of({"name": "alice", "acls": [READ]})
+    run(api, wanted)
+    first = objects_of(api, wanted).secret("s-alice")
+    assert first is not None
+    assert len(first["password"]) >= 32
+    assert brokers.passwords == {"alice": first["password"]}
+    assert first["ca.crt"] == "AUTHORITY\n"
+    assert f'password=\\"{first["password"]}\\"'.replace("\\", "") in first["client.properties"]
+    writes = len(api.writes)
+    run(api, wanted)
+    assert objects_of(api, wanted).secret("s-alice") == first
+    assert len(api.writes) == writes, "a second run changes nothing in Kubernetes"
+    assert brokers.acls == wanted.acls
+
+
+def test_only_what_was_created_is_removed(api: ScriptedApiServer, brokers: Brokers) -> None:
+    brokers.passwords["by-hand"] = "x"
+    (by_hand,) = wanted_of({"name": "by-hand", "acls": [READ]}).acls
+    brokers.acls.add(by_hand)
+    run(api, wanted_of({"name": "alice", "acls": [READ, WRITE]}, {"name": "bob"}))
+    after = wanted_of({"name": "alice", "acls": [WRITE]})
+    run(api, after)
+    assert set(brokers.passwords) == {"alice", "by-hand"}
+    assert brokers.acls == {by_hand} | after.acls
+    record = json.loads(api.objects["/api/v1/namespaces/n/configmaps/r"]["data"]["created.json"])
+    assert record["users"] == ["alice"]
+    assert len(record["acls"]) == 1
+
+
+def test_a_given_secret_is_read_and_never_written(api: ScriptedApiServer, brokers: Brokers) -> None:
+    wanted = wanted_of({"name": "alice", "secret": "mine", "isGiven": True})
+    with pytest.raises(ToolError, match="Secret mine of user alice has no key `password`"):
+        run(api, wanted)
+    api.put(f"{SECRETS}/mine", data={"password": b64encode(b"chosen").decode()})
+    run(api, wanted)
+    assert brokers.passwords == {"alice": "chosen"}
+    assert not [path for _, path, _ in api.writes if path.startswith(SECRETS)]
+
+
+def test_acls_wait_for_an_authorizer(api: ScriptedApiServer, brokers: Brokers) -> None:
+    run(api, wanted_of({"name": "alice", "acls": [READ]}, has_authorizer=False))
+    assert not brokers.acls
+    run(api, wanted_of({"name": "alice"}))
+    assert not brokers.acls
+
+
+def test_the_first_user_is_replaced_only_if_its_secret_is_missing(
+    api: ScriptedApiServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[tuple[str, bool]] = []
+
+    async def note(password: str, wanted: Wanted, *, replaces: bool) -> bool:
+        assert replaces == (f"{SECRETS}/s-admin" not in api.objects), "etcd is written first"
+        written.append((password, replaces))
+        return replaces
+
+    monkeypatch.setattr(users, "_write_admin", note)
+    wanted = wanted_of()
+    first = ensure_admin(objects_of(api, wanted), wanted, Progress(1))
+    assert ensure_admin(objects_of(api, wanted), wanted, Progress(1)) == first
+    del api.objects[f"{SECRETS}/s-admin"]
+    second = ensure_admin(objects_of(api, wanted), wanted, Progress(1))
+    assert second != first
+    assert written == [(first, True), (first, False), (second, True)]
