@@ -84,16 +84,20 @@ def _missing_references(
     there = {(m["kind"], m["metadata"]["name"]) for m in manifests} | given
     # cert-manager creates the Secret that a Certificate names.
     there |= {("Secret", m["spec"]["secretName"]) for m in manifests if m["kind"] == "Certificate"}
-    there |= set(_secrets_of_users(manifests))
+    there |= set(_secrets_of_jobs(manifests))
     for pod in pods:
         for kind, name in _references(pod):
             if (kind, name) not in there:
                 yield f"{pod.owner}: there is no {kind} {name}"
 
 
-def _secrets_of_users(manifests: list[Manifest]) -> Iterator[tuple[str, str]]:
-    """Yields the Secrets that the Job of the users creates."""
+def _secrets_of_jobs(manifests: list[Manifest]) -> Iterator[tuple[str, str]]:
+    """Yields the Secrets that Jobs create, for the users and for etcd."""
     for manifest in manifests:
+        if manifest["kind"] == "Job":
+            arguments = manifest["spec"]["template"]["spec"]["containers"][0]["args"]
+            if arguments[1] == "password-secret":
+                yield "Secret", arguments[arguments.index("--name") + 1]
         if manifest["kind"] == "ConfigMap" and "users.json" in manifest.get("data", {}):
             wanted = json.loads(manifest["data"]["users.json"])
             yield "Secret", wanted["admin"]

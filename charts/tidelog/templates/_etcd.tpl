@@ -49,6 +49,20 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The Secret with `username` and `password` of etcd's clients; empty if etcd requires none. */}}
+{{- define "tidelog.etcd.userSecretName" -}}
+{{- if not .Values.etcd.bundled -}}
+{{- .Values.etcd.external.auth.secretName -}}
+{{- else if include "tidelog.etcd.hasPassword" . -}}
+{{- .Values.etcd.auth.secretName | default (printf "%s-user" (include "tidelog.etcd.name" .)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether the bundled etcd requires a password. Without TLS, everybody could read it on the network. */}}
+{{- define "tidelog.etcd.hasPassword" -}}
+{{- if and .Values.etcd.bundled .Values.etcd.auth.enabled (include "tidelog.tls.enabled" .) }}true{{ end -}}
+{{- end -}}
+
 {{/* Entries of `env:` for all clients of etcd: endpoints, prefix, user, TLS files. */}}
 {{- define "tidelog.etcd.env" -}}
 - name: TIDELOG_ETCD_ENDPOINTS
@@ -57,13 +71,11 @@
 - name: TIDELOG_ETCD_PREFIX
   value: {{ . | quote }}
 {{- end }}
-{{- if not .Values.etcd.bundled }}
-{{- with .Values.etcd.external.auth.secretName }}
+{{- with include "tidelog.etcd.userSecretName" . }}
 - name: TIDELOG_ETCD_USERNAME
   valueFrom: {secretKeyRef: {name: {{ . }}, key: username}}
 - name: TIDELOG_ETCD_PASSWORD
   valueFrom: {secretKeyRef: {name: {{ . }}, key: password}}
-{{- end }}
 {{- end }}
 {{- if include "tidelog.etcd.clientSecretName" . }}
 - name: TIDELOG_ETCD_TLS_CA_FILE
@@ -115,6 +127,9 @@
 {{- end -}}
 {{- if gt (mul 5 (int .Values.etcd.heartbeatIntervalMs)) (int .Values.etcd.electionTimeoutMs) -}}
 {{- fail (printf "etcd.electionTimeoutMs: %d is too short for etcd.heartbeatIntervalMs %d; it must be at least five times as long" (int .Values.etcd.electionTimeoutMs) (int .Values.etcd.heartbeatIntervalMs)) -}}
+{{- end -}}
+{{- if and (include "tidelog.etcd.hasPassword" .) (not .Values.rbac.create) (not .Values.etcd.auth.secretName) -}}
+{{- fail "etcd.auth.secretName: is empty, but rbac.create is false, so no Job may create it; name a Secret with `username` root and `password`" -}}
 {{- end -}}
 {{- include "tidelog.validate.tls" . -}}
 {{- end -}}

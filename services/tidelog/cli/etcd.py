@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import datetime
 import json
+from collections.abc import Coroutine
 from pathlib import Path
 
 import click
@@ -12,6 +13,7 @@ import click
 from tidelog.cli.service_options import fail, service_options, settings_from
 from tidelog.cli.service_process import etcd_options
 from tidelog.metadata.etcd.options import EtcdOptions
+from tidelog.metadata.etcd.password import ROOT, require_no_password, require_password
 from tidelog.metadata.etcd.rejoining import Peers, cluster_state, has_data
 from tidelog.metadata.etcd.snapshots import BrokenSnapshotError, expired_names, save_snapshot
 from tidelog.metadata.store import StoreError
@@ -85,6 +87,38 @@ def _remove_expired(directory: Path, keep: int) -> None:
             click.echo(f"{directory / name}: removed")
     except OSError as error:
         fail(f"old snapshots could not be removed: {error}")
+
+
+@command.command("require-password")
+@click.option(
+    "--timeout-s",
+    type=click.IntRange(min=1),
+    default=DEFAULT_JOIN_TIMEOUT_S,
+    show_default=True,
+    help="Seconds until the command gives up.",
+)
+@click.option("--off", "is_off", is_flag=True, help="Let etcd require no password any more.")
+@service_options
+def require_password_command(
+    timeout_s: int, is_off: bool, configs: tuple[Path, ...], assignments: tuple[str, ...]
+) -> None:
+    """Let etcd require the password of tidelog.etcd.username, which is root.
+
+    Clients that already have the password continue without a pause. The command can run again.
+    """
+    options = etcd_options(settings_from(configs, assignments))
+    if options.username != ROOT:
+        fail(f"tidelog.etcd.username: {options.username or 'is not set'}; it must be {ROOT}")
+    try:
+        asyncio.run(_within(timeout_s, require_no_password(options) if is_off else require_password(options)))
+    except (StoreError, TimeoutError) as error:
+        fail(str(error) or f"etcd did not answer within {timeout_s} s")
+    click.echo("etcd requires no password" if is_off else "etcd requires the password")
+
+
+async def _within(timeout_s: float, change: Coroutine[None, None, bool]) -> None:
+    async with asyncio.timeout(timeout_s):
+        await change
 
 
 @command.command("join")

@@ -19,6 +19,7 @@ from tidelog.metadata.etcd.faults import StoreRefusedError
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
 from tidelog.metadata.etcd.generated import rpc_pb2_grpc as stubs
 from tidelog.metadata.etcd.options import EtcdOptions
+from tidelog.metadata.etcd.password import require_no_password, require_password
 from tidelog.metadata.store import Put, StoreUnavailableError
 
 pytestmark = pytest.mark.integration
@@ -183,6 +184,71 @@ def test_a_password_is_ignored_without_authentication(tmp_path: Path, any_etcd_b
         renewer = store.lease_renewer()
         assert await asyncio.to_thread(renewer.renew, lease, 2000) > 0
         renewer.close()
+        await store.close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        member.stop()
+
+
+@pytest.mark.parametrize("has_tls", [False, True])
+def test_a_running_client_continues_when_etcd_begins_to_require_its_password(
+    certificates: Path, any_etcd_binary: EtcdBinary, has_tls: bool
+) -> None:
+    """With TLS, etcd takes a client without a token for the user that its certificate names."""
+    at = certificates
+    tls = (at / "ca.pem", at / "server.pem", at / "server.key") if has_tls else None
+    member = EtcdProcess(at / "data", at / "log", binary=any_etcd_binary, tls=tls).start()
+    options = EtcdOptions(member.endpoints, username="root", password=PASSWORD)
+    if has_tls:
+        files = {"ca_file": at / "ca.pem", "cert_file": at / "client.pem", "key_file": at / "client.key"}
+        options = options._replace(**{name: str(path) for name, path in files.items()})
+
+    async def scenario() -> None:
+        store = EtcdMetadataStore(options)
+        first = (await store.txn([], [Put("/k", b"1")])).revision
+        watch = store.watch("/", first)
+        assert (await asyncio.wait_for(anext(watch), 10)).revision == first
+        lease = await store.grant_lease(60_000)
+        renewer = store.lease_renewer()
+        assert await asyncio.to_thread(renewer.renew, lease, 2000) > 0
+        assert await require_password(options)
+        assert not await require_password(options)
+        second = (await store.txn([], [Put("/k", b"2")])).revision
+        assert (await asyncio.wait_for(anext(watch), 10)).revision == second
+        assert await store.keep_alive(lease) > 0
+        assert await asyncio.to_thread(renewer.renew, lease, 5000) > 0
+        renewer.close()
+        await watch.aclose()
+        await store.close()
+        with pytest.raises(StoreRefusedError):
+            await require_password(options._replace(password="another"))
+        stranger = EtcdMetadataStore(options._replace(username="", password=""))
+        with pytest.raises(StoreRefusedError):
+            await stranger.get("/k")
+        assert await require_no_password(options)
+        assert not await require_no_password(options)
+        assert await stranger.get("/k") is not None
+        await stranger.close()
+
+    try:
+        asyncio.run(scenario())
+    finally:
+        member.stop()
+
+
+def test_an_interrupted_attempt_is_completed(tmp_path: Path, any_etcd_binary: EtcdBinary) -> None:
+    member = EtcdProcess(tmp_path / "data", tmp_path / "log", binary=any_etcd_binary).start()
+    options = EtcdOptions(member.endpoints, username="root", password=PASSWORD)
+
+    async def scenario() -> None:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{member.client_port}") as channel:
+            auth = stubs.AuthStub(channel)
+            await auth.UserAdd(pb.AuthUserAddRequest(name="root", password="before"), wait_for_ready=True)
+        assert await require_password(options)
+        store = EtcdMetadataStore(options)
+        assert (await store.txn([], [Put("/k", b"1")])).succeeded
         await store.close()
 
     try:

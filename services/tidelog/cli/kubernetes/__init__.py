@@ -18,6 +18,7 @@ from tidelog.cli.lazy_group import LazyGroup
 
 _COMMANDS: Final = {
     "address": "tidelog.cli.kubernetes.address:command",
+    "password-secret": "tidelog.cli.kubernetes.password_secret:command",
     "prepare": "tidelog.cli.kubernetes.prepare:command",
     "rack": "tidelog.cli.kubernetes.rack:command",
     "roll": "tidelog.cli.kubernetes.roll:command",

@@ -143,7 +143,7 @@ class UserObjects:
             found = self._server.call(core.read_namespaced_config_map, self._wanted.record, self._namespace)
         except NotFoundError:
             return None
-        return Record.decode(json.loads(found.data[_RECORD_KEY]))
+        return Record.decode(json.loads((found.data or {})[_RECORD_KEY]))
 
     def write_record(self, record: Record, *, exists: bool) -> None:
         data = {"data": {_RECORD_KEY: json.dumps(record.encode())}}
@@ -162,7 +162,7 @@ def ensure_admin(objects: UserObjects, wanted: Wanted, progress: Progress) -> st
     The credentials are written first: if the Secret is missing, the next run sets another password.
     """
     existing = objects.secret(wanted.admin_secret)
-    password = existing["password"] if existing else secrets.token_urlsafe(PASSWORD_BYTES)
+    password = secrets.token_urlsafe(PASSWORD_BYTES) if existing is None else existing["password"]
     while True:
         try:
             written = asyncio.run(_write_admin(password, wanted, replaces=existing is None))

@@ -95,7 +95,7 @@ class EtcdConnections:
                 return await invoke(connection, left_s, self.metadata)
             except CallFailedError as error:
                 self.check_open()
-                if error.fault is CallFault.TOKEN and renewals < MAX_TOKEN_RENEWALS:
+                if self.lacks_token(error, token) and renewals < MAX_TOKEN_RENEWALS:
                     renewals += 1
                     self.forget_token(token)
                     continue
@@ -109,6 +109,15 @@ class EtcdConnections:
                     ) from error
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(MAX_PAUSE_MS, 2 * pause_ms)
+
+    def lacks_token(self, error: CallFailedError, token: str | None) -> bool:
+        """Returns whether the call that used this token may succeed with another one.
+
+        etcd takes a client without a token for the user that its certificate names. If etcd has required
+        passwords only since this client connected, it therefore denies the permission to that user.
+        """
+        was_refused = error.fault is CallFault.REFUSED and token is None and bool(self._options.username)
+        return error.fault is CallFault.TOKEN or was_refused
 
     def forget_token(self, token: str | None) -> None:
         """Discards a token that etcd rejected. The next `get` obtains another one."""

@@ -40,7 +40,7 @@ class EtcdLeaseRenewer:
             try:
                 ttl_s = self._try(lease, max(0.001, min(left_s, self._options.attempt_timeout_ms / 1000)))
             except (CallFailedError, OSError) as error:
-                if isinstance(error, CallFailedError) and error.fault is CallFault.TOKEN:
+                if isinstance(error, CallFailedError) and self._lacks_token(error):
                     self._token = None
                 else:
                     self._leave_endpoint()
@@ -78,6 +78,10 @@ class EtcdLeaseRenewer:
         except ValueError as error:  # grpc raises it for a closed channel
             raise CallFailedError(CallFault.UNKNOWN, str(error)) from error
         raise CallFailedError(CallFault.UNKNOWN, "etcd did not answer a renewal")
+
+    def _lacks_token(self, error: CallFailedError) -> bool:
+        """Returns whether another token may help, as `EtcdConnections.lacks_token` does."""
+        return error.fault is CallFault.TOKEN or (error.fault is CallFault.REFUSED and self._token == "")
 
     def _authenticate(self, channel: grpc.Channel, timeout_s: float) -> str:
         """Returns a token, or "" if authentication is not enabled in etcd."""

@@ -25,6 +25,7 @@ from tidelog.metadata.etcd.connection import EtcdConnection, answer_of
 from tidelog.metadata.etcd.faults import CallFailedError
 from tidelog.metadata.etcd.generated import rpc_pb2 as pb
 from tidelog.metadata.etcd.options import EtcdEndpoint, EtcdOptions
+from tidelog.metadata.etcd.transport import call_metadata
 from tidelog.metadata.store import StoreUnavailableError
 
 PAUSE_MS: Final = 500
@@ -188,11 +189,14 @@ async def _change(
     """Asks the members in turn until one has made the change, and returns why the member can't start yet."""
     reason = "no member answers"
     for connection in connections:
+        timeout_s = options.operation_timeout_ms / 1000
         try:
+            token = await connection.authenticate(options) if options.username else None
+            metadata = call_metadata(token)
             if decision.step is Step.REMOVE:
                 request = pb.MemberRemoveRequest(ID=decision.member_id)
                 await answer_of(
-                    connection.cluster.MemberRemove(request, timeout=options.operation_timeout_ms / 1000)
+                    connection.cluster.MemberRemove(request, timeout=timeout_s, metadata=metadata)
                 )
                 _log.warning(
                     "removed this member from the cluster because its data is lost",
@@ -201,7 +205,7 @@ async def _change(
                 return "the member was removed and must be added again"
             await answer_of(
                 connection.cluster.MemberAdd(
-                    pb.MemberAddRequest(peerURLs=[peer_url]), timeout=options.operation_timeout_ms / 1000
+                    pb.MemberAddRequest(peerURLs=[peer_url]), timeout=timeout_s, metadata=metadata
                 )
             )
             _log.warning("added this member to the cluster", peer_url=peer_url)

@@ -84,7 +84,7 @@ async def _save_from_some_member(connections: EtcdConnections, path: Path, unfin
             revision, size_bytes = await _save_from(connection, connections.metadata, unfinished)
             return SavedSnapshot(path, size_bytes, revision, connection.endpoint.target)
         except CallFailedError as error:
-            if error.fault is CallFault.TOKEN:
+            if connections.lacks_token(error, token):
                 connections.forget_token(token)
             elif error.fault in (CallFault.UNKNOWN, CallFault.NOT_DONE):
                 connections.retire(connection, error.details)

@@ -45,7 +45,7 @@ async def watch_range(
                 await stream.aclose()
         except CallFailedError as error:
             connections.check_open()
-            if error.fault is CallFault.TOKEN:
+            if connections.lacks_token(error, token):
                 connections.forget_token(token)
             elif error.fault is CallFault.REFUSED:
                 _log.warning("etcd rejected a watch; retrying", reason=error.details)

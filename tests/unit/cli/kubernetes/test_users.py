@@ -13,6 +13,7 @@ from kubernetes import client
 from kuberneteslab.scripted_api_server import ScriptedApiServer
 from tidelog.cli.kubernetes import users
 from tidelog.cli.kubernetes.api_server import ApiServer
+from tidelog.cli.kubernetes.password_secret import ensure_secret
 from tidelog.cli.kubernetes.roll import Progress
 from tidelog.cli.kubernetes.user_plan import Wanted, parse_wanted
 from tidelog.cli.kubernetes.users import UserObjects, apply_record, ensure_admin, ensure_user
@@ -166,3 +167,12 @@ def test_the_first_user_is_replaced_only_if_its_secret_is_missing(
     second = ensure_admin(objects_of(api, wanted), wanted, Progress(1))
     assert second != first
     assert written == [(first, True), (first, False), (second, True)]
+
+
+def test_a_password_secret_is_created_once(api: ScriptedApiServer) -> None:
+    server = ApiServer(client.ApiClient(client.Configuration(host=api.url)), retry_for_s=0)
+    assert "new password of root" in ensure_secret(server, "r", "n", "etcd-user", "root")
+    first = api.objects[f"{SECRETS}/etcd-user"]["data"]
+    assert "exists" in ensure_secret(server, "r", "n", "etcd-user", "root")
+    assert api.objects[f"{SECRETS}/etcd-user"]["data"] == first
+    assert len(api.writes) == 1

@@ -556,7 +556,7 @@ class Lease:
 
 
 class AuthStub:
-    """Tokens for user names and passwords. The other calls set up a server; only tests use them.
+    """Tokens for user names and passwords. The other calls let a server require them.
     """
 
     def __init__(self, channel):
@@ -570,10 +570,20 @@ class AuthStub:
                 request_serializer=etcd_dot_rpc__pb2.AuthEnableRequest.SerializeToString,
                 response_deserializer=etcd_dot_rpc__pb2.AuthEnableResponse.FromString,
                 _registered_method=True)
+        self.AuthDisable = channel.unary_unary(
+                '/etcdserverpb.Auth/AuthDisable',
+                request_serializer=etcd_dot_rpc__pb2.AuthDisableRequest.SerializeToString,
+                response_deserializer=etcd_dot_rpc__pb2.AuthDisableResponse.FromString,
+                _registered_method=True)
         self.UserAdd = channel.unary_unary(
                 '/etcdserverpb.Auth/UserAdd',
                 request_serializer=etcd_dot_rpc__pb2.AuthUserAddRequest.SerializeToString,
                 response_deserializer=etcd_dot_rpc__pb2.AuthUserAddResponse.FromString,
+                _registered_method=True)
+        self.UserChangePassword = channel.unary_unary(
+                '/etcdserverpb.Auth/UserChangePassword',
+                request_serializer=etcd_dot_rpc__pb2.AuthUserChangePasswordRequest.SerializeToString,
+                response_deserializer=etcd_dot_rpc__pb2.AuthUserChangePasswordResponse.FromString,
                 _registered_method=True)
         self.UserGrantRole = channel.unary_unary(
                 '/etcdserverpb.Auth/UserGrantRole',
@@ -588,7 +598,7 @@ class AuthStub:
 
 
 class AuthServicer:
-    """Tokens for user names and passwords. The other calls set up a server; only tests use them.
+    """Tokens for user names and passwords. The other calls let a server require them.
     """
 
     def AuthEnable(self, request, context):
@@ -597,7 +607,19 @@ class AuthServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AuthDisable(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def UserAdd(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UserChangePassword(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -623,10 +645,20 @@ def add_AuthServicer_to_server(servicer, server):
                     request_deserializer=etcd_dot_rpc__pb2.AuthEnableRequest.FromString,
                     response_serializer=etcd_dot_rpc__pb2.AuthEnableResponse.SerializeToString,
             ),
+            'AuthDisable': grpc.unary_unary_rpc_method_handler(
+                    servicer.AuthDisable,
+                    request_deserializer=etcd_dot_rpc__pb2.AuthDisableRequest.FromString,
+                    response_serializer=etcd_dot_rpc__pb2.AuthDisableResponse.SerializeToString,
+            ),
             'UserAdd': grpc.unary_unary_rpc_method_handler(
                     servicer.UserAdd,
                     request_deserializer=etcd_dot_rpc__pb2.AuthUserAddRequest.FromString,
                     response_serializer=etcd_dot_rpc__pb2.AuthUserAddResponse.SerializeToString,
+            ),
+            'UserChangePassword': grpc.unary_unary_rpc_method_handler(
+                    servicer.UserChangePassword,
+                    request_deserializer=etcd_dot_rpc__pb2.AuthUserChangePasswordRequest.FromString,
+                    response_serializer=etcd_dot_rpc__pb2.AuthUserChangePasswordResponse.SerializeToString,
             ),
             'UserGrantRole': grpc.unary_unary_rpc_method_handler(
                     servicer.UserGrantRole,
@@ -647,7 +679,7 @@ def add_AuthServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Auth:
-    """Tokens for user names and passwords. The other calls set up a server; only tests use them.
+    """Tokens for user names and passwords. The other calls let a server require them.
     """
 
     @staticmethod
@@ -678,6 +710,33 @@ class Auth:
             _registered_method=True)
 
     @staticmethod
+    def AuthDisable(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/etcdserverpb.Auth/AuthDisable',
+            etcd_dot_rpc__pb2.AuthDisableRequest.SerializeToString,
+            etcd_dot_rpc__pb2.AuthDisableResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def UserAdd(request,
             target,
             options=(),
@@ -694,6 +753,33 @@ class Auth:
             '/etcdserverpb.Auth/UserAdd',
             etcd_dot_rpc__pb2.AuthUserAddRequest.SerializeToString,
             etcd_dot_rpc__pb2.AuthUserAddResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UserChangePassword(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/etcdserverpb.Auth/UserChangePassword',
+            etcd_dot_rpc__pb2.AuthUserChangePasswordRequest.SerializeToString,
+            etcd_dot_rpc__pb2.AuthUserChangePasswordResponse.FromString,
             options,
             channel_credentials,
             insecure,

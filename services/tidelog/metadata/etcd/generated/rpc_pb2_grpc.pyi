@@ -191,29 +191,33 @@ class LeaseServicer(metaclass=_abc_1.ABCMeta):
 def add_LeaseServicer_to_server(servicer: LeaseServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
 class AuthStub:
-    """Tokens for user names and passwords. The other calls set up a server; only tests use them."""
+    """Tokens for user names and passwords. The other calls let a server require them."""
 
     @_typing.overload
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> AuthAsyncStub: ...
     AuthEnable: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthEnableRequest, _rpc_pb2.AuthEnableResponse]
+    AuthDisable: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthDisableRequest, _rpc_pb2.AuthDisableResponse]
     UserAdd: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthUserAddRequest, _rpc_pb2.AuthUserAddResponse]
+    UserChangePassword: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthUserChangePasswordRequest, _rpc_pb2.AuthUserChangePasswordResponse]
     UserGrantRole: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthUserGrantRoleRequest, _rpc_pb2.AuthUserGrantRoleResponse]
     Authenticate: _grpc.UnaryUnaryMultiCallable[_rpc_pb2.AuthenticateRequest, _rpc_pb2.AuthenticateResponse]
 
 @_typing.type_check_only
 class AuthAsyncStub(AuthStub):
-    """Tokens for user names and passwords. The other calls set up a server; only tests use them."""
+    """Tokens for user names and passwords. The other calls let a server require them."""
 
     def __init__(self, channel: _aio.Channel) -> None: ...
     AuthEnable: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthEnableRequest, _rpc_pb2.AuthEnableResponse]  # type: ignore[assignment]
+    AuthDisable: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthDisableRequest, _rpc_pb2.AuthDisableResponse]  # type: ignore[assignment]
     UserAdd: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthUserAddRequest, _rpc_pb2.AuthUserAddResponse]  # type: ignore[assignment]
+    UserChangePassword: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthUserChangePasswordRequest, _rpc_pb2.AuthUserChangePasswordResponse]  # type: ignore[assignment]
     UserGrantRole: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthUserGrantRoleRequest, _rpc_pb2.AuthUserGrantRoleResponse]  # type: ignore[assignment]
     Authenticate: _aio.UnaryUnaryMultiCallable[_rpc_pb2.AuthenticateRequest, _rpc_pb2.AuthenticateResponse]  # type: ignore[assignment]
 
 class AuthServicer(metaclass=_abc_1.ABCMeta):
-    """Tokens for user names and passwords. The other calls set up a server; only tests use them."""
+    """Tokens for user names and passwords. The other calls let a server require them."""
 
     @_abc_1.abstractmethod
     def AuthEnable(
@@ -223,11 +227,25 @@ class AuthServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_rpc_pb2.AuthEnableResponse, _abc.Awaitable[_rpc_pb2.AuthEnableResponse]]: ...
 
     @_abc_1.abstractmethod
+    def AuthDisable(
+        self,
+        request: _rpc_pb2.AuthDisableRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rpc_pb2.AuthDisableResponse, _abc.Awaitable[_rpc_pb2.AuthDisableResponse]]: ...
+
+    @_abc_1.abstractmethod
     def UserAdd(
         self,
         request: _rpc_pb2.AuthUserAddRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_rpc_pb2.AuthUserAddResponse, _abc.Awaitable[_rpc_pb2.AuthUserAddResponse]]: ...
+
+    @_abc_1.abstractmethod
+    def UserChangePassword(
+        self,
+        request: _rpc_pb2.AuthUserChangePasswordRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_rpc_pb2.AuthUserChangePasswordResponse, _abc.Awaitable[_rpc_pb2.AuthUserChangePasswordResponse]]: ...
 
     @_abc_1.abstractmethod
     def UserGrantRole(
