@@ -14,6 +14,7 @@ import sys
 import threading
 from pathlib import Path
 
+from brokerlab.command_config import secure_from_environment
 from chaoslab.checker import Verdict, judge
 from chaoslab.load import ChaosLoad, ChaosPlan
 
@@ -46,6 +47,7 @@ def main() -> int:
         replicas=options.replicas,
         min_insync_replicas=options.min_insync_replicas,
     )
+    secure_from_environment(options.bootstrap)
     load = ChaosLoad(options.bootstrap, plan, options.directory)
     with load:
         load.await_acknowledged(FIRST_ACKNOWLEDGED_S)

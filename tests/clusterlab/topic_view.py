@@ -7,6 +7,9 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from brokerlab.raw_client import RawClient
+from tidelog.client.cluster import Cluster
+from tidelog.client.errors import ClientError
+from tidelog.client.security import environment_properties, environment_security
 
 METADATA_VERSION = 12
 ASK_TIMEOUT_S = 3.0
@@ -29,6 +32,8 @@ def topic_view(address: str, topic: str, timeout_s: float = ASK_TIMEOUT_S) -> To
     """Returns partition -> view of the broker at `address`. Raises OSError if the broker does not answer, and
     KeyError if it does not know the topic.
     """
+    if environment_properties():
+        return _secure_view(address, topic, timeout_s)
     with RawClient(address, timeout_s) as client:
         answer = client.call(
             "metadata",
@@ -49,6 +54,19 @@ def topic_view(address: str, topic: str, timeout_s: float = ASK_TIMEOUT_S) -> To
             tuple(map(int, p.isr_nodes)),
             tuple(map(int, p.offline_replicas)),
         )
+        for p in found.partitions
+    }
+
+
+def _secure_view(address: str, topic: str, timeout_s: float) -> TopicView:
+    """Returns one broker's view with the login of TIDELOG_COMMAND_CONFIG. Raises as `topic_view` does."""
+    try:
+        with Cluster(address, timeout_s=timeout_s, security=environment_security()) as cluster:
+            found = cluster.topics()[topic]
+    except ClientError as error:
+        raise OSError(str(error)) from error
+    return {
+        p.index: PartitionView(0, p.leader, p.leader_epoch, tuple(p.replicas), tuple(p.isr), ())
         for p in found.partitions
     }
 
