@@ -47,7 +47,7 @@ class DiskThatTakesNoTime:
 
 
 def batch_of(batch_bytes: int, record_bytes: int, codec: Compression) -> bytes:
-    """Returns a batch whose records, before compression, have about `batch_bytes`. Half of a value repeats."""
+    """Returns a batch whose records have about `batch_bytes` uncompressed. Half of a value repeats."""
     chance = random.Random(1)
     half = (record_bytes - RECORD_OVERHEAD_BYTES) // 2
     records = [
@@ -107,7 +107,8 @@ def measure(directory: Path, batch_bytes: int, record_bytes: int, codec: Compres
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
-    print("| batch | records | codec | count | header and CRC, us | whole append, us | walk, us | us a record |")
+    columns = ("batch", "records", "codec", "count", "header and CRC, us", "whole append, us", "walk, us")
+    print("|", " | ".join(columns), "| us a record |")
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as directory:
         for number, (batch_bytes, record_bytes, codec) in enumerate(

@@ -1,1 +1,1 @@
-"""What the tests of Kafka's ecosystem share: systems under test, and processes of Java."""
+"""The common part of the tests of Kafka's ecosystem: systems under test, and processes of Java."""

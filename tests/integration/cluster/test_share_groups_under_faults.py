@@ -34,7 +34,7 @@ SETTINGS = {
 
 @dataclass
 class Seen:
-    """What the members saw, by the value of a record."""
+    """The deliveries that the members saw, by the value of a record."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     accepted: dict[bytes, float] = field(default_factory=dict)

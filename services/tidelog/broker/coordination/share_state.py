@@ -8,12 +8,14 @@ merged. The five APIs have the same form, and one code handles them, so their me
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import replace
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 from uuid import UUID
 
 from tidelog.broker.coordination.attachment import Call, PassedOnRequest
+from tidelog.broker.coordination.internal_topics import InternalTopics
 from tidelog.model.coordinator_shards import ShardId, ShardKind, share_partition_key
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
@@ -28,9 +30,6 @@ from tidelog.wire.messages import (
     read_share_group_state_summary,
     write_share_group_state,
 )
-
-if TYPE_CHECKING:
-    from tidelog.broker.coordination.coordination import Coordination
 
 TIMEOUT_MS: Final = 30_000
 """The time after which an unanswered request fails with REQUEST_TIMED_OUT. It may have taken effect."""
@@ -75,6 +74,16 @@ _APIS: Final[dict[int, _Api]] = {
 }
 
 
+class ShardOwners(Protocol):
+    """The part of `Coordination` that finds the owners of shards."""
+
+    @property
+    def topics(self) -> InternalTopics: ...
+    def shard_of(self, kind: ShardKind, key: str) -> ShardId | None: ...
+    def ask_shard_owner(self, shard: ShardId | None, call: Call) -> ErrorCode: ...
+    async def until_served(self, shards: Collection[ShardId], timeout_ms: int) -> None: ...
+
+
 class ShareStateClient:
     """Sends requests about the states of share partitions to the owners of their shards.
 
@@ -83,8 +92,8 @@ class ShareStateClient:
     are retriable.
     """
 
-    def __init__(self, coordination: Coordination, timer: Timer) -> None:
-        self._coordination = coordination
+    def __init__(self, owners: ShardOwners, timer: Timer) -> None:
+        self._owners = owners
         self._timer = timer
 
     async def read(
@@ -105,11 +114,11 @@ class ShareStateClient:
 
     async def ask(self, api_key: int, request: Any) -> Any:
         """Returns the response to a request of one of the five APIs, in the order of the request."""
-        topics = self._coordination.topics
+        topics = self._owners.topics
         if not topics.exists(ShardKind.SHARE):
             await topics.make(ShardKind.SHARE)
             shards = [shard for shard in self._split(request) if shard is not None]
-            await self._coordination.until_served(shards, FIRST_CLAIM_MS)
+            await self._owners.until_served(shards, FIRST_CLAIM_MS)
         parts = self._split(request)
         if len(parts) == 1:
             ((shard, part),) = parts.items()
@@ -136,7 +145,7 @@ class ShareStateClient:
         for topic in request.topics:
             for partition in topic.partitions:
                 key = share_partition_key(request.group_id, topic.topic_id, partition.partition)
-                shard = self._coordination.shard_of(ShardKind.SHARE, key)
+                shard = self._owners.shard_of(ShardKind.SHARE, key)
                 wanted.setdefault(shard, {}).setdefault(topic.topic_id, []).append(partition)
         classes = {topic.topic_id: topic for topic in request.topics}
         return {
@@ -162,7 +171,7 @@ class ShareStateClient:
         version = api_spec(api_key).max_version
         body = b"".join(map(bytes, codec.request_encoder(api_key, version)(request)))
         call = Call(PassedOnRequest(api_key, version, body), on_answered)
-        refused = self._coordination.ask_shard_owner(shard, call)
+        refused = self._owners.ask_shard_owner(shard, call)
         if refused:
             return _refused(api_key, request, refused)
         timer = self._timer
