@@ -122,9 +122,11 @@ def start(cluster: LocalCluster) -> None:
             for member in members:
                 cluster.spawn(member)
             cluster.wait_until_serving(members)
-            if kinds is not None and plan.is_secure:
-                properties = cluster.ensure_admin()
-                click.echo(f"clients: --command-config {properties}")
+            if kinds is not None:
+                cluster.ensure_etcd_users()
+                if plan.is_secure:
+                    properties = cluster.ensure_admin()
+                    click.echo(f"clients: --command-config {properties}")
         cluster.wait_until_brokers_know_each_other()
         cluster.start_renewals()
     except BaseException:

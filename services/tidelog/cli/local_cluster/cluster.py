@@ -156,6 +156,15 @@ class LocalCluster:
 
     # -- security
 
+    def ensure_etcd_users(self) -> None:
+        """Lets each kind of service write only its own keys of etcd. Raises ToolError."""
+        from tidelog.cli.local_cluster.etcd_users import ensure_users
+
+        try:
+            ensure_users(self.etcd_options(), Member(TOOLS, 1).name)
+        except OSError as error:
+            raise ToolError(f"the users of etcd cannot be created: {error}") from error
+
     def start_renewals(self) -> None:
         """Starts the process that renews certificates while the cluster runs, unless it runs already."""
         if self.renewals.pid(RENEWALS) is None:

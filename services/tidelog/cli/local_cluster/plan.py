@@ -230,7 +230,8 @@ class ClusterPlan:
             return (member.name, HOST)
         if member.kind == LISTENERS:
             return (Member(BROKER, member.number).name, HOST, "localhost")
-        return certificate_names(_ROLES[member.kind], member.number, DEFAULT_SERVER_NAME)
+        server, role, own = certificate_names(_ROLES[member.kind], member.number, DEFAULT_SERVER_NAME)
+        return (role, server, own)  # the first one is the user of etcd
 
     def _broker_properties(self, broker_id: int, log_dir: Path) -> dict[str, str]:
         name = "SASL_SSL" if self.is_secure else "PLAINTEXT"
