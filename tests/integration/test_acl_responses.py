@@ -16,7 +16,14 @@ from brokerlab.broker_process import BrokerProcess
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 
 RECORDING = Path(authorizationlab.__file__).with_name("kafka_acl_responses.json")
+MARKERS_REFUSED = {
+    "markers": [{"topics": [{"name": "acl-none", "partitions": [{"error_code": 31, "partition_index": 0}]}]}]
+}
 DIFFERENT: dict[str, Any] = {
+    # The client of this test has not authenticated (ADR 0035).
+    "write markers: ALTER CLUSTER kafka-cluster": MARKERS_REFUSED,
+    "write markers: CLUSTER_ACTION CLUSTER kafka-cluster": MARKERS_REFUSED,
+    "write markers: CLUSTER_ACTION CLUSTER kafka-cluster, ALTER CLUSTER kafka-cluster": MARKERS_REFUSED,
     "describe scram: nothing": {"error_code": 31},  # Kafka 4.3.1 does not answer a denied request
 }
 
