@@ -11,6 +11,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,8 +21,8 @@ from clusterlab.verdict import Verdict, judge
 from e2e.inside import credentials, know_services
 from e2e.kubectl import Kubectl
 from e2e.outcome import Outcome
-from e2e.release import Release
-from e2e.settings import TAG
+from e2e.release import CHART, ROOT, Release
+from e2e.settings import PREVIOUS_ROOT, PREVIOUS_TAG, TAG
 
 PARTITIONS = 4
 INSTALL_TIMEOUT_S = 180.0
@@ -53,7 +54,13 @@ USERS = {
 
 @pytest.fixture
 def moving(kubectl: Kubectl, slowness: float) -> Iterator[Release]:
+    """A release of the previous version in the full run, which the first upgrade also brings up to date."""
     found = Release(kubectl, NAME, PLAIN_VALUES, os.environ[TAG])
+    if PREVIOUS_ROOT in os.environ:
+        root = Path(os.environ[PREVIOUS_ROOT])
+        has_protocols = '"internal"' in (root / CHART / "values.schema.json").read_text("utf-8")
+        values = PLAIN_VALUES if has_protocols else {}
+        found = Release(kubectl, NAME, values, os.environ[PREVIOUS_TAG], root)
     try:
         found.install(INSTALL_TIMEOUT_S * slowness)
         yield found
@@ -92,6 +99,7 @@ def test_clients_move_from_plaintext_to_tls_without_a_pause(
     with contextlib.ExitStack() as stack:
         with Load(plain, LoadPlan("plain", PARTITIONS, keys=8, records_per_s=300)) as old:
             old.await_acknowledged(range(PARTITIONS), WRITES_S * slowness)
+            moving.tag, moving.root = os.environ[TAG], ROOT
             outcome.figures["upgrade to both listeners, s"] = moving.change({**BOTH, **USERS}, timeout_s)
             secure(tls, credentials(moving.kubectl, f"{NAME}-tidelog", "writer"))
             secure_began_s = time.monotonic()
