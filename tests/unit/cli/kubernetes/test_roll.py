@@ -170,3 +170,20 @@ def test_waiting_for_readiness_changes_nothing(
     assert result.exit_code == 1
     assert "not finished after 0.1 s: r-broker-0-0 has another revision" in result.stderr
     assert scripted.api.writes == []
+
+
+@pytest.mark.parametrize("plaintext_answers", [True, False])
+def test_a_roll_uses_the_listener_that_answers_while_clients_move(
+    scripted: ScriptedRelease, plaintext_answers: bool
+) -> None:
+    there, nowhere = scripted.broker.bootstrap, "127.0.0.1:1"
+    entrances = Entrances(nowhere, there) if plaintext_answers else Entrances(there, nowhere)
+    assert isinstance(look(release_of(scripted), entrances), Replace)
+    with entrances.open("test") as cluster:
+        assert len(cluster.describe().brokers) == 3
+
+
+def test_a_roll_without_any_listener_waits(scripted: ScriptedRelease) -> None:
+    step = look(release_of(scripted), Entrances("127.0.0.1:1", "127.0.0.1:1"))
+    assert isinstance(step, Wait)
+    assert "the brokers do not answer" in step.reason
