@@ -132,6 +132,7 @@ class InMemoryBroker:
                 peer_host="127.0.0.1",
                 access=None,
                 authentication=None,
+                client_software=("", ""),
                 loop=self.runner.get_loop(),
             ),
             edit=None,

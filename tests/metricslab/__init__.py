@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from tidelog.broker.client_telemetry.receiver import ClientTelemetry
 from tidelog.broker.listener import ConnectionLoad
 from tidelog.broker.log_cleaner import DONE, CleanerCounts, Cleaning
 from tidelog.broker.metrics import BrokerMetrics
@@ -164,6 +165,7 @@ def full_metrics() -> ProcessMetrics:
     listener: Any = SimpleNamespace(load=lambda: ConnectionLoad(4, 1, 4096, 1))
     broker_metrics.listeners.append(listener)
     broker_metrics.observe(broker_view())
+    broker_metrics.client_telemetry = ClientTelemetry(max_bytes=1000)
     controller_metrics = ControllerMetrics()
     controller_metrics.observe(controller_view())
     metrics.register(broker_metrics)

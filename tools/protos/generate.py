@@ -26,6 +26,7 @@ SOURCE_ROOT: Final = "services"
 # Maps a directory under protos/ to the Python package of its stubs.
 PACKAGES: Final = {
     "etcd": "tidelog.metadata.etcd.generated",
+    "tidelog/otlp/v1": "tidelog.metrics.generated",
     "tidelog/rpc/v1": "tidelog.rpc.generated",
 }
 PLUGINS: Final = ("protoc-gen-mypy", "protoc-gen-mypy_grpc")

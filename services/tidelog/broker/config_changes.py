@@ -84,7 +84,11 @@ def _check(settings: BrokerSettings, resource: Resource, is_incremental: bool) -
         check_broker_name(resource.resource_name, settings.node_id)
         for change in resource.configs:
             _check_log_level(change)
-    elif resource.resource_type not in (ResourceType.TOPIC, ResourceType.GROUP):
+    elif resource.resource_type not in (
+        ResourceType.TOPIC,
+        ResourceType.GROUP,
+        ResourceType.CLIENT_METRICS,
+    ):
         raise unserved_resource(resource.resource_type)
 
 

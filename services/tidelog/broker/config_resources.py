@@ -45,8 +45,6 @@ def check_broker_name(name: str, own_id: int) -> None:
 
 def unserved_resource(resource_type: int) -> KafkaError:
     """Returns the error for a type of resource that has no settings in tidelog."""
-    if resource_type == ResourceType.CLIENT_METRICS:
-        return KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics are not supported yet")
     return KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {resource_type}")
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tidelog.broker.client_fetch_sessions import ClientFetchSessions
+    from tidelog.broker.client_telemetry.receiver import ClientTelemetry
     from tidelog.broker.coordination.coordination import Coordination
     from tidelog.broker.hosted_partitions import HostedPartitions
     from tidelog.broker.listener import ConnectionLoad, Listener
@@ -122,6 +123,8 @@ class BrokerMetrics:
         self.telemetry = telemetry
         self.listeners: list[Listener] = []
         """The listeners that accept connections."""
+        self.client_telemetry: ClientTelemetry | None = None
+        """The receiver of clients' metrics, if there is one."""
         self._loop = loop
         self._broker: BrokerView | None = None
         self._flush_window = LatencyWindow()
@@ -155,6 +158,8 @@ class BrokerMetrics:
             _add_disk(families, broker.data_path)
             _add_cleaner(families, broker.log_cleaner)
         _add_requests(families, telemetry)
+        if self.client_telemetry is not None:
+            self.client_telemetry.collect(families, telemetry.clock.monotonic_ms())
 
 
 def _add_topics(families: Families, telemetry: Telemetry) -> None:

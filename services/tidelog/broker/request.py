@@ -102,6 +102,7 @@ class RequestSource:
     __slots__ = (
         "access",
         "authentication",
+        "client_software",
         "gate",
         "is_closed",
         "last_active",
@@ -117,6 +118,7 @@ class RequestSource:
         self.authentication: Authentication | None = None  # of a connection to a SASL listener
         self.gate: Authentication | None = None  # set while requests have to be checked
         self.access: Access | None = None  # what the authorizer has decided about this connection
+        self.client_software = ("", "")  # name and version, as ApiVersions states them
         self.loop = loop
         self.listener_name = listener_name
         self.peer_host = ""

@@ -1,5 +1,5 @@
 """The snapshot of what a broker knows about clients beside their connections: ACLs, client quotas,
-settings of groups and SCRAM credentials.
+settings of groups, credentials, and subscriptions to their metrics.
 
 The controller writes each item as one entry of the metadata store (`tidelog.metadata.entries.SecurityEntry`)
 and sends the changed entries to all brokers with UpdateMetadata, as it does with dynamic settings. A broker
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tidelog.broker.authorization.acl_index import AclIndex
 from tidelog.metadata.entries import (
     AclEntry,
+    ClientMetricsEntry,
     ClientQuotaEntry,
     DelegationTokenEntry,
     GroupConfigEntry,
@@ -53,6 +54,7 @@ class SecuritySnapshot:
     group_configs: Mapping[str, GroupConfigEntry] = field(default_factory=dict)
     scram_credentials: Mapping[str, ScramCredentialEntry] = field(default_factory=dict, repr=False)
     delegation_tokens: Mapping[str, DelegationTokenEntry] = field(default_factory=dict)
+    client_metrics: Mapping[str, ClientMetricsEntry] = field(default_factory=dict)
     rules: AclIndex = field(default_factory=AclIndex, repr=False)
     """The ACLs in the form in which the authorizer looks them up."""
 
@@ -87,6 +89,7 @@ class SecuritySnapshot:
             _updated(self.group_configs, GroupConfigEntry, update),
             _updated(self.scram_credentials, ScramCredentialEntry, update),
             _updated(self.delegation_tokens, DelegationTokenEntry, update),
+            _updated(self.client_metrics, ClientMetricsEntry, update),
             rules,
         )
 

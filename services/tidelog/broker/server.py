@@ -69,6 +69,8 @@ from tidelog.timing.timer import LoopTimer, Timer
 
 if TYPE_CHECKING:
     from tidelog.broker.authorization.authorizer import Authorizer
+    from tidelog.broker.client_telemetry.forwarder import OtlpMetricsForwarder
+    from tidelog.broker.client_telemetry.receiver import ClientTelemetry
     from tidelog.broker.share.share_partitions import SharePartitions
     from tidelog.tracing.tracer import Tracing
 
@@ -137,6 +139,7 @@ class BrokerParts:
             lambda: self.current_settings.broker, self.metadata.group_overrides
         )
         self.metadata.observe_security(self.quotas.security_changed)
+        self.client_telemetry = _client_telemetry(settings, self.metadata)
         # Walks over records have threads of their own, so that fsync, read-ahead and opening a log never wait
         # for them.
         self.record_walks = ThreadPoolExecutor(RECORD_WALK_THREADS, "record-walk")
@@ -247,6 +250,7 @@ class BrokerServer:
         self._telemetry = metrics.telemetry
         self._timer = timer
         self._dispatcher = _new_dispatcher(parts, tracing)
+        self._forwarder = _metrics_forwarder(parts.current_settings.broker, parts.client_telemetry)
         self._listeners: list[Listener] = []
         self._handshakes = ThreadPoolExecutor(HANDSHAKE_THREADS, "tls-handshake")
         self._life = BrokerLife(
@@ -348,6 +352,7 @@ class BrokerServer:
         await self._until_told()
         await self._life.logs_are_known()
         self._metrics.observe(self._view())
+        self._metrics.client_telemetry = parts.client_telemetry
         parts.housekeeping.start()
         self._isr_maintenance.start()
         for listener in self._listeners:
@@ -458,6 +463,8 @@ class BrokerServer:
             last.callback(self._parts.record_walks.shutdown, wait=False, cancel_futures=True)
             last.callback(self._handshakes.shutdown, wait=False, cancel_futures=True)
             last.push_async_callback(self._life.end)
+            if self._forwarder is not None:
+                last.push_async_callback(self._forwarder.close)
             last.push_async_callback(self._parts.hosting.close_all)
             last.push_async_callback(self.commands.stop)
             last.push_async_callback(self._stop_serving)
@@ -493,6 +500,29 @@ def _authorizer(settings: BrokerSettings, metadata: MetadataView) -> Authorizer 
         allow_if_no_acl=settings.allow_everyone_if_no_acl_found,
         on_denied=AUDIT.denied,
     )
+
+
+def _client_telemetry(settings: BrokerSettings, metadata: MetadataView) -> ClientTelemetry | None:
+    if not settings.tidelog_client_metrics_enable:
+        return None
+    from tidelog.broker.client_telemetry.receiver import ClientTelemetry
+
+    telemetry = ClientTelemetry(settings.telemetry_max_bytes)
+    metadata.observe_security(telemetry.security_changed)
+    return telemetry
+
+
+def _metrics_forwarder(
+    settings: BrokerSettings, telemetry: ClientTelemetry | None
+) -> OtlpMetricsForwarder | None:
+    """Returns what sends clients' metrics to the collector of the traces, if both are set up."""
+    if telemetry is None or not settings.tidelog_tracing_otlp_endpoint:
+        return None
+    from tidelog.broker.client_telemetry.forwarder import OtlpMetricsForwarder
+
+    forwarder = OtlpMetricsForwarder(settings)
+    telemetry.forwarder = forwarder
+    return forwarder
 
 
 def _new_dispatcher(parts: BrokerParts, tracing: Tracing | None) -> Dispatcher:

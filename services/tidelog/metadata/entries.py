@@ -38,6 +38,7 @@ BROKER_CONFIG_PREFIX: Final = "/config/brokers/"
 CLIENT_QUOTA_PREFIX: Final = "/config/client_quotas/"
 GROUP_CONFIG_PREFIX: Final = "/config/groups/"
 ACL_PREFIX: Final = "/acls/"
+CLIENT_METRICS_PREFIX: Final = "/config/client_metrics/"
 SCRAM_PREFIX: Final = "/config/scram/"
 DELEGATION_TOKEN_PREFIX: Final = "/config/delegation_tokens/"
 # The entries that brokers need to serve clients (`broker/security_snapshot.py`).
@@ -47,6 +48,7 @@ SECURITY_PREFIXES: Final = (
     GROUP_CONFIG_PREFIX,
     SCRAM_PREFIX,
     DELEGATION_TOKEN_PREFIX,
+    CLIENT_METRICS_PREFIX,
 )
 # The name of the cluster-wide default in a config key, as in Kafka's config nodes in ZooKeeper.
 DEFAULT_ENTITY_NAME: Final = "<default>"
@@ -347,6 +349,22 @@ class AclEntry(NamedTuple):
         )
 
 
+class ClientMetricsEntry(NamedTuple):
+    """`/config/client_metrics/<name>`: a subscription to clients' metrics (KIP-714). Its name is
+    percent-encoded in the key.
+    """
+
+    name: str
+    configs: Mapping[str, str]
+
+    @property
+    def key(self) -> str:
+        return f"{CLIENT_METRICS_PREFIX}{quote(self.name, safe='')}"
+
+    def encode(self) -> bytes:
+        return _dump({"version": _VERSION, "name": self.name, "config": dict(self.configs)})
+
+
 class ScramCredentialEntry(NamedTuple):
     """`/config/scram/<mechanism>/<user>`: the SCRAM credential of a user, whose name is percent-encoded in
     the key.
@@ -468,7 +486,14 @@ class SettledSuspectEntry(NamedTuple):
         return _dump({"version": _VERSION, "broker_epoch": self.broker_epoch})
 
 
-SecurityEntry = AclEntry | ClientQuotaEntry | GroupConfigEntry | ScramCredentialEntry | DelegationTokenEntry
+SecurityEntry = (
+    AclEntry
+    | ClientQuotaEntry
+    | GroupConfigEntry
+    | ScramCredentialEntry
+    | DelegationTokenEntry
+    | ClientMetricsEntry
+)
 
 Entry = (
     BrokerEntry
@@ -530,6 +555,8 @@ def _decode_entry(key: str, value: bytes) -> Entry | None:
         return _decode_acl(json.loads(value))
     if key.startswith(SCRAM_PREFIX):
         return _decode_scram(json.loads(value))
+    if key.startswith(CLIENT_METRICS_PREFIX):
+        return ClientMetricsEntry(json.loads(value)["name"], _configs(value))
     if key.startswith(DELEGATION_TOKEN_PREFIX):
         return _decode_delegation_token(json.loads(value))
     return _decode_single(key, value)

@@ -27,11 +27,11 @@ class Families:
     def __init__(self) -> None:
         self._metrics: dict[str, Metric] = {}
 
-    def counter(self, name: str, doc: str, value: float, **labels: str) -> None:
+    def counter(self, name: str, doc: str, value: float, /, **labels: str) -> None:
         """Adds the sample `<name>_total` of a counter."""
         self._add(name, "counter", doc, name + "_total", value, labels)
 
-    def gauge(self, name: str, doc: str, value: float, **labels: str) -> None:
+    def gauge(self, name: str, doc: str, value: float, /, **labels: str) -> None:
         """Adds a sample of a gauge."""
         self._add(name, "gauge", doc, name, value, labels)
 

@@ -73,7 +73,6 @@ _WITHOUT_EFFECT: dict[str, str] = {
     "share.fetch.purgatory.purge.interval.requests": _PURGE,
     "socket.connection.setup.timeout.max.ms": "request.timeout.ms bounds connecting, too",
     "socket.connection.setup.timeout.ms": "request.timeout.ms bounds connecting, too",
-    "telemetry.max.bytes": "clients' metrics are not collected yet",
     "transaction.state.log.load.buffer.size": _LOADING,
     "tidelog.session.": "coordinators' sessions use tidelog.rpc.listener",
     "unclean.leader.election.interval.ms": "an election is tried whenever a replica comes back",

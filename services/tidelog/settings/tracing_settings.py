@@ -1,4 +1,6 @@
-"""Settings of tracing: the collector of the spans, and the share of requests that are traced."""
+"""Settings of tracing: the collector of the spans, and the share of requests that are traced; and of the
+metrics that clients push.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,17 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tidelog.settings.cluster_settings import ClusterSettings
-from tidelog.settings.setting import LOW, MEDIUM, at_least, between, double, integer, optional_string, string
+from tidelog.settings.setting import (
+    LOW,
+    MEDIUM,
+    at_least,
+    between,
+    boolean,
+    double,
+    integer,
+    optional_string,
+    string,
+)
 
 
 def _endpoint(value: str) -> str | None:
@@ -22,7 +34,7 @@ def _endpoint(value: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class TracingSettings(ClusterSettings):
-    """`tidelog.tracing.*`. A base class of BrokerSettings."""
+    """`tidelog.tracing.*` and `tidelog.client.metrics.enable`. A base class of BrokerSettings."""
 
     tidelog_tracing_otlp_endpoint: str = string(
         "",
@@ -30,6 +42,18 @@ class TracingSettings(ClusterSettings):
         "Address of the OpenTelemetry collector (OTLP over gRPC): http://host:port, or "
         "https://host:port for TLS. If empty, tracing is off and costs nothing.",
         _endpoint,
+    )
+    tidelog_client_metrics_enable: bool = boolean(
+        False,
+        MEDIUM,
+        "Whether the broker receives the metrics that clients push (KIP-714). It shows them at "
+        "tidelog.metrics.listener and sends them to the collector of tidelog.tracing.otlp.endpoint, if set.",
+    )
+    telemetry_max_bytes: int = integer(
+        1_048_576,
+        LOW,
+        "Maximum size in bytes of the metrics that a client pushes at a time.",
+        at_least(1),
     )
     tidelog_tracing_otlp_ca_file: str | None = optional_string(
         LOW,

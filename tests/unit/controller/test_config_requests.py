@@ -264,3 +264,24 @@ def test_producer_id_blocks_never_overlap(core: MakeCore) -> None:
         with pytest.raises(KafkaError) as raised:
             allocate_producer_ids(cluster.state, cluster.context(), broker_id, epoch)
         assert raised.value.code is code
+
+
+def test_subscriptions_to_clients_metrics_are_stored_and_removed(core: MakeCore) -> None:
+    cluster = core()
+
+    def alter(name: str, configs: dict[str, str | None], operation: int = 0) -> int:
+        changes = [incremental.AlterableConfig(key, operation, value) for key, value in configs.items()]
+        resource = incremental.AlterConfigsResource(16, name, changes)
+        request = incremental.IncrementalAlterConfigsRequest([resource])
+        code: int = cluster.request(incremental_alter_configs, request, 1).responses[0].error_code
+        return code
+
+    assert alter("s", {"metrics": "a.", "interval.ms": "500"}) == ErrorCode.NONE
+    assert alter("s", {"metrics": "b."}, operation=2) == ErrorCode.NONE
+    (entry,) = cluster.state.client_metrics.values()
+    assert (entry.name, dict(entry.configs)) == ("s", {"metrics": "a.,b.", "interval.ms": "500"})
+    assert alter("s", {"interval.ms": "1"}) == ErrorCode.INVALID_REQUEST
+    assert alter("s", {"match": "client_id=("}) == ErrorCode.INVALID_CONFIG
+    assert alter("", {"metrics": "a."}) == ErrorCode.INVALID_REQUEST
+    assert alter("s", {"metrics": None, "interval.ms": None}, operation=1) == ErrorCode.NONE
+    assert not cluster.state.client_metrics

@@ -44,6 +44,7 @@ READ_ONLY_HERE = {
 OWN_BROKER_SETTINGS = {
     "allow.everyone.if.no.acl.found",  # settings of Kafka's authorizer, which are not in Kafka's table
     "super.users",
+    "tidelog.client.metrics.enable",
     "controlled.shutdown.max.retries",  # in Kafka before 4.0
     "controlled.shutdown.retry.backoff.ms",  # in Kafka before 4.0
     "follower.replication.throttled.rate",  # dynamic only in Kafka, so it is not in Kafka's table

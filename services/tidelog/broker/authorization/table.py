@@ -927,6 +927,9 @@ TABLE: Final[dict[int, tuple[Requirement, ...]]] = {
         Whole(DELETE, GROUP, _of_shards(ApiKey.DELETE_SHARE_GROUP_OFFSETS), lambda message: message.group_id),
         Each(READ, TOPIC, "topics", Refuse("responses", _denied_share_deletion), name="topic_name"),
     ),
+    # Everyone may push metrics, as in Kafka: the subscriptions say whose are wanted.
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: (),
+    ApiKey.PUSH_TELEMETRY: (),
     ApiKey.LIST_CONFIG_RESOURCES: _cluster(DESCRIBE_CONFIGS, _with_code(ApiKey.LIST_CONFIG_RESOURCES)),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: (By(_describe_topic_partitions, ((DESCRIBE, TOPIC),)),),
     ApiKey.SHARE_FETCH: (

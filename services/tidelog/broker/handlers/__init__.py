@@ -113,6 +113,8 @@ SERVED_APIS: Final[dict[int, ServedApi]] = {
     ApiKey.CONSUMER_GROUP_DESCRIBE: ServedApi(0, 1, ToShard(ShardKind.GROUP, batched_from=0)),
     ApiKey.SHARE_GROUP_HEARTBEAT: ServedApi(1, 1, ToShard(ShardKind.GROUP)),
     ApiKey.SHARE_GROUP_DESCRIBE: ServedApi(1, 1, ToShard(ShardKind.GROUP, batched_from=0)),
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: ServedApi(0, 0, LOCAL),
+    ApiKey.PUSH_TELEMETRY: ServedApi(0, 0, LOCAL),
     ApiKey.LIST_CONFIG_RESOURCES: ServedApi(0, 1, LOCAL),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ServedApi(0, 0, LOCAL),
     ApiKey.SHARE_FETCH: ServedApi(1, 2, LOCAL),
@@ -121,6 +123,9 @@ SERVED_APIS: Final[dict[int, ServedApi]] = {
     ApiKey.ALTER_SHARE_GROUP_OFFSETS: ServedApi(0, 0, ToShard(ShardKind.GROUP)),
     ApiKey.DELETE_SHARE_GROUP_OFFSETS: ServedApi(0, 0, ToShard(ShardKind.GROUP)),
 }
+
+TELEMETRY_APIS: Final = frozenset({ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY})
+"""The APIs that are served only with `tidelog.client.metrics.enable`."""
 
 FEATURE_OF: Final[Mapping[int, str]] = {
     ApiKey.CONSUMER_GROUP_HEARTBEAT: GROUP_VERSION,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tidelog.broker.handlers import SERVED_APIS
+from tidelog.broker.handlers import SERVED_APIS, TELEMETRY_APIS
 from tidelog.model.errors import ErrorCode
 from tidelog.model.features import SUPPORTED_FEATURES, FinalizedFeatures
 from tidelog.wire.messages.api_versions import (
@@ -34,7 +34,9 @@ _ANY_NODE = -1
 class ApiVersionsHandler:
     """Answers ApiVersions."""
 
-    def __init__(self, metadata: MetadataView, node_id: int) -> None:
+    def __init__(self, metadata: MetadataView, node_id: int, *, has_telemetry: bool = False) -> None:
+        """With `has_telemetry`, the APIs of clients' metrics are listed, because there is a receiver."""
+        self._has_telemetry = has_telemetry
         self._metadata = metadata
         self._node_id = node_id
 
@@ -43,7 +45,8 @@ class ApiVersionsHandler:
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST)
         if self._is_misrouted(request):
             return ApiVersionsResponse(error_code=ErrorCode.REBOOTSTRAP_REQUIRED)
-        return _answer(context.api_version, self._metadata.features)
+        context.connection.client_software = request.client_software_name, request.client_software_version
+        return _answer(context.api_version, self._metadata.features, has_telemetry=self._has_telemetry)
 
     def _is_misrouted(self, request: ApiVersionsRequest) -> bool:
         return request.cluster_id is not None and (
@@ -61,8 +64,8 @@ def _is_valid(request: ApiVersionsRequest, version: int) -> bool:
     return (request.cluster_id is None) == (request.node_id == _ANY_NODE)
 
 
-def _answer(version: int, finalized: FinalizedFeatures) -> ApiVersionsResponse:
-    response = ApiVersionsResponse(api_keys=served_versions())
+def _answer(version: int, finalized: FinalizedFeatures, *, has_telemetry: bool) -> ApiVersionsResponse:
+    response = ApiVersionsResponse(api_keys=served_versions(has_telemetry=has_telemetry))
     # Before v4, clients fail on a feature whose lowest version is 0 (KAFKA-17011), so Kafka leaves such
     # features out.
     response.supported_features = [
@@ -84,7 +87,8 @@ def unsupported_version() -> ApiVersionsResponse:
     return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=served_versions())
 
 
-def served_versions() -> list[ApiVersion]:
+def served_versions(*, has_telemetry: bool = False) -> list[ApiVersion]:
+    """Returns the served APIs. Those of clients' metrics belong to them only if there is a receiver."""
     return [
         ApiVersion(
             api_key=key,
@@ -92,4 +96,5 @@ def served_versions() -> list[ApiVersion]:
             max_version=served.max_version,
         )
         for key, served in SERVED_APIS.items()
+        if has_telemetry or key not in TELEMETRY_APIS
     ]

@@ -1,15 +1,15 @@
-"""DescribeConfigs v1 to v4: the settings of topics, of groups, of this broker, or of all brokers (a broker
-without a name), with source, synonyms and, from v3 on, type and description.
+"""DescribeConfigs v1 to v4: the settings of topics, of groups, of this broker, of all brokers (a broker
+without a name), or of a subscription to clients' metrics, with source, synonyms and, from v3 on, type and
+description.
 
 Another broker's settings are refused, because only that broker knows them. A broker has one logger
-(BROKER_LOGGER), `root`. Deviation: client metrics have no settings yet and are refused with INVALID_REQUEST.
-A resource that is named twice is described once.
+(BROKER_LOGGER), `root`. A resource that is named twice is described once.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.config_resources import (
@@ -20,6 +20,7 @@ from tidelog.broker.config_resources import (
     current_level,
     unserved_resource,
 )
+from tidelog.metadata.entries import ClientMetricsEntry
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.topics import topic_name_problem
 from tidelog.settings.setting_description import (
@@ -46,6 +47,10 @@ if TYPE_CHECKING:
 
 RESOURCES_IN_A_TURN: Final = 50
 _DYNAMIC_BROKER_LOGGER_CONFIG: Final = 6
+_DYNAMIC_CLIENT_METRICS_CONFIG: Final = 7
+_DEFAULT_CONFIG: Final = 5
+_INT, _LIST = 3, 7
+"""Kafka's `ConfigDef.Type` of the settings of client metrics."""
 
 
 class DescribeConfigsHandler:
@@ -118,6 +123,8 @@ class _Description:
             case ResourceType.BROKER_LOGGER:
                 check_broker_name(resource.resource_name, own_id)
                 return _loggers(names)
+            case ResourceType.CLIENT_METRICS:
+                return _subscription(resource.resource_name, names, self._metadata, self.request)
             case _:
                 raise unserved_resource(resource.resource_type)
 
@@ -168,6 +175,29 @@ def _config(
             for synonym in description.synonyms
         ]
     return result
+
+
+def _subscription(
+    name: str, names: Collection[str] | None, metadata: MetadataView, request: DescribeConfigsRequest
+) -> list[DescribeConfigsResourceResult]:
+    """Describes a subscription to clients' metrics. As in Kafka, one that does not exist has the defaults."""
+    from tidelog.model.client_metrics import DEFAULTS, DOCS, INTERVAL_MS
+
+    if not name:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, "Client metrics subscription name must not be empty")
+    entry = metadata.security.client_metrics.get(ClientMetricsEntry(name, {}).key)
+    configs: Mapping[str, str] = {} if entry is None else entry.configs
+    return [
+        DescribeConfigsResourceResult(
+            name=setting,
+            value=configs.get(setting, default),
+            config_source=_DYNAMIC_CLIENT_METRICS_CONFIG if setting in configs else _DEFAULT_CONFIG,
+            config_type=_INT if setting == INTERVAL_MS else _LIST,
+            documentation=DOCS[setting] if request.include_documentation else None,
+        )
+        for setting, default in DEFAULTS.items()
+        if names is None or setting in names
+    ]
 
 
 def _loggers(names: Collection[str] | None) -> list[DescribeConfigsResourceResult]:

@@ -1,7 +1,7 @@
 """ListConfigResources v0 and v1: the resources that have settings, which are topics, brokers and their
-loggers, and the groups with settings of their own (KIP-1142).
+loggers, the groups with settings of their own, and subscriptions to clients' metrics (KIP-1142).
 
-Version 0 was ListClientMetricsResources and lists only client metrics. There are none yet.
+Version 0 was ListClientMetricsResources and lists only those subscriptions.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ class ListConfigResourcesHandler:
     def handle(
         self, request: ListConfigResourcesRequest, context: RequestContext
     ) -> ListConfigResourcesResponse:
+        subscriptions = [entry.name for entry in self._metadata.security.client_metrics.values()]
         if context.api_version < _FIRST_VERSION_WITH_TYPES:
-            return ListConfigResourcesResponse()
+            return ListConfigResourcesResponse(
+                config_resources=[ConfigResource(name) for name in subscriptions]
+            )
         known = [int(kind) for kind in ResourceType]
         wanted = set(request.resource_types) or set(known)
         if not wanted.issubset(known):
@@ -44,6 +47,7 @@ class ListConfigResourcesHandler:
             ResourceType.BROKER: brokers,
             ResourceType.BROKER_LOGGER: brokers,
             ResourceType.GROUP: [entry.group_id for entry in self._metadata.security.group_configs.values()],
+            ResourceType.CLIENT_METRICS: subscriptions,
         }
         return ListConfigResourcesResponse(
             config_resources=[

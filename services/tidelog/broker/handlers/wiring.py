@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from tidelog.broker.authorization.authorizer import Authorizer
     from tidelog.broker.client_fetch_sessions import ClientFetchSessions
+    from tidelog.broker.client_telemetry.receiver import ClientTelemetry
     from tidelog.broker.controller_connection import ControllerConnection
     from tidelog.broker.coordination.batched import WholeRequest
     from tidelog.broker.coordination.coordination import Coordination
@@ -83,6 +84,10 @@ class HandlerObjects(Protocol):
     def controller_connection(self) -> ControllerConnection: ...
     @property
     def log_directory(self) -> LogDirectory: ...
+    @property
+    def client_telemetry(self) -> ClientTelemetry | None:
+        """The receiver of clients' metrics, if there is one."""
+        ...
 
 
 class HandlerWiring:
@@ -176,7 +181,16 @@ def _keeping_body(api_key: int, handle: Handler) -> Handling:
 def _api_versions(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.api_versions import ApiVersionsHandler
 
-    return Handling(ApiVersionsHandler(parts.metadata, parts.current_settings.broker.node_id).handle)
+    settings = parts.current_settings.broker
+    has_telemetry = parts.client_telemetry is not None
+    return Handling(ApiVersionsHandler(parts.metadata, settings.node_id, has_telemetry=has_telemetry).handle)
+
+
+def _client_telemetry(method: str, parts: HandlerObjects) -> Handling:
+    from tidelog.broker.handlers.client_telemetry import ClientTelemetryHandlers
+
+    handlers = ClientTelemetryHandlers(parts.client_telemetry, parts.clock, parts.record_walks)
+    return Handling(getattr(handlers, method))
 
 
 def _produce(parts: HandlerObjects) -> Handling:
@@ -448,6 +462,8 @@ _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
     ApiKey.DESCRIBE_DELEGATION_TOKEN: partial(_delegation_tokens, "describe"),
     ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: _describe_user_scram_credentials,
     ApiKey.API_VERSIONS: _api_versions,
+    ApiKey.GET_TELEMETRY_SUBSCRIPTIONS: partial(_client_telemetry, "subscriptions"),
+    ApiKey.PUSH_TELEMETRY: partial(_client_telemetry, "push"),
 }
 
 _WITHOUT_OBJECTS: Final[dict[int, str]] = {

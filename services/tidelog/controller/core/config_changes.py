@@ -1,6 +1,7 @@
 """AlterConfigs and IncrementalAlterConfigs (KIP-339) of topics, brokers and groups.
 
-Each broker answers for its own loggers. Client metrics have no settings yet. Kafka accepts
+Each broker answers for its own loggers. The subscriptions to clients' metrics (KIP-714) are settings of a
+resource, too. Kafka accepts
 settings of unknown topics in some modes; tidelog always refuses them.
 """
 
@@ -15,6 +16,7 @@ from tidelog.controller.core.decision import Context, ControllerDecision, Decisi
 from tidelog.controller.core.state import ClusterState
 from tidelog.metadata.entries import (
     BrokerConfigEntry,
+    ClientMetricsEntry,
     GroupConfigEntry,
     TopicConfigEntry,
     group_config_key,
@@ -25,6 +27,8 @@ from tidelog.wire.messages import alter_configs as full
 from tidelog.wire.messages import incremental_alter_configs as incremental
 
 MAX_CONFIG_VALUE_CHARS: Final = 32_767
+MAX_SUBSCRIPTIONS: Final = 200
+"""The subscriptions to clients' metrics. Every broker holds all of them in memory."""
 
 
 class ResourceType(IntEnum):
@@ -137,6 +141,8 @@ def _records_of(state: ClusterState, context: Context, change: _Change) -> tuple
         return _broker_records(state, context, change)
     if change.kind == ResourceType.GROUP:
         return _group_records(state, context, change)
+    if change.kind == ResourceType.CLIENT_METRICS:
+        return _client_metrics_records(state, change)
     names = {int(kind): kind.name for kind in ResourceType}
     raise KafkaError(
         ErrorCode.INVALID_REQUEST,
@@ -188,6 +194,24 @@ def _group_records(state: ClusterState, context: Context, change: _Change) -> tu
     return (Write(entry) if entry.configs else Erase(entry.key),)
 
 
+def _client_metrics_records(state: ClusterState, change: _Change) -> tuple[Record, ...]:
+    from tidelog.model.client_metrics import parse_subscription  # only this resource needs RE2
+
+    key = ClientMetricsEntry(change.name, {}).key
+    known = state.client_metrics.get(key)
+    before: Overrides = {} if known is None else known.configs
+    entry = ClientMetricsEntry(change.name, _without_none(change.replace(before)))
+    parse_subscription(entry.name, entry.configs)
+    if entry.configs == before:
+        return ()
+    if known is None and len(state.client_metrics) >= MAX_SUBSCRIPTIONS:
+        raise KafkaError(
+            ErrorCode.POLICY_VIOLATION,
+            f"The cluster has {MAX_SUBSCRIPTIONS} subscriptions to clients' metrics already.",
+        )
+    return (Write(entry) if entry.configs else Erase(key),)
+
+
 def _changed(
     context: Context, resource: incremental.AlterConfigsResource, before: Overrides
 ) -> dict[str, str | None]:
@@ -197,6 +221,7 @@ def _changed(
     list_default = {
         int(ResourceType.TOPIC): settings.topic_list_default,
         int(ResourceType.BROKER): settings.broker_list_default,
+        int(ResourceType.CLIENT_METRICS): _client_metrics_list_default,
     }.get(resource.resource_type, _no_list_default)
     for config in resource.configs:
         operation = config.config_operation
@@ -247,6 +272,10 @@ def _edited_list(
     else:
         elements = [element for element in elements if element not in changed]
     return ",".join(elements)
+
+
+def _client_metrics_list_default(name: str) -> str | None:
+    return "" if name in ("metrics", "match") else None
 
 
 def _split(text: str) -> list[str]:

@@ -22,6 +22,7 @@ from tidelog.metadata.entries import (
     AclEntry,
     BrokerConfigEntry,
     BrokerEntry,
+    ClientMetricsEntry,
     ClientQuotaEntry,
     DelegationTokenEntry,
     Entry,
@@ -148,6 +149,7 @@ class ClusterState:
         self.group_configs: dict[str, GroupConfigEntry] = {}
         self.scram_credentials: dict[str, ScramCredentialEntry] = {}
         self.delegation_tokens: dict[str, DelegationTokenEntry] = {}
+        self.client_metrics: dict[str, ClientMetricsEntry] = {}
         # The revision of the last known change of a security entry.
         self.security_revision = 0
         self.isr_changes: dict[str, int] = {}
@@ -195,6 +197,7 @@ class ClusterState:
             or self.group_configs.get(key)
             or self.scram_credentials.get(key)
             or self.delegation_tokens.get(key)
+            or self.client_metrics.get(key)
         )
 
     def security_entries(self) -> Iterator[SecurityEntry]:
@@ -204,6 +207,7 @@ class ClusterState:
         yield from self.group_configs.values()
         yield from self.scram_credentials.values()
         yield from self.delegation_tokens.values()
+        yield from self.client_metrics.values()
 
     def all_partitions(self) -> Iterator[tuple[TopicEntry, int, StoredPartition]]:
         """Yields every partition of an existing topic that has a state."""
@@ -303,6 +307,9 @@ class ClusterState:
             case DelegationTokenEntry():
                 self.delegation_tokens[key] = entry
                 self._security_changed(key, mod_revision, changes)
+            case ClientMetricsEntry():
+                self.client_metrics[key] = entry
+                self._security_changed(key, mod_revision, changes)
             case ProducerIdBlockEntry():
                 self.next_producer_id = entry.first + entry.count
             case FeaturesEntry(levels):
@@ -349,6 +356,7 @@ class ClusterState:
             self.group_configs.pop(key, None)
             self.scram_credentials.pop(key, None)
             self.delegation_tokens.pop(key, None)
+            self.client_metrics.pop(key, None)
             self._security_changed(key, revision, changes)
         else:
             self.isr_changes.pop(key, None)

@@ -88,7 +88,6 @@ def test_settings_of_topics_are_checked_by_the_controller(lab: InMemoryBroker) -
         (ResourceType.BROKER_LOGGER, OWN, [("root", APPEND, "DEBUG")]),
         (ResourceType.BROKER_LOGGER, OWN, [("root", DELETE, None)]),
         (ResourceType.BROKER_LOGGER, "2", [("root", SET, "DEBUG")]),
-        (ResourceType.CLIENT_METRICS, "m", [("interval.ms", SET, "1000")]),
         (0, "x", []),
     ],
 )

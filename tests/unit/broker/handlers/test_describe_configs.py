@@ -124,7 +124,6 @@ def test_the_root_logger(lab: InMemoryBroker, log_level: Callable[[str], None]) 
         (ResourceType.BROKER, "x", ErrorCode.INVALID_REQUEST),
         (ResourceType.BROKER_LOGGER, "", ErrorCode.INVALID_REQUEST),
         (ResourceType.GROUP, "", ErrorCode.INVALID_REQUEST),
-        (ResourceType.CLIENT_METRICS, "m", ErrorCode.INVALID_REQUEST),
         (0, "x", ErrorCode.INVALID_REQUEST),
         (99, "x", ErrorCode.INVALID_REQUEST),
     ],

@@ -36,7 +36,3 @@ def test_all_apis_of_groups_and_transactions_except_states_and_streams_groups() 
         "StreamsGroupDescribe",
         "StreamsGroupTopologyDescriptionUpdate",
     }
-
-
-def test_client_telemetry_is_not_listed() -> None:
-    assert ApiKey.GET_TELEMETRY_SUBSCRIPTIONS not in SERVED_APIS

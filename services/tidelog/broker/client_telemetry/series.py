@@ -1,0 +1,173 @@
+"""The newest values that clients have pushed, as series for Prometheus.
+
+A metric `org.apache.kafka.producer.record.send.total` becomes `kafka_client_producer_record_send_total`. Its
+labels are the client's id and instance id and the attributes of the data point. Numbers of series and lengths
+of names are bounded, because clients choose them. The event loop and the scraper's thread both use this
+object, so a client's series are replaced as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Final, NamedTuple
+from uuid import UUID
+
+from google.protobuf.message import DecodeError
+
+from tidelog.metrics.generated.metrics_pb2 import AnyValue, Metric, MetricsData, NumberDataPoint
+from tidelog.records.compression import CompressionDataError, decompress
+
+if TYPE_CHECKING:
+    from tidelog.metrics.families import Families
+    from tidelog.model.instants import MonotonicMs
+
+MAX_SERIES: Final = 20_000
+"""The series of all clients of a broker. Further series are left out and counted."""
+MAX_SERIES_OF_CLIENT: Final = 500
+MAX_LABELS: Final = 16
+MAX_NAME_CHARS: Final = 200
+MAX_LABEL_CHARS: Final = 200
+MAX_DECOMPRESSED_FACTOR: Final = 8
+"""Decompressed metrics may be this many times as large as `telemetry.max.bytes`."""
+MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
+_OWN_PREFIX: Final = "org.apache.kafka."
+_PREFIX: Final = "kafka_client_"
+_NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
+
+
+class InvalidMetricsError(Exception):
+    """The pushed bytes are no metrics of OpenTelemetry."""
+
+
+class Sample(NamedTuple):
+    name: str
+    doc: str
+    is_counter: bool
+    labels: Mapping[str, str]
+    value: float
+
+    @property
+    def series_name(self) -> str:
+        """The name that Prometheus sees. The endpoint adds `_total` to the names of counters."""
+        return f"{self.name}_total" if self.is_counter else self.name
+
+
+class _Client(NamedTuple):
+    samples: tuple[Sample, ...]
+    until_ms: MonotonicMs
+
+
+class PushedMetrics(NamedTuple):
+    """The decoded metrics of one push, and the samples made of them. `dropped` counts left out series."""
+
+    data: MetricsData
+    samples: tuple[Sample, ...]
+    dropped: int
+
+
+def decode_push(payload: bytes, compression: int, max_bytes: int, labels: Mapping[str, str]) -> PushedMetrics:
+    """Returns the metrics of a push. `labels` name the client. May run in another thread.
+
+    Raises InvalidMetricsError.
+    """
+    limit = min(max_bytes * MAX_DECOMPRESSED_FACTOR, MAX_DECOMPRESSED_BYTES)
+    try:
+        if compression:
+            payload = bytes(decompress(compression, payload, limit))
+        data = MetricsData.FromString(payload)
+    except (CompressionDataError, DecodeError) as error:
+        raise InvalidMetricsError(str(error)) from error
+    samples: dict[object, Sample] = {}
+    dropped = 0
+    for metric, point in _points(data):
+        sample = _sample(metric, point, labels)
+        # Prometheus refuses a whole scrape that has a series twice.
+        series = sample and (sample.series_name, tuple(sorted(sample.labels.items())))
+        if sample is None or series in samples or len(samples) >= MAX_SERIES_OF_CLIENT:
+            dropped += 1
+        else:
+            samples[series] = sample
+    return PushedMetrics(data, tuple(samples.values()), dropped)
+
+
+class ClientSeries:
+    """The series of all clients. Any thread may call `collect`."""
+
+    def __init__(self) -> None:
+        self.dropped_total = 0
+        self.pushes_total = 0
+        self._clients: dict[UUID, _Client] = {}
+        self._count = 0
+
+    def replace(self, instance_id: UUID, pushed: PushedMetrics, until_ms: MonotonicMs) -> None:
+        """Takes a client's newest values, to show them until a time. Series above the bound of all clients
+        are left out.
+        """
+        self.forget(instance_id)
+        kept = pushed.samples[: MAX_SERIES - self._count]
+        self.pushes_total += 1
+        self.dropped_total += pushed.dropped + len(pushed.samples) - len(kept)
+        if kept:
+            self._clients[instance_id] = _Client(kept, until_ms)
+            self._count += len(kept)
+
+    def forget(self, instance_id: UUID) -> None:
+        client = self._clients.pop(instance_id, None)
+        self._count -= 0 if client is None else len(client.samples)
+
+    def forget_old(self, now_ms: MonotonicMs) -> None:
+        """Removes the series whose time is over."""
+        for instance_id, client in tuple(self._clients.items()):
+            if client.until_ms < now_ms:
+                self.forget(instance_id)
+
+    def collect(self, families: Families, instance_count: int, now_ms: MonotonicMs) -> None:
+        """Adds the samples of all clients and the numbers about them."""
+        kinds: dict[str, bool] = {}
+        for client in tuple(self._clients.values()):
+            for sample in client.samples if client.until_ms >= now_ms else ():
+                if kinds.setdefault(sample.series_name, sample.is_counter) is not sample.is_counter:
+                    continue  # clients disagree about the kind of the metric; the first one counts
+                add = families.counter if sample.is_counter else families.gauge
+                add(sample.name, sample.doc, sample.value, **sample.labels)
+        doc = "Clients that push metrics or asked for their subscription"
+        families.gauge("tidelog_client_metrics_instances", doc, instance_count)
+        families.gauge("tidelog_client_metrics_series", "Series of clients that are shown", self._count)
+        families.counter("tidelog_client_metrics_pushes", "Pushes of clients", self.pushes_total)
+        doc = "Series of clients that were left out, because of their number or their form"
+        families.counter("tidelog_client_metrics_dropped_series", doc, self.dropped_total)
+
+
+def _points(data: MetricsData) -> Iterator[tuple[Metric, NumberDataPoint]]:
+    """Yields the data points with a number. Histograms are skipped; Kafka's clients have none."""
+    for resource in data.resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                for point in (metric.sum if metric.HasField("sum") else metric.gauge).data_points:
+                    yield metric, point
+
+
+def _sample(metric: Metric, point: NumberDataPoint, labels: Mapping[str, str]) -> Sample | None:
+    if not 0 < len(metric.name) <= MAX_NAME_CHARS or len(point.attributes) > MAX_LABELS:
+        return None
+    is_counter = metric.HasField("sum") and metric.sum.is_monotonic
+    name = _PREFIX + _NOT_IN_NAMES.sub("_", metric.name.removeprefix(_OWN_PREFIX))
+    own = {
+        _NOT_IN_NAMES.sub("_", attribute.key[:MAX_NAME_CHARS]).lstrip("0123456789_"): _text(attribute.value)
+        for attribute in point.attributes
+    }
+    own.pop("", None)
+    value = point.as_double if point.HasField("as_double") else float(point.as_int)
+    return Sample(
+        name.removesuffix("_total") if is_counter else name,
+        metric.description[:MAX_NAME_CHARS] or "A metric of Kafka's clients",
+        is_counter,
+        {**own, **labels},
+        value,
+    )
+
+
+def _text(value: AnyValue) -> str:
+    kind = value.WhichOneof("value")
+    return "" if kind is None else str(getattr(value, kind))[:MAX_LABEL_CHARS]
