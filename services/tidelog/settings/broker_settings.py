@@ -339,6 +339,11 @@ def check_settings_together(settings: BrokerSettings) -> None:
             f"only Kafka's own authorizer can be used: {STANDARD_AUTHORIZER}",
         ),
         (
+            "group.coordinator.rebalance.protocols",
+            "classic" in settings.group_coordinator_rebalance_protocols,
+            "must contain classic",
+        ),
+        (
             "group.min.session.timeout.ms",
             settings.group_min_session_timeout_ms <= settings.group_max_session_timeout_ms,
             "must not be greater than group.max.session.timeout.ms",

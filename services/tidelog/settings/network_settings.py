@@ -160,8 +160,7 @@ class NetworkSettings(ShareSettings):
     num_replica_fetchers: int = integer(
         1,
         HIGH,
-        "Number of connections to each leader over which followers fetch. A change applies to partitions "
-        "that change their leader afterwards.",
+        "Number of connections to each leader over which followers fetch.",
         at_least(1),
         mode=CLUSTER_WIDE,
     )

@@ -85,6 +85,10 @@ def test_the_node_id_is_derived_from_the_nodes_name() -> None:
             {"replica.selector.class": "com.example.Nearest"},
             "replica.selector.class: only Kafka's own classes can be used",
         ),
+        (
+            {"group.coordinator.rebalance.protocols": "consumer"},
+            "group.coordinator.rebalance.protocols: must",
+        ),
         ({"log.dirs": "/a,/b"}, "log.dirs: a broker uses one data directory"),
         ({"log.dir": "/a,/b"}, "log.dir: a broker uses one data directory"),
         ({"log.preallocate": "true"}, "log.preallocate: only false is accepted"),

@@ -19,10 +19,12 @@ from typing import NamedTuple
 import pytest
 
 import tidelog
-from tidelog.settings.broker_settings import BROKER_SETTINGS
+from tidelog.broker.current_settings import CurrentSettings
+from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
+from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
 from tidelog.settings.other_kafka_settings import problem_of_value
-from tidelog.settings.setting import Setting, UpdateMode
-from tidelog.settings.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS
+from tidelog.settings.setting import Setting, SettingType, UpdateMode
+from tidelog.settings.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS, TopicSettings
 
 SERVICES = Path(tidelog.__file__).parent
 SETTINGS = "settings"
@@ -43,6 +45,19 @@ BY_NAME = {
     "offsets.topic.replication.factor": "broker/coordination/internal_topics.py",
     "transaction.state.log.replication.factor": "broker/coordination/internal_topics.py",
 }
+
+
+DEFAULTS_OF_TOPICS = {name for names in BROKER_SYNONYMS.values() for name in names}
+CHANGED_BY_TYPE = {
+    SettingType.BOOLEAN: "true",
+    SettingType.INT: "5",
+    SettingType.LONG: "5",
+    SettingType.DOUBLE: "0.25",
+    SettingType.STRING: "lz4",
+    SettingType.LIST: "compact",
+}
+CHANGED = {"log.message.timestamp.type": "LogAppendTime", "log.segment.bytes": "2000000"}
+"""Values that are no defaults, for the test of changed settings."""
 
 
 class Reader(NamedTuple):
@@ -204,6 +219,10 @@ def test_a_topic_setting_is_read(name: str) -> None:
     )
 
 
+def attribute_of(settings: TopicSettings, name: str) -> object:
+    return getattr(settings, TOPIC_SETTINGS[name].attribute)
+
+
 def changeable() -> list[str]:
     names = []
     for name, definition in BROKER_SETTINGS.items():
@@ -232,3 +251,17 @@ def test_a_setting_without_a_reader_is_noticed() -> None:
 def test_modules_that_find_settings_by_name_do_so() -> None:
     for name, module in BY_NAME.items():
         assert f'"{name}"' in (SERVICES / module).read_text()
+
+
+@pytest.mark.parametrize("name", [name for name in changeable() if name in DEFAULTS_OF_TOPICS])
+def test_a_changed_default_reaches_the_topics(name: str) -> None:
+    current = CurrentSettings(BrokerSettings())
+    before = current.topic({})
+    value = CHANGED.get(name, CHANGED_BY_TYPE[BROKER_SETTINGS[name].type])
+    current.apply({DEFAULT_BROKER_ENTITY: {name: value}})
+    changed = [
+        field
+        for field in TOPIC_SETTINGS
+        if attribute_of(current.topic({}), field) != attribute_of(before, field)
+    ]
+    assert changed == [topic for topic, names in BROKER_SYNONYMS.items() if name in names]

@@ -42,6 +42,24 @@ def test_a_follower_gets_the_leaders_records_and_joins_the_isr(tmp_path: Path) -
     asyncio.run(scenario())
 
 
+def test_num_replica_fetchers_applies_to_partitions_that_are_followed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with ReplicatingCluster(tmp_path) as cluster:
+            await cluster.elect("t", 1, 0, partitions=4)
+            follower = cluster.brokers[2].broker
+            for expected in (1, 3, 2):
+                current = follower.current_settings
+                change = {"num.replica.fetchers": str(expected)}
+                current.replace(current.broker.with_dynamic(dynamic_default=change, dynamic={}))
+                assert len(follower.fetchers._fetchers) == expected
+                for partition in range(4):
+                    cluster.append(1, TopicPartition("t", partition), records=3)
+                for partition in range(4):
+                    await cluster.level(TopicPartition("t", partition), 1)
+
+    asyncio.run(scenario())
+
+
 def test_an_append_advances_the_high_watermark_in_one_round_trip(tmp_path: Path) -> None:
     """The follower's fetch waits at the leader. It does not have to time out before the next one arrives."""
 

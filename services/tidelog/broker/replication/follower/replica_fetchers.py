@@ -1,6 +1,7 @@
 """The fetchers of this broker, one per leader and shard (`num.replica.fetchers`).
 
-This module moves partitions between fetchers as roles change, and runs the work on logs that needs a thread.
+This module moves partitions between fetchers as roles and the number of fetchers change, and runs the work
+on logs that needs a thread.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import asyncio
 import zlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from tidelog.broker.partition.events import AskEpochEnd, RestartLogAt, TruncateTo
+from tidelog.broker.partition.follower_role import FetchState
 from tidelog.broker.replica import Replica
 from tidelog.broker.replication.follower.followed_partition import (
     FetcherKey,
@@ -27,6 +29,9 @@ from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import KafkaError
 from tidelog.model.instants import MonotonicMs
 from tidelog.model.topics import TopicPartition
+
+if TYPE_CHECKING:
+    from tidelog.settings.broker_settings import BrokerSettings
 
 _log = structlog.get_logger(__name__)
 
@@ -50,8 +55,29 @@ class ReplicaFetchers:
         self._work: set[tuple[TopicPartition, asyncio.Task[None]]] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._is_stopped = False
+        self._fetchers_per_leader = context.settings.broker.num_replica_fetchers
+        context.settings.observe(self._settings_changed)
 
     # -- what is followed
+
+    def _settings_changed(self, settings: BrokerSettings) -> None:
+        """Distributes the partitions again if `num.replica.fetchers` has changed. A partition whose log is
+        being compared with the leader's moves afterwards.
+        """
+        if settings.num_replica_fetchers != self._fetchers_per_leader:
+            self._fetchers_per_leader = settings.num_replica_fetchers
+            for followed in tuple(self._followed.values()):
+                self._move_if_fetched(followed)
+
+    def _move_if_fetched(self, followed: FollowedPartition) -> bool:
+        """Moves a partition that is fetched to its new fetcher, if that is another one."""
+        replica = followed.replica
+        is_there = self._key_of(replica) == followed.fetcher_key
+        if is_there or replica.core.fetch_state is not FetchState.FETCHING:
+            return False
+        self._leave(followed)
+        self._follow(replica)
+        return True
 
     def role_changed(self, replica: Replica) -> None:
         """Starts, continues or stops following after a LeaderAndIsr. Does nothing if the role is the same."""
@@ -66,12 +92,15 @@ class ReplicaFetchers:
                 return
             self._leave(known)
         if core.is_follower and not self._is_stopped:
-            fetcher_key, fetcher = self._fetcher_of(replica)
-            max_bytes = self._context.settings.broker.replica_fetch_max_bytes
-            followed = FollowedPartition(replica, fetcher_key, max_bytes)
-            self._followed[topic_partition] = followed
-            fetcher.followed_count += 1
-            fetcher.resume(followed)
+            self._follow(replica)
+
+    def _follow(self, replica: Replica) -> None:
+        fetcher_key, fetcher = self._fetcher_of(replica)
+        max_bytes = self._context.settings.broker.replica_fetch_max_bytes
+        followed = FollowedPartition(replica, fetcher_key, max_bytes)
+        self._followed[replica.topic_partition] = followed
+        fetcher.followed_count += 1
+        fetcher.resume(followed)
 
     async def forget(self, topic_partition: TopicPartition) -> None:
         """Stops following a replica that is about to be closed. On return, no thread uses its log."""
@@ -88,7 +117,7 @@ class ReplicaFetchers:
 
     def resume(self, replica: Replica) -> None:
         followed = self._followed.get(replica.topic_partition)
-        if followed is not None and followed.replica is replica:
+        if followed is not None and followed.replica is replica and not self._move_if_fetched(followed):
             self._resume(followed)
 
     def _resume(self, followed: FollowedPartition) -> None:
@@ -127,13 +156,16 @@ class ReplicaFetchers:
 
     def _fetcher_of(self, replica: Replica) -> tuple[FetcherKey, LeaderFetcher]:
         """Returns the fetcher for the replica's current leader, a new one if necessary."""
-        topic, partition = replica.topic_partition
-        shard = (zlib.crc32(topic.encode()) + partition) % self._context.settings.broker.num_replica_fetchers
-        key = FetcherKey(replica.core.leader, shard)
+        key = self._key_of(replica)
         fetcher = self._fetchers.get(key)
         if fetcher is None:
             fetcher = self._fetchers[key] = LeaderFetcher(self, self._context, replica.core.leader)
         return key, fetcher
+
+    def _key_of(self, replica: Replica) -> FetcherKey:
+        topic, partition = replica.topic_partition
+        shard = (zlib.crc32(topic.encode()) + partition) % self._fetchers_per_leader
+        return FetcherKey(replica.core.leader, shard)
 
     def endpoint_of(self, leader_id: int) -> Endpoint | None:
         registration = self._context.metadata.brokers.get(leader_id)
