@@ -186,8 +186,8 @@ class ChaosLoad:
     @property
     def complaints(self) -> list[str]:
         """Returns the errors that no client may get."""
-        writers = (self._load, self._writer, *self._mixers)
-        found = [complaint for writer in writers for complaint in writer.complaints]
+        found = [*self._load.complaints, *self._writer.complaints]
+        found += [text for mixer in self._mixers for text in mixer.complaints]
         return found + [text for group in self._groups for text in group.complaints]
 
     def lags(self) -> dict[str, int]:

@@ -19,7 +19,6 @@ SINK = "org.apache.kafka.connect.file.FileStreamSinkConnector"
 LINES = 600
 HALF = LINES // 2
 FAIL_OVER_S = 90.0
-COMMITTED = {"isolation.level": "read_committed"}
 
 
 @pytest.fixture
@@ -63,7 +62,7 @@ def test_a_source_writes_each_line_once_though_its_worker_dies(
     )
     processes = [worker.process for worker in workers]
     await_true(lambda: bool(workers[0].task_owner("source")), FAIL_OVER_S, "a task runs", *processes)
-    consume_messages(server, "lines", 100, timeout_s=60, **COMMITTED)
+    consume_messages(server, "lines", 100, timeout_s=60, isolation_level="read_committed")
     owner = workers[0].task_owner("source")
     (victim,) = [worker for worker in workers if worker.worker_id == owner]
     (other,) = [worker for worker in workers if worker is not victim]
@@ -76,7 +75,7 @@ def test_a_source_writes_each_line_once_though_its_worker_dies(
         "the other worker took over",
         other.process,
     )
-    messages = consume_messages(server, "lines", LINES, timeout_s=60, **COMMITTED)
+    messages = consume_messages(server, "lines", LINES, timeout_s=60, isolation_level="read_committed")
     assert [message.value() for message in messages] == [b"line %d" % n for n in range(LINES)]
 
 

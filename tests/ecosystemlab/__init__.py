@@ -1,1 +1,1 @@
-"""The common part of the tests of Kafka's ecosystem: systems under test, and processes of Java."""
+"""Systems under test and processes of Java for the tests of Kafka's ecosystem."""

@@ -117,7 +117,7 @@ class TransactionalClient:
         found = answer.responses[0].partition_responses[0]
         return found.error_code, found.base_offset
 
-    def end(self, producer: Producer, *, commits: bool) -> EndTxnResponse:
+    def end(self, producer: Producer, *, commits: bool) -> Any:
         at = 5 if self._version == 2 else 4
         request = EndTxnRequest(self._name, *producer, commits)
         return self._again(lambda: self._connection.call(request, EndTxnResponse, at_least=at, at_most=at))
@@ -147,8 +147,8 @@ def old_client(bootstrap: str, topic: str) -> Iterator[TransactionalClient]:
 
 
 def committed(bootstrap: str, topic: str, count: int) -> list[bytes | None]:
-    settings = {"isolation.level": "read_committed"}
-    return [message.value() for message in consume_messages(bootstrap, topic, count, **settings)]
+    messages = consume_messages(bootstrap, topic, count, isolation_level="read_committed")
+    return [message.value() for message in messages]
 
 
 @pytest.mark.parametrize("commits", [True, False])
