@@ -10,6 +10,8 @@ brokers. The number is explicit, so that internal topics that are needed before 
 default.replication.factor: {{ $replicas }}
 min.insync.replicas: {{ $minIsr }}
 offsets.topic.replication.factor: {{ $replicas }}
+share.coordinator.state.topic.min.isr: {{ $minIsr }}
+share.coordinator.state.topic.replication.factor: {{ $replicas }}
 transaction.state.log.replication.factor: {{ $replicas }}
 transaction.state.log.min.isr: {{ $minIsr }}
 {{- end -}}

@@ -65,7 +65,7 @@ tidelog.etcd.tls.key.file: tls and etcd.external set it
 {{- fail "settings: broker.rack is the zone of the node; set brokers.rack.enabled to false to set another value" -}}
 {{- end -}}
 {{- $settings := include "tidelog.settings" (dict "root" . "own" (include "tidelog.brokersOwnSettings" . | fromYaml)) | fromYaml -}}
-{{- range $name := list "default.replication.factor" "offsets.topic.replication.factor" "transaction.state.log.replication.factor" -}}
+{{- range $name := list "default.replication.factor" "offsets.topic.replication.factor" "share.coordinator.state.topic.replication.factor" "transaction.state.log.replication.factor" -}}
 {{- if gt (int (get $settings $name)) (int $.Values.brokers.replicas) -}}
 {{- fail (printf "settings: %s is %d, but there are only %d brokers (brokers.replicas), so no such topic could be created" $name (int (get $settings $name)) (int $.Values.brokers.replicas)) -}}
 {{- end -}}

@@ -80,6 +80,8 @@ def command(listen: str, data_dir: Path, assignments: tuple[str, ...], is_secure
         "offsets.topic.replication.factor",
         "transaction.state.log.replication.factor",
         "transaction.state.log.min.isr",
+        "share.coordinator.state.topic.replication.factor",
+        "share.coordinator.state.topic.min.isr",
     ):
         given.setdefault(name, "1")
     try:

@@ -77,6 +77,8 @@ def test_internal_topics_have_as_many_replicas_as_there_can_be(
     assert settings.offsets_topic_replication_factor == replicas
     assert settings.transaction_state_log_replication_factor == replicas
     assert settings.transaction_state_log_min_isr == min_isr
+    assert settings.share_coordinator_state_topic_replication_factor == replicas
+    assert settings.share_coordinator_state_topic_min_isr == min_isr
 
 
 def test_settings_of_a_broker() -> None:

@@ -214,6 +214,8 @@ class ClusterPlan:
             "offsets.topic.replication.factor": str(replicas),
             "transaction.state.log.replication.factor": str(replicas),
             "transaction.state.log.min.isr": str(min(MAX_INTERNAL_MIN_ISR, self.brokers)),
+            "share.coordinator.state.topic.replication.factor": str(replicas),
+            "share.coordinator.state.topic.min.isr": str(min(MAX_INTERNAL_MIN_ISR, self.brokers)),
         }
         if member.kind == BROKER:
             properties |= self._broker_properties(member.number, directory / member.name)

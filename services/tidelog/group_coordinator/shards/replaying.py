@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import structlog
 
 from tidelog.group_coordinator.shard_core import Producer, ReplayedRecord, ShardCore, UnknownRecordError
-from tidelog.model.coordinator_shards import ShardId
+from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.instants import WallMs
 from tidelog.records.batch import BatchHeader, iterate_headers
 from tidelog.records.record import end_transaction_marker, records_of, scan_records
@@ -63,10 +63,20 @@ class Replay:
     shard epoch that was read.
     """
 
-    __slots__ = ("_collected", "_core", "_shard", "newest_claim", "record_count", "skipped_count")
+    __slots__ = (
+        "_collected",
+        "_core",
+        "_needs_every_record",
+        "_shard",
+        "newest_claim",
+        "record_count",
+        "skipped_count",
+    )
 
     def __init__(self, shard: ShardId, core: ShardCore) -> None:
         self._shard = shard
+        self._needs_every_record = shard.kind is ShardKind.SHARE
+        """Whether a record may change what an earlier record of the same key says."""
         self._core = core
         self._collected: dict[bytes, tuple[bytes | None, int, int]] = {}
         """Key -> value, timestamp, offset; in the order of the offsets."""
@@ -118,7 +128,7 @@ class Replay:
                 self._claim(decode_claim(value))
                 continue
             self.record_count += 1
-            if producer is not None:
+            if producer is not None or self._needs_every_record:
                 timestamp_ms = WallMs(base_timestamp + span.timestamp_delta)
                 record = ReplayedRecord(key, value, timestamp_ms, producer)
                 self._replay(record, offset)

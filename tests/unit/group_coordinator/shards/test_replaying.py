@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from uuid import UUID
 
 import pytest
 
@@ -16,6 +17,15 @@ from tidelog.group_coordinator.shard_core import CoordinatorRecord, EndMarker, P
 from tidelog.group_coordinator.shards import replaying
 from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, Replay, ShardClaim, encode_claim
 from tidelog.group_coordinator.shards.shard import BatchWriter
+from tidelog.group_coordinator.share_states.share_log import (
+    SharePartitionKey,
+    SharePartitionState,
+    ShareUpdate,
+    snapshot_record,
+    update_record,
+)
+from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
+from tidelog.group_coordinator.share_states.state_batches import StateBatch
 from tidelog.model.coordinator_shards import ShardId, ShardKind
 from tidelog.model.instants import WallMs
 from tidelog.records.batch import assign_offset_and_epoch, iterate_headers
@@ -95,3 +105,18 @@ def test_records_before_the_position_are_skipped() -> None:
     replay.read(numbered(writer.take()), 3)
     replay.finish()
     assert replay.record_count == 1
+
+
+def test_every_update_of_a_share_partition_is_replayed() -> None:
+    core = ShareStateCore(BrokerSettings.parse({}))
+    key = SharePartitionKey("g", UUID(int=1), 0)
+    state = SharePartitionState(0, 0, 0, 0, -1, NOW_MS, NOW_MS)
+    acquired = [StateBatch(offset, offset, 2, 1) for offset in (1, 3, 5)]
+    writer = BatchWriter()
+    writer.add([snapshot_record(key, state)], None, NOW_MS)
+    for batch in acquired:
+        writer.add([update_record(key, ShareUpdate(0, -1, -1, 0, (batch,)))], None, NOW_MS)
+    replay = Replay(ShardId(ShardKind.SHARE, 0), core)
+    replay.read(numbered(writer.take()), 0)
+    replay.finish()
+    assert list(core.states[key].batches) == acquired
