@@ -11,6 +11,7 @@ from tidelog.broker.listener import ConnectionLoad
 from tidelog.broker.log_cleaner import DONE, CleanerCounts, Cleaning
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.quotas.client_quotas import ClientQuotas, Samples
+from tidelog.broker.share.share_partitions import ShareGroupLoad
 from tidelog.controller.metrics import BrokerInfo, ControllerCounts, ControllerMetrics, Overview
 from tidelog.group_coordinator.metrics import (
     CoordinatorMetrics,
@@ -84,6 +85,8 @@ def broker_view(**changed: Any) -> Any:
         parked_follower_fetch_count=2,
         fetch_session_counts=(3, 900),
         evicted_fetch_sessions=11,
+        share_loads=[ShareGroupLoad("sharers", 70, 30, 4)],
+        share_session_count=5,
         fetchers=SimpleNamespace(
             failed_count=1,
             lags=lambda: [(TopicPartition("u", 0), 2, 7), (TopicPartition("t", 2), 3, 0)],

@@ -7,6 +7,7 @@ collection before it iterates over it.
 from __future__ import annotations
 
 import os
+from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.quotas.rates import MS_PER_S
@@ -14,7 +15,7 @@ from tidelog.metrics.telemetry import LatencyWindow, RequestMetrics, Telemetry, 
 from tidelog.model.errors import ErrorCode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from tidelog.broker.client_fetch_sessions import ClientFetchSessions
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from tidelog.broker.replica import Replica
     from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
     from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
+    from tidelog.broker.share.share_partitions import ShareGroupLoad, SharePartitions
     from tidelog.broker.waiting_requests import WaitingRequests
     from tidelog.metrics.families import Families
     from tidelog.metrics.loop_watch import LoopWatch
@@ -46,6 +48,8 @@ _TRAFFIC: Final = (
     ("totalfetchrequests", "fetch_requests", "Fetches"),
     ("failedfetchrequests", "failed_fetch_requests", "Rejected partitions of fetches"),
 )
+MAX_SHOWN_SHARE_GROUPS: Final = 1_000
+"""The share groups with series of their own: those with the most unfinished records."""
 MAX_SHOWN_QUOTAS: Final = 50
 """The quotas whose use is shown: those that are nearest to their limit."""
 _REPLICATION_TRAFFIC: Final = (
@@ -69,6 +73,7 @@ class BrokerView:
         coordination: Coordination,
         log_cleaner: LogCleaner,
         quotas: ClientQuotas,
+        share_partitions: Callable[[], SharePartitions | None],
     ) -> None:
         self.broker_id = broker_id
         self.data_path = data_path
@@ -83,6 +88,19 @@ class BrokerView:
         self._client_fetch_sessions = client_fetch_sessions
         self._follower_fetch_sessions = follower_fetch_sessions
         self._coordination = coordination
+        self._share_partitions = share_partitions
+
+    @property
+    def share_loads(self) -> list[ShareGroupLoad]:
+        """The loads of share groups."""
+        partitions = self._share_partitions()
+        return [] if partitions is None else partitions.loads()
+
+    @property
+    def share_session_count(self) -> int:
+        """The number of share sessions."""
+        partitions = self._share_partitions()
+        return 0 if partitions is None else len(partitions.sessions)
 
     @property
     def offline_replica_count(self) -> int:
@@ -152,6 +170,7 @@ class BrokerMetrics:
             _add_purgatory(families, broker.fetch_purgatory, also_waiting=broker.parked_follower_fetch_count)
             _add_purgatory(families, broker.delete_records_purgatory)
             _add_fetch_sessions(families, broker)
+            _add_share_groups(families, broker)
             _add_coordinators(families, broker.attachment_counts)
             _add_quotas(families, broker.quotas, telemetry.clock.monotonic_ms())
             _add_flushes(families, telemetry, self._flush_window)
@@ -384,6 +403,22 @@ def _add_fetch_sessions(families: Families, broker: BrokerView) -> None:
     families.gauge(f"{prefix}_numincrementalfetchpartitionscached", doc, partitions)
     doc, evicted = "Fetch sessions evicted to make room for others", broker.evicted_fetch_sessions
     families.counter(f"{prefix}_incrementalfetchsessionevictions", doc, evicted)
+
+
+def _add_share_groups(families: Families, broker: BrokerView) -> None:
+    families.gauge("tidelog_share_sessions", "Share sessions", broker.share_session_count)
+    loads = broker.share_loads
+    shown = nlargest(MAX_SHOWN_SHARE_GROUPS, loads, key=lambda load: load.unfinished)
+    doc = "Share groups without series of their own, because others have more unfinished records"
+    families.gauge("tidelog_share_groups_omitted", doc, len(loads) - len(shown))
+    prefix = "tidelog_share_group"
+    for load in sorted(shown):
+        doc = "Records that are not acknowledged or archived"
+        families.gauge(f"{prefix}_unfinished_records", doc, load.unfinished, group=load.group)
+        doc = "Records that members have and have not acknowledged"
+        families.gauge(f"{prefix}_acquired_records", doc, load.acquired, group=load.group)
+        doc = "Records that were delivered again"
+        families.counter(f"{prefix}_redelivered_records", doc, load.redelivered_total, group=load.group)
 
 
 def _add_coordinators(families: Families, attachment_counts: Mapping[str, tuple[int, int]]) -> None:

@@ -202,6 +202,11 @@ class BrokerParts:
         )
 
     @property
+    def share_partitions_if_used(self) -> SharePartitions | None:
+        """The share partitions, None before the first request of a share group."""
+        return self._share_partitions
+
+    @property
     def share_partitions(self) -> SharePartitions:
         """The share partitions that this broker leads. The first request of a share group makes them."""
         if self._share_partitions is None:
@@ -417,6 +422,7 @@ class BrokerServer:
             parts.coordination,
             parts.log_cleaner,
             parts.quotas.quotas,
+            lambda: parts.share_partitions_if_used,
         )
 
     async def _until_told(self) -> None:

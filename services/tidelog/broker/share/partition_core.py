@@ -214,8 +214,8 @@ class SharePartitionCore:
 
     @property
     def acquired_count(self) -> int:
-        """The number of records that members have."""
-        return sum(len(found) for found in self.ranges if found.state is ACQUIRED)
+        """The number of records that members have. Any thread may ask for it."""
+        return sum(len(found) for found in self.ranges.snapshot() if found.state is ACQUIRED)
 
     def next_deadline_ms(self) -> MonotonicMs | None:
         """Returns when the next lock ends, None if no lock may end."""

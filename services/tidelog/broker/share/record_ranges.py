@@ -116,6 +116,10 @@ class RecordRanges:
     def __iter__(self) -> Iterator[RecordRange]:
         return iter(self._ranges)
 
+    def snapshot(self) -> tuple[RecordRange, ...]:
+        """Returns the ranges. Any thread may call it."""
+        return tuple(self._ranges)
+
     @property
     def unfinished_count(self) -> int:
         """The number of records whose state may still change."""

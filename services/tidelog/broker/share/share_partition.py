@@ -183,6 +183,11 @@ class SharePartition:
         return not self.members and not self._results and core is not None and core.is_idle
 
     @property
+    def redelivered_total(self) -> int:
+        """The number of records that were delivered again."""
+        return 0 if self._core is None else self._core.redelivered_total
+
+    @property
     def settings(self) -> GroupSettings:
         return self._parts.settings.for_group(self.key.group_id)
 
@@ -424,12 +429,12 @@ class SharePartition:
                 result.error, result.message = error, message
 
     def _finish(self, error: KafkaError) -> None:
-        self._core = None
         if self._timer_entry is not None:
             self._timer_entry.cancel()
             self._timer_entry = None
         self._answer(list(self._results), error.code, str(error))
         self._on_over()
+        self._core = None
         self._parts.changed(self.key)
 
 

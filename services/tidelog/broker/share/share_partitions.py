@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
+from typing import NamedTuple
 
 from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.replica import Replica
@@ -20,6 +21,17 @@ from tidelog.broker.share.share_sessions import SessionKey, ShareSession, ShareS
 from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.timing.clock import Clock
+
+
+class ShareGroupLoad(NamedTuple):
+    """The deliveries of one group from this broker. `unfinished` are the records up to the high watermark
+    that are not acknowledged or archived, and `acquired` those of them that members have.
+    """
+
+    group: str
+    unfinished: int
+    acquired: int
+    redelivered_total: int
 
 
 class SharePartitions:
@@ -40,6 +52,8 @@ class SharePartitions:
         self._hosted = hosted
         self._partitions: dict[SharePartitionKey, SharePartition] = {}
         self._of_session: dict[SessionKey, set[SharePartitionKey]] = {}
+        self._redelivered: dict[str, int] = {}
+        """The redelivered records of share partitions that are forgotten, by group with others."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.sessions = ShareSessions(max_sessions)
         self.parts = ShareParts(
@@ -55,6 +69,23 @@ class SharePartitions:
 
     def __len__(self) -> int:
         return len(self._partitions)
+
+    def loads(self) -> list[ShareGroupLoad]:
+        """Returns the loads of the groups with members. Any thread may call it."""
+        loads: dict[str, ShareGroupLoad] = {}
+        for (group, _, _), partition in tuple(self._partitions.items()):
+            core = partition.core
+            if core is None:
+                continue
+            load = loads.get(group) or ShareGroupLoad(group, 0, 0, self._redelivered.get(group, 0))
+            beyond = max(partition.replica.core.high_watermark - core.end_offset, 0)
+            loads[group] = ShareGroupLoad(
+                group,
+                load.unfinished + core.ranges.unfinished_count + beyond,
+                load.acquired + core.acquired_count,
+                load.redelivered_total + core.redelivered_total,
+            )
+        return list(loads.values())
 
     def find(self, key: SharePartitionKey) -> SharePartition | None:
         """Returns a share partition that is in use and that this broker still leads in the same epoch."""
@@ -96,6 +127,11 @@ class SharePartitions:
 
     def _forget(self, key: SharePartitionKey) -> None:
         found = self._partitions.pop(key)
+        group = key.group_id
+        if found.redelivered_total:
+            self._redelivered[group] = self._redelivered.get(group, 0) + found.redelivered_total
+        if group in self._redelivered and all(other.group_id != group for other in self._partitions):
+            del self._redelivered[group]
         for member in found.members:
             keys = self._of_session.get(SessionKey(key.group_id, member))
             if keys is not None:

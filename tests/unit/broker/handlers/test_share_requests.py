@@ -463,3 +463,14 @@ def test_read_committed_groups_skip_aborted_records(from_start: ShareLab) -> Non
     if not acquired(answer := member.take()):
         answer = member.fetch()
     assert acquired(answer) == [(3, 3, 1)]
+
+
+def test_the_load_of_a_group_is_shown(from_start: ShareLab) -> None:
+    from_start.append(4)
+    one, two = from_start.member("one"), from_start.member("two")
+    one.fetch()
+    assert [tuple(load) for load in from_start.partitions.loads()] == [(GROUP, 4, 4, 0)]
+    one.acknowledge((0, 0, ACCEPT), (1, 2, RELEASE))
+    from_start.append(1)
+    two.fetch()
+    assert [tuple(load) for load in from_start.partitions.loads()] == [(GROUP, 4, 4, 2)]
