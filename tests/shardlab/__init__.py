@@ -37,6 +37,7 @@ from tidelog.rpc.coordinator_session import (
     ShardCommitted,
     ShardLost,
     ShardRecords,
+    TrimShard,
 )
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.codec import request_encoder, response_decoder
@@ -161,6 +162,9 @@ class Partition:
                 self._read(line, item)
             case AppendToShard() if self._is_attached(line, item.attachment):
                 self._append(line, item)
+            case TrimShard() if self._is_attached(line, item.attachment):
+                assert item.offset <= self.high_watermark
+                self.log = [batch for batch in self.log if batch[1] > item.offset]
             case DetachShard() if self._is_attached(line, item.attachment):
                 self._end()
             case AnswerRequest():

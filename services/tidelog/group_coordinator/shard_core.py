@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeAlias, TypeVar, runtime_checkable
 from uuid import UUID
 
 from tidelog.model.instants import WallMs
@@ -121,7 +121,17 @@ class AskShareStates(NamedTuple):
     request: object
 
 
-Effect: TypeAlias = EndTransaction | AllocateProducerId | AskShareStates
+class TrimLog(NamedTuple):
+    """An effect that deletes the records of the shard's log below `offset`. It has no outcome.
+
+    The runtime first appends its claim of the shard again, which takes one offset after the decision's
+    records, and begins when the claim is committed. So the newest claim is always in the log.
+    """
+
+    offset: int
+
+
+Effect: TypeAlias = EndTransaction | AllocateProducerId | AskShareStates | TrimLog
 EffectOutcome: TypeAlias = object
 """What an effect returns: a producer id, a response, or None."""
 
@@ -212,6 +222,15 @@ class ShardCore(Protocol):
 
     def deactivate(self) -> list[Reply]:
         """Returns a NOT_COORDINATOR reply to every open request, because the shard moves elsewhere."""
+        ...
+
+
+@runtime_checkable
+class KnowsOffsets(Protocol):
+    """A core that has to know the offsets of its records, for TrimLog."""
+
+    def log_ends_at(self, offset: int) -> None:
+        """Receives the offset of the next record, before `activate`. Each record takes one offset."""
         ...
 
 

@@ -158,6 +158,15 @@ class AskShareStates(NamedTuple):
     body: bytes
 
 
+class TrimShard(NamedTuple):
+    """Deletes the records below `offset`, which are replicated. There is no answer; an attachment ends if it
+    fails.
+    """
+
+    attachment: int
+    offset: int
+
+
 FromCoordinator: TypeAlias = (
     Hello
     | AttachShard
@@ -170,6 +179,7 @@ FromCoordinator: TypeAlias = (
     | AskProducerIds
     | AskOffsets
     | AskShareStates
+    | TrimShard
 )
 
 

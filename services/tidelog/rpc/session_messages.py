@@ -305,6 +305,10 @@ def _ask_share_states(item: session.AskShareStates) -> pb.FromCoordinator:
     return _coordinator(pb.CoordinatorItem(ask_share_states=pb.AskShareStates(**item._asdict())))
 
 
+def _trim_shard(item: session.TrimShard) -> pb.FromCoordinator:
+    return _coordinator(pb.CoordinatorItem(trim_shard=pb.TrimShard(**item._asdict())))
+
+
 _COORDINATOR_ENCODERS: Final[dict[type, Callable[[Any], pb.FromCoordinator]]] = {
     session.Hello: _hello,
     session.AttachShard: _attach_shard,
@@ -315,6 +319,7 @@ _COORDINATOR_ENCODERS: Final[dict[type, Callable[[Any], pb.FromCoordinator]]] = 
     session.AskProducerIds: _ask_producer_ids,
     session.AskOffsets: _ask_offsets,
     session.AskShareStates: _ask_share_states,
+    session.TrimShard: _trim_shard,
 }
 
 _COORDINATOR_DECODERS: Final[dict[str, Callable[[Any], Item]]] = {
@@ -345,6 +350,7 @@ _COORDINATOR_DECODERS: Final[dict[str, Callable[[Any], Item]]] = {
         m.call_id, tuple([_marker(marker) for marker in m.markers])
     ),
     "ask_share_states": lambda m: session.AskShareStates(m.call_id, m.api_key, m.api_version, m.body),
+    "trim_shard": lambda m: session.TrimShard(m.attachment, not_negative("offset", m.offset)),
     "ask_producer_ids": lambda m: session.AskProducerIds(m.call_id),
     "ask_offsets": lambda m: session.AskOffsets(
         m.call_id,

@@ -46,6 +46,8 @@ FROM_COORDINATOR: list[FromCoordinator] = [
     session.AskProducerIds(3),
     session.AskOffsets(4, ((AT, 0), (AT, -1), (AT, FAR))),
     session.AskShareStates(5, 83, 0, b"body"),
+    session.TrimShard(6, 0),
+    session.TrimShard(7, FAR),
 ]
 FROM_BROKER: list[FromBroker] = [
     session.Welcome(0, FAR),

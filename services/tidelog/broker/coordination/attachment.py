@@ -193,6 +193,14 @@ class Attachment:
             return ErrorCode.FENCED_LEADER_EPOCH
         return ErrorCode.NONE
 
+    def trim(self, offset: int) -> None:
+        """Deletes the records below `offset`. Raises KafkaError; the caller then ends the attachment."""
+        problem = self.problem()
+        if problem:
+            raise KafkaError(problem)
+        if offset > self.replica.core.log_start_offset:
+            self.replica.delete_records(offset)
+
     def append(self, item: AppendToShard, now_ms: WallMs) -> None:
         """Appends the owner's records. Raises KafkaError; the caller then ends the attachment."""
         problem = self.problem()

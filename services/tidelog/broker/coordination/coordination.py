@@ -52,6 +52,7 @@ from tidelog.rpc.coordinator_session import (
     SessionLine,
     ShardLost,
     ShareStatesTold,
+    TrimShard,
     Welcome,
     WriteMarkers,
 )
@@ -206,6 +207,8 @@ class CoordinatorSession:
                 self._take_attach(item)
             case DetachShard():
                 self._take_detach(item)
+            case TrimShard():
+                self._take_trim(item)
             case ServeShards():
                 self.serving = {served.shard: served.shard_epoch for served in item.shards}
                 self._coordination.serving_changed()
@@ -252,6 +255,14 @@ class CoordinatorSession:
                 reason=str(error),
             )
             self.lose(attachment, error.code, str(error))
+
+    def _take_trim(self, item: TrimShard) -> None:
+        attachment = self.attachments.get(item.attachment)
+        if attachment is not None:
+            try:
+                attachment.trim(item.offset)
+            except KafkaError as error:
+                self.lose(attachment, error.code, str(error))
 
     def _take_read(self, item: ReadShard) -> None:
         attachment = self.attachments.get(item.attachment)

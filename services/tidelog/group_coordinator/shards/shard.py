@@ -31,11 +31,13 @@ from tidelog.group_coordinator.shard_core import (
     EffectOutcome,
     EndMarker,
     EndTransaction,
+    KnowsOffsets,
     Producer,
     SetTimer,
     ShardCore,
     ShardDecision,
     ShardRequest,
+    TrimLog,
 )
 from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, Replay, ShardClaim, encode_claim
 from tidelog.model.coordinator_shards import ShardId
@@ -67,6 +69,7 @@ from tidelog.rpc.coordinator_session import (
     SessionLine,
     ShardAttached,
     ShardRecords,
+    TrimShard,
 )
 from tidelog.wire.codec import Decoder, Encoder, MalformedMessageError, request_decoder, response_encoder
 from tidelog.wire.malformed import UnsupportedVersionError
@@ -514,6 +517,8 @@ class Shard:
             load_ms=load_ms,
         )
         self._outlets.started_serving(self, load_ms)
+        if isinstance(core, KnowsOffsets):
+            core.log_ends_at(self.log_end_offset)
         self._decide(lambda now_ms: core.activate(image, now_ms))
 
     def _decide(self, event: Callable[[WallMs], ShardDecision]) -> None:
@@ -602,14 +607,25 @@ class Shard:
         if isinstance(effect, AllocateProducerId):
             self._outlets.allocate_producer_id(self, effect)
             return
+        if isinstance(effect, TrimLog):
+            self._repeat_claim()
         begin = partial(self._begin_effect, effect)
         if self.high_watermark >= self.log_end_offset:
             begin()
         else:
             self._held.append(_Held(self.log_end_offset, begin))
 
-    def _begin_effect(self, effect: EndTransaction | AskShareStates) -> None:
-        if isinstance(effect, EndTransaction):
+    def _repeat_claim(self) -> None:
+        if not self._writer.count:
+            self._outlets.has_pending(self)
+        claim = ShardClaim(self.shard_epoch, self._coordinator_id)
+        self._append([CoordinatorRecord(CLAIM_KEY, encode_claim(claim))])
+
+    def _begin_effect(self, effect: EndTransaction | AskShareStates | TrimLog) -> None:
+        if isinstance(effect, TrimLog):
+            if self.line is not None:
+                self.line.send(TrimShard(self.attachment, effect.offset))
+        elif isinstance(effect, EndTransaction):
             self._outlets.end_transaction(self, effect)
         else:
             self._outlets.ask_share_states(self, effect)

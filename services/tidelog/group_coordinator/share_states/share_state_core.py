@@ -19,8 +19,10 @@ from tidelog.group_coordinator.shard_core import (
     Producer,
     ReplayedRecord,
     Reply,
+    SetTimer,
     ShardDecision,
     ShardRequest,
+    TrimLog,
     UnknownRecordError,
 )
 from tidelog.group_coordinator.share_states.share_log import (
@@ -53,6 +55,9 @@ from tidelog.wire.messages import (
 
 MAX_STATE_BATCHES: Final = 10_000
 """The most batches of one share partition in a request: a batch for each of the most records in flight."""
+MIN_TRIM_RECORDS: Final = 1_000
+"""The least number of records that are deleted at once. A log that is shorter is left alone."""
+_TIDYING: Final = "tidying"
 _NO_IMAGE: Final = ClusterImage(0, {}, {})
 
 
@@ -63,6 +68,10 @@ class ShareStateCore:
         self._settings = settings
         self._image = _NO_IMAGE
         self.states: dict[SharePartitionKey, SharePartitionState] = {}
+        self._snapshots_at: dict[SharePartitionKey, int] = {}
+        """The offset of the last snapshot of each share partition."""
+        self._next_offset = 0
+        self._trimmed_to = 0
         self._handlers: dict[int, _Handler] = {
             ApiKey.INITIALIZE_SHARE_GROUP_STATE: self._initialize,
             ApiKey.READ_SHARE_GROUP_STATE: self._read,
@@ -75,10 +84,14 @@ class ShareStateCore:
 
     def replay(self, record: ReplayedRecord, offset: int) -> None:
         key, found = read_record(record)
+        if not self.states and not self._trimmed_to:
+            self._trimmed_to = offset  # the log begins here
         if found is None:
             self.states.pop(key, None)
+            self._snapshots_at.pop(key, None)
         elif isinstance(found, SharePartitionState):
             self.states[key] = found
+            self._snapshots_at[key] = offset
         else:
             known = self.states.get(key)
             if known is None:
@@ -90,15 +103,57 @@ class ShareStateCore:
 
     def activate(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:
         self._image = image
-        return ShardDecision()
+        return ShardDecision(timers=[self._next_tidying()])
+
+    def log_ends_at(self, offset: int) -> None:
+        self._next_offset = offset
 
     # -- serving
 
     def handle(self, request: ShardRequest[object], now_ms: WallMs) -> ShardDecision:
-        return self._handlers[request.api_key](request, now_ms)
+        decision = self._handlers[request.api_key](request, now_ms)
+        self._next_offset += len(decision.records)
+        return decision
 
     def timer_fired(self, key: Hashable, now_ms: WallMs) -> ShardDecision:
-        return ShardDecision()
+        """Deletes the states of deleted topics and the records that no state needs."""
+        decision = ShardDecision(timers=[self._next_tidying()])
+        self._delete_orphans(decision.records)
+        self._snapshot_cold(decision.records, now_ms)
+        self._next_offset += len(decision.records)
+        needed_from = min(self._snapshots_at.values(), default=self._next_offset)
+        if needed_from - self._trimmed_to >= MIN_TRIM_RECORDS:
+            decision.effects.append(TrimLog(needed_from))
+            self._trimmed_to = needed_from
+            self._next_offset += 1  # the claim, which the runtime appends again
+        return decision
+
+    def _next_tidying(self) -> SetTimer:
+        return SetTimer(_TIDYING, self._settings.share_coordinator_state_topic_prune_interval_ms)
+
+    def _delete_orphans(self, records: list[CoordinatorRecord]) -> None:
+        """Deletes the states of topics that do not exist. An image may be older than a new topic, but by less
+        than the interval of this timer.
+        """
+        for key in [key for key in self.states if key.topic_id not in self._image.topic_names]:
+            del self.states[key]
+            del self._snapshots_at[key]
+            records.append(tombstone(key))
+
+    def _snapshot_cold(self, records: list[CoordinatorRecord], now_ms: WallMs) -> None:
+        """Writes snapshots of states whose last snapshot is old and holds up the trimming of a long log."""
+        if self._next_offset - self._trimmed_to < MIN_TRIM_RECORDS + 2 * len(self.states):
+            return
+        cold_ms = self._settings.share_coordinator_cold_partition_snapshot_interval_ms
+        for key, state in list(self.states.items()):
+            if now_ms - state.write_timestamp_ms >= cold_ms:
+                snapshot = replace(
+                    state,
+                    snapshot_epoch=state.snapshot_epoch + 1,
+                    write_timestamp_ms=now_ms,
+                    update_count=0,
+                )
+                self._put_snapshot(key, snapshot, records)
 
     def effect_done(self, effect: Effect, outcome: EffectOutcome, now_ms: WallMs) -> ShardDecision:
         """Returns an empty decision, because such a shard has no effects."""
@@ -234,6 +289,7 @@ class ShareStateCore:
         ) -> delete_share_group_state.PartitionResult:
             error = _malformed(key)
             if not error and self.states.pop(key, None) is not None:
+                del self._snapshots_at[key]
                 records.append(tombstone(key))
             return delete_share_group_state.PartitionResult(key.partition, error, _text(error))
 
@@ -283,6 +339,7 @@ class ShareStateCore:
         self, key: SharePartitionKey, state: SharePartitionState, records: list[CoordinatorRecord]
     ) -> None:
         self.states[key] = state
+        self._snapshots_at[key] = self._next_offset + len(records)
         records.append(snapshot_record(key, state))
 
     def _put_update(

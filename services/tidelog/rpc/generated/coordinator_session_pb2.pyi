@@ -114,6 +114,7 @@ class CoordinatorItem(_message.Message):
     ASK_PRODUCER_IDS_FIELD_NUMBER: _builtins.int
     ASK_OFFSETS_FIELD_NUMBER: _builtins.int
     ASK_SHARE_STATES_FIELD_NUMBER: _builtins.int
+    TRIM_SHARD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def hello(self) -> Global___Hello: ...
     @_builtins.property
@@ -136,6 +137,8 @@ class CoordinatorItem(_message.Message):
     def ask_offsets(self) -> Global___AskOffsets: ...
     @_builtins.property
     def ask_share_states(self) -> Global___AskShareStates: ...
+    @_builtins.property
+    def trim_shard(self) -> Global___TrimShard: ...
     def __init__(
         self,
         *,
@@ -150,12 +153,13 @@ class CoordinatorItem(_message.Message):
         ask_producer_ids: Global___AskProducerIds | None = ...,
         ask_offsets: Global___AskOffsets | None = ...,
         ask_share_states: Global___AskShareStates | None = ...,
+        trim_shard: Global___TrimShard | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["answer_request", b"answer_request", "append_to_shard", b"append_to_shard", "ask_offsets", b"ask_offsets", "ask_producer_ids", b"ask_producer_ids", "ask_share_states", b"ask_share_states", "attach_shard", b"attach_shard", "detach_shard", b"detach_shard", "hello", b"hello", "kind", b"kind", "read_shard", b"read_shard", "serve_shards", b"serve_shards", "write_markers", b"write_markers"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["answer_request", b"answer_request", "append_to_shard", b"append_to_shard", "ask_offsets", b"ask_offsets", "ask_producer_ids", b"ask_producer_ids", "ask_share_states", b"ask_share_states", "attach_shard", b"attach_shard", "detach_shard", b"detach_shard", "hello", b"hello", "kind", b"kind", "read_shard", b"read_shard", "serve_shards", b"serve_shards", "trim_shard", b"trim_shard", "write_markers", b"write_markers"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_request", b"answer_request", "append_to_shard", b"append_to_shard", "ask_offsets", b"ask_offsets", "ask_producer_ids", b"ask_producer_ids", "ask_share_states", b"ask_share_states", "attach_shard", b"attach_shard", "detach_shard", b"detach_shard", "hello", b"hello", "kind", b"kind", "read_shard", b"read_shard", "serve_shards", b"serve_shards", "write_markers", b"write_markers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["answer_request", b"answer_request", "append_to_shard", b"append_to_shard", "ask_offsets", b"ask_offsets", "ask_producer_ids", b"ask_producer_ids", "ask_share_states", b"ask_share_states", "attach_shard", b"attach_shard", "detach_shard", b"detach_shard", "hello", b"hello", "kind", b"kind", "read_shard", b"read_shard", "serve_shards", b"serve_shards", "trim_shard", b"trim_shard", "write_markers", b"write_markers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "attach_shard", "read_shard", "append_to_shard", "detach_shard", "serve_shards", "answer_request", "write_markers", "ask_producer_ids", "ask_offsets", "ask_share_states"]  # noqa: Y015
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["hello", "attach_shard", "read_shard", "append_to_shard", "detach_shard", "serve_shards", "answer_request", "write_markers", "ask_producer_ids", "ask_offsets", "ask_share_states", "trim_shard"]  # noqa: Y015
     _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
 
@@ -579,6 +583,30 @@ class AskProducerIds(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___AskProducerIds: _TypeAlias = AskProducerIds  # noqa: Y015
+
+@_typing.final
+class TrimShard(_message.Message):
+    """Deletes the records below `offset`, which are replicated."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ATTACHMENT_FIELD_NUMBER: _builtins.int
+    OFFSET_FIELD_NUMBER: _builtins.int
+    attachment: _builtins.int
+    offset: _builtins.int
+    def __init__(
+        self,
+        *,
+        attachment: _builtins.int = ...,
+        offset: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attachment", b"attachment", "offset", b"offset"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TrimShard: _TypeAlias = TrimShard  # noqa: Y015
 
 @_typing.final
 class AskShareStates(_message.Message):

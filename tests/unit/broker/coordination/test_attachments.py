@@ -24,6 +24,7 @@ from tidelog.rpc.coordinator_session import (
     ShardCommitted,
     ShardLost,
     ShardRecords,
+    TrimShard,
 )
 
 
@@ -113,6 +114,19 @@ def test_an_owner_reads_all_batches_to_the_end(lab: InMemoryBroker) -> None:
     assert values(rest) == [b"0", b"1", b"2", b"0"]
     end = read(lab, coordinator, attachment, 6, 1 << 20)
     assert (end.records, end.next_offset, end.log_end_offset) == (b"", 6, 6)
+
+
+def test_an_owner_trims_the_log(lab: InMemoryBroker) -> None:
+    (shard,) = shard_partitions(lab)
+    for count in (2, 3):
+        lab.append(shard.kind.topic, count)
+    coordinator = ScriptedCoordinator(lab)
+    attachment = coordinator.attach(shard).attachment
+    coordinator.say(TrimShard(attachment, 2))
+    coordinator.say(TrimShard(attachment, 1))  # an older one, which has no effect
+    assert lab.broker.hosted.leader_replica(*shard.topic_partition).core.log_start_offset == 2
+    coordinator.say(TrimShard(attachment, 6))
+    assert coordinator.take_one(ShardLost).error is ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 def test_a_read_beyond_the_log_loses_the_shard(lab: InMemoryBroker) -> None:

@@ -13,6 +13,7 @@ from tidelog.group_coordinator.shard_core import (
     Producer,
     SetTimer,
     ShardDecision,
+    TrimLog,
 )
 from tidelog.group_coordinator.shards.replaying import CLAIM_KEY, ShardClaim, decode_claim
 from tidelog.group_coordinator.shards.shard import ShardState
@@ -206,6 +207,29 @@ def test_a_transaction_is_ended_only_when_its_end_is_replicated() -> None:
     core = coordinator.core
     coordinator.shard.effect_done(core, ENDING, None)
     assert core.effects_done == [(ENDING, None)]
+
+
+def test_a_log_is_trimmed_after_a_new_claim_is_replicated() -> None:
+    coordinator = serving()
+    partition = coordinator.partition
+    for number in range(3):
+        partition.request(coordinator.line, f"g{number}", 1)
+        coordinator.settle()
+    end = partition.log_end_offset
+    before = list(partition.log)
+    coordinator.core.next_decision = ShardDecision(effects=[TrimLog(end)])
+    partition.request(coordinator.line, "g", 1)
+    coordinator.settle(commits=False)
+    assert partition.log_end_offset == end + 2  # the record of the request, and the claim
+    assert partition.log[: len(before)] == before
+    partition.commit(partition.log_end_offset)
+    coordinator.settle()
+    assert partition.log[0][0] == end
+    partition.attached, partition.highest_shard_epoch = None, -1
+    late = Coordinator(partition, coordinator.shard.shard_epoch - 1, coordinator_id=2)
+    late.attach()
+    late.settle()
+    assert late.shard.state is ShardState.CLOSED
 
 
 def test_the_outcome_for_a_discarded_core_is_ignored() -> None:

@@ -16,8 +16,10 @@ from tidelog.group_coordinator.shard_core import (
     ReplayedRecord,
     ShardRequest,
     TopicImage,
+    TrimLog,
     UnknownRecordError,
 )
+from tidelog.group_coordinator.share_states import share_state_core
 from tidelog.group_coordinator.share_states.share_log import SharePartitionKey
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
 from tidelog.model.errors import ErrorCode
@@ -43,6 +45,8 @@ from tidelog.wire.messages import (
 TOPIC = UUID(int=7)
 IMAGE = ClusterImage(1, {"t": TopicImage(TOPIC, "t", 2)}, {TOPIC: "t"})
 NOW = WallMs(1_700_000_000_000)
+COLD_MS = 300_000
+CLAIM = b"claim"
 PREFIXES: dict[ModuleType, tuple[int, str, str]] = {
     initializing: (ApiKey.INITIALIZE_SHARE_GROUP_STATE, "InitializeShareGroupState", "InitializeState"),
     reading: (ApiKey.READ_SHARE_GROUP_STATE, "ReadShareGroupState", "ReadState"),
@@ -79,10 +83,23 @@ class Shard:
         assert result.partition == partition
         return result
 
+    def tidy(self, after_ms: int = 0) -> int | None:
+        """Returns the offset below which the log is trimmed, None if it is not."""
+        decision = self.core.timer_fired("tidying", WallMs(NOW + after_ms))
+        assert decision.timers
+        self.log += decision.records
+        for effect in decision.effects:
+            assert isinstance(effect, TrimLog)
+            self.log.append(CoordinatorRecord(CLAIM, b""))
+            return effect.offset
+        return None
+
     def replayed(self) -> ShareStateCore:
         """Returns a new core that has read the log."""
         core = ShareStateCore(self.settings)
         for offset, record in enumerate(self.log):
+            if record.key == CLAIM:
+                continue
             core.replay(ReplayedRecord(record.key, record.value, NOW, None), offset)
         return core
 
@@ -180,6 +197,36 @@ def test_an_update_without_a_snapshot_cannot_be_read(shard: Shard) -> None:
     update = shard.log[1]
     with pytest.raises(UnknownRecordError):
         ShareStateCore(shard.settings).replay(ReplayedRecord(update.key, update.value, NOW, None), 0)
+
+
+def test_records_that_no_state_needs_are_deleted(shard: Shard, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(share_state_core, "MIN_TRIM_RECORDS", 5)
+    shard.core.log_ends_at(0)
+    shard.ask(initializing, 0, 0)
+    shard.ask(initializing, 0, 0, partition=1)
+    assert shard.tidy() is None  # the log is short
+    for offset in range(8):
+        shard.ask(writing, 0, 0, -1, 0, [writing.StateBatch(offset, offset, 2, 1)])
+    assert shard.tidy() is None  # the other share partition needs its first snapshot
+    trim = shard.tidy(COLD_MS)
+    assert trim == 10  # both have snapshots from there on
+    states = dict(shard.core.states)
+    rest = ShareStateCore(shard.settings)
+    for offset, record in enumerate(shard.log):
+        if record.key != CLAIM and offset >= trim:
+            rest.replay(ReplayedRecord(record.key, record.value, NOW, None), offset)
+    assert rest.states == states
+    shard.ask(deleting)
+    shard.ask(deleting, partition=1)
+    assert shard.tidy() == len(shard.log) - 1  # the claim is the last record
+    assert shard.tidy() is None
+
+
+def test_states_of_deleted_topics_are_deleted(shard: Shard) -> None:
+    shard.ask(initializing, 0, 0)
+    shard.core.image_changed(ClusterImage(2, {}, {}), NOW)
+    shard.tidy()
+    assert shard.core.states == {} == shard.replayed().states
 
 
 STEPS = st.lists(
