@@ -133,7 +133,7 @@ class TrimLog(NamedTuple):
 
 Effect: TypeAlias = EndTransaction | AllocateProducerId | AskShareStates | TrimLog
 EffectOutcome: TypeAlias = object
-"""What an effect returns: a producer id, a response, or None."""
+"""The result of an effect: a producer id, a response, or None."""
 
 
 @dataclass(slots=True)

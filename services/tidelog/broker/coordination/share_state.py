@@ -75,12 +75,14 @@ _APIS: Final[dict[int, _Api]] = {
 
 
 class ShardOwners(Protocol):
-    """The part of `Coordination` that finds the owners of shards."""
+    """The way to the owners of shards (`Coordination`)."""
 
-    @property
-    def topics(self) -> InternalTopics: ...
-    def shard_of(self, kind: ShardKind, key: str) -> ShardId | None: ...
+    topics: InternalTopics
+
+    def shard_of(self, kind: ShardKind, name: str) -> ShardId | None: ...
+
     def ask_shard_owner(self, shard: ShardId | None, call: Call) -> ErrorCode: ...
+
     async def until_served(self, shards: Collection[ShardId], timeout_ms: int) -> None: ...
 
 
