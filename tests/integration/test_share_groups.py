@@ -11,6 +11,7 @@ import pytest
 
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic
+from brokerlab.kafka_jars import JavaTools
 from grouplab.group_members import await_true
 from tidelog.client.address import parse_bootstrap
 from tidelog.client.connection import BrokerConnection
@@ -271,3 +272,27 @@ def test_groups_and_offsets_survive_a_kill(broker: BrokerProcess, group: str, to
     assert member.partitions == set(range(PARTITIONS))
     await_true(lambda: start_offsets(broker, group, topic).get(0) == 7)
     assert start_offsets(broker, group, topic) == {0: 7, 1: NO_OFFSET, 2: NO_OFFSET, 3: NO_OFFSET}
+
+
+def test_kafkas_tool_manages_the_group(
+    broker: BrokerProcess, java: JavaTools, group: str, topic: str
+) -> None:
+    def run(*arguments: str) -> str:
+        tool = "consumer.group.ShareGroupCommand"
+        done = java.run(tool, "--bootstrap-server", broker.bootstrap, *arguments)
+        assert not done.stderr.strip(), done.stderr
+        return done.stdout
+
+    member = Sharer(broker, group, topic).join(PARTITIONS)
+    assert group in run("--list")
+    assert "Stable" in run("--describe", "--group", group, "--state")
+    assert member.member_id in run("--describe", "--group", group, "--members")
+    assert run("--describe", "--group", group).count(topic) == PARTITIONS
+    member.leave()
+    to = ("--topic", topic, "--to-earliest", "--execute")
+    assert run("--group", group, "--reset-offsets", *to).count(topic) == PARTITIONS
+    assert start_offsets(broker, group, topic) == dict.fromkeys(range(PARTITIONS), 0)
+    assert "Successful" in run("--group", group, "--delete-offsets", "--topic", topic)
+    assert start_offsets(broker, group, topic) == {}
+    assert "successful" in run("--group", group, "--delete")
+    assert group not in run("--list")
