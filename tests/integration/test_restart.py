@@ -297,3 +297,27 @@ def test_a_log_without_its_end_is_not_served_until_the_operator_confirms(
     checkpoint.write_text(text.replace(f"\ncut 0 {10**12}\n", "\ncut 0 0\n"))
     broker.start()
     assert [message.value() for message in consume_messages(broker.bootstrap, "cut", 2)] == [b"one", b"two"]
+
+
+@pytest.mark.slow
+def test_a_log_without_a_segment_is_not_served_until_it_is_restored(
+    start_broker: Callable[..., BrokerProcess],
+) -> None:
+    broker = start_broker()
+    create_topic(broker.bootstrap, "t")
+    produce_values(broker.bootstrap, "t", [b"one", b"two"])
+    broker.stop()
+    (segment,) = broker.data_dir.rglob("t-0/00000000000000000000.log")
+    content = segment.read_bytes()
+    segment.unlink()
+    broker.start()
+    producer = new_producer(broker.bootstrap, message_timeout_ms=3000)
+    failures: list[object] = []
+    producer.produce("t", b"three", on_delivery=lambda error, _: failures.append(error))
+    producer.flush(10)
+    assert failures[0] is not None
+    assert "segments are missing that the broker did not remove" in broker.log_text()
+    broker.stop()
+    segment.write_bytes(content)
+    broker.start()
+    assert [message.value() for message in consume_messages(broker.bootstrap, "t", 2)] == [b"one", b"two"]

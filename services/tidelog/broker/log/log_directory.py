@@ -46,9 +46,11 @@ from tidelog.broker.log.previous_life import (
     has_listed_segments,
     is_log_suspect,
     life_of,
+    listed_segments_epoch,
     read_boot_id,
     take_clean_shutdown_marker,
     with_life,
+    with_listed_segments,
     write_clean_shutdown_marker,
 )
 from tidelog.broker.log.segment import OpenSegments
@@ -132,6 +134,8 @@ class LogDirectory:
             log_directory = cls(directory, lock, meta, clean_epoch)
             if not has_listed_segments(meta, clean_epoch):
                 log_directory._forget_listed_segments()
+            if listed_segments_epoch(meta) != life_of(meta).broker_epoch:
+                log_directory.remember(life_of(meta))
             log_directory._find_deleted()
         except BaseException:
             lock.release()
@@ -146,7 +150,6 @@ class LogDirectory:
         for entry in self.path.iterdir():
             if entry.is_dir():
                 (entry / SEGMENTS_CHECKPOINT_FILE).unlink(missing_ok=True)
-        self.remember(life_of(self.meta))
 
     def _find_deleted(self) -> None:
         """Schedules the removal of deleted partitions whose files the last run did not remove."""
@@ -441,6 +444,9 @@ class LogDirectory:
             if not failures and not self.has_untold_damage and (self.was_clean or not self._unopened):
                 is_unregistered = broker_epoch == UNKNOWN_EPOCH  # then this run changed nothing
                 epoch = self.previous_broker_epoch if is_unregistered else broker_epoch
+                if listed_segments_epoch(self.meta) != epoch:
+                    self.meta = with_listed_segments(self.meta, epoch)
+                    write_meta_properties(self.path, self.meta)
                 write_clean_shutdown_marker(self.path, epoch)
         except OSError as error:
             failures.append(str(error))

@@ -78,16 +78,25 @@ def is_log_suspect(previous: Life, marker_epoch: int | None, boot_id: str) -> bo
     return not boot_id or boot_id != previous.boot_id
 
 
+def listed_segments_epoch(meta: MetaProperties) -> int:
+    """Returns the broker epoch of the last run that kept the lists of segments, as it knew it at its end."""
+    return _number(meta.others.get(_SEGMENTS_CHECKPOINT_EPOCH), _NEVER)
+
+
+def with_listed_segments(meta: MetaProperties, epoch: int) -> MetaProperties:
+    """Returns the properties of a run that kept the lists and writes this epoch into its marker."""
+    others = dict(meta.others) | {_SEGMENTS_CHECKPOINT_EPOCH: str(epoch)}
+    return MetaProperties(meta.cluster_id, meta.node_id, meta.directory_id, others)
+
+
 def has_listed_segments(meta: MetaProperties, marker_epoch: int | None) -> bool:
     """Returns whether the last run kept the lists of segments (`segments-checkpoint`).
 
-    Apache Kafka and tidelog before these lists keep the property that `with_life` writes, but they stop or
-    register with another broker epoch. A run of Kafka that did not stop cleanly cannot be recognized.
+    Apache Kafka and tidelog before these lists keep the property, but they stop or register with another
+    broker epoch. A run of Kafka that did not stop cleanly cannot be recognized.
     """
-    epoch = life_of(meta).broker_epoch
-    if _number(meta.others.get(_SEGMENTS_CHECKPOINT_EPOCH), _NEVER) != epoch:
-        return False
-    return marker_epoch is None or marker_epoch == epoch
+    expected = life_of(meta).broker_epoch if marker_epoch is None else marker_epoch
+    return listed_segments_epoch(meta) == expected
 
 
 def read_boot_id() -> str:

@@ -1,7 +1,7 @@
 """Checks batches before they are appended: those of clients, of a leader, and of the owner of a shard.
 
 `validate_batches` checks a client's batch by the 61 bytes of its header and the CRC. Kafka walks all records
-here. This broker walks them (`validate_records`, microseconds per record) only if the topic needs it:
+here. This broker walks them (`validate_records`, a microsecond per record) only if the topic needs it:
 compacted topics (each record has a key), topics with a codec of their own, topics with
 `tidelog.validate.records`, and short batches with a timestamp out of range, to name the records. So if a
 header misstates its records, only the reader notices. The event loop walks at most WALK_ON_LOOP_BYTES; a

@@ -68,6 +68,11 @@ def test_a_deleted_last_segment_is_reported(tmp_path: Path) -> None:
     assert len(segments) > 1
     segments[-1].unlink()
     again = open_directory(tmp_path)
+    with pytest.raises(LogStorageError, match="segments are missing"):
+        again.open_partition(ONE, ID, config, now_ms=0)
+    again.close()
+    (tmp_path / "one-0" / "segments-checkpoint").unlink()
+    again = open_directory(tmp_path)
     with pytest.raises(LogStorageError, match="its high watermark was 9 when the broker stopped"):
         again.open_partition(ONE, ID, config, now_ms=0)
     again.close()
@@ -83,9 +88,20 @@ def small_segments(path: Path) -> Path:
     return path / "one-0" / f"{2:020d}.log"
 
 
+@pytest.mark.parametrize("ending", ["clean", "killed", "clean without a remembered life"])
 @pytest.mark.parametrize("numbers", [[2], [0, 2, 4, 6]])
-def test_deleted_segments_take_the_partition_offline(tmp_path: Path, numbers: list[int]) -> None:
+def test_deleted_segments_take_the_partition_offline(tmp_path: Path, numbers: list[int], ending: str) -> None:
     middle = small_segments(tmp_path)
+    for _ in range(2):
+        directory = open_directory(tmp_path)
+        directory.open_partition(ONE, ID, SMALL_SEGMENTS, now_ms=0)
+        if ending == "clean":
+            directory.remember(Life(broker_epoch=9))
+        directory.close(broker_epoch=9)
+    if ending == "killed":  # `tidelog dev` remembers no life
+        directory = open_directory(tmp_path)
+        directory.open_partition(ONE, ID, SMALL_SEGMENTS, now_ms=0)
+        directory.abandon()
     for base_offset in numbers:
         middle.with_name(f"{base_offset:020d}.log").unlink()
     directory = open_directory(tmp_path)
@@ -94,7 +110,7 @@ def test_deleted_segments_take_the_partition_offline(tmp_path: Path, numbers: li
     directory.abandon()
 
 
-@pytest.mark.parametrize("broker", ["Apache Kafka", "tidelog before the list"])
+@pytest.mark.parametrize("broker", ["Apache Kafka", "tidelog before the list", "the same, killed"])
 def test_segments_that_another_broker_removed_are_not_missing(tmp_path: Path, broker: str) -> None:
     middle = small_segments(tmp_path)
     middle.unlink()
@@ -103,7 +119,10 @@ def test_segments_that_another_broker_removed_are_not_missing(tmp_path: Path, br
     else:  # it registers with another epoch and keeps properties that it does not know
         meta = tmp_path / "meta.properties"
         meta.write_text(meta.read_text().replace("tidelog.broker.epoch=-1", "tidelog.broker.epoch=7"))
-        (tmp_path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":7}')
+        marker = tmp_path / ".kafka_cleanshutdown"
+        marker.unlink()
+        if broker != "the same, killed":
+            marker.write_text('{"version":0,"brokerEpoch":7}')
     directory = open_directory(tmp_path)
     log = OwnedLog(directory.open_partition(ONE, ID, SMALL_SEGMENTS, now_ms=0))
     assert len(read_all(log)) == 6
