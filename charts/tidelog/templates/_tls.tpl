@@ -51,11 +51,11 @@ certificates:
 {{- $parts = append $parts (dict "root" $ "component" "broker" "id" (add $index (int $.Values.brokers.firstId))) }}
 {{- end }}
 {{- range $part := $parts }}
-  - {name: {{ include "tidelog.tls.serviceSecretName" $part }}, cn: tidelog, combined: {{ eq $part.component "broker" }}, dns: {{ include "tidelog.tls.serviceDnsNames" $part | quote }}}
+  - {name: {{ include "tidelog.tls.serviceSecretName" $part }}, cn: {{ ternary "tidelog" (printf "tidelog-%s" $part.component) (eq $part.component "broker") }}, combined: {{ eq $part.component "broker" }}, dns: {{ include "tidelog.tls.serviceDnsNames" $part | quote }}}
 {{- end }}
 {{- if .Values.etcd.bundled }}
   - {name: {{ include "tidelog.tls.etcdServerSecretName" . }}, cn: etcd, dns: {{ include "tidelog.tls.etcdDnsNames" . | quote }}}
-  - {name: {{ include "tidelog.tls.etcdClientSecretName" . }}, cn: tidelog, dns: tidelog}
+  - {name: {{ include "tidelog.tls.etcdClientSecretName" . }}, cn: tidelog-etcd-client, dns: tidelog}
 {{- end }}
 {{- end -}}
 
