@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tidelog.metadata.entries import (
     CONTROLLER_EPOCH_KEY,
     CONTROLLER_KEY,
+    CandidateEntry,
     ControllerEntry,
     ControllerEpochEntry,
 )
@@ -62,6 +63,14 @@ async def take_office(
         if holder.lease == lease and current is not None:
             return Office(int(current.value), holder.create_revision, holder.mod_revision, put)
         return holder
+
+
+async def stand(store: MetadataStore, controller_id: int, lease: int) -> None:
+    """Registers a controller that takes part in elections, for DescribeQuorum. The election itself does not
+    depend on it. Raises LeaseNotFoundError, StoreUnavailableError.
+    """
+    candidate = CandidateEntry(controller_id)
+    await store.txn([], [Put(candidate.key, candidate.encode(), lease)])
 
 
 async def resign(store: MetadataStore, office: Office) -> None:

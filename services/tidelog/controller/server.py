@@ -16,7 +16,7 @@ import structlog
 from tidelog.controller.core.commands import full_commands
 from tidelog.controller.core.decision import Context, ControllerDecision, DecisionSteps
 from tidelog.controller.core.state import ClusterState
-from tidelog.controller.election import Office, resign, take_office, until_office_is_vacant
+from tidelog.controller.election import Office, resign, stand, take_office, until_office_is_vacant
 from tidelog.controller.metrics import ControllerCounts, Overview
 from tidelog.controller.pushes import BrokerPushes
 from tidelog.controller.record_writer import DeposedError, RecordWriter
@@ -67,6 +67,7 @@ _DECISIONS: Final = {
     ApiKey.RENEW_DELEGATION_TOKEN: ("delegation_tokens", "renew_delegation_token"),
     ApiKey.EXPIRE_DELEGATION_TOKEN: ("delegation_tokens", "expire_delegation_token"),
     ApiKey.DESCRIBE_CLIENT_QUOTAS: ("client_quotas", "describe_client_quotas"),
+    ApiKey.DESCRIBE_QUORUM: ("quorum", "describe_quorum"),
     ApiKey.CREATE_ACLS: ("acl_changes", "create_acls"),
     ApiKey.DELETE_ACLS: ("acl_changes", "delete_acls"),
 }
@@ -334,6 +335,7 @@ class Controller:
             interval_ms=self._settings.broker_heartbeat_interval_ms,
             on_lost=self._on_lease_lost,
         )
+        await stand(self._store, self._settings.node_id, self._lease.lease)
 
     def _on_lease_lost(self) -> None:
         self._leases_lost += 1

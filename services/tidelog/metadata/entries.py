@@ -28,6 +28,7 @@ from tidelog.sasl.scram import ScramCredential
 BROKER_PREFIX: Final = "/brokers/ids/"
 TOPIC_PREFIX: Final = "/brokers/topics/"
 CONTROLLER_KEY: Final = "/controller"
+CONTROLLER_ID_PREFIX: Final = "/controllers/ids/"
 CONTROLLER_EPOCH_KEY: Final = "/controller_epoch"
 ISR_CHANGE_PREFIX: Final = "/isr_change_notification/isr_change_"
 # A decimal number. The transaction that writes a notification compares it and sets it to the notification's
@@ -170,6 +171,19 @@ class ControllerEntry(NamedTuple):
         return _dump(
             {"version": _VERSION, "controller_id": self.controller_id, "rpc_address": self.rpc_address}
         )
+
+
+class CandidateEntry(NamedTuple):
+    """`/controllers/ids/<id>`: a controller that is alive, active or standing by."""
+
+    controller_id: int
+
+    @property
+    def key(self) -> str:
+        return f"{CONTROLLER_ID_PREFIX}{self.controller_id}"
+
+    def encode(self) -> bytes:
+        return _dump({"version": _VERSION})
 
 
 class ControllerEpochEntry(NamedTuple):
@@ -499,6 +513,7 @@ Entry = (
     BrokerEntry
     | ControllerEntry
     | ControllerEpochEntry
+    | CandidateEntry
     | TopicEntry
     | PartitionStateEntry
     | TopicConfigEntry
@@ -555,6 +570,8 @@ def _decode_entry(key: str, value: bytes) -> Entry | None:
         return _decode_acl(json.loads(value))
     if key.startswith(SCRAM_PREFIX):
         return _decode_scram(json.loads(value))
+    if key.startswith(CONTROLLER_ID_PREFIX):
+        return CandidateEntry(int(key[len(CONTROLLER_ID_PREFIX) :]))
     if key.startswith(CLIENT_METRICS_PREFIX):
         return ClientMetricsEntry(json.loads(value)["name"], _configs(value))
     if key.startswith(DELEGATION_TOKEN_PREFIX):

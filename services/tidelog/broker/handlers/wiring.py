@@ -342,13 +342,6 @@ def _describe_log_dirs(parts: HandlerObjects) -> Handling:
     return Handling(DescribeLogDirsHandler(parts.hosted, parts.log_directory).handle)
 
 
-def _describe_quorum(parts: HandlerObjects) -> Handling:
-    from tidelog.broker.handlers.describe_quorum import DescribeQuorumHandler
-
-    handler = DescribeQuorumHandler(parts.metadata, parts.controller_connection, parts.clock)
-    return Handling(handler.handle)
-
-
 def _describe_cluster(parts: HandlerObjects) -> Handling:
     from tidelog.broker.handlers.describe_cluster import DescribeClusterHandler
 
@@ -448,7 +441,6 @@ _WITH_OBJECTS: Final[dict[int, Callable[[HandlerObjects], Handling]]] = {
     ApiKey.INCREMENTAL_ALTER_CONFIGS: _incremental_alter_configs,
     ApiKey.ALTER_REPLICA_LOG_DIRS: _alter_replica_log_dirs,
     ApiKey.DESCRIBE_LOG_DIRS: _describe_log_dirs,
-    ApiKey.DESCRIBE_QUORUM: _describe_quorum,
     ApiKey.DESCRIBE_CLUSTER: _describe_cluster,
     ApiKey.DESCRIBE_PRODUCERS: _describe_producers,
     ApiKey.LIST_TRANSACTIONS: _list_transactions,

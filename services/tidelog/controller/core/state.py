@@ -14,6 +14,7 @@ from typing import NamedTuple
 from tidelog.metadata.entries import (
     BROKER_CONFIG_PREFIX,
     BROKER_PREFIX,
+    CONTROLLER_ID_PREFIX,
     DEFAULT_ENTITY_NAME,
     FEATURES_KEY,
     SECURITY_PREFIXES,
@@ -22,8 +23,10 @@ from tidelog.metadata.entries import (
     AclEntry,
     BrokerConfigEntry,
     BrokerEntry,
+    CandidateEntry,
     ClientMetricsEntry,
     ClientQuotaEntry,
+    ControllerEntry,
     DelegationTokenEntry,
     Entry,
     FeaturesEntry,
@@ -155,6 +158,11 @@ class ClusterState:
         self.isr_changes: dict[str, int] = {}
         self.features = DEFAULT_FEATURES
         self.next_producer_id = 0
+        # The controllers that have a lease, and the one that holds the office.
+        self.controllers: set[int] = set()
+        self.active_controller_id = -1
+        # The newest revision of any key that is known here.
+        self.latest_revision = 0
         # Brokers whose registration reported lost logs, and that have not yet left the ISRs and ELRs.
         self.unsettled_suspects: set[int] = set()
         # Brokers in controlled shutdown. They keep their leaderships but are not elected.
@@ -275,6 +283,7 @@ class ClusterState:
         `IsrChangeEntry` says when the other brokers are to be informed of that.
         """
         key = entry.key
+        self.latest_revision = max(self.latest_revision, mod_revision)
         if max(self.revisions.get(key, 0), self._gone_at.get(key, 0)) >= mod_revision:
             return
         self.revisions[key] = mod_revision
@@ -312,6 +321,10 @@ class ClusterState:
                 self._security_changed(key, mod_revision, changes)
             case ProducerIdBlockEntry():
                 self.next_producer_id = entry.first + entry.count
+            case ControllerEntry(controller_id):
+                self.active_controller_id = controller_id
+            case CandidateEntry(controller_id):
+                self.controllers.add(controller_id)
             case FeaturesEntry(levels):
                 self.features = FinalizedFeatures(levels, mod_revision)
                 changes.features = True
@@ -326,6 +339,7 @@ class ClusterState:
 
     def apply_removal(self, key: str, revision: int, changes: ChangeSet) -> None:
         """Takes it that `key` does not exist, or did not at `revision`."""
+        self.latest_revision = max(self.latest_revision, revision)
         if self.revisions.get(key, 0) >= revision:
             return
         self._gone_at[key] = revision
@@ -347,6 +361,8 @@ class ClusterState:
             entity = key[len(BROKER_CONFIG_PREFIX) :]
             self.broker_configs.pop("" if entity == DEFAULT_ENTITY_NAME else entity, None)
             changes.broker_configs = True
+        elif key.startswith(CONTROLLER_ID_PREFIX):
+            self.controllers.discard(int(key[len(CONTROLLER_ID_PREFIX) :]))
         elif key == FEATURES_KEY:
             self.features = DEFAULT_FEATURES
             changes.features = True

@@ -1,4 +1,4 @@
-"""The small Describe handlers: cluster, disks, producers, quorum and config resources."""
+"""The small Describe handlers: cluster, disks, producers and config resources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from tidelog.wire.messages import (
     describe_cluster,
     describe_log_dirs,
     describe_producers,
-    describe_quorum,
     list_config_resources,
 )
 
@@ -104,24 +103,6 @@ def test_producers_of_a_partition(lab: InMemoryBroker) -> None:
     assert producer.current_txn_start_offset == -1
     assert missing.error_code == unknown.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert illegal.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_controller_as_a_quorum(lab: InMemoryBroker, version: int) -> None:
-    asked = [
-        describe_quorum.RequestTopicData("__cluster_metadata", [describe_quorum.RequestPartitionData(0)]),
-        describe_quorum.RequestTopicData("t", [describe_quorum.RequestPartitionData(0)]),
-    ]
-    response = lab.call(describe_quorum.DescribeQuorumRequest(asked), version)
-    metadata, other = (topic.partitions[0] for topic in response.topics)
-    assert (metadata.error_code, metadata.leader_id, metadata.leader_epoch) == (0, BROKER_ID, 7)
-    assert [voter.replica_id for voter in metadata.current_voters] == [BROKER_ID]
-    assert [observer.replica_id for observer in metadata.observers] == [OTHER_BROKER_ID]
-    assert metadata.current_voters[0].log_end_offset == metadata.high_watermark > 0
-    assert other.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    if version == 2:
-        (node,) = response.nodes
-        assert (node.node_id, node.listeners[0].port) == (BROKER_ID, 9092)
 
 
 def test_resources_that_have_settings(lab: InMemoryBroker) -> None:
