@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import wraps
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.request import Handling
@@ -34,6 +35,7 @@ def with_feature(api_key: int, feature: str, handling: Handling, metadata: Metad
     """Returns a handling that refuses the requests of an API while its feature is off."""
     handle: Callable[[Any, RequestContext], Answer] = handling.handle
 
+    @wraps(handle)
     def handle_if_on(request: Any, context: RequestContext) -> Answer:
         if metadata.features.level(feature) > 0:
             return handle(request, context)

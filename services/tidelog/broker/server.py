@@ -63,8 +63,7 @@ from tidelog.rpc.controller_api import ControllerApi
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.group_settings import GroupSettingsView
 from tidelog.settings.tls_settings import plan_tls
-from tidelog.timing.clock import Clock, SystemClock
-from tidelog.timing.steady_clock import SteadyClock
+from tidelog.timing.clock import Clock, SteadyClock, SystemClock
 from tidelog.timing.timer import LoopTimer, Timer
 
 if TYPE_CHECKING:

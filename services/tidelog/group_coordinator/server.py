@@ -37,8 +37,7 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.trace_context import CallTracing
 from tidelog.rpc.coordinator_session import SessionConnector
 from tidelog.settings.broker_settings import BrokerSettings
-from tidelog.timing.clock import Clock, SystemClock
-from tidelog.timing.steady_clock import SteadyClock
+from tidelog.timing.clock import Clock, SteadyClock, SystemClock
 from tidelog.timing.timer import LoopTimer
 
 GRACE_MS: Final = 5_000

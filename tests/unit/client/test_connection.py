@@ -67,7 +67,7 @@ def test_a_broker_that_knows_only_older_api_versions_is_asked_again() -> None:
 
     with ScriptedBroker({ApiKey.API_VERSIONS: api_versions}) as broker, connect(broker) as connection:
         assert ApiKey.PRODUCE in connection.served
-    assert asked == [4, 2]
+    assert asked == [5, 2]
 
 
 def test_a_refused_connection() -> None:

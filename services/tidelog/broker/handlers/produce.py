@@ -57,9 +57,8 @@ from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.model.topics import INTERNAL_TOPICS, TopicPartition
-from tidelog.timing.clock import Clock
+from tidelog.timing.clock import JUMP_MS, Clock
 from tidelog.timing.slices import run_in_slices
-from tidelog.timing.steady_clock import JUMP_MS
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.produce import (

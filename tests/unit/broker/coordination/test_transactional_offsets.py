@@ -126,7 +126,7 @@ def test_nobody_is_asked_about_an_empty_group_or_a_topic_that_does_not_exist(
     lab: InMemoryBroker, version: int
 ) -> None:
     coordinator = both_owned(lab)
-    nowhere = TxnOffsetCommitRequestTopic("nowhere", [TxnOffsetCommitRequestPartition(3, 7)])
+    nowhere = TxnOffsetCommitRequestTopic("nowhere", partitions=[TxnOffsetCommitRequestPartition(3, 7)])
     for changed, code in (
         ({"group_id": ""}, ErrorCode.INVALID_GROUP_ID),
         ({"topics": [nowhere]}, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
