@@ -7,9 +7,10 @@ from typing import Any  # Any: requests and responses of several APIs
 
 from grouplab.consumer_lab import ConsumerLab
 from tidelog.group_coordinator.groups.share.share_group import ShareGroup
-from tidelog.group_coordinator.shard_core import AskShareStates, ShardDecision, ShardRequest
+from tidelog.group_coordinator.shard_core import AskEndOffsets, AskShareStates, ShardDecision, ShardRequest
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.share_group_heartbeat import (
     ShareGroupHeartbeatRequest,
@@ -26,20 +27,26 @@ class ShareLab(ConsumerLab):
 
     def __init__(self, **how: Any) -> None:
         self.answers_states: Callable[[], bool | None] = lambda: True
-        self.questions: list[AskShareStates] = []
+        self.questions: list[AskShareStates | AskEndOffsets] = []
+        self.ends: dict[TopicPartition, int] = {}
+        """The high watermarks that the leaders of partitions report."""
         super().__init__(**how)
         self.states = ShareStateCore(self.settings)
 
     def _take(self, decision: ShardDecision) -> None:
         super()._take(decision)
         for effect in decision.effects:
-            assert isinstance(effect, AskShareStates)
+            assert isinstance(effect, AskShareStates | AskEndOffsets)
             self.questions.append(effect)
 
     def settle(self) -> None:
         """Answers all questions."""
         while self.questions:
             effect = self.questions.pop(0)
+            if isinstance(effect, AskEndOffsets):
+                known = {at: self.ends[at] for at in effect.partitions if at in self.ends}
+                self._take(self.core.effect_done(effect, known, self.now_ms))
+                continue
             outcome, core = self.answers_states(), self.core
             response = None
             if outcome is not False:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from brokerlab.broker_process import BrokerProcess
-from brokerlab.clients import create_topic
+from brokerlab.clients import create_topic, produce_values
 from brokerlab.kafka_jars import JavaTools
 from grouplab.group_members import await_true
 from tidelog.client.address import parse_bootstrap
@@ -292,6 +292,9 @@ def test_kafkas_tool_manages_the_group(
     to = ("--topic", topic, "--to-earliest", "--execute")
     assert run("--group", group, "--reset-offsets", *to).count(topic) == PARTITIONS
     assert start_offsets(broker, group, topic) == dict.fromkeys(range(PARTITIONS), 0)
+    produce_values(broker.bootstrap, topic, [b"1", b"2", b"3"], 0)
+    rows = [line.split() for line in run("--describe", "--group", group).splitlines() if topic in line]
+    assert {row[2]: row[4] for row in rows} == {"0": "3", "1": "0", "2": "0", "3": "0"}
     assert "Successful" in run("--group", group, "--delete-offsets", "--topic", topic)
     assert start_offsets(broker, group, topic) == {}
     assert "successful" in run("--group", group, "--delete")

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
+    AskEndOffsets,
     AskShareStates,
     ClusterImage,
     CoordinatorRecord,
@@ -301,7 +302,7 @@ class Coordinator:
         self.load_times_ms: list[int] = []
         self.ended: list[EndTransaction] = []
         self.asked_for_ids: list[AllocateProducerId] = []
-        self.asked_about_states: list[AskShareStates] = []
+        self.asked_about_states: list[AskShareStates | AskEndOffsets] = []
         self.timers: list[tuple[int, Callable[[], None], _Timer]] = []
         self.pending = False
 
@@ -397,6 +398,9 @@ class Coordinator:
         self.asked_for_ids.append(effect)
 
     def ask_share_states(self, shard: Shard, effect: AskShareStates) -> None:
+        self.asked_about_states.append(effect)
+
+    def ask_end_offsets(self, shard: Shard, effect: AskEndOffsets) -> None:
         self.asked_about_states.append(effect)
 
     def now_ms(self) -> WallMs:

@@ -121,6 +121,16 @@ class AskShareStates(NamedTuple):
     request: object
 
 
+class AskEndOffsets(NamedTuple):
+    """An effect that asks the leaders of partitions for their high watermarks, and calls `effect_done(self,
+    offsets)`. The runtime begins at once. The outcome is a mapping without the partitions whose leaders have
+    not answered.
+    """
+
+    token: Hashable
+    partitions: tuple[TopicPartition, ...]
+
+
 class TrimLog(NamedTuple):
     """An effect that deletes the records of the shard's log below `offset`. It has no outcome.
 
@@ -131,9 +141,9 @@ class TrimLog(NamedTuple):
     offset: int
 
 
-Effect: TypeAlias = EndTransaction | AllocateProducerId | AskShareStates | TrimLog
+Effect: TypeAlias = EndTransaction | AllocateProducerId | AskShareStates | AskEndOffsets | TrimLog
 EffectOutcome: TypeAlias = object
-"""The result of an effect: a producer id, a response, or None."""
+"""The result of an effect: a producer id, a response, offsets, or None."""
 
 
 @dataclass(slots=True)

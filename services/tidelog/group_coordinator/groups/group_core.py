@@ -24,6 +24,7 @@ from tidelog.group_coordinator.groups.shared import (
     merge,
 )
 from tidelog.group_coordinator.shard_core import (
+    AskEndOffsets,
     AskShareStates,
     ClusterImage,
     Effect,
@@ -214,7 +215,7 @@ class GroupCore:
         return SetTimer(_EXPIRY_TIMER, self.groups.settings.offsets_retention_check_interval_ms)
 
     def effect_done(self, effect: Effect, outcome: EffectOutcome, now_ms: WallMs) -> ShardDecision:
-        assert isinstance(effect, AskShareStates)  # a group shard has no other effects
+        assert isinstance(effect, AskShareStates | AskEndOffsets)  # a group shard has no other effects
         return self._states.effect_done(effect, outcome, now_ms)
 
     def image_changed(self, image: ClusterImage, now_ms: WallMs) -> ShardDecision:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple
 
 from tidelog.group_coordinator.shards.markers import LineToLeader
 from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer
@@ -18,22 +18,37 @@ Position = tuple[TopicPartition, int]
 Found = Callable[[Mapping[Position, PartitionOffsets]], None]
 
 
+class _Question:
+    """One question, which several leaders answer."""
+
+    __slots__ = ("call_ids", "found", "overdue", "then")
+
+    def __init__(self, then: Found) -> None:
+        self.then = then
+        self.found: dict[Position, PartitionOffsets] = {}
+        self.call_ids: set[int] = set()
+        """The calls that are not answered yet."""
+        self.overdue: Cancellable | None = None
+
+
+class _Call(NamedTuple):
+    question: _Question
+    broker_id: int
+    positions: tuple[Position, ...]
+
+
 class OffsetQuestions:
-    """Questions to the partitions' leaders, one at a time."""
+    """Questions to the partitions' leaders."""
 
     def __init__(self, line_to_leader: LineToLeader, timer: DelayTimer) -> None:
         self._line_to_leader = line_to_leader
         self._timer = timer
-        self._call_id = 0
-        self._calls: dict[int, tuple[int, tuple[Position, ...]]] = {}
-        self._found: dict[Position, PartitionOffsets] = {}
-        self._then: Found | None = None
-        self._overdue: Cancellable | None = None
+        self._next_call_id = 0
+        self._calls: dict[int, _Call] = {}
 
-    def ask(self, positions: list[Position], then: Found) -> None:
-        """Calls `then` once with the answers that arrive within TIMEOUT_MS. Ends an earlier question."""
-        self._finish()
-        self._then, self._found = then, {}
+    def ask(self, positions: Sequence[Position], then: Found) -> None:
+        """Calls `then` once with the answers that arrive within TIMEOUT_MS. It may be called at once."""
+        question = _Question(then)
         by_broker: dict[int, tuple[SessionLine, list[Position]]] = {}
         for position in positions:
             found = self._line_to_leader(position[0])
@@ -41,36 +56,36 @@ class OffsetQuestions:
                 by_broker.setdefault(found[0], (found[1], []))[1].append(position)
         for broker_id, (line, asked) in by_broker.items():
             for at in range(0, len(asked), MAX_IN_CALL):
-                self._call_id += 1
+                self._next_call_id = call_id = self._next_call_id + 1
                 chunk = tuple(asked[at : at + MAX_IN_CALL])
-                self._calls[self._call_id] = (broker_id, chunk)
-                line.send(AskOffsets(self._call_id, chunk))
-        self._overdue = self._timer.add_after(self._finish, TIMEOUT_MS)
-        self._finish_if_complete()
+                self._calls[call_id] = _Call(question, broker_id, chunk)
+                question.call_ids.add(call_id)
+                line.send(AskOffsets(call_id, chunk))
+        if question.call_ids:
+            question.overdue = self._timer.add_after(lambda: self._give_up(question), TIMEOUT_MS)
+        else:
+            then(question.found)
 
     def received(self, item: OffsetsTold) -> None:
-        """Takes a broker's answer to a part of the question."""
-        call = self._calls.pop(item.call_id, None)
+        """Takes a broker's answer to a part of a question."""
+        call = self._calls.get(item.call_id)
         if call is not None:
-            for position, offsets in zip(call[1], item.partitions, strict=False):
+            for position, offsets in zip(call.positions, item.partitions, strict=False):
                 if offsets.high_watermark >= 0:
-                    self._found[position] = offsets
-            self._finish_if_complete()
+                    call.question.found[position] = offsets
+            self._end(item.call_id)
 
     def session_ended(self, broker_id: int) -> None:
-        for call_id in [call_id for call_id, call in self._calls.items() if call[0] == broker_id]:
-            del self._calls[call_id]
-        self._finish_if_complete()
+        for call_id in [call_id for call_id, call in self._calls.items() if call.broker_id == broker_id]:
+            self._end(call_id)
 
-    def _finish_if_complete(self) -> None:
-        if not self._calls:
-            self._finish()
+    def _give_up(self, question: _Question) -> None:
+        for call_id in tuple(question.call_ids):
+            self._end(call_id)
 
-    def _finish(self) -> None:
-        if self._overdue is not None:
-            self._overdue.cancel()
-            self._overdue = None
-        self._calls.clear()
-        then, self._then = self._then, None
-        if then is not None:
-            then(self._found)
+    def _end(self, call_id: int) -> None:
+        question = self._calls.pop(call_id).question
+        question.call_ids.discard(call_id)
+        if not question.call_ids and question.overdue is not None:
+            question.overdue.cancel()
+            question.then(question.found)

@@ -15,6 +15,7 @@ import structlog
 from tidelog.group_coordinator.metrics import CoordinatorCounts
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
+    AskEndOffsets,
     AskShareStates,
     ClusterImage,
     EndTransaction,
@@ -23,7 +24,7 @@ from tidelog.group_coordinator.shard_core import (
 from tidelog.group_coordinator.shards.claims import Claims
 from tidelog.group_coordinator.shards.cluster_view import ClusterView
 from tidelog.group_coordinator.shards.markers import MarkerSender
-from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions
+from tidelog.group_coordinator.shards.offset_questions import OffsetQuestions, Position
 from tidelog.group_coordinator.shards.producer_ids import ProducerIds
 from tidelog.group_coordinator.shards.request_tracing import RequestTracing
 from tidelog.group_coordinator.shards.shard import Cancellable, DelayTimer, Shard, ShardState
@@ -42,6 +43,7 @@ from tidelog.rpc.coordinator_session import (
     Item,
     MarkersWritten,
     OffsetsTold,
+    PartitionOffsets,
     ProducerIdsTold,
     ServedShard,
     ServeShards,
@@ -67,6 +69,8 @@ IMAGE_DELAY_MS: Final = 20
 DRAIN_TIMEOUT_MS: Final = 1_000
 RELEASE_RETRY_MS: Final = 500
 """The pause after an attempt to release a claim that etcd did not answer."""
+NO_OFFSET: Final = -1
+"""The committed offset in a question about the end of a partition."""
 STORE_TIMEOUT_MS: Final = 500
 """The time that a stop waits for etcd. The lease ends the claims that etcd has not deleted by then."""
 
@@ -553,6 +557,17 @@ class CoordinatorRuntime:
         core = shard.core
         if core is not None:
             self._share_questions.ask(effect, lambda response: shard.effect_done(core, effect, response))
+
+    def ask_end_offsets(self, shard: Shard, effect: AskEndOffsets) -> None:
+        core = shard.core
+        if core is None:
+            return
+
+        def found(offsets: Mapping[Position, PartitionOffsets]) -> None:
+            ends = {partition: found.high_watermark for (partition, _), found in offsets.items()}
+            shard.effect_done(core, effect, ends)
+
+        self._offset_questions.ask([(partition, NO_OFFSET) for partition in effect.partitions], found)
 
     def now_ms(self) -> WallMs:
         return self._clock.wall_ms()

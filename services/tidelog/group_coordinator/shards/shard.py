@@ -23,6 +23,7 @@ import structlog
 
 from tidelog.group_coordinator.shard_core import (
     AllocateProducerId,
+    AskEndOffsets,
     AskShareStates,
     CancelTimer,
     ClusterImage,
@@ -157,6 +158,8 @@ class ShardOutlets(Protocol):
     def allocate_producer_id(self, shard: Shard, effect: AllocateProducerId) -> None: ...
 
     def ask_share_states(self, shard: Shard, effect: AskShareStates) -> None: ...
+
+    def ask_end_offsets(self, shard: Shard, effect: AskEndOffsets) -> None: ...
 
     def now_ms(self) -> WallMs: ...
 
@@ -606,6 +609,9 @@ class Shard:
     def _take_effect(self, effect: Effect) -> None:
         if isinstance(effect, AllocateProducerId):
             self._outlets.allocate_producer_id(self, effect)
+            return
+        if isinstance(effect, AskEndOffsets):
+            self._outlets.ask_end_offsets(self, effect)
             return
         if isinstance(effect, TrimLog):
             self._repeat_claim()

@@ -13,12 +13,19 @@ from uuid import UUID
 from tidelog.group_coordinator.groups.share.share_changes import ShareChanges
 from tidelog.group_coordinator.groups.share.share_group import ShareGroup
 from tidelog.group_coordinator.groups.share.share_groups import found_group
-from tidelog.group_coordinator.groups.share.share_states import NO_OFFSET, Results, ShareStates, error_of
+from tidelog.group_coordinator.groups.share.share_states import (
+    NO_OFFSET,
+    EndOffsets,
+    Result,
+    Results,
+    ShareStates,
+    error_of,
+)
 from tidelog.group_coordinator.groups.shared import Groups, answer
 from tidelog.group_coordinator.shard_core import Reply, ShardDecision, ShardRequest
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import WallMs
-from tidelog.model.topics import ZERO_TOPIC_ID
+from tidelog.model.topics import ZERO_TOPIC_ID, TopicPartition
 from tidelog.wire.messages import alter_share_group_offsets as altering
 from tidelog.wire.messages import delete_share_group_offsets as deleting
 from tidelog.wire.messages import describe_share_group_offsets as describing
@@ -26,6 +33,7 @@ from tidelog.wire.messages import describe_share_group_offsets as describing
 _UNKNOWN_TOPIC: Final = "The topic or partition does not exist."
 _NOT_EMPTY: Final = "The group is not empty."
 _NO_LAG: Final = -1
+_FIRST_VERSION_WITH_LAG: Final = 1
 
 
 class ShareAdmin:
@@ -59,13 +67,14 @@ class ShareAdmin:
                 answers[number] = described
                 return replies_if_complete()
 
-            self._describe_group(wanted, decision, answered)
+            self._describe_group(request.api_version, wanted, decision, answered)
         if not asked:
             decision.replies += replies_if_complete()
         return decision
 
     def _describe_group(
         self,
+        version: int,
         wanted: describing.DescribeShareGroupOffsetsRequestGroup,
         decision: ShardDecision,
         answered: Callable[[describing.DescribeShareGroupOffsetsResponseGroup], list[Reply]],
@@ -95,24 +104,45 @@ class ShareAdmin:
             if topic is not None and found:
                 questions[topic.topic_id] = found
 
-        def described(results: Results, now_ms: WallMs) -> ShardDecision:
+        def refuse() -> list[Reply]:
+            return refused(ErrorCode.NOT_COORDINATOR)
+
+        def described(results: Results, ends: EndOffsets) -> ShardDecision:
             response = describing.DescribeShareGroupOffsetsResponseGroup(
                 group.group_id,
                 [
-                    self._described_topic(name, numbers, questions, results)
+                    self._described_topic(name, numbers, questions, results, ends)
                     for name, numbers in sorted(topics, key=lambda topic: topic[0])
                 ],
             )
             return ShardDecision(replies=answered(response))
 
+        def summarized(results: Results, now_ms: WallMs) -> ShardDecision:
+            started = [
+                TopicPartition(self._groups.image.topic_names.get(topic_id, ""), number)
+                for (topic_id, number), result in results.items()
+                if result.start_offset >= 0
+            ]
+            if version < _FIRST_VERSION_WITH_LAG or not started:
+                return described(results, {})
+            later = ShardDecision()
+            self._states.ask_end_offsets(
+                later, started, lambda ends, now_ms: described(results, ends), refuse
+            )
+            return later
+
         if questions:
-            refuse: Callable[[], list[Reply]] = lambda: refused(ErrorCode.NOT_COORDINATOR)  # noqa: E731
-            self._states.summarize(decision, group, questions, described, refuse)
+            self._states.summarize(decision, group, questions, summarized, refuse)
         else:
-            decision.replies += described({}, WallMs(0)).replies
+            decision.replies += described({}, {}).replies
 
     def _described_topic(
-        self, name: str, numbers: list[int], questions: dict[UUID, set[int]], results: Results
+        self,
+        name: str,
+        numbers: list[int],
+        questions: dict[UUID, set[int]],
+        results: Results,
+        ends: EndOffsets,
     ) -> describing.DescribeShareGroupOffsetsResponseTopic:
         topic = self._groups.image.topics.get(name)
         partition_class = describing.DescribeShareGroupOffsetsResponsePartition
@@ -133,7 +163,8 @@ class ShareAdmin:
                 partitions.append(partition_class(number, NO_OFFSET, lag=_NO_LAG, error_code=error))
             else:
                 result = results[topic.topic_id, number]
-                partitions.append(partition_class(number, result.start_offset, result.leader_epoch, _NO_LAG))
+                lag = _lag(result, ends.get(TopicPartition(name, number)))
+                partitions.append(partition_class(number, result.start_offset, result.leader_epoch, lag))
         return describing.DescribeShareGroupOffsetsResponseTopic(name, topic.topic_id, partitions)
 
     # -- altering offsets
@@ -285,6 +316,14 @@ class ShareAdmin:
             lambda results, now_ms: finish(),
             lambda: answered(ErrorCode.NOT_COORDINATOR),
         )
+
+
+def _lag(summary: Result, end_offset: int | None) -> int:
+    """Returns the number of records whose delivery is not complete, or -1 if it is unknown (KIP-1226)."""
+    complete = summary.delivery_complete_count
+    if end_offset is None or summary.start_offset < 0 or complete < 0:
+        return _NO_LAG
+    return max(0, end_offset - int(summary.start_offset) - int(complete))
 
 
 def _alter_refusal(code: ErrorCode, message: str | None) -> altering.AlterShareGroupOffsetsResponse:

@@ -16,9 +16,10 @@ from tidelog.group_coordinator.groups.share.share_changes import STATES_TIMER, S
 from tidelog.group_coordinator.groups.share.share_group import ShareGroup
 from tidelog.group_coordinator.groups.share.share_partitions import Shares, TopicShare
 from tidelog.group_coordinator.groups.shared import Groups
-from tidelog.group_coordinator.shard_core import AskShareStates, Reply, ShardDecision
+from tidelog.group_coordinator.shard_core import AskEndOffsets, AskShareStates, Reply, ShardDecision
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import WallMs
+from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import (
     delete_share_group_state,
@@ -36,8 +37,12 @@ Results = Mapping[tuple[UUID, int], Result]
 Answered = Callable[[Results, WallMs], ShardDecision]
 
 
+EndOffsets = Mapping[TopicPartition, int]
+EndsAnswered = Callable[[EndOffsets, WallMs], ShardDecision]
+
+
 class _Question(NamedTuple):
-    answered: Answered
+    answered: Callable[[Any, WallMs], ShardDecision]  # Any: Results or EndOffsets, by the effect
     refuse: Callable[[], list[Reply]]
 
 
@@ -55,12 +60,16 @@ class ShareStates:
 
     # -- questions and answers
 
-    def effect_done(self, effect: AskShareStates, response: Any, now_ms: WallMs) -> ShardDecision:
+    def effect_done(
+        self, effect: AskShareStates | AskEndOffsets, response: Any, now_ms: WallMs
+    ) -> ShardDecision:
         """Passes the results of a question on. It has none if there is no answer."""
         assert isinstance(effect.token, int)  # `_ask` made it
         question = self._open.pop(effect.token, None)
         if question is None:
             return ShardDecision()
+        if isinstance(effect, AskEndOffsets):
+            return question.answered(response, now_ms)
         topics = () if response is None else response.results
         results = {
             (topic.topic_id, result.partition): result for topic in topics for result in topic.partitions
@@ -280,6 +289,18 @@ class ShareStates:
             ],
         )
         self._ask(decision, ApiKey.READ_SHARE_GROUP_STATE_SUMMARY, request, answered, refuse)
+
+    def ask_end_offsets(
+        self,
+        decision: ShardDecision,
+        partitions: Iterable[TopicPartition],
+        answered: EndsAnswered,
+        refuse: Callable[[], list[Reply]],
+    ) -> None:
+        """Asks for the high watermarks of partitions and calls `answered` with those that are known."""
+        self._next_token += 1
+        self._open[self._next_token] = _Question(answered, refuse)
+        decision.effects.append(AskEndOffsets(self._next_token, tuple(partitions)))
 
 
 _ANY_LEADER_EPOCH: Final = -1

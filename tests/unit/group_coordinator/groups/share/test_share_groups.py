@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 
 import pytest
 
 from grouplab.share_lab import SHARERS, ModelSharer, ShareLab
+from tidelog.group_coordinator.share_states.share_log import SharePartitionKey
 from tidelog.model.errors import ErrorCode
+from tidelog.model.topics import TopicPartition
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.alter_share_group_offsets import (
@@ -16,6 +19,10 @@ from tidelog.wire.messages.alter_share_group_offsets import (
     AlterShareGroupOffsetsRequestTopic,
 )
 from tidelog.wire.messages.delete_groups import DeleteGroupsRequest
+from tidelog.wire.messages.describe_share_group_offsets import (
+    DescribeShareGroupOffsetsRequest,
+    DescribeShareGroupOffsetsRequestGroup,
+)
 from tidelog.wire.messages.offset_commit import OffsetCommitRequest
 from tidelog.wire.messages.share_group_heartbeat import (
     ShareGroupHeartbeatRequest,
@@ -199,6 +206,25 @@ def test_a_request_that_waits_is_refused_when_the_shard_moves(lab: ShareLab) -> 
     number = alter(lab, 7)
     lab.fail_over()
     assert lab.answers[number].error_code == ErrorCode.NOT_COORDINATOR
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_the_lag_is_what_is_not_delivered_completely(lab: ShareLab, version: int) -> None:
+    joined(lab).beat(-1)
+    for partition in (0, 1, 2):
+        alter(lab, 10, partition)
+    lab.settle()
+    topic_id = lab.image.topics[T].topic_id
+    key = SharePartitionKey(SHARERS, topic_id, 1)
+    lab.states.states[key] = dataclasses.replace(lab.states.states[key], delivery_complete_count=4)
+    lab.ends = {TopicPartition(T, 0): 17, TopicPartition(T, 1): 17}
+    request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(SHARERS, None)])
+    number = lab.send(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, version, request)
+    lab.settle()
+    (topic,) = lab.answers[number].groups[0].topics
+    assert [partition.start_offset for partition in topic.partitions] == [10, 10, 10, -1]
+    lags = [7, 3, -1, -1] if version else [-1] * 4
+    assert [partition.lag for partition in topic.partitions] == lags
 
 
 def test_a_group_is_deleted_after_its_states(lab: ShareLab) -> None:
