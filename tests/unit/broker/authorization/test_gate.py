@@ -25,7 +25,18 @@ from tidelog.rpc.broker_commands import SecurityUpdate
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
-from tidelog.wire.messages import describe_cluster, describe_topic_partitions, fetch, metadata, produce
+from tidelog.wire.messages import (
+    alter_share_group_offsets,
+    delete_share_group_offsets,
+    describe_cluster,
+    describe_share_group_offsets,
+    describe_topic_partitions,
+    fetch,
+    metadata,
+    produce,
+    share_group_describe,
+    share_group_heartbeat,
+)
 from tidelog.wire.messages.describe_acls import DescribeAclsRequest
 
 ALICE, ROOT = user_principal("alice"), user_principal("root")
@@ -147,6 +158,35 @@ def test_acls_are_described_to_those_who_may(lab: InMemoryBroker) -> None:
     assert lab.call(request, 3, principal=ALICE).error_code == ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     (resource,) = lab.call(request, 3, principal=ROOT).resources
     assert (resource.resource_name, resource.acls[0].principal) == ("open", ALICE)
+
+
+def test_share_groups_need_the_group_and_its_topics(lab: InMemoryBroker) -> None:
+    beat = share_group_heartbeat.ShareGroupHeartbeatRequest("g", "m", 0, None, ["open", "closed"])
+    describe = share_group_describe.ShareGroupDescribeRequest(["g"])
+    partition = alter_share_group_offsets.AlterShareGroupOffsetsRequestPartition(0, 1)
+    reset = alter_share_group_offsets.AlterShareGroupOffsetsRequest(
+        "g", [alter_share_group_offsets.AlterShareGroupOffsetsRequestTopic("closed", [partition])]
+    )
+    delete = delete_share_group_offsets.DeleteShareGroupOffsetsRequest(
+        "g", [delete_share_group_offsets.DeleteShareGroupOffsetsRequestTopic("closed")]
+    )
+    asked = describe_share_group_offsets.DescribeShareGroupOffsetsRequestGroup("g", None)
+    offsets = describe_share_group_offsets.DescribeShareGroupOffsetsRequest([asked])
+    of_group = ErrorCode.GROUP_AUTHORIZATION_FAILED
+    for request in (beat, reset, delete):
+        assert lab.call(request, request.VERSIONS[1], principal=ALICE).error_code == of_group
+    for request in (describe, offsets):
+        assert lab.call(request, 1, principal=ALICE).groups[0].error_code == of_group
+    for operation in (AclOperation.READ, AclOperation.DELETE):
+        allow(lab, operation, ResourceType.GROUP, "g")
+    allow(lab, AclOperation.READ, ResourceType.TOPIC, "open")
+    assert lab.call(beat, 1, principal=ALICE).error_code == DENIED
+    (result,) = lab.call(reset, 0, principal=ALICE).responses
+    assert [found.error_code for found in result.partitions] == [DENIED]
+    assert [found.error_code for found in lab.call(delete, 0, principal=ALICE).responses] == [DENIED]
+    no_coordinator = {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
+    for request in (describe, offsets):
+        assert lab.call(request, 1, principal=ALICE).groups[0].error_code in no_coordinator
 
 
 def test_an_empty_name_is_a_name(lab: InMemoryBroker) -> None:
