@@ -15,6 +15,7 @@ from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.other_kafka_settings import nearest_name
 from tidelog.settings.setting import (
+    LONG_MAX,
     MEDIUM,
     Setting,
     SettingError,
@@ -51,7 +52,8 @@ def duration_ms(text: str) -> int | None:
         return None
     days, hours, minutes, seconds = (int(part or 0) for part in match.groups()[:4])
     fraction_ms = int((match[5] or "0").ljust(9, "0")[:3])
-    return (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000 + fraction_ms
+    total_ms = (((days * 24 + hours) * 60 + minutes) * 60 + seconds) * 1_000 + fraction_ms
+    return total_ms if total_ms <= LONG_MAX else None
 
 
 @dataclass(frozen=True, slots=True)
