@@ -127,7 +127,8 @@ _HARMLESS_VALUES: dict[str, frozenset[str]] = {
 
 # Settings that have one value only, because tidelog lacks what the other values ask for: broker and topic
 # settings, their one value, and the reason.
-_ONLY_VALUES: dict[str, tuple[bool | int, str]] = {
+_ONLY_VALUES: dict[str, tuple[bool | int | tuple[str, ...], str]] = {
+    "group.share.assignors": (("simple",), "share groups have one assignor"),
     "local.retention.bytes": (-2, _TIERED),
     "local.retention.ms": (-2, _TIERED),
     "log.local.retention.bytes": (-2, _TIERED),
@@ -145,7 +146,7 @@ def problem_of_value(name: str, value: object) -> str | None:
     only = _ONLY_VALUES.get(name)
     if only is None or value == only[0]:
         return None
-    shown = str(only[0]).lower()
+    shown = ",".join(only[0]) if isinstance(only[0], tuple) else str(only[0]).lower()
     return f"{name}: only {shown} is accepted, because {only[1]}"
 
 

@@ -38,7 +38,7 @@ class ShareSettings(CoordinatorSettings):
         200, MEDIUM, "Maximum number of members of a share group.", between(1, 1_000)
     )
     group_share_assignors: tuple[str, ...] = strings(
-        ("simple",), MEDIUM, "Assignors of share groups; the first is used.", not_empty
+        ("simple",), MEDIUM, "Assignors of share groups. There is one, `simple`.", not_empty
     )
     group_share_initialize_retry_interval_ms: int = integer(
         30_000,

@@ -22,6 +22,7 @@ import tidelog
 from tidelog.broker.current_settings import CurrentSettings
 from tidelog.rpc.broker_commands import DEFAULT_BROKER_ENTITY
 from tidelog.settings.broker_settings import BROKER_SETTINGS, BrokerSettings
+from tidelog.settings.group_settings import GROUP_SETTINGS, broker_synonym
 from tidelog.settings.other_kafka_settings import problem_of_value
 from tidelog.settings.setting import Setting, SettingType, UpdateMode
 from tidelog.settings.topic_settings import BROKER_SYNONYMS, TOPIC_SETTINGS, TopicSettings
@@ -43,6 +44,7 @@ BY_NAME = {
     "unclean.leader.election.enable": "controller/term.py",
     "min.insync.replicas": "controller/term.py",
     "offsets.topic.replication.factor": "broker/coordination/internal_topics.py",
+    "share.coordinator.state.topic.replication.factor": "broker/coordination/internal_topics.py",
     "transaction.state.log.replication.factor": "broker/coordination/internal_topics.py",
 }
 
@@ -196,7 +198,28 @@ def readers_of_broker_setting(name: str) -> set[Reader]:
     for topic_setting, synonyms in BROKER_SYNONYMS.items():
         if name in synonyms:
             found |= readers_of_topic_setting(topic_setting)
+    for group_setting in GROUP_SETTINGS:
+        if name in bounds_of_groups(group_setting):
+            found |= readers_of_group_setting(group_setting)
     return found
+
+
+def bounds_of_groups(group_setting: str) -> set[str]:
+    """Returns the broker settings that give a setting of groups its default and its bounds."""
+    synonym = broker_synonym(group_setting)
+    if synonym is None:
+        return set()
+    protocol, _, rest = group_setting.partition(".")
+    return {synonym, f"group.{protocol}.min.{rest}", f"group.{protocol}.max.{rest}"}
+
+
+def readers_of_group_setting(name: str) -> set[Reader]:
+    attribute = name.replace(".", "_")
+    return {
+        reader
+        for reader, source in sources().items()
+        if is_service(reader) and attribute in source.attributes
+    }
 
 
 def has_one_value(name: str, definition: Setting) -> bool:
@@ -210,6 +233,11 @@ def test_a_broker_setting_is_read(name: str) -> None:
     assert readers_of_broker_setting(name) or has_one_value(name, BROKER_SETTINGS[name]), (
         f"no code reads {name}: give it an effect, or move it to other_kafka_settings.py"
     )
+
+
+@pytest.mark.parametrize("name", GROUP_SETTINGS)
+def test_a_setting_of_groups_is_read(name: str) -> None:
+    assert readers_of_group_setting(name), f"no code reads {name}"
 
 
 @pytest.mark.parametrize("name", TOPIC_SETTINGS)
