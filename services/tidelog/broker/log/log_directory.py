@@ -32,6 +32,7 @@ from tidelog.broker.log.meta_properties import MetaProperties, read_meta_propert
 from tidelog.broker.log.partition_directory import (
     DELETED_DIRECTORY_SUFFIX,
     LOG_SUFFIX,
+    SEGMENTS_CHECKPOINT_FILE,
     encode_uuid,
     parse_partition_directory_name,
     partition_directory_name,
@@ -54,7 +55,6 @@ from tidelog.broker.log.previous_life import (
     write_clean_shutdown_marker,
 )
 from tidelog.broker.log.segment import OpenSegments
-from tidelog.broker.log.segments_checkpoint import SEGMENTS_CHECKPOINT_FILE
 from tidelog.model.instants import WallMs, is_over
 from tidelog.model.topics import TopicPartition
 

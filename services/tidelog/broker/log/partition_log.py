@@ -26,15 +26,16 @@ from tidelog.broker.log.log_config import LogConfig
 from tidelog.broker.log.partition_directory import (
     LEADER_EPOCHS_FILE,
     PARTITION_METADATA_FILE,
+    SEGMENTS_CHECKPOINT_FILE,
     SNAPSHOT_SUFFIX,
     PartitionDirectory,
+    SegmentsCheckpoint,
     sync_directory,
     sync_file,
     write_atomically,
 )
 from tidelog.broker.log.segment import OpenSegments, Segment
 from tidelog.broker.log.segmented_log import SegmentedLog
-from tidelog.broker.log.segments_checkpoint import SEGMENTS_CHECKPOINT_FILE, SegmentsCheckpoint
 from tidelog.broker.partition.events import LogRestarted, Truncated
 from tidelog.broker.partition.leader_epochs import LeaderEpochs
 from tidelog.broker.partition.producer_state import ProducerState

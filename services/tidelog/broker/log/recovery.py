@@ -26,10 +26,11 @@ from tidelog.broker.log.partition_directory import (
     SNAPSHOT_SUFFIX,
     TIME_INDEX_SUFFIX,
     PartitionDirectory,
+    SegmentsCheckpoint,
+    describe_missing,
 )
 from tidelog.broker.log.segment import MAX_RELATIVE_OFFSET, OpenSegments, Segment, batch_with
 from tidelog.broker.log.segment_indexes import AbortedTransaction, aborted_transaction
-from tidelog.broker.log.segments_checkpoint import SegmentsCheckpoint, describe_missing
 from tidelog.broker.partition.leader_epochs import CorruptLeaderEpochsError, LeaderEpochs
 from tidelog.broker.partition.producer_snapshot import CorruptSnapshotError
 from tidelog.broker.partition.producer_state import ProducerState

@@ -18,7 +18,7 @@ from typing import Final
 from tidelog.broker.log import time_lookup
 from tidelog.broker.log.errors import LogStorageError, TornLogError
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.partition_directory import PartitionDirectory
+from tidelog.broker.log.partition_directory import PartitionDirectory, SegmentsCheckpoint
 from tidelog.broker.log.segment import (
     MAX_RELATIVE_OFFSET,
     NOT_OPEN,
@@ -31,7 +31,6 @@ from tidelog.broker.log.segment import (
     end_before_offset,
 )
 from tidelog.broker.log.segment_indexes import AbortedTransaction, TimeIndex, aborted_transaction
-from tidelog.broker.log.segments_checkpoint import SegmentsCheckpoint
 from tidelog.broker.log.time_lookup import TimestampedOffset
 from tidelog.broker.partition.producer_state import CompletedTransaction
 from tidelog.model.errors import ErrorCode, KafkaError

@@ -26,8 +26,8 @@ from loglab.logs import OwnedLog, files, kill, open_log
 from loglab.random_logs import RandomWriter
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.log_config import LogConfig
-from tidelog.broker.log.partition_directory import PartitionDirectory
-from tidelog.broker.log.segments_checkpoint import (
+from tidelog.broker.log.partition_directory import (
+    PartitionDirectory,
     SegmentsCheckpoint,
     decode_base_offsets,
     encode_base_offsets,

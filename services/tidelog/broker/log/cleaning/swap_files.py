@@ -26,8 +26,8 @@ from tidelog.broker.log.partition_directory import (
     TIME_INDEX_SUFFIX,
     TRANSACTION_INDEX_SUFFIX,
     PartitionDirectory,
+    SegmentsCheckpoint,
 )
-from tidelog.broker.log.segments_checkpoint import SegmentsCheckpoint
 
 CLEANED_SUFFIX: Final = ".cleaned"
 SWAP_SUFFIX: Final = ".swap"
