@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from tidelog.group_coordinator.shards.markers import LineToLeader
@@ -12,6 +14,9 @@ from tidelog.rpc.coordinator_session import AskOffsets, OffsetsTold, PartitionOf
 
 TIMEOUT_MS: Final = 10_000
 MAX_IN_CALL: Final = 2_000
+
+MAX_OPEN_CALLS: Final = 250
+"""The calls after which further questions wait. See share_questions.MAX_OPEN."""
 
 Position = tuple[TopicPartition, int]
 """A partition and the offset that a group has committed for it."""
@@ -45,9 +50,20 @@ class OffsetQuestions:
         self._timer = timer
         self._next_call_id = 0
         self._calls: dict[int, _Call] = {}
+        self._waiting: deque[Callable[[], None]] = deque()
 
     def ask(self, positions: Sequence[Position], then: Found) -> None:
-        """Calls `then` once with the answers that arrive within TIMEOUT_MS. It may be called at once."""
+        """Calls `then` once with the answers that arrive within TIMEOUT_MS after the question has begun. It
+        may be called at once.
+        """
+        self._waiting.append(partial(self._begin, positions, then))
+        self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        while self._waiting and len(self._calls) < MAX_OPEN_CALLS:
+            self._waiting.popleft()()
+
+    def _begin(self, positions: Sequence[Position], then: Found) -> None:
         question = _Question(then)
         by_broker: dict[int, tuple[SessionLine, list[Position]]] = {}
         for position in positions:
@@ -89,3 +105,4 @@ class OffsetQuestions:
         if not question.call_ids and question.overdue is not None:
             question.overdue.cancel()
             question.then(question.found)
+            self._begin_waiting()

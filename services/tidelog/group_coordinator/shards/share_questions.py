@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from tidelog.group_coordinator.shard_core import AskShareStates
@@ -15,6 +17,11 @@ from tidelog.wire.malformed import MalformedMessageError
 
 TIMEOUT_MS: Final = 35_000
 """The time after which a question counts as not answered. The broker gives up a little earlier."""
+
+MAX_OPEN: Final = 500
+"""The questions that are asked at a time. A broker closes a session with more than 1,000 questions, of which
+those about offsets are some.
+"""
 
 Answered = Callable[[object | None], None]
 """Receives the response, or None if there is no answer."""
@@ -36,9 +43,18 @@ class ShareQuestions:
         self._timer = timer
         self._next_call_id = 0
         self._questions: dict[int, _Question] = {}
+        self._waiting: deque[Callable[[], None]] = deque()
 
     def ask(self, effect: AskShareStates, answered: Answered) -> None:
         """Calls `answered` once, with the response or with None. It may be called at once."""
+        self._waiting.append(partial(self._begin, effect, answered))
+        self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        while self._waiting and len(self._questions) < MAX_OPEN:
+            self._waiting.popleft()()
+
+    def _begin(self, effect: AskShareStates, answered: Answered) -> None:
         found = self._any_line()
         if found is None:
             answered(None)
@@ -73,3 +89,4 @@ class ShareQuestions:
         if question is not None:
             question.overdue.cancel()
             question.answered(response)
+            self._begin_waiting()
