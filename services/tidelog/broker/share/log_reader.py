@@ -7,6 +7,7 @@ acquired records.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final, NamedTuple
 
 from tidelog.broker.log.batch_scan import scan_headers
@@ -25,8 +26,10 @@ from tidelog.broker.share.partition_core import (
 from tidelog.model.instants import MonotonicMs
 from tidelog.records.batch import BatchHeader
 
-MAX_EMPTY_READS: Final = 8
-"""The most ranges without a deliverable record that one read skips, so that it does not hold the loop."""
+MAX_BATCHES: Final = 1_000
+"""The most batches whose headers one read looks at, about 10 ms of work."""
+MAX_EMPTY_READS: Final = 4
+"""The most reads without a deliverable record that one fetch skips. The next fetch continues behind them."""
 
 
 class AcquiredRead(NamedTuple):
@@ -116,7 +119,8 @@ def _batches(
 ) -> Iterator[LogBatch]:
     """Yields the batches of a range, and adds each to `placed`."""
     end = file_range.position + file_range.length
-    for position, header, _ in scan_headers(file_range.fileno(), file_range.position, end):
+    headers = scan_headers(file_range.fileno(), file_range.position, end)
+    for position, header, _ in islice(headers, MAX_BATCHES):
         is_deliverable = not header.is_control and not _is_aborted(header, aborted)
         batch = LogBatch(header.base_offset, header.last_offset, is_deliverable)
         placed.append(_PlacedBatch(position, position + header.size_bytes, batch))

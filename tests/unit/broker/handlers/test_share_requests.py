@@ -14,6 +14,7 @@ from brokerlab.in_memory_broker import InMemoryBroker
 from brokerlab.share_states import InMemoryShareStates
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.request import PARKED, RequestContext
+from tidelog.broker.share import log_reader
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
 from tidelog.records.batch import iterate_headers
@@ -474,3 +475,39 @@ def test_the_load_of_a_group_is_shown(from_start: ShareLab) -> None:
     from_start.append(1)
     two.fetch()
     assert [tuple(load) for load in from_start.partitions.loads()] == [(GROUP, 4, 4, 2)]
+
+
+def test_one_fetch_looks_at_a_limited_number_of_batches(
+    from_start: ShareLab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_reader, "MAX_BATCHES", 2)
+    for _ in range(3):
+        from_start.append(1)
+    member = from_start.member("one")
+    assert acquired(member.fetch()) == [(0, 1, 1)]
+    assert acquired(member.fetch()) == [(2, 2, 1)]
+
+
+def test_the_record_limit_cuts_a_batch(from_start: ShareLab) -> None:
+    from_start.append(5)
+    one, two = from_start.member("one"), from_start.member("two")
+    answer = one.fetch(max_records=2, share_acquire_mode=1)
+    assert acquired(answer) == [(0, 1, 1)]
+    assert batches(answer) == [(0, 4)], "the batch is sent whole"
+    assert acquired(two.fetch(max_records=2)) == [(2, 4, 1)], "batch-optimized"
+    assert one.fetch(share_acquire_mode=2).error_code == ErrorCode.INVALID_REQUEST
+
+
+def test_deleted_records_are_not_delivered(from_start: ShareLab) -> None:
+    from_start.append(2)
+    from_start.append(2)
+    member = from_start.member("one")
+    assert acquired(member.fetch(max_records=1)) == [(0, 1, 1)]
+
+    async def delete() -> None:
+        from_start.broker.broker.hosted.leader_replica("t", 0).delete_records(3)
+        await _settle()
+
+    from_start.broker.runner.run(delete())
+    assert acquired(member.fetch()) == [(3, 3, 1)]
+    assert member.acknowledge((0, 1, ACCEPT)) == ErrorCode.NONE, "they have left the log"
