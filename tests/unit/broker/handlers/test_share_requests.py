@@ -11,15 +11,17 @@ from uuid import UUID
 import pytest
 
 from brokerlab.in_memory_broker import InMemoryBroker
-from brokerlab.share_states import InMemoryShareStates
+from brokerlab.share_states import InMemoryShareStates, StoredState
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.request import PARKED, RequestContext
 from tidelog.broker.share import log_reader
+from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
 from tidelog.records.batch import iterate_headers
 from tidelog.records.control import EndTransactionMarker
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState
+from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
 from tidelog.wire import codec
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import share_acknowledge, share_fetch
@@ -201,8 +203,6 @@ def share(make_broker: Callable[..., InMemoryBroker]) -> ShareLab:
 @pytest.fixture
 def from_start(share: ShareLab) -> ShareLab:
     """A group that begins with the first record."""
-    from brokerlab.share_states import StoredState
-
     share.states.states[GROUP, share.topic_id, 0] = StoredState(start_offset=0)
     return share
 
@@ -511,3 +511,36 @@ def test_deleted_records_are_not_delivered(from_start: ShareLab) -> None:
     from_start.broker.runner.run(delete())
     assert acquired(member.fetch()) == [(3, 3, 1)]
     assert member.acknowledge((0, 1, ACCEPT)) == ErrorCode.NONE, "they have left the log"
+
+
+@pytest.mark.parametrize(
+    ("allowed", "expected"),
+    [
+        (set[ResourceType](), (ErrorCode.GROUP_AUTHORIZATION_FAILED, None)),
+        ({ResourceType.GROUP}, (ErrorCode.NONE, ErrorCode.TOPIC_AUTHORIZATION_FAILED)),
+        ({ResourceType.GROUP, ResourceType.TOPIC}, (ErrorCode.NONE, ErrorCode.NONE)),
+    ],
+)
+def test_a_member_may_read_the_group_and_the_topic(
+    make_broker: Callable[..., InMemoryBroker],
+    monkeypatch: pytest.MonkeyPatch,
+    allowed: set[ResourceType],
+    expected: tuple[ErrorCode, ErrorCode | None],
+) -> None:
+    lab = ShareLab(make_broker({"authorizer.class.name": STANDARD_AUTHORIZER}))
+    lab.states.states[GROUP, lab.topic_id, 0] = StoredState(start_offset=0)
+    lab.append(1)
+    asked: list[tuple[AclOperation, ResourceType, str]] = []
+
+    def may(context: object, operation: AclOperation, kind: ResourceType, name: str) -> bool:
+        asked.append((operation, kind, name))
+        return kind in allowed
+
+    monkeypatch.setattr(lab.broker.broker.authorizer, "may", lambda *args, **_: may(*args))
+    answer = lab.member("one").fetch()
+    parts = [part.error_code for topic in answer.responses for part in topic.partitions]
+    assert (answer.error_code, parts[0] if parts else None) == expected
+    assert set(asked) <= {
+        (AclOperation.READ, ResourceType.GROUP, GROUP),
+        (AclOperation.READ, ResourceType.TOPIC, "t"),
+    }
