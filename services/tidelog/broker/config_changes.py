@@ -18,8 +18,10 @@ from tidelog.broker.config_resources import (
     check_level,
     unserved_resource,
 )
+from tidelog.broker.tls import TlsFileError, server_context
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.settings.dynamic_settings import validate_broker_overrides
+from tidelog.settings.tls_settings import plan_tls
 
 if TYPE_CHECKING:
     from tidelog.settings.broker_settings import BrokerSettings
@@ -121,4 +123,21 @@ def _check_broker(settings: BrokerSettings, resource: Resource, is_incremental: 
             overrides.pop(change.name, None)
         elif operation == SET:  # the controller checks changes of lists, because it makes them
             overrides[change.name] = change.value
-    validate_broker_overrides(overrides, per_broker=is_own, broker=settings)
+    changed = validate_broker_overrides(overrides, per_broker=is_own, broker=settings)
+    if changed is not None and is_own:
+        _check_certificates(settings, changed)
+
+
+def _check_certificates(settings: BrokerSettings, changed: BrokerSettings) -> None:
+    """Raises KafkaError if a listener cannot use its changed certificates. It would keep the earlier ones,
+    although the change was accepted.
+    """
+    for endpoint in settings.listener_plan().bind:
+        name = endpoint.listener_name
+        if endpoint.security_protocol.endswith("SSL"):
+            plan = plan_tls(name, changed.listener_value)
+            if plan != plan_tls(name, settings.listener_value):
+                try:
+                    server_context(plan)
+                except TlsFileError as error:
+                    raise KafkaError(ErrorCode.INVALID_REQUEST, f"listener {name}: {error}") from None

@@ -630,8 +630,12 @@ class BrokerSettingRules:
             validate_overrides(overrides, self._settings)
 
     def validate_broker(self, entity: str, overrides: Mapping[str, str | None]) -> None:
+        """Checks settings of one broker without the others of that broker, such as its listeners. Only the
+        broker knows them, and it has checked the change before it passed it on.
+        """
+        is_of_all = entity == DEFAULT_BROKER_ENTITY
         validate_broker_overrides(
-            overrides, per_broker=entity != DEFAULT_BROKER_ENTITY, broker=self._settings
+            overrides, per_broker=not is_of_all, broker=self._settings if is_of_all else None
         )
 
     def validate_group(self, overrides: Mapping[str, str | None]) -> None:

@@ -15,11 +15,12 @@ from tidelog.settings.setting import SettingError, UpdateMode
 
 def validate_broker_overrides(
     overrides: Mapping[str, str | None], *, per_broker: bool, broker: BrokerSettings | None = None
-) -> None:
+) -> BrokerSettings | None:
     """Raises KafkaError(INVALID_REQUEST) if these cannot be the dynamic settings of one broker, or of all
     brokers.
 
-    With `broker`, they are also checked together with the broker's static settings.
+    With `broker`, they are also checked together with the broker's static settings. Returns the settings that
+    the broker then has, None without `broker`.
     """
     given: dict[str, str] = {}
     for name, text in overrides.items():
@@ -35,10 +36,10 @@ def validate_broker_overrides(
             raise _refusal(str(error)) from None
         given[name] = text
     if broker is None:
-        return
+        return None
     layers = broker.layers
     try:
-        broker.with_dynamic(
+        return broker.with_dynamic(
             dynamic_default=layers.dynamic_default if per_broker else given,
             dynamic=given if per_broker else layers.dynamic,
         )

@@ -285,3 +285,13 @@ def test_subscriptions_to_clients_metrics_are_stored_and_removed(core: MakeCore)
     assert alter("", {"metrics": "a."}) == ErrorCode.INVALID_REQUEST
     assert alter("s", {"metrics": None, "interval.ms": None}, operation=1) == ErrorCode.NONE
     assert not cluster.state.client_metrics
+
+
+def test_settings_of_a_brokers_own_listener_are_accepted(core: MakeCore) -> None:
+    """The controller does not know the listeners of a broker, which has checked the change."""
+    cluster = core()
+    name = "listener.name.external.ssl.keystore.location"
+    assert _incremental(cluster, BROKER, "1", (name, SET, "/certificates/new.pem")).error_code == 0
+    assert cluster.state.broker_configs["1"] == {name: "/certificates/new.pem"}
+    refused = _incremental(cluster, BROKER, "", (name, SET, "/certificates/new.pem"))
+    assert refused.error_code == ErrorCode.INVALID_REQUEST

@@ -5,14 +5,17 @@ IncrementalAlterConfigs).
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from brokerlab.certificates import new_authority, put_identity
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
 from tidelog.broker.config_changes import APPEND, DELETE, SET
 from tidelog.broker.config_resources import ResourceType, current_level
 from tidelog.model.errors import ErrorCode
+from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import alter_configs as legacy
 from tidelog.wire.messages import incremental_alter_configs as incremental
@@ -170,3 +173,28 @@ def test_invalid_stored_settings_do_not_change_the_broker(lab: InMemoryBroker) -
     lab.update_metadata(broker_configs={OWN: {"log.retention.ms": "0"}})
     assert lab.broker.current_settings.broker.message_max_bytes == 2000000
     assert lab.broker.current_settings.broker.log_retention_ms is None
+
+
+def test_certificates_that_a_listener_cannot_use_are_refused(lab: InMemoryBroker, tmp_path: Path) -> None:
+    put_identity(tmp_path / "broker", new_authority(tmp_path, "ours"), name="localhost")
+    keystore = tmp_path / "broker.pem"
+    keystore.write_bytes(
+        (tmp_path / "broker" / "tls.key").read_bytes() + (tmp_path / "broker" / "tls.crt").read_bytes()
+    )
+    other = tmp_path / "other.pem"
+    other.write_bytes(keystore.read_bytes())
+    static = {
+        "node.id": OWN,
+        "listeners": "PLAINTEXT://:0,SSL://:0",
+        "listener.name.ssl.ssl.keystore.location": str(keystore),
+    }
+    lab.broker.current_settings.replace(BrokerSettings.parse(static))
+    name = "listener.name.ssl.ssl.keystore.location"
+    for path, code in (
+        (other, ErrorCode.NONE),
+        (keystore, ErrorCode.NONE),
+        (tmp_path / "missing.pem", ErrorCode.INVALID_REQUEST),
+    ):
+        (answer,) = change(lab, (ResourceType.BROKER, OWN, [(name, SET, str(path))]))
+        assert answer.error_code == code
+    assert answer.error_message.startswith("listener SSL: ssl.keystore.location: ")
