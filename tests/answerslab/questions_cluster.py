@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from answerslab.question import CUT, MISSING, OTHER, TOPIC, UNKNOWN_ID, Case, Cases, Fields, Scene
@@ -14,6 +16,12 @@ TOPIC_RESOURCE, BROKER, LOGGER, METRICS, GROUP_RESOURCE = 2, 4, 8, 16, 32
 SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
 KEYS = ["cleanup.policy", "max.message.bytes", "segment.ms"]
 SCRAM_SHA_256 = 1
+NEWEST = 1
+"""The newest version of IncrementalAlterConfigs."""
+OF_OTHER_GROUPS = ("group.share.", "group.streams.", "share.")
+"""Settings of share and streams groups are compared when tidelog has them."""
+KAFKA_SETTINGS = Path(__file__).parents[1] / "unit" / "settings" / "kafka_settings.json"
+"""Kafka's own definitions of its settings."""
 
 
 def _create(topic: str | None = None, of_request: Fields | None = None, **fields: Any) -> Maker:
@@ -125,6 +133,18 @@ def _scram(**fields: Any) -> Fields:
 def _feature(name: str, level: int, **fields: Any) -> Fields:
     update = {"feature": name, "max_version_level": level, **fields}
     return {"feature_updates": [update], "validate_only": True, "timeout_ms": 5000}
+
+
+def _dynamic_settings() -> tuple[Case, ...]:
+    """Returns the requests that change each dynamic setting of Kafka's brokers, only checked."""
+    cases = []
+    for name, row in json.loads(KAFKA_SETTINGS.read_text())["broker"].items():
+        mode = row.get("update_mode", "read-only")
+        if mode != "read-only" and row["type"] != "PASSWORD" and not name.startswith(OF_OTHER_GROUPS):
+            broker = "" if mode == "cluster-wide" else BROKER_ID
+            value = row.get("default", "100000")
+            cases.append(Case(f"dynamic {name}", _change(BROKER, broker, (name, SET, value)), NEWEST))
+    return tuple(cases)
 
 
 TOKEN_OWNER = {"principal_type": "User", "principal_name": "answers"}
@@ -332,6 +352,7 @@ CASES: Cases = {
         Case("append to a log level", _change(LOGGER, BROKER_ID, ("root", APPEND, "INFO"))),
         Case("resource that does not exist", _change(99, "x", ("a", SET, "b"))),
         Case("no resources", {"resources": [], "validate_only": True}),
+        *_dynamic_settings(),
     ),
     ApiKey.ALTER_REPLICA_LOG_DIRS: (
         Case("valid", _move(None)),
