@@ -30,7 +30,6 @@ _NO_TLS: Final = "No listener of this broker uses TLS, so tidelog does not read 
 _WITHOUT_EFFECT: Final = "The setting has no effect in tidelog, or only at the start, so a change is refused"
 _ELR: Final = "Kafka keeps min.insync.replicas as a dynamic setting while it has eligible leader replicas"
 _ITEMS: Final = "Kafka repeats the error of the request for each item; clients read the error of the request"
-_NO_RESULTS: Final = "Kafka names topics without results; tidelog leaves them out"
 _ISOLATION: Final = "Kafka reports an unknown error; tidelog reads uncommitted records"
 _RETRIES: Final = "Both errors make the client look for the coordinator again"
 _QUORUM: Final = "The controllers of tidelog are no listeners of brokers"
@@ -64,9 +63,6 @@ DIFFERENCES: Final = (
     Difference("DescribeQuorum", "trailing bytes", "2", _QUORUM),
     Difference("DescribeQuorum", "valid", "2", _QUORUM),
     Difference("DescribeUserScramCredentials", "unauthorized", "0", _ITEMS),
-    Difference("ElectLeaders", "negative array length of topic_partitions", "0-1", _NO_RESULTS),
-    Difference("ElectLeaders", "null array of topic_partitions", "0-1", _NO_RESULTS),
-    Difference("ElectLeaders", "type that does not exist", "1-2", _ITEMS),
     Difference("Fetch", "isolation level that does not exist", "4-18", _ISOLATION),
     Difference("IncrementalAlterConfigs", "dynamic background.threads", "1", _WITHOUT_EFFECT),
     Difference("IncrementalAlterConfigs", "dynamic config.providers", "1", _WITHOUT_EFFECT),

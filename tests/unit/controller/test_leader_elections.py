@@ -158,6 +158,17 @@ def _elect(cluster: Core, kind: int, partitions: list[TopicPartitions] | None) -
     }
 
 
+def test_an_unknown_election_type_is_refused_for_each_partition(core: MakeCore) -> None:
+    cluster = core([1, 2, 3])
+    _make(cluster, "t", [1, 2], [2, 3])
+    for wanted, told in (([TopicPartitions("t", [1])], [("t", [1])]), (None, [])):
+        reply = cluster.request(elect_leaders, ElectLeadersRequest(9, wanted))
+        assert reply.error_code == ErrorCode.INVALID_REQUEST
+        results = reply.replica_election_results
+        assert [(r.topic, [p.partition_id for p in r.partition_result]) for r in results] == told
+        assert all(p.error_code == reply.error_code for r in results for p in r.partition_result)
+
+
 def test_preferred_election_on_request(core: MakeCore) -> None:
     cluster = core([1, 2, 3])
     _make(cluster, "t", [1, 2], [2, 3])
@@ -174,7 +185,7 @@ def test_preferred_election_on_request(core: MakeCore) -> None:
         "none": {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION},
     }
     assert (cluster.partition("t").leader, cluster.partition("t").leader_epoch) == (2, 1)
-    assert _elect(cluster, PREFERRED, None) == {}
+    assert _elect(cluster, PREFERRED, None) == {"t": {}}
     cluster.death(2)
     assert _elect(cluster, PREFERRED, None) == {
         "t": {0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, 1: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}

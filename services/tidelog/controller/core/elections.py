@@ -331,10 +331,18 @@ def elect_leaders(
     state: ClusterState, context: Context, request: ElectLeadersRequest, api_version: int
 ) -> DecisionSteps[ElectLeadersResponse]:
     """Elects leaders on request. If `topic_partitions` is null, the request is for all partitions, and the
-    response omits those that need no election.
+    response omits those that need no election, but no topic.
     """
     if request.election_type not in ElectionType.__members__.values():
-        return ControllerDecision((), ElectLeadersResponse(error_code=ErrorCode.INVALID_REQUEST))
+        code, message = ErrorCode.INVALID_REQUEST, f"Unknown election type {request.election_type}."
+        refused = [
+            ReplicaElectionResult(
+                name, [PartitionResult(partition, code, message) for partition in partitions]
+            )
+            for name, partitions in _wanted(state, request)
+            if request.topic_partitions is not None
+        ]
+        return ControllerDecision((), ElectLeadersResponse(error_code=code, replica_election_results=refused))
     unclean = request.election_type == ElectionType.UNCLEAN
     records: list[Record] = []
     results: list[ReplicaElectionResult] = []
@@ -349,7 +357,7 @@ def elect_leaders(
                 if request.topic_partitions is None and error.code is ErrorCode.ELECTION_NOT_NEEDED:
                     continue
                 partition_results.append(PartitionResult(partition, error.code, error.message))
-        if partition_results:
+        if partition_results or request.topic_partitions is None:
             results.append(ReplicaElectionResult(name, partition_results))
     return ControllerDecision(tuple(records), ElectLeadersResponse(replica_election_results=results))
 
