@@ -45,50 +45,6 @@ class SystemClock:
         return MonotonicMs(time.monotonic_ns() // _NS_PER_MS)
 
 
-class SteadyClock:
-    """A clock of the day that does not jump, for decisions that cannot be undone. It follows another clock
-    gradually after a step. A new object agrees with that clock. Only one thread may use an object.
-
-    A step of the wall clock by hours must not delete records or abort transactions. Timestamps of records and
-    the expiry of credentials follow the wall clock itself.
-    """
-
-    __slots__ = ("_clock", "_offset_ms", "_reported_ms", "_slewed_until_ms")
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._slewed_until_ms = clock.monotonic_ms()
-        self._offset_ms = clock.wall_ms() - self._slewed_until_ms
-        self._reported_ms: int | None = None
-
-    def monotonic_ms(self) -> MonotonicMs:
-        return self._clock.monotonic_ms()
-
-    def wall_ms(self) -> WallMs:
-        now_ms, wall_ms = self._clock.monotonic_ms(), self._clock.wall_ms()
-        ahead_ms = wall_ms - now_ms - self._offset_ms
-        if not ahead_ms:
-            self._slewed_until_ms = now_ms
-        elif now_ms + self._offset_ms < FIRST_CREDIBLE_MS:
-            self._offset_ms += ahead_ms
-        else:
-            self._slew(ahead_ms, now_ms)
-        return WallMs(now_ms + self._offset_ms)
-
-    def _slew(self, ahead_ms: int, now_ms: MonotonicMs) -> None:
-        limit_ms = (now_ms - self._slewed_until_ms) // SLEW_DIVISOR
-        self._slewed_until_ms = MonotonicMs(self._slewed_until_ms + limit_ms * SLEW_DIVISOR)
-        self._offset_ms += max(-limit_ms, min(limit_ms, ahead_ms))
-        is_reported = self._reported_ms is not None and now_ms - self._reported_ms < REPORT_INTERVAL_MS
-        if abs(ahead_ms) >= JUMP_MS and not is_reported:
-            self._reported_ms = now_ms
-            _log.warning(
-                "the wall clock jumped; retention, compaction and coordinators follow it gradually. Restart "
-                "this process if they should follow at once",
-                ahead_s=ahead_ms // 1000,
-            )
-
-
 class ManualClock:
     """A clock that only a test or the simulator moves. Its wall clock can be skewed."""
 
