@@ -123,7 +123,11 @@ def describe_group(
     descriptions = []
     for name, definition in _selected(GROUP_SETTINGS, names):
         synonym = broker_synonym(name)
-        synonyms = [] if synonym is None else _from(synonym, _broker_synonyms(broker, (synonym,)))
+        if synonym is None:
+            default = definition.format(definition.default)
+            synonyms = [SettingSynonym(name, default, ConfigSource.DEFAULT_CONFIG)]
+        else:
+            synonyms = _from(synonym, _broker_synonyms(broker, (synonym,)))
         text = overrides.get(name)
         if text is not None:
             synonyms.insert(0, SettingSynonym(name, text, ConfigSource.DYNAMIC_GROUP_CONFIG))

@@ -30,7 +30,8 @@ from tidelog.wire.messages import alter_share_group_offsets as altering
 from tidelog.wire.messages import delete_share_group_offsets as deleting
 from tidelog.wire.messages import describe_share_group_offsets as describing
 
-_UNKNOWN_TOPIC: Final = "The topic or partition does not exist."
+_UNKNOWN_TOPIC: Final = "This server does not host this topic-partition."
+_NO_OFFSETS: Final = "There is no offset information to delete."
 _NOT_EMPTY: Final = "The group is not empty."
 _NO_LAG: Final = -1
 _FIRST_VERSION_WITH_LAG: Final = 1
@@ -79,14 +80,16 @@ class ShareAdmin:
         decision: ShardDecision,
         answered: Callable[[describing.DescribeShareGroupOffsetsResponseGroup], list[Reply]],
     ) -> None:
-        """Describes one group, now or when the owners of its states have answered."""
+        """Describes one group, now or when the owners of its states have answered. As in Kafka, a group or
+        topic that does not exist has no start offsets, which is not an error.
+        """
 
         def refused(code: ErrorCode, message: str | None = None) -> list[Reply]:
             group_class = describing.DescribeShareGroupOffsetsResponseGroup
             return answered(group_class(wanted.group_id, error_code=code, error_message=message))
 
         try:
-            group = found_group(self._groups, wanted.group_id)
+            group = self._known_or_new(wanted.group_id)
         except KafkaError as error:
             decision.replies += refused(error.code, error.message)
             return
@@ -147,11 +150,7 @@ class ShareAdmin:
         topic = self._groups.image.topics.get(name)
         partition_class = describing.DescribeShareGroupOffsetsResponsePartition
         if topic is None:
-            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            partitions = [
-                partition_class(number, NO_OFFSET, error_code=unknown, error_message=_UNKNOWN_TOPIC)
-                for number in numbers
-            ]
+            partitions = [partition_class(number, NO_OFFSET, lag=_NO_LAG) for number in numbers]
             return describing.DescribeShareGroupOffsetsResponseTopic(name, ZERO_TOPIC_ID, partitions)
         partitions = []
         for number in numbers:
@@ -172,10 +171,13 @@ class ShareAdmin:
     def alter_offsets(
         self, request: ShardRequest[altering.AlterShareGroupOffsetsRequest], now_ms: WallMs
     ) -> ShardDecision:
-        """Sets start offsets. The group must be empty, and the next members begin at these offsets."""
+        """Sets start offsets. The group must be empty, and the next members begin at these offsets. The group
+        is created if it does not exist.
+        """
         message = request.message
         try:
-            group = self._empty_group(message.group_id)
+            group = self._known_or_new(message.group_id)
+            _check_empty(group)
         except KafkaError as error:
             return answer(request, _alter_refusal(error.code, error.message))
         image = self._groups.image
@@ -202,6 +204,7 @@ class ShareAdmin:
 
         if not offsets:
             return altered({}, now_ms)
+        self._groups.by_id[group.group_id] = group
         changes = ShareChanges(self._groups, group, decision, now_ms)
         refusal = Reply(request.reply_to, _alter_refusal(ErrorCode.NOT_COORDINATOR, None))
         self._states.reset(changes, offsets, names, altered, lambda: [refusal])
@@ -233,7 +236,8 @@ class ShareAdmin:
         """Deletes the states of topics. The group must be empty."""
         message = request.message
         try:
-            group = self._empty_group(message.group_id)
+            group = found_group(self._groups, message.group_id)
+            _check_empty(group)
         except KafkaError as error:
             return answer(request, _delete_refusal(error.code, error.message))
         topics = self._groups.image.topics
@@ -253,7 +257,7 @@ class ShareAdmin:
                 if image is None:
                     error, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _UNKNOWN_TOPIC
                 elif image.topic_id not in found:
-                    error, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "There is no offset to delete."
+                    error, text = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, _NO_OFFSETS
                 elif image.topic_id in left:
                     error, text = ErrorCode.COORDINATOR_NOT_AVAILABLE, None
                 else:
@@ -273,11 +277,11 @@ class ShareAdmin:
         self._states.delete_topics(changes, found, deleted, lambda: [refusal])
         return decision
 
-    def _empty_group(self, group_id: str) -> ShareGroup:
-        group = found_group(self._groups, group_id)
-        if group.members:
-            raise KafkaError(ErrorCode.NON_EMPTY_GROUP, _NOT_EMPTY)
-        return group
+    def _known_or_new(self, group_id: str) -> ShareGroup:
+        """Returns a group, which is not in `by_id` if it is new. Raises KafkaError."""
+        if group_id and group_id not in self._groups.by_id:
+            return ShareGroup(group_id)
+        return found_group(self._groups, group_id)
 
     # -- deleting groups
 
@@ -316,6 +320,12 @@ class ShareAdmin:
             lambda results, now_ms: finish(),
             lambda: answered(ErrorCode.NOT_COORDINATOR),
         )
+
+
+def _check_empty(group: ShareGroup) -> None:
+    """Raises KafkaError (NON_EMPTY_GROUP)."""
+    if group.members:
+        raise KafkaError(ErrorCode.NON_EMPTY_GROUP, _NOT_EMPTY)
 
 
 def _lag(summary: Result, end_offset: int | None) -> int:

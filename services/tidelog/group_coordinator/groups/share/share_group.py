@@ -156,7 +156,7 @@ class ShareGroup:
         return None
 
     def check_offset_fetch(self, member_id: str | None, member_epoch: int) -> ErrorCode:
-        return ErrorCode.GROUP_ID_NOT_FOUND
+        return ErrorCode.NONE  # it has no committed offsets
 
     def check_offset_delete(self) -> ErrorCode:
         return ErrorCode.GROUP_ID_NOT_FOUND

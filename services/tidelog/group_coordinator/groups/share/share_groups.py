@@ -90,8 +90,10 @@ class ShareGroups:
     def _group_for(self, message: ShareGroupHeartbeatRequest) -> ShareGroup:
         """Returns the group. A new group is not in `by_id` yet."""
         known = self._groups.by_id.get(message.group_id)
-        if known is None and message.member_epoch == JOIN_EPOCH:
-            return ShareGroup(message.group_id)
+        if known is None:
+            if message.member_epoch == JOIN_EPOCH:
+                return ShareGroup(message.group_id)
+            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, f"Share group {message.group_id} not found.")
         return found_group(self._groups, message.group_id)
 
     def _member_for(self, group: ShareGroup, message: ShareGroupHeartbeatRequest) -> ShareMember:
@@ -256,7 +258,7 @@ def _check_request(message: ShareGroupHeartbeatRequest) -> None:
     if message.member_epoch == JOIN_EPOCH and not message.subscribed_topic_names:
         raise _invalid("SubscribedTopicNames must be set in first request.")
     if message.member_epoch < LEAVE_EPOCH:
-        raise _invalid(f"MemberEpoch is invalid: {message.member_epoch}.")
+        raise _invalid("MemberEpoch is invalid.")
 
 
 def _invalid(message: str) -> KafkaError:

@@ -201,6 +201,28 @@ def test_a_reset_of_a_share_partition_without_state_creates_it(lab: ShareLab) ->
     assert 4 in lab.share_group().partitions.partitions_of(lab.image.topics[T].topic_id)
 
 
+def test_a_reset_creates_a_group_that_does_not_exist(lab: ShareLab) -> None:
+    number = alter(lab, 7, 2)
+    lab.settle()
+    assert lab.answers[number].responses[0].partitions[0].error_code == ErrorCode.NONE
+    assert lab.share_group().state == "Empty"
+    member = joined(lab)
+    assert len(member.partitions) == 4
+    assert lab.start_offsets()[T, 2] == 7
+
+
+def test_a_reset_of_unknown_topics_creates_no_group(lab: ShareLab) -> None:
+    number = alter(lab, 7, 99)
+    assert lab.answers[number].responses[0].partitions[0].error_code == (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+    assert SHARERS not in lab.core.groups.by_id
+
+
+def test_a_group_that_does_not_exist_has_no_start_offsets(lab: ShareLab) -> None:
+    request = DescribeShareGroupOffsetsRequest([DescribeShareGroupOffsetsRequestGroup(SHARERS, None)])
+    described = lab.ask(ApiKey.DESCRIBE_SHARE_GROUP_OFFSETS, 1, request).groups[0]
+    assert (described.error_code, described.topics) == (ErrorCode.NONE, [])
+
+
 def test_a_request_that_waits_is_refused_when_the_shard_moves(lab: ShareLab) -> None:
     joined(lab).beat(-1)
     number = alter(lab, 7)
