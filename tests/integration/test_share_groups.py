@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -13,6 +13,7 @@ from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import create_topic, produce_values
 from brokerlab.kafka_jars import JavaTools
 from grouplab.group_members import await_true
+from grouplab.share_script import ANSWERS_OF_KAFKA, Script
 from tidelog.client.address import parse_bootstrap
 from tidelog.client.connection import BrokerConnection
 from tidelog.model.coordinator_shards import share_partition_key
@@ -299,3 +300,31 @@ def test_kafkas_tool_manages_the_group(
     assert start_offsets(broker, group, topic) == {}
     assert "successful" in run("--group", group, "--delete")
     assert group not in run("--list")
+
+
+DIFFERENT_FROM_KAFKA = {
+    # Assignments are computed when they are needed.
+    "setting consumer.assignment.interval.ms",
+    "setting share.assignment.interval.ms",
+    # There are no settings of streams groups yet.
+    "setting streams.assignment.interval.ms",
+    "setting streams.heartbeat.interval.ms",
+    "setting streams.initial.rebalance.delay.ms",
+    "setting streams.num.standby.replicas",
+    "setting streams.session.timeout.ms",
+}
+"""The names of responses that differ on purpose."""
+
+
+def test_responses_are_those_of_kafka(own_broker: BrokerProcess) -> None:
+    def by_name(lines: Iterable[str]) -> dict[str, str]:
+        pairs = (line.partition(": ") for line in lines)
+        return {name: answer for name, _, answer in pairs}
+
+    kafkas = by_name(ANSWERS_OF_KAFKA.read_text().splitlines())
+    ours = by_name(Script(own_broker.bootstrap).lines())
+    names = kafkas.keys() | ours.keys()
+    different = {
+        name: (kafkas.get(name), ours.get(name)) for name in names if kafkas.get(name) != ours.get(name)
+    }
+    assert different.keys() == DIFFERENT_FROM_KAFKA, different
