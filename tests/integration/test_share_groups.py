@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from grouplab.group_members import await_true
 from grouplab.share_script import ANSWERS_OF_KAFKA, Script
 from tidelog.client.address import parse_bootstrap
 from tidelog.client.connection import BrokerConnection
+from tidelog.group_coordinator.share_states.share_state_core import MIN_TRIM_RECORDS
 from tidelog.model.coordinator_shards import share_partition_key
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.messages import alter_share_group_offsets as altering
@@ -25,6 +26,7 @@ from tidelog.wire.messages import (
     find_coordinator,
     incremental_alter_configs,
     list_groups,
+    list_offsets,
 )
 from tidelog.wire.messages import delete_share_group_offsets as deleting
 from tidelog.wire.messages import describe_share_group_offsets as offsets
@@ -35,6 +37,7 @@ pytestmark = pytest.mark.integration
 
 PARTITIONS = 4
 NO_OFFSET = -1
+EARLIEST = -2
 GROUP_RESOURCE = 32
 DEFAULT_CONFIG, DYNAMIC_GROUP_CONFIG = 5, 8
 
@@ -121,7 +124,7 @@ def start_offsets(broker: BrokerProcess, group: str, topic: str) -> dict[int, in
         [offsets.DescribeShareGroupOffsetsRequestGroup(group, None)]
     )
     (found,) = call(broker, request, offsets.DescribeShareGroupOffsetsResponse).groups
-    assert found.error_code == ErrorCode.NONE
+    assert found.error_code in (ErrorCode.NONE, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     return {
         partition.partition_index: partition.start_offset
         for described in found.topics
@@ -300,6 +303,32 @@ def test_kafkas_tool_manages_the_group(
     assert start_offsets(broker, group, topic) == {}
     assert "successful" in run("--group", group, "--delete")
     assert group not in run("--list")
+
+
+def test_records_of_old_states_are_deleted(start_broker: Callable[..., BrokerProcess]) -> None:
+    broker = start_broker({"share.coordinator.state.topic.prune.interval.ms": "500"})
+    create_topic(broker.bootstrap, "pruned", 1)
+    request = find_coordinator.FindCoordinatorRequest(coordinator_keys=["g"])
+    call(broker, request, find_coordinator.FindCoordinatorResponse)
+    await_true(lambda: reset(broker, "g", "pruned", {0: 0}) == {ErrorCode.NONE})
+    for offset in range(MIN_TRIM_RECORDS + 1):
+        assert reset(broker, "g", "pruned", {0: offset}) == {ErrorCode.NONE}
+
+    def earliest() -> int:
+        topics = [
+            list_offsets.ListOffsetsTopic(
+                "__share_group_state",
+                [list_offsets.ListOffsetsPartition(number, -1, EARLIEST) for number in range(50)],
+            )
+        ]
+        request = list_offsets.ListOffsetsRequest(-1, topics=topics)
+        answer = call(broker, request, list_offsets.ListOffsetsResponse)
+        return max(found.offset for topic in answer.topics for found in topic.partitions)
+
+    await_true(lambda: earliest() >= MIN_TRIM_RECORDS)
+    broker.kill()
+    broker.start()
+    await_true(lambda: start_offsets(broker, "g", "pruned") == {0: MIN_TRIM_RECORDS})
 
 
 DIFFERENT_FROM_KAFKA = {
