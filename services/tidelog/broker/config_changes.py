@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from tidelog.broker.config_resources import (
     ALL_BROKERS,
+    ROOT_LOGGER,
     ResourceType,
     check_broker_name,
     check_level,
@@ -98,7 +99,7 @@ def _check_log_level(change: Change) -> None:
     if _operation(change) not in (SET, DELETE):
         raise KafkaError(ErrorCode.INVALID_REQUEST, "A log level can only be set; it is not a list")
     check_level(change.name, change.value or "" if _operation(change) == SET else "INFO")
-    if _operation(change) == DELETE:
+    if _operation(change) == DELETE and change.name == ROOT_LOGGER:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "The level of the root logger cannot be deleted")
 
 

@@ -1,7 +1,7 @@
 """The resources that settings belong to: topics, brokers, loggers and groups.
 
-A broker has one logger, `root` (KIP-412). Its level can be changed while the broker runs; a restart resets
-it, as in Kafka.
+The loggers of a broker are `root` and its parts (KIP-412). Their levels can be changed while the broker runs;
+a restart resets them, as in Kafka. A part without a level of its own has that of the part above it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import IntEnum
 from typing import Final
 
 from tidelog.model.errors import ErrorCode, KafkaError
-from tidelog.process.structured_log import log_level, set_log_level
+from tidelog.process.structured_log import log_level, set_log_level, set_logger_level
 
 
 class ResourceType(IntEnum):
@@ -51,6 +51,22 @@ def unserved_resource(resource_type: int) -> KafkaError:
 # -- loggers
 
 ROOT_LOGGER: Final = "root"
+PART_LOGGERS: Final = (
+    "tidelog.audit",
+    "tidelog.broker",
+    "tidelog.broker.coordination",
+    "tidelog.broker.handlers",
+    "tidelog.broker.log",
+    "tidelog.broker.partition",
+    "tidelog.broker.replication",
+    "tidelog.controller",
+    "tidelog.group_coordinator",
+    "tidelog.metadata",
+    "tidelog.metrics",
+    "tidelog.rpc",
+    "tidelog.tracing",
+)
+"""The loggers below `root` that have a level. Each stands for all modules of its package."""
 # Maps Kafka's names of levels to ours.
 _LEVELS: Final = {
     "TRACE": "debug",
@@ -63,16 +79,17 @@ _LEVELS: Final = {
 _SHOWN_LEVELS: Final = {"debug": "DEBUG", "info": "INFO", "warning": "WARN", "error": "ERROR"}
 
 
-def current_level() -> str:
-    """Returns the level of `root` under Kafka's name."""
-    return _SHOWN_LEVELS[log_level()]
+def current_level(logger: str = ROOT_LOGGER) -> str:
+    """Returns the level of a logger under Kafka's name."""
+    return _SHOWN_LEVELS[log_level("" if logger == ROOT_LOGGER else logger)]
 
 
 def check_level(logger: str, level: str) -> None:
     """Raises KafkaError(INVALID_CONFIG) unless the logger exists and the level is valid."""
-    if logger != ROOT_LOGGER:
+    if logger != ROOT_LOGGER and logger not in PART_LOGGERS:
         raise KafkaError(
-            ErrorCode.INVALID_CONFIG, f"Logger {logger} does not exist; the only logger is {ROOT_LOGGER}"
+            ErrorCode.INVALID_CONFIG,
+            f"Logger {logger} does not exist; DescribeConfigs lists the loggers of this broker",
         )
     if level.upper() not in _LEVELS:
         raise KafkaError(
@@ -81,6 +98,9 @@ def check_level(logger: str, level: str) -> None:
         )
 
 
-def set_level(level: str) -> None:
-    """Changes the level to one that passed `check_level`."""
-    set_log_level(_LEVELS[level.upper()])
+def set_level(logger: str, level: str | None) -> None:
+    """Changes the level of a logger to one that passed `check_level`. None takes the level of a part away."""
+    if logger == ROOT_LOGGER and level is not None:
+        set_log_level(_LEVELS[level.upper()])
+    else:
+        set_logger_level(logger, None if level is None else _LEVELS[level.upper()])

@@ -17,7 +17,7 @@ import structlog
 from tidelog.model.trace_context import add_trace_ids
 
 if TYPE_CHECKING:
-    from structlog.typing import Processor
+    from structlog.typing import EventDict, Processor, WrappedLogger
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -25,6 +25,10 @@ _LEVELS = {
     "warning": logging.WARNING,
     "error": logging.ERROR,
 }
+_METHOD_LEVELS = {**_LEVELS, "warn": logging.WARNING}
+"""The levels of a logger's methods. All others, such as `exception`, are errors."""
+_own_levels: dict[str, str] = {}
+"""The levels of loggers that have one of their own, by name."""
 
 
 def configure_logging(log_format: str = "auto", level: str = "info", stream: TextIO | None = None) -> None:
@@ -41,6 +45,7 @@ def configure_logging(log_format: str = "auto", level: str = "info", stream: Tex
     output = sys.stderr if stream is None else stream
     as_text = log_format == "text" or (log_format == "auto" and output.isatty())
     shared: list[Processor] = [
+        _drop_below_own_level,
         structlog.contextvars.merge_contextvars,
         add_trace_ids,
         structlog.stdlib.add_log_level,
@@ -67,17 +72,57 @@ def configure_logging(log_format: str = "auto", level: str = "info", stream: Tex
 
 
 def set_log_level(level: str) -> None:
-    """Sets the lowest level that all loggers log. Raises ValueError for an unknown level."""
+    """Sets the lowest level that loggers without a level of their own log. Raises ValueError for an unknown
+    level.
+    """
     if level not in _LEVELS:
         raise ValueError(f"unknown log level {level}; valid levels are {', '.join(_LEVELS)}")
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(_LEVELS[level]))
     logging.getLogger().setLevel(_LEVELS[level])
+    _filter_by_lowest_level()
 
 
-def log_level() -> str:
-    """Returns the lowest level that is logged."""
+def set_logger_level(name: str, level: str | None) -> None:
+    """Gives the logger and those below it (`name.*`) a level of their own, or, with None, takes it away.
+    Raises ValueError for an unknown level.
+    """
+    if level is None:
+        _own_levels.pop(name, None)
+    elif level in _LEVELS:
+        _own_levels[name] = level
+    else:
+        raise ValueError(f"unknown log level {level}; valid levels are {', '.join(_LEVELS)}")
+    _filter_by_lowest_level()
+
+
+def log_level(name: str = "") -> str:
+    """Returns the lowest level that a logger logs: its own, that of the nearest logger above it, or that of
+    all loggers.
+    """
+    while name:
+        own = _own_levels.get(name)
+        if own is not None:
+            return own
+        name = name.rpartition(".")[0]
     least = logging.getLogger().level
     return next((name for name, number in _LEVELS.items() if number >= least), "error")
+
+
+def _filter_by_lowest_level() -> None:
+    """Makes loggers skip what no logger logs. `_drop_below_own_level` drops the rest."""
+    lowest = min(_LEVELS[level] for level in (log_level(), *_own_levels.values()))
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(lowest))
+
+
+def _drop_below_own_level(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Drops an event below the level of its logger. Raises structlog.DropEvent."""
+    if _own_levels and _METHOD_LEVELS.get(method, logging.ERROR) < _LEVELS[log_level(_name_of(logger))]:
+        raise structlog.DropEvent
+    return event
+
+
+def _name_of(logger: WrappedLogger) -> str:
+    name: str | None = getattr(logger, "name", None)
+    return name or ""
 
 
 def _text_renderers(output: TextIO) -> list[Processor]:

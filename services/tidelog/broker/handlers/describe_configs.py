@@ -2,8 +2,8 @@
 without a name), or of a subscription to clients' metrics, with source, synonyms and, from v3 on, type and
 description.
 
-Another broker's settings are refused, because only that broker knows them. A broker has one logger
-(BROKER_LOGGER), `root`. A resource that is named twice is described once.
+Another broker's settings are refused, because only that broker knows them. The loggers of a broker
+(BROKER_LOGGER) are `root` and its parts. A resource that is named twice is described once.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from tidelog.broker.config_resources import (
     ALL_BROKERS,
+    PART_LOGGERS,
     ROOT_LOGGER,
     ResourceType,
     check_broker_name,
@@ -201,10 +202,10 @@ def _subscription(
 
 
 def _loggers(names: Collection[str] | None) -> list[DescribeConfigsResourceResult]:
-    if names is not None and ROOT_LOGGER not in names:
-        return []
     return [
         DescribeConfigsResourceResult(
-            name=ROOT_LOGGER, value=current_level(), config_source=_DYNAMIC_BROKER_LOGGER_CONFIG
+            name=logger, value=current_level(logger), config_source=_DYNAMIC_BROKER_LOGGER_CONFIG
         )
+        for logger in (ROOT_LOGGER, *PART_LOGGERS)
+        if names is None or logger in names
     ]

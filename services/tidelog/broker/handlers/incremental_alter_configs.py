@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from tidelog.broker.config_changes import refusals
+from tidelog.broker.config_changes import DELETE, refusals
 from tidelog.broker.config_resources import ResourceType, set_level
 from tidelog.model.errors import ErrorCode
 from tidelog.wire.api_keys import ApiKey
@@ -69,8 +69,7 @@ class IncrementalAlterConfigsHandler:
 
 def _set_log_levels(resource: AlterConfigsResource) -> None:
     for change in resource.configs:
-        assert change.value is not None  # `refusals` has refused changes without a value
-        set_level(change.value)
+        set_level(change.name, None if change.config_operation == DELETE else change.value)
 
 
 def _answer(

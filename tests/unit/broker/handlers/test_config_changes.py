@@ -4,17 +4,22 @@ IncrementalAlterConfigs).
 
 from __future__ import annotations
 
+import json
+import logging
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from brokerlab.certificates import new_authority, put_identity
 from brokerlab.in_memory_broker import BROKER_ID, InMemoryBroker
 from tidelog.broker.config_changes import APPEND, DELETE, SET
-from tidelog.broker.config_resources import ResourceType, current_level
+from tidelog.broker.config_resources import PART_LOGGERS, ResourceType, current_level
 from tidelog.model.errors import ErrorCode
+from tidelog.process.structured_log import configure_logging
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages import alter_configs as legacy
@@ -166,6 +171,42 @@ def test_this_broker_changes_its_root_loggers_level(
     (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, [("root", SET, "TRACE")]))
     assert (answer.error_code, current_level()) == (0, "DEBUG")
     assert not lab.controller.forwarded
+
+
+@pytest.mark.parametrize("logger", ["root", *PART_LOGGERS])
+def test_every_logger_that_is_shown_can_be_changed(
+    lab: InMemoryBroker, log_level: Callable[[str], None], logger: str
+) -> None:
+    log_level("warning")
+    (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, [(logger, SET, "DEBUG")]))
+    assert (answer.error_code, current_level(logger)) == (0, "DEBUG")
+    (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, [(logger, DELETE, None)]))
+    assert answer.error_code == (ErrorCode.INVALID_REQUEST if logger == "root" else 0)
+    assert current_level(logger) == ("DEBUG" if logger == "root" else "WARN")
+
+
+def test_a_part_logs_by_its_own_level(
+    lab: InMemoryBroker, log_level: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_level("warning")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # `configure_logging` replaces them
+    output = StringIO()
+    configure_logging("json", "warning", output)
+    part, other = "tidelog.broker.replication", "tidelog.controller.term"
+    levels: list[Change] = [(part, SET, "DEBUG"), ("tidelog.rpc", SET, "ERROR")]
+    (answer,) = change(lab, (ResourceType.BROKER_LOGGER, OWN, levels))
+    assert answer.error_code == 0
+    for name in (f"{part}.leader", other, "tidelog.rpc.peer"):
+        structlog.get_logger(name).debug("a detail")
+        structlog.get_logger(name).warning("a warning")
+    for name in (part, "tidelog.rpc"):
+        change(lab, (ResourceType.BROKER_LOGGER, OWN, [(name, DELETE, None)]))
+    lines = [json.loads(line) for line in output.getvalue().splitlines()]
+    assert [(line["logger"], line["event"]) for line in lines] == [
+        (f"{part}.leader", "a detail"),
+        (f"{part}.leader", "a warning"),
+        (other, "a warning"),
+    ]
 
 
 def test_invalid_stored_settings_do_not_change_the_broker(lab: InMemoryBroker) -> None:

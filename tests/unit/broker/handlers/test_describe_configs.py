@@ -109,7 +109,7 @@ def test_dynamic_broker_settings_and_those_of_all_brokers(lab: InMemoryBroker) -
 
 def test_the_root_logger(lab: InMemoryBroker, log_level: Callable[[str], None]) -> None:
     log_level("warning")
-    (root,) = describe(lab, ResourceType.BROKER_LOGGER, str(BROKER_ID)).values()
+    (root,) = describe(lab, ResourceType.BROKER_LOGGER, str(BROKER_ID), "root").values()
     assert (root.name, root.value, root.config_source) == ("root", "WARN", 6)
     assert not describe(lab, ResourceType.BROKER_LOGGER, str(BROKER_ID), "kafka.server")
 
