@@ -98,7 +98,7 @@ def _plain(value: Any, names: Mapping[uuid.UUID, str]) -> Any:
     if isinstance(value, (list, tuple)):
         return sorted((_plain(item, names) for item in value if not _is_left_out(item)), key=repr)
     if isinstance(value, uuid.UUID):
-        return names.get(value, "none" if not value.int else "other")
+        return names.get(value, "other" if value.int else None)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return "bytes" if len(value) else ""
     if isinstance(value, int) and not isinstance(value, bool):

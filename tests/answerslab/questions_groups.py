@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -17,8 +18,15 @@ from answerslab.question import (
     Scene,
 )
 from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages import txn_offset_commit
 
 Maker = Callable[[Scene], Fields]
+GENERATION = next(
+    field.name
+    for field in dataclasses.fields(txn_offset_commit.TxnOffsetCommitRequest)
+    if field.name.startswith("generation_id")
+)
+"""The generation in TxnOffsetCommit, which has a longer name in newer versions of Kafka."""
 NO_GROUP, NO_MEMBER, NO_TRANSACTION = "answers-no-group", "answers-no-member", "answers-no-transaction"
 
 
@@ -364,7 +372,7 @@ CASES: Cases = {
         Case("empty group", _in_transaction(group_id="", topics=_offsets())),
         Case(
             "unknown member",
-            _in_transaction(group_id=NO_GROUP, generation_id=3, member_id=NO_MEMBER, topics=_offsets()),
+            _in_transaction(group_id=NO_GROUP, member_id=NO_MEMBER, topics=_offsets(), **{GENERATION: 3}),
             3,
         ),
     ),
