@@ -1,6 +1,6 @@
 """Kills processes of a cluster on this machine under the load of chaos runs, and judges the history.
 
-PYTHONPATH=services:tests python -m chaoslab.processes --seconds 120 [--seed 1] [--directory D]
+PYTHONPATH=services:tests python -m chaoslab.processes --seconds 120 [--seed 1] [--broken NAME]
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from chaoslab.broken import BROKEN, planted
 from chaoslab.checker import judge, permitted
 from chaoslab.load import ChaosLoad, ChaosPlan
 from chaoslab.load_process import HISTORY_FILE
@@ -53,11 +54,14 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--directory", type=Path, default=None)
+    parser.add_argument("--broken", choices=sorted(BROKEN), help="plant this fault in tidelog first")
     options = parser.parse_args()
     directory = options.directory or Path(tempfile.mkdtemp(prefix="chaos-"))
     coordinators = ["--coordinators", "2"]
-    cluster = TidelogCluster(directory / "cluster", settings=SETTINGS, options=coordinators).up()
+    cluster = TidelogCluster(directory / "cluster", settings=SETTINGS, options=coordinators)
     try:
+        with planted(options.broken, directory / "planted"):
+            cluster.up()
         plan = ChaosPlan(records_per_s=100, churn_s=8.0, transaction_pause_s=0.1, seed=options.seed)
         with ChaosLoad(cluster.bootstrap, plan, directory / "load") as load:
             load.await_acknowledged(RECOVERY_S)
