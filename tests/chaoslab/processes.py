@@ -1,4 +1,6 @@
-"""Kills processes of a cluster on this machine under the load of chaos runs, and judges the history.
+"""Kills and freezes processes of a cluster on this machine under the load of chaos runs.
+
+Then it judges the history.
 
 PYTHONPATH=services:tests python -m chaoslab.processes --seconds 120 [--seed 1] [--broken NAME]
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -32,21 +35,33 @@ VICTIMS = [
 ]
 RECOVERY_S = 60.0
 CALM_S = 3.0
-"""The pause between a recovery and the next kill."""
+"""The pause between a recovery and the next fault."""
+FREEZE_SHARE = 0.4
+FREEZE_S = 5.5
+"""Producers repeat a request after 5 s, so a frozen leader gets both when it continues."""
 
 
-def kill_for(cluster: TidelogCluster, load: ChaosLoad, seconds: float, chance: random.Random) -> Counter[str]:
-    """Kills a process and starts it again, until the time is over. Returns the number of kills by role."""
-    kills: Counter[str] = Counter()
+def trouble(cluster: TidelogCluster, load: ChaosLoad, seconds: float, chance: random.Random) -> Counter[str]:
+    """Kills a process and starts it again, or freezes it, until the time is over. Returns the numbers of the
+    faults.
+    """
+    faults: Counter[str] = Counter()
     until_s = time.monotonic() + seconds
     while time.monotonic() < until_s:
         victim = chance.choice(VICTIMS)
-        cluster.kill(victim)
-        kills[victim.split("-")[0]] += 1
-        cluster.start(victim)
+        role = victim.split("-")[0]
+        if chance.random() < FREEZE_SHARE:
+            cluster.signal(victim, signal.SIGSTOP)
+            time.sleep(FREEZE_S)
+            cluster.signal(victim, signal.SIGCONT)
+            faults[f"freeze {role}"] += 1
+        else:
+            cluster.kill(victim)
+            cluster.start(victim)
+            faults[f"kill {role}"] += 1
         load.await_acknowledged(RECOVERY_S)
         time.sleep(CALM_S)
-    return kills
+    return faults
 
 
 def main() -> int:
@@ -65,7 +80,7 @@ def main() -> int:
         plan = ChaosPlan(records_per_s=100, churn_s=8.0, transaction_pause_s=0.1, seed=options.seed)
         with ChaosLoad(cluster.bootstrap, plan, directory / "load") as load:
             load.await_acknowledged(RECOVERY_S)
-            kills = kill_for(cluster, load, options.seconds, random.Random(options.seed))
+            faults = trouble(cluster, load, options.seconds, random.Random(options.seed))
     finally:
         cluster.destroy()
     history = load.history
@@ -73,7 +88,8 @@ def main() -> int:
     verdict = judge(history)
     found = Counter(anomaly.kind for anomaly in permitted(history))
     print(
-        f"seed {options.seed}: {kills.total()} kills {dict(kills)}; {len(history.reads)} transactional reads"
+        f"seed {options.seed}: {faults.total()} faults {dict(faults)};"
+        f" {len(history.reads)} transactional reads"
     )
     print(f"{verdict}\npermitted: {dict(found)}; history: {directory / HISTORY_FILE}")
     problems = [*load.complaints, *(f"not read to its end: {name}" for name in load.unread)]
