@@ -263,3 +263,30 @@ def test_share_consumer_performance(java: JavaTools, bootstrap: str, topic: str,
     said = finish(tool, bootstrap, topic, group, [b"x" * 100] * count)
     columns = said.splitlines()[-1].split(", ")
     assert int(columns[5]) >= count, said
+
+
+@pytest.mark.java
+@pytest.mark.slow
+def test_a_record_limit_of_a_java_consumer(java: JavaTools, bootstrap: str, topic: str, group: str) -> None:
+    produce(bootstrap, topic, VALUES[:20])
+    set_group(bootstrap, group, share_auto_offset_reset="earliest")
+
+    def take(count: int, *options: str) -> list[str]:
+        said = java.check(
+            "consumer.ConsoleShareConsumer",
+            *("--bootstrap-server", bootstrap, "--topic", topic, "--group", group, "--timeout-ms", "30000"),
+            *("--max-messages", str(count), "--formatter-property", "print.delivery=true", *options),
+        )
+        return said.splitlines()
+
+    limit = (
+        "--command-property",
+        "share.acquire.mode=record_limit",
+        "--command-property",
+        "max.poll.records=3",
+    )
+    assert take(7, *limit) == [f"Delivery:1\t{value.decode()}" for value in VALUES[:7]]
+    # The tool had acquired three times three records, and released the two that it had not shown.
+    counts = [2, 2, *[1] * 11]
+    expected = [f"Delivery:{n}\t{value.decode()}" for n, value in zip(counts, VALUES[7:20], strict=True)]
+    assert take(13) == expected

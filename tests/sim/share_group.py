@@ -19,7 +19,7 @@ from uuid import UUID
 
 from sim.loop import SimLoop
 from tidelog.broker.replica import Replica
-from tidelog.broker.share.partition_core import AcknowledgedBatch, LogBatch, Wanted
+from tidelog.broker.share.deliveries import AcknowledgedBatch, LogBatch, Wanted
 from tidelog.broker.share.share_partition import SharePartition, SharePartitionKey, ShareParts
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
@@ -319,7 +319,7 @@ class ShareGroup:
 
     def leave(self) -> None:
         leader, member = self.leaders[-1], self.chance.choice(MEMBERS)
-        leader.partition.leave(member, were_delivered=self.chance.random() < 0.5)
+        leader.partition.leave(member)
         leader.partition.members.add(member)
 
     # -- the run

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from sim.share_group import Coordinator, ViolationError, simulate
-from tidelog.broker.share.partition_core import SharePartitionCore, StateWrite
+from tidelog.broker.share.deliveries import StateWrite
+from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.share_partition import SharePartition
 
 FIXED_SEEDS = range(1, 31)

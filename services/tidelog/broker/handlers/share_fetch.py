@@ -21,8 +21,8 @@ from tidelog.broker.handlers.share_requests import (
 from tidelog.broker.replica import Replica
 from tidelog.broker.request import PARKED, Answer, DelayedRequest, RequestContext
 from tidelog.broker.share import log_reader
+from tidelog.broker.share.deliveries import AcquireMode, Wanted
 from tidelog.broker.share.log_reader import AcquiredRead
-from tidelog.broker.share.partition_core import AcquireMode, Wanted
 from tidelog.broker.share.share_partition import SharePartition, SharePartitionKey
 from tidelog.broker.share.share_sessions import (
     SessionKey,
@@ -92,7 +92,7 @@ class ShareFetchHandler:
                 )
             earlier = sessions.close(key)
             if earlier is not None:
-                self.parts.partitions.end_session(earlier, were_delivered=True)
+                self.parts.partitions.end_session(earlier)
             session = sessions.open(key, context.connection, named)
             self.parts.watch_connection(context.connection)
             return session

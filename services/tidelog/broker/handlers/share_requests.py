@@ -12,7 +12,7 @@ from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.replica import Replica
 from tidelog.broker.request import DelayedRequest, RequestContext, RequestSource
-from tidelog.broker.share.partition_core import AcknowledgedBatch, AcknowledgeType
+from tidelog.broker.share.deliveries import AcknowledgedBatch, AcknowledgeType
 from tidelog.broker.share.share_partition import AcknowledgeResult, SharePartitionKey
 from tidelog.broker.share.share_partitions import SharePartitions
 from tidelog.broker.share.share_sessions import SessionKey, ShareSession
@@ -88,7 +88,7 @@ class ShareRequestParts(NamedTuple):
     def close_session(self, session: ShareSession) -> None:
         """Ends a session as its member asks. The records that it has not acknowledged come back."""
         self.partitions.sessions.close(session.key)
-        self.partitions.end_session(session, were_delivered=False)
+        self.partitions.end_session(session)
 
     def watch_connection(self, connection: RequestSource) -> None:
         """Ends the sessions of a connection with it."""

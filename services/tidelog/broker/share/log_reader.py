@@ -16,13 +16,8 @@ from tidelog.broker.log.segment import FileRange
 from tidelog.broker.log.segment_indexes import AbortedTransaction
 from tidelog.broker.partition.core import READ_COMMITTED
 from tidelog.broker.replica import Replica
-from tidelog.broker.share.partition_core import (
-    AcquiredRange,
-    DeliveryLimits,
-    LogBatch,
-    SharePartitionCore,
-    Wanted,
-)
+from tidelog.broker.share.deliveries import AcquiredRange, DeliveryLimits, LogBatch, Wanted
+from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.model.instants import MonotonicMs
 from tidelog.records.batch import BatchHeader
 

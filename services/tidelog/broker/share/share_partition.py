@@ -17,14 +17,14 @@ import structlog
 
 from tidelog.broker.partition.core import READ_COMMITTED
 from tidelog.broker.replica import Replica
-from tidelog.broker.share.partition_core import (
+from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     Acknowledgement,
     DeliveryLimits,
-    SharePartitionCore,
     StateRange,
     StateWrite,
 )
+from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.partition_state import SharePartitionState, SharePartitionStateMachine
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
@@ -224,11 +224,11 @@ class SharePartition:
         self.core_changed()
         return result
 
-    def leave(self, member: str, *, were_delivered: bool) -> None:
+    def leave(self, member: str) -> None:
         """Returns the records of a member whose session ends."""
         self.members.discard(member)
         core = self.core
-        if core is not None and core.release_member(member, self.limits, were_delivered=were_delivered):
+        if core is not None and core.release_member(member, self.limits):
             self.core_changed()
             self._parts.changed(self.key)
 

@@ -108,22 +108,20 @@ class SharePartitions:
             self._of_session.setdefault(session, set()).add(key)
         return found
 
-    def end_session(self, session: ShareSession, *, were_delivered: bool) -> None:
+    def end_session(self, session: ShareSession) -> None:
         """Returns the records of a session that has been closed."""
         for key in self._of_session.pop(session.key, ()):
             found = self.find(key)
             if found is None:
                 continue
-            found.leave(session.key.member_id, were_delivered=were_delivered)
+            found.leave(session.key.member_id)
             if found.is_idle:
                 found.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no member uses the share partition"))
 
     def connection_closed(self, connection: object) -> None:
-        """Ends the sessions of a connection. Their members may have processed some of their records, so
-        these deliveries count; a record that ends its consumers reaches the limit of deliveries.
-        """
+        """Ends the sessions of a connection."""
         for session in self.sessions.close_connection(connection):
-            self.end_session(session, were_delivered=True)
+            self.end_session(session)
 
     def _forget(self, key: SharePartitionKey) -> None:
         found = self._partitions.pop(key)

@@ -11,16 +11,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tidelog.broker.share.partition_core import (
+from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     AcquireMode,
     DeliveryLimits,
     LogBatch,
-    SharePartitionCore,
     StateRange,
     StateWrite,
     Wanted,
 )
+from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
@@ -131,12 +131,10 @@ def test_gaps_and_control_batches_are_archived() -> None:
     assert write(core).start_offset == 8
 
 
-def test_a_member_that_did_not_look_at_records_does_not_use_up_a_delivery() -> None:
+def test_the_delivery_to_a_member_that_left_counts() -> None:
     core = SharePartitionCore(0, 0, 0)
     acquire(core, "a", [LogBatch(0, 3)])
-    core.release_member("a", LIMITS, were_delivered=False)
-    assert acquire(core, "b", [LogBatch(0, 3)]) == [(0, 3, 1)]
-    core.release_member("b", LIMITS, were_delivered=True)
+    core.release_member("a", LIMITS)
     assert acquire(core, "b", [LogBatch(0, 3)]) == [(0, 3, 2)]
 
 
@@ -292,10 +290,9 @@ class SharePartitionMachine(RuleBasedStateMachine):
                     member, [AcknowledgedBatch(at, at, [ACCEPT])], MonotonicMs(self.now), LIMITS
                 )
 
-    def give_back(self, which: Callable[[Known], bool], *, delivered: bool) -> None:
+    def give_back(self, which: Callable[[Known], bool]) -> None:
         for at, known in self.model.items():
             if known.state is DeliveryState.ACQUIRED and known.target is None and which(known):
-                known.count -= not delivered
                 if known.count >= LIMITS.delivery_count:
                     known.state = DeliveryState.ARCHIVED
                     self.finished.add(at)
@@ -306,12 +303,12 @@ class SharePartitionMachine(RuleBasedStateMachine):
     def pass_time(self, passed_ms: int) -> None:
         self.now += passed_ms
         self.core.expire(MonotonicMs(self.now), LIMITS)
-        self.give_back(lambda known: known.deadline_ms <= self.now, delivered=True)
+        self.give_back(lambda known: known.deadline_ms <= self.now)
 
-    @rule(member=st.sampled_from(MEMBERS), delivered=st.booleans())
-    def leave(self, member: str, delivered: bool) -> None:
-        self.core.release_member(member, LIMITS, were_delivered=delivered)
-        self.give_back(lambda known: known.member == member, delivered=delivered)
+    @rule(member=st.sampled_from(MEMBERS))
+    def leave(self, member: str) -> None:
+        self.core.release_member(member, LIMITS)
+        self.give_back(lambda known: known.member == member)
         for known in self.model.values():
             if known.state is DeliveryState.ACQUIRED and known.member == member:
                 known.deadline_ms = 0
