@@ -34,7 +34,7 @@ _ISOLATION: Final = "Kafka reports an unknown error; tidelog reads uncommitted r
 _RETRIES: Final = "Both errors make the client look for the coordinator again"
 _QUORUM: Final = "The controllers of tidelog are no listeners of brokers"
 _COORDINATOR: Final = "Only leaders of partitions send these versions, and their partitions exist"
-_FAULT: Final = "a fault of tidelog"
+_LOGIN: Final = "A client that has not logged in may not write markers (ADR 0035)"
 
 DIFFERENCES: Final = (
     Difference("AddOffsetsToTxn", "empty group", "0-4", _GROUP),
@@ -151,9 +151,12 @@ DIFFERENCES: Final = (
     Difference("IncrementalAlterConfigs", "operation that does not exist", "0-1", _SAYS_WHY),
     Difference("ListOffsets", "isolation level that does not exist", "2-11", _ISOLATION),
     Difference("ListPartitionReassignments", "unauthorized", "0", _ITEMS),
-    Difference("Metadata", "by id with an empty name", "12-13", _FAULT),
     Difference("Metadata", "null name without id", "12-13", _NOTHING),
     Difference("Produce", "null records", "3-13", _ANSWERS),
     Difference("Produce", "stale producer epoch", "5-13", _LOG_START),
     Difference("TxnOffsetCommit", "no coordinator", "0-5", _RETRIES),
+    Difference("WriteTxnMarkers", "trailing bytes", "1-2", _LOGIN),
+    Difference("WriteTxnMarkers", "unknown partition", "1-2", _LOGIN),
+    Difference("WriteTxnMarkers", "unknown topic", "1-2", _LOGIN),
+    Difference("WriteTxnMarkers", "valid", "1-2", _LOGIN),
 )
