@@ -291,6 +291,7 @@ def _listener_setting(name: str, base_name: str) -> Setting:
 def check_settings_together(settings: BrokerSettings) -> None:
     """Checks the rules between settings (Kafka's `KafkaConfig.validateValues`)."""
     _check_listeners(settings)
+    _check_share_bounds(settings)
     try:
         parse_principals(settings.super_users)
     except ValueError as error:
@@ -400,6 +401,29 @@ def _check_consumer_groups(settings: BrokerSettings) -> None:
             "group.consumer.heartbeat.interval.ms",
             "group.consumer.heartbeat.interval.ms: must be less than group.consumer.session.timeout.ms",
         )
+
+
+def _check_share_bounds(settings: BrokerSettings) -> None:
+    """Checks that the defaults of share groups are within the bounds of what a group may set."""
+    for rest in (
+        "session.timeout.ms",
+        "heartbeat.interval.ms",
+        "delivery.count.limit",
+        "record.lock.duration.ms",
+        "partition.max.record.locks",
+    ):
+        name, bounds = f"group.share.{rest}", (f"group.share.min.{rest}", f"group.share.max.{rest}")
+        value, least, most = (settings.value_of(known) for known in (name, *bounds))
+        assert isinstance(value, int)  # all of them are
+        assert isinstance(least, int)
+        assert isinstance(most, int)
+        if not least <= value <= most:
+            raise SettingError(
+                name, f"{name}: must be between {bounds[0]} ({least}) and {bounds[1]} ({most})"
+            )
+    if settings.group_share_session_timeout_ms <= settings.group_share_heartbeat_interval_ms:
+        name = "group.share.session.timeout.ms"
+        raise SettingError(name, f"{name}: must be greater than group.share.heartbeat.interval.ms")
 
 
 def _check_listeners(settings: BrokerSettings) -> None:

@@ -17,6 +17,7 @@ from tidelog.settings.group_settings import (
     group_settings,
     validate_group_overrides,
 )
+from tidelog.settings.setting import SettingError
 from tidelog.settings.setting_description import ConfigSource, describe_group
 
 # Kafka 4.3.1's `GroupConfig.CONFIG_DEF`: the type, the default and the smallest value of a number.
@@ -131,6 +132,25 @@ def test_the_view_follows_the_broker_and_the_group() -> None:
     assert view.for_group("g").share_delivery_count_limit == 7
     del overrides["g"]
     assert view.for_group("g").share_delivery_count_limit == 4
+
+
+@pytest.mark.parametrize(
+    ("given_settings", "named"),
+    [
+        ({"group.share.session.timeout.ms": "44999"}, "group.share.session.timeout.ms"),
+        ({"group.share.heartbeat.interval.ms": "15001"}, "group.share.heartbeat.interval.ms"),
+        ({"group.share.min.delivery.count.limit": "5", "group.share.delivery.count.limit": "4"}, "delivery"),
+        ({"group.share.record.lock.duration.ms": "60001"}, "group.share.record.lock.duration.ms"),
+        ({"group.share.partition.max.record.locks": "4001"}, "group.share.partition.max.record.locks"),
+        (
+            {"group.share.min.session.timeout.ms": "1", "group.share.session.timeout.ms": "5000"},
+            "group.share.session.timeout.ms",
+        ),
+    ],
+)
+def test_the_defaults_of_a_broker_are_within_its_bounds(given_settings: dict[str, str], named: str) -> None:
+    with pytest.raises(SettingError, match=named):
+        BrokerSettings.parse(given_settings)
 
 
 def test_a_description_names_the_source() -> None:
