@@ -3,7 +3,7 @@
 
     tests/grouplab/classic_script.py HOST:PORT > tests/grouplab/classic_answers_of_kafka.txt
 
-records the responses of Apache Kafka 4.3 (with group.initial.rebalance.delay.ms=0). A test compares the
+records the responses of Apache Kafka 4.4 (with group.initial.rebalance.delay.ms=0). A test compares the
 core's responses with them.
 """
 
@@ -202,7 +202,7 @@ def refusals(script: Script) -> None:
             script.ask(f"heartbeat v{version}", version, HeartbeatRequest(group_id, 1, "nobody"))
         for version in range(7):
             script.ask(f"describe v{version}", version, DescribeGroupsRequest([group_id]))
-        for version in range(3):
+        for version in range(4):
             script.ask(f"delete v{version}", version, DeleteGroupsRequest([group_id]))
 
 

@@ -78,10 +78,7 @@ class GroupAdmin:
             errors[number] = error
             if len(errors) < len(names):
                 return []
-            results = [
-                DeletableGroupResult(name, errors[at], _why_not_deleted(name, errors[at]))
-                for at, name in enumerate(names)
-            ]
+            results = [DeletableGroupResult(name, errors[at]) for at, name in enumerate(names)]
             return [Reply(request.reply_to, DeleteGroupsResponse(results=results))]
 
         for number, group_id in enumerate(names):
@@ -108,16 +105,3 @@ class GroupAdmin:
             if not group.has_members() and not offsets.has_offsets(group.group_id):
                 self._groups.delete(group, decision)
         return decision
-
-
-def _why_not_deleted(group_id: str, error: ErrorCode) -> str | None:
-    """Returns the sentence about a group that was not deleted, from v3 on, or None if it was."""
-    match error:
-        case ErrorCode.NONE:
-            return None
-        case ErrorCode.GROUP_ID_NOT_FOUND:
-            return f"Group {group_id} not found."
-        case ErrorCode.NON_EMPTY_GROUP:
-            return f"Group {group_id} has members; stop them first."
-        case _:
-            return f"Group {group_id} cannot be deleted: {error.name}."

@@ -155,13 +155,3 @@ def test_groups_whose_offsets_may_be_deleted() -> None:
     lab.join_with_id(group="connect", protocol_type="connect")
     assert lab.group("connect").check_offset_delete() is ErrorCode.NON_EMPTY_GROUP
     assert lab.core.groups.new_simple_group("simple", None).check_offset_delete() is ErrorCode.NONE
-
-
-def test_version_3_says_why_a_group_is_not_deleted() -> None:
-    lab = ShardLab()
-    lab.stable_group(1)
-    answer = lab.ask(ApiKey.DELETE_GROUPS, 3, DeleteGroupsRequest([GROUP, "none"]))
-    assert [result.error_message for result in answer.results] == [
-        f"Group {GROUP} has members; stop them first.",
-        "Group none not found.",
-    ]

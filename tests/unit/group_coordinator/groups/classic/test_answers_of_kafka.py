@@ -1,4 +1,4 @@
-"""The core's responses to a script of requests in every version equal those of Apache Kafka 4.3."""
+"""The core's responses to a script of requests in every version equal those of Apache Kafka 4.4."""
 
 from __future__ import annotations
 
