@@ -27,6 +27,7 @@ def exchanged(render: Render, *assignments: str) -> set[str]:
 
 BROKERS = {"broker-0", "broker-1", "broker-2"}
 OTHERS = {"controller", "group-coordinator"}
+EXTERNAL = "listeners.external.enabled=true,listeners.external.tls.secretName=certificates"
 
 
 @pytest.mark.parametrize(
@@ -37,7 +38,7 @@ OTHERS = {"controller", "group-coordinator"}
         ("controllers.settings.log\\.retention\\.hours=5", {"controller"}),
         ("groupCoordinators.settings.log\\.retention\\.hours=5", {"group-coordinator"}),
         ("image.tag=next", BROKERS | OTHERS),
-        ("listeners.external.enabled=true", BROKERS),
+        (EXTERNAL, BROKERS),
         ("brokers.storage.size=20Gi", set()),
         ("brokers.replicas=5", set()),
         ("metrics.serviceMonitor.enabled=true", set()),
@@ -57,7 +58,7 @@ def test_more_brokers_do_not_change_the_settings_of_existing_ones(render: Render
 
 
 def test_persistent_objects_have_the_labels_of_their_release(render: Render) -> None:
-    for manifest in render("listeners.external.enabled=true", "networkPolicy.enabled=true"):
+    for manifest in render(EXTERNAL, "networkPolicy.enabled=true"):
         labels = manifest["metadata"]["labels"]
         assert labels["app.kubernetes.io/instance"] == "t", manifest["metadata"]["name"]
         assert labels["app.kubernetes.io/managed-by"] == "Helm", manifest["metadata"]["name"]
@@ -65,7 +66,7 @@ def test_persistent_objects_have_the_labels_of_their_release(render: Render) -> 
 
 def test_every_container_meets_the_restricted_standard(render: Render) -> None:
     seen = 0
-    for manifest in render("listeners.external.enabled=true"):
+    for manifest in render(EXTERNAL):
         spec = manifest.get("spec", {})
         pod = spec.get("jobTemplate", {}).get("spec", spec).get("template", {}).get("spec")
         if manifest["kind"] == "Pod":

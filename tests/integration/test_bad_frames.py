@@ -91,7 +91,7 @@ def test_only_the_connection_of_the_bad_frame_is_closed(
 
 
 def test_an_unknown_version_of_api_versions_is_answered_in_version_0(raw: RawClient) -> None:
-    for version in (99, 5):
+    for version in (99, 6):
         raw.send_bytes(request(API_VERSIONS, version, b"\0\0\0", True))
         correlation_id, answer = decode_response("api_versions", 0, raw.read_frame())
         assert correlation_id == 1

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from tidelog.broker.current_settings import CurrentSettings
 from tidelog.broker.handlers.fetch import FetchHandler
 from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
 from tidelog.model.brokers import BrokerRegistration, Endpoint
@@ -32,7 +33,7 @@ def test_a_follower_prefers_the_new_listener_and_takes_what_its_leader_has(
 ) -> None:
     context = SimpleNamespace(
         metadata=SimpleNamespace(brokers={1: BrokerRegistration(1, 5, leaders_endpoints)}),
-        settings=SimpleNamespace(broker=BrokerSettings.parse(BOTH)),
+        settings=CurrentSettings(BrokerSettings.parse(BOTH)),
     )
     fetchers = ReplicaFetchers(cast(Any, context), cast(Any, None))
     assert fetchers.endpoint_of(1) == wanted
