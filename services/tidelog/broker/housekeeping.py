@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tidelog.broker.log.log_directory import LogDirectory
     from tidelog.broker.log_cleaner import LogCleaner
     from tidelog.broker.replica import Replica
-    from tidelog.timing.clock import Clock
+    from tidelog.timing.clock import Clock, SteadyClock
 
 REMOVE_FILES_INTERVAL_MS: Final = 1_000
 
@@ -36,7 +36,7 @@ class Housekeeping:
         log_directory: LogDirectory,
         log_cleaner: LogCleaner,
         clock: Clock,
-        steady_clock: Clock,
+        steady_clock: SteadyClock,
     ) -> None:
         self._settings = settings
         self._hosted = hosted
@@ -112,7 +112,7 @@ class Housekeeping:
         await self._each(self._retain)
 
     async def _retain(self, replica: Replica) -> None:
-        deleted = replica.delete_old_segments(self._steady_clock.wall_ms())
+        deleted = replica.delete_old_segments(self._steady_clock.earlier_ms())
         if deleted:
             _log.info(
                 "segments deleted by retention", partition=str(replica.topic_partition), segments=deleted
@@ -126,7 +126,7 @@ class Housekeeping:
 
     async def _remove_files(self, replica: Replica) -> None:
         if replica.storage.has_deleted_files and not _is_being_cut(replica):
-            await asyncio.to_thread(replica.storage.remove_deleted_files, self._clock.wall_ms())
+            await asyncio.to_thread(replica.storage.remove_deleted_files, self._steady_clock.earlier_ms())
 
     async def flush(self) -> None:
         """Flushes the logs for which `flush.messages`, `flush.ms` or a new segment requires it."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from tidelog.broker.hosted_partitions import HostedPartitions
     from tidelog.broker.log.log_directory import LogDirectory
     from tidelog.broker.replica import Replica
-    from tidelog.timing.clock import Clock
+    from tidelog.timing.clock import SteadyClock
 
 LOGS_LOOKED_AT_A_TURN: Final = 50
 MAX_MAP_BYTES: Final = 2**31 - 1
@@ -92,7 +92,11 @@ class LogCleaner:
     """Runs `log.cleaner.threads` tasks, each with its own worker process while it has a log to clean."""
 
     def __init__(
-        self, settings: CurrentSettings, hosted: HostedPartitions, log_directory: LogDirectory, clock: Clock
+        self,
+        settings: CurrentSettings,
+        hosted: HostedPartitions,
+        log_directory: LogDirectory,
+        clock: SteadyClock,
     ) -> None:
         self._settings = settings
         self._hosted = hosted
@@ -202,7 +206,7 @@ class LogCleaner:
 
     def _dirtiness(self, replica: Replica) -> Dirtiness:
         return dirtiness(
-            replica.storage, replica.settings, replica.core.last_stable_offset, self._clock.wall_ms()
+            replica.storage, replica.settings, replica.core.last_stable_offset, self._clock.earlier_ms()
         )
 
     def _is_free(self, replica: Replica) -> bool:
@@ -273,7 +277,7 @@ class LogCleaner:
         self, replica: Replica, sources: dict[int, Segment], cleaned: CleanedSegment, cuts: int
     ) -> bool:
         swap = SegmentSwap(replica.storage, [sources[base] for base in cleaned.replaces], cleaned)
-        swapping = asyncio.ensure_future(replica.swap_in(swap, cuts, self._clock.wall_ms()))
+        swapping = asyncio.ensure_future(replica.swap_in(swap, cuts, self._clock.earlier_ms()))
         try:
             return await asyncio.shield(swapping)
         except asyncio.CancelledError:
@@ -317,7 +321,7 @@ class LogCleaner:
             ),
             found.first_dirty_offset,
             found.first_uncleanable_offset,
-            self._clock.wall_ms(),
+            self._clock.earlier_ms(),
             topic.delete_retention_ms,
             topic.segment_bytes,
             topic.segment_index_bytes,

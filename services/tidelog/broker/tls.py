@@ -41,6 +41,8 @@ ACCEPT_PAUSE_S: Final = 0.1
 """The pause after an accept that failed, for example because the process has no free file descriptor."""
 READS_PER_TURN: Final = 4
 """The times that one connection receives before the event loop serves the other connections."""
+MAX_UNSENT_BYTES: Final = 1024 * 1024
+"""The most encrypted bytes that may wait for the socket when the peer sends more."""
 _JKS_MAGIC: Final = b"\xfe\xed\xfe\xed"
 _VERSIONS: Final = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _CLIENT_AUTH: Final = {
@@ -332,7 +334,8 @@ class TlsTransport(asyncio.Transport):
             return
         self._is_reading = True
         self._loop.add_reader(self._session.socket.fileno(), self._read)
-        if self._session.has_received:  # the socket does not report these bytes any more
+        session = self._session
+        if session.has_received or session.ended is not None:  # the socket does not report these any more
             self._loop.call_soon(self._read)
 
     def is_closing(self) -> bool:
@@ -351,6 +354,7 @@ class TlsTransport(asyncio.Transport):
                 return
             received = session.receive()
             self._decrypt()
+            self._answer()
             if session.ended is not None and self._is_reading:
                 self._end(session.ended)
             if received < TLS_RECEIVE_BYTES:
@@ -367,6 +371,21 @@ class TlsTransport(asyncio.Transport):
                 receiver.buffer_updated(filled)
             if filled < len(buffer):
                 return
+
+    def _answer(self) -> None:
+        """Sends what OpenSSL answers by itself, such as the refusal of a renegotiation. It ends a session
+        whose peer causes answers and does not read them.
+        """
+        session = self._session
+        if session.ended is not None or not session.unsent_bytes:
+            return
+        try:
+            session.flush()
+        except BlockingIOError:
+            if session.unsent_bytes > MAX_UNSENT_BYTES:
+                session.ended = ConnectionResetError("the peer does not read")
+        except OSError as error:
+            session.ended = error
 
     def _end(self, error: Exception | None) -> None:
         if self._is_closed:

@@ -117,6 +117,8 @@ def renew_certificates(even_if_not_due: bool, is_watching: bool, data_dir: Path)
                 return
             renewed = cluster.renew_certificates()
         except ToolError as error:
+            if not data_dir.exists():
+                return
             note(str(error))  # for example because the disk is full; the next look may succeed
             continue
         if renewed:

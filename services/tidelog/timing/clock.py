@@ -104,6 +104,13 @@ class SteadyClock:
             self._slew(ahead_ms, now_ms)
         return WallMs(now_ms + self._offset_ms)
 
+    def earlier_ms(self) -> WallMs:
+        """Returns the earlier of this time of day and the wall clock's, for the age of records. A record is
+        old only if both clocks say so: after the wall clock was corrected backwards, new records have
+        timestamps of the corrected time.
+        """
+        return min(self.wall_ms(), self._clock.wall_ms())
+
     def _slew(self, ahead_ms: int, now_ms: MonotonicMs) -> None:
         limit_ms = (now_ms - self._slewed_until_ms) // SLEW_DIVISOR
         self._slewed_until_ms = MonotonicMs(self._slewed_until_ms + limit_ms * SLEW_DIVISOR)

@@ -194,11 +194,12 @@ class SegmentsCheckpoint:
     Only `remove` waits for the disk, so the event loop must not call it.
     """
 
-    __slots__ = ("_base_offsets", "_directory", "_lock")
+    __slots__ = ("_base_offsets", "_directory", "_is_removal_durable", "_lock")
 
     def __init__(self, directory: PartitionDirectory, base_offsets: Iterable[int] = ()) -> None:
         self._directory = directory
         self._base_offsets = frozenset(base_offsets)
+        self._is_removal_durable = True
         self._lock = threading.Lock()
 
     @classmethod
@@ -238,13 +239,16 @@ class SegmentsCheckpoint:
     def remove(self, base_offsets: Iterable[int]) -> None:
         """Removes segments durably, before their files are removed, renamed or replaced."""
         with self._lock:
-            if self._base_offsets.isdisjoint(base_offsets := tuple(base_offsets)):
+            base_offsets = tuple(base_offsets)
+            if self._is_removal_durable and self._base_offsets.isdisjoint(base_offsets):
                 return
+            self._is_removal_durable = False  # until the list has reached the disk, also after a failure
             self._change(self._base_offsets.difference(base_offsets))
         # Outside the lock, because the event loop takes it. A newer list lacks the names, too.
         with suppress(FileNotFoundError):
             sync_file(self._directory.named(SEGMENTS_CHECKPOINT_FILE))
         self._directory.sync()
+        self._is_removal_durable = True
 
     def _change(self, base_offsets: frozenset[int]) -> None:
         if base_offsets == self._base_offsets:

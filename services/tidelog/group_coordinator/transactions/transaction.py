@@ -119,9 +119,9 @@ class Transaction(NamedTuple):
     def epoch_after_fence(self) -> int:
         return min(self.producer_epoch + 1, LAST_EPOCH)
 
-    def is_timed_out(self, now_ms: WallMs) -> bool:
-        """Returns whether the transaction has been open longer than its timeout."""
-        return self.status is TransactionStatus.ONGOING and self.start_ms + self.timeout_ms < now_ms
+    def is_timed_out(self, start_ms: WallMs, now_ms: WallMs) -> bool:
+        """Returns whether the transaction has been open for longer than its timeout, since `start_ms`."""
+        return self.status is TransactionStatus.ONGOING and start_ms + self.timeout_ms < now_ms
 
     def is_repeated_end(self, producer_id: int, producer_epoch: int) -> bool:
         """Returns whether an EndTxn of this id and epoch has already ended the transaction.

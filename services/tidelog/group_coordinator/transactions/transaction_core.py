@@ -87,6 +87,10 @@ class TransactionCore:
         self.offsets_partition_count = settings.offsets_topic_num_partitions
         """The number of group shards. The setting applies only until `__consumer_offsets` exists."""
         self._ongoing: Final[set[str]] = set()
+        self._loaded: dict[str, WallMs] = {}
+        """The start of each transaction that was open when the shard was loaded."""
+        self._loaded_ms = WallMs(0)
+        """When the shard was loaded."""
         self._awaited: Final[dict[Hashable, _Awaited]] = {}
         self._awaiting_ids: Final[set[str]] = set()
         """Transactional ids for which a producer id is being allocated."""
@@ -117,6 +121,8 @@ class TransactionCore:
         for transactional_id, transaction in self.transactions.items():
             if transaction.status in PREPARED:
                 decision.effects.append(self._markers_of(transactional_id, transaction))
+        self._loaded = {name: self.transactions[name].start_ms for name in self._ongoing}
+        self._loaded_ms = now_ms
         self._update_timeouts_timer(decision)
         self._set_expiry_timer(decision)
         return decision
@@ -388,12 +394,19 @@ class TransactionCore:
     def _abort_timed_out(self, decision: ShardDecision, now_ms: WallMs) -> None:
         for transactional_id in sorted(self._ongoing - self._awaiting_ids):
             transaction = self.transactions[transactional_id]
-            if transaction.is_timed_out(now_ms):
+            if transaction.is_timed_out(self._start_of(transactional_id, transaction), now_ms):
                 # A client that supports KIP-890 learns of the abort by its own EndTxn, and continues with the
                 # next epoch.
                 last_epoch = transaction.producer_epoch if ending.bumps(transaction) else NO_PRODUCER_EPOCH
                 aborted = fenced(transaction, last_epoch=last_epoch, now_ms=now_ms)
                 self._decide(transactional_id, aborted, decision, now_ms)
+
+    def _start_of(self, transactional_id: str, transaction: Transaction) -> WallMs:
+        """Returns from when the timeout counts. For a loaded transaction, that is when it was loaded: another
+        process stated its start, whose clock may have been hours away from this one.
+        """
+        is_loaded = self._loaded.get(transactional_id) == transaction.start_ms
+        return self._loaded_ms if is_loaded else transaction.start_ms
 
     def _update_timeouts_timer(self, decision: ShardDecision) -> None:
         """Runs the timer that checks timeouts while there are open transactions."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import ssl
@@ -189,3 +190,58 @@ def test_damaged_bytes_end_the_connection(contexts: Contexts) -> None:
         wire.client.close(ends_cleanly=False)
 
     run(scenario, asyncio.new_event_loop)
+
+
+def test_what_openssl_answers_by_itself_is_sent(contexts: Contexts) -> None:
+    """OpenSSL refuses a renegotiation while it reads. No response may follow that carries the alert away."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        wire = Wire(contexts, 65_536)
+        await wire.shake_hands()
+        collector = Collector(1)
+        transport = TlsTransport(loop, wire.server, ("127.0.0.1", 1))
+        transport.begin(collector)
+        # Python cannot ask for a renegotiation. These bytes stand for the alert: they are not in the outbox.
+        wire.server.encrypt(b"no renegotiation")
+        wire.client.encrypt(b"x")
+        wire.client.flush()
+        await until(lambda: bool(collector.received))
+        assert wire.server.unsent_bytes == 0
+        transport.close()
+        wire.client.close(ends_cleanly=False)
+
+    run(scenario, asyncio.new_event_loop)
+
+
+def test_the_end_of_a_session_is_noticed_after_a_pause(contexts: Contexts) -> None:
+    """The request and the alert that ends the session arrive in one read, and the request pauses reading."""
+
+    class Pausing(Collector):
+        def buffer_updated(self, nbytes: int) -> None:
+            super().buffer_updated(nbytes)
+            self._transport.pause_reading()
+
+    async def scenario() -> None:
+        wire = Wire(contexts, 65_536)
+        await wire.shake_hands()
+        collector = Pausing(2)
+        collector.get_buffer = lambda sizehint: _kept(collector)  # type: ignore[method-assign]
+        transport = TlsTransport(asyncio.get_running_loop(), wire.server, ("127.0.0.1", 1))
+        transport.begin(collector)
+        wire.client.encrypt(b"request")
+        with contextlib.suppress(ssl.SSLError):
+            wire.client.tls.unwrap()
+        wire.client.flush()
+        await until(lambda: bool(collector.received))
+        transport.resume_reading()
+        async with asyncio.timeout(10):
+            assert isinstance(await collector.end, ConnectionResetError)
+        wire.client.close(ends_cleanly=False)
+
+    run(scenario, asyncio.new_event_loop)
+
+
+def _kept(collector: Collector) -> memoryview:
+    collector._buffer = memoryview(bytearray(65_536))
+    return collector._buffer

@@ -12,6 +12,7 @@ from tidelog.group_coordinator.transactions.transaction import LAST_EPOCH, Trans
 from tidelog.group_coordinator.transactions.transaction_core import EXPIRY_TIMER, TIMEOUTS_TIMER
 from tidelog.model.coordinator_shards import ShardKind, shard_for
 from tidelog.model.errors import ErrorCode
+from tidelog.model.instants import WallMs
 from tidelog.model.topics import TopicPartition
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
@@ -117,6 +118,17 @@ class TestKip890:
         assert lab.replies[1].error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
         lab.ids_at_once = True
         assert begin(lab)[1] == 0
+
+    @pytest.mark.parametrize("jump_ms", [7_200_000, -7_200_000])
+    def test_a_loaded_transaction_times_out_from_its_loading(self, lab: TransactionLab, jump_ms: int) -> None:
+        """The clock of the coordinator that loads it is hours away from the one that began it."""
+        lab.add(begin(lab), {"a": [0]})
+        lab.now_ms = WallMs(lab.now_ms + jump_ms)
+        lab.load()
+        lab.pass_time(59_000, TIMEOUTS_TIMER)
+        assert not lab.awaited
+        lab.pass_time(2_000, TIMEOUTS_TIMER)
+        assert [effect.is_commit for effect in lab.write_markers()] == [False]
 
     def test_a_timed_out_producer_continues_after_its_abort(self, lab: TransactionLab) -> None:
         producer = begin(lab)
