@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from brokerlab.broker_process import BUILD_VARIABLE
+
 OPEN_TRANSACTIONS_READ: Final = """\
 from tidelog.broker.partition.core import PartitionCore
 PartitionCore.read_limit = lambda core, isolation_level: core.high_watermark
@@ -40,12 +42,14 @@ def planted(name: str | None, directory: Path) -> Iterator[None]:
         return
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "sitecustomize.py").write_text(BROKEN[name])
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(directory), before]))
+    before = {name: os.environ.get(name) for name in ("PYTHONPATH", BUILD_VARIABLE)}
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(directory), before["PYTHONPATH"]]))
+    os.environ.pop(BUILD_VARIABLE, None)  # nothing can be planted in compiled classes
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        for variable, value in before.items():
+            if value is None:
+                os.environ.pop(variable, None)
+            else:
+                os.environ[variable] = value
