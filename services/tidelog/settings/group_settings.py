@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -187,13 +188,15 @@ def _values(broker: BrokerSettings, own: Mapping[str, Value], *, clamp: bool) ->
 
 def group_settings(broker: BrokerSettings, overrides: Mapping[str, str]) -> GroupSettings:
     """Returns the settings of a group. An override beyond the broker's bounds counts as the bound, because
-    the bounds may have changed since. Overrides that this version does not know are ignored.
+    the bounds may have changed since. Overrides that this version does not know, or whose values it cannot
+    read, are ignored: another version has checked them when they were set.
     """
     own: dict[str, Value] = {}
     for name, text in overrides.items():
         definition = GROUP_SETTINGS.get(name)
         if definition is not None:
-            own[name] = definition.parse(text)
+            with suppress(SettingError):
+                own[name] = definition.parse(text)
     values = _values(broker, own, clamp=True)
     return GroupSettings(**{name.replace(".", "_"): value for name, value in values.items()})
 

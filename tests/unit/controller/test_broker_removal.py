@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from controllerlab import Core
-from tidelog.controller.core.broker_removal import unregister_broker
+from tidelog.controller.core.broker_removal import _without, unregister_broker
 from tidelog.controller.core.decision import ControllerDecision, Write
 from tidelog.metadata.entries import BrokerConfigEntry
-from tidelog.model.errors import ErrorCode
+from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.wire.messages.unregister_broker import UnregisterBrokerRequest
 
 MakeCore = type[Core]
@@ -53,3 +55,19 @@ def test_a_place_among_the_eligible_leaders_is_given_up_but_not_the_last_one(cor
     assert (after.isr, after.elr, after.leader_epoch) == ((1,), (), before.leader_epoch)
     assert _unregister(cluster, 1) == ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
     assert cluster.partition("t") == after
+
+
+def test_the_last_eligible_leader_stays_although_another_broker_led_last(core: MakeCore) -> None:
+    """The last known leader may have lost records, so only an unclean election may choose it."""
+    cluster = core([1, 2, 3])
+    cluster.make("t", [2, 3], min_insync_replicas="2")
+    cluster.death(2)
+    cluster.death(3)
+    cluster.birth(1)
+    state = cluster.partition("t")
+    stored = cluster.state.partitions["t"][0]
+    left = _without(stored._replace(state=state._replace(isr=(), elr=(3,), last_known_leader=2)), 2)
+    assert left is not None
+    with pytest.raises(KafkaError) as refused:
+        _without(stored._replace(state=state._replace(isr=(), elr=(2,), last_known_leader=3)), 2)
+    assert refused.value.code is ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE

@@ -71,6 +71,8 @@ def internal_topic(name: str, settings: BrokerSettings, live_brokers: int) -> Cr
         configs = {
             "cleanup.policy": "delete",
             "retention.ms": "-1",
+            "retention.bytes": "-1",
+            "unclean.leader.election.enable": "false",
             "segment.bytes": str(settings.share_coordinator_state_topic_segment_bytes),
             "compression.type": "producer",
             "min.insync.replicas": str(

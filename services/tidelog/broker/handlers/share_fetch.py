@@ -168,8 +168,12 @@ class ShareFetch:
         waiting.fetch.watch(operation, keys, deadline_ms)
 
     def _wanted_partitions(self) -> list[TopicIdPartition]:
-        """Returns the partitions to fetch. A request that closes the session or renews locks fetches none."""
+        """Returns the partitions to fetch. A request that closes the session or renews locks fetches none.
+        Neither does a request that waited until its session ended.
+        """
         request = self._request
+        if not self._parts.partitions.sessions.is_open(self._session):
+            return []
         if is_final(request.share_session_epoch) or request.is_renew_ack or request.max_records <= 0:
             return []
         return list(self._session.partitions)
@@ -273,17 +277,19 @@ class ShareFetch:
             max(request.batch_size, 1),
             AcquireMode(request.share_acquire_mode),
         )
-        read = log_reader.acquire(
-            replica,
-            core,
-            wanted,
-            max(max_bytes, 0),
-            partition.isolation_level,
-            self._parts.waiting.timer.monotonic_ms(),
-            partition.limits,
-            at_least_one_batch=at_least_one_batch,
-        )
-        partition.core_changed()
+        try:
+            read = log_reader.acquire(
+                replica,
+                core,
+                wanted,
+                max(max_bytes, 0),
+                partition.isolation_level,
+                self._parts.waiting.timer.monotonic_ms(),
+                partition.limits,
+                at_least_one_batch=at_least_one_batch,
+            )
+        finally:
+            partition.core_changed()  # starts the timer of the locks, also if the log could not be read
         if read is not None:
             replica.traffic.fetch_requests += 1
             replica.traffic.bytes_out += len(read.range)

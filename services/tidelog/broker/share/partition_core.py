@@ -13,6 +13,7 @@ Kafka's `SharePartition`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from tidelog.broker.share.deliveries import (
@@ -239,10 +240,16 @@ class SharePartitionCore:
         """Takes a member's acknowledgement, which counts when the write with it has succeeded. Returns None
         if there is nothing to write.
 
-        Raises KafkaError INVALID_RECORD_STATE, and changes nothing, if the member has not acquired one of the
-        records. Offsets below the start offset are ignored: they have left the log or the group.
+        Raises KafkaError INVALID_RECORD_STATE if the member has not acquired one of the records, and
+        INVALID_REQUEST if there would be too many ranges, and changes nothing then. Offsets below the start
+        offset are ignored: they have left the log or the group.
         """
-        runs = [run for batch in batches for run in _runs(batch)]
+        runs = list(islice((run for batch in batches for run in _runs(batch)), MAX_RANGES + 1))
+        if len(self.ranges) + len(runs) > MAX_RANGES:
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"the acknowledgement would divide the records into more than {MAX_RANGES} ranges",
+            )
         for first, last, _ in runs:
             self._check_acquired(member, first, last)
         acknowledgement = Acknowledgement()

@@ -312,6 +312,8 @@ class SharePartition:
         self._core = core
         self._machine.enter(SharePartitionState.ACTIVE)
         self._parts.changed(self.key)
+        if self.is_idle:  # the last member left while the state was read
+            self.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no member uses the share partition"))
 
     async def _read(self) -> read_share_group_state.PartitionResult | None:
         """Returns the stored state, None if the partition is over meanwhile. Raises KafkaError."""

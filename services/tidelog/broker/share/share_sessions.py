@@ -98,6 +98,10 @@ class ShareSessions:
         session.epoch = next_epoch(epoch)
         return session
 
+    def is_open(self, session: ShareSession) -> bool:
+        """Returns whether the session has not ended. A member may have opened another one meanwhile."""
+        return self._sessions.get(session.key) is session
+
     def find(self, key: SessionKey) -> ShareSession:
         """Returns the session of a member. Raises KafkaError SHARE_SESSION_NOT_FOUND."""
         session = self._sessions.get(key)

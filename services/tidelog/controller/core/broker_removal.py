@@ -67,7 +67,7 @@ def _without(stored: StoredPartition, broker_id: int) -> PartitionStateEntry | N
     after = before._replace(isr=isr, elr=elr, last_known_leader=last_known)
     if after == before:
         return None
-    if not isr and not elr and last_known == NO_LEADER:
+    if not isr and not elr and (before.isr or before.elr or last_known == NO_LEADER):
         raise KafkaError(
             ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
             f"Only broker {broker_id} has all acknowledged records of {before.topic}-{before.partition}. "

@@ -13,7 +13,6 @@ from uuid import UUID
 
 from tidelog.group_coordinator.shard_core import CoordinatorRecord, ReplayedRecord, UnknownRecordError
 from tidelog.group_coordinator.share_states.state_batches import (
-    NO_OFFSET,
     StateBatch,
     StateBatches,
     combine,
@@ -69,8 +68,8 @@ class ShareUpdate(NamedTuple):
 
 
 def updated(state: SharePartitionState, update: ShareUpdate) -> SharePartitionState:
-    """Returns the state after an update."""
-    start = state.start_offset if update.start_offset == NO_OFFSET else update.start_offset
+    """Returns the state after an update. The start offset moves back only by a new state epoch's snapshot."""
+    start = max(state.start_offset, update.start_offset)
     return replace(
         state,
         leader_epoch=state.leader_epoch if update.leader_epoch == NO_EPOCH else update.leader_epoch,

@@ -13,7 +13,12 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tidelog.broker.client_telemetry import series as module
-from tidelog.broker.client_telemetry.series import ClientSeries, InvalidMetricsError, decode_push
+from tidelog.broker.client_telemetry.series import (
+    MAX_RESOURCES,
+    ClientSeries,
+    InvalidMetricsError,
+    decode_push,
+)
 from tidelog.metrics.families import Families
 from tidelog.metrics.generated.metrics_pb2 import AnyValue, KeyValue, Metric, MetricsData, NumberDataPoint
 from tidelog.model.instants import MonotonicMs
@@ -123,3 +128,11 @@ def test_a_bomb_is_refused() -> None:
     bomb = bytes(compress(Compression.GZIP, bytes(10_000_000)))
     with pytest.raises(InvalidMetricsError):
         decode_push(bomb, Compression.GZIP, 1000, LABELS)
+
+
+def test_a_push_with_too_many_resources_is_refused() -> None:
+    """Four kilobytes of compressed empty resources have millions of them."""
+    empty = b"\n\x00" * (MAX_RESOURCES + 1)
+    with pytest.raises(InvalidMetricsError, match="resources"):
+        decode_push(empty, 0, 1 << 20, {})
+    decode_push(empty[:-2], 0, 1 << 20, {})

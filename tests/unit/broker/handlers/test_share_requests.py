@@ -401,6 +401,18 @@ def test_a_lost_connection_returns_its_records(from_start: ShareLab) -> None:
     assert len(from_start.partitions.sessions) == 0
 
 
+def test_a_fetch_that_outlives_its_session_acquires_nothing(from_start: ShareLab) -> None:
+    one, two = from_start.member("one"), from_start.member("two")
+    one.fetch(max_wait_ms=0)
+    one.send_fetch()
+    one.fetch(epoch=-1)
+    from_start.append(2)
+    assert acquired(two.fetch()) == [(0, 1, 1)]
+    two.close()
+    one.close()
+    assert len(from_start.partitions) == 0, "nothing is remembered without members"
+
+
 def test_epochs(from_start: ShareLab) -> None:
     member = from_start.member("one")
     assert member.fetch(epoch=3).error_code == ErrorCode.SHARE_SESSION_NOT_FOUND

@@ -20,7 +20,7 @@ from tidelog.broker.share.deliveries import (
     StateWrite,
     Wanted,
 )
-from tidelog.broker.share.partition_core import SharePartitionCore
+from tidelog.broker.share.partition_core import MAX_RANGES, SharePartitionCore
 from tidelog.broker.share.record_ranges import DeliveryState
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
@@ -404,3 +404,15 @@ class SharePartitionMachine(RuleBasedStateMachine):
 
 TestSharePartition = SharePartitionMachine.TestCase
 TestSharePartition.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+def test_an_acknowledgement_with_too_many_ranges_is_refused() -> None:
+    """A batch is acquired as a whole, whatever its number of records."""
+    count = MAX_RANGES + 2
+    core = SharePartitionCore(1, 0, 0)
+    assert acquire(core, "a", [LogBatch(0, count - 1)]) == [(0, count - 1, 1)]
+    with pytest.raises(KafkaError) as refused:
+        acknowledge(core, "a", (0, count - 1, [RELEASE, ACCEPT] * (count // 2)))
+    assert refused.value.code is ErrorCode.INVALID_REQUEST
+    assert len(core.ranges) == 1
+    assert acknowledge(core, "a", (0, count - 1, [ACCEPT])) is not None

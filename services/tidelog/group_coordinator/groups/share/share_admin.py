@@ -185,8 +185,8 @@ class ShareAdmin:
         names: dict[UUID, str] = {}
         for topic in message.topics:
             known = image.topics.get(topic.topic_name)
-            if known is None:
-                continue
+            if known is None or known.topic_id in group.partitions.deleting:
+                continue  # a deletion that is not complete yet would undo the change
             wanted = {
                 partition.partition_index: partition.start_offset
                 for partition in topic.partitions
