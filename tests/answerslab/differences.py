@@ -33,13 +33,13 @@ _ITEMS: Final = "Kafka repeats the error of the request for each item; clients r
 _ISOLATION: Final = "Kafka reports an unknown error; tidelog reads uncommitted records"
 _RETRIES: Final = "Both errors make the client look for the coordinator again"
 _QUORUM: Final = "The controllers of tidelog are no listeners of brokers"
-_COORDINATOR: Final = "Only leaders of partitions send these versions, and their partitions exist"
+_COORDINATOR: Final = "Coordinators do not look which topics exist; the producer's write fails"
 _LOGIN: Final = "A client that has not logged in may not write markers (ADR 0035)"
 
 DIFFERENCES: Final = (
     Difference("AddOffsetsToTxn", "empty group", "0-4", _GROUP),
     Difference("AddPartitionsToTxn", "only verified", "4", _VERSION_4),
-    Difference("AddPartitionsToTxn", "unknown topic", "4-5", _COORDINATOR),
+    Difference("AddPartitionsToTxn", "unknown topic", "0-5", _COORDINATOR),
     Difference("AlterClientQuotas", "a type twice", "0-1", _SAYS_WHY),
     Difference("AlterConfigs", "all brokers", "0-2", _ELR),
     Difference("CreateAcls", "any operation", "1-3", _SAYS_WHY),

@@ -125,19 +125,6 @@ def topic_results(
     ]
 
 
-def missing_response(
-    topics: Sequence[AddPartitionsToTxnTopic], missing: frozenset[TopicPartition]
-) -> AddPartitionsToTxnResponse:
-    """Returns the response to a request with partitions that do not exist. None of the others is added."""
-    errors = {
-        partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        if partition in missing
-        else ErrorCode.OPERATION_NOT_ATTEMPTED
-        for partition in partitions_of(topics)
-    }
-    return AddPartitionsToTxnResponse(results_by_topic_v3_and_below=topic_results(topics, errors))
-
-
 def result_of(asked: AddPartitionsToTxnTransaction, errors: Errors) -> AddPartitionsToTxnResult:
     return AddPartitionsToTxnResult(asked.transactional_id, topic_results(asked.topics, errors))
 

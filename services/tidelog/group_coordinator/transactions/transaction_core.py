@@ -8,7 +8,7 @@ wait. Source: KIP-98, KIP-360, KIP-890; Kafka's `TransactionCoordinator`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from tidelog.group_coordinator.shard_core import (
@@ -52,7 +52,7 @@ from tidelog.model.topics import GROUP_METADATA_TOPIC, TopicPartition
 from tidelog.settings.coordinator_settings import CoordinatorSettings
 from tidelog.wire.api_keys import ApiKey
 from tidelog.wire.messages.add_offsets_to_txn import AddOffsetsToTxnRequest
-from tidelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest, AddPartitionsToTxnTopic
+from tidelog.wire.messages.add_partitions_to_txn import AddPartitionsToTxnRequest
 from tidelog.wire.messages.describe_transactions import DescribeTransactionsRequest
 from tidelog.wire.messages.end_txn import EndTxnRequest
 from tidelog.wire.messages.init_producer_id import InitProducerIdRequest
@@ -95,7 +95,6 @@ class TransactionCore:
         self._awaiting_ids: Final[set[str]] = set()
         """Transactional ids for which a producer id is being allocated."""
         self._next_token = 0
-        self._image: ClusterImage | None = None
         self._waiting: Final = Waiting()
         self._has_timeouts_timer = False
         self._handlers: Final[dict[int, _Handler]] = {
@@ -242,9 +241,6 @@ class TransactionCore:
     ) -> TransactionResponse:
         message = request.message
         if request.api_version < joining.FIRST_BATCHED_VERSION:
-            missing = self._missing(message.v3_and_below_topics)
-            if missing:
-                return joining.missing_response(message.v3_and_below_topics, missing)
             error = self._join(
                 joining.Joiner(
                     message.v3_and_below_transactional_id,
@@ -273,17 +269,6 @@ class TransactionCore:
                 errors = dict.fromkeys(partitions, error)
             results.append(joining.result_of(asked, errors))
         return joining.batched_response(results)
-
-    def _missing(self, topics: Sequence[AddPartitionsToTxnTopic]) -> frozenset[TopicPartition]:
-        """Returns the partitions that do not exist. The leader of a partition asks with a batched version, so
-        that its partition exists.
-        """
-        image = self._image
-        if image is None or not image.topics:  # the coordinator has not heard of the cluster's topics yet
-            return frozenset()
-        return frozenset(
-            partition for partition in joining.partitions_of(topics) if not image.has_partition(*partition)
-        )
 
     def _add_offsets(
         self, request: ShardRequest[AddOffsetsToTxnRequest], decision: ShardDecision, now_ms: WallMs
@@ -471,7 +456,6 @@ class TransactionCore:
             self._ongoing.discard(transactional_id)
 
     def _apply_image(self, image: ClusterImage) -> None:
-        self._image = image
         topic = image.topics.get(GROUP_METADATA_TOPIC)
         if topic is not None:
             self.offsets_partition_count = topic.partition_count

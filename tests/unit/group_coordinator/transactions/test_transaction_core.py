@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from uuid import UUID
-
 import pytest
 
-from tidelog.group_coordinator.shard_core import ClusterImage, EndTransaction, Producer, TopicImage
+from tidelog.group_coordinator.shard_core import EndTransaction, Producer
 from tidelog.group_coordinator.transactions.answers import MAX_WAITING, WaitTimer
 from tidelog.group_coordinator.transactions.transaction import LAST_EPOCH, TransactionStatus
 from tidelog.group_coordinator.transactions.transaction_core import EXPIRY_TIMER, TIMEOUTS_TIMER
@@ -388,17 +386,6 @@ def test_a_pattern_cannot_block_the_shard(lab: TransactionLab) -> None:
     assert lab.ask(ApiKey.LIST_TRANSACTIONS, 2, asked).transaction_states == []
     broken = lab.ask(ApiKey.LIST_TRANSACTIONS, 2, ListTransactionsRequest(transactional_id_pattern="("))
     assert broken.error_code == ErrorCode.INVALID_REGULAR_EXPRESSION
-
-
-def test_a_client_cannot_add_partitions_that_do_not_exist(lab: TransactionLab) -> None:
-    producer = begin(lab)
-    topic = TopicImage(UUID(int=1), "a", 2)
-    lab.take(lab.core.image_changed(ClusterImage(2, {"a": topic}, {topic.topic_id: "a"}), lab.now_ms))
-    unknown, untried = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OPERATION_NOT_ATTEMPTED
-    told = lab.add(producer, {"a": [0, 2], "b": [0]}, version=3)
-    assert told == {("a", 0): untried, ("a", 2): unknown, ("b", 0): unknown}
-    assert status(lab) is TransactionStatus.EMPTY
-    assert lab.add(producer, {"a": [0, 1]}, version=3) == {("a", 0): 0, ("a", 1): 0}
 
 
 class TestWaitingForMarkers:
