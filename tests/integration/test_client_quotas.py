@@ -187,7 +187,8 @@ def test_kafkas_config_command_sets_the_quota_of_a_running_client(
         entity = ("--entity-type", "clients", "--entity-name", "raw-client")
         command = ("kafka.admin.ConfigCommand", "--bootstrap-server", broker.bootstrap, "--alter", *entity)
         java.check(*command, "--add-config", "request_percentage=0.05")
-        assert is_throttled()
+        # The burst of one window takes thousands of requests on a fast machine with a compiled build.
+        assert any(is_throttled() for _ in range(20))
         java.check(*command, "--delete-config", "request_percentage")
         time.sleep(BURST_S)  # the last throttle ends
         assert not is_throttled()
