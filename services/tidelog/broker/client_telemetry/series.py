@@ -33,9 +33,10 @@ MAX_DECOMPRESSED_FACTOR: Final = 2
 """Decompressed metrics may be this many times as large as `telemetry.max.bytes`."""
 MAX_DECOMPRESSED_BYTES: Final = 4 * 1024 * 1024
 """The parser holds Python's lock for about 20 ms with each MiB of empty messages."""
-MAX_RESOURCES: Final = 100
-MAX_POINTS: Final = 10_000
-"""The data points of one push that are looked at. Further ones are left out."""
+MAX_RESOURCES: Final = 2_000
+"""The resources of one push. Kafka's Java clients send one for each metric."""
+MAX_MESSAGES: Final = 20_000
+"""The resources, scopes, metrics and data points of one push that are looked at. Further ones are left out."""
 _OWN_PREFIX: Final = "org.apache.kafka."
 _PREFIX: Final = "kafka_client_"
 _NOT_IN_NAMES: Final = re.compile(r"[^a-zA-Z0-9_]")
@@ -87,7 +88,10 @@ def decode_push(payload: bytes, compression: int, max_bytes: int, labels: Mappin
         raise InvalidMetricsError(f"a push may have at most {MAX_RESOURCES} resources")
     samples: dict[object, Sample] = {}
     dropped = 0
-    for metric, point in islice(_points(data), MAX_POINTS):
+    for message in islice(_messages(data), MAX_MESSAGES):
+        if message is None:
+            continue
+        metric, point = message
         sample = _sample(metric, point, labels)
         # Prometheus refuses a whole scrape that has a series twice.
         series = sample and (sample.series_name, tuple(sorted(sample.labels.items())))
@@ -146,11 +150,16 @@ class ClientSeries:
         families.counter("tidelog_client_metrics_dropped_series", doc, self.dropped_total)
 
 
-def _points(data: MetricsData) -> Iterator[tuple[Metric, NumberDataPoint]]:
-    """Yields the data points with a number. Histograms are skipped; Kafka's clients have none."""
+def _messages(data: MetricsData) -> Iterator[tuple[Metric, NumberDataPoint] | None]:
+    """Yields the data points with a number, and None for each message that contains others, so that the caller
+    can bound its work. Histograms are skipped; Kafka's clients have none.
+    """
     for resource in data.resource_metrics:
+        yield None
         for scope in resource.scope_metrics:
+            yield None
             for metric in scope.metrics:
+                yield None
                 for point in (metric.sum if metric.HasField("sum") else metric.gauge).data_points:
                     yield metric, point
 

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tidelog.broker.client_telemetry import series as module
 from tidelog.broker.client_telemetry.series import (
+    MAX_MESSAGES,
     MAX_RESOURCES,
     ClientSeries,
     InvalidMetricsError,
@@ -83,6 +84,24 @@ def test_names_labels_and_values() -> None:
     assert found["kafka_client_producer_record_send_total"] == {client: 7.0}
     assert found["kafka_client_other_metric"] == {client: 2.0}
     assert "kafka_client_other_metric" not in shown(series, now_ms=11), "the client is silent"
+
+
+def test_a_resource_for_each_metric() -> None:
+    """Kafka's Java clients send their metrics in this form."""
+    data = MetricsData()
+    for number in range(300):
+        data.resource_metrics.add().scope_metrics.add().metrics.append(gauge(f"m{number}", number))
+    pushed = decode_push(data.SerializeToString(), 0, MAX_BYTES, LABELS)
+    assert [sample.value for sample in pushed.samples] == list(range(300))
+
+
+def test_empty_messages_are_bounded() -> None:
+    data = MetricsData()
+    scope = data.resource_metrics.add().scope_metrics.add()
+    for _ in range(MAX_MESSAGES):
+        scope.metrics.add()
+    scope.metrics.append(gauge("behind", 1))
+    assert not decode_push(data.SerializeToString(), 0, MAX_BYTES, LABELS).samples
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD])
