@@ -85,7 +85,7 @@ def broker_view(**changed: Any) -> Any:
         parked_follower_fetch_count=2,
         fetch_session_counts=(3, 900),
         evicted_fetch_sessions=11,
-        share_loads=[ShareGroupLoad("sharers", 70, 30, 4)],
+        share_loads=[_share_load()],
         share_session_count=5,
         fetchers=SimpleNamespace(
             failed_count=1,
@@ -98,6 +98,13 @@ def broker_view(**changed: Any) -> Any:
     )
     vars(view).update(changed)
     return view
+
+
+def _share_load() -> ShareGroupLoad:
+    load = ShareGroupLoad("sharers")
+    load.unfinished, load.acquired, load.full_partitions, load.oldest_age_ms = 70, 30, 1, 4_500
+    load.counts.accepted, load.counts.redelivered = 900, 4
+    return load
 
 
 def controller_view() -> Any:

@@ -11,6 +11,7 @@ from heapq import nlargest
 from typing import TYPE_CHECKING, Any, Final
 
 from tidelog.broker.quotas.rates import MS_PER_S
+from tidelog.broker.share.deliveries import OUTCOMES
 from tidelog.metrics.telemetry import LatencyWindow, RequestMetrics, Telemetry, add_up
 from tidelog.model.errors import ErrorCode
 
@@ -92,7 +93,7 @@ class BrokerView:
 
     @property
     def share_loads(self) -> list[ShareGroupLoad]:
-        """The loads of share groups."""
+        """The loads of share groups. Reads the log."""
         partitions = self._share_partitions()
         return [] if partitions is None else partitions.loads()
 
@@ -412,13 +413,22 @@ def _add_share_groups(families: Families, broker: BrokerView) -> None:
     doc = "Share groups without series of their own, because others have more unfinished records"
     families.gauge("tidelog_share_groups_omitted", doc, len(loads) - len(shown))
     prefix = "tidelog_share_group"
-    for load in sorted(shown):
+    for load in sorted(shown, key=lambda load: load.group):
         doc = "Records that are not acknowledged or archived"
         families.gauge(f"{prefix}_unfinished_records", doc, load.unfinished, group=load.group)
         doc = "Records that members have and have not acknowledged"
         families.gauge(f"{prefix}_acquired_records", doc, load.acquired, group=load.group)
+        doc = "Age of the oldest record that is not acknowledged or archived"
+        name, age_s = f"{prefix}_oldest_record_seconds", max(load.oldest_age_ms, 0) / MS_PER_S
+        families.gauge(name, doc, age_s, group=load.group)
+        doc = "Partitions of which no new record may be acquired until others end"
+        families.gauge(f"{prefix}_full_partitions", doc, load.full_partitions, group=load.group)
         doc = "Records that were delivered again"
-        families.counter(f"{prefix}_redelivered_records", doc, load.redelivered_total, group=load.group)
+        families.counter(f"{prefix}_redelivered_records", doc, load.counts.redelivered, group=load.group)
+        doc = "Deliveries of records that ended, by outcome"
+        for outcome in OUTCOMES:
+            name, count = f"{prefix}_deliveries", getattr(load.counts, outcome)
+            families.counter(name, doc, count, group=load.group, outcome=outcome)
 
 
 def _add_coordinators(families: Families, attachment_counts: Mapping[str, tuple[int, int]]) -> None:

@@ -430,6 +430,12 @@ class SegmentedLog:
             lambda: time_lookup.first_at_or_after(self._segments, timestamp, self.log_start_offset)
         )
 
+    def batch_timestamp(self, offset: int) -> TimestampedOffset | None:
+        """Returns the last offset and the greatest timestamp of the first batch that ends at or behind
+        `offset`, None if there is none. Reads the disk.
+        """
+        return self._looked_up(lambda: time_lookup.of_offset(self._segments, offset))
+
     def max_timestamp_offset(self) -> TimestampedOffset | None:
         """Returns the first record of the greatest timestamp (KIP-734), None in an empty log."""
         return self._looked_up(lambda: time_lookup.of_max_timestamp(self._segments))

@@ -9,14 +9,18 @@ again, so that they can run in another thread than the event loop. Source: Kafka
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Sequence
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Final, NamedTuple
 
 from tidelog.broker.log.batch_scan import scan_headers
 from tidelog.broker.log.errors import TornLogError
 from tidelog.broker.log.segment import Segment
 from tidelog.records.batch import BatchHeader
 from tidelog.records.record import records_of, scan_records
+
+_BASE_OFFSET: Final = attrgetter("base_offset")
 
 
 class TimestampedOffset(NamedTuple):
@@ -48,6 +52,31 @@ def of_max_timestamp(segments: Sequence[Segment]) -> TimestampedOffset | None:
     if latest is None or latest.max_timestamp < 0:
         return None
     return _first_in(latest, latest.max_timestamp, latest.base_offset)
+
+
+def of_offset(segments: Sequence[Segment], offset: int) -> TimestampedOffset | None:
+    """Returns the last offset and the greatest timestamp of the first batch that ends at or behind `offset`.
+    Reads batch headers only. Raises OSError, TornLogError.
+    """
+    at = max(0, bisect_right(segments, offset, key=_BASE_OFFSET) - 1)
+    for segment in segments[at:]:
+        size_bytes = segment.size_bytes
+        if not size_bytes or segment.next_offset <= offset:
+            continue
+        offset_index = segment.offset_index.reader()
+        try:
+            _, start = offset_index.position_for(offset)
+        finally:
+            offset_index.close()
+        with segment.own_descriptor() as fd:
+            if segment.is_deleted:
+                raise FileNotFoundError(segment.path)
+            for _, header, _ in scan_headers(fd, start, size_bytes):
+                if header.last_offset >= offset:
+                    return TimestampedOffset(
+                        header.last_offset, header.max_timestamp, header.partition_leader_epoch
+                    )
+    return None
 
 
 def _first_in(segment: Segment, timestamp: int, min_offset: int) -> TimestampedOffset | None:

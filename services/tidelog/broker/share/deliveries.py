@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 
 class AcknowledgeType(IntEnum):
@@ -79,17 +79,57 @@ class StateRange(NamedTuple):
     delivery_count: int
 
 
+OUTCOMES: Final = ("accepted", "released", "rejected", "expired", "abandoned")
+"""The ways in which a delivery ends. The lock of an expired one has ended, and the session of the member with
+an abandoned one.
+"""
+
+
+class DeliveryCounts:
+    """Records by the outcome of their delivery, and records that were delivered again, since the share
+    partition was loaded. Any thread may read them.
+    """
+
+    __slots__ = (*OUTCOMES, "redelivered")
+
+    def __init__(self) -> None:
+        self.accepted = 0
+        self.released = 0
+        self.rejected = 0
+        self.expired = 0
+        self.abandoned = 0
+        self.redelivered = 0
+
+    def add(self, other: DeliveryCounts) -> None:
+        """Adds the counts of another share partition."""
+        self.accepted += other.accepted
+        self.released += other.released
+        self.rejected += other.rejected
+        self.expired += other.expired
+        self.abandoned += other.abandoned
+        self.redelivered += other.redelivered
+
+    def acknowledged(self, counts: dict[int, int]) -> None:
+        """Adds the records of an acknowledgement by its types. Gaps are not records."""
+        self.accepted += counts.get(AcknowledgeType.ACCEPT, 0)
+        self.released += counts.get(AcknowledgeType.RELEASE, 0)
+        self.rejected += counts.get(AcknowledgeType.REJECT, 0)
+
+
 class Acknowledgement:
     """One acknowledgement of a member, which a write decides."""
 
-    __slots__ = ("spans",)
+    __slots__ = ("counts", "spans")
 
     def __init__(self) -> None:
         self.spans: list[tuple[int, int]] = []
         """The first and last offsets of its records, in order."""
+        self.counts: dict[int, int] = {}
+        """The number of its records by their `AcknowledgeType`."""
 
-    def add(self, first: int, last: int) -> None:
+    def add(self, first: int, last: int, kind: int) -> None:
         """Adds records behind the others."""
+        self.counts[kind] = self.counts.get(kind, 0) + last - first + 1
         if self.spans and self.spans[-1][1] + 1 == first:
             self.spans[-1] = self.spans[-1][0], last
         else:

@@ -22,6 +22,7 @@ from tidelog.broker.share.deliveries import (
     AcknowledgeType,
     AcquiredRange,
     AcquireMode,
+    DeliveryCounts,
     DeliveryLimits,
     LogBatch,
     StateRange,
@@ -50,9 +51,9 @@ class SharePartitionCore:
         "_queued",
         "_unwritten",
         "_writing",
+        "counts",
         "leader_epoch",
         "ranges",
-        "redelivered_total",
         "state_epoch",
     )
 
@@ -62,7 +63,7 @@ class SharePartitionCore:
         self.leader_epoch = leader_epoch
         self.state_epoch = state_epoch
         self.ranges = RecordRanges(start_offset)
-        self.redelivered_total = 0
+        self.counts = DeliveryCounts()
         self._queued: list[Acknowledgement] = []
         self._writing: StateWrite | None = None
         self._unwritten: list[tuple[int, int]] = []
@@ -128,6 +129,10 @@ class SharePartitionCore:
     def acquired_count(self) -> int:
         """The number of records that members have. Any thread may ask for it."""
         return sum(len(found) for found in self.ranges.snapshot() if found.state is ACQUIRED)
+
+    def is_at_limit(self, limits: DeliveryLimits) -> bool:
+        """Returns whether no new record may be acquired until others end. Any thread may ask for it."""
+        return not self._has_room(limits)
 
     def next_deadline_ms(self) -> MonotonicMs | None:
         """Returns when the next lock ends, None if no lock may end."""
@@ -211,7 +216,7 @@ class SharePartitionCore:
             if len(found) > most:
                 (found,) = ranges.within(found.first, found.first + most - 1)
             self._lock(found, wanted.member, deadline_ms)
-            self.redelivered_total += len(found) if found.delivery_count > 1 else 0
+            self.counts.redelivered += len(found) if found.delivery_count > 1 else 0
             most -= len(found)
             taken.append(AcquiredRange(found.first, found.last, found.delivery_count))
         if wanted.mode is AcquireMode.RECORD_LIMIT:
@@ -261,7 +266,7 @@ class SharePartitionCore:
                 else:
                     found.change, found.target = acknowledgement, _target(kind, found, limits)
             if found_ranges and kind != AcknowledgeType.RENEW:
-                acknowledgement.add(found_ranges[0].first, found_ranges[-1].last)
+                acknowledgement.add(found_ranges[0].first, found_ranges[-1].last, kind)
         for batch in batches:
             self.ranges.join(batch.first, batch.last)
         if not acknowledgement.spans:
@@ -295,6 +300,7 @@ class SharePartitionCore:
             if found.change is not None:
                 found.deadline_ms = MonotonicMs(0)  # if the write fails, the records come back at once
             else:
+                self.counts.abandoned += len(found)
                 self._return(found, limits)
         self._settle(released)
         return bool(released)
@@ -307,6 +313,7 @@ class SharePartitionCore:
             if found.state is ACQUIRED and found.change is None and found.deadline_ms <= now_ms
         ]
         for found in expired:
+            self.counts.expired += len(found)
             self._return(found, limits)
         self._settle(expired)
         return bool(expired)
@@ -376,6 +383,8 @@ class SharePartitionCore:
         self._in_write = []
         for found in self._changed_by(write):
             self.ranges.set_state(found, found.target)
+        for acknowledgement in write.acknowledgements:
+            self.counts.acknowledged(acknowledgement.counts)
         self._joined(write)
         return write.acknowledgements
 

@@ -20,6 +20,7 @@ from tidelog.broker.replica import Replica
 from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     Acknowledgement,
+    DeliveryCounts,
     DeliveryLimits,
     StateRange,
     StateWrite,
@@ -127,6 +128,7 @@ class SharePartition:
 
     __slots__ = (
         "_core",
+        "_counts",
         "_machine",
         "_on_over",
         "_parts",
@@ -153,6 +155,7 @@ class SharePartition:
         self._on_over = on_over
         self._machine = SharePartitionStateMachine()
         self._core: SharePartitionCore | None = None
+        self._counts = DeliveryCounts()
         self._results: dict[Acknowledgement, AcknowledgeResult] = {}
         self._timer_entry: TimerEntry[Callback] | None = None
 
@@ -183,9 +186,9 @@ class SharePartition:
         return not self.members and not self._results and core is not None and core.is_idle
 
     @property
-    def redelivered_total(self) -> int:
-        """The number of records that were delivered again."""
-        return 0 if self._core is None else self._core.redelivered_total
+    def counts(self) -> DeliveryCounts:
+        """The outcomes of the deliveries, also after the end."""
+        return self._counts
 
     @property
     def settings(self) -> GroupSettings:
@@ -309,7 +312,7 @@ class SharePartition:
         )
         core = SharePartitionCore(self.leader_epoch, found.state_epoch, start_offset, ranges)
         core.log_start_moved(self.replica.core.log_start_offset)
-        self._core = core
+        self._core, self._counts = core, core.counts
         self._machine.enter(SharePartitionState.ACTIVE)
         self._parts.changed(self.key)
         if self.is_idle:  # the last member left while the state was read

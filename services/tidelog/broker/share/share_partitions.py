@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from functools import partial
-from typing import NamedTuple
+from typing import Final
 
 from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.replica import Replica
+from tidelog.broker.share.deliveries import DeliveryCounts
+from tidelog.broker.share.oldest_records import OldestOffset, OldestRecords
 from tidelog.broker.share.share_partition import (
     GroupSettingsOf,
     SharePartition,
@@ -22,16 +24,25 @@ from tidelog.broker.waiting_requests import WaitingRequests
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.timing.clock import Clock
 
+NO_COUNTS: Final = DeliveryCounts()
 
-class ShareGroupLoad(NamedTuple):
-    """The deliveries of one group from this broker. `unfinished` are the records up to the high watermark
-    that are not acknowledged or archived, and `acquired` those of them that members have.
-    """
 
-    group: str
-    unfinished: int
-    acquired: int
-    redelivered_total: int
+class ShareGroupLoad:
+    """The deliveries of one group from this broker."""
+
+    __slots__ = ("acquired", "counts", "full_partitions", "group", "oldest_age_ms", "unfinished")
+
+    def __init__(self, group: str) -> None:
+        self.group = group
+        self.unfinished = 0
+        """The records up to the high watermark that are not acknowledged or archived."""
+        self.acquired = 0
+        """The records that members have."""
+        self.full_partitions = 0
+        """The share partitions of which no new record may be acquired until others end."""
+        self.oldest_age_ms = 0
+        """The age of the oldest unfinished record by the timestamp of its batch, 0 if there is none."""
+        self.counts = DeliveryCounts()
 
 
 class SharePartitions:
@@ -52,8 +63,9 @@ class SharePartitions:
         self._hosted = hosted
         self._partitions: dict[SharePartitionKey, SharePartition] = {}
         self._of_session: dict[SessionKey, set[SharePartitionKey]] = {}
-        self._redelivered: dict[str, int] = {}
-        """The redelivered records of share partitions that are forgotten, by group with others."""
+        self._forgotten: dict[str, DeliveryCounts] = {}
+        """The counts of share partitions that are forgotten, by group with others."""
+        self._oldest = OldestRecords()
         self._tasks: set[asyncio.Task[None]] = set()
         self.sessions = ShareSessions(max_sessions)
         self.parts = ShareParts(
@@ -71,20 +83,32 @@ class SharePartitions:
         return len(self._partitions)
 
     def loads(self) -> list[ShareGroupLoad]:
-        """Returns the loads of the groups with members. Any thread may call it."""
+        """Returns the loads of the groups with members. Reads the log; one thread may call it at a time, but
+        not the event loop's.
+        """
         loads: dict[str, ShareGroupLoad] = {}
-        for (group, _, _), partition in tuple(self._partitions.items()):
-            core = partition.core
+        oldest: dict[SharePartitionKey, OldestOffset] = {}
+        for key, partition in tuple(self._partitions.items()):
+            core, group = partition.core, key.group_id
             if core is None:
                 continue
-            load = loads.get(group) or ShareGroupLoad(group, 0, 0, self._redelivered.get(group, 0))
-            beyond = max(partition.replica.core.high_watermark - core.end_offset, 0)
-            loads[group] = ShareGroupLoad(
-                group,
-                load.unfinished + core.ranges.unfinished_count + beyond,
-                load.acquired + core.acquired_count,
-                load.redelivered_total + core.redelivered_total,
-            )
+            load = loads.get(group)
+            if load is None:
+                load = loads[group] = ShareGroupLoad(group)
+                load.counts.add(self._forgotten.get(group, NO_COUNTS))
+            leader = partition.replica.core
+            beyond = max(leader.high_watermark - core.end_offset, 0)
+            load.unfinished += core.ranges.unfinished_count + beyond
+            load.acquired += core.acquired_count
+            load.full_partitions += core.is_at_limit(partition.limits)
+            load.counts.add(core.counts)
+            offset = max(core.start_offset, leader.log_start_offset)
+            if offset < leader.high_watermark:
+                oldest[key] = OldestOffset(partition.replica.log, partition.leader_epoch, offset)
+        now_ms = self.parts.clock.wall_ms()
+        for key, timestamp in self._oldest.timestamps(oldest):
+            load = loads[key.group_id]
+            load.oldest_age_ms = max(load.oldest_age_ms, now_ms - timestamp)
         return list(loads.values())
 
     def find(self, key: SharePartitionKey) -> SharePartition | None:
@@ -126,10 +150,9 @@ class SharePartitions:
     def _forget(self, key: SharePartitionKey) -> None:
         found = self._partitions.pop(key)
         group = key.group_id
-        if found.redelivered_total:
-            self._redelivered[group] = self._redelivered.get(group, 0) + found.redelivered_total
-        if group in self._redelivered and all(other.group_id != group for other in self._partitions):
-            del self._redelivered[group]
+        self._forgotten.setdefault(group, DeliveryCounts()).add(found.counts)
+        if all(other.group_id != group for other in self._partitions):
+            del self._forgotten[group]
         for member in found.members:
             keys = self._of_session.get(SessionKey(key.group_id, member))
             if keys is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 from uuid import UUID
 
 import pytest
@@ -15,6 +15,7 @@ from brokerlab.share_states import InMemoryShareStates, StoredState
 from tidelog.broker.log.segment import FileRange
 from tidelog.broker.request import PARKED, RequestContext
 from tidelog.broker.share import log_reader
+from tidelog.broker.share.deliveries import OUTCOMES
 from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
@@ -219,6 +220,37 @@ def acquired(answer: ShareFetchResponse) -> list[tuple[int, int, int]]:
         for part in topic.partitions
         for found in part.acquired_records
     ]
+
+
+class Load(NamedTuple):
+    """The load of the group, without its age."""
+
+    unfinished: int = 0
+    acquired: int = 0
+    full_partitions: int = 0
+    accepted: int = 0
+    released: int = 0
+    rejected: int = 0
+    expired: int = 0
+    abandoned: int = 0
+    redelivered: int = 0
+
+
+def load_of(share: ShareLab) -> Load:
+    (load,) = share.partitions.loads()
+    counts = load.counts
+    return Load(
+        load.unfinished,
+        load.acquired,
+        load.full_partitions,
+        *(getattr(counts, outcome) for outcome in OUTCOMES),
+        counts.redelivered,
+    )
+
+
+def age_ms_of(share: ShareLab) -> int:
+    (load,) = share.partitions.loads()
+    return cast(int, load.oldest_age_ms)
 
 
 def batches(answer: ShareFetchResponse) -> list[tuple[int, int]]:
@@ -482,11 +514,54 @@ def test_the_load_of_a_group_is_shown(from_start: ShareLab) -> None:
     from_start.append(4)
     one, two = from_start.member("one"), from_start.member("two")
     one.fetch()
-    assert [tuple(load) for load in from_start.partitions.loads()] == [(GROUP, 4, 4, 0)]
+    assert load_of(from_start) == Load(unfinished=4, acquired=4)
     one.acknowledge((0, 0, ACCEPT), (1, 2, RELEASE))
     from_start.append(1)
     two.fetch()
-    assert [tuple(load) for load in from_start.partitions.loads()] == [(GROUP, 4, 4, 2)]
+    assert load_of(from_start) == Load(unfinished=4, acquired=4, accepted=1, released=2, redelivered=2)
+    two.acknowledge((1, 1, REJECT))
+    one.close()
+    from_start.pass_time(LOCK_MS)
+    assert load_of(from_start) == Load(
+        unfinished=3, accepted=1, released=2, rejected=1, abandoned=1, expired=2, redelivered=2
+    )
+
+
+def test_an_acknowledgement_that_was_not_stored_is_not_counted(from_start: ShareLab) -> None:
+    from_start.append(2)
+    member = from_start.member("one")
+    member.fetch()
+    from_start.states.errors = [ErrorCode.UNKNOWN_SERVER_ERROR]
+    assert member.acknowledge((0, 1, ACCEPT)) == ErrorCode.UNKNOWN_SERVER_ERROR
+    assert load_of(from_start).accepted == 0
+
+
+def test_the_age_is_that_of_the_oldest_batch_with_an_unfinished_record(from_start: ShareLab) -> None:
+    clock = cast(Any, from_start.broker.clock)
+    from_start.append(2)
+    clock.advance(5_000)
+    from_start.append(2)
+    clock.advance(4_000)
+    member = from_start.member("one")
+    member.fetch()
+    assert age_ms_of(from_start) == 9_000
+    member.acknowledge((0, 0, ACCEPT))
+    assert age_ms_of(from_start) == 9_000
+    member.acknowledge((1, 1, ACCEPT))
+    assert age_ms_of(from_start) == 4_000
+    member.acknowledge((2, 3, ACCEPT))
+    assert age_ms_of(from_start) == 0
+
+
+def test_a_full_partition_is_shown(from_start: ShareLab) -> None:
+    from_start.append(200)
+    member = from_start.member("one")
+    member.fetch(max_records=200)
+    assert load_of(from_start).full_partitions == 0
+    limits = from_start.partitions.find((GROUP, from_start.topic_id, 0)).limits
+    from_start.append(limits.records_in_flight)
+    member.fetch(max_records=limits.records_in_flight)
+    assert load_of(from_start).full_partitions == 1
 
 
 def test_one_fetch_looks_at_a_limited_number_of_batches(

@@ -4,6 +4,7 @@ segments and codecs.
 
 from __future__ import annotations
 
+from itertools import accumulate
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -36,6 +37,11 @@ def test_a_lookup_finds_the_same_record_as_a_scan(
         found = log.offset_for_timestamp(timestamp)
         expected = next(((offset, time) for offset, time in records if time >= timestamp), None)
         assert (found and found[:2]) == expected
+    last_of_batches = [(last, max(times)) for last, times in _ends_of(batches)]
+    for offset in range(log.log_end_offset + 1):
+        found = log.batch_timestamp(offset)
+        expected = next((batch for batch in last_of_batches if batch[0] >= offset), None)
+        assert (found and found[:2]) == expected
     greatest = max(time for _, time in records)
     found = log.max_timestamp_offset()
     assert found is not None
@@ -50,10 +56,17 @@ def test_a_lookup_finds_the_same_record_as_a_scan(
     log.close()
 
 
+def _ends_of(batches: list[tuple[list[int], int]]) -> list[tuple[int, list[int]]]:
+    """Returns the last offset and the timestamps of each batch."""
+    lasts = accumulate(len(times) for times, _ in batches)
+    return [(last - 1, times) for last, (times, _) in zip(lasts, batches, strict=True)]
+
+
 def test_an_empty_log_has_no_timestamps(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     assert log.offset_for_timestamp(0) is None
     assert log.max_timestamp_offset() is None
+    assert log.batch_timestamp(0) is None
 
 
 def test_the_epoch_is_that_of_the_batch(tmp_path: Path) -> None:
