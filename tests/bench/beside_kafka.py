@@ -2,7 +2,8 @@
 """Compares tidelog with Apache Kafka, with the same librdkafka cases against both.
 
 Writes docs/benchmarks.md, with --replicated docs/benchmarks-replicated.md, with --coordinated
-docs/benchmarks-coordinated.md, and with --tls docs/benchmarks-tls.md. Kafka comes from shared/peer beside the
+docs/benchmarks-coordinated.md, with --tls docs/benchmarks-tls.md, and with --share docs/benchmarks-share.md
+(one broker each, then three). Kafka comes from shared/peer beside the
 checkout, with 1 GiB of heap; tidelog is `tidelog dev`. With --replicated or --coordinated, each side has
 three brokers: Kafka's have 512 MiB of heap, and `tidelog cluster up` starts tidelog's. The exit code is 1 if
 a case failed, and 0 otherwise. The table shows which targets were reached.
@@ -12,11 +13,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import shutil
 import sys
 import tempfile
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,6 +34,8 @@ from sidebyside.cases import (
     COORDINATED_CASES,
     PRODUCED_FOR_CONSUME,
     REPLICATED_CASES,
+    SHARE_CASES,
+    SHARE_REPLICATED_CASES,
     TLS_CASES,
     Bench,
     Case,
@@ -40,6 +45,7 @@ from sidebyside.report import (
     COORDINATED_INTRODUCTION,
     INTRODUCTION,
     REPLICATED_INTRODUCTION,
+    SHARE_INTRODUCTION,
     TLS_INTRODUCTION,
     markdown,
     other_memory,
@@ -83,6 +89,8 @@ class Contest:
     warm_rounds: int
     replication_factor: int = 1
     min_in_sync_replicas: int = 1
+    limit_s: float = math.inf
+    """The time after which no further round begins."""
 
     @property
     def warm_up(self) -> Case:
@@ -153,6 +161,28 @@ TLS = Contest(
     rounds=3,
     warm_rounds=3,
 )
+SHARE = Contest(
+    SHARE_CASES,
+    one_broker_each,
+    SHARE_INTRODUCTION,
+    "benchmarks-share.md",
+    f"one combined broker, heap {KAFKA_HEAP}",
+    rounds=2,
+    warm_rounds=2,
+    limit_s=180,
+)
+SHARE_REPLICATED = Contest(
+    SHARE_REPLICATED_CASES,
+    three_brokers_each,
+    SHARE_INTRODUCTION,
+    SHARE.page,
+    f"three combined brokers, heap {CLUSTER_KAFKA_HEAP} each",
+    rounds=2,
+    warm_rounds=2,
+    replication_factor=3,
+    min_in_sync_replicas=2,
+    limit_s=240,
+)
 QUICK_ROUNDS = 2
 
 
@@ -177,11 +207,13 @@ class Rounds:
         self._progress = progress
 
     def run(self, fresh_rounds: int, warm_rounds: int) -> None:
-        """Runs the rounds. Each fresh round starts both brokers; the warm rounds use the brokers of the last
-        fresh round.
+        """Runs the rounds, or fewer if the contest has a limit of time. Each fresh round starts both brokers;
+        the warm rounds use the brokers of the last fresh round.
         """
         task = self._progress.add_task("", total=(fresh_rounds + warm_rounds) * len(self._cases) * 2)
+        began_s, limit_s = time.monotonic(), self._contest.limit_s
         for number in range(fresh_rounds):
+            is_last = number == fresh_rounds - 1 or time.monotonic() - began_s > limit_s / 2
             directory = self._work_dir / f"round-{number}"
             directory.mkdir()
             sides = self._contest.sides(directory)
@@ -195,14 +227,18 @@ class Rounds:
                     if self._cases:
                         self._bench.run(self._contest.warm_up, side)
                 self._run_cases(sides, number, self.fresh, task)
-                if number == fresh_rounds - 1:
+                if is_last:
                     for warm_number in range(warm_rounds):
+                        if warm_number and time.monotonic() - began_s > limit_s:
+                            break
                         self._run_cases(sides, warm_number, self.warm, task)
             finally:
                 for side in started:
                     side.stop()
                     self._bench.stopped(side)
             shutil.rmtree(directory)
+            if is_last:
+                break
 
     def _run_cases(self, sides: list[Side], number: int, found: Measured, task: TaskID) -> None:
         for place, case in enumerate(self._cases):
@@ -224,6 +260,11 @@ def main() -> int:
         "--coordinated", action="store_true", help="groups and transactions, three brokers each"
     )
     parser.add_argument("--tls", action="store_true", help="one broker each, clients use TLS")
+    parser.add_argument(
+        "--share",
+        action="store_true",
+        help="share groups, one broker each and then three, in under 10 minutes",
+    )
     parser.add_argument("--rounds", type=int, help="rounds that start both sides (cold JVM)")
     parser.add_argument("--warm-rounds", type=int, help="further rounds with the same brokers (warm JVM)")
     parser.add_argument("--quick", action="store_true", help="fewer rounds of shorter cases; writes no docs")
@@ -239,43 +280,54 @@ def main() -> int:
     except KafkaUnavailableError as error:
         console.print(f"there is no Apache Kafka to compare with: {error}")
         return 1
-    contest = ONE_BROKER
-    for is_chosen, other in (
-        (options.replicated, REPLICATED),
-        (options.coordinated, COORDINATED),
-        (options.tls, TLS),
+    contests = (ONE_BROKER,)
+    for is_chosen, others in (
+        (options.replicated, (REPLICATED,)),
+        (options.coordinated, (COORDINATED,)),
+        (options.tls, (TLS,)),
+        (options.share, (SHARE, SHARE_REPLICATED)),
     ):
-        contest = other if is_chosen else contest
+        contests = others if is_chosen else contests
+    contest = contests[0]
     rounds = options.rounds or (QUICK_ROUNDS if options.quick else contest.rounds)
     warm_rounds = options.warm_rounds
     if warm_rounds is None:
         warm_rounds = 1 if options.quick else contest.warm_rounds
     wanted = set(filter(None, options.only.split(",")))
-    chosen = [c for c in contest.cases if not wanted or c.group in wanted or c.name in wanted]
     load = os.getloadavg()[0]
     if load > MOST_LOAD_BEFORE:
         console.print(f"[yellow]this machine is already busy (load {load:.1f}), figures will be inaccurate")
     columns = (TextColumn("{task.description:32}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with (
-        tempfile.TemporaryDirectory(prefix="tidelog-bench-") as name,
-        Progress(*columns, console=console) as progress,
-    ):
-        measured = Rounds(contest, [c for c in chosen if c.arguments], Path(name), options.quick, progress)
-        measured.run(rounds, warm_rounds)
-    fresh, warm = rows_of(chosen, measured.fresh), rows_of(chosen, measured.warm)
+    measured: dict[str, Measured] = {"fresh": {}, "warm": {}}
+    chosen: list[Case] = []
+    for compared in contests:
+        cases = [c for c in compared.cases if not wanted or c.group in wanted or c.name in wanted]
+        if not cases:
+            continue
+        chosen += cases
+        with (
+            tempfile.TemporaryDirectory(prefix="tidelog-bench-") as name,
+            Progress(*columns, console=console) as progress,
+        ):
+            runs = Rounds(compared, [c for c in cases if c.arguments], Path(name), options.quick, progress)
+            runs.run(rounds, warm_rounds)
+        measured["fresh"] |= runs.fresh
+        measured["warm"] |= runs.warm
+    fresh, warm = rows_of(chosen, measured["fresh"]), rows_of(chosen, measured["warm"])
     for rows, brokers in ((fresh, "cold JVM"), (warm, "warm JVM")):
         if rows:
             console.print(terminal_table(rows, f"tidelog beside Apache Kafka, {brokers}"))
             console.print(f"{brokers}: {reached(rows)}")
     if options.out:
-        options.out.write_text(json.dumps({"fresh": measured.fresh, "warm": measured.warm}, indent=1))
-    others = other_memory(measured.fresh)
-    for name, value in sorted(others.items()):
+        options.out.write_text(json.dumps(measured, indent=1))
+    memory = other_memory(measured["fresh"])
+    for name, value in sorted(memory.items()):
         console.print(f"{name}: {value:.0f} MB (PSS)")
     if not options.quick and not wanted:
         path = REPOSITORY / "docs" / contest.page
-        facts = [*machine_facts(contest.kafka), ("load before", f"{load:.1f}")]
-        page = markdown(contest.introduction, fresh, warm, rounds, warm_rounds, others, facts)
+        facts = [*machine_facts("; ".join(c.kafka for c in contests)), ("load before", f"{load:.1f}")]
+        rounds, warm_rounds = (min((len(row.ratios) for row in rows), default=0) for rows in (fresh, warm))
+        page = markdown(contest.introduction, fresh, warm, rounds, warm_rounds, memory, facts)
         path.write_text(page)
         console.print(f"written: {path.relative_to(REPOSITORY)}")
     return 0

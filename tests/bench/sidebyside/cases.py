@@ -19,6 +19,7 @@ from .sides import Side
 
 CLIENT = Path(__file__).with_name("client_cases.py")
 COORDINATED_CLIENT = Path(__file__).with_name("coordinated_cases.py")
+SHARE_CLIENT = Path(__file__).with_name("share_cases.py")
 COORDINATED = frozenset(("rebalance", "commits", "many_groups", "transactions"))
 CASE_LIMIT_S = 300
 MEBIBYTE = 1024 * 1024
@@ -255,6 +256,39 @@ COORDINATED_CASES = (
 )
 """Cases on three brokers with three replicas. No case writes the records for another case that consumes them.
 """
+SHARE_MESSAGES, SHARE_MESSAGE_BYTES, SHARE_BATCH = 2_000_000, 100, 100
+"""The records of the topic that share consumers read, and the size of one in bytes and of a batch in records.
+"""
+
+
+def _share_cases(replication_factor: int) -> tuple[Case, ...]:
+    place = f"RF {replication_factor}"
+    rate = Metric("records_per_s", "accepted records/s", 1.5)
+    cpu = Metric("cpu_s_per_million", "broker CPU-s/million records", 1.0, is_at_most=True)
+    wait = Metric("p99_ms", "p99 ms release to another", 1.0, is_at_most=True)
+    loads = tuple(
+        Case(
+            f"share-{consumers}-rf{replication_factor}",
+            "share",
+            f"{place}, {consumers} consumer{'s' if consumers > 1 else ''}",
+            (rate, cpu, wait) if consumers > 1 else (rate, cpu),
+            {"case": "share_throughput", "consumers": consumers, "seconds": 2.5, "messages": SHARE_MESSAGES},
+        )
+        for consumers in (1, 8, 64)
+    )
+    release = Case(
+        f"share-release-rf{replication_factor}",
+        "share",
+        f"{place}, 2 consumers, one record at a time",
+        (Metric("p50_ms", "p50 ms release to another", 1.0, is_at_most=True), wait),
+        {"case": "share_release", "rounds": 300, "seconds": 3, "size": SHARE_MESSAGE_BYTES},
+    )
+    return (*loads, release)
+
+
+SHARE_CASES = _share_cases(1)
+SHARE_REPLICATED_CASES = _share_cases(3)
+"""Cases of share groups on one partition. The first three read the same records, each with a new group."""
 OTHERS_PREFIX = "others_mb_"
 COORDINATOR = "coordinator-"
 
@@ -280,13 +314,14 @@ class Bench:
 
     def run(self, case: Case, side: Side) -> Sample:
         """Raises RuntimeError if the client failed."""
+        if case.group == "share":
+            return self._run_share(case, side)
         if case.group == "consume":
             topic, messages = self._left_topics.pop(side.name, None) or self._filled_topic(side)
             sample = self._client(side, case.arguments | {"topic": topic, "messages": messages})
             self._delete(side, topic)
             return sample
-        topic = f"{case.name}-{uuid.uuid4().hex[:6]}"
-        create_topic(side.bootstrap, topic, case.partitions, self._topic_configs, self._replication_factor)
+        topic = self._new_topic(case, side)
         arguments = self._shortened(case.arguments)
         size = arguments.get("limit_bytes", 0) * self._replication_factor
         self._touch_page_cache(int(size * TOUCHED_SHARE))
@@ -297,6 +332,34 @@ class Bench:
         else:
             self._delete(side, topic)
         return sample
+
+    def _run_share(self, case: Case, side: Side) -> Sample:
+        arguments = self._shortened(case.arguments)
+        if arguments["case"] == "share_throughput":
+            topic, _ = self._left_topics.get(side.name) or self._topic_of_share_groups(side)
+            return self._client(side, arguments | {"topic": topic})
+        topic = self._new_topic(case, side)
+        sample = self._client(side, arguments | {"topic": topic})
+        self._delete(side, topic)
+        return sample
+
+    def _topic_of_share_groups(self, side: Side) -> tuple[str, int]:
+        topic = f"shared-{uuid.uuid4().hex[:6]}"
+        create_topic(side.bootstrap, topic, 1, self._topic_configs, self._replication_factor)
+        filling = {
+            "case": "share_fill",
+            "messages": SHARE_MESSAGES,
+            "size": SHARE_MESSAGE_BYTES,
+            "batch": SHARE_BATCH,
+        }
+        self._client(side, filling | {"topic": topic})
+        left = self._left_topics[side.name] = topic, SHARE_MESSAGES
+        return left
+
+    def _new_topic(self, case: Case, side: Side) -> str:
+        topic = f"{case.name}-{uuid.uuid4().hex[:6]}"
+        create_topic(side.bootstrap, topic, case.partitions, self._topic_configs, self._replication_factor)
+        return topic
 
     def _touch_page_cache(self, size: int) -> None:
         """Writes and frees page cache, because freed pages are reused first. In a virtual machine, a page
@@ -331,12 +394,17 @@ class Bench:
         return {key: halves[key](value) if key in halves else value for key, value in arguments.items()}
 
     def _client(self, side: Side, arguments: dict[str, Any]) -> Sample:
-        is_coordinated = arguments["case"] in COORDINATED
-        client = COORDINATED_CLIENT if is_coordinated else CLIENT
-        place = {"bootstrap": side.bootstrap} if is_coordinated else {"connection": side.connection}
-        request = json.dumps(arguments | place)
         brokers, others = side.broker_pids(), side.other_pids()
         counted = [*brokers, *others.values()]
+        name = arguments["case"]
+        client, place = CLIENT, dict[str, Any](connection=side.connection)
+        if name in COORDINATED:
+            client, place = COORDINATED_CLIENT, {"bootstrap": side.bootstrap}
+        elif name.startswith("share_"):
+            client, place = SHARE_CLIENT, {"bootstrap": side.bootstrap}
+        if name == "share_throughput":
+            place["pids"] = counted  # it reads the CPU itself, without the time in which the group forms
+        request = json.dumps(arguments | place)
         cpu = sum(map(cpu_s, counted))
         done = subprocess.run(
             [sys.executable, str(client), request],

@@ -176,6 +176,34 @@ then against the other. All cases use acks=all.
 There are two tables, because a JVM compiles Kafka's code while it runs: one with a cold JVM and one with a
 warm JVM. Read both.
 """
+SHARE_INTRODUCTION = """\
+# Benchmarks of share groups
+
+`make bench BENCH_ARGS=--share` writes this page in less than ten minutes. It compares share groups (KIP-932)
+of Apache Kafka and tidelog on one partition: with one broker each (RF 1), and with three brokers each (RF 3,
+`min.insync.replicas` 2). The state of a share group has the same number of replicas.
+
+The client is the same for both sides: tests/bench/sidebyside/share_cases.py sends the requests of share
+consumers from one process. It needs about a twentieth of a core, so the brokers are measured. Each consumer
+is a member of the group with a connection of its own. It fetches up to 500 records, the default of
+`max.poll.records`, and accepts them with its next fetch. The topic has two million records of 100 bytes in
+batches of 100. All settings of share groups have their defaults, and every case has a new group.
+
+- Records per second are accepted records: the broker has stored the acknowledgement and has said so. The
+  client checks that no record is accepted twice.
+- CPU is the user and system time of all processes of a side, including controllers, coordinators and etcd.
+- "Release to another" is the time from the moment when a consumer sends the release of a record until a
+  consumer has it again. In the cases with 8 and 64 consumers, after the rate was measured, a consumer
+  releases a record every 10 ms under full load. In the case with one record at a time, the fetch of a second
+  consumer waits for the record. Kafka 4.3.1 does not wake such a fetch when a record is released, so it waits
+  for up to `fetch.max.wait.ms`.
+- A figure is the median of all rounds.
+- A ratio is tidelog / Kafka within one round. The table shows the median of the ratios, and the smallest and
+  largest ratio as the spread.
+
+There are two tables, because a JVM compiles Kafka's code while it runs: one with a cold JVM and one with a
+warm JVM. Read both.
+"""
 COLD_JVM = """\
 {rounds} rounds. Each round starts both sides and warms each up with one case. Kafka's JVM is still compiling
 its code, and a part of its CPU time is the compiler's, so this table favours tidelog.
@@ -191,6 +219,7 @@ HOW_TO_RUN = """\
     make bench BENCH_ARGS="--replicated"    # three brokers each, three replicas; also needs etcd
     make bench BENCH_ARGS="--coordinated"   # groups and transactions; also needs etcd
     make bench BENCH_ARGS="--tls"           # clients use TLS
+    make bench BENCH_ARGS="--share"         # share groups, one broker each and then three; also needs etcd
     make bench BENCH_ARGS="--quick"         # few rounds of shorter cases, writes nothing
     make bench BENCH_ARGS="--only latency"  # also produce, consume, sync, start; writes nothing
 
