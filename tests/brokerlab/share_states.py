@@ -27,7 +27,7 @@ class StoredState:
     state_epoch: int = 0
     leader_epoch: int = 0
     start_offset: int = -1
-    records: dict[int, tuple[int, int]] = field(default_factory=dict)
+    records: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -80,7 +80,7 @@ class InMemoryShareStates:
         state.start_offset = data.start_offset
         for batch in data.state_batches:
             for at in range(batch.first_offset, batch.last_offset + 1):
-                state.records[at] = (batch.delivery_state, batch.delivery_count)
+                state.records[at] = (batch.delivery_state, batch.delivery_count, batch.available_at)
         state.records = {at: found for at, found in state.records.items() if at >= state.start_offset}
 
     async def _pass(self) -> None:

@@ -104,6 +104,46 @@ def test_released_records_come_again_and_rejected_ones_do_not(bootstrap: str, to
     assert seen[3:] == [(b"released", count) for count in range(2, 6)]
 
 
+def test_released_records_come_again_after_their_backoff(bootstrap: str, topic: str, group: str) -> None:
+    backoff_s = 2.0
+    set_group(bootstrap, group, tidelog_share_retry_backoff_ms=str(int(backoff_s * 1_000)))
+    with sharing(bootstrap, topic, group, share_acknowledgement_mode="explicit") as consumer:
+        produce(bootstrap, topic, [b"released"])
+        seen: list[tuple[int | None, float]] = []
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(seen) < 3 and time.monotonic() < deadline:
+            for message in messages_of(consumer, 0.2):
+                seen.append((message.delivery_count(), time.monotonic()))
+                consumer.acknowledge(message, AcknowledgeType.RELEASE)
+            consumer.commit_sync(TIMEOUT_S)
+    assert [count for count, _ in seen] == [1, 2, 3]
+    first, second, third = (at for _, at in seen)
+    assert second - first >= backoff_s
+    assert third - second >= 2 * backoff_s
+
+
+def test_a_backoff_survives_the_death_of_the_broker(start_broker: Callable[..., BrokerProcess]) -> None:
+    backoff_s = 8.0
+    broker = start_broker()
+    set_group(broker.bootstrap, "sharers", tidelog_share_retry_backoff_ms=str(int(backoff_s * 1_000)))
+    explicit = {"share_acknowledgement_mode": "explicit"}
+    with sharing(broker.bootstrap, "t", "sharers", **explicit) as consumer:
+        produce(broker.bootstrap, "t", [b"released"])
+        seen: list[float] = []
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(seen) < 2 and time.monotonic() < deadline:
+            for message in messages_of(consumer, 0.2):
+                seen.append(time.monotonic())
+                consumer.acknowledge(message, AcknowledgeType.RELEASE)
+            consumer.commit_sync(TIMEOUT_S)
+            if len(seen) == 1 and time.monotonic() - seen[0] < backoff_s / 2:
+                broker.kill()
+                broker.start()
+                time.sleep(backoff_s / 2)
+    assert len(seen) == 2, "the record comes again"
+    assert seen[1] - seen[0] >= backoff_s
+
+
 def test_records_survive_the_death_of_the_broker(start_broker: Callable[..., BrokerProcess]) -> None:
     broker = start_broker()
     topic, group = "t", "sharers"

@@ -20,6 +20,7 @@ from uuid import UUID
 from sim.loop import SimLoop
 from tidelog.broker.replica import Replica
 from tidelog.broker.share.deliveries import AcknowledgedBatch, LogBatch, Wanted
+from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.share_partition import SharePartition, SharePartitionKey, ShareParts
 from tidelog.group_coordinator.shard_core import (
     ClusterImage,
@@ -30,7 +31,7 @@ from tidelog.group_coordinator.shard_core import (
 )
 from tidelog.group_coordinator.share_states.share_state_core import ShareStateCore
 from tidelog.model.errors import ErrorCode
-from tidelog.model.instants import WallMs
+from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.group_settings import GroupSettings
 from tidelog.timing.timer import LoopTimer
@@ -185,7 +186,7 @@ class Leader:
         self.parts = ShareParts(
             Connection(group),
             group,
-            cast(Any, None),
+            group,
             group.timer,
             cast(Executor, None),
             lambda replica, leader_epoch: not self.is_deposed,
@@ -228,17 +229,28 @@ class ShareGroup:
     """
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
+    not_before_ms: dict[tuple[int, int], int] = field(default_factory=dict)
+    """The earliest delivery of a record with a delivery count, after a release that was confirmed."""
     deliveries: int = 0
     fenced: int = 0
 
     def __post_init__(self) -> None:
         self.timer = LoopTimer(self.loop)
         self.coordinator = Coordinator(self.chance)
-        self.settings = GroupSettings(share_delivery_count_limit=self.chance.choice((2, 3, 5)))
+        self.settings = GroupSettings(
+            share_delivery_count_limit=self.chance.choice((2, 3, 5)),
+            tidelog_share_retry_backoff_ms=self.chance.choice((0, 500, 20_000)),
+        )
         self.leaders = [Leader(self, 0)]
 
     def for_group(self, group_id: str) -> GroupSettings:
         return self.settings
+
+    def monotonic_ms(self) -> MonotonicMs:
+        return self.timer.monotonic_ms()
+
+    def wall_ms(self) -> WallMs:
+        return WallMs(NOW + self.timer.monotonic_ms())
 
     def happens(self, probability: float) -> bool:
         return self.is_faulty and self.chance.random() < probability
@@ -289,6 +301,8 @@ class ShareGroup:
                     raise ViolationError(f"offset {offset} was accepted in epoch {epoch}, and comes again")
                 if count > limits.delivery_count:
                     raise ViolationError(f"offset {offset} is delivered {count} times")
+                if self.wall_ms() < self.not_before_ms.get((offset, count), 0):
+                    raise ViolationError(f"offset {offset} is delivered before its time")
                 if count == limits.delivery_count:
                     self.excused.add(offset)
         leader.partition.core_changed()
@@ -308,6 +322,8 @@ class ShareGroup:
     async def _acknowledge(self, leader: Leader, member: str, first: int, last: int, kind: int) -> None:
         core = leader.partition.core
         start = 0 if core is None else core.start_offset
+        counts = {} if core is None else _delivery_counts(core, first, last)
+        released_ms = self.wall_ms()
         result = leader.partition.acknowledge(member, [AcknowledgedBatch(first, last, [kind])])
         if kind != RELEASE and result.error is None:
             self.excused.update(range(first, last + 1))
@@ -316,6 +332,10 @@ class ShareGroup:
         if result.error is ErrorCode.NONE and kind == ACCEPT:
             for offset in range(max(first, start), last + 1):
                 self.confirmed.setdefault(offset, leader.epoch)
+        if result.error is ErrorCode.NONE and kind == RELEASE:
+            retry = leader.partition.limits.retry
+            for offset, count in counts.items():
+                self.not_before_ms[offset, count + 1] = released_ms + retry.delay_ms(count)
 
     def leave(self) -> None:
         leader, member = self.leaders[-1], self.chance.choice(MEMBERS)
@@ -366,6 +386,14 @@ class ShareGroup:
                     raise ViolationError(f"offset {offset} is lost")
         if self.problems:
             raise ViolationError(self.problems[0])
+
+
+def _delivery_counts(core: SharePartitionCore, first: int, last: int) -> dict[int, int]:
+    return {
+        offset: found.delivery_count
+        for found in core.ranges.overlapping(first, last)
+        for offset in range(max(found.first, first), min(found.last, last) + 1)
+    }
 
 
 def simulate(seed: int) -> ShareGroup:

@@ -57,6 +57,13 @@ def test_a_lost_record_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
             simulate(seed)
 
 
+def test_a_wait_that_the_next_leader_forgets_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SharePartition, "_stored_time", lambda self, at_ms: 0)
+    with pytest.raises(ViolationError, match="before its time"):
+        for seed in range(1, 200):
+            simulate(seed)
+
+
 def test_a_coordinator_that_answers_before_it_replicates_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Coordinator, "answered", lambda self: None)
     with pytest.raises(ViolationError):

@@ -38,14 +38,16 @@ TAME = WHOLE_RANGE | {"int16": st.integers(-1, 100), "int64": st.integers(0, 1 <
 
 @cache
 def messages_of(message: type[Message], version: int, tame: bool = False) -> st.SearchStrategy[Any]:
-    """Generates messages with any value in the fields that `version` has, and with defaults in the others."""
+    """Generates messages with any value in the fields that `version` has, and with defaults in the others.
+    Tame messages have only fields that Kafka knows.
+    """
     return _struct(message, version, tame)
 
 
 def _struct(kind: type[Struct], version: int, tame: bool) -> st.SearchStrategy[Any]:
     values = {}
     for field in kind.FIELDS:
-        if field.is_in(version):
+        if field.is_in(version) and not (tame and field.is_own):
             values[field.name] = _field(field, version, tame)
     return st.builds(kind, **values)
 

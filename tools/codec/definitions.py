@@ -12,6 +12,8 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+from own_fields import add_own_fields
+
 KAFKA_VERSION = "4.4.0"
 JARS = {
     "kafka-clients": "1ab07317eb6633241392449d329dbdc5d9251e6ffc4926860f42dd966e88bdf9",
@@ -123,7 +125,7 @@ def load_definitions() -> list[dict[str, Any]]:
     served = {
         d["apiKey"] for d in definitions if d["type"] == "request" and "broker" in d.get("listeners", ())
     }
-    return [d for d in definitions if _is_ours(d, served)]
+    return [add_own_fields(d) for d in definitions if _is_ours(d, served)]
 
 
 def _is_ours(definition: dict[str, Any], served: set[int]) -> bool:

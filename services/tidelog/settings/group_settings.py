@@ -6,6 +6,7 @@ The definitions are those of Kafka's `GroupConfig`, and the bounds those of its 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -22,7 +23,9 @@ from tidelog.settings.setting import (
     SettingError,
     Value,
     at_least,
+    between,
     boolean,
+    double,
     integer,
     one_of,
     settings_of,
@@ -36,6 +39,7 @@ _DURATION: Final = re.compile(
     re.IGNORECASE,
 )
 MAX_DURATION_CHARS: Final = 64
+DAY_MS: Final = 86_400_000
 
 
 def _is_reset(value: str) -> str | None:
@@ -44,6 +48,10 @@ def _is_reset(value: str) -> str | None:
     if value.startswith(BY_DURATION) and duration_ms(value.removeprefix(BY_DURATION)) is not None:
         return None
     return "Value must be latest, earliest or by_duration:PnDTnHnMn.nS"
+
+
+def _is_number(value: float) -> str | None:
+    return "Value must be a number" if math.isnan(value) else None
 
 
 def duration_ms(text: str) -> int | None:
@@ -102,6 +110,20 @@ class GroupSettings:
     )
     share_renew_acknowledge_enable: bool = boolean(
         True, MEDIUM, "Whether consumers may renew the locks of their acquired records."
+    )
+
+    # --- beyond Kafka (ADR 0053) ---
+    tidelog_share_retry_backoff_ms: int = integer(
+        0,
+        MEDIUM,
+        "Time for which a record waits after a first delivery without success; 0 for no wait, as in Kafka.",
+        between(0, DAY_MS),
+    )
+    tidelog_share_retry_backoff_multiplier: float = double(
+        2.0, MEDIUM, "Factor by which the wait grows with each further delivery.", between(1, 100), _is_number
+    )
+    tidelog_share_retry_backoff_max_ms: int = integer(
+        3_600_000, MEDIUM, "Longest wait of a record between two deliveries.", between(1, DAY_MS)
     )
 
 

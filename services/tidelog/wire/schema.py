@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sized
 from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -55,6 +55,10 @@ FIXED_SIZE_BYTES = {
 FieldType: TypeAlias = "str | type[Struct] | tuple[str] | tuple[type[Struct]]"
 
 
+FIRST_OWN_TAG: Final = 1000
+"""The tags from here on are those of fields that tidelog adds (tools/codec/own_fields.py)."""
+
+
 class F(NamedTuple):
     """A field of a message. `kind` is the name of a primitive type, the class of a struct, or a tuple with
     one of these for an array.
@@ -69,6 +73,11 @@ class F(NamedTuple):
     nullable: str = ""
     tagged: str = ""
     tag: int = -1
+
+    @property
+    def is_own(self) -> bool:
+        """Whether Kafka does not know the field. Such a field is always tagged."""
+        return self.tag >= FIRST_OWN_TAG
 
     def is_in(self, version: int) -> bool:
         return _covers(self.versions, version)

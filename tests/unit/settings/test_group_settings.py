@@ -44,7 +44,7 @@ def refusal(overrides: Mapping[str, str | None], broker: BrokerSettings | None =
 
 
 def test_definitions_are_kafkas() -> None:
-    assert GROUP_SETTINGS.keys() == KAFKA.keys()
+    assert {name for name in GROUP_SETTINGS if not name.startswith("tidelog.")} == KAFKA.keys()
     for name, (type_name, default, least) in KAFKA.items():
         definition = GROUP_SETTINGS[name]
         assert (definition.type.name, definition.format(definition.default)) == (type_name, default), name
@@ -80,6 +80,9 @@ def test_valid_overrides(overrides: dict[str, str | None]) -> None:
         ({"share.auto.offset.reset": "by_duration:-P1D"}, "share.auto.offset.reset"),
         ({"share.auto.offset.reset": "none"}, "share.auto.offset.reset"),
         ({"share.isolation.level": "serializable"}, "share.isolation.level"),
+        ({"tidelog.share.retry.backoff.ms": "-1"}, "tidelog.share.retry.backoff.ms"),
+        ({"tidelog.share.retry.backoff.multiplier": "0.5"}, "tidelog.share.retry.backoff.multiplier"),
+        ({"tidelog.share.retry.backoff.multiplier": "NaN"}, "tidelog.share.retry.backoff.multiplier"),
     ],
 )
 def test_refused_overrides(overrides: dict[str, str | None], named: str) -> None:
@@ -157,7 +160,7 @@ def test_a_description_names_the_source() -> None:
     broker = BrokerSettings.parse({"group.share.heartbeat.interval.ms": "6000"})
     overrides = {"share.session.timeout.ms": "50000"}
     described = {found.name: found for found in describe_group(broker, overrides)}
-    assert described.keys() == KAFKA.keys()
+    assert described.keys() == GROUP_SETTINGS.keys()
     sources = {name: (found.value, found.source) for name, found in described.items()}
     assert sources["share.session.timeout.ms"] == ("50000", ConfigSource.DYNAMIC_GROUP_CONFIG)
     assert sources["share.heartbeat.interval.ms"] == ("6000", ConfigSource.STATIC_BROKER_CONFIG)

@@ -72,7 +72,8 @@ def _ours(value: Any, version: int) -> Any:
     if isinstance(value, memoryview):
         return bytes(value)
     if hasattr(value, "FIELDS"):
-        return [_ours_field(value, field, version) for field in value.FIELDS if field.is_in(version)]
+        known = [field for field in value.FIELDS if field.is_in(version) and not field.is_own]
+        return [_ours_field(value, field, version) for field in known]
     return value
 
 

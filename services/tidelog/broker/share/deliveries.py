@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from tidelog.broker.share.backoff import NO_BACKOFF, RetryBackoff
+from tidelog.broker.share.record_ranges import NO_DEADLINE
+from tidelog.model.instants import MonotonicMs
+
 
 class AcknowledgeType(IntEnum):
     """The types of acknowledgements, with Kafka's numbers."""
@@ -35,6 +39,7 @@ class DeliveryLimits(NamedTuple):
     """The most deliveries of one record."""
     records_in_flight: int
     """The most records of one share partition whose state may still change."""
+    retry: RetryBackoff = NO_BACKOFF
 
 
 class LogBatch(NamedTuple):
@@ -71,12 +76,15 @@ class AcknowledgedBatch(NamedTuple):
 
 
 class StateRange(NamedTuple):
-    """A range as the share coordinator stores it."""
+    """A range as the share coordinator stores it. `available_at_ms` is the time before which the records are
+    not delivered, or NO_DEADLINE.
+    """
 
     first: int
     last: int
     state: int
     delivery_count: int
+    available_at_ms: MonotonicMs = NO_DEADLINE
 
 
 OUTCOMES: Final = ("accepted", "released", "rejected", "expired", "abandoned")

@@ -5,9 +5,9 @@ change and reports the outcome. At most one write is in progress, so writes reac
 order; everything that is decided meanwhile is in the next one.
 
 An acknowledgement counts only when its write has succeeded. Records that come back without one, by a lock
-timeout or because a member left, come back at once; their delivery counts are written, too, but nothing
-waits for it. The semantics are those of KIP-932, KIP-1206 (record limit) and KIP-1222 (renewal); source:
-Kafka's `SharePartition`.
+timeout or because a member left, come back by themselves; their delivery counts are written, too, but
+nothing waits for it. If the group has a backoff, records that come back wait first (ADR 0053). The semantics
+are those of KIP-932, KIP-1206 (record limit) and KIP-1222 (renewal); source: Kafka's `SharePartition`.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tidelog.broker.share.deliveries import (
     StateWrite,
     Wanted,
 )
-from tidelog.broker.share.record_ranges import DeliveryState, RecordRange, RecordRanges
+from tidelog.broker.share.record_ranges import NO_DEADLINE, DeliveryState, RecordRange, RecordRanges
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 
 MAX_RANGES: Final = 10_000
 """The most ranges of one share partition. At this number, no new records are acquired until old ones end."""
-AVAILABLE, ACQUIRED = DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
+WAITING, AVAILABLE, ACQUIRED = DeliveryState.WAITING, DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
 ACKNOWLEDGED, ARCHIVED = DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
 
 
@@ -50,6 +50,7 @@ class SharePartitionCore:
         "_is_write_due",
         "_queued",
         "_unwritten",
+        "_wake_at_ms",
         "_writing",
         "counts",
         "leader_epoch",
@@ -71,6 +72,8 @@ class SharePartitionCore:
         self._in_write: list[tuple[int, int]] = []
         """Such spans that are in the write in progress."""
         self._is_write_due = False
+        self._wake_at_ms: MonotonicMs | None = None
+        """No lock and no wait ends before this time."""
         for state in sorted(stored):
             self._load(state)
         self.ranges.join(self.ranges.start, self.ranges.end)
@@ -84,9 +87,12 @@ class SharePartitionCore:
         if first > ranges.end:
             ranges.append(RecordRange(ranges.end, first - 1))
         state = DeliveryState(stored.state) if stored.state in set(DeliveryState) else AVAILABLE
-        if state is ACQUIRED:
+        if state in (ACQUIRED, WAITING):
             state = AVAILABLE
-        ranges.append(RecordRange(first, stored.last, state, stored.delivery_count))
+        loaded = RecordRange(first, stored.last, state, stored.delivery_count)
+        ranges.append(loaded)
+        if state is AVAILABLE:
+            self._make_available(loaded, stored.available_at_ms)
 
     # -- queries
 
@@ -135,11 +141,10 @@ class SharePartitionCore:
         return not self._has_room(limits)
 
     def next_deadline_ms(self) -> MonotonicMs | None:
-        """Returns when the next lock ends, None if no lock may end."""
-        return min(
-            (found.deadline_ms for found in self.ranges if found.state is ACQUIRED and found.change is None),
-            default=None,
-        )
+        """Returns when to call `expire`: a time that is not after the end of the next lock or wait. Returns
+        None if there is none.
+        """
+        return self._wake_at_ms
 
     # -- acquiring
 
@@ -190,7 +195,7 @@ class SharePartitionCore:
         if first > last:
             return
         for found in ranges.within(first, last):
-            if found.state is AVAILABLE:
+            if found.state in (AVAILABLE, WAITING):
                 ranges.set_state(found, ARCHIVED)
         if last >= ranges.end:
             ranges.append(RecordRange(ranges.end, last, ARCHIVED))
@@ -225,6 +230,7 @@ class SharePartitionCore:
         if most > 0 and new_last >= ranges.end and self._has_room(limits):
             added = RecordRange(ranges.end, new_last, ACQUIRED, 1, wanted.member, deadline_ms)
             ranges.append(added)
+            self._wake_at(deadline_ms)
             taken.append(AcquiredRange(added.first, added.last, 1))
         return taken
 
@@ -232,6 +238,7 @@ class SharePartitionCore:
         self.ranges.set_state(found, ACQUIRED)
         found.member, found.deadline_ms = member, deadline_ms
         found.delivery_count += 1
+        self._wake_at(deadline_ms)
 
     # -- acknowledging
 
@@ -265,6 +272,9 @@ class SharePartitionCore:
                     found.deadline_ms = MonotonicMs(now_ms + limits.lock_duration_ms)
                 else:
                     found.change, found.target = acknowledgement, _target(kind, found, limits)
+                    delay_ms = limits.retry.delay_ms(found.delivery_count)
+                    if found.target is AVAILABLE and delay_ms:
+                        found.target, found.available_at_ms = WAITING, MonotonicMs(now_ms + delay_ms)
             if found_ranges and kind != AcknowledgeType.RENEW:
                 acknowledgement.add(found_ranges[0].first, found_ranges[-1].last, kind)
         for batch in batches:
@@ -291,7 +301,7 @@ class SharePartitionCore:
 
     # -- records that come back
 
-    def release_member(self, member: str, limits: DeliveryLimits) -> bool:
+    def release_member(self, member: str, now_ms: MonotonicMs, limits: DeliveryLimits) -> bool:
         """Returns the records of a member whose session ends. Their delivery counts, so a record that ends
         its consumers reaches the limit. Returns whether there were any.
         """
@@ -301,33 +311,56 @@ class SharePartitionCore:
                 found.deadline_ms = MonotonicMs(0)  # if the write fails, the records come back at once
             else:
                 self.counts.abandoned += len(found)
-                self._return(found, limits)
+                self._return(found, now_ms, limits)
         self._settle(released)
         return bool(released)
 
     def expire(self, now_ms: MonotonicMs, limits: DeliveryLimits) -> bool:
-        """Returns the records whose locks have ended. Returns whether there were any."""
-        expired = [
-            found
-            for found in self.ranges
-            if found.state is ACQUIRED and found.change is None and found.deadline_ms <= now_ms
-        ]
-        for found in expired:
-            self.counts.expired += len(found)
-            self._return(found, limits)
+        """Returns the records whose locks have ended, and makes those available whose wait has ended. Returns
+        whether there were any.
+        """
+        self._wake_at_ms = None
+        expired: list[RecordRange] = []
+        for found in self.ranges:
+            end_ms = _end_of_state(found)
+            if end_ms is None:
+                continue
+            if end_ms > now_ms:
+                self._wake_at(end_ms)
+                continue
+            expired.append(found)
+            if found.state is ACQUIRED:
+                self.counts.expired += len(found)
+                self._return(found, now_ms, limits)
+            else:
+                self.ranges.set_state(found, AVAILABLE)
         self._settle(expired)
         return bool(expired)
+
+    def _wake_at(self, end_ms: MonotonicMs) -> None:
+        if self._wake_at_ms is None or end_ms < self._wake_at_ms:
+            self._wake_at_ms = end_ms
+
+    def _make_available(self, found: RecordRange, at_ms: MonotonicMs) -> None:
+        """Makes records available, at `at_ms` unless that is NO_DEADLINE."""
+        if at_ms == NO_DEADLINE:
+            self.ranges.set_state(found, AVAILABLE)
+            return
+        self.ranges.set_state(found, WAITING)
+        found.available_at_ms = at_ms
+        self._wake_at(at_ms)
 
     def log_start_moved(self, log_start_offset: int) -> None:
         """Forgets the records that have left the log. Acknowledgements of them are ignored."""
         self.ranges.drop_below(log_start_offset)
         self.ranges.drop_final()
 
-    def _return(self, found: RecordRange, limits: DeliveryLimits) -> None:
+    def _return(self, found: RecordRange, now_ms: MonotonicMs, limits: DeliveryLimits) -> None:
         if found.delivery_count >= limits.delivery_count:
             self.ranges.set_state(found, ARCHIVED)
         else:
-            self.ranges.set_state(found, AVAILABLE)
+            delay_ms = limits.retry.delay_ms(found.delivery_count)
+            self._make_available(found, MonotonicMs(now_ms + delay_ms) if delay_ms else NO_DEADLINE)
         self._note_unwritten(found.first, found.last)
 
     def _finish_undelivered(self, found: RecordRange) -> None:
@@ -372,17 +405,22 @@ class SharePartitionCore:
 
     def _stored(self, first: int, last: int) -> Iterator[StateRange]:
         for found in self.ranges.overlapping(first, last):
-            state, count = found.coming_state, found.delivery_count
+            state, count, at_ms = found.coming_state, found.delivery_count, found.available_at_ms
             if state is ACQUIRED:  # an acquisition is not stored; a later leader delivers the records again
                 state, count = AVAILABLE, count - 1
-            yield StateRange(max(found.first, first), min(found.last, last), state, count)
+            elif state is WAITING:
+                state = AVAILABLE
+            yield StateRange(max(found.first, first), min(found.last, last), state, count, at_ms)
 
     def write_succeeded(self) -> list[Acknowledgement]:
         """Makes the acknowledgements of the write count. Returns them."""
         write = self._ended()
         self._in_write = []
         for found in self._changed_by(write):
-            self.ranges.set_state(found, found.target)
+            if found.target is WAITING:
+                self._make_available(found, found.available_at_ms)
+            else:
+                self.ranges.set_state(found, found.target)
         for acknowledgement in write.acknowledgements:
             self.counts.acknowledged(acknowledgement.counts)
         self._joined(write)
@@ -394,7 +432,8 @@ class SharePartitionCore:
         """
         write = self._ended()
         for found in self._changed_by(write):
-            found.change, found.target = None, found.state
+            found.change, found.target, found.available_at_ms = None, found.state, NO_DEADLINE
+            self._wake_at(found.deadline_ms)
         self._unwritten = [*self._in_write, *self._unwritten]
         self._in_write = []
         self._is_write_due = bool(self._unwritten or self._queued)
@@ -433,6 +472,13 @@ def _runs(batch: AcknowledgedBatch) -> Iterator[tuple[int, int, int]]:
         if at == len(types) or types[at] != types[begin]:
             yield batch.first + begin, batch.first + at - 1, types[begin]
             begin = at
+
+
+def _end_of_state(found: RecordRange) -> MonotonicMs | None:
+    """Returns when the lock or the wait of records ends. Returns None if neither ends by itself."""
+    if found.state is ACQUIRED and found.change is None:
+        return found.deadline_ms
+    return found.available_at_ms if found.state is WAITING else None
 
 
 def _target(kind: int, found: RecordRange, limits: DeliveryLimits) -> DeliveryState:

@@ -26,6 +26,10 @@ class DeliveryState(IntEnum):
     `RecordState`).
     """
 
+    WAITING = -1
+    """The record may not be delivered yet. This state is only in memory: as stored, the record is available,
+    perhaps from a certain time on.
+    """
     AVAILABLE = 0
     """The record may be delivered."""
     ACQUIRED = 1
@@ -43,10 +47,21 @@ class DeliveryState(IntEnum):
 
 class RecordRange:
     """Adjacent offsets with the same state. `change` is the acknowledgement that is being written, if there
-    is one, and `target` is the state after that write.
+    is one, and `target` is the state after that write. `deadline_ms` is the end of the lock, and
+    `available_at_ms` the end of the wait of records that wait, or will wait after that write.
     """
 
-    __slots__ = ("change", "deadline_ms", "delivery_count", "first", "last", "member", "state", "target")
+    __slots__ = (
+        "available_at_ms",
+        "change",
+        "deadline_ms",
+        "delivery_count",
+        "first",
+        "last",
+        "member",
+        "state",
+        "target",
+    )
 
     def __init__(
         self,
@@ -63,6 +78,7 @@ class RecordRange:
         self.delivery_count = delivery_count
         self.member = member
         self.deadline_ms = deadline_ms
+        self.available_at_ms = NO_DEADLINE
         self.change: object | None = None
         self.target = state
 
@@ -80,7 +96,7 @@ class RecordRange:
     def cut(self, offset: int) -> RecordRange:
         """Ends this range before `offset` and returns the rest as a range of its own."""
         rest = RecordRange(offset, self.last, self.state, self.delivery_count, self.member, self.deadline_ms)
-        rest.change, rest.target = self.change, self.target
+        rest.change, rest.target, rest.available_at_ms = self.change, self.target, self.available_at_ms
         self.last = offset - 1
         return rest
 
@@ -93,6 +109,7 @@ class RecordRange:
             and self.deadline_ms == other.deadline_ms
             and self.change is other.change
             and self.target is other.target
+            and self.available_at_ms == other.available_at_ms
         )
 
 
@@ -176,7 +193,9 @@ class RecordRanges:
             self._final_count += len(added)
 
     def set_state(self, changed: RecordRange, state: DeliveryState) -> None:
-        """Changes the state of a range of this window. Only an acquired range keeps member and deadline."""
+        """Changes the state of a range of this window. Only an acquired range keeps member and deadline, and
+        only a waiting one the time until which it waits.
+        """
         if changed.state.is_final:
             self._final_count -= len(changed)
         if state.is_final:
@@ -185,6 +204,8 @@ class RecordRanges:
         changed.change = None
         if state is not DeliveryState.ACQUIRED:
             changed.member, changed.deadline_ms = NO_MEMBER, NO_DEADLINE
+        if state is not DeliveryState.WAITING:
+            changed.available_at_ms = NO_DEADLINE
         if state is DeliveryState.AVAILABLE:
             self._next_available = min(self._next_available, changed.first)
 

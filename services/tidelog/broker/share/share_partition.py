@@ -17,6 +17,7 @@ import structlog
 
 from tidelog.broker.partition.core import READ_COMMITTED
 from tidelog.broker.replica import Replica
+from tidelog.broker.share.backoff import RetryBackoff
 from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     Acknowledgement,
@@ -27,6 +28,7 @@ from tidelog.broker.share.deliveries import (
 )
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.partition_state import SharePartitionState, SharePartitionStateMachine
+from tidelog.broker.share.record_ranges import NO_DEADLINE
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 from tidelog.settings.group_settings import BY_DURATION, GroupSettings, duration_ms
@@ -201,6 +203,11 @@ class SharePartition:
             settings.share_record_lock_duration_ms,
             settings.share_delivery_count_limit,
             settings.share_partition_max_record_locks,
+            RetryBackoff(
+                settings.tidelog_share_retry_backoff_ms,
+                settings.tidelog_share_retry_backoff_multiplier,
+                settings.tidelog_share_retry_backoff_max_ms,
+            ),
         )
 
     @property
@@ -231,7 +238,7 @@ class SharePartition:
         """Returns the records of a member whose session ends."""
         self.members.discard(member)
         core = self.core
-        if core is not None and core.release_member(member, self.limits):
+        if core is not None and core.release_member(member, self._now_ms(), self.limits):
             self.core_changed()
             self._parts.changed(self.key)
 
@@ -258,11 +265,13 @@ class SharePartition:
         return self._parts.timer.monotonic_ms()
 
     def _await_deadline(self) -> None:
-        if self._timer_entry is not None or self._core is None:
+        deadline_ms = None if self._core is None else self._core.next_deadline_ms()
+        if deadline_ms is None:
             return
-        deadline_ms = self._core.next_deadline_ms()
-        if deadline_ms is not None:
-            due_ms = max(deadline_ms, MonotonicMs(self._now_ms() + 1))
+        entry, due_ms = self._timer_entry, max(deadline_ms, MonotonicMs(self._now_ms() + 1))
+        if entry is None or due_ms < entry.deadline_ms:
+            if entry is not None:
+                entry.cancel()
             self._timer_entry = self._parts.timer.add(lambda: self._locks_end(due_ms), due_ms)
 
     def _locks_end(self, due_ms: MonotonicMs) -> None:
@@ -307,13 +316,20 @@ class SharePartition:
                 self._finish(error)
             return
         ranges = (
-            StateRange(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
+            StateRange(
+                batch.first_offset,
+                batch.last_offset,
+                batch.delivery_state,
+                batch.delivery_count,
+                self._read_time(batch.available_at),
+            )
             for batch in found.state_batches
         )
         core = SharePartitionCore(self.leader_epoch, found.state_epoch, start_offset, ranges)
         core.log_start_moved(self.replica.core.log_start_offset)
         self._core, self._counts = core, core.counts
         self._machine.enter(SharePartitionState.ACTIVE)
+        self._await_deadline()
         self._parts.changed(self.key)
         if self.is_idle:  # the last member left while the state was read
             self.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no member uses the share partition"))
@@ -389,7 +405,10 @@ class SharePartition:
         return False
 
     def _write_request(self, write: StateWrite) -> WriteShareGroupStateRequest:
-        batches = [write_share_group_state.StateBatch(*found) for found in write.ranges]
+        batches = [
+            write_share_group_state.StateBatch(*found[:4], self._stored_time(found.available_at_ms))
+            for found in write.ranges
+        ]
         data = write_share_group_state.PartitionData(
             self.key.partition,
             write.state_epoch,
@@ -400,6 +419,19 @@ class SharePartition:
         )
         topic = write_share_group_state.WriteStateData(self.key.topic_id, [data])
         return WriteShareGroupStateRequest(self.key.group_id, [topic])
+
+    def _stored_time(self, at_ms: MonotonicMs) -> int:
+        """Returns the time of day of a monotonic time, which has no meaning for another leader. Returns 0
+        for NO_DEADLINE.
+        """
+        return 0 if at_ms == NO_DEADLINE else at_ms - self._now_ms() + self._parts.clock.wall_ms()
+
+    def _read_time(self, stored_ms: int) -> MonotonicMs:
+        """Returns the monotonic time of a stored time of day, NO_DEADLINE if it has passed. The rest of a
+        wait is never longer than the group's longest wait, whatever the clocks of two leaders show.
+        """
+        left_ms = min(stored_ms - self._parts.clock.wall_ms(), self.limits.retry.max_ms)
+        return NO_DEADLINE if stored_ms == 0 or left_ms <= 0 else MonotonicMs(self._now_ms() + left_ms)
 
     def _continues(self) -> bool:
         """Returns whether the partition is still of use. Ends it if this broker no longer leads it."""

@@ -85,12 +85,19 @@ class _MessageBatch(Protocol):
     last_offset: int
     delivery_state: int
     delivery_count: int
+    available_at: int
 
 
 def batches_of(message: Iterable[_MessageBatch]) -> list[StateBatch]:
     """Returns the batches of a request or of a record."""
     return [
-        StateBatch(batch.first_offset, batch.last_offset, batch.delivery_state, batch.delivery_count)
+        StateBatch(
+            batch.first_offset,
+            batch.last_offset,
+            batch.delivery_state,
+            batch.delivery_count,
+            batch.available_at,
+        )
         for batch in message
     ]
 

@@ -11,12 +11,15 @@ NO_OFFSET: Final = -1
 
 
 class StateBatch(NamedTuple):
-    """The delivery state and count of the records from `first_offset` to `last_offset`."""
+    """The delivery state and count of the records from `first_offset` to `last_offset`. They are not
+    delivered before `available_at_ms`, a time of day, or 0 if they do not wait (ADR 0053).
+    """
 
     first_offset: int
     last_offset: int
     delivery_state: int
     delivery_count: int
+    available_at_ms: int = 0
 
 
 StateBatches = tuple[StateBatch, ...]
@@ -28,8 +31,8 @@ def combine(batches: Iterable[StateBatch], start_offset: int) -> StateBatches:
 
     Where batches overlap, the highest delivery count wins, and among equal counts the highest delivery state
     (Kafka's `PersisterStateBatchCombiner`). A delivery count never falls and a final state has the highest
-    number, so this is the latest state, also if an older request arrives again. Batches that end before they
-    start are ignored.
+    number, so this is the latest state, also if an older request arrives again. Among equal states, the
+    latest time wins. Batches that end before they start are ignored.
     """
     pending = sorted(
         batch if batch.first_offset >= start_offset else batch._replace(first_offset=start_offset)
@@ -38,18 +41,20 @@ def combine(batches: Iterable[StateBatch], start_offset: int) -> StateBatches:
     )
     cuts = sorted({batch.first_offset for batch in pending} | {batch.last_offset + 1 for batch in pending})
     combined: list[StateBatch] = []
-    covering: list[tuple[int, int, int]] = []
-    """A heap of the batches that have begun: (-count, -state, last offset)."""
+    covering: list[tuple[int, int, int, int]] = []
+    """A heap of the batches that have begun: (-count, -state, -time, last offset)."""
     at = 0
     for first, end in itertools.pairwise(cuts):
         while at < len(pending) and pending[at].first_offset == first:
             begun = pending[at]
-            heapq.heappush(covering, (-begun.delivery_count, -begun.delivery_state, begun.last_offset))
+            rank = -begun.delivery_count, -begun.delivery_state, -begun.available_at_ms
+            heapq.heappush(covering, (*rank, begun.last_offset))
             at += 1
-        while covering and covering[0][2] < first:
+        while covering and covering[0][3] < first:
             heapq.heappop(covering)
         if covering:
-            _append(combined, StateBatch(first, end - 1, -covering[0][1], -covering[0][0]))
+            count, state, at_ms, _ = covering[0]
+            _append(combined, StateBatch(first, end - 1, -state, -count, -at_ms))
     return tuple(combined)
 
 

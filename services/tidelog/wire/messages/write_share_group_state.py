@@ -18,12 +18,14 @@ class StateBatch:
     last_offset: int = 0
     delivery_state: int = 0
     delivery_count: int = 0
+    available_at: int = 0
 
     FIELDS: ClassVar[Fields] = (
         F("first_offset", "int64", "0+"),
         F("last_offset", "int64", "0+"),
         F("delivery_state", "int8", "0+"),
         F("delivery_count", "int16", "0+"),
+        F("available_at", "int64", "0+", tagged="0+", tag=1000),
     )
 
 

@@ -179,6 +179,7 @@ class ShareLab:
     def pass_time(self, passed_ms: int) -> None:
         async def advance() -> None:
             self.now_ms += passed_ms
+            self.broker.clock.advance(passed_ms)
             cast(Any, self.broker.broker.timer).advance(MonotonicMs(self.now_ms))
             await _settle()
 
@@ -188,6 +189,12 @@ class ShareLab:
         state = PartitionState("t", self.topic_id, 0, leader, epoch, (1, 2), (1, 2), 7, partition_epoch=epoch)
         self.broker.runner.run(self.broker.commands.leader_and_isr(LeaderAndIsr(1, 7, (state,), {"t": {}})))
         self.settle()
+
+    def set_group(self, **overrides: str) -> None:
+        """Sets group settings; `share_order` is the setting `tidelog.share.order`."""
+        names = {f"tidelog.{name.replace('_', '.')}": value for name, value in overrides.items()}
+        view = self.broker.broker.group_settings
+        cast(Any, view)._overrides_of = lambda group: names if group == GROUP else {}
 
     @property
     def partitions(self) -> Any:
@@ -317,6 +324,42 @@ def test_a_renewed_lock_lasts_longer(from_start: ShareLab) -> None:
     assert one.acknowledge((0, 1, RENEW)) == ErrorCode.INVALID_REQUEST, "only if the request says so"
     from_start.pass_time(1)
     assert acquired(two.take()) == [(0, 1, 2)]
+
+
+def test_a_released_record_wakes_a_waiting_fetch_after_its_backoff(from_start: ShareLab) -> None:
+    from_start.set_group(share_retry_backoff_ms="500")
+    from_start.append(2)
+    one, two = from_start.member("one"), from_start.member("two")
+    one.fetch()
+    two.send_fetch(max_wait_ms=LOCK_MS)
+    assert one.acknowledge((0, 0, ACCEPT), (1, 1, RELEASE)) == ErrorCode.NONE
+    from_start.pass_time(499)
+    assert not two.answers, "the timer of the lock is moved to the earlier end of the wait, and not before"
+    from_start.pass_time(1)
+    assert acquired(two.take()) == [(1, 1, 2)]
+    assert two.acknowledge((1, 1, RELEASE)) == ErrorCode.NONE
+    two.send_fetch(max_wait_ms=LOCK_MS)
+    from_start.pass_time(999)
+    assert not two.answers, "the wait doubles"
+    from_start.pass_time(1)
+    assert acquired(two.take()) == [(1, 1, 3)]
+
+
+def test_a_backoff_survives_a_change_of_the_leader(from_start: ShareLab) -> None:
+    from_start.set_group(share_retry_backoff_ms="5000")
+    from_start.append(1)
+    member = from_start.member("one")
+    member.fetch()
+    assert member.acknowledge((0, 0, RELEASE)) == ErrorCode.NONE
+    from_start.pass_time(2_000)
+    from_start.become(2, epoch=4)
+    from_start.become(1, epoch=5)
+    other = from_start.member("other")
+    other.send_fetch(max_wait_ms=LOCK_MS)
+    from_start.pass_time(2_999)
+    assert not other.answers
+    from_start.pass_time(1)
+    assert acquired(other.take()) == [(0, 0, 2)]
 
 
 def test_an_acknowledgement_with_a_fetch_is_answered_with_it(from_start: ShareLab) -> None:

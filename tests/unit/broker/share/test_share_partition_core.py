@@ -9,8 +9,9 @@ from itertools import pairwise
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tidelog.broker.share.backoff import NO_BACKOFF, RetryBackoff
 from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     AcquireMode,
@@ -134,8 +135,37 @@ def test_gaps_and_control_batches_are_archived() -> None:
 def test_the_delivery_to_a_member_that_left_counts() -> None:
     core = SharePartitionCore(0, 0, 0)
     acquire(core, "a", [LogBatch(0, 3)])
-    core.release_member("a", LIMITS)
+    core.release_member("a", NOW, LIMITS)
     assert acquire(core, "b", [LogBatch(0, 3)]) == [(0, 3, 2)]
+
+
+BACKOFF = LIMITS._replace(retry=RetryBackoff(10, 2.0, 15))
+
+
+def test_a_record_that_comes_back_waits_before_it_is_delivered_again() -> None:
+    core = SharePartitionCore(0, 0, 0)
+    acquire(core, "a", [LogBatch(0, 3)], limits=BACKOFF)
+    core.acknowledge("a", [AcknowledgedBatch(0, 1, [RELEASE])], NOW, BACKOFF)
+    assert write(core).ranges == [StateRange(0, 1, DeliveryState.AVAILABLE, 1, MonotonicMs(NOW + 10))]
+    assert core.next_deadline_ms() == NOW + 10, "the wait ends before the lock of the other records"
+    core.expire(MonotonicMs(NOW + 9), BACKOFF)
+    assert core.next_fetch_offset == 4
+    core.expire(MonotonicMs(NOW + 10), BACKOFF)
+    assert acquire(core, "a", [LogBatch(0, 3)], now_ms=NOW + 10) == [(0, 1, 2)]
+    core.release_member("a", MonotonicMs(NOW + 20), BACKOFF)
+    assert write(core).ranges == [
+        StateRange(0, 1, DeliveryState.AVAILABLE, 2, MonotonicMs(NOW + 35)),
+        StateRange(2, 3, DeliveryState.AVAILABLE, 1, MonotonicMs(NOW + 30)),
+    ], "the bound is 15 ms"
+
+
+def test_a_wait_survives_a_new_leader() -> None:
+    waiting = StateRange(0, 3, DeliveryState.AVAILABLE, 1, MonotonicMs(NOW + 10))
+    core = SharePartitionCore(1, 0, 0, [waiting])
+    assert acquire(core, "a", [LogBatch(0, 3), LogBatch(4, 5)]) == [(4, 5, 1)]
+    assert core.next_deadline_ms() == NOW + 10
+    assert core.expire(MonotonicMs(NOW + 10), BACKOFF)
+    assert acquire(core, "a", [LogBatch(0, 3)], now_ms=NOW + 10) == [(0, 3, 2)]
 
 
 @dataclass
@@ -147,6 +177,13 @@ class Known:
     member: str = ""
     deadline_ms: int = 0
     target: DeliveryState | None = None
+    available_at_ms: int = 0
+
+    def come_back(self, now_ms: int, limits: DeliveryLimits) -> DeliveryState:
+        """Begins the wait of a record that was not accepted. Returns its state."""
+        delay_ms = limits.retry.delay_ms(self.count)
+        self.available_at_ms = now_ms + delay_ms if delay_ms else 0
+        return DeliveryState.WAITING if delay_ms else DeliveryState.AVAILABLE
 
 
 @dataclass
@@ -154,17 +191,20 @@ class Stored:
     """The share coordinator: what it stores of each record."""
 
     start: int = 0
-    records: dict[int, tuple[int, int]] = field(default_factory=dict)
+    records: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
     def apply(self, write: StateWrite) -> None:
         self.start = write.start_offset
-        for first, last, state, count in write.ranges:
+        for first, last, state, count, at_ms in write.ranges:
             for offset in range(first, last + 1):
-                self.records[offset] = (state, count)
+                self.records[offset] = (state, count, at_ms)
         self.records = {at: found for at, found in self.records.items() if at >= self.start}
 
     def ranges(self) -> list[StateRange]:
-        return [StateRange(at, at, *found) for at, found in sorted(self.records.items())]
+        return [
+            StateRange(at, at, state, count, MonotonicMs(at_ms))
+            for at, (state, count, at_ms) in sorted(self.records.items())
+        ]
 
 
 class SharePartitionMachine(RuleBasedStateMachine):
@@ -182,13 +222,21 @@ class SharePartitionMachine(RuleBasedStateMachine):
         self.finished: set[int] = set()
         """The records that may be archived: rejected, or delivered up to the limit."""
         self.deliveries: dict[int, int] = {}
+        self.limits = LIMITS
         self.begin()
+
+    @initialize(backoff=st.sampled_from((NO_BACKOFF, RetryBackoff(1, 1, 1), RetryBackoff(40, 3, 100))))
+    def choose(self, backoff: RetryBackoff) -> None:
+        self.limits = LIMITS._replace(retry=backoff)
 
     def begin(self) -> None:
         self.core = SharePartitionCore(0, 0, self.stored.start, self.stored.ranges())
         self.model: dict[int, Known] = {}
-        for at, (state, count) in self.stored.records.items():
+        for at, (state, count, at_ms) in self.stored.records.items():
             self.model[at] = Known(DeliveryState(state), count)
+            if at_ms:
+                self.model[at].state, self.model[at].available_at_ms = DeliveryState.WAITING, at_ms
+        self.wake()
         self.write: StateWrite | None = None
 
     def known(self, offset: int) -> Known:
@@ -219,9 +267,9 @@ class SharePartitionMachine(RuleBasedStateMachine):
         begin = self.core.next_fetch_offset
         batches = [batch for batch in self.log if batch.last >= begin]
         wanted = Wanted(member, most, 3, mode)
-        may = self.core.may_acquire(LIMITS)
+        may = self.core.may_acquire(self.limits)
         available = [at for at in self.deliverable if self.known(at).state is DeliveryState.AVAILABLE]
-        acquired = self.core.acquire(wanted, batches, MonotonicMs(self.now), LIMITS)
+        acquired = self.core.acquire(wanted, batches, MonotonicMs(self.now), self.limits)
         taken = [
             (at, found.delivery_count) for found in acquired for at in range(found.first, found.last + 1)
         ]
@@ -229,9 +277,10 @@ class SharePartitionMachine(RuleBasedStateMachine):
             known = self.known(at)
             assert at not in self.accepted
             assert known.state is DeliveryState.AVAILABLE
+            assert known.available_at_ms <= self.now, "a record is not delivered before its time"
             assert at in available
             known.count += 1
-            assert count == known.count <= LIMITS.delivery_count
+            assert count == known.count <= self.limits.delivery_count
             known.state, known.member = DeliveryState.ACQUIRED, member
             known.deadline_ms = self.now + LOCK_MS
         if mode is AcquireMode.RECORD_LIMIT:
@@ -262,15 +311,15 @@ class SharePartitionMachine(RuleBasedStateMachine):
                 batches[-1] = AcknowledgedBatch(batches[-1].first, at, [*batches[-1].types, kind])
             else:
                 batches.append(AcknowledgedBatch(at, at, [kind]))
-        self.core.acknowledge(member, batches, MonotonicMs(self.now), LIMITS)
+        self.core.acknowledge(member, batches, MonotonicMs(self.now), self.limits)
         for at, kind in zip(chosen, types, strict=True):
             known = self.known(at)
             if kind == RENEW:
                 known.deadline_ms = self.now + LOCK_MS
             elif kind == ACCEPT:
                 known.target = DeliveryState.ACKNOWLEDGED
-            elif kind == RELEASE and known.count < LIMITS.delivery_count:
-                known.target = DeliveryState.AVAILABLE
+            elif kind == RELEASE and known.count < self.limits.delivery_count:
+                known.target = known.come_back(self.now, self.limits)
             else:
                 known.target = DeliveryState.ARCHIVED
                 self.finished.add(at)
@@ -287,27 +336,41 @@ class SharePartitionMachine(RuleBasedStateMachine):
             at = data.draw(st.sampled_from(others))
             with pytest.raises(KafkaError):
                 self.core.acknowledge(
-                    member, [AcknowledgedBatch(at, at, [ACCEPT])], MonotonicMs(self.now), LIMITS
+                    member, [AcknowledgedBatch(at, at, [ACCEPT])], MonotonicMs(self.now), self.limits
                 )
 
     def give_back(self, which: Callable[[Known], bool]) -> None:
         for at, known in self.model.items():
             if known.state is DeliveryState.ACQUIRED and known.target is None and which(known):
-                if known.count >= LIMITS.delivery_count:
+                if known.count >= self.limits.delivery_count:
                     known.state = DeliveryState.ARCHIVED
                     self.finished.add(at)
                 else:
-                    known.state = DeliveryState.AVAILABLE
+                    known.state = known.come_back(self.now, self.limits)
+
+    def wake(self) -> None:
+        """Ends the waits whose time has come."""
+        self.core.expire(MonotonicMs(self.now), self.limits)
+        for known in self.model.values():
+            if known.state is DeliveryState.WAITING and known.available_at_ms <= self.now:
+                known.state = DeliveryState.AVAILABLE
 
     @rule(passed_ms=st.integers(1, 120))
     def pass_time(self, passed_ms: int) -> None:
         self.now += passed_ms
-        self.core.expire(MonotonicMs(self.now), LIMITS)
+        due_ms = self.core.next_deadline_ms()
+        ends = [
+            known.available_at_ms if known.state is DeliveryState.WAITING else known.deadline_ms
+            for known in self.model.values()
+            if known.state in (DeliveryState.WAITING, DeliveryState.ACQUIRED) and known.target is None
+        ]
+        assert not ends or (due_ms is not None and due_ms <= min(ends)), "the timer is not too late"
+        self.wake()
         self.give_back(lambda known: known.deadline_ms <= self.now)
 
     @rule(member=st.sampled_from(MEMBERS))
     def leave(self, member: str) -> None:
-        self.core.release_member(member, LIMITS)
+        self.core.release_member(member, MonotonicMs(self.now), self.limits)
         self.give_back(lambda known: known.member == member)
         for known in self.model.values():
             if known.state is DeliveryState.ACQUIRED and known.member == member:
@@ -340,7 +403,9 @@ class SharePartitionMachine(RuleBasedStateMachine):
     def write_fails(self) -> None:
         self.core.write_failed()
         for at in self.in_write:
-            self.known(at).target = None
+            known = self.known(at)
+            if known.target is not None:
+                known.target, known.available_at_ms = None, 0
         self.write = None
 
     @rule(is_stored=st.booleans())
@@ -383,12 +448,13 @@ class SharePartitionMachine(RuleBasedStateMachine):
         """Delivers and accepts everything that is left, and finds each record accepted or archived."""
         self.another_leader(is_stored=True)
         self.core.log_start_moved(self.log_start)
-        for _ in range(len(self.log) * LIMITS.delivery_count + 1):
+        for _ in range(len(self.log) * self.limits.delivery_count + 1):
+            self.pass_time(1_000)
             self.fetch("a", 5, AcquireMode.BATCH_OPTIMIZED)
             held = [at for at, known in self.model.items() if known.state is DeliveryState.ACQUIRED]
             for at in sorted(held):
                 self.core.acknowledge(
-                    "a", [AcknowledgedBatch(at, at, [ACCEPT])], MonotonicMs(self.now), LIMITS
+                    "a", [AcknowledgedBatch(at, at, [ACCEPT])], MonotonicMs(self.now), self.limits
                 )
                 self.known(at).target = DeliveryState.ACKNOWLEDGED
             self.begin_write()
@@ -397,7 +463,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         for batch in self.log:
             for at in range(batch.first, batch.last + 1):
                 if batch.is_deliverable and at >= self.log_start:
-                    stored = self.stored.records.get(at, (0, 0))[0]
+                    stored = self.stored.records.get(at, (0, 0, 0))[0]
                     was_stored = at < self.stored.start or stored == DeliveryState.ACKNOWLEDGED
                     assert at in self.accepted | self.finished or was_stored, f"offset {at} is lost"
 

@@ -113,12 +113,12 @@ def test_a_state_is_initialized_written_and_read(shard: Shard) -> None:
     assert shard.ask(initializing, 1, 10).error_code == ErrorCode.NONE
     read = shard.ask(reading, 5)
     assert (read.state_epoch, read.start_offset, read.state_batches) == (1, 10, [])
-    batches = [writing.StateBatch(10, 14, 2, 1), writing.StateBatch(15, 19, 0, 1)]
+    batches = [writing.StateBatch(10, 14, 2, 1), writing.StateBatch(15, 19, 0, 1, 77)]
     assert shard.ask(writing, 1, 5, 10, 5, batches).error_code == ErrorCode.NONE
     assert shard.ask(writing, 1, 5, 15, 0, []).error_code == ErrorCode.NONE
     read = shard.ask(reading, 5)
     assert read.start_offset == 15
-    assert read.state_batches == [reading.StateBatch(15, 19, 0, 1)]
+    assert read.state_batches == [reading.StateBatch(15, 19, 0, 1, 77)]
     summary = shard.ask(summarizing, 5)
     assert (summary.start_offset, summary.leader_epoch, summary.delivery_complete_count) == (15, 5, 0)
 
@@ -241,13 +241,12 @@ STEPS = st.lists(
             st.integers(-1, 9),
             st.lists(
                 st.builds(
-                    lambda first, length, state, count: writing.StateBatch(
-                        first, first + length, state, count
-                    ),
+                    lambda first, length, *state: writing.StateBatch(first, first + length, *state),
                     st.integers(0, 20),
                     st.integers(0, 9),
                     st.sampled_from((0, 2, 4)),
                     st.integers(1, 5),
+                    st.sampled_from((0, 0, 50)),
                 ),
                 max_size=4,
             ),

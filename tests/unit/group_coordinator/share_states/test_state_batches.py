@@ -12,22 +12,24 @@ from tidelog.group_coordinator.share_states.state_batches import StateBatch, com
 OFFSETS = st.integers(0, 30)
 BATCHES = st.lists(
     st.builds(
-        lambda first, length, state, count: StateBatch(first, first + length, state, count),
+        lambda first, length, *state: StateBatch(first, first + length, *state),
         OFFSETS,
         st.integers(0, 8),
         st.sampled_from((0, 2, 4)),
         st.integers(1, 3),
+        st.sampled_from((0, 0, 50, 60)),
     ),
     max_size=12,
 )
 
 
-def by_offset(batches: list[StateBatch] | tuple[StateBatch, ...]) -> dict[int, tuple[int, int]]:
-    """Returns the highest (delivery count, delivery state) of each offset."""
-    found: dict[int, tuple[int, int]] = {}
+def by_offset(batches: list[StateBatch] | tuple[StateBatch, ...]) -> dict[int, tuple[int, int, int]]:
+    """Returns the highest (delivery count, delivery state, time) of each offset."""
+    found: dict[int, tuple[int, int, int]] = {}
     for batch in batches:
         for offset in range(batch.first_offset, batch.last_offset + 1):
-            found[offset] = max(found.get(offset, (0, 0)), (batch.delivery_count, batch.delivery_state))
+            rank = batch.delivery_count, batch.delivery_state, batch.available_at_ms
+            found[offset] = max(found.get(offset, (0, 0, 0)), rank)
     return found
 
 
