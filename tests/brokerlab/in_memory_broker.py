@@ -198,7 +198,16 @@ class InMemoryBroker:
         had verified it.
         """
         now_ms = self.clock.wall_ms()
-        records = [Record(number, now_ms, None, b"%d" % number, []) for number in range(count)]
+        self.append_records(
+            topic,
+            [Record(number, now_ms, None, b"%d" % number, []) for number in range(count)],
+            partition,
+            **producer,
+        )
+
+    def append_records(self, topic: str, records: list[Record], partition: int = 0, **producer: Any) -> None:
+        """Appends one batch with these records."""
+        now_ms = self.clock.wall_ms()
         replica = self.broker.hosted.leader_replica(topic, partition)
         batch = memoryview(build_batch(records, **producer))
         asked = replica.core.step(VerificationAsked(parse_header(batch), False, now_ms))

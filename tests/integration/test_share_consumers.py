@@ -144,6 +144,27 @@ def test_a_backoff_survives_the_death_of_the_broker(start_broker: Callable[..., 
     assert seen[1] - seen[0] >= backoff_s
 
 
+def test_records_wait_for_the_time_in_their_header(bootstrap: str, topic: str, group: str) -> None:
+    set_group(bootstrap, group, tidelog_share_deliver_at_enable="true")
+    with sharing(bootstrap, topic, group) as consumer:
+        producer = Producer({**connection(bootstrap), "compression.type": "zstd"})
+        begin_ms = int(time.time() * 1_000)
+        times_ms = {b"at once": 0, b"second": begin_ms + 5_000, b"first": begin_ms + 3_000}
+        for value, at_ms in times_ms.items():
+            headers = [("tidelog-deliver-at", str(at_ms))] if at_ms else []
+            producer.produce(topic, value, headers=headers)
+        assert producer.flush(TIMEOUT_S) == 0
+        seen: dict[bytes | None, float] = {}
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(seen) < len(times_ms) and time.monotonic() < deadline:
+            for message in messages_of(consumer, 0.2):
+                assert message.value() not in seen, "a record comes again"
+                seen[message.value()] = time.time() * 1_000
+    assert list(seen) == [b"at once", b"first", b"second"]
+    assert all(seen[value] >= at_ms for value, at_ms in times_ms.items())
+    assert seen[b"at once"] < times_ms[b"first"], "a record that waits holds back no other"
+
+
 def test_records_survive_the_death_of_the_broker(start_broker: Callable[..., BrokerProcess]) -> None:
     broker = start_broker()
     topic, group = "t", "sharers"

@@ -27,6 +27,7 @@ from tidelog.settings.setting import (
     boolean,
     double,
     integer,
+    long,
     one_of,
     settings_of,
     string,
@@ -124,6 +125,17 @@ class GroupSettings:
     )
     tidelog_share_retry_backoff_max_ms: int = integer(
         3_600_000, MEDIUM, "Longest wait of a record between two deliveries.", between(1, DAY_MS)
+    )
+    tidelog_share_deliver_at_enable: bool = boolean(
+        False,
+        MEDIUM,
+        "Whether a record waits until the time in its header tidelog-deliver-at, in ms since 1970.",
+    )
+    tidelog_share_deliver_at_max_ms: int = long(
+        7 * DAY_MS,
+        MEDIUM,
+        "Longest time between a record's timestamp and its tidelog-deliver-at; a later one does not count.",
+        between(1, 366 * DAY_MS),
     )
 
 

@@ -212,6 +212,7 @@ class ShareFetch:
         if used is not None and used.failure is not None:
             raise used.failure
         used = self._used[where] = self._parts.partitions.use(self._key(where), replica, self._session.key)
+        used.look_ahead()
         return replica, used
 
     # -- the response

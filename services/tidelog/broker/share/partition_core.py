@@ -30,9 +30,14 @@ from tidelog.broker.share.deliveries import (
     Wanted,
 )
 from tidelog.broker.share.record_ranges import NO_DEADLINE, DeliveryState, RecordRange, RecordRanges
+from tidelog.broker.share.screening import Screening, Upcoming
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 
+MAX_WAITING: Final = 5_000
+"""The most records of one share partition that wait. At this number, no new records are acquired or looked
+at until some of them are available. They do not count as records in flight.
+"""
 MAX_RANGES: Final = 10_000
 """The most ranges of one share partition. At this number, no new records are acquired until old ones end."""
 WAITING, AVAILABLE, ACQUIRED = DeliveryState.WAITING, DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
@@ -49,6 +54,7 @@ class SharePartitionCore:
         "_in_write",
         "_is_write_due",
         "_queued",
+        "_screening",
         "_unwritten",
         "_wake_at_ms",
         "_writing",
@@ -59,12 +65,18 @@ class SharePartitionCore:
     )
 
     def __init__(
-        self, leader_epoch: int, state_epoch: int, start_offset: int, stored: Iterable[StateRange] = ()
+        self,
+        leader_epoch: int,
+        state_epoch: int,
+        start_offset: int,
+        stored: Iterable[StateRange] = (),
+        screening: Screening | None = None,
     ) -> None:
         self.leader_epoch = leader_epoch
         self.state_epoch = state_epoch
         self.ranges = RecordRanges(start_offset)
         self.counts = DeliveryCounts()
+        self._screening = screening
         self._queued: list[Acknowledgement] = []
         self._writing: StateWrite | None = None
         self._unwritten: list[tuple[int, int]] = []
@@ -76,8 +88,14 @@ class SharePartitionCore:
         """No lock and no wait ends before this time."""
         for state in sorted(stored):
             self._load(state)
+        if screening is not None:
+            for found in self.ranges:
+                if found.state is AVAILABLE:
+                    self.ranges.set_state(found, WAITING)
         self.ranges.join(self.ranges.start, self.ranges.end)
         self.ranges.drop_final()
+        if screening is not None:
+            screening.begin(self.ranges.start)
 
     def _load(self, stored: StateRange) -> None:
         ranges = self.ranges
@@ -113,9 +131,7 @@ class SharePartitionCore:
     def may_acquire(self, limits: DeliveryLimits) -> bool:
         """Returns whether a fetch may acquire records if the log has them."""
         ranges = self.ranges
-        return ranges.first_available() < ranges.end or (
-            ranges.unfinished_count < limits.records_in_flight and len(ranges) < MAX_RANGES
-        )
+        return ranges.first_available() < ranges.end or (self._screening is None and self._room(limits) > 0)
 
     @property
     def is_writing(self) -> bool:
@@ -138,7 +154,7 @@ class SharePartitionCore:
 
     def is_at_limit(self, limits: DeliveryLimits) -> bool:
         """Returns whether no new record may be acquired until others end. Any thread may ask for it."""
-        return not self._has_room(limits)
+        return self._room(limits) <= 0
 
     def next_deadline_ms(self) -> MonotonicMs | None:
         """Returns when to call `expire`: a time that is not after the end of the next lock or wait. Returns
@@ -159,11 +175,11 @@ class SharePartitionCore:
         ranges = self.ranges
         deadline_ms = MonotonicMs(now_ms + limits.lock_duration_ms)
         acquired: list[AcquiredRange] = []
-        left = wanted.max_records
+        left, is_screened = wanted.max_records, self._screening is not None
         cursor = ranges.first_available()
         begin = cursor
         for batch in batches:
-            if left <= 0 or (batch.first >= ranges.end and not self._has_room(limits)):
+            if left <= 0 or (batch.first >= ranges.end and (is_screened or self._room(limits) <= 0)):
                 break
             first = max(batch.first, ranges.start)
             begin = min(begin, first)
@@ -183,9 +199,12 @@ class SharePartitionCore:
         ranges.drop_final()
         return acquired
 
-    def _has_room(self, limits: DeliveryLimits) -> bool:
+    def _room(self, limits: DeliveryLimits) -> int:
+        """Returns how many records may enter the window."""
         ranges = self.ranges
-        return ranges.unfinished_count < limits.records_in_flight and len(ranges) < MAX_RANGES
+        if len(ranges) >= MAX_RANGES or ranges.waiting_count >= MAX_WAITING:
+            return 0
+        return limits.records_in_flight - (ranges.unfinished_count - ranges.waiting_count)
 
     def _archive(self, first: int, last: int) -> None:
         """Archives the offsets that nobody has acquired. The log shows that they have no record, so a later
@@ -197,7 +216,7 @@ class SharePartitionCore:
         for found in ranges.within(first, last):
             if found.state in (AVAILABLE, WAITING):
                 ranges.set_state(found, ARCHIVED)
-        if last >= ranges.end:
+        if last >= ranges.end and self._screening is None:
             ranges.append(RecordRange(ranges.end, last, ARCHIVED))
 
     def _take(
@@ -224,10 +243,11 @@ class SharePartitionCore:
             self.counts.redelivered += len(found) if found.delivery_count > 1 else 0
             most -= len(found)
             taken.append(AcquiredRange(found.first, found.last, found.delivery_count))
+        room = self._room(limits) if self._screening is None else 0
         if wanted.mode is AcquireMode.RECORD_LIMIT:
-            most = min(most, limits.records_in_flight - ranges.unfinished_count)
+            most = min(most, room)
         new_last = min(last, ranges.end + most - 1)
-        if most > 0 and new_last >= ranges.end and self._has_room(limits):
+        if most > 0 and new_last >= ranges.end and room > 0:
             added = RecordRange(ranges.end, new_last, ACQUIRED, 1, wanted.member, deadline_ms)
             ranges.append(added)
             self._wake_at(deadline_ms)
@@ -239,6 +259,74 @@ class SharePartitionCore:
         found.member, found.deadline_ms = member, deadline_ms
         found.delivery_count += 1
         self._wake_at(deadline_ms)
+
+    # -- screening
+
+    @property
+    def wants_facts_from(self) -> int | None:
+        """The offset from which the shell should look at records and then call `screen`. None if it need not,
+        because the group needs no facts, or because records are available.
+        """
+        screening = self._screening
+        if screening is None or screening.staged or self.ranges.first_available() < self.ranges.end:
+            return None
+        return max(screening.known_to, self.ranges.start)
+
+    def screen(
+        self, upcoming: Iterable[Upcoming], known_to: int, now_ms: MonotonicMs, limits: DeliveryLimits
+    ) -> None:
+        """Adds records that were looked at: all up to `known_to`. Those that fit enter the window."""
+        assert self._screening is not None
+        self._screening.stage(upcoming, known_to)
+        self.let_in(now_ms, limits)
+
+    def let_in(self, now_ms: MonotonicMs, limits: DeliveryLimits) -> None:
+        """Lets staged records into the window if there is room. Without staged records, it does nothing."""
+        screening, ranges = self._screening, self.ranges
+        if screening is None or (begin := screening.screened_to) == screening.known_to:
+            return
+        staged = screening.staged
+        while staged:
+            upcoming = staged[0]
+            first = max(upcoming.first, screening.screened_to, ranges.start)
+            last = upcoming.last
+            if first <= last:
+                if first >= ranges.end:
+                    room = self._room(limits)
+                    if room <= 0:
+                        break
+                    last = min(last, first + room - 1)
+                else:
+                    last = min(last, ranges.end - 1)
+                self._pass_gap(first)
+                if last >= ranges.end:
+                    ranges.append(RecordRange(first, last))
+                for found in ranges.within(first, last):
+                    self._screen_range(found, upcoming, now_ms)
+                screening.screened_to = last + 1
+            if last == upcoming.last:
+                staged.popleft()
+        if not staged:
+            self._pass_gap(screening.known_to)
+        ranges.join(begin, screening.screened_to)
+        ranges.drop_final()
+
+    def _pass_gap(self, offset: int) -> None:
+        """Archives the offsets before `offset` that were not looked at, because they have no record."""
+        screening, ranges = self._screening, self.ranges
+        assert screening is not None
+        if screening.screened_to < min(offset, ranges.end):
+            self._archive(screening.screened_to, min(offset, ranges.end) - 1)
+        if ranges.end < offset:
+            ranges.append(RecordRange(ranges.end, offset - 1, ARCHIVED))
+        screening.screened_to = max(screening.screened_to, offset)
+
+    def _screen_range(self, found: RecordRange, upcoming: Upcoming, now_ms: MonotonicMs) -> None:
+        if found.state not in (WAITING, AVAILABLE):
+            return
+        # A record that was delivered before waits for its retry, or no more.
+        at_ms = found.available_at_ms if found.delivery_count else upcoming.available_at_ms
+        self._make_available(found, at_ms if at_ms > now_ms else NO_DEADLINE)
 
     # -- acknowledging
 
@@ -327,15 +415,29 @@ class SharePartitionCore:
                 continue
             if end_ms > now_ms:
                 self._wake_at(end_ms)
-                continue
-            expired.append(found)
+            else:
+                expired.append(found)
+        for found in expired:
             if found.state is ACQUIRED:
                 self.counts.expired += len(found)
                 self._return(found, now_ms, limits)
             else:
-                self.ranges.set_state(found, AVAILABLE)
+                self._end_wait(found)
         self._settle(expired)
+        if expired:
+            self.let_in(now_ms, limits)
         return bool(expired)
+
+    def _end_wait(self, found: RecordRange) -> None:
+        """Makes records available. Those that nobody has looked at wait for that."""
+        screening = self._screening
+        if screening is None:
+            self.ranges.set_state(found, AVAILABLE)
+            return
+        for part in self.ranges.within(found.first, found.last):
+            part.available_at_ms = NO_DEADLINE
+        for part in self.ranges.within(found.first, min(found.last, screening.screened_to - 1)):
+            self.ranges.set_state(part, AVAILABLE)
 
     def _wake_at(self, end_ms: MonotonicMs) -> None:
         if self._wake_at_ms is None or end_ms < self._wake_at_ms:
@@ -478,7 +580,7 @@ def _end_of_state(found: RecordRange) -> MonotonicMs | None:
     """Returns when the lock or the wait of records ends. Returns None if neither ends by itself."""
     if found.state is ACQUIRED and found.change is None:
         return found.deadline_ms
-    return found.available_at_ms if found.state is WAITING else None
+    return found.available_at_ms or None if found.state is WAITING else None
 
 
 def _target(kind: int, found: RecordRange, limits: DeliveryLimits) -> DeliveryState:

@@ -116,13 +116,14 @@ class RecordRange:
 class RecordRanges:
     """The window: adjacent ranges from `start` (inclusive) to `end` (exclusive)."""
 
-    __slots__ = ("_final_count", "_next_available", "_ranges", "end", "start")
+    __slots__ = ("_final_count", "_next_available", "_ranges", "_waiting_count", "end", "start")
 
     def __init__(self, start: int) -> None:
         self.start = start
         self.end = start
         self._ranges: list[RecordRange] = []
         self._final_count = 0
+        self._waiting_count = 0
         self._next_available = start
         """No record below this offset is available."""
 
@@ -146,6 +147,11 @@ class RecordRanges:
     def final_count(self) -> int:
         """The number of records in the window that are acknowledged or archived."""
         return self._final_count
+
+    @property
+    def waiting_count(self) -> int:
+        """The number of records in the window that wait."""
+        return self._waiting_count
 
     # -- lookup
 
@@ -191,6 +197,8 @@ class RecordRanges:
         self.end = added.last + 1
         if added.state.is_final:
             self._final_count += len(added)
+        if added.state is DeliveryState.WAITING:
+            self._waiting_count += len(added)
 
     def set_state(self, changed: RecordRange, state: DeliveryState) -> None:
         """Changes the state of a range of this window. Only an acquired range keeps member and deadline, and
@@ -200,6 +208,10 @@ class RecordRanges:
             self._final_count -= len(changed)
         if state.is_final:
             self._final_count += len(changed)
+        if changed.state is DeliveryState.WAITING:
+            self._waiting_count -= len(changed)
+        if state is DeliveryState.WAITING:
+            self._waiting_count += len(changed)
         changed.state = changed.target = state
         changed.change = None
         if state is not DeliveryState.ACQUIRED:
@@ -242,6 +254,8 @@ class RecordRanges:
         for found in self._ranges[:count]:
             if found.state.is_final:
                 self._final_count -= len(found)
+            if found.state is DeliveryState.WAITING:
+                self._waiting_count -= len(found)
         del self._ranges[:count]
         self.start = offset
         self.end = max(self.end, offset)

@@ -28,7 +28,9 @@ from tidelog.broker.share.deliveries import (
 )
 from tidelog.broker.share.partition_core import SharePartitionCore
 from tidelog.broker.share.partition_state import SharePartitionState, SharePartitionStateMachine
+from tidelog.broker.share.record_facts import FoundFacts, find_facts
 from tidelog.broker.share.record_ranges import NO_DEADLINE
+from tidelog.broker.share.screening import Screening, Upcoming
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs
 from tidelog.settings.group_settings import BY_DURATION, GroupSettings, duration_ms
@@ -45,6 +47,10 @@ from tidelog.wire.messages.write_share_group_state import (
     WriteShareGroupStateResponse,
 )
 
+LOOK_BYTES: Final = 1_048_576
+"""The most bytes of the log that one look at records reads, if the first batch is not larger."""
+MIN_PAUSE_MS: Final = 20
+"""The shortest time between two ends of locks or waits, so that many different times cause little work."""
 RETRY_MS: Final = 100
 MAX_RETRY_MS: Final = 2_000
 """The pauses between two attempts to reach the share coordinator double up to this limit."""
@@ -131,10 +137,13 @@ class SharePartition:
     __slots__ = (
         "_core",
         "_counts",
+        "_is_looking",
         "_machine",
         "_on_over",
         "_parts",
+        "_rests_until_ms",
         "_results",
+        "_screens",
         "_timer_entry",
         "failure",
         "key",
@@ -158,6 +167,10 @@ class SharePartition:
         self._machine = SharePartitionStateMachine()
         self._core: SharePartitionCore | None = None
         self._counts = DeliveryCounts()
+        self._screens = False
+        """Whether the core delivers only records that were looked at."""
+        self._is_looking = False
+        self._rests_until_ms = 0
         self._results: dict[Acknowledgement, AcknowledgeResult] = {}
         self._timer_entry: TimerEntry[Callback] | None = None
 
@@ -180,6 +193,18 @@ class SharePartition:
     @property
     def is_over(self) -> bool:
         return self._machine.is_over
+
+    @property
+    def is_outdated(self) -> bool:
+        """Whether the group's settings ask for a core of another kind. It then begins with the stored state.
+        A write in progress ends first.
+        """
+        core = self.core
+        return core is not None and not core.is_writing and self._screens != self._wants_screening
+
+    @property
+    def _wants_screening(self) -> bool:
+        return self.settings.tidelog_share_deliver_at_enable
 
     @property
     def is_idle(self) -> bool:
@@ -268,7 +293,8 @@ class SharePartition:
         deadline_ms = None if self._core is None else self._core.next_deadline_ms()
         if deadline_ms is None:
             return
-        entry, due_ms = self._timer_entry, max(deadline_ms, MonotonicMs(self._now_ms() + 1))
+        entry = self._timer_entry
+        due_ms = MonotonicMs(max(deadline_ms, self._now_ms() + 1, self._rests_until_ms))
         if entry is None or due_ms < entry.deadline_ms:
             if entry is not None:
                 entry.cancel()
@@ -281,9 +307,61 @@ class SharePartition:
             return
         # The clock may be rounded down to just below the time of the timer.
         has_expired = core.expire(max(due_ms, self._now_ms()), self.limits)
+        if has_expired:
+            self._rests_until_ms = self._now_ms() + MIN_PAUSE_MS
         self.core_changed()
         if has_expired:
             self._parts.changed(self.key)
+
+    # -- looking at records
+
+    def look_ahead(self) -> None:
+        """Begins to look at the next records, if the group needs that and no record is available."""
+        core = self.core
+        if core is None or not self._screens or self._is_looking:
+            return
+        core.let_in(self._now_ms(), self.limits)
+        offset = core.wants_facts_from
+        if offset is None or offset >= self.replica.core.read_limit(self.isolation_level):
+            return
+        self._is_looking = True
+        self._parts.spawn(self._guarded(self._look(core, offset)))
+
+    async def _look(self, core: SharePartitionCore, offset: int) -> None:
+        try:
+            found = await self._find_facts(offset)
+        finally:
+            self._is_looking = False
+        if self.core is not core:
+            return
+        core.log_start_moved(self.replica.core.log_start_offset)
+        upcoming = (
+            Upcoming(facts.first, facts.last, self._read_time(facts.deliver_at_ms, self._longest_wait_ms))
+            for facts in found.records
+        )
+        core.screen(upcoming, found.next_offset, self._now_ms(), self.limits)
+        self.core_changed()
+        self._parts.changed(self.key)
+
+    async def _find_facts(self, offset: int) -> FoundFacts:
+        """Looks at records in a thread. Raises KafkaError, OSError or CorruptBatchError."""
+        replica, isolation_level = self.replica, self.isolation_level
+        offset = max(offset, replica.core.log_start_offset)
+        limit = replica.core.read_limit(isolation_level)
+        file_range = replica.read(offset, LOOK_BYTES, isolation_level, at_least_one_batch=True)
+        if file_range is None:  # compaction has removed the last records before the limit
+            return FoundFacts([], limit)
+        longest_ms = self._longest_wait_ms
+        try:
+            return await asyncio.get_running_loop().run_in_executor(
+                self._parts.record_walks, lambda: find_facts(file_range.read(), offset, longest_ms)
+            )
+        finally:
+            file_range.release()
+
+    @property
+    def _longest_wait_ms(self) -> int:
+        return self.settings.tidelog_share_deliver_at_max_ms
 
     # -- the share coordinator
 
@@ -321,11 +399,13 @@ class SharePartition:
                 batch.last_offset,
                 batch.delivery_state,
                 batch.delivery_count,
-                self._read_time(batch.available_at),
+                self._read_time(batch.available_at, self.limits.retry.max_ms),
             )
             for batch in found.state_batches
         )
-        core = SharePartitionCore(self.leader_epoch, found.state_epoch, start_offset, ranges)
+        self._screens = self._wants_screening
+        screening = Screening() if self._screens else None
+        core = SharePartitionCore(self.leader_epoch, found.state_epoch, start_offset, ranges, screening)
         core.log_start_moved(self.replica.core.log_start_offset)
         self._core, self._counts = core, core.counts
         self._machine.enter(SharePartitionState.ACTIVE)
@@ -426,11 +506,11 @@ class SharePartition:
         """
         return 0 if at_ms == NO_DEADLINE else at_ms - self._now_ms() + self._parts.clock.wall_ms()
 
-    def _read_time(self, stored_ms: int) -> MonotonicMs:
-        """Returns the monotonic time of a stored time of day, NO_DEADLINE if it has passed. The rest of a
-        wait is never longer than the group's longest wait, whatever the clocks of two leaders show.
+    def _read_time(self, stored_ms: int, longest_ms: int) -> MonotonicMs:
+        """Returns the monotonic time of a time of day, NO_DEADLINE if it has passed. The rest of a wait is
+        never longer than `longest_ms`, whatever the clocks of two machines show.
         """
-        left_ms = min(stored_ms - self._parts.clock.wall_ms(), self.limits.retry.max_ms)
+        left_ms = min(stored_ms - self._parts.clock.wall_ms(), longest_ms)
         return NO_DEADLINE if stored_ms == 0 or left_ms <= 0 else MonotonicMs(self._now_ms() + left_ms)
 
     def _continues(self) -> bool:

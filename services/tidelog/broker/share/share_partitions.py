@@ -117,6 +117,9 @@ class SharePartitions:
         if found is not None and not found.is_current:
             found.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
             return None
+        if found is not None and found.is_outdated:
+            found.end(KafkaError(ErrorCode.INVALID_RECORD_STATE, "the group's settings have changed"))
+            return None
         return found
 
     def use(self, key: SharePartitionKey, replica: Replica, session: SessionKey) -> SharePartition:

@@ -20,6 +20,7 @@ from tidelog.model.acl import AclOperation, ResourceType
 from tidelog.model.errors import ErrorCode
 from tidelog.model.instants import MonotonicMs
 from tidelog.records.batch import iterate_headers
+from tidelog.records.builder import Record
 from tidelog.records.control import EndTransactionMarker
 from tidelog.rpc.broker_commands import LeaderAndIsr, PartitionState
 from tidelog.settings.broker_settings import STANDARD_AUTHORIZER
@@ -175,6 +176,41 @@ class ShareLab:
             await _settle()
 
         self.broker.runner.run(append())
+
+    def append_records(self, *records: tuple[bytes | None, int]) -> None:
+        """Appends one batch of records with a key and a time in the header tidelog-deliver-at. The time
+        counts from now; 0 stands for no header.
+        """
+        now_ms = self.broker.clock.wall_ms()
+
+        async def append() -> None:
+            made = [
+                Record(
+                    number,
+                    now_ms,
+                    key,
+                    b"value",
+                    [("tidelog-deliver-at", b"%d" % (now_ms + after_ms))] if after_ms else [],
+                )
+                for number, (key, after_ms) in enumerate(records)
+            ]
+            self.broker.append_records("t", made)
+            await _settle()
+
+        self.broker.runner.run(append())
+        self.await_looks()
+
+    def await_looks(self) -> None:
+        """Waits for the threads that look at records."""
+
+        async def wait() -> None:
+            while True:
+                await _settle()
+                if not any(found._is_looking for found in self.partitions._partitions.values()):
+                    return
+                await asyncio.sleep(0.001)
+
+        self.broker.runner.run(wait())
 
     def pass_time(self, passed_ms: int) -> None:
         async def advance() -> None:
@@ -360,6 +396,62 @@ def test_a_backoff_survives_a_change_of_the_leader(from_start: ShareLab) -> None
     assert not other.answers
     from_start.pass_time(1)
     assert acquired(other.take()) == [(0, 0, 2)]
+
+
+def test_records_wait_until_the_time_in_their_headers(from_start: ShareLab) -> None:
+    from_start.set_group(share_deliver_at_enable="true")
+    from_start.append_records((None, 0), (None, 5_000), (None, 2_000), (None, 0))
+    one, two = from_start.member("one"), from_start.member("two")
+    one.send_fetch(max_wait_ms=LOCK_MS)
+    from_start.await_looks()
+    assert acquired(one.take()) == [(0, 0, 1), (3, 3, 1)]
+    assert one.acknowledge((0, 0, ACCEPT), (3, 3, ACCEPT)) == ErrorCode.NONE
+    two.send_fetch(max_wait_ms=LOCK_MS)
+    from_start.await_looks()
+    from_start.pass_time(1_999)
+    assert not two.answers
+    from_start.pass_time(1)
+    assert acquired(two.take()) == [(2, 2, 1)]
+    from_start.append_records((None, 0))
+    two.send_fetch(max_wait_ms=LOCK_MS)
+    from_start.await_looks()
+    assert acquired(two.take()) == [(4, 4, 1)], "records that wait hold back no others"
+    from_start.pass_time(3_000)
+    assert acquired(one.fetch()) == [(1, 1, 1)]
+
+
+def test_a_delivery_time_survives_a_change_of_the_leader(from_start: ShareLab) -> None:
+    from_start.set_group(share_deliver_at_enable="true", share_retry_backoff_ms="4000")
+    from_start.append_records((None, 5_000), (None, 0), (None, 0))
+    one, two = from_start.member("one"), from_start.member("two")
+    one.send_fetch(max_wait_ms=LOCK_MS)
+    from_start.await_looks()
+    assert acquired(one.take()) == [(1, 2, 1)]
+    assert one.acknowledge((1, 1, ACCEPT), (2, 2, RELEASE)) == ErrorCode.NONE
+    from_start.pass_time(3_000)
+    from_start.become(2, epoch=4)
+    from_start.become(1, epoch=5)
+    two.send_fetch(max_wait_ms=LOCK_MS)
+    from_start.await_looks()
+    assert not two.answers
+    from_start.pass_time(999)
+    assert not two.answers
+    from_start.pass_time(1)
+    assert acquired(two.take()) == [(2, 2, 2)]
+    from_start.pass_time(1_000)
+    assert acquired(two.fetch()) == [(0, 0, 1)]
+
+
+def test_a_group_that_begins_to_honor_delivery_times_starts_from_its_state(from_start: ShareLab) -> None:
+    from_start.append_records((None, 5_000), (None, 0))
+    member = from_start.member("one")
+    assert acquired(member.fetch()) == [(0, 1, 1)], "the header has no meaning for other groups"
+    from_start.set_group(share_deliver_at_enable="true")
+    member.send_fetch(max_wait_ms=LOCK_MS)
+    from_start.await_looks()
+    assert acquired(member.take()) == [(1, 1, 1)]
+    from_start.pass_time(5_000)
+    assert acquired(member.fetch()) == [(0, 0, 1)]
 
 
 def test_an_acknowledgement_with_a_fetch_is_answered_with_it(from_start: ShareLab) -> None:

@@ -1,0 +1,94 @@
+"""Reads from records what they say about their delivery. A thread does it, never the event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final, NamedTuple
+
+from tidelog.records.batch import BatchHeader, Buffer, iterate_headers
+from tidelog.records.record import RecordSpan, read_headers, records_of, scan_records
+
+DELIVER_AT: Final = "tidelog-deliver-at"
+"""The header with the time of day before which a record is not delivered: milliseconds since 1970 in ASCII
+digits.
+"""
+MAX_HEADERS: Final = 100
+"""The number of headers of a record among which DELIVER_AT is searched."""
+MAX_RECORDS: Final = 10_000
+"""The most records of one look at the log, about 30 ms of a thread's work."""
+MAX_DIGITS: Final = 19
+
+
+class RecordFacts(NamedTuple):
+    """Adjacent records with the same facts. `deliver_at_ms` is a time of day, 0 without one."""
+
+    first: int
+    last: int
+    deliver_at_ms: int = 0
+
+
+class FoundFacts(NamedTuple):
+    """The facts about the records below `next_offset`. Offsets between them have no record."""
+
+    records: list[RecordFacts]
+    next_offset: int
+
+
+def find_facts(batches: Buffer, first_offset: int, max_delay_ms: int) -> FoundFacts:
+    """Returns the facts about the records from `first_offset` on in adjacent batches, MAX_RECORDS at most.
+
+    A time that is more than `max_delay_ms` after the record's timestamp does not count, and neither does a
+    value that is no time. Records that cannot be decoded have no facts: their consumers will see the damage.
+    Raises CorruptBatchError if a batch has no valid header.
+    """
+    found: list[RecordFacts] = []
+    next_offset, left = first_offset, MAX_RECORDS
+    for position, header in iterate_headers(batches):
+        if header.last_offset < first_offset:
+            continue
+        if left <= 0:
+            break
+        records: list[RecordFacts] = []
+        if not header.is_control:
+            try:
+                records += islice(_facts_of(batches, position, header, first_offset, max_delay_ms), left)
+            except ValueError:  # all errors of damaged bytes are ValueErrors
+                records = [RecordFacts(max(header.base_offset, first_offset), header.last_offset)]
+        for facts in records:
+            _append(found, facts)
+        left -= len(records)
+        next_offset = header.last_offset + 1
+        if records and left <= 0:
+            next_offset = records[-1].last + 1  # the batch may have more
+    return FoundFacts(found, next_offset)
+
+
+def _facts_of(
+    batches: Buffer, position: int, header: BatchHeader, first_offset: int, max_delay_ms: int
+) -> Iterator[RecordFacts]:
+    body = records_of(batches, header, position)
+    for span in scan_records(body, header.record_count):
+        offset = header.base_offset + span.offset_delta
+        if offset >= first_offset:
+            yield RecordFacts(offset, offset, _deliver_at_ms(body, span, header, max_delay_ms))
+
+
+def _deliver_at_ms(body: memoryview, span: RecordSpan, header: BatchHeader, max_delay_ms: int) -> int:
+    headers, _ = read_headers(body, span.headers_start, span.end, MAX_HEADERS)
+    value = next((value for name, value in headers if name == DELIVER_AT), None)
+    if value is None or not value.isdigit() or len(value) > MAX_DIGITS:
+        return 0
+    timestamp = header.max_timestamp if header.is_log_append_time else header.base_timestamp
+    if not header.is_log_append_time:
+        timestamp += span.timestamp_delta
+    at_ms = int(value)
+    return at_ms if timestamp < 0 or at_ms - timestamp <= max_delay_ms else 0
+
+
+def _append(found: list[RecordFacts], facts: RecordFacts) -> None:
+    last = found[-1] if found else None
+    if last is not None and last.last + 1 == facts.first and last.deliver_at_ms == facts.deliver_at_ms:
+        found[-1] = last._replace(last=facts.last)
+    else:
+        found.append(facts)

@@ -1,0 +1,92 @@
+"""Records say when to deliver them, and damaged or strange ones say nothing."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tidelog.broker.share import record_facts
+from tidelog.broker.share.record_facts import RecordFacts, find_facts
+from tidelog.records.builder import Record, build_batch, build_end_transaction_batch
+from tidelog.records.compression import Compression
+from tidelog.records.control import EndTransactionMarker
+
+NOW = 1_700_000_000_000
+DAY_MS = 86_400_000
+
+
+def batch(base_offset: int, *values: bytes | None, **options: object) -> bytes:
+    """Returns a batch of records with these values of the header; None stands for no header."""
+    records = []
+    for number, value in enumerate(values):
+        headers = [] if value is None else [("other", b"1"), (record_facts.DELIVER_AT, value)]
+        records.append(Record(number, NOW, None, b"v", headers))
+    made = bytearray(build_batch(records, **options))  # type: ignore[arg-type]
+    made[:8] = base_offset.to_bytes(8, "big")
+    return bytes(made)
+
+
+def time_after(delay_ms: int) -> bytes:
+    return b"%d" % (NOW + delay_ms)
+
+
+@pytest.mark.parametrize("codec", [Compression.NONE, Compression.ZSTD])
+def test_times_are_found_and_adjacent_records_without_one_are_one_entry(codec: Compression) -> None:
+    batches = batch(5, None, None, time_after(10), compression=codec) + batch(8, None, time_after(10))
+    assert find_facts(batches, 6, DAY_MS) == (
+        [
+            RecordFacts(6, 6),
+            RecordFacts(7, 7, NOW + 10),
+            RecordFacts(8, 8),
+            RecordFacts(9, 9, NOW + 10),
+        ],
+        10,
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [b"", b"soon", b"-5", b"+5", b" 17", b"1.5", "\u0661".encode(), b"9" * 20, time_after(DAY_MS + 1)],
+)
+def test_a_value_that_is_no_time_or_too_distant_does_not_count(value: bytes) -> None:
+    assert find_facts(batch(0, value), 0, DAY_MS).records == [RecordFacts(0, 0)]
+
+
+def test_the_longest_delay_counts_from_the_timestamp() -> None:
+    assert find_facts(batch(0, time_after(DAY_MS)), 0, DAY_MS).records == [RecordFacts(0, 0, NOW + DAY_MS)]
+
+
+def test_a_control_batch_has_no_records() -> None:
+    marker = build_end_transaction_batch(
+        EndTransactionMarker(is_commit=True, coordinator_epoch=0),
+        base_offset=2,
+        timestamp_ms=NOW,
+        producer_id=1,
+        producer_epoch=0,
+    )
+    found = find_facts(batch(0, None, None) + bytes(marker), 0, DAY_MS)
+    assert found == ([RecordFacts(0, 1)], 3)
+
+
+def test_damaged_records_have_no_facts() -> None:
+    damaged = bytearray(batch(0, time_after(10), time_after(20)))
+    damaged[61] = 0x7F
+    found = find_facts(bytes(damaged) + batch(2, time_after(30)), 0, DAY_MS)
+    assert found == ([RecordFacts(0, 1), RecordFacts(2, 2, NOW + 30)], 3)
+
+
+@given(st.integers(1, 7))
+def test_a_look_ends_within_a_batch_and_goes_on_there(most: int) -> None:
+    batches = batch(0, *(time_after(number) for number in range(5))) + batch(5, *([None] * 6))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_facts, "MAX_RECORDS", most)
+        offset, seen = 0, dict[int, int]()
+        while offset < 11:
+            found = find_facts(batches, offset, DAY_MS)
+            assert found.next_offset > offset
+            assert sum(facts.last - facts.first + 1 for facts in found.records) <= most
+            for facts in found.records:
+                seen |= dict.fromkeys(range(facts.first, facts.last + 1), facts.deliver_at_ms)
+            offset = found.next_offset
+    assert seen == {number: NOW + number if number < 5 else 0 for number in range(11)}
