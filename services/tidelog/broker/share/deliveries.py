@@ -40,6 +40,8 @@ class DeliveryLimits(NamedTuple):
     records_in_flight: int
     """The most records of one share partition whose state may still change."""
     retry: RetryBackoff = NO_BACKOFF
+    has_dead_letters: bool = False
+    """Whether the group has a dead letter topic. Records that are given up are copied there first."""
 
 
 class LogBatch(NamedTuple):
@@ -73,6 +75,16 @@ class AcknowledgedBatch(NamedTuple):
     first: int
     last: int
     types: Sequence[int]
+
+
+class DeadLetters(NamedTuple):
+    """Records that were given up and that must be copied to the dead letter topic."""
+
+    first: int
+    last: int
+    delivery_count: int
+    is_rejected: bool
+    """Whether a member rejected them. Otherwise they were delivered too often."""
 
 
 class StateRange(NamedTuple):

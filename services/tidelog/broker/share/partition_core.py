@@ -6,8 +6,14 @@ order; everything that is decided meanwhile is in the next one.
 
 An acknowledgement counts only when its write has succeeded. Records that come back without one, by a lock
 timeout or because a member left, come back by themselves; their delivery counts are written, too, but
-nothing waits for it. If the group has a backoff, records that come back wait first (ADR 0053). The semantics
-are those of KIP-932, KIP-1206 (record limit) and KIP-1222 (renewal); source: Kafka's `SharePartition`.
+nothing waits for it. If the group has a backoff, records that come back wait first (ADR 0053).
+
+Records that are given up, if the group has a dead letter topic, are ARCHIVING until they are copied there
+(KIP-1191). They are copied after this state is stored, and archived after the copy. So a later leader copies
+them again, and nobody delivers them again.
+
+The semantics are those of KIP-932, KIP-1206 (record limit) and KIP-1222 (renewal); source: Kafka's
+`SharePartition`.
 """
 
 from __future__ import annotations
@@ -22,6 +28,7 @@ from tidelog.broker.share.deliveries import (
     AcknowledgeType,
     AcquiredRange,
     AcquireMode,
+    DeadLetters,
     DeliveryCounts,
     DeliveryLimits,
     LogBatch,
@@ -42,6 +49,7 @@ MAX_RANGES: Final = 10_000
 """The most ranges of one share partition. At this number, no new records are acquired until old ones end."""
 WAITING, AVAILABLE, ACQUIRED = DeliveryState.WAITING, DeliveryState.AVAILABLE, DeliveryState.ACQUIRED
 ACKNOWLEDGED, ARCHIVED = DeliveryState.ACKNOWLEDGED, DeliveryState.ARCHIVED
+ARCHIVING = DeliveryState.ARCHIVING
 
 
 class SharePartitionCore:
@@ -139,12 +147,12 @@ class SharePartitionCore:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no member has records and nothing has to be written."""
+        """Whether no member has records, and nothing has to be written or copied."""
         return (
             self._writing is None
             and not self._queued
             and not self._is_write_due
-            and all(found.state is not ACQUIRED for found in self.ranges)
+            and all(found.state is not ACQUIRED and found.state is not ARCHIVING for found in self.ranges)
         )
 
     @property
@@ -233,7 +241,7 @@ class SharePartitionCore:
             if found.state is not AVAILABLE:
                 continue
             if found.delivery_count >= limits.delivery_count:  # the limit is lower than it was
-                self._finish_undelivered(found)
+                self._finish_undelivered(found, limits)
                 continue
             if most <= 0:
                 break
@@ -363,6 +371,7 @@ class SharePartitionCore:
                     delay_ms = limits.retry.delay_ms(found.delivery_count)
                     if found.target is AVAILABLE and delay_ms:
                         found.target, found.available_at_ms = WAITING, MonotonicMs(now_ms + delay_ms)
+                    found.is_rejected = kind == AcknowledgeType.REJECT
             if found_ranges and kind != AcknowledgeType.RENEW:
                 acknowledgement.add(found_ranges[0].first, found_ranges[-1].last, kind)
         for batch in batches:
@@ -459,14 +468,14 @@ class SharePartitionCore:
 
     def _return(self, found: RecordRange, now_ms: MonotonicMs, limits: DeliveryLimits) -> None:
         if found.delivery_count >= limits.delivery_count:
-            self.ranges.set_state(found, ARCHIVED)
+            self.ranges.set_state(found, _given_up(limits))
         else:
             delay_ms = limits.retry.delay_ms(found.delivery_count)
             self._make_available(found, MonotonicMs(now_ms + delay_ms) if delay_ms else NO_DEADLINE)
         self._note_unwritten(found.first, found.last)
 
-    def _finish_undelivered(self, found: RecordRange) -> None:
-        self.ranges.set_state(found, ARCHIVED)
+    def _finish_undelivered(self, found: RecordRange, limits: DeliveryLimits) -> None:
+        self.ranges.set_state(found, _given_up(limits))
         self._note_unwritten(found.first, found.last)
 
     def _note_unwritten(self, first: int, last: int) -> None:
@@ -477,6 +486,44 @@ class SharePartitionCore:
         if changed:
             self.ranges.join(changed[0].first, changed[-1].last)
             self.ranges.drop_final()
+
+    # -- dead letters
+
+    @property
+    def archiving_count(self) -> int:
+        """The number of records that wait for their copy to the dead letter topic. Any thread may ask."""
+        return sum(len(found) for found in self.ranges.snapshot() if found.state is ARCHIVING)
+
+    def dead_letters(self) -> Iterator[DeadLetters]:
+        """Yields the records to copy to the dead letter topic, in order: those whose state is stored. The
+        core must not change meanwhile.
+        """
+        unstored = list(_merged([*self._unwritten, *self._in_write], self.ranges.start))
+        at = 0
+        for found in self.ranges:
+            if found.state is not ARCHIVING:
+                continue
+            first = found.first
+            while at < len(unstored) and unstored[at][0] <= found.last:
+                begin, end = unstored[at]
+                if first < begin:
+                    yield DeadLetters(first, begin - 1, found.delivery_count, found.is_rejected)
+                first = max(first, end + 1)
+                if first > found.last:
+                    break  # the span may go on in the next range
+                at += 1
+            if first <= found.last:
+                yield DeadLetters(first, found.last, found.delivery_count, found.is_rejected)
+
+    def dead_letters_copied(self, first: int, last: int) -> None:
+        """Archives records that are in the dead letter topic, or that need not be there. If the next write is
+        lost, a later leader copies them again.
+        """
+        copied = [found for found in self.ranges.within(first, last) if found.state is ARCHIVING]
+        for found in copied:
+            self.ranges.set_state(found, ARCHIVED)
+            self._note_unwritten(found.first, found.last)
+        self._settle(copied)
 
     # -- writing
 
@@ -534,7 +581,8 @@ class SharePartitionCore:
         """
         write = self._ended()
         for found in self._changed_by(write):
-            found.change, found.target, found.available_at_ms = None, found.state, NO_DEADLINE
+            found.change, found.target, found.is_rejected = None, found.state, False
+            found.available_at_ms = NO_DEADLINE
             self._wake_at(found.deadline_ms)
         self._unwritten = [*self._in_write, *self._unwritten]
         self._in_write = []
@@ -588,7 +636,12 @@ def _target(kind: int, found: RecordRange, limits: DeliveryLimits) -> DeliverySt
         return ACKNOWLEDGED
     if kind == AcknowledgeType.RELEASE and found.delivery_count < limits.delivery_count:
         return AVAILABLE
-    return ARCHIVED
+    return ARCHIVED if kind == AcknowledgeType.GAP else _given_up(limits)
+
+
+def _given_up(limits: DeliveryLimits) -> DeliveryState:
+    """Returns the state of records that are not delivered again."""
+    return ARCHIVING if limits.has_dead_letters else ARCHIVED
 
 
 def _add_acquired(acquired: list[AcquiredRange], taken: list[AcquiredRange], batch_size: int) -> None:

@@ -36,19 +36,22 @@ class DeliveryState(IntEnum):
     """A member has the record, and its lock."""
     ACKNOWLEDGED = 2
     """A member has processed the record. It is never delivered again."""
+    ARCHIVING = 3
+    """The record was given up. It is not delivered again, and not yet in the dead letter topic (KIP-1191)."""
     ARCHIVED = 4
     """The record is never delivered again: it was rejected, delivered too often, or there is no record."""
 
     @property
     def is_final(self) -> bool:
         """Whether the state never changes again."""
-        return self >= DeliveryState.ACKNOWLEDGED
+        return self is DeliveryState.ACKNOWLEDGED or self is DeliveryState.ARCHIVED
 
 
 class RecordRange:
     """Adjacent offsets with the same state. `change` is the acknowledgement that is being written, if there
-    is one, and `target` is the state after that write. `deadline_ms` is the end of the lock, and
-    `available_at_ms` the end of the wait of records that wait, or will wait after that write.
+    is one, and `target` is the state after that write. `is_rejected` says that a member rejected the records.
+    `deadline_ms` is the end of the lock, and `available_at_ms` the end of the wait of records that wait, or
+    will wait after that write.
     """
 
     __slots__ = (
@@ -57,6 +60,7 @@ class RecordRange:
         "deadline_ms",
         "delivery_count",
         "first",
+        "is_rejected",
         "last",
         "member",
         "state",
@@ -81,6 +85,7 @@ class RecordRange:
         self.available_at_ms = NO_DEADLINE
         self.change: object | None = None
         self.target = state
+        self.is_rejected = False
 
     def __repr__(self) -> str:
         return f"{self.first}-{self.last}:{self.state.name}({self.delivery_count})"
@@ -96,7 +101,8 @@ class RecordRange:
     def cut(self, offset: int) -> RecordRange:
         """Ends this range before `offset` and returns the rest as a range of its own."""
         rest = RecordRange(offset, self.last, self.state, self.delivery_count, self.member, self.deadline_ms)
-        rest.change, rest.target, rest.available_at_ms = self.change, self.target, self.available_at_ms
+        rest.change, rest.target, rest.is_rejected = self.change, self.target, self.is_rejected
+        rest.available_at_ms = self.available_at_ms
         self.last = offset - 1
         return rest
 
@@ -110,6 +116,7 @@ class RecordRange:
             and self.change is other.change
             and self.target is other.target
             and self.available_at_ms == other.available_at_ms
+            and self.is_rejected == other.is_rejected
         )
 
 
@@ -202,7 +209,8 @@ class RecordRanges:
 
     def set_state(self, changed: RecordRange, state: DeliveryState) -> None:
         """Changes the state of a range of this window. Only an acquired range keeps member and deadline, and
-        only a waiting one the time until which it waits.
+        only a waiting one the time until which it waits, and only one that is being archived keeps that it
+        was rejected.
         """
         if changed.state.is_final:
             self._final_count -= len(changed)
@@ -218,6 +226,8 @@ class RecordRanges:
             changed.member, changed.deadline_ms = NO_MEMBER, NO_DEADLINE
         if state is not DeliveryState.WAITING:
             changed.available_at_ms = NO_DEADLINE
+        if state is not DeliveryState.ARCHIVING:
+            changed.is_rejected = False
         if state is DeliveryState.AVAILABLE:
             self._next_available = min(self._next_available, changed.first)
 

@@ -15,6 +15,7 @@ from tidelog.broker.share.backoff import NO_BACKOFF, RetryBackoff
 from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
     AcquireMode,
+    DeadLetters,
     DeliveryLimits,
     LogBatch,
     StateRange,
@@ -210,6 +211,9 @@ class Stored:
 class SharePartitionMachine(RuleBasedStateMachine):
     """Random fetches, acknowledgements, timeouts, failed writes and new leaders."""
 
+    limits = LIMITS
+    given_up = DeliveryState.ARCHIVED
+
     def __init__(self) -> None:
         super().__init__()
         self.now = 1_000
@@ -222,12 +226,17 @@ class SharePartitionMachine(RuleBasedStateMachine):
         self.finished: set[int] = set()
         """The records that may be archived: rejected, or delivered up to the limit."""
         self.deliveries: dict[int, int] = {}
-        self.limits = LIMITS
+        self.offered: set[int] = set()
+        """The records that a member has accepted, whether that was stored or not."""
+        self.gaps: set[int] = set()
+        """The offsets that a member has called gaps."""
+        self.copied: set[int] = set()
+        """The records in the dead letter topic."""
         self.begin()
 
     @initialize(backoff=st.sampled_from((NO_BACKOFF, RetryBackoff(1, 1, 1), RetryBackoff(40, 3, 100))))
     def choose(self, backoff: RetryBackoff) -> None:
-        self.limits = LIMITS._replace(retry=backoff)
+        self.limits = type(self).limits._replace(retry=backoff)
 
     def begin(self) -> None:
         self.core = SharePartitionCore(0, 0, self.stored.start, self.stored.ranges())
@@ -275,7 +284,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         ]
         for at, count in taken:
             known = self.known(at)
-            assert at not in self.accepted
+            assert at not in self.accepted | self.copied
             assert known.state is DeliveryState.AVAILABLE
             assert known.available_at_ms <= self.now, "a record is not delivered before its time"
             assert at in available
@@ -318,11 +327,12 @@ class SharePartitionMachine(RuleBasedStateMachine):
                 known.deadline_ms = self.now + LOCK_MS
             elif kind == ACCEPT:
                 known.target = DeliveryState.ACKNOWLEDGED
+                self.offered.add(at)
             elif kind == RELEASE and known.count < self.limits.delivery_count:
                 known.target = known.come_back(self.now, self.limits)
             else:
-                known.target = DeliveryState.ARCHIVED
-                self.finished.add(at)
+                known.target = DeliveryState.ARCHIVED if kind == GAP else self.given_up
+                (self.gaps if kind == GAP else self.finished).add(at)
 
     @rule(member=st.sampled_from(MEMBERS), data=st.data())
     def acknowledge_what_others_have(self, member: str, data: st.DataObject) -> None:
@@ -343,7 +353,7 @@ class SharePartitionMachine(RuleBasedStateMachine):
         for at, known in self.model.items():
             if known.state is DeliveryState.ACQUIRED and known.target is None and which(known):
                 if known.count >= self.limits.delivery_count:
-                    known.state = DeliveryState.ARCHIVED
+                    known.state = self.given_up
                     self.finished.add(at)
                 else:
                     known.state = known.come_back(self.now, self.limits)
@@ -361,8 +371,10 @@ class SharePartitionMachine(RuleBasedStateMachine):
         due_ms = self.core.next_deadline_ms()
         ends = [
             known.available_at_ms if known.state is DeliveryState.WAITING else known.deadline_ms
-            for known in self.model.values()
-            if known.state in (DeliveryState.WAITING, DeliveryState.ACQUIRED) and known.target is None
+            for at, known in self.model.items()
+            if known.state in (DeliveryState.WAITING, DeliveryState.ACQUIRED)
+            and known.target is None
+            and at >= max(self.core.start_offset, self.log_start)
         ]
         assert not ends or (due_ms is not None and due_ms <= min(ends)), "the timer is not too late"
         self.wake()
@@ -465,11 +477,123 @@ class SharePartitionMachine(RuleBasedStateMachine):
                 if batch.is_deliverable and at >= self.log_start:
                     stored = self.stored.records.get(at, (0, 0, 0))[0]
                     was_stored = at < self.stored.start or stored == DeliveryState.ACKNOWLEDGED
-                    assert at in self.accepted | self.finished or was_stored, f"offset {at} is lost"
+                    assert at in self.accepted | self.finished | self.gaps or was_stored, (
+                        f"offset {at} is lost"
+                    )
+
+
+class DeadLetterMachine(SharePartitionMachine):
+    """A group with a dead letter topic: records that are given up are copied before they are archived, and
+    nobody gets them after the copy.
+    """
+
+    limits = LIMITS._replace(delivery_count=2, has_dead_letters=True)
+    given_up = DeliveryState.ARCHIVING
+
+    def copy(self, found: DeadLetters) -> None:
+        for at in range(found.first, found.last + 1):
+            stored = self.stored.records[at]
+            assert stored[:2] == (DeliveryState.ARCHIVING, found.delivery_count), "the state is stored first"
+            self.copied.add(at)
+
+    @rule(data=st.data(), is_known=st.booleans())
+    def copy_dead_letters(self, data: st.DataObject, is_known: bool) -> None:
+        """Copies some dead letters. If the result is not known, they are copied again later."""
+        waiting = list(self.core.dead_letters())
+        if not waiting:
+            return
+        found = data.draw(st.sampled_from(waiting))
+        last = data.draw(st.integers(found.first, found.last))
+        self.copy(found._replace(last=last))
+        if is_known:
+            self.archive_copied(found.first, last)
+
+    def archive_copied(self, first: int, last: int) -> None:
+        self.core.dead_letters_copied(first, last)
+        for at in range(first, last + 1):
+            self.known(at).state = DeliveryState.ARCHIVED
+
+    @invariant()
+    def what_is_archived_was_copied(self) -> None:
+        done = self.copied | self.gaps
+        for at in self.deliverable:
+            stored = self.stored.records.get(at, (0, 0))[0]
+            assert stored != DeliveryState.ARCHIVED or at in done, f"offset {at} is not a dead letter"
+
+    @invariant()
+    def dead_letters_keep_the_partition(self) -> None:
+        assert not (self.core.is_idle and self.core.archiving_count)
+
+    def teardown(self) -> None:
+        """Copies what is left, and finds each record accepted, a gap, or in the dead letter topic."""
+        super().teardown()
+        for found in list(self.core.dead_letters()):
+            self.copy(found)
+            self.archive_copied(found.first, found.last)
+        assert self.core.archiving_count == 0, "every dead letter can be copied"
+        self.begin_write()
+        if self.write is not None:
+            self.write_succeeds()
+        for batch in self.log:
+            for at in range(batch.first, batch.last + 1):
+                if batch.is_deliverable and at >= self.log_start and at not in self.accepted | self.gaps:
+                    assert at in self.copied | self.offered, f"offset {at} is lost"
 
 
 TestSharePartition = SharePartitionMachine.TestCase
 TestSharePartition.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+
+TestDeadLetters = DeadLetterMachine.TestCase
+TestDeadLetters.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+
+WITH_DEAD_LETTERS = DeadLetterMachine.limits
+
+
+def test_a_rejected_record_is_archived_after_its_copy() -> None:
+    core = SharePartitionCore(0, 0, 0)
+    acquire(core, "a", [LogBatch(0, 3)], limits=WITH_DEAD_LETTERS)
+    batches = [AcknowledgedBatch(0, 3, [ACCEPT, REJECT, GAP, ACCEPT])]
+    core.acknowledge("a", batches, NOW, WITH_DEAD_LETTERS)
+    assert list(core.dead_letters()) == [], "the state is stored before the copy"
+    assert write(core).ranges == [
+        StateRange(1, 1, DeliveryState.ARCHIVING, 1),
+        StateRange(2, 2, 4, 1),
+        StateRange(3, 3, 2, 1),
+    ]
+    assert list(core.dead_letters()) == [DeadLetters(1, 1, 1, is_rejected=True)]
+    assert not core.is_idle
+    core.dead_letters_copied(1, 1)
+    assert write(core).start_offset == core.start_offset == 4
+    assert core.is_idle
+
+
+def test_a_record_that_was_delivered_too_often_is_copied_when_its_state_is_stored() -> None:
+    core = SharePartitionCore(0, 0, 0, [StateRange(0, 3, DeliveryState.AVAILABLE, 1)])
+    assert acquire(core, "a", [LogBatch(0, 3)], limits=WITH_DEAD_LETTERS) == [(0, 3, 2)]
+    core.expire(MonotonicMs(NOW + LOCK_MS), WITH_DEAD_LETTERS)
+    assert core.archiving_count == 4
+    assert list(core.dead_letters()) == []
+    core.next_write()
+    assert list(core.dead_letters()) == [], "it is not known yet whether the write is stored"
+    core.write_failed()
+    assert list(core.dead_letters()) == []
+    write(core)
+    assert list(core.dead_letters()) == [DeadLetters(0, 3, 2, is_rejected=False)]
+
+
+def test_the_next_leader_copies_again_and_delivers_nothing() -> None:
+    core = SharePartitionCore(1, 0, 4, [StateRange(4, 6, DeliveryState.ARCHIVING, 3)])
+    assert core.next_fetch_offset == 7
+    assert list(core.dead_letters()) == [DeadLetters(4, 6, 3, is_rejected=False)]
+
+
+def test_records_on_their_way_to_the_dead_letter_topic_are_in_flight() -> None:
+    limits = WITH_DEAD_LETTERS
+    core = SharePartitionCore(0, 0, 0, [StateRange(0, 11, DeliveryState.ARCHIVING, 1)])
+    assert not core.may_acquire(limits)
+    core.dead_letters_copied(0, 5)
+    assert acquire(core, "a", [LogBatch(0, 13)], limits=limits) == [(12, 13, 1)]
 
 
 def test_an_acknowledgement_with_too_many_ranges_is_refused() -> None:
