@@ -11,6 +11,7 @@ from tidelog.broker.listener import ConnectionLoad
 from tidelog.broker.log_cleaner import DONE, CleanerCounts, Cleaning
 from tidelog.broker.metrics import BrokerMetrics
 from tidelog.broker.quotas.client_quotas import ClientQuotas, Samples
+from tidelog.broker.share.dead_letter_copies import DeadLetterLoad
 from tidelog.broker.share.share_partitions import ShareGroupLoad
 from tidelog.controller.metrics import BrokerInfo, ControllerCounts, ControllerMetrics, Overview
 from tidelog.group_coordinator.metrics import (
@@ -87,6 +88,7 @@ def broker_view(**changed: Any) -> Any:
         evicted_fetch_sessions=11,
         share_loads=[_share_load()],
         share_session_count=5,
+        dead_letter_loads={"sharers": DeadLetterLoad(7, 2, 3)},
         fetchers=SimpleNamespace(
             failed_count=1,
             lags=lambda: [(TopicPartition("u", 0), 2, 7), (TopicPartition("t", 2), 3, 0)],

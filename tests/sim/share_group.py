@@ -192,6 +192,7 @@ class Leader:
             lambda replica, leader_epoch: not self.is_deposed,
             group.spawn,
             lambda key: None,
+            lambda partition: None,
         )
         self.open()
 

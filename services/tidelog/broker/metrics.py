@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tidelog.broker.replica import Replica
     from tidelog.broker.replication.follower.replica_fetchers import ReplicaFetchers
     from tidelog.broker.replication.leader.follower_fetch_sessions import FollowerFetchSessions
+    from tidelog.broker.share.dead_letter_copies import DeadLetterLoad
     from tidelog.broker.share.share_partitions import ShareGroupLoad, SharePartitions
     from tidelog.broker.waiting_requests import WaitingRequests
     from tidelog.metrics.families import Families
@@ -96,6 +97,12 @@ class BrokerView:
         """The loads of share groups. Reads the log."""
         partitions = self._share_partitions()
         return [] if partitions is None else partitions.loads()
+
+    @property
+    def dead_letter_loads(self) -> Mapping[str, DeadLetterLoad]:
+        """The dead letters of share groups, by group."""
+        partitions = self._share_partitions()
+        return {} if partitions is None else partitions.dead_letters.loads()
 
     @property
     def share_session_count(self) -> int:
@@ -429,6 +436,22 @@ def _add_share_groups(families: Families, broker: BrokerView) -> None:
         for outcome in OUTCOMES:
             name, count = f"{prefix}_deliveries", getattr(load.counts, outcome)
             families.counter(name, doc, count, group=load.group, outcome=outcome)
+    _add_dead_letters(families, broker.dead_letter_loads)
+
+
+def _add_dead_letters(families: Families, loads: Mapping[str, DeadLetterLoad]) -> None:
+    shown = nlargest(
+        MAX_SHOWN_SHARE_GROUPS, loads, key=lambda group: (loads[group].waiting, loads[group].copied)
+    )
+    prefix = "tidelog_share_group_dead_letter"
+    for group in sorted(shown):
+        load = loads[group]
+        doc = "Records that were given up and wait for their copy to the dead letter topic"
+        families.gauge(f"{prefix}s_waiting", doc, load.waiting, group=group)
+        doc = "Records that were copied to the dead letter topic"
+        families.counter(f"{prefix}s", doc, load.copied, group=group)
+        doc = "Attempts to copy records to the dead letter topic that failed"
+        families.counter(f"{prefix}_failures", doc, load.failures, group=group)
 
 
 def _add_coordinators(families: Families, attachment_counts: Mapping[str, tuple[int, int]]) -> None:

@@ -209,6 +209,8 @@ class BrokerParts:
     def share_partitions(self) -> SharePartitions:
         """The share partitions that this broker leads. The first request of a share group makes them."""
         if self._share_partitions is None:
+            from tidelog.broker.share.dead_letter_topics import DeadLetterTopics
+            from tidelog.broker.share.dead_letter_writer import DeadLetterWriter
             from tidelog.broker.share.share_partitions import SharePartitions
 
             self._share_partitions = SharePartitions(
@@ -219,6 +221,18 @@ class BrokerParts:
                 self.clock,
                 self.record_walks,
                 lambda: self.current_settings.broker.group_share_max_share_sessions,
+                DeadLetterTopics(self.current_settings, self.metadata, self.controller_connection.api),
+                DeadLetterWriter(
+                    self.identity.broker_id,
+                    self.current_settings,
+                    self.metadata,
+                    self.hosted,
+                    self.waiting.produce,
+                    self.clock,
+                    self.timer,
+                    self.record_walks,
+                    self.fetchers.endpoint_of,
+                ),
             )
         return self._share_partitions
 
@@ -485,6 +499,8 @@ class BrokerServer:
         await self._readiness.stop()
         await self._parts.housekeeping.stop()
         await self._isr_maintenance.stop()
+        if self._parts.share_partitions_if_used is not None:
+            await self._parts.share_partitions_if_used.stop()
         self._parts.waiting.answer_all()
         self._parts.coordination.stop()
         await self._dispatcher.stop()

@@ -1,7 +1,9 @@
 """All settings of a group, under Kafka's names. A setting that the group does not override comes from the
 broker's settings.
 
-The definitions are those of Kafka's `GroupConfig`, and the bounds those of its `GroupConfig.validate`.
+The definitions are those of Kafka's `GroupConfig`, and the bounds those of its `GroupConfig.validate`. Kafka
+checks the prefix of a dead letter topic when the first record is copied; here it is also checked when the
+topic is set.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.topics import topic_name_problem
 from tidelog.settings.broker_settings import BrokerSettings
 from tidelog.settings.other_kafka_settings import nearest_name
 from tidelog.settings.setting import (
@@ -41,6 +44,7 @@ _DURATION: Final = re.compile(
 )
 MAX_DURATION_CHARS: Final = 64
 DAY_MS: Final = 86_400_000
+_DEAD_LETTER_TOPIC: Final = "errors.deadletterqueue.topic.name"
 
 
 def _is_reset(value: str) -> str | None:
@@ -53,6 +57,12 @@ def _is_reset(value: str) -> str | None:
 
 def _is_number(value: float) -> str | None:
     return "Value must be a number" if math.isnan(value) else None
+
+
+def _is_dead_letter_topic(value: str) -> str | None:
+    if value.startswith("__"):
+        return "The name of a dead letter topic must not start with __"
+    return topic_name_problem(value) if value else None
 
 
 def duration_ms(text: str) -> int | None:
@@ -138,6 +148,19 @@ class GroupSettings:
         between(1, 366 * DAY_MS),
     )
 
+    # --- dead letters (KIP-1191, ADR 0052) ---
+    errors_deadletterqueue_topic_name: str = string(
+        "",
+        MEDIUM,
+        "Topic to which the records that a share group gives up are copied. If empty, they are not copied.",
+        _is_dead_letter_topic,
+    )
+    errors_deadletterqueue_copy_record_enable: bool = boolean(
+        False,
+        MEDIUM,
+        "Whether a dead letter has the key, value and headers of its record, or only states where it is.",
+    )
+
 
 GROUP_SETTINGS: Final[Mapping[str, Setting]] = settings_of(GroupSettings)
 
@@ -201,6 +224,12 @@ def _check_bounds(values: Mapping[str, Value], broker: BrokerSettings) -> None:
             bound = f"group.{protocol}.{'min' if value < least else 'max'}.{rest}"
             relation = "greater" if value < least else "less"
             raise SettingError(name, f"{name} must be {relation} than or equal to {bound}")
+    topic, prefix = values.get(_DEAD_LETTER_TOPIC), broker.errors_deadletterqueue_topic_name_prefix
+    if topic and not str(topic).startswith(prefix):
+        raise SettingError(
+            _DEAD_LETTER_TOPIC,
+            f"{_DEAD_LETTER_TOPIC} must start with {prefix} (errors.deadletterqueue.topic.name.prefix)",
+        )
     for protocol in ("consumer", "share"):
         session, heartbeat = f"{protocol}.session.timeout.ms", f"{protocol}.heartbeat.interval.ms"
         if (session in values or heartbeat in values) and effective[session] <= effective[heartbeat]:

@@ -5,12 +5,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog.settings.coordinator_settings import CoordinatorSettings
-from tidelog.settings.setting import HIGH, LOW, MEDIUM, at_least, between, integer, not_empty, short, strings
+from tidelog.settings.setting import (
+    CLUSTER_WIDE,
+    HIGH,
+    LOW,
+    MEDIUM,
+    at_least,
+    between,
+    boolean,
+    integer,
+    not_empty,
+    short,
+    string,
+    strings,
+)
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False, eq=False)
 class ShareSettings(CoordinatorSettings):
-    """`group.share.*` and `share.coordinator.*`. A base class of BrokerSettings."""
+    """Settings of share groups and of their dead letters. A base class of BrokerSettings."""
 
     # --- members of share groups ---
     group_share_session_timeout_ms: int = integer(
@@ -78,6 +91,20 @@ class ShareSettings(CoordinatorSettings):
     )
     group_share_max_share_sessions: int = integer(
         2_000, MEDIUM, "Maximum number of share sessions of a broker.", at_least(1)
+    )
+
+    # --- dead letters of share groups (KIP-1191) ---
+    errors_deadletterqueue_auto_create_topics_enable: bool = boolean(
+        False,
+        MEDIUM,
+        "Whether a dead letter topic that a share group names and that does not exist is created.",
+        mode=CLUSTER_WIDE,
+    )
+    errors_deadletterqueue_topic_name_prefix: str = string(
+        "dlq.",
+        MEDIUM,
+        "Prefix of the names of dead letter topics. If it is empty, every name is allowed.",
+        mode=CLUSTER_WIDE,
     )
 
     # --- __share_group_state ---

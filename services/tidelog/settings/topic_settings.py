@@ -84,6 +84,9 @@ class TopicSettings:
     delete_retention_ms: int = long(
         DAY_MS, MEDIUM, "Time that a tombstone stays in a compacted topic.", at_least(0)
     )
+    errors_deadletterqueue_group_enable: bool = boolean(
+        False, MEDIUM, "Whether share groups may use the topic as their dead letter topic."
+    )
     file_delete_delay_ms: int = long(
         MINUTE_MS, MEDIUM, "Time that the files of a deleted segment stay on disk.", at_least(0)
     )

@@ -24,6 +24,8 @@ from tidelog.settings.setting_description import ConfigSource, describe_group
 KAFKA = {
     "consumer.heartbeat.interval.ms": ("INT", "5000", 1),
     "consumer.session.timeout.ms": ("INT", "45000", 1),
+    "errors.deadletterqueue.copy.record.enable": ("BOOLEAN", "false", None),  # these two in Kafka 4.4.0
+    "errors.deadletterqueue.topic.name": ("STRING", "", None),
     "share.auto.offset.reset": ("STRING", "latest", None),
     "share.delivery.count.limit": ("INT", "5", 2),
     "share.heartbeat.interval.ms": ("INT", "5000", 1),

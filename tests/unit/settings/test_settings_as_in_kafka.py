@@ -44,6 +44,8 @@ READ_ONLY_HERE = {
 OWN_BROKER_SETTINGS = {
     "allow.everyone.if.no.acl.found",  # settings of Kafka's authorizer, which are not in Kafka's table
     "super.users",
+    "errors.deadletterqueue.auto.create.topics.enable",  # in Kafka since 4.4
+    "errors.deadletterqueue.topic.name.prefix",
     "tidelog.client.metrics.enable",
     "controlled.shutdown.max.retries",  # in Kafka before 4.0
     "controlled.shutdown.retry.backoff.ms",  # in Kafka before 4.0
@@ -87,7 +89,10 @@ OWN_BROKER_SETTINGS = {
 }
 HIGHER_LEAST = {"max.connections": LEAST_CONNECTIONS, "max.connection.creation.rate": 1}
 """The settings whose smallest value would keep every client out, also the one that could undo it."""
-OWN_TOPIC_SETTINGS = {"tidelog.validate.records"}
+OWN_TOPIC_SETTINGS = {
+    "errors.deadletterqueue.group.enable",  # in Kafka since 4.4
+    "tidelog.validate.records",
+}
 ACCEPTS_RANGE = re.compile(r"\[(-?[0-9]+),\.\.\.(?:,([0-9.]+))?\](?: or (-1))?")
 
 

@@ -116,13 +116,13 @@ def _batches(
     end = file_range.position + file_range.length
     headers = scan_headers(file_range.fileno(), file_range.position, end)
     for position, header, _ in islice(headers, MAX_BATCHES):
-        is_deliverable = not header.is_control and not _is_aborted(header, aborted)
+        is_deliverable = not header.is_control and not is_aborted(header, aborted)
         batch = LogBatch(header.base_offset, header.last_offset, is_deliverable)
         placed.append(_PlacedBatch(position, position + header.size_bytes, batch))
         yield batch
 
 
-def _is_aborted(header: BatchHeader, aborted: list[AbortedTransaction]) -> bool:
+def is_aborted(header: BatchHeader, aborted: list[AbortedTransaction]) -> bool:
     return header.is_transactional and any(
         found.producer_id == header.producer_id
         and found.first_offset <= header.base_offset <= found.last_offset

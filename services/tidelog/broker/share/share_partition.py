@@ -117,6 +117,8 @@ class ShareParts(NamedTuple):
     spawn: Callable[[Coroutine[object, None, None]], None]
     changed: Callable[[SharePartitionKey], None]
     """Called when records may be available again, or an acknowledgement has ended."""
+    copy_dead_letters: Callable[[SharePartition], None]
+    """Called when there may be records to copy to the dead letter topic of the group."""
 
 
 class AcknowledgeResult:
@@ -218,6 +220,10 @@ class SharePartition:
         return self._counts
 
     @property
+    def group_id(self) -> str:
+        return self.key.group_id
+
+    @property
     def settings(self) -> GroupSettings:
         return self._parts.settings.for_group(self.key.group_id)
 
@@ -233,6 +239,7 @@ class SharePartition:
                 settings.tidelog_share_retry_backoff_multiplier,
                 settings.tidelog_share_retry_backoff_max_ms,
             ),
+            has_dead_letters=bool(settings.errors_deadletterqueue_topic_name),
         )
 
     @property
@@ -276,6 +283,11 @@ class SharePartition:
         if write is not None:
             self._parts.spawn(self._guarded(self._write(write)))
         self._await_deadline()
+
+    def dead_letters_changed(self) -> None:
+        """Writes what the core has to write after records were archived. Others may be acquired now."""
+        self.core_changed()
+        self._parts.changed(self.key)
 
     def end(self, error: KafkaError) -> None:
         """Forgets the deliveries, because the partition has another leader or its state was changed."""
@@ -411,6 +423,7 @@ class SharePartition:
         self._machine.enter(SharePartitionState.ACTIVE)
         self._await_deadline()
         self._parts.changed(self.key)
+        self._parts.copy_dead_letters(self)
         if self.is_idle:  # the last member left while the state was read
             self.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no member uses the share partition"))
 
@@ -459,6 +472,7 @@ class SharePartition:
             return
         self.core_changed()
         self._parts.changed(self.key)
+        self._parts.copy_dead_letters(self)
         if self.is_idle:
             self.end(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER, "no member uses the share partition"))
 

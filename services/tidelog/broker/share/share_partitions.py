@@ -10,6 +10,7 @@ from typing import Final
 
 from tidelog.broker.hosted_partitions import HostedPartitions
 from tidelog.broker.replica import Replica
+from tidelog.broker.share.dead_letter_copies import DeadLetterCopies, FindTopic, WriteBatch
 from tidelog.broker.share.deliveries import DeliveryCounts
 from tidelog.broker.share.oldest_records import OldestOffset, OldestRecords
 from tidelog.broker.share.share_partition import (
@@ -59,6 +60,8 @@ class SharePartitions:
         clock: Clock,
         record_walks: Executor,
         max_sessions: Callable[[], int],
+        dead_letter_topics: FindTopic,
+        dead_letter_writer: WriteBatch,
     ) -> None:
         self._hosted = hosted
         self._partitions: dict[SharePartitionKey, SharePartition] = {}
@@ -68,6 +71,9 @@ class SharePartitions:
         self._oldest = OldestRecords()
         self._tasks: set[asyncio.Task[None]] = set()
         self.sessions = ShareSessions(max_sessions)
+        self.dead_letters = DeadLetterCopies(
+            dead_letter_topics, dead_letter_writer, clock, record_walks, self._spawn
+        )
         self.parts = ShareParts(
             state,
             settings,
@@ -77,6 +83,7 @@ class SharePartitions:
             self._is_current,
             self._spawn,
             partial(_changed, waiting),
+            self.dead_letters.begin,
         )
 
     def __len__(self) -> int:
@@ -110,6 +117,12 @@ class SharePartitions:
             load = loads[key.group_id]
             load.oldest_age_ms = max(load.oldest_age_ms, now_ms - timestamp)
         return list(loads.values())
+
+    async def stop(self) -> None:
+        """Ends what runs in the background, because the broker stops."""
+        for task in self._tasks:
+            task.cancel()
+        await self.dead_letters.close()
 
     def find(self, key: SharePartitionKey) -> SharePartition | None:
         """Returns a share partition that is in use and that this broker still leads in the same epoch."""

@@ -12,7 +12,6 @@ Runs on the event loop, in the callbacks of the connection. Source: Kafka's `Abs
 from __future__ import annotations
 
 import asyncio
-import ssl
 from collections.abc import Sequence
 from functools import partial
 from typing import Final, Protocol, cast
@@ -38,26 +37,19 @@ from tidelog.broker.replication.follower.followed_partition import (
     FollowerContext,
 )
 from tidelog.broker.replication.follower.leader_connection import (
-    CONNECT_TIMEOUT_MS,
-    ConnectionLostError,
     LeaderConnection,
     LeaderLink,
     OnLost,
     Question,
-    open_connection,
 )
+from tidelog.broker.replication.follower.leader_connector import LeaderConnector
 from tidelog.broker.replication.follower.leader_fetch_session import LeaderFetchSession
-from tidelog.broker.replication.follower.leader_login import keep_logged_in, log_in
 from tidelog.broker.replication.follower.leader_questions import LeaderQuestions
 from tidelog.broker.socket_io import BufferPool
-from tidelog.broker.tls import TlsFileError, client_context
 from tidelog.model.brokers import Endpoint
 from tidelog.model.errors import ErrorCode, KafkaError
 from tidelog.model.instants import MonotonicMs, WallMs
 from tidelog.records.batch import LOG_OVERHEAD_BYTES, BatchHeader
-from tidelog.settings.sasl_settings import inter_broker_login
-from tidelog.settings.setting import SettingError
-from tidelog.settings.tls_settings import plan_tls
 from tidelog.wire.api_keys import ApiKey
 
 FETCH: Final = Question(ApiKey.FETCH, FETCH_VERSION, encode_request, decode_answer)
@@ -127,7 +119,9 @@ class LeaderFetcher:
             on_down=self._on_down,
         )
         self._connected_epoch = -1
-        self._renewal: asyncio.Task[None] | None = None
+        self._connector = LeaderConnector(
+            context.settings, owner.buffer_pool, f"broker-{context.identity.broker_id}-fetcher"
+        )
         self._fetches = 0
         self._is_urgent = False
         self._fetches_soon = False
@@ -177,57 +171,14 @@ class LeaderFetcher:
     async def stop(self) -> None:
         """Closes the connection. Nothing is fetched afterwards."""
         self.is_stopped = True
-        if self._renewal is not None:
-            self._renewal.cancel()
+        self._connector.close()
         await self._link.close()
 
     # -- the connection
 
     async def _open_connection(self, endpoint: Endpoint, on_lost: OnLost) -> LeaderConnection:
-        settings = self._context.settings.broker
         self._connected_epoch = self._leader_broker_epoch()
-        connection = await open_connection(
-            endpoint,
-            self._owner.buffer_pool,
-            client_id=f"broker-{self._context.identity.broker_id}-fetcher",
-            receive_buffer_bytes=settings.replica_socket_receive_buffer_bytes,
-            timeout_ms=settings.replica_socket_timeout_ms,
-            on_lost=on_lost,
-            tls=self._tls_to(endpoint),
-        )
-        if endpoint.security_protocol.startswith("SASL_"):
-            await self._log_in(connection, endpoint)
-        return connection
-
-    def _tls_to(self, endpoint: Endpoint) -> ssl.SSLContext | None:
-        """Raises ConnectionLostError if the certificates cannot be used."""
-        if not endpoint.security_protocol.endswith("SSL"):
-            return None
-        try:
-            return client_context(
-                plan_tls(endpoint.listener_name, self._context.settings.broker.listener_value)
-            )
-        except (SettingError, TlsFileError) as error:
-            raise ConnectionLostError(str(error)) from error
-
-    async def _log_in(self, connection: LeaderConnection, endpoint: Endpoint) -> None:
-        """Authenticates a new connection, and again before its session ends. Raises ConnectionLostError."""
-        settings = self._context.settings.broker
-        timeout_ms = min(settings.replica_socket_timeout_ms, CONNECT_TIMEOUT_MS)
-        try:
-            login = inter_broker_login(endpoint.listener_name, settings.listener_value)
-            async with asyncio.timeout(timeout_ms / 1000):
-                lifetime_ms = await log_in(connection, login, timeout_ms)
-        except (TimeoutError, SettingError, ConnectionLostError) as error:
-            connection.close()
-            reason = str(error) or "the leader did not answer the login in time"
-            raise ConnectionLostError(reason) from error
-        except BaseException:
-            connection.close()
-            raise
-        if self._renewal is not None:
-            self._renewal.cancel()
-        self._renewal = self._loop.create_task(keep_logged_in(connection, login, lifetime_ms, timeout_ms))
+        return await self._connector.open(endpoint, on_lost)
 
     def _on_up(self) -> None:
         self.questions.send()

@@ -1,0 +1,309 @@
+"""Copies the records that share groups give up to the groups' dead letter topics (KIP-1191).
+
+The core of a share partition names the records once their state ARCHIVING is stored. One task for each share
+partition copies them in batches, and then tells the core, which archives them. Until then the records are in
+flight, so they count towards the limit of their share partition, and other records are still delivered. A
+copy that fails is repeated for as long as this broker leads; Kafka gives up after five attempts. A copy whose
+outcome is unknown, or whose broker died, is repeated, too, so a record may be in the topic more than once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Executor
+from typing import Final, NamedTuple, Protocol
+
+import structlog
+
+from tidelog.broker.replica import Replica
+from tidelog.broker.share.dead_letter_reader import ReadLetters, read_letters
+from tidelog.broker.share.dead_letter_records import LetterBatch, Origin, batches_of
+from tidelog.broker.share.deliveries import DeadLetters
+from tidelog.broker.share.partition_core import SharePartitionCore
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.rpc.broker_commands import TopicState
+from tidelog.settings.group_settings import GroupSettings
+from tidelog.timing.clock import Clock
+
+MAX_RECORDS: Final = 1_000
+"""The most records of one copy."""
+MAX_COPY_BYTES: Final = 1024 * 1024
+"""The size of the records of one copy, which the last one may exceed, and of a batch."""
+MAX_COPIES: Final = 4
+"""The most copies of this broker at a time."""
+FIRST_PAUSE_MS: Final = 100
+LONGEST_PAUSE_MS: Final = 10_000
+"""The pauses between two attempts to copy the same records double up to this limit."""
+MAX_COUNTED_GROUPS: Final = 1_000
+"""The most groups whose dead letters are counted. A further group replaces the one that was counted first."""
+OF_THE_BATCH: Final = frozenset(
+    {ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE, ErrorCode.INVALID_RECORD}
+)
+"""The errors that other batches for the same topic need not get."""
+
+_log = structlog.get_logger(__name__)
+
+
+class CopiedPartition(Protocol):
+    """The share partition whose records are copied (`SharePartition`)."""
+
+    replica: Replica
+
+    @property
+    def group_id(self) -> str: ...
+
+    @property
+    def core(self) -> SharePartitionCore | None:
+        """The core, None unless the partition is active."""
+        ...
+
+    @property
+    def settings(self) -> GroupSettings: ...
+
+    @property
+    def isolation_level(self) -> int: ...
+
+    def dead_letters_changed(self) -> None:
+        """Writes what the core has to write after records were archived."""
+        ...
+
+
+class FindTopic(Protocol):
+    """The dead letter topics (`dead_letter_topics.py`)."""
+
+    async def find(self, name: str) -> TopicState:
+        """Raises KafkaError and ConnectionError."""
+        ...
+
+    def max_message_bytes(self, topic: TopicState) -> int: ...
+
+
+class WriteBatch(Protocol):
+    """Writes batches (`dead_letter_writer.py`)."""
+
+    async def write(self, topic: str, partition: int, batch: bytearray) -> None:
+        """Raises KafkaError."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class DeadLetterLoad(NamedTuple):
+    """The dead letters of one group from this broker: copied ones, attempts that failed, and those that wait
+    for their copy.
+    """
+
+    copied: int = 0
+    failures: int = 0
+    waiting: int = 0
+
+
+class DeadLetterCopies:
+    """The copies of this broker. `spawn` runs a coroutine in the background."""
+
+    def __init__(
+        self,
+        topics: FindTopic,
+        writer: WriteBatch,
+        clock: Clock,
+        record_walks: Executor,
+        spawn: Callable[[Coroutine[object, None, None]], None],
+    ) -> None:
+        self._topics = topics
+        self._writer = writer
+        self._clock = clock
+        self._record_walks = record_walks
+        self._spawn = spawn
+        self._running: set[CopiedPartition] = set()
+        self._room = asyncio.Semaphore(MAX_COPIES)
+        self._counts: dict[str, DeadLetterLoad] = {}
+
+    def begin(self, partition: CopiedPartition) -> None:
+        """Copies the dead letters of a share partition, unless that is under way."""
+        core = partition.core
+        if partition in self._running or core is None or next(core.dead_letters(), None) is None:
+            return
+        self._running.add(partition)
+        self._spawn(self._copy_all(partition))
+
+    async def close(self) -> None:
+        """Ends the connections to other brokers."""
+        await self._writer.close()
+
+    def loads(self) -> dict[str, DeadLetterLoad]:
+        """Returns the dead letters by group. Any thread may call it."""
+        loads = self._counts.copy()
+        for partition in tuple(self._running):
+            core, group = partition.core, partition.group_id
+            if core is not None:
+                load = loads.get(group, DeadLetterLoad())
+                loads[group] = load._replace(waiting=load.waiting + core.archiving_count)
+        return loads
+
+    # -- one share partition
+
+    async def _copy_all(self, partition: CopiedPartition) -> None:
+        """Copies until nothing is left, or until the share partition is over."""
+        pause_ms, last_reason = FIRST_PAUSE_MS, ""
+        refused: set[int] = set()
+        """The first offsets of batches that the topic refuses. They are tried again after a pause."""
+        try:
+            while (core := partition.core) is not None:
+                if not partition.settings.errors_deadletterqueue_topic_name:
+                    self._give_up(partition, core)
+                    return
+                wanted = list(_first(_without(core.dead_letters(), refused), MAX_RECORDS))
+                if not wanted and not refused:
+                    return
+                failure: KafkaError | ConnectionError | None = None
+                has_progress = False
+                if wanted:
+                    before = core.archiving_count
+                    try:
+                        async with self._room:
+                            failure = await self._copy(partition, core, wanted, refused)
+                    except (KafkaError, ConnectionError) as error:
+                        failure = error
+                    has_progress = partition.core is core and core.archiving_count < before
+                if failure is not None:
+                    self._count(partition.group_id, failures=1)
+                    if str(failure) != last_reason:
+                        last_reason = str(failure)
+                        _log_failure(partition, failure)
+                if has_progress:
+                    pause_ms = FIRST_PAUSE_MS
+                    continue
+                await asyncio.sleep(pause_ms / 1000)
+                pause_ms = min(2 * pause_ms, LONGEST_PAUSE_MS)
+                refused.clear()
+        except Exception as error:  # noqa: BLE001 - a bug: the next write of the partition begins a new copy
+            _log.error("the copy of dead letters failed", group=partition.group_id, exc_info=error)
+            self._count(partition.group_id, failures=1)
+        finally:
+            self._running.discard(partition)
+
+    async def _copy(
+        self,
+        partition: CopiedPartition,
+        core: SharePartitionCore,
+        wanted: list[DeadLetters],
+        refused: set[int],
+    ) -> KafkaError | None:
+        """Copies the first of the wanted records. Returns the error of batches that the topic refuses, and
+        adds their first offsets to `refused`. Raises KafkaError and ConnectionError if nothing can be copied.
+        """
+        settings = partition.settings
+        topic = await self._topics.find(settings.errors_deadletterqueue_topic_name)
+        source = partition.replica.topic_partition
+        to = source.partition % len(topic.partitions)
+        read = await read_letters(
+            partition.replica,
+            wanted,
+            MAX_COPY_BYTES,
+            partition.isolation_level,
+            self._record_walks,
+            copies=settings.errors_deadletterqueue_copy_record_enable,
+        )
+        origin = Origin(partition.group_id, source.topic, source.partition)
+        most_bytes = min(MAX_COPY_BYTES, self._topics.max_message_bytes(topic))
+        failure: KafkaError | None = None
+        for batch in batches_of(read.letters, origin, self._clock.wall_ms(), most_bytes):
+            try:
+                await self._writer.write(topic.name, to, batch.batch)
+            except KafkaError as error:
+                if error.code not in OF_THE_BATCH:
+                    raise
+                refused.update(batch.offsets)
+                failure = error
+                continue
+            if partition.core is not core:
+                return failure
+            self._count(partition.group_id, copied=len(batch.offsets))
+            _archive(core, batch)
+            partition.dead_letters_changed()
+        if partition.core is core:
+            _archive_gaps(core, wanted, read, refused)
+            partition.dead_letters_changed()
+        return failure
+
+    def _give_up(self, partition: CopiedPartition, core: SharePartitionCore) -> None:
+        """Archives the records of a group that has no dead letter topic any more."""
+        _log.warning(
+            "the group has no dead letter topic any more; its records are archived without a copy",
+            group=partition.group_id,
+            partition=str(partition.replica.topic_partition),
+            records=core.archiving_count,
+        )
+        for found in list(core.dead_letters()):
+            core.dead_letters_copied(found.first, found.last)
+        partition.dead_letters_changed()
+
+    def _count(self, group: str, *, copied: int = 0, failures: int = 0) -> None:
+        counts = self._counts
+        known = counts.get(group)
+        if known is None:
+            known = DeadLetterLoad()
+            if len(counts) >= MAX_COUNTED_GROUPS:
+                del counts[next(iter(counts))]
+        counts[group] = DeadLetterLoad(known.copied + copied, known.failures + failures)
+
+
+def _without(found: Iterator[DeadLetters], refused: set[int]) -> Iterator[DeadLetters]:
+    """Yields the records without the refused offsets."""
+    for letters in found:
+        if not refused:
+            yield letters
+            continue
+        first = letters.first
+        for offset in sorted(at for at in refused if letters.first <= at <= letters.last):
+            if first < offset:
+                yield letters._replace(first=first, last=offset - 1)
+            first = offset + 1
+        if first <= letters.last:
+            yield letters._replace(first=first)
+
+
+def _first(found: Iterator[DeadLetters], most: int) -> Iterator[DeadLetters]:
+    """Yields the first `most` records."""
+    for letters in found:
+        last = min(letters.last, letters.first + most - 1)
+        most -= last - letters.first + 1
+        yield letters._replace(last=last)
+        if not most:
+            return
+
+
+def _archive(core: SharePartitionCore, batch: LetterBatch) -> None:
+    """Archives the records of a batch, adjacent ones together."""
+    first = last = batch.offsets[0]
+    for offset in batch.offsets[1:]:
+        if offset != last + 1:
+            core.dead_letters_copied(first, last)
+            first = offset
+        last = offset
+    core.dead_letters_copied(first, last)
+
+
+def _archive_gaps(
+    core: SharePartitionCore, wanted: list[DeadLetters], read: ReadLetters, refused: set[int]
+) -> None:
+    """Archives the wanted offsets without a record: those that were read and are not copied or refused."""
+    below = (
+        letters._replace(last=min(letters.last, read.end_offset - 1))
+        for letters in wanted
+        if letters.first < read.end_offset
+    )
+    for letters in _without(below, refused):
+        core.dead_letters_copied(letters.first, letters.last)
+
+
+def _log_failure(partition: CopiedPartition, error: KafkaError | ConnectionError) -> None:
+    _log.warning(
+        "records cannot be copied to the dead letter topic now; they are tried again",
+        group=partition.group_id,
+        partition=str(partition.replica.topic_partition),
+        topic=partition.settings.errors_deadletterqueue_topic_name,
+        error=error.code.name if isinstance(error, KafkaError) else type(error).__name__,
+        reason=str(error),
+    )

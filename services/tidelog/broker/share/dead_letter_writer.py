@@ -1,0 +1,265 @@
+"""Writes batches of this broker to partitions of any broker, with acks=all: dead letters of share groups.
+
+A partition that this broker leads gets the batch directly. Another leader gets a Produce request at its
+inter-broker listener, with this broker's login. The batches have no producer id, so a batch whose outcome is
+unknown may be written twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import Final
+
+from tidelog.broker.current_settings import CurrentSettings
+from tidelog.broker.hosted_partitions import HostedPartitions
+from tidelog.broker.metadata_view import MetadataView
+from tidelog.broker.partition.batch_validation import LongWalkError
+from tidelog.broker.replica import Replica
+from tidelog.broker.replication.follower.leader_connection import LeaderConnection, LeaderLink, Question
+from tidelog.broker.replication.follower.leader_connector import LeaderConnector
+from tidelog.broker.socket_io import BufferPool
+from tidelog.model.brokers import Endpoint
+from tidelog.model.errors import ErrorCode, KafkaError
+from tidelog.model.instants import MonotonicMs
+from tidelog.model.topics import TopicPartition
+from tidelog.rpc.broker_commands import NO_LEADER
+from tidelog.timing.clock import Clock
+from tidelog.timing.purgatory import DelayedOperation, Purgatory
+from tidelog.timing.timer import Timer
+from tidelog.wire.api_keys import ApiKey
+from tidelog.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
+
+ACKS_ALL: Final = -1
+PRODUCE_VERSION: Final = 12
+"""The last version that names topics. A topic that was deleted and created again is still the right one."""
+PRODUCE: Final = Question(ApiKey.PRODUCE, PRODUCE_VERSION)
+MAX_WRITES_IN_FLIGHT: Final = 4
+"""The most requests of one connection at a time. A connection takes five, and one of them may be a login."""
+TIMEOUT_MS: Final = 30_000
+"""The time after which a write fails with REQUEST_TIMED_OUT. It may have taken effect."""
+
+
+class DeadLetterWriter:
+    """Writes batches with acks=all."""
+
+    def __init__(
+        self,
+        broker_id: int,
+        settings: CurrentSettings,
+        metadata: MetadataView,
+        hosted: HostedPartitions,
+        waiting_produce: Purgatory[TopicPartition],
+        clock: Clock,
+        timer: Timer,
+        record_walks: Executor,
+        endpoint_of: Callable[[int], Endpoint | None],
+    ) -> None:
+        """`endpoint_of` returns the address of a broker's inter-broker listener, None if it is unknown."""
+        self._broker_id = broker_id
+        self._settings = settings
+        self._metadata = metadata
+        self._hosted = hosted
+        self._waiting_produce = waiting_produce
+        self._clock = clock
+        self._timer = timer
+        self._record_walks = record_walks
+        self._endpoint_of = endpoint_of
+        self._pool = BufferPool()
+        self._links: dict[int, _ProduceLink] = {}
+
+    async def write(self, topic: str, partition: int, batch: bytearray) -> None:
+        """Returns when every replica in sync has the batch. Raises KafkaError."""
+        leader = self._hosted.leader_of(topic, partition)
+        leader_id = NO_LEADER if leader is None else leader[0]
+        if leader_id == self._broker_id:
+            await self._append(self._hosted.leader_replica(topic, partition), batch)
+        elif leader_id == NO_LEADER:
+            raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{topic}-{partition} has no leader")
+        else:
+            link = self._link(leader_id)
+            try:
+                await link.produce(topic, partition, batch)
+            finally:
+                if link.is_down and self._links.get(leader_id) is link:
+                    del self._links[leader_id]
+                    await link.close()
+
+    async def close(self) -> None:
+        """Closes the connections. Writes that are not answered fail."""
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            await link.close()
+
+    # -- this broker leads
+
+    async def _append(self, replica: Replica, batch: bytearray) -> None:
+        records, now_ms = memoryview(batch), self._clock.wall_ms()
+        try:
+            appended = replica.append(records, ACKS_ALL, PRODUCE_VERSION, now_ms)
+        except LongWalkError:
+            loop = asyncio.get_running_loop()
+            walked = await loop.run_in_executor(
+                self._record_walks, replica.walk, records, PRODUCE_VERSION, now_ms
+            )
+            appended = replica.append(records, ACKS_ALL, PRODUCE_VERSION, now_ms, walked=walked)
+        leader_epoch = replica.core.leader_epoch
+        if replica.storage.is_flush_due_by_messages:
+            await asyncio.to_thread(replica.storage.flush, None, now_ms=now_ms)
+        done: asyncio.Future[ErrorCode] = asyncio.get_running_loop().create_future()
+        operation = _WaitingAppend(replica, leader_epoch, appended.required_offset, done)
+        deadline_ms = MonotonicMs(self._timer.monotonic_ms() + TIMEOUT_MS)
+        self._waiting_produce.watch(operation, [replica.topic_partition], deadline_ms)
+        error = await done
+        if error:
+            raise KafkaError(error)
+
+    # -- another broker leads
+
+    def _link(self, leader_id: int) -> _ProduceLink:
+        """Returns the link to a broker, and a new one if the broker has registered again since."""
+        registered = self._metadata.brokers.get(leader_id)
+        epoch = -1 if registered is None else registered.broker_epoch
+        link = self._links.get(leader_id)
+        if link is None:
+            connector = LeaderConnector(self._settings, self._pool, f"broker-{self._broker_id}-dead-letters")
+            link = self._links[leader_id] = _ProduceLink(
+                leader_id,
+                partial(self._endpoint_of, leader_id),
+                connector,
+                self._settings.broker.replica_fetch_backoff_ms,
+            )
+            link.broker_epoch = epoch
+        elif epoch != link.broker_epoch:
+            link.broker_epoch = epoch
+            link.reconnect()
+        return link
+
+
+class _WaitingAppend(DelayedOperation):
+    """A batch that this broker has appended and that is not replicated yet."""
+
+    __slots__ = ("_done", "_leader_epoch", "_replica", "_required_offset")
+
+    def __init__(
+        self, replica: Replica, leader_epoch: int, required_offset: int, done: asyncio.Future[ErrorCode]
+    ) -> None:
+        super().__init__()
+        self._replica = replica
+        self._leader_epoch = leader_epoch
+        self._required_offset = required_offset
+        self._done = done
+
+    def try_complete(self) -> bool:
+        return self._result() is not None
+
+    def _result(self) -> ErrorCode | None:
+        core = self._replica.core
+        if not core.is_leader or core.leader_epoch != self._leader_epoch:
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if not core.is_acknowledged(self._required_offset):
+            return None
+        return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND if core.is_under_min_isr else ErrorCode.NONE
+
+    def on_complete(self) -> None:
+        result = self._result()
+        if not self._done.done():
+            self._done.set_result(ErrorCode.REQUEST_TIMED_OUT if result is None else result)
+
+
+class _ProduceLink:
+    """The connection to one broker, opened when something is written to it."""
+
+    def __init__(
+        self,
+        leader_id: int,
+        find_endpoint: Callable[[], Endpoint | None],
+        connector: LeaderConnector,
+        longest_backoff_ms: int,
+    ) -> None:
+        self.broker_epoch = -1
+        self._connector = connector
+        self._room = asyncio.Semaphore(MAX_WRITES_IN_FLIGHT)
+        self._waiting: set[asyncio.Future[LeaderConnection]] = set()
+        self._unanswered: set[asyncio.Future[ProduceResponse]] = set()
+        self._link = LeaderLink(
+            leader_id,
+            find_endpoint,
+            connector.open,
+            longest_backoff_ms=longest_backoff_ms,
+            on_up=self._on_up,
+            on_down=self._on_down,
+        )
+
+    async def produce(self, topic: str, partition: int, batch: bytearray) -> None:
+        """Raises KafkaError; with NETWORK_EXCEPTION and REQUEST_TIMED_OUT, the outcome is unknown."""
+        data = PartitionProduceData(partition, batch)
+        request = ProduceRequest(None, ACKS_ALL, TIMEOUT_MS, [TopicProduceData(topic, partition_data=[data])])
+        try:
+            async with asyncio.timeout(2 * TIMEOUT_MS / 1000), self._room:
+                response = await self._ask(request)
+        except TimeoutError:
+            raise KafkaError(ErrorCode.REQUEST_TIMED_OUT) from None
+        answer = response.responses[0].partition_responses[0]
+        self._link.works()
+        if answer.error_code:
+            raise KafkaError(ErrorCode(answer.error_code), answer.error_message)
+
+    async def _ask(self, request: ProduceRequest) -> ProduceResponse:
+        connection = await self._connected()
+        answered: asyncio.Future[ProduceResponse] = asyncio.get_running_loop().create_future()
+        self._unanswered.add(answered)
+        answered.add_done_callback(self._unanswered.discard)
+        connection.send(PRODUCE, request, 2 * TIMEOUT_MS, partial(_resolve, answered))
+        return await answered
+
+    async def _connected(self) -> LeaderConnection:
+        if self._link.connection is not None:
+            return self._link.connection
+        waits: asyncio.Future[LeaderConnection] = asyncio.get_running_loop().create_future()
+        self._waiting.add(waits)
+        waits.add_done_callback(self._waiting.discard)
+        self._link.want()
+        return await waits
+
+    def _on_up(self) -> None:
+        connection = self._link.connection
+        for waits in tuple(self._waiting):
+            if connection is not None and not waits.done():
+                waits.set_result(connection)
+
+    def _on_down(self) -> None:
+        for answered in tuple(self._unanswered):
+            if not answered.done():
+                answered.set_exception(KafkaError(ErrorCode.NETWORK_EXCEPTION, "the connection is lost"))
+        if self._waiting:
+            self._link.want()
+
+    @property
+    def is_down(self) -> bool:
+        """Whether there is no connection and nothing waits for one."""
+        return self._link.connection is None and not self._waiting
+
+    def reconnect(self) -> None:
+        """Connects to the broker at its new address."""
+        self._link.lose("the leader registered again")
+        self._link.retry_now()
+
+    async def close(self) -> None:
+        self._connector.close()
+        self._on_down()
+        for waits in tuple(self._waiting):
+            waits.cancel()
+        await self._link.close()
+
+
+def _resolve(answered: asyncio.Future[ProduceResponse], response: ProduceResponse) -> None:
+    if not answered.done():
+        answered.set_result(response)
