@@ -21,6 +21,7 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from brokerlab.broker_process import BrokerProcess
 from brokerlab.clients import admin_client, connection
+from brokerlab.command_line import Tools
 
 pytestmark = pytest.mark.integration
 TIMEOUT_S = 60.0
@@ -113,3 +114,72 @@ def test_rejected_records_are_in_the_dead_letter_topic(start_broker: Callable[..
         ("__dlq.errors.message", REJECTED),
     ]
     assert abs(dead[0].timestamp()[1] / 1000 - time.time()) < TIMEOUT_S
+
+
+def test_the_limit_of_deliveries_and_the_way_back(start_broker: Callable[..., BrokerProcess]) -> None:
+    """Dead letters without a copy. `tidelog dlq` finds their records in the source topic."""
+    broker = start_broker(AUTO_CREATE | {"group.share.min.delivery.count.limit": "2"})
+    bootstrap, topic, group = broker.bootstrap, "orders", "sharers"
+    settings = {"share_auto_offset_reset": "earliest", "errors_deadletterqueue_topic_name": "dlq.orders"}
+    set_group(bootstrap, group, **settings, share_delivery_count_limit="2")
+    values = [b"released", b"rejected"]
+    produce(bootstrap, topic, values)
+    kinds = {b"released": AcknowledgeType.RELEASE, b"rejected": AcknowledgeType.REJECT}
+    seen = share(bootstrap, topic, group, lambda message: kinds[message.value() or b""], 3)
+    assert sorted(seen) == [(b"rejected", 1), (b"released", 1), (b"released", 2)]
+    dead = read(bootstrap, "dlq.orders", 2)
+    found = {
+        (dict(headers_of(m))["__dlq.errors.offset"], dict(headers_of(m))["__dlq.errors.message"])
+        for m in dead
+    }
+    assert found == {(b"0", TOO_OFTEN), (b"1", REJECTED)}
+    assert all(message.key() is None and message.value() is None for message in dead)
+
+    tools = Tools(bootstrap)
+    rows = [line.split("\t") for line in tools.output("dlq", "list").splitlines()]
+    assert rows[0] == ["group", "topic", "reason", "records", "redriven", "oldest"]
+    assert [row[:5] for row in rows[1:]] == [
+        [group, "dlq.orders", TOO_OFTEN.decode(), "1", "0"],
+        [group, "dlq.orders", REJECTED.decode(), "1", "0"],
+    ]
+    dry = tools.output("dlq", "redrive", group, "--dry-run")
+    assert dry == "topic\tpartition\trecords\norders\t0\t2\n"
+    assert "1 records sent back" in tools.output("dlq", "redrive", group, "--limit", 1)
+    assert "1 records sent back" in tools.output("dlq", "redrive", group)
+    assert "0 records sent back" in tools.output("dlq", "redrive", group)
+    back = read(bootstrap, topic, 4)[2:]
+    offsets = [int(dict(headers_of(message))["__dlq.errors.offset"] or b"") for message in dead]
+    assert [message.value() for message in back] == [values[at] for at in offsets]
+    assert [message.key() for message in back] == [b"key of " + values[at] for at in offsets]
+    assert all(headers_of(message) == [("h", b"1"), ("h", None)] for message in back)
+    rows = [line.split("\t") for line in tools.output("dlq", "list").splitlines()]
+    assert [row[3:] for row in rows[1:]] == [["1", "1", ""], ["1", "1", ""]]
+    assert "has no dead letter topic" in tools.refusal("dlq", "redrive", "others")
+
+
+def test_records_wait_for_a_topic_that_may_be_used(start_broker: Callable[..., BrokerProcess]) -> None:
+    broker = start_broker()
+    bootstrap, topic, group = broker.bootstrap, "orders", "sharers"
+    with pytest.raises(KafkaException) as refused:
+        set_group(bootstrap, group, errors_deadletterqueue_topic_name="orders")
+    assert "errors.deadletterqueue.topic.name.prefix" in str(refused.value)
+    settings = {"share_auto_offset_reset": "earliest", "errors_deadletterqueue_topic_name": "dlq.orders"}
+    set_group(bootstrap, group, **settings, errors_deadletterqueue_copy_record_enable="true")
+    produce(bootstrap, topic, [b"bad", b"good"])
+    kinds = {b"bad": AcknowledgeType.REJECT}
+    seen = share(bootstrap, topic, group, lambda m: kinds.get(m.value() or b"", AcknowledgeType.ACCEPT), 2)
+    assert seen == [(b"bad", 1), (b"good", 1)]
+    tools = Tools(bootstrap)
+    tools.output("topic", "create", "dlq.orders", "--partitions", 1)
+    assert not read(bootstrap, "dlq.orders", 1, 3.0), "the topic does not allow dead letters"
+    broker.kill()
+    broker.start()
+    tools.output(
+        "config", "alter", "--topic", "dlq.orders", "--add-config", "errors.deadletterqueue.group.enable=true"
+    )
+    # The new leader continues when a member fetches.
+    produce(bootstrap, topic, [b"new"])
+    assert share(bootstrap, topic, group, lambda _: AcknowledgeType.ACCEPT, 1) == [(b"new", 1)]
+    (message,) = read(bootstrap, "dlq.orders", 1)
+    assert message.value() == b"bad"
+    assert not read(bootstrap, "dlq.orders", 2, 2.0)[1:], "it is copied once"

@@ -20,6 +20,7 @@ _COMMANDS: Final = {
     "consume": "tidelog.cli.consume:command",
     "controller": "tidelog.cli.controller:command",
     "dev": "tidelog.cli.dev:command",
+    "dlq": "tidelog.cli.dlq:command",
     "dump-log": "tidelog.cli.dump_log:command",
     "etcd": "tidelog.cli.etcd:command",
     "group": "tidelog.cli.group:command",

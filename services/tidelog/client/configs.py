@@ -1,4 +1,4 @@
-"""Reads and changes the settings of topics and brokers."""
+"""Reads and changes the settings of topics, brokers and groups."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    GROUP = 32
 
 
 class ConfigOperation(IntEnum):
@@ -57,7 +58,7 @@ _TOPICS_A_REQUEST: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class ConfigResource:
-    """A topic or broker. The name of a broker is its id; an empty name means the defaults of all brokers."""
+    """A topic, broker or group. A broker's name is its id, or empty for the defaults of all brokers."""
 
     resource_type: ResourceType
     name: str
