@@ -14,6 +14,7 @@ import re
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -38,6 +39,8 @@ TOPIC_CONFIG_PREFIX: Final = "/config/topics/"
 BROKER_CONFIG_PREFIX: Final = "/config/brokers/"
 CLIENT_QUOTA_PREFIX: Final = "/config/client_quotas/"
 GROUP_CONFIG_PREFIX: Final = "/config/groups/"
+MAX_REMEMBERED_KEYS: Final = 1_000
+"""The most keys of groups that are remembered, because every fetch of a share group asks for its settings."""
 ACL_PREFIX: Final = "/acls/"
 CLIENT_METRICS_PREFIX: Final = "/config/client_metrics/"
 SCRAM_PREFIX: Final = "/config/scram/"
@@ -93,6 +96,7 @@ def broker_config_key(entity: str) -> str:
     return f"{BROKER_CONFIG_PREFIX}{entity or DEFAULT_ENTITY_NAME}"
 
 
+@lru_cache(MAX_REMEMBERED_KEYS)
 def group_config_key(group_id: str) -> str:
     return f"{GROUP_CONFIG_PREFIX}{quote(group_id, safe='')}"
 

@@ -106,13 +106,22 @@ class Purgatory(Generic[Key]):
         operation._timer_entry = self._timer.add(lambda: self._expire(operation), deadline_ms)
         return False
 
-    def check_and_complete(self, key: Key) -> int:
-        """Completes the operations under `key` whose condition holds. Returns their number."""
+    def check_and_complete(self, key: Key, may_others: Callable[[], bool] | None = None) -> int:
+        """Completes the operations under `key` whose condition holds. Returns their number.
+
+        With `may_others`, it ends as soon as that returns False: an operation that was completed has taken
+        what the others wait for.
+        """
         operations = self._watched.get(key)
         if operations is None:
             return 0
+        completed = 0
         # This is a copy because completing an operation may watch or complete others under the same key.
-        return sum(1 for operation in tuple(operations) if not operation.is_done and self._try(operation))
+        for operation in tuple(operations):
+            if may_others is not None and not may_others():
+                break
+            completed += not operation.is_done and self._try(operation)
+        return completed
 
     def complete(self, operation: DelayedOperation) -> bool:
         """Completes the operation regardless of its condition. Returns False if it was already over."""

@@ -70,6 +70,18 @@ def test_an_operation_completes_when_its_last_key_is_reached() -> None:
     assert (len(purgatory), purgatory.key_count, len(timer)) == (0, 0, 0)
 
 
+def test_the_others_are_left_alone_when_nothing_is_left_for_them() -> None:
+    _, purgatory = new_purgatory()
+    values: dict[str, int] = {}
+    operations = [Waiting(values, {"a": 1}) for _ in range(3)]
+    for operation in operations:
+        purgatory.watch(operation, ["a"], 100)
+    values["a"] = 1
+    assert purgatory.check_and_complete("a", lambda: not operations[1].is_done) == 2
+    assert [operation.is_done for operation in operations] == [True, True, False]
+    assert purgatory.check_and_complete("a") == 1
+
+
 def test_the_deadline_expires_and_then_completes_it() -> None:
     timer, purgatory = new_purgatory()
     operation = Waiting({}, {"a": 1})

@@ -186,17 +186,16 @@ class ShareFetch:
         available_bytes = 0
         for where in wanted:
             try:
-                replica, partition = self._use(where)
+                partition = self._known(where)
                 core = partition.core
-                if core is None:
-                    continue
-                isolation_level, limits = partition.isolation_level, partition.limits
-                if not log_reader.has_records(replica, core, isolation_level, limits):
+                if core is None or not partition.has_records():
                     continue
                 if self._request.min_bytes <= 1:
                     return True
                 left = self._request.min_bytes - available_bytes
-                available_bytes += log_reader.available_bytes(replica, core, isolation_level, left)
+                available_bytes += log_reader.available_bytes(
+                    partition.replica, core, partition.isolation_level, left
+                )
             except KafkaError:
                 return True
             if available_bytes >= self._request.min_bytes:
@@ -205,6 +204,15 @@ class ShareFetch:
 
     def _key(self, where: TopicIdPartition) -> SharePartitionKey:
         return SharePartitionKey(self._session.key.group_id, *where)
+
+    def _known(self, where: TopicIdPartition) -> SharePartition:
+        """Returns the share partition without the checks of `_use` if it has not changed since: this is asked
+        at every change of a partition, for each fetch that waits. The response repeats the checks.
+        """
+        used = self._used.get(where)
+        if used is not None and used.core is not None and used.is_current:
+            return used
+        return self._use(where)[1]
 
     def _use(self, where: TopicIdPartition) -> tuple[Replica, SharePartition]:
         replica = self._parts.replica(self._context, *where)

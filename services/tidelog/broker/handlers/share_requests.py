@@ -13,7 +13,7 @@ from tidelog.broker.metadata_view import MetadataView
 from tidelog.broker.replica import Replica
 from tidelog.broker.request import DelayedRequest, RequestContext, RequestSource
 from tidelog.broker.share.deliveries import AcknowledgedBatch, AcknowledgeType
-from tidelog.broker.share.share_partition import AcknowledgeResult, SharePartitionKey
+from tidelog.broker.share.share_partition import AcknowledgementsOf, AcknowledgeResult, SharePartitionKey
 from tidelog.broker.share.share_partitions import SharePartitions
 from tidelog.broker.share.share_sessions import SessionKey, ShareSession
 from tidelog.broker.waiting_requests import WaitingRequests
@@ -153,7 +153,7 @@ class Acknowledgements:
         self._context.on_abandoned = lambda: waiting.fetch.cancel(operation)
         keys: list[Any] = []  # Any: share partitions, and partitions whose leader may change
         for key, _ in self.results:
-            keys += (key, self._parts.topic_partition(key.topic_id, key.partition))
+            keys += (AcknowledgementsOf(key), self._parts.topic_partition(key.topic_id, key.partition))
         deadline_ms = MonotonicMs(waiting.timer.monotonic_ms() + ACKNOWLEDGE_TIMEOUT_MS)
         waiting.fetch.watch(operation, keys, deadline_ms)
 

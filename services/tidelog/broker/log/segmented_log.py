@@ -367,6 +367,10 @@ class SegmentedLog:
         self._remember(next_offset, BatchPlace(segment, end, slot))
         return FileRange(segment, position, end - position, next_offset)
 
+    def remember_place(self, offset: int, segment: Segment, position: int) -> None:
+        """Notes that a reader continues at `offset`, with the batch at `position`."""
+        self._remember(offset, BatchPlace(segment, position, 0))
+
     def _find(self, fetch_offset: int) -> BatchPlace | None:
         """Finds the batch by binary search over the segments, then in the segment. Skips emptied ones."""
         segments = self._segments

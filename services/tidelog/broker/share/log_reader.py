@@ -6,6 +6,7 @@ acquired records.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final, NamedTuple
@@ -23,6 +24,7 @@ from tidelog.records.batch import BatchHeader
 
 MAX_BATCHES: Final = 1_000
 """The most batches whose headers one read looks at, about 10 ms of work."""
+NO_LIMIT: Final = sys.maxsize
 MAX_EMPTY_READS: Final = 4
 """The most reads without a deliverable record that one fetch skips. The next fetch continues behind them."""
 
@@ -65,7 +67,10 @@ def acquire(
         offset, limit = core.next_fetch_offset, replica.core.read_limit(isolation_level)
         if offset >= min(limit, replica.core.log_end_offset) or not core.may_acquire(limits):
             return None
-        file_range = replica.read(offset, max_bytes, isolation_level, at_least_one_batch=at_least_one_batch)
+        # A committed read needs the end of the range for the aborted transactions in it. To find the end that
+        # `max_bytes` allows costs a search of the index, and the walk over the headers mostly ends before.
+        read_bytes = max_bytes if isolation_level == READ_COMMITTED else NO_LIMIT
+        file_range = replica.read(offset, read_bytes, isolation_level, at_least_one_batch=at_least_one_batch)
         if file_range is None:
             if not at_least_one_batch:
                 return None
@@ -73,53 +78,64 @@ def acquire(
             core.acquire(wanted, [LogBatch(offset, limit - 1, is_deliverable=False)], now_ms, limits)
             continue
         try:
-            read = _acquire_of(file_range, replica, core, wanted, offset, isolation_level, now_ms, limits)
+            aborted: list[AbortedTransaction] = []
+            if isolation_level == READ_COMMITTED:
+                aborted = replica.log.aborted_transactions(offset, file_range.next_offset)
+            batches = _Batches(file_range, aborted, max_bytes, at_least_one_batch=at_least_one_batch)
+            acquired = core.acquire(wanted, batches, now_ms, limits)
+            if acquired:
+                read = batches.trimmed(acquired)
+                replica.log.remember_place(read.next_offset, read.segment, read.position + len(read))
+                return AcquiredRead(acquired, read)
         except (OSError, TornLogError) as error:
             raise LogStorageError(
                 f"{replica.topic_partition}: the batches at offset {offset} cannot be read: {error}"
             ) from error
         finally:
             file_range.release()
-        if read is not None:
-            return read
+        if not batches.placed:
+            return None
     return None
 
 
-def _acquire_of(
-    file_range: FileRange,
-    replica: Replica,
-    core: SharePartitionCore,
-    wanted: Wanted,
-    offset: int,
-    isolation_level: int,
-    now_ms: MonotonicMs,
-    limits: DeliveryLimits,
-) -> AcquiredRead | None:
-    aborted: list[AbortedTransaction] = []
-    if isolation_level == READ_COMMITTED:
-        aborted = replica.log.aborted_transactions(offset, file_range.next_offset)
-    placed: list[_PlacedBatch] = []
-    acquired = core.acquire(wanted, _batches(file_range, aborted, placed), now_ms, limits)
-    if not acquired:
-        return None
-    first, last = acquired[0].first, acquired[-1].last
-    held = [found for found in placed if found.batch.last >= first and found.batch.first <= last]
-    position, end = held[0].position, held[-1].end
-    trimmed = FileRange(file_range.segment, position, end - position, held[-1].batch.last + 1)
-    return AcquiredRead(acquired, trimmed)
+class _Batches:
+    """The batches of a range, at most `max_bytes`. Iterating walks over their headers."""
 
+    __slots__ = ("_aborted", "_at_least_one_batch", "_max_bytes", "_range", "placed")
 
-def _batches(
-    file_range: FileRange, aborted: list[AbortedTransaction], placed: list[_PlacedBatch]
-) -> Iterator[LogBatch]:
-    """Yields the batches of a range, and adds each to `placed`."""
-    end = file_range.position + file_range.length
-    headers = scan_headers(file_range.fileno(), file_range.position, end)
-    for position, header, _ in islice(headers, MAX_BATCHES):
-        is_deliverable = not header.is_control and not is_aborted(header, aborted)
-        batch = LogBatch(header.base_offset, header.last_offset, is_deliverable)
-        placed.append(_PlacedBatch(position, position + header.size_bytes, batch))
-        yield batch
+    def __init__(
+        self,
+        file_range: FileRange,
+        aborted: list[AbortedTransaction],
+        max_bytes: int,
+        *,
+        at_least_one_batch: bool,
+    ) -> None:
+        self._range = file_range
+        self._aborted = aborted
+        self._max_bytes = max_bytes
+        self._at_least_one_batch = at_least_one_batch
+        self.placed: list[_PlacedBatch] = []
+        """The batches that were read."""
+
+    def __iter__(self) -> Iterator[LogBatch]:
+        begin = self._range.position
+        headers = scan_headers(self._range.fileno(), begin, begin + self._range.length)
+        for position, header, _ in islice(headers, MAX_BATCHES):
+            end = position + header.size_bytes
+            if end - begin > self._max_bytes and (self.placed or not self._at_least_one_batch):
+                return
+            is_deliverable = not header.is_control and not is_aborted(header, self._aborted)
+            batch = LogBatch(header.base_offset, header.last_offset, is_deliverable)
+            self.placed.append(_PlacedBatch(position, end, batch))
+            yield batch
+
+    def trimmed(self, acquired: list[AcquiredRange]) -> FileRange:
+        """Returns the range of the batches with acquired records."""
+        first, last = acquired[0].first, acquired[-1].last
+        held = [found for found in self.placed if found.batch.last >= first and found.batch.first <= last]
+        position, end = held[0].position, held[-1].end
+        return FileRange(self._range.segment, position, end - position, held[-1].batch.last + 1)
 
 
 def is_aborted(header: BatchHeader, aborted: list[AbortedTransaction]) -> bool:

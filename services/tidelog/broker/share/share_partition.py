@@ -17,6 +17,7 @@ import structlog
 
 from tidelog.broker.partition.core import READ_COMMITTED
 from tidelog.broker.replica import Replica
+from tidelog.broker.share import log_reader
 from tidelog.broker.share.backoff import RetryBackoff
 from tidelog.broker.share.deliveries import (
     AcknowledgedBatch,
@@ -87,6 +88,12 @@ class SharePartitionKey(NamedTuple):
     group_id: str
     topic_id: UUID
     partition: int
+
+
+class AcknowledgementsOf(NamedTuple):
+    """Names the acknowledgements of a share partition that are being stored."""
+
+    partition: SharePartitionKey
 
 
 class ShareState(Protocol):
@@ -213,6 +220,17 @@ class SharePartition:
         """Whether nothing is lost if the partition is forgotten."""
         core = self._core
         return not self.members and not self._results and core is not None and core.is_idle
+
+    def has_records(self) -> bool:
+        """Returns whether a fetch can get records, or can skip what is no record."""
+        core = self.core
+        if core is None:
+            return False
+        return log_reader.has_records(self.replica, core, self.isolation_level, self.limits)
+
+    def may_end_fetches(self) -> bool:
+        """Returns whether a waiting fetch may have to be answered: with records, or with an error."""
+        return self.core is None or not self.is_current or self.has_records()
 
     @property
     def counts(self) -> DeliveryCounts:

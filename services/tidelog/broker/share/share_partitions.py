@@ -14,6 +14,7 @@ from tidelog.broker.share.dead_letter_copies import DeadLetterCopies, FindTopic,
 from tidelog.broker.share.deliveries import DeliveryCounts
 from tidelog.broker.share.oldest_records import OldestOffset, OldestRecords
 from tidelog.broker.share.share_partition import (
+    AcknowledgementsOf,
     GroupSettingsOf,
     SharePartition,
     SharePartitionKey,
@@ -64,6 +65,7 @@ class SharePartitions:
         dead_letter_writer: WriteBatch,
     ) -> None:
         self._hosted = hosted
+        self._waiting = waiting
         self._partitions: dict[SharePartitionKey, SharePartition] = {}
         self._of_session: dict[SessionKey, set[SharePartitionKey]] = {}
         self._forgotten: dict[str, DeliveryCounts] = {}
@@ -82,7 +84,7 @@ class SharePartitions:
             record_walks,
             self._is_current,
             self._spawn,
-            partial(_changed, waiting),
+            self._changed,
             self.dead_letters.begin,
         )
 
@@ -187,6 +189,9 @@ class SharePartitions:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-
-def _changed(waiting: WaitingRequests, key: SharePartitionKey) -> None:
-    waiting.fetch.check_and_complete(key)
+    def _changed(self, key: SharePartitionKey) -> None:
+        self._waiting.fetch.check_and_complete(AcknowledgementsOf(key))
+        partition = self._partitions.get(key)
+        # Of many waiting fetches, the first ones take what there is.
+        may_others = None if partition is None else partition.may_end_fetches
+        self._waiting.fetch.check_and_complete(key, may_others)

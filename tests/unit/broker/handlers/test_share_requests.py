@@ -710,6 +710,55 @@ def test_one_fetch_looks_at_a_limited_number_of_batches(
     assert acquired(member.fetch()) == [(2, 2, 1)]
 
 
+def test_a_fetch_gets_whole_batches_within_its_bytes(from_start: ShareLab) -> None:
+    for _ in range(4):
+        from_start.append(10)
+    member = from_start.member("one")
+    first = member.fetch(max_bytes=1)
+    assert acquired(first) == [(0, 9, 1)], "at least one batch"
+    batch_bytes = len(cast(bytes, part_of(first).records))
+    assert acquired(member.fetch(max_bytes=2 * batch_bytes + 1)) == [(10, 29, 1)]
+    assert acquired(member.fetch()) == [(30, 39, 1)]
+
+
+def test_records_that_came_back_are_read_from_their_place(from_start: ShareLab) -> None:
+    for _ in range(3):
+        from_start.append(2)
+    one, two = from_start.member("one"), from_start.member("two")
+    assert acquired(one.fetch(max_records=2)) == [(0, 1, 1)]
+    assert acquired(two.fetch(max_records=2)) == [(2, 3, 1)]
+    one.acknowledge((0, 1, RELEASE))
+    answer = two.fetch(max_records=2)
+    assert acquired(answer) == [(0, 1, 2)]
+    assert batches(answer) == [(0, 1)]
+    answer = two.fetch()
+    assert acquired(answer) == [(4, 5, 1)]
+    assert batches(answer) == [(4, 5)]
+
+
+def test_of_many_waiting_fetches_those_with_records_are_answered(from_start: ShareLab) -> None:
+    members = [from_start.member(f"m{number}") for number in range(4)]
+    for member in members:
+        member.send_fetch(max_records=1, share_acquire_mode=1)
+    from_start.append(2)
+    assert [len(member.answers) for member in members] == [1, 1, 0, 0]
+    members[0].fetch((0, 0, ACCEPT), max_wait_ms=0)
+    assert [len(member.answers) for member in members] == [1, 1, 0, 0]
+    members[1].close()
+    assert [len(member.answers) for member in members] == [1, 1, 1, 0]
+    assert acquired(members[2].take()) == [(1, 1, 2)]
+
+
+def test_waiting_fetches_are_answered_when_another_broker_leads(from_start: ShareLab) -> None:
+    members = [from_start.member(f"m{number}") for number in range(2)]
+    for member in members:
+        member.fetch(max_wait_ms=0)
+        member.send_fetch()
+    from_start.become(2, 9)
+    errors = [part_of(member.take()).error_code for member in members]
+    assert errors == [ErrorCode.NOT_LEADER_OR_FOLLOWER] * 2
+
+
 def test_the_record_limit_cuts_a_batch(from_start: ShareLab) -> None:
     from_start.append(5)
     one, two = from_start.member("one"), from_start.member("two")
