@@ -1,5 +1,5 @@
 """Every kind of traffic that the dashboards show: plain, idempotent and transactional producers, members of
-both group protocols, a member that falls behind, and requests that brokers reject.
+both group protocols and of a share group, a member that falls behind, and requests that brokers reject.
 
 `with Traffic(bootstrap):` runs it until the block ends. tests/clusterlab checks the correctness of responses.
 """
@@ -14,7 +14,14 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    AcknowledgeType,
+    Consumer,
+    KafkaException,
+    Producer,
+    ShareConsumer,
+    TopicPartition,
+)
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -30,6 +37,9 @@ RECORDS_PER_TURN = 40
 TURN_S = 0.1
 PLANE_BYTES = 40_000
 CLASSIC_GROUP, CONSUMER_GROUP, SLOW_GROUP = "dispatch", "dispatch-848", "archive"
+SHARE_GROUP = "gates"
+RELEASED_EACH = 20
+"""The share consumer releases one of so many records."""
 TRANSACTIONAL_ID = "copier"
 ADMIN_TIMEOUT_S = 30.0
 CLOSE_TIMEOUT_S = 20.0
@@ -66,6 +76,7 @@ class Traffic:
             self._produce_transactions,
             lambda: self._consume(CLASSIC_GROUP, {"partition.assignment.strategy": "cooperative-sticky"}),
             lambda: self._consume(CONSUMER_GROUP, {"group.protocol": "consumer"}),
+            self._share,
             self._fall_behind,
             self._be_refused,
             self._administer,
@@ -124,6 +135,18 @@ class Traffic:
         while not self._is_over.is_set():
             consumer.consume(500, TURN_S)
         consumer.close()
+
+    def _share(self) -> None:
+        """Accepts most records, and releases some."""
+        settings = self._settings(**{"group.id": SHARE_GROUP, "share.acknowledgement.mode": "explicit"})
+        with ShareConsumer(settings) as consumer:
+            consumer.subscribe([TOPIC])
+            count = 0
+            while not self._is_over.is_set():
+                for message in consumer.poll(TURN_S):
+                    count += 1
+                    kind = AcknowledgeType.ACCEPT if count % RELEASED_EACH else AcknowledgeType.RELEASE
+                    consumer.acknowledge(message, kind)
 
     def _fall_behind(self) -> None:
         """Reads and commits a few records, and then reads no more."""

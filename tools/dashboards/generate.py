@@ -14,6 +14,7 @@ import cluster
 import groups
 import kubernetes
 import lag
+import share_groups
 from panels import Dashboard, dashboard_json
 
 TARGET = Path(__file__).resolve().parents[2] / "charts" / "tidelog" / "dashboards"
@@ -22,6 +23,7 @@ DASHBOARDS: dict[str, Dashboard] = {
     "lag": lag.DASHBOARD,
     "broker": broker.DASHBOARD,
     "groups": groups.DASHBOARD,
+    "share-groups": share_groups.DASHBOARD,
     "kubernetes": kubernetes.DASHBOARD,
 }
 

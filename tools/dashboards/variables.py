@@ -9,3 +9,4 @@ OF_RELEASES = (
 BROKER = Variable("broker", "broker", "kafka_server_replicamanager_partitioncount", "Brokers by id")
 TOPIC = Variable("topic", "topic", "kafka_topic_partitions", "Topics")
 GROUP = Variable("group", "consumergroup", "kafka_consumergroup_members", "Consumer groups")
+SHARE_GROUP = Variable("group", "group", "tidelog_share_group_unfinished_records", "Share groups")
