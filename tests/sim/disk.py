@@ -65,6 +65,11 @@ class StoredPartition:
     def end_offset(self) -> int:
         return self.batches[-1][0].last_offset + 1 if self.batches else self.start_offset
 
+    @property
+    def flushed_end_offset(self) -> int:
+        count = self.flushed_count
+        return self.batches[count - 1][0].last_offset + 1 if count else self.start_offset
+
     def cut(self, count: int) -> None:
         del self.batches[count:]
         self.flushed_count = min(self.flushed_count, count)
@@ -176,9 +181,7 @@ class SimPartitionLog:
         self.aborted: list[AbortedTransaction] = []
         self.directory = SimpleNamespace(path="simulated", directory_id=None)
         self.leader_epoch_checkpoint = b""
-        self.recovery_point = (
-            stored.batches[stored.flushed_count - 1][0].last_offset + 1 if stored.flushed_count else 0
-        )
+        self.recovery_point = min(stored.flushed_end_offset, self.log_end_offset)
         self.on_change: Callable[[SimPartitionLog], None] = lambda log: None
 
     def recovered(self, now_ms: int) -> OpenedLog:
@@ -318,14 +321,9 @@ class SimPartitionLog:
 
     # -- durability
 
-    @property
-    def is_flush_due_by_messages(self) -> bool:
-        return self.log_end_offset - self.recovery_point >= self.config.flush_messages
-
     def is_flush_due(self, now_ms: int) -> bool:
-        return self.recovery_point < self.log_end_offset and (
-            now_ms - self.last_flush_ms >= self.config.flush_ms or self.is_flush_due_by_messages
-        )
+        is_over = now_ms - self.last_flush_ms >= self.config.flush_ms
+        return is_over and self.recovery_point < self.log_end_offset
 
     def flush(self, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
         self.stored.disk.write("flush")

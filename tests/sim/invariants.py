@@ -7,7 +7,7 @@ It is kept here, outside the cluster, and only grows.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from sim.disk import SimPartitionLog, index_of
@@ -65,6 +65,8 @@ class Invariants:
         self.deleted_below: dict[TopicPartition, int] = {}
         """True if an operator asked for an unclean election. Before that, no record may be lost."""
         self.committed: dict[TopicPartition, CommittedLog] = {}
+        self.on_committed: Callable[[TopicPartition, Any, BatchHeader], None] = lambda *_: None
+        """Called when the high watermark of a leader passes a batch first: (partition, its core, batch)."""
         self._loop = loop
         self._trace = trace
         self._leaders: dict[tuple[TopicPartition, int], SimProcess] = {}
@@ -176,6 +178,7 @@ class Invariants:
             if header.last_offset >= core.high_watermark:
                 break
             self._commit(topic_partition, header, data, core.leader_epoch, where)
+            self.on_committed(topic_partition, core, header)
 
     def _commit(
         self, topic_partition: TopicPartition, header: BatchHeader, data: bytes, leader_epoch: int, where: str

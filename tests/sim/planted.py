@@ -13,10 +13,12 @@ from sim import faults
 from tidelog.broker import hosting
 from tidelog.broker.coordination.attachment import Attachment
 from tidelog.broker.coordination.coordination import Coordination
-from tidelog.broker.partition.core import PartitionCore
-from tidelog.broker.partition.events import ProposeIsr
+from tidelog.broker.partition.core import NO_FLUSH_MESSAGES, PartitionCore
+from tidelog.broker.partition.events import Effect, ProposeIsr
 from tidelog.broker.partition.producer_state import ProducerState
 from tidelog.broker.replica import Replica
+from tidelog.broker.replication.follower.followed_partition import FollowedPartition
+from tidelog.broker.replication.follower.leader_fetcher import LeaderFetcher
 from tidelog.broker.replication.leader import isr_writer
 from tidelog.group_coordinator.shards.shard import Shard
 from tidelog.metadata.store import Compare, CompareOperator, CompareTarget
@@ -48,6 +50,41 @@ def shrink_applied_first() -> Iterator[None]:
         return proposal
 
     with patch.object(PartitionCore, "_propose", applied_first):
+        yield
+
+
+@contextlib.contextmanager
+def _no_flush_due(core: PartitionCore) -> Iterator[None]:
+    count, core.flush_messages = core.flush_messages, NO_FLUSH_MESSAGES
+    try:
+        yield
+    finally:
+        core.flush_messages = count
+
+
+@contextlib.contextmanager
+def unflushed_counted() -> Iterator[None]:
+    """A leader's high watermark passes records that are not on its disk yet (`flush.messages`)."""
+    advanced = PartitionCore._advanced_high_watermark
+
+    def advanced_too_far(core: PartitionCore) -> list[Effect]:
+        with _no_flush_due(core):
+            return advanced(core)
+
+    with patch.object(PartitionCore, "_advanced_high_watermark", advanced_too_far):
+        yield
+
+
+@contextlib.contextmanager
+def unflushed_reported() -> Iterator[None]:
+    """A follower that starts to fetch reports records that are not on its disk yet (`flush.messages`)."""
+    resume = LeaderFetcher.resume
+
+    def resume_at_once(fetcher: LeaderFetcher, followed: FollowedPartition) -> None:
+        with _no_flush_due(followed.replica.core):
+            resume(fetcher, followed)
+
+    with patch.object(LeaderFetcher, "resume", resume_at_once):
         yield
 
 
@@ -160,4 +197,9 @@ PLANTED: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
     "dedupe-off": dedupe_off,
     "shard-fence-off": shard_fence_off,
     "shard-loaded-to-high-watermark": shard_loaded_to_high_watermark,
+}
+
+PLANTED_FOR_POWER_LOSS: Final[dict[str, Callable[[], AbstractContextManager[None]]]] = {
+    "unflushed-counted": unflushed_counted,
+    "unflushed-reported": unflushed_reported,
 }

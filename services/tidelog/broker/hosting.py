@@ -141,6 +141,7 @@ class Hosting:
             log_start_offset=storage.log.log_start_offset,
             log_end_offset=storage.log.log_end_offset,
             high_watermark=directory.high_watermarks.get(topic_partition, 0),
+            recovery_point=storage.recovery_point,
             min_in_sync_replicas=settings.min_insync_replicas,
             replica_lag_time_max_ms=broker_settings.replica_lag_time_max_ms,
             replica_lag_max_messages=max_lag if max_lag >= 0 else None,

@@ -129,13 +129,13 @@ class Housekeeping:
             await asyncio.to_thread(replica.storage.remove_deleted_files, self._steady_clock.earlier_ms())
 
     async def flush(self) -> None:
-        """Flushes the logs for which `flush.messages`, `flush.ms` or a new segment requires it."""
+        """Flushes the logs for which `flush.ms` or a new segment requires it."""
         await self._each(self._flush)
 
     async def _flush(self, replica: Replica) -> None:
         now_ms = self._clock.wall_ms()
         if replica.storage.is_flush_due(now_ms):
-            await asyncio.to_thread(replica.storage.flush, None, now_ms=now_ms)
+            await replica.flush(now_ms)
 
     async def checkpoint_recovery_points(self) -> None:
         await asyncio.to_thread(self._log_directory.checkpoint_recovery_points)

@@ -37,6 +37,9 @@ from tidelog.broker.partition.events import (
     DeleteRecordsReceived,
     Effect,
     Event,
+    Flushed,
+    FlushLog,
+    FlushMessagesChanged,
     FollowerFetched,
     IndexAborted,
     LeaderAndIsrReceived,
@@ -118,8 +121,8 @@ class IsrChanges(Protocol):
         """Counts an ISR change and notifies the controller."""
 
 
-class FollowerWork(Protocol):
-    """The slow work of a follower. No method waits; the outcome comes back to the replica as an event."""
+class LogWork(Protocol):
+    """Slow work on a replica's log. No method waits; the outcome comes back to the replica as an event."""
 
     def ask_epoch_end(self, replica: Replica, question: AskEpochEnd) -> None:
         """Asks the leader until it answers or another broker leads. The answer is EpochEndReceived."""
@@ -127,15 +130,19 @@ class FollowerWork(Protocol):
     def cut_log(self, replica: Replica, cut: TruncateTo | RestartLogAt, leader_epoch: int) -> None:
         """Starts `Replica.cut_log`."""
 
+    def flush_log(self, replica: Replica) -> None:
+        """Starts `Replica.flush`, unless that is under way. Repeats it until it succeeds."""
+
 
 class Replica:
     """A replica that this broker hosts. Methods raise KafkaError with Kafka's code for refused requests."""
 
     __slots__ = (
-        "_follower_work",
         "_hosting",
         "_isr",
+        "_log_work",
         "_may_need_records",
+        "_one_flush_at_a_time",
         "_one_role_at_a_time",
         "_waiters",
         "append_rules",
@@ -159,7 +166,7 @@ class Replica:
         hosting: HostingStateMachine,
         waiters: PartitionWaiters,
         isr: IsrChanges,
-        follower_work: FollowerWork,
+        log_work: LogWork,
     ) -> None:
         self.topic_partition = topic_partition
         self.topic_id = topic_id
@@ -170,8 +177,9 @@ class Replica:
         self._hosting = hosting
         self._waiters = waiters
         self._isr = isr
-        self._follower_work = follower_work
+        self._log_work = log_work
         self._one_role_at_a_time = asyncio.Lock()
+        self._one_flush_at_a_time = asyncio.Lock()
         self.apply_settings(settings)
 
     # -- produce
@@ -396,6 +404,17 @@ class Replica:
             self._carry_out(effects)
         return True
 
+    async def flush(self, now_ms: WallMs) -> None:
+        """Flushes what the log has now to disk. Raises LogStorageError.
+
+        Callers that wait at the same time share the next flush.
+        """
+        end_offset = self.log.log_end_offset
+        async with self._one_flush_at_a_time:
+            if self.storage.recovery_point < min(end_offset, self.log.log_end_offset):
+                await asyncio.to_thread(self.storage.flush, None, now_ms=now_ms)
+        self.step(Flushed(self.storage.recovery_point))
+
     async def flush_leader_epochs(self) -> None:
         """Flushes the leader-epoch checkpoint to disk, as is necessary before a batch of a new epoch counts.
 
@@ -486,6 +505,7 @@ class Replica:
         self._may_need_records = self.append_rules.may_need_records
         self.log.config = log_config(settings)
         self.step(MinInSyncReplicasChanged(settings.min_insync_replicas))
+        self.step(FlushMessagesChanged(settings.flush_messages))
 
     # -- removal at the beginning
 
@@ -535,9 +555,11 @@ class Replica:
             case StepDown():
                 self._waiters.leadership_changed(topic_partition)
             case AskEpochEnd():
-                self._follower_work.ask_epoch_end(self, effect)
+                self._log_work.ask_epoch_end(self, effect)
             case TruncateTo() | RestartLogAt():
-                self._follower_work.cut_log(self, effect, self.core.leader_epoch)
+                self._log_work.cut_log(self, effect, self.core.leader_epoch)
+            case FlushLog():
+                self._log_work.flush_log(self)
             case Refuse():
                 raise _refusal(effect)
             case _:

@@ -51,7 +51,6 @@ def log_config(settings: TopicSettings) -> LogConfig:
         retention_ms=settings.retention_ms,
         retention_bytes=settings.retention_bytes,
         file_delete_delay_ms=settings.file_delete_delay_ms,
-        flush_messages=settings.flush_messages,
         flush_ms=settings.flush_ms,
         cleanup_policy=frozenset(settings.cleanup_policy),
     )

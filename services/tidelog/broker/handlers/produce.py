@@ -17,7 +17,6 @@ recognized afterwards, and the response is one `pack` after known bytes. docs/ad
 
 from __future__ import annotations
 
-import asyncio
 import struct
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Executor
@@ -442,7 +441,7 @@ class Produce:
         """
         for replica, answer in self._unflushed:
             try:
-                await asyncio.to_thread(replica.storage.flush, None, now_ms=self._now_ms)
+                await replica.flush(self._now_ms)
             except KafkaError as error:
                 answer.error_code = error.code
         self._refuse_moved()
@@ -589,7 +588,7 @@ class Produce:
         answer.log_start_offset = replica.core.log_start_offset
         if self._acks == ACKS_ALL and not replica.core.is_acknowledged(appended.required_offset):
             self._waiting.append((replica, appended.required_offset, answer))
-        if replica.storage.is_flush_due_by_messages:
+        if replica.core.is_flush_due:
             self._unflushed.append((replica, answer))
 
     def _check_access(self, authorizer: Authorizer, topic: str | None) -> None:

@@ -26,7 +26,6 @@ class LogConfig:
     retention_ms: int = 604_800_000  # -1: no limit
     retention_bytes: int = NO_LIMIT
     file_delete_delay_ms: int = 60_000
-    flush_messages: int = INT64_MAX
     flush_ms: int = INT64_MAX
     cleanup_policy: frozenset[str] = frozenset({"delete"})
 

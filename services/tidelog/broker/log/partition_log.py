@@ -349,18 +349,14 @@ class PartitionLog:
 
     # -- durability
 
-    @property
-    def is_flush_due_by_messages(self) -> bool:
-        """Whether `flush.messages` were appended since the last flush."""
-        return self.log.log_end_offset - self.recovery_point >= self.log.config.flush_messages
-
     def is_flush_due(self, now_ms: WallMs) -> bool:
-        """Returns whether a flush is due: by `flush.messages`, by `flush.ms`, or after a roll."""
+        """Returns whether a flush is due by `flush.ms` or after a roll. The partition core decides about
+        `flush.messages`.
+        """
         recovery_point, end = self.recovery_point, self.log.log_end_offset
         return recovery_point < end and (
             recovery_point < self.log.segments[-1].base_offset
             or is_over(self.last_flush_ms, self.log.config.flush_ms, now_ms)
-            or end - recovery_point >= self.log.config.flush_messages
         )
 
     def flush(self, up_to_offset: int | None = None, *, now_ms: WallMs | None = None) -> None:

@@ -30,6 +30,9 @@ from tidelog.broker.partition.events import (
     EpochEndReceived,
     Event,
     FetchedOutOfRange,
+    Flushed,
+    FlushLog,
+    FlushMessagesChanged,
     FollowerFetched,
     IndexAborted,
     IsrCheckDue,
@@ -79,6 +82,7 @@ ACKS_ALL: Final = -1
 READ_UNCOMMITTED: Final = 0
 READ_COMMITTED: Final = 1
 UP_TO_HIGH_WATERMARK: Final = -1
+NO_FLUSH_MESSAGES: Final = (1 << 63) - 1
 NOT_LEADING: Final = "this broker does not lead the partition"
 DEFAULT_REPLICA_LAG_TIME_MAX_MS: Final = 30_000
 
@@ -100,6 +104,7 @@ class PartitionCore:
         "effective_min_in_sync_replicas",
         "elr",
         "fetch_state",
+        "flush_messages",
         "high_watermark",
         "in_sync_replicas",
         "leader",
@@ -110,6 +115,7 @@ class PartitionCore:
         "min_in_sync_replicas",
         "partition_epoch",
         "producers",
+        "recovery_point",
         "replica_lag_max_messages",
         "replica_lag_time_max_ms",
         "replicas",
@@ -126,6 +132,7 @@ class PartitionCore:
         log_start_offset: int,
         log_end_offset: int,
         high_watermark: int,
+        recovery_point: int = 0,
         min_in_sync_replicas: int = 1,
         replica_lag_time_max_ms: int = DEFAULT_REPLICA_LAG_TIME_MAX_MS,
         replica_lag_max_messages: int | None = None,
@@ -138,6 +145,8 @@ class PartitionCore:
         self.log_end_offset = log_end_offset
         self.high_watermark = max(log_start_offset, min(high_watermark, log_end_offset))
         producers.on_high_watermark(self.high_watermark)
+        self.recovery_point = recovery_point
+        self.flush_messages = NO_FLUSH_MESSAGES  # until FlushMessagesChanged
         self.min_in_sync_replicas = min_in_sync_replicas
         self.effective_min_in_sync_replicas = min_in_sync_replicas  # until the replicas are known
         self.replica_lag_time_max_ms = replica_lag_time_max_ms
@@ -173,6 +182,8 @@ class PartitionCore:
             DeleteRecordsReceived: self._on_delete_records_received,
             LogStartOffsetMoved: self._on_log_start_offset_moved,
             MinInSyncReplicasChanged: self._on_min_in_sync_replicas_changed,
+            FlushMessagesChanged: self._on_flush_messages_changed,
+            Flushed: self._on_flushed,
             EligibleLeadersSwitched: self._on_eligible_leaders_switched,
             IsrCheckDue: self._on_isr_check_due,
             IsrWritten: self._on_isr_written,
@@ -216,6 +227,15 @@ class PartitionCore:
         """False while a new leader does not know yet how much of its log is acknowledged."""
         leading = self._leading
         return leading is None or self.high_watermark >= leading.epoch_start_offset
+
+    @property
+    def is_flush_due(self) -> bool:
+        """Whether `flush.messages` records were appended since the last flush.
+
+        Until they are on the disk, they do not count as replicated: a follower does not report them, and a
+        leader's high watermark does not pass them.
+        """
+        return self.log_end_offset - self.recovery_point >= self.flush_messages
 
     @property
     def low_watermark(self) -> int:
@@ -323,7 +343,7 @@ class PartitionCore:
             if self.leader_epochs.assign(event.leader_epoch, self.log_end_offset):
                 effects.append(PersistLeaderEpochs())
         self._leading.keep_to(event.replicas, event.isr, event.monotonic_ms)
-        return effects + self._advanced_high_watermark()
+        return effects + self._advanced_high_watermark() + self._flush_if_due()
 
     def _follow(self) -> list[Effect]:
         """Finds out, before anything is appended, whether the log has batches that the leader's has not."""
@@ -394,6 +414,8 @@ class PartitionCore:
         completed = self.producers.update(header, wall_ms, marker)
         # If others are in the ISR, their fetches advance the high watermark.
         effects = self._advanced_high_watermark() if len(self.in_sync_replicas) == 1 else []
+        if self.log_end_offset - self.recovery_point >= self.flush_messages:
+            effects.append(FlushLog())
         if completed is not None and completed.is_aborted:
             effects.insert(0, IndexAborted(completed))
         return effects
@@ -446,7 +468,7 @@ class PartitionCore:
     def _on_batches_appended(self, event: BatchesAppended) -> list[Effect]:
         effects = self._update_producers(event.headers, event.markers, event.wall_ms)
         self.log_end_offset = event.headers[-1].last_offset + 1
-        return effects + self._advanced_high_watermark()
+        return effects + self._advanced_high_watermark() + self._flush_if_due()
 
     def _update_producers(
         self, headers: Sequence[BatchHeader], markers: Markers, wall_ms: WallMs
@@ -548,12 +570,16 @@ class PartitionCore:
 
         It does not advance while fewer are in sync than `min.insync.replicas` demands (KIP-966). Nor does it
         while other replicas are eligible to lead, even if the setting has changed: they must have everything
-        that is acknowledged.
+        that is acknowledged. While a flush of this log is due, only what is on its disk counts: followers may
+        have flushed faster, and a power failure of all machines can make this replica the leader again.
         """
         leading = self._leading
         if leading is None or self.elr or len(self.in_sync_replicas) < self.effective_min_in_sync_replicas:
             return []
-        least = leading.least_end_offset(self.in_sync_replicas, self.log_end_offset)
+        end_offset = self.log_end_offset
+        if end_offset - self.recovery_point >= self.flush_messages:
+            end_offset = self.recovery_point
+        least = leading.least_end_offset(self.in_sync_replicas, end_offset)
         if least <= self.high_watermark:
             return []
         self.high_watermark = least
@@ -609,12 +635,14 @@ class PartitionCore:
         self.leader_epochs.truncate_from_end(event.log_end_offset)
         self.leader_epochs.truncate_from_start(event.log_start_offset)
         self.high_watermark = max(min(self.high_watermark, event.log_end_offset), event.log_start_offset)
+        self.recovery_point = min(self.recovery_point, event.log_end_offset)
         if producers is not None:
             self._replace_producers(producers)
         return self._end_truncation() if self.fetch_state is FetchState.TRUNCATING else []
 
     def _on_log_restarted(self, event: LogRestarted) -> list[Effect]:
         self.log_start_offset = self.log_end_offset = self.high_watermark = event.log_start_offset
+        self.recovery_point = min(self.recovery_point, event.log_start_offset)
         self.leader_epochs.clear()
         self._replace_producers(ProducerState())
         return self._end_truncation() if self.fetch_state is FetchState.TRUNCATING else []
@@ -694,6 +722,20 @@ class PartitionCore:
 
     def _is_current(self, leader_epoch: int, state: FetchState) -> bool:
         return self.is_follower and leader_epoch == self.leader_epoch and self.fetch_state is state
+
+    # -- flushes
+
+    def _on_flushed(self, event: Flushed) -> list[Effect]:
+        self.recovery_point = event.recovery_point
+        return self._advanced_high_watermark()
+
+    def _on_flush_messages_changed(self, event: FlushMessagesChanged) -> list[Effect]:
+        self.flush_messages = event.flush_messages
+        return self._advanced_high_watermark() + self._flush_if_due()
+
+    def _flush_if_due(self) -> list[Effect]:
+        """A follower asks for no flush here: its fetcher flushes before it fetches again."""
+        return [FlushLog()] if self.is_leader and self.is_flush_due else []
 
     # -- the log start, settings
 

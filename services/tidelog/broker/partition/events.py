@@ -50,6 +50,12 @@ class MinInSyncReplicasChanged(NamedTuple):
     min_in_sync_replicas: int
 
 
+class FlushMessagesChanged(NamedTuple):
+    """The topic's `flush.messages` is now this."""
+
+    flush_messages: int
+
+
 class EligibleLeadersSwitched(NamedTuple):
     """The feature eligible.leader.replicas.version is now on or off."""
 
@@ -253,6 +259,12 @@ class LogStartOffsetMoved(NamedTuple):
     log_start_offset: int
 
 
+class Flushed(NamedTuple):
+    """Everything below `recovery_point` is on the disk. It is the log's present recovery point."""
+
+    recovery_point: int
+
+
 class Truncated(NamedTuple):
     """The log was cut and now has these offsets.
 
@@ -273,6 +285,7 @@ class LogRestarted(NamedTuple):
 Event = (
     LeaderAndIsrReceived
     | MinInSyncReplicasChanged
+    | FlushMessagesChanged
     | EligibleLeadersSwitched
     | ProduceReceived
     | ProduceDuringRoleChange
@@ -294,6 +307,7 @@ Event = (
     | ReceivedAppended
     | FetchedOutOfRange
     | LogStartOffsetMoved
+    | Flushed
     | Truncated
     | LogRestarted
 )
@@ -339,6 +353,10 @@ class AdvanceHighWatermark(NamedTuple):
     """Wake readers and waiting producers: everything up to here is visible."""
 
     high_watermark: int
+
+
+class FlushLog(NamedTuple):
+    """Flush the log in a thread, then report Flushed. The high watermark waits for it (`flush.messages`)."""
 
 
 class PersistLeaderEpochs(NamedTuple):
@@ -409,6 +427,7 @@ Effect = (
     | AnswerDuplicate
     | Refuse
     | AdvanceHighWatermark
+    | FlushLog
     | PersistLeaderEpochs
     | AdvanceLogStartOffset
     | ProposeIsr

@@ -10,6 +10,7 @@ from typing import Any, cast
 import pytest
 
 from brokerlab.in_memory_broker import BROKER_ID, OTHER_BROKER_ID, InMemoryBroker
+from brokerlab.replicating_brokers import until
 from tidelog.broker.connection import ClosedByProtocolError
 from tidelog.broker.log.errors import LogStorageError
 from tidelog.broker.log.partition_log import PartitionLog
@@ -46,6 +47,14 @@ def send(lab: InMemoryBroker, acks: int, count: int = 1, timeout_ms: int = 1000)
     return lab.handle(ApiKey.PRODUCE, request, cast(RequestContext, context)), context
 
 
+async def answer_to(lab: InMemoryBroker, acks: int) -> object:
+    """Returns the answer to a batch that waits for the disk."""
+    answer, context = send(lab, acks=acks)
+    context.connection = SimpleNamespace(loop=asyncio.get_running_loop())
+    assert asyncio.iscoroutine(answer)
+    return await answer
+
+
 def error_of(response: Any) -> int:
     return int(response.responses[0].partition_responses[0].error_code)
 
@@ -55,10 +64,22 @@ def test_flush_messages_flushes_the_batch_before_the_response(lab: InMemoryBroke
     log = lab.broker.hosted.leader_replica("t", 0).storage
     answer, _ = send(lab, acks=1, count=2)
     assert error_of(answer) == 0 and log.recovery_point == 0
-    answer, _ = send(lab, acks=-1, count=1)
-    assert asyncio.iscoroutine(answer)
-    assert error_of(lab.runner.run(answer)) == 0
+    assert error_of(lab.runner.run(answer_to(lab, acks=-1))) == 0
     assert log.recovery_point == log.log.log_end_offset == 3
+
+
+def test_records_are_visible_after_the_flush(lab: InMemoryBroker) -> None:
+    """The flush starts also if no response waits for it (acks=0)."""
+    lab.add_topic("t", configs={"flush.messages": "1"})
+    replica = lab.broker.hosted.leader_replica("t", 0)
+
+    async def scenario() -> None:
+        assert send(lab, acks=0)[0] is NO_REPLY
+        assert (replica.core.high_watermark, replica.storage.recovery_point) == (0, 0)
+        await until(lambda: replica.core.high_watermark == 1)
+        assert replica.storage.recovery_point == 1
+
+    lab.runner.run(scenario())
 
 
 def test_a_failed_flush_is_reported(lab: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,9 +90,7 @@ def test_a_failed_flush_is_reported(lab: InMemoryBroker, monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patched:
         patched.setattr(PartitionLog, "flush", fail)
-        answer, _ = send(lab, acks=1)
-        assert asyncio.iscoroutine(answer)
-        assert error_of(lab.runner.run(answer)) == ErrorCode.KAFKA_STORAGE_ERROR
+        assert error_of(lab.runner.run(answer_to(lab, acks=1))) == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 def test_a_leader_that_followed_during_the_flush_acknowledges_nothing(
@@ -85,6 +104,7 @@ def test_a_leader_that_followed_during_the_flush_acknowledges_nothing(
     def flush(self: PartitionLog, up_to_offset: int | None = None, *, now_ms: int | None = None) -> None:
         is_waiting.set()
         may_go_on.wait(5)
+        real_flush(self, up_to_offset, now_ms=now_ms)
 
     async def take_role(leader: int, leader_epoch: int) -> None:
         role = state._replace(
@@ -108,12 +128,13 @@ def test_a_leader_that_followed_during_the_flush_acknowledges_nothing(
         may_go_on.set()
         return error_of(await answering)
 
+    real_flush = PartitionLog.flush
     monkeypatch.setattr(PartitionLog, "flush", flush)
     assert lab.runner.run(scenario()) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_acks_0_waits_for_nothing(lab: InMemoryBroker) -> None:
-    lab.add_topic("t", configs={"flush.messages": "1"})
+    lab.add_topic("t")
     assert send(lab, acks=0)[0] is NO_REPLY
 
 

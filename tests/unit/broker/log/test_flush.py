@@ -13,18 +13,12 @@ from tidelog.broker.log.log_config import LogConfig
 SIZE = len(make_batch(0))
 
 
-def test_flush_is_due_by_messages_time_and_roll(tmp_path: Path) -> None:
-    log = open_log(
-        tmp_path, LogConfig(flush_messages=10, flush_ms=500, segment_bytes=100 * SIZE), now_ms=1000
-    )
+def test_flush_is_due_by_time_and_roll(tmp_path: Path) -> None:
+    log = open_log(tmp_path, LogConfig(flush_ms=500, segment_bytes=100 * SIZE), now_ms=1000)
     assert not log.is_flush_due(10_000), "nothing to flush"
-    append_batches(log, 9)
+    append_batches(log, 10)
     assert not log.is_flush_due(1499)
     assert log.is_flush_due(1500)
-    assert not log.is_flush_due_by_messages
-    append_batches(log, 1)
-    assert log.is_flush_due_by_messages
-    assert log.is_flush_due(1000)
     log.flush(now_ms=1600)
     assert (log.recovery_point, log.is_flush_due(1600)) == (10, False)
     log.config = LogConfig(segment_bytes=11 * SIZE)

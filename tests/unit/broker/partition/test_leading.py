@@ -11,12 +11,16 @@ from tidelog.broker.partition.events import (
     AdvanceLowWatermark,
     BatchAppended,
     Effect,
+    Flushed,
+    FlushLog,
+    FlushMessagesChanged,
     FollowerFetched,
     IsrCheckDue,
     IsrRefused,
     IsrState,
     IsrWritten,
     LeaderAndIsrReceived,
+    PersistLeaderEpochs,
     ProduceReceived,
     ProposeIsr,
     Refuse,
@@ -87,6 +91,46 @@ def test_a_replica_outside_the_isr_does_not_delay_the_high_watermark() -> None:
     core = leading((ME, SECOND))
     append(core, 10)
     assert fetch(core, SECOND, 10) == [AdvanceHighWatermark(10)]
+
+
+def test_the_high_watermark_waits_for_the_leaders_own_flush() -> None:
+    """A power failure of all machines can make the leader lead again, although the followers have more."""
+    core = leading()
+    assert core.step(FlushMessagesChanged(10)) == []
+    assert append(core, 9) == []
+    assert fetch(core, SECOND, 9) == []
+    assert fetch(core, THIRD, 9) == [AdvanceHighWatermark(9)]
+    assert append(core, 4) == [FlushLog()]
+    assert core.is_flush_due
+    assert fetch(core, SECOND, 13) == []
+    assert fetch(core, THIRD, 13) == []
+    assert append(core, 1) == [FlushLog()]
+    assert core.step(Flushed(13)) == [AdvanceHighWatermark(13)]
+    assert not core.is_flush_due
+
+
+def test_a_single_replica_shows_records_after_its_flush() -> None:
+    core = leading((ME,))
+    core.step(FlushMessagesChanged(1))
+    assert append(core, 2) == [FlushLog()]
+    assert core.step(Flushed(2)) == [AdvanceHighWatermark(2)]
+
+
+def test_a_new_leader_flushes_what_it_received_as_follower() -> None:
+    core = leading(log_end_offset=5)
+    assert core.step(FlushMessagesChanged(1)) == [FlushLog()]
+    effects = core.step(LeaderAndIsrReceived(ME, 6, 11, ALL, ALL, 5, NOW))
+    assert effects == [PersistLeaderEpochs(), FlushLog()]
+    fetch(core, SECOND, 5)
+    assert fetch(core, THIRD, 5) == []
+    assert core.step(Flushed(5)) == [AdvanceHighWatermark(5)]
+
+
+def test_a_larger_flush_messages_ends_the_wait() -> None:
+    core = leading((ME,))
+    core.step(FlushMessagesChanged(1))
+    append(core, 2)
+    assert core.step(FlushMessagesChanged(3)) == [AdvanceHighWatermark(2)]
 
 
 def test_the_high_watermark_does_not_advance_below_min_isr() -> None:

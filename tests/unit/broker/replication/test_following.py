@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from brokerlab.replicating_brokers import ReplicatingCluster, append_to, until
+from brokerlab.replicating_brokers import PATIENCE_S, ReplicatingCluster, append_to, until
 from brokerlab.tcp_relay import TcpRelay
 from loglab.batches import read_all
 from tidelog.broker.log.errors import LogStorageError
@@ -307,6 +308,61 @@ def test_flush_messages_applies_to_followers(tmp_path: Path, monkeypatch: pytest
                 append_to(leader)
                 await until(lambda: leader.core.high_watermark == 6)
                 assert (fails, follower.storage.recovery_point) == ([], 6)
+
+    real_flush = PartitionLog.flush
+    asyncio.run(scenario())
+
+
+def test_a_restarted_follower_flushes_before_it_reports_what_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process was killed before the flush, so its last records are in the page cache only."""
+    configs = {"flush.messages": "1"}
+
+    async def scenario() -> None:
+        async with ReplicatingCluster(tmp_path) as cluster:
+            await cluster.elect("t", 1, 0, isr=(1, 2))
+            for _ in range(5):
+                append_to(cluster.brokers[1].replica(T0))
+            await cluster.level(T0, 1)
+            leader, follower = (cluster.brokers[number].replica(T0) for number in (1, 2))
+            assert follower.storage.recovery_point == 0
+            may_flush = threading.Event()
+
+            def flush(log: PartitionLog, up_to: int | None = None, *, now_ms: int | None = None) -> None:
+                if log is follower.storage:
+                    may_flush.wait(PATIENCE_S)
+                real_flush(log, up_to, now_ms=now_ms)
+
+            monkeypatch.setattr(PartitionLog, "flush", flush)
+            await cluster.elect("t", 1, 1, isr=(1, 2), configs=configs)
+            await asyncio.sleep(0.2)
+            assert leader.core.follower_end_offset(2) == -1
+            may_flush.set()
+            await until(lambda: leader.core.follower_end_offset(2) == 5)
+            assert follower.storage.recovery_point == 5
+
+    real_flush = PartitionLog.flush
+    asyncio.run(scenario())
+
+
+def test_a_leader_repeats_a_flush_that_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with ReplicatingCluster(tmp_path, settings={"replica.fetch.backoff.ms": "10"}) as cluster:
+            await cluster.elect("t", 1, 0, isr=(1, 2), configs={"flush.messages": "1"})
+            leader = cluster.brokers[1].replica(T0)
+            fails = [True, True]
+
+            def flush(log: PartitionLog, up_to: int | None = None, *, now_ms: int | None = None) -> None:
+                if fails and log is leader.storage:
+                    fails.pop()
+                    raise LogStorageError("no")
+                real_flush(log, up_to, now_ms=now_ms)
+
+            monkeypatch.setattr(PartitionLog, "flush", flush)
+            append_to(leader)
+            await until(lambda: leader.core.high_watermark == 1)
+            assert (fails, leader.storage.recovery_point) == ([], 1)
 
     real_flush = PartitionLog.flush
     asyncio.run(scenario())

@@ -66,7 +66,16 @@ class FollowedPartition(LeaderFetchPosition):
     object.
     """
 
-    __slots__ = ("failures", "fetcher_key", "is_stopped", "lag", "leader_epoch", "leader_id", "replica")
+    __slots__ = (
+        "failures",
+        "fetcher_key",
+        "is_flushing",
+        "is_stopped",
+        "lag",
+        "leader_epoch",
+        "leader_id",
+        "replica",
+    )
 
     def __init__(self, replica: Replica, fetcher_key: FetcherKey, max_bytes: int) -> None:
         core = replica.core
@@ -81,6 +90,7 @@ class FollowedPartition(LeaderFetchPosition):
         self.leader_id = core.leader
         self.leader_epoch = core.leader_epoch
         self.is_stopped = False
+        self.is_flushing = False
         self.failures = 0
         """The failures in a row."""
         self.lag = UNKNOWN_LAG

@@ -96,7 +96,7 @@ class FetcherOwner(Protocol):
         """Flushes the leader-epoch checkpoint, then fetches the partition again."""
         ...
 
-    def flush_log(self, followed: FollowedPartition) -> None:
+    def flush_before_fetch(self, followed: FollowedPartition) -> None:
         """Flushes the log, then fetches the partition again."""
         ...
 
@@ -142,6 +142,9 @@ class LeaderFetcher:
     def resume(self, followed: FollowedPartition) -> None:
         """Fetches the partition, if its state allows it."""
         if followed.may_fetch and not followed.is_fetched and not self.is_stopped:
+            if followed.replica.core.is_flush_due:
+                self._owner.flush_before_fetch(followed)
+                return
             followed.refresh()
             self.session.add(followed)
             self._is_urgent = True
@@ -321,11 +324,9 @@ class LeaderFetcher:
         followed.lag = max(0, news.high_watermark - core.log_end_offset)
         if headers:
             self._owner.received(followed, _bytes_below(core.log_end_offset, headers))
-            if (
-                replica.storage.is_flush_due_by_messages
-            ):  # flush before the leader counts the records (`flush.messages`)
+            if core.is_flush_due:
                 self.session.remove(followed)
-                self._owner.flush_log(followed)
+                self._owner.flush_before_fetch(followed)
                 return
         if followed.refresh():
             self.session.moved(followed)

@@ -54,6 +54,7 @@ class ReplicaFetchers:
         self._followed: dict[TopicPartition, FollowedPartition] = {}
         self._work: set[tuple[TopicPartition, asyncio.Task[None]]] = set()
         self._closing: set[asyncio.Task[None]] = set()
+        self._flushing: set[Replica] = set()
         self._is_stopped = False
         self._fetchers_per_leader = context.settings.broker.num_replica_fetchers
         context.settings.observe(self._settings_changed)
@@ -212,13 +213,12 @@ class ReplicaFetchers:
         """
         self._start(followed.replica, self._flushed(followed, followed.replica.flush_leader_epochs))
 
-    def flush_log(self, followed: FollowedPartition) -> None:
-        """Flushes what was appended before the leader learns that it is here."""
-        storage, now_ms = followed.replica.storage, self._context.clock.wall_ms()
-        self._start(
-            followed.replica,
-            self._flushed(followed, lambda: asyncio.to_thread(storage.flush, None, now_ms=now_ms)),
-        )
+    def flush_before_fetch(self, followed: FollowedPartition) -> None:
+        """Flushes the log before the leader learns what it has (`flush.messages`)."""
+        replica, now_ms = followed.replica, self._context.clock.wall_ms()
+        if not followed.is_flushing:
+            followed.is_flushing = True
+            self._start(replica, self._flushed(followed, partial(replica.flush, now_ms)))
 
     async def _flushed(self, followed: FollowedPartition, flush: Callable[[], Awaitable[None]]) -> None:
         """Flushes, and fetches again after a success."""
@@ -226,13 +226,37 @@ class ReplicaFetchers:
             try:
                 await flush()
             except KafkaError as error:
-                partition, reason = str(followed.replica.topic_partition), str(error)
-                _log.error("followed partition cannot be flushed", partition=partition, reason=reason)
+                _note_failed_flush(followed.replica, error)
                 pause_ms = followed.backoff_ms(self._context.settings.broker.replica_fetch_backoff_ms)
                 await asyncio.sleep(pause_ms / 1000)
             else:
-                self._resume(followed)
-                return
+                break
+        followed.is_flushing = False
+        self._resume(followed)
+
+    def flush_log(self, replica: Replica) -> None:
+        """Starts to flush the log of a leader, unless that is under way. Its high watermark waits for it."""
+        if replica not in self._flushing and not self._is_stopped:
+            self._flushing.add(replica)
+            self._start(replica, self._flush_log(replica))
+
+    async def _flush_log(self, replica: Replica) -> None:
+        """Flushes until no flush is due. After a failure, it tries again later."""
+        context, core = self._context, replica.core
+        try:
+            while core.is_leader and core.is_flush_due and not self._is_stopped:
+                await replica.flush(context.clock.wall_ms())
+        except KafkaError as error:
+            _note_failed_flush(replica, error)
+            pause_ms = context.settings.broker.replica_fetch_backoff_ms
+            deadline_ms = MonotonicMs(context.timer.monotonic_ms() + pause_ms)
+            context.timer.add(partial(self._flush_again, replica), deadline_ms)
+        else:
+            self._flushing.discard(replica)
+
+    def _flush_again(self, replica: Replica) -> None:
+        self._flushing.discard(replica)
+        self.flush_log(replica)
 
     def _start(self, replica: Replica, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)
@@ -294,3 +318,7 @@ class ReplicaFetchers:
     def failed_count(self) -> int:
         """The number of partitions that fail again and again. Any thread may read it."""
         return sum(followed.is_failing for followed in list(self._followed.values()))
+
+
+def _note_failed_flush(replica: Replica, error: KafkaError) -> None:
+    _log.error("partition cannot be flushed", partition=str(replica.topic_partition), reason=str(error))
