@@ -95,6 +95,10 @@ class LogDirectory:
         self._log_start_offsets = _read_or_start_over(path / LOG_START_OFFSET_CHECKPOINT)
         self._clean_offsets = _read_or_start_over(path / CLEANER_OFFSET_CHECKPOINT)
         self.high_watermarks = _read_or_start_over(path / HIGH_WATERMARK_CHECKPOINT)
+        self._on_file: dict[str, Mapping[TopicPartition, int]] = {
+            name: dict(offsets) for name, offsets in self._checkpoints
+        }
+        """The content of the checkpoint files."""
         self._checkpoint_lock = threading.Lock()
         self._deleted: list[tuple[int, int, Path]] = []  # (time of deletion, delay, directory to remove)
         # The partitions that this run has not opened. After an unclean stop they still need recovery.
@@ -206,7 +210,7 @@ class LogDirectory:
                 found_id = None
             is_new = not directory.exists()
             if is_new:
-                self._forget_checkpoints(topic_partition)
+                self._forget_on_file(topic_partition)
                 directory.mkdir()
             if found_id is None:
                 write_topic_id(directory, topic_id)
@@ -365,20 +369,48 @@ class LogDirectory:
         else:
             self._clean_offsets.pop(topic_partition, None)
 
+    @property
+    def _checkpoints(self) -> tuple[tuple[str, dict[TopicPartition, int]], ...]:
+        return (
+            (RECOVERY_POINT_CHECKPOINT, self._recovery_points),
+            (LOG_START_OFFSET_CHECKPOINT, self._log_start_offsets),
+            (CLEANER_OFFSET_CHECKPOINT, self._clean_offsets),
+            (HIGH_WATERMARK_CHECKPOINT, self.high_watermarks),
+        )
+
     def _forget_checkpoints(self, topic_partition: TopicPartition) -> None:
-        for offsets in (
-            self._recovery_points,
-            self._log_start_offsets,
-            self._clean_offsets,
-            self.high_watermarks,
-        ):
+        for _, offsets in self._checkpoints:
             offsets.pop(topic_partition, None)
+
+    def _forget_on_file(self, topic_partition: TopicPartition) -> None:
+        """Removes the lines of an earlier topic of this name from the files. After a kill, they would count
+        for the new topic: a log that ends below its log start is removed. Raises OSError.
+        """
+        self._forget_checkpoints(topic_partition)
+        for name, offsets in self._checkpoints:
+            with self._checkpoint_lock:
+                if topic_partition in self._on_file[name]:
+                    self._write_locked(name, offsets)
+
+    def is_recovery_point_lowered(self, topic_partition: TopicPartition) -> bool:
+        """Returns whether the log was cut below its recovery point on file.
+
+        Before anything is appended there, `checkpoint_recovery_points` must have written the new one.
+        Otherwise a start after a crash of the machine takes what is below the old one for flushed.
+        """
+        storage, on_file = self.partitions.get(topic_partition), self._on_file[RECOVERY_POINT_CHECKPOINT]
+        return storage is not None and storage.recovery_point < on_file.get(topic_partition, 0)
 
     def checkpoint_recovery_points(self) -> None:
         """Raises LogStorageError, like the other methods that write checkpoints."""
-        for topic_partition, storage in list(self.partitions.items()):
-            self._recovery_points[topic_partition] = storage.recovery_point
-        self._write(RECOVERY_POINT_CHECKPOINT, self._recovery_points)
+        try:
+            with self._checkpoint_lock:  # so that no older recovery point is written after a newer one
+                for topic_partition, storage in list(self.partitions.items()):
+                    self._recovery_points[topic_partition] = storage.recovery_point
+                self._write_locked(RECOVERY_POINT_CHECKPOINT, self._recovery_points)
+        except OSError as error:
+            path = self.path / RECOVERY_POINT_CHECKPOINT
+            raise LogStorageError(f"{path} cannot be written: {error}") from error
 
     def checkpoint_log_start_offsets(self) -> None:
         """Writes the log starts. A log start never passes the high watermark, and recovery relies on that, so
@@ -410,9 +442,14 @@ class LogDirectory:
     def _write(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
         try:
             with self._checkpoint_lock:
-                write_offsets(self.path / name, dict(offsets))
+                self._write_locked(name, offsets)
         except OSError as error:
             raise LogStorageError(f"{self.path / name} cannot be written: {error}") from error
+
+    def _write_locked(self, name: str, offsets: Mapping[TopicPartition, int]) -> None:
+        content = dict(offsets)
+        write_offsets(self.path / name, content)
+        self._on_file[name] = content
 
     # -- closing
 

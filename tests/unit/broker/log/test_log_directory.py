@@ -200,6 +200,31 @@ def test_no_marker_while_a_partition_still_needs_recovery(tmp_path: Path) -> Non
     assert (tmp_path / CLEAN_SHUTDOWN_FILE).exists()
 
 
+def test_a_new_topic_of_the_same_name_does_not_inherit_checkpoints(tmp_path: Path) -> None:
+    """The process is killed before the checkpoints are due again."""
+    directory = open_directory(tmp_path)
+    for partition in (ONE, TWO):
+        log = OwnedLog(directory.open_partition(partition, ID, CONFIG, now_ms=0))
+        append_batches(log, 20)
+        log.flush()
+        log.increment_log_start_offset(15)
+    directory.checkpoint_recovery_points()
+    directory.checkpoint_log_start_offsets()
+    directory.checkpoint_high_watermarks({ONE: 20, TWO: 20})
+    directory.delete_partition(ONE, 0)
+    log = OwnedLog(directory.open_partition(ONE, uuid.UUID(int=7), CONFIG, now_ms=0))
+    batches = append_batches(log, 5)
+    directory.abandon()
+
+    again = open_directory(tmp_path)
+    log = OwnedLog(again.open_partition(ONE, uuid.UUID(int=7), CONFIG, now_ms=0))
+    assert (log.log_start_offset, log.recovery_point, again.high_watermarks) == (0, 0, {TWO: 20})
+    assert read_all(log) == batches
+    log = OwnedLog(again.open_partition(TWO, ID, CONFIG, now_ms=0))
+    assert (log.log_start_offset, log.recovery_point) == (15, 20)
+    again.abandon()
+
+
 def test_a_partition_closed_and_opened_again(tmp_path: Path) -> None:
     directory = open_directory(tmp_path)
     batches = append_batches(OwnedLog(directory.open_partition(ONE, ID, CONFIG, now_ms=0)), 5)
